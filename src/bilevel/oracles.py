@@ -1,0 +1,59 @@
+"""Every derivative a solver uses, matrix-free. The only second-order automatic differentiation here.
+
+Second derivatives come from one linearisation of (∇_x g, ∇_y g) in y. Its tangent map sends v to
+(∇²_xy g·v, ∇²_yy g·v); each product asks for one half, and the compiler drops the other. Forward over
+reverse is the cheapest mode for both: one forward pass is shared by every product taken at a point, and
+the cross product never pays for the reverse pass through y.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Float
+
+PyTree = Any
+
+
+class Linearised(NamedTuple):
+    """The inner objective at one point (x, y)."""
+
+    gradient: PyTree  # ∇_y g
+    hessian: Callable[[PyTree], PyTree]  # v ↦ ∇²_yy g · v, shaped like y
+    cross: Callable[[PyTree], PyTree]  # v ↦ ∇²_xy g · v, shaped like x
+
+
+class OuterGradients(NamedTuple):
+    """The outer objective at one point (x, y)."""
+
+    value: Float[Array, ""]
+    x: PyTree  # ∇_x f
+    y: PyTree  # ∇_y f
+
+
+@dataclass(frozen=True, eq=False)
+class Oracles:
+    """First- and second-order derivatives of f and g, both called as `(x, y, batch)`."""
+
+    f: Callable[..., Float[Array, ""]]
+    g: Callable[..., Float[Array, ""]]
+
+    def inner_gradient(self, x: PyTree, y: PyTree, batch: Any = None) -> PyTree:
+        """∇_y g(x, y)."""
+        return jax.grad(self.g, argnums=1)(x, y, batch)
+
+    def outer_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> OuterGradients:
+        """f(x, y), ∇_x f(x, y) and ∇_y f(x, y)."""
+        value, (f_x, f_y) = jax.value_and_grad(self.f, argnums=(0, 1))(x, y, batch)
+        return OuterGradients(value, f_x, f_y)
+
+    def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
+        """∇_y g(x, y) with its products: as many as wanted from the one linearisation."""
+        gradients = lambda y: jax.grad(self.g, argnums=(0, 1))(x, y, batch)
+        (_, g_y), tangents = jax.linearize(gradients, y)
+        return Linearised(
+            gradient=g_y,
+            hessian=lambda v: tangents(v)[1],
+            cross=lambda v: tangents(v)[0],
+        )

@@ -1,0 +1,73 @@
+"""What a row of the table is, and the problems its columns stand for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import bilevel as bl
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem with a starting point, data, and the smoothness that step sizes are derived from."""
+
+    problem: bl.Problem
+    x0: Any
+    y0: Any
+    data: bl.Batch | None
+    L: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A solver: `make(problem, L)` builds it with step sizes that suit an L-smooth problem."""
+
+    name: str
+    make: Callable[[bl.Problem, float], bl.Solver]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def quadratic(dtype) -> Case:
+    q = bl.problems.quadratic(kappa=2.0)
+    return Case(q.problem, jnp.ones(2, dtype), jnp.zeros(2, dtype), None, q.L)
+
+
+def ridge_logistic(dtype) -> Case:
+    p = bl.problems.ridge_logistic(dtype=dtype)
+    return Case(p.problem, jnp.zeros(5, dtype), jnp.zeros(5, dtype), p.data, p.L)
+
+
+def trees(dtype) -> Case:
+    """x and y as nested dicts of arrays of several ranks, with data at both levels."""
+    rng = np.random.default_rng(1)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)
+
+    def features(x, a):
+        return a @ x["map"]["w"] * x["scale"]
+
+    def inner(x, y, batch):
+        a, b = batch
+        fit = features(x, a) @ y["w"] + y["b"] - b
+        return 0.5 * jnp.mean(fit * fit) + 0.5 * (jnp.sum(y["w"] ** 2) + y["b"] ** 2)
+
+    def outer(x, y, batch):
+        a, b = batch
+        fit = features(x, a) @ y["w"] + y["b"] - b
+        return 0.5 * jnp.mean(fit * fit) + 0.05 * (jnp.sum(x["map"]["w"] ** 2) + x["scale"] ** 2)
+
+    x0 = {"map": {"w": 0.3 * draw(3, 2)}, "scale": jnp.ones((), dtype)}
+    y0 = {"w": jnp.zeros(2, dtype), "b": jnp.zeros((), dtype)}
+    data = bl.Batch(inner=(draw(20, 3), draw(20)), outer=(draw(15, 3), draw(15)))
+    return Case(bl.Problem(outer, inner), x0, y0, data, 8.0)
+
+
+PROBLEMS: dict[str, Callable[[Any], Case]] = {
+    "quadratic": quadratic,
+    "ridge_logistic": ridge_logistic,
+    "trees": trees,
+}

@@ -1,0 +1,3 @@
+from zoo.table import Row
+
+ROWS: list[Row] = []
