@@ -82,16 +82,14 @@ def _variable(leaf: Any, where: str) -> jax.Array:
             f"{where} has dtype {array.dtype}, but only floating arrays have gradients: "
             f"convert it, e.g. jnp.asarray({where}, dtype=float), or keep it out of the tree"
         )
-    if not isinstance(array, Tracer) and (bad := int(_non_finite(array))):
-        raise ValueError(
-            f"{where} contains NaN or infinity ({bad} of {array.size} entries): start from finite values"
-        )
+    if not isinstance(array, Tracer) and (bad := _non_finite(array)):
+        raise ValueError(f"{where} contains NaN or infinity ({bad} of {array.size} entries): start from finite values")
     return array
 
 
-@jax.jit
-def _non_finite(array: jax.Array) -> jax.Array:
-    return jnp.sum(~jnp.isfinite(array))
+def _non_finite(array: jax.Array) -> int:
+    with jax.ensure_compile_time_eval():  # a concrete array has a value even while something else is traced
+        return int(jnp.sum(~jnp.isfinite(array)))
 
 
 def _check_scalar(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> None:

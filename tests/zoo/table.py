@@ -12,7 +12,10 @@ import bilevel as bl
 
 @dataclass(frozen=True)
 class Case:
-    """A problem with a starting point, data, and the smoothness that step sizes are derived from."""
+    """A problem with a starting point, data, and the smoothness that step sizes are derived from.
+
+    The data's row counts are multiples of eight, so that they can be sharded over the forced devices.
+    """
 
     problem: bl.Problem
     x0: Any
@@ -38,7 +41,7 @@ def quadratic(dtype) -> Case:
 
 
 def ridge_logistic(dtype) -> Case:
-    p = bl.problems.ridge_logistic(dtype=dtype)
+    p = bl.problems.ridge_logistic(train=64, valid=56, dtype=dtype)
     return Case(p.problem, jnp.zeros(5, dtype), jnp.zeros(5, dtype), p.data, p.L)
 
 
@@ -62,7 +65,7 @@ def trees(dtype) -> Case:
 
     x0 = {"map": {"w": 0.3 * draw(3, 2)}, "scale": jnp.ones((), dtype)}
     y0 = {"w": jnp.zeros(2, dtype), "b": jnp.zeros((), dtype)}
-    data = bl.Batch(inner=(draw(20, 3), draw(20)), outer=(draw(15, 3), draw(15)))
+    data = bl.Batch(inner=(draw(24, 3), draw(24)), outer=(draw(16, 3), draw(16)))
     return Case(bl.Problem(outer, inner), x0, y0, data, 8.0)
 
 
