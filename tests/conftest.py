@@ -1,7 +1,10 @@
-"""One numerical climate for every test: x64 on, strict promotion, eight forced host devices."""
+"""One climate for every test: x64, strict promotion, eight forced devices, annotations checked at run time."""
 
 import jax
 from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+install_import_hook("bilevel", "beartype.beartype")  # before anything imports the package
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_x64", True)

@@ -1,6 +1,6 @@
 """Bilevel optimisation on JAX: min over x of f(x, y*(x)), where y*(x) minimises g(x, y)."""
 
-from bilevel import problems as problems, solvers as solvers
+from bilevel import data as data, problems as problems, solvers as solvers
 from bilevel.problem import Batch as Batch, Problem as Problem
 from bilevel.run import Result as Result, run as run
 from bilevel.scan import scan as scan, warm_up as warm_up

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ class Piece(NamedTuple):
     steps: int
 
 
+@runtime_checkable
 class Feed(Protocol):
     def peek(self) -> Batch | None:
         """The first batch, without taking it."""
@@ -79,7 +80,7 @@ class Iterated:
 
 def as_feed(data: Any, problem: Problem, start: int) -> Feed:
     """Streams and batches feed themselves; any other iterable is asked for a batch per step."""
-    in_memory = data is None or isinstance(data, Batch) or hasattr(data, "start")
+    in_memory = data is None or isinstance(data, Batch | Stream)
     if not in_memory and isinstance(data, Iterable) and not isinstance(data, dict | str | jax.Array):
         return Iterated(data, problem)
     return Streamed(as_stream(data), start)

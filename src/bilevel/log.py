@@ -38,4 +38,6 @@ class Log:
 
 def join(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The rows of each name one after the other."""
+    if len(rows) == 1:
+        return rows[0]
     return {name: np.concatenate([row[name] for row in rows]) for name in (rows[0] if rows else ())}

@@ -7,7 +7,7 @@ number alone, so a resumed run sees exactly the batches an unbroken one would ha
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from bilevel.problem import Batch
 PyTree = Any
 
 
+@runtime_checkable
 class Stream(Protocol):
     """What [`scan`][bilevel.scan] and [`run`][bilevel.run] draw batches from."""
 
@@ -115,18 +116,18 @@ class Shuffled:
         return jax.random.permutation(jax.random.fold_in(self.key, epoch), self.examples)
 
 
-def epochs(data: Batch, size: int | Batch, seed: int = 0) -> Minibatches:
+def epochs(data: Batch, size: int | Batch, seed: Any = 0) -> Minibatches:
     """Shuffled epochs of minibatches from arrays in memory: every example exactly once per epoch.
 
     Args:
         data: the arrays of each level; all of a level's arrays share their first axis.
         size: examples per step, or `Batch(inner=..., outer=...)`; `None` for a level means all of it.
-        seed: of the permutations; the two levels are shuffled independently.
+        seed: a whole number, possibly traced; the two levels are shuffled independently.
     """
     return _minibatches(Shuffled, data, size, seed)
 
 
-def iid(data: Batch, size: int | Batch, seed: int = 0) -> Minibatches:
+def iid(data: Batch, size: int | Batch, seed: Any = 0) -> Minibatches:
     """Minibatches drawn independently with replacement; arguments as for [`epochs`][bilevel.epochs]."""
     return _minibatches(Independent, data, size, seed)
 
@@ -135,7 +136,7 @@ def as_stream(data: Any) -> Stream:
     """A stream as it is; a `Batch` or `None` as the full batch at every step."""
     if data is None or isinstance(data, Batch):
         return FullBatch(data)
-    if hasattr(data, "start") and hasattr(data, "next"):
+    if isinstance(data, Stream):
         return data
     raise TypeError(
         f"data must be a bl.Batch or a stream of them, not {type(data).__name__}: "
@@ -143,7 +144,7 @@ def as_stream(data: Any) -> Stream:
     )
 
 
-def _minibatches(sampler: Callable, data: Batch, size: int | Batch, seed: int) -> Minibatches:
+def _minibatches(sampler: Callable, data: Batch, size: int | Batch, seed: Any) -> Minibatches:
     if not isinstance(data, Batch):
         raise TypeError(
             f"data must be a bl.Batch, not {type(data).__name__}: pass bl.Batch(inner=..., outer=...)"

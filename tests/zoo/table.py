@@ -42,7 +42,7 @@ def quadratic(dtype) -> Case:
 
 def ridge_logistic(dtype) -> Case:
     p = bl.problems.ridge_logistic(train=64, valid=56, dtype=dtype)
-    return Case(p.problem, jnp.zeros(5, dtype), jnp.zeros(5, dtype), p.data, p.L)
+    return Case(p.problem, jnp.full(5, 0.3, dtype), jnp.zeros(5, dtype), p.data, p.L)
 
 
 def trees(dtype) -> Case:

@@ -1,0 +1,106 @@
+"""What `bl.scan` and `bl.run` cost over a hand-written `lax.scan` of the same algorithm.
+
+    python benchmarks/overhead.py [--rounds 20]
+
+Every variant is timed in every round, one after the other, and a ratio is the median over rounds of
+(variant / hand-written) in the same round, so that a machine that slows down slows both. Two problems: the
+two-dimensional quadratic (10,000 iterations, where nothing but overhead can show) and MNIST-sized reweighting
+(2,000 × 784 training rows, 500 validation rows, MLP 784-256-10, one weight per training row).
+"""
+
+import argparse
+import statistics
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+import bilevel as bl
+
+
+def quadratic():
+    q = bl.problems.quadratic(kappa=2.0)
+    x0 = jnp.ones(2)
+    return q.f, q.g, x0, q.inner_solution(x0), None, 1 / q.L, 0.01
+
+
+def reweighting():
+    rng = np.random.default_rng(0)
+    real = lambda *shape, scale=1.0: jnp.asarray(scale * rng.normal(size=shape), jnp.float32)
+    rows = lambda n: (real(n, 784, scale=0.3), jnp.asarray(rng.integers(0, 10, n), jnp.int32))
+
+    def losses(y, batch):
+        hidden = jax.nn.relu(batch[0] @ y["W1"] + y["b1"])
+        return optax.softmax_cross_entropy_with_integer_labels(hidden @ y["W2"] + y["b2"], batch[1])
+
+    f = lambda x, y, batch: jnp.mean(losses(y, batch))
+    g = lambda x, y, batch: jnp.mean(jax.nn.sigmoid(x) * losses(y, batch))
+    zeros = lambda *shape: jnp.zeros(shape, jnp.float32)
+    y0 = {"W1": real(784, 256, scale=0.05), "b1": zeros(256), "W2": real(256, 10, scale=0.1), "b2": zeros(10)}
+    return f, g, zeros(2000), y0, bl.Batch(inner=rows(2000), outer=rows(500)), 5e-2, 1e-3
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def by_hand(f, g, alpha, beta, steps, x, y, data):
+    """Algorithm 1 as one would write it without a library, keeping f and the hypergradient's norm."""
+    rows_g, rows_f = ((), ()) if data is None else ((data.inner,), (data.outer,))
+    minus = lambda a, c, b: jax.tree.map(lambda p, q: p - c * q, a, b)
+
+    def body(carry, _):
+        x, y, v = carry
+        y = minus(y, alpha, jax.grad(g, 1)(x, y, *rows_g))
+        value, (f_x, f_y) = jax.value_and_grad(f, (0, 1))(x, y, *rows_f)
+        _, products = jax.linearize(lambda y: jax.grad(g, (0, 1))(x, y, *rows_g), y)
+        v = jax.tree.map(lambda v, h, b: v - alpha * (h - b), v, products(v)[1], f_y)
+        h = minus(f_x, 1.0, products(v)[0])
+        return (minus(x, beta, h), y, v), (value, jnp.sqrt(jnp.sum(h * h)))
+
+    return lax.scan(body, (x, y, jax.tree.map(jnp.zeros_like, y)), length=steps)
+
+
+def seconds(call) -> float:
+    began = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - began
+
+
+def measure(name: str, setup, steps: int, rounds: int) -> None:
+    f, g, x0, y0, data, alpha, beta = setup()
+    solver = bl.aid(bl.Problem(f, g), alpha, alpha, beta)
+    state = solver.init(x0, y0, data)
+    scanned = jax.jit(lambda state, data: bl.scan(solver, state, data, steps=steps))
+    variants = {
+        "hand-written": lambda: by_hand(f, g, alpha, beta, steps, x0, y0, data),
+        "hand-written, again": lambda: by_hand(f, g, alpha, beta, steps, x0, y0, data),
+        "bl.scan": lambda: scanned(state, data),
+        "bl.run": lambda: bl.run(solver, x0, y0, data=data, steps=steps).state,
+    }
+    first = {variant: seconds(call) for variant, call in variants.items()}  # with compilation
+    times = {variant: [] for variant in variants}
+    for _ in range(rounds):
+        for variant, call in variants.items():
+            times[variant].append(seconds(call))
+    base = times["hand-written"]
+    print(f"\n{name}: {steps:,} iterations, {rounds} rounds, {jax.default_backend()}")
+    print(f"{'':22}{'median':>12}{'ratio':>9}{'first call':>13}")
+    for variant, measured in times.items():
+        ratio = statistics.median(a / b for a, b in zip(measured, base, strict=True))
+        print(f"{variant:22}{1e3 * statistics.median(measured):9.3f} ms{ratio:9.3f}{first[variant]:11.2f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--reweighting-steps", type=int, default=20)
+    arguments = parser.parse_args()
+    measure("quadratic", quadratic, 10_000, arguments.rounds)
+    measure("quadratic", quadratic, 1_000_000, arguments.rounds)
+    measure("reweighting", reweighting, arguments.reweighting_steps, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""The one error of this package."""
+
+
+class DataError(ValueError):
+    """A data file is missing, cut off, corrupt or another file than expected; the message names it."""

@@ -1,0 +1,120 @@
+"""The order in which places are tried, and what is said when a named folder lacks a file."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from bilevel.data import DataError, cache_directory
+from bilevel.data.files import read, write_atomically
+from bilevel.data.locate import locate
+
+
+def write(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(name)
+
+
+def fake_download(name: str, path: Path) -> None:
+    write_atomically(path, b"downloaded")
+
+
+def refuse_download(name: str, path: Path) -> None:
+    raise AssertionError(f"{name} was downloaded")
+
+
+def test_the_named_folder_comes_first(monkeypatch, tmp_path, cache):
+    write(cache, "a")
+    write(tmp_path / "environment", "a")
+    write(tmp_path / "argument", "a")
+    monkeypatch.setenv("BILEVEL_DATA", str(tmp_path / "environment"))
+    found = locate(["a"], tmp_path / "argument", refuse_download)
+    assert found is not None
+    assert found.files == (tmp_path / "argument" / "a",)
+    assert found.place == str(tmp_path / "argument")
+    found = locate(["a"], None, refuse_download)
+    assert found is not None
+    assert found.files == (tmp_path / "environment" / "a",)
+
+
+def test_then_the_cache_then_a_download_then_nothing(cache):
+    assert locate(["a", "b"], None, None) is None
+    write(cache, "a")
+    assert locate(["a", "b"], None, None) is None  # half a data set is none
+    found = locate(["a", "b"], None, fake_download)
+    assert found is not None
+    assert [path.read_text() for path in found.files] == ["a", "downloaded"]
+    again = locate(["a", "b"], None, refuse_download)
+    assert again == found
+    assert str(cache) in found.place
+
+
+def test_an_empty_variable_names_no_folder(monkeypatch):
+    monkeypatch.setenv("BILEVEL_DATA", "")
+    assert locate(["a"], None, None) is None
+
+
+def test_an_unpacked_file_will_do(tmp_path):
+    write(tmp_path, "a", "b.gz", "b")
+    found = locate(["a.gz", "b.gz"], tmp_path, None)
+    assert found is not None
+    assert found.files == (tmp_path / "a", tmp_path / "b.gz")
+
+
+@pytest.mark.parametrize("how", ["argument", "variable"])
+def test_a_named_folder_without_the_file_is_an_error(monkeypatch, tmp_path, cache, how):
+    write(cache, "a", "b")
+    write(tmp_path / "named", "a")
+    if how == "variable":
+        monkeypatch.setenv("BILEVEL_DATA", str(tmp_path / "named"))
+    with pytest.raises(DataError, match=r"lacks b; put the file there, or leave \w+ unset") as caught:
+        locate(["a", "b"], tmp_path / "named" if how == "argument" else None, fake_download)
+    assert str(tmp_path / "named") in str(caught.value)
+    assert ("BILEVEL_DATA" in str(caught.value)) == (how == "variable")
+
+
+def test_a_named_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere \(named by directory\) does not exist .* expected a in it"):
+        locate(["a"], tmp_path / "nowhere", None)
+
+
+def test_a_folder_in_place_of_a_file_cannot_be_read(tmp_path):
+    with pytest.raises(DataError, match=r"^.*: cannot be read"):
+        read(tmp_path)
+
+
+def test_cache_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("BILEVEL_CACHE", str(tmp_path / "own"))
+    assert cache_directory() == tmp_path / "own"
+    monkeypatch.delenv("BILEVEL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "bilevel"
+    home = tmp_path / "home"
+    monkeypatch.setattr(Path, "home", lambda: home)
+    for unset in ("relative", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", unset)
+        monkeypatch.setattr(sys, "platform", "linux")
+        assert cache_directory() == home / ".cache" / "bilevel"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert cache_directory() == home / "Library" / "Caches" / "bilevel"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert cache_directory() == tmp_path / "local" / "bilevel"
+    assert not (tmp_path / "bilevel").exists()
+
+
+@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(monkeypatch, tmp_path, failure):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def fail(descriptor):
+        raise failure
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(type(failure)):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
