@@ -64,9 +64,11 @@ def check_count(value: Any, name: str, least: int = 1) -> int:
 def _variables(tree: PyTree, name: str) -> PyTree:
     if not jax.tree.leaves(tree):
         raise ValueError(f"{name} has no arrays in it (got {tree!r}): pass an array or a pytree of arrays")
-    return jax.tree_util.tree_map_with_path(
+    tree = jax.tree_util.tree_map_with_path(
         lambda path, leaf: _variable(leaf, name + jax.tree_util.keystr(path)), tree
     )
+    _check_finite(tree, name)
+    return tree
 
 
 def _variable(leaf: Any, where: str) -> jax.Array:
@@ -76,20 +78,35 @@ def _variable(leaf: Any, where: str) -> jax.Array:
             "tree (for an Equinox module, equinox.partition(model, equinox.is_inexact_array))"
         )
     array = jnp.asarray(leaf)
-    array = jnp.asarray(array, dtype=array.dtype)  # a Python float's weak type would change after one step
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(
             f"{where} has dtype {array.dtype}, but only floating arrays have gradients: "
             f"convert it, e.g. jnp.asarray({where}, dtype=float), or keep it out of the tree"
         )
-    if not isinstance(array, Tracer) and (bad := _non_finite(array)):
-        raise ValueError(f"{where} contains NaN or infinity ({bad} of {array.size} entries): start from finite values")
-    return array
+    # A Python float's weak type would change after one step.
+    return jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
 
 
-def _non_finite(array: jax.Array) -> int:
+def _check_finite(tree: PyTree, name: str) -> None:
+    """Concrete arrays must be finite; traced ones have no values yet."""
+    leaves = [
+        (path, leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if not isinstance(leaf, Tracer)
+    ]
     with jax.ensure_compile_time_eval():  # a concrete array has a value even while something else is traced
-        return int(jnp.sum(~jnp.isfinite(array)))
+        counts = jax.device_get(_non_finite([leaf for _, leaf in leaves]))
+    for (path, leaf), bad in zip(leaves, counts, strict=True):
+        if bad:
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} contains NaN or infinity ({bad} of {leaf.size} entries): "
+                "start from finite values"
+            )
+
+
+@jax.jit
+def _non_finite(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.sum(~jnp.isfinite(array)) for array in arrays]
 
 
 def _check_scalar(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> None:

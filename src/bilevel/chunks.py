@@ -67,7 +67,7 @@ class Chunks:
 
 def non_finite(solver: Solver, state: Any) -> list[str]:
     """The names of the state's variables that are not finite."""
-    verdicts = _finite(tuple(getattr(state, name) for name in solver.variables))
+    verdicts = jax.device_get(_finite(tuple(getattr(state, name) for name in solver.variables)))
     return [name for name, fine in zip(solver.variables, verdicts, strict=True) if not fine]
 
 

@@ -24,12 +24,27 @@ class Linearised(NamedTuple):
     cross: Callable[[PyTree], PyTree]  # v ↦ ∇²_xy g · v, shaped like x
 
 
+class Joint(NamedTuple):
+    """The inner gradient at one point (x, y), linearised in both variables."""
+
+    gradient: PyTree  # ∇_y g
+    push: Callable[[PyTree, PyTree], PyTree]  # (ẋ, ẏ) ↦ ∇²_yx g · ẋ + ∇²_yy g · ẏ, shaped like y
+
+
 class OuterGradients(NamedTuple):
     """The outer objective at one point (x, y)."""
 
     value: Float[Array, ""]
     x: PyTree  # ∇_x f
     y: PyTree  # ∇_y f
+
+
+class InnerGradients(NamedTuple):
+    """The inner objective at one point (x, y)."""
+
+    value: Float[Array, ""]
+    x: PyTree  # ∇_x g
+    y: PyTree  # ∇_y g
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +63,30 @@ class Oracles:
         value, (f_x, f_y) = jax.value_and_grad(self.f, argnums=(0, 1))(x, y, batch)
         return OuterGradients(value, f_x, f_y)
 
+    def inner_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> InnerGradients:
+        """g(x, y), ∇_x g(x, y) and ∇_y g(x, y), for methods that never take a second derivative."""
+        value, (g_x, g_y) = jax.value_and_grad(self.g, argnums=(0, 1))(x, y, batch)
+        return InnerGradients(value, g_x, g_y)
+
     def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
         """∇_y g(x, y) with its products: as many as wanted from the one linearisation."""
-        gradients = lambda y: jax.grad(self.g, argnums=(0, 1))(x, y, batch)
-        (_, g_y), tangents = jax.linearize(gradients, y)
-        return Linearised(
-            gradient=g_y,
-            hessian=lambda v: tangents(v)[1],
-            cross=lambda v: tangents(v)[0],
-        )
+        return _linearise(self.g, x, y, batch)
+
+    def linearise_outer(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
+        """The same of the outer objective: ∇_y f with ∇²_yy f·v and ∇²_xy f·v."""
+        return _linearise(self.f, x, y, batch)
+
+    def linearise_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
+        """∇_y g(x, y) with its derivative along directions in x and y at once, for forward mode."""
+        gradient, tangent = jax.linearize(lambda x, y: jax.grad(self.g, argnums=1)(x, y, batch), x, y)
+        return Joint(gradient, tangent)
+
+
+def _linearise(objective: Callable[..., Float[Array, ""]], x: PyTree, y: PyTree, batch: Any) -> Linearised:
+    gradients = lambda y: jax.grad(objective, argnums=(0, 1))(x, y, batch)
+    (_, gradient), tangents = jax.linearize(gradients, y)
+    return Linearised(
+        gradient=gradient,
+        hessian=lambda v: tangents(v)[1],
+        cross=lambda v: tangents(v)[0],
+    )

@@ -178,7 +178,7 @@ def test_progress_on_a_terminal_shows_rate_value_norm_and_steps(aid, monkeypatch
 
 def test_chunks_divide_the_steps_where_they_can(q, aid):
     state = aid.init(X0, jnp.zeros(2))
-    assert chunks.chunk_length(aid, state, None, 10_000) == 10_000  # 10 ms of work: one chunk
+    assert chunks.chunk_length(aid, state, None, 2_000) == 2_000  # milliseconds of work: one chunk
     assert chunks.chunk_length(aid, state, None, 7) == 7
     slow = bl.aid(
         bl.Problem(

@@ -1,3 +1,30 @@
+"""Implicit differentiation: AID with every adjoint ingredient, its relatives, and first-order shortcuts."""
+
+import optax
+
+from bilevel.solvers import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
 from zoo.table import Row
 
-ROWS: list[Row] = []
+ROWS: list[Row] = [
+    Row(
+        "aid_steps",
+        lambda problem, L: aid(problem, 1 / L, adjoints.steps(1 / L, 4), 0.2 / L, inner_steps=4),
+    ),
+    Row("aid_neumann", lambda problem, L: aid(problem, 1 / L, adjoints.neumann(1 / L, 5), 0.2 / L)),
+    Row("aid_cg", lambda problem, L: aid(problem, 1 / L, adjoints.cg(1e-10), 0.2 / L, inner_steps=3)),
+    Row("aid_minres", lambda problem, L: aid(problem, 1 / L, adjoints.minres(1e-10), 0.2 / L)),
+    Row(
+        "aid_quasi_newton",
+        lambda problem, L: aid(problem, 1 / L, adjoints.quasi_newton(steps=2, memory=3), 0.2 / L),
+    ),
+    Row("soba", lambda problem, L: soba(problem, 1 / L, 1 / L, 0.1 / L)),
+    Row(
+        "hoag",
+        lambda problem, L: hoag(problem, 1 / L, 0.2 / L, tolerance=optax.exponential_decay(0.1, 1, 0.9)),
+    ),
+    Row("stocbio", lambda problem, L: stocbio(problem, 1 / L, 1 / L, 0.1 / L, products=3)),
+    Row("darts", lambda problem, L: darts(problem, 1 / L, 0.1 / L, xi=1 / L)),
+    Row("darts_first_order", lambda problem, L: darts_first_order(problem, 1 / L, 0.1 / L)),
+    Row("sama", lambda problem, L: sama(problem, 1 / L, 0.1 / L)),
+    Row("sama_optax", lambda problem, L: sama(problem, optax.rmsprop(1e-2), optax.rmsprop(1e-2))),
+]

@@ -4,12 +4,12 @@ from typing import Any, NamedTuple
 
 from optax import tree
 
-from bilevel.checks import prepare
+from bilevel.checks import check_count, prepare
 from bilevel.problem import Batch, Problem
-from bilevel.solvers.adjoint import as_adjoint
+from bilevel.solvers.adjoints.steps import as_adjoint
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.inner import inner_step
-from bilevel.solvers.rule import as_rule, descend
+from bilevel.solvers.inner import inner_loop, inner_step
+from bilevel.solvers.rule import as_rule, descend, plain
 
 PyTree = Any
 
@@ -23,22 +23,29 @@ class AIDState(NamedTuple):
     outer: PyTree  # state of the outer rule
 
 
-def aid(problem: Problem, inner: Any, adjoint: Any, outer: Any) -> Solver:
+def aid(problem: Problem, inner: Any, adjoint: Any, outer: Any, *, inner_steps: int = 1) -> Solver:
     """One warm-started step on y, one on the adjoint v, one on x:
 
         ŷ_k     = y_k⁰ − α ∇_y g(x_k, y_k⁰)                          y_k⁰ = ŷ_{k−1}
         v̂_k     = (I − η ∇²_yy g(x_k, ŷ_k)) v_k⁰ + η ∇_y f(x_k, ŷ_k)   v_k⁰ = v̂_{k−1}
         x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) − ∇²_xy g(x_k, ŷ_k) v̂_k)
 
+    `inner_steps` = N takes N steps on y first, and `adjoint` may be any way to work on the adjoint system:
+    with `adjoints.steps` or `adjoints.cg` this is AID-BiO (Ji et al. 2021) and the loop choices of
+    Ji et al. 2022, with `adjoints.neumann` BA (Ghadimi & Wang 2018, there without warm start of y).
+
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         adjoint: η as a float, any optax transformation, or an [`Adjoint`][bilevel.solvers.Adjoint].
         outer: β as a float, or any optax transformation.
+        inner_steps: steps on y per step on x.
     """
     inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    adjoint = as_adjoint(adjoint)
-    oracles = problem.oracles
+    inner_steps = check_count(inner_steps, "inner_steps")
+    step_sizes = plain(alpha=inner, eta=adjoint, beta=outer) if inner_steps == 1 else {}
+    adjoint, oracles = as_adjoint(adjoint), problem.oracles
+    solve_inner = inner_loop(oracles, inner_rule, inner_steps)
 
     def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> AIDState:
         x, y = prepare(problem, x0, y0, batch)
@@ -47,8 +54,7 @@ def aid(problem: Problem, inner: Any, adjoint: Any, outer: Any) -> Solver:
 
     def step(state: AIDState, batch: Batch | None = None) -> tuple[AIDState, Info]:
         x = state.x
-        inner_gradient = oracles.inner_gradient(x, state.y, batch)
-        y, inner_memory = descend(inner_rule, inner_gradient, state.inner, state.y)  # line 4
+        y, inner_memory, inner_gradient = solve_inner(x, state.y, state.inner, batch)  # line 4
 
         g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
         v, adjoint_memory, metrics = adjoint.solve(g, f.y, state.v, state.adjoint)  # line 6
@@ -58,4 +64,5 @@ def aid(problem: Problem, inner: Any, adjoint: Any, outer: Any) -> Solver:
         state = AIDState(x, y, v, inner_memory, adjoint_memory, outer_memory)
         return state, Info(f.value, hypergradient, inner_gradient, metrics)
 
-    return Solver("AID", problem, ("x", "y", "v"), init, step, warm_up=inner_step(oracles, inner_rule))
+    warm_up = inner_step(oracles, inner_rule)
+    return Solver("AID", problem, ("x", "y", "v"), init, step, warm_up, step_sizes)

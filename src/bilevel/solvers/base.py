@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float
 
@@ -11,6 +11,7 @@ from bilevel.problem import Batch, Problem
 PyTree = Any
 
 
+@runtime_checkable
 class State(Protocol):
     """What the next step needs. Each solver has a named tuple of its own; all of them have x and y."""
 
@@ -35,7 +36,8 @@ class Solver:
 
     Both are pure, so jit, vmap, scan and sharding apply to them as to any JAX function. `warm_up` is one
     step on the inner variables alone, x held fixed; `run(..., warmup=N)` takes N of them first.
-    `variables` names the state's iterates: those that must stay finite.
+    `variables` names the state's iterates: those that must stay finite. `step_sizes` holds the paper's α, η
+    and β where the solver is one of its two algorithms, which is what `theory.verify` reads.
     """
 
     name: str
@@ -44,3 +46,4 @@ class Solver:
     init: Callable[..., Any] = field(repr=False)
     step: Callable[..., tuple[Any, Info]] = field(repr=False)
     warm_up: Callable[[Any, Batch | None], Any] = field(repr=False)
+    step_sizes: dict[str, Any] = field(default_factory=dict, repr=False)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from jax import lax
+
 from bilevel.oracles import Oracles
 from bilevel.problem import Batch
 from bilevel.solvers.rule import Rule, descend
@@ -17,3 +19,21 @@ def inner_step(oracles: Oracles, rule: Rule) -> Callable[[Any, Batch | None], An
         return state._replace(y=y, inner=memory)
 
     return step
+
+
+def inner_loop(oracles: Oracles, rule: Rule, steps: int) -> Callable[..., tuple[Any, Any, Any]]:
+    """`(x, y, memory, batch) -> (y, memory, ∇_y g at the start)` after `steps` steps of `rule` on y."""
+
+    def loop(x: Any, y: Any, memory: Any, batch: Batch | None) -> tuple[Any, Any, Any]:
+        first = oracles.inner_gradient(x, y, batch)
+        y, memory = descend(rule, first, memory, y)
+        if steps > 1:  # the single-loop case stays a straight line
+
+            def step(carry, _):
+                y, memory = carry
+                return descend(rule, oracles.inner_gradient(x, y, batch), memory, y), None
+
+            (y, memory), _ = lax.scan(step, (y, memory), length=steps - 1)
+        return y, memory, first
+
+    return loop

@@ -20,6 +20,12 @@ def as_rule(value: Any, level: str) -> Rule:
     return optax.scale(-value)
 
 
+def plain(**step_sizes: Any) -> dict[str, Any]:
+    """The step sizes by name if each is a number, that is if every level is plain gradient descent; else none."""
+    numbers = Tracer | int | float | np.number | np.ndarray | jax.Array
+    return step_sizes if all(isinstance(value, numbers) for value in step_sizes.values()) else {}
+
+
 def descend(rule: Rule, gradient: PyTree, rule_state: PyTree, point: PyTree) -> tuple[PyTree, PyTree]:
     """One step of `rule` from `point` along `gradient`: the new point and the rule's new state."""
     updates, rule_state = rule.update(gradient, rule_state, point)

@@ -7,7 +7,6 @@ from typing import Any
 from optax import tree
 
 from bilevel.oracles import Linearised
-from bilevel.solvers.rule import as_rule, descend
 
 PyTree = Any
 
@@ -26,21 +25,10 @@ class Adjoint:
     solve: Callable[[Linearised, PyTree, PyTree, PyTree], tuple[PyTree, PyTree, dict]]
 
 
-def one_step(rule: Any) -> Adjoint:
-    """One warm-started step on the quadratic ½vᵀ∇²_yy g·v − vᵀ∇_y f (line 6 of Algorithm 1).
-
-    With a float η this is v̂ = (I − η∇²_yy g)v + η∇_y f.
-    """
-    rule = as_rule(rule, "adjoint")
-
-    def solve(inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
-        residual = tree.sub(inner.hessian(v), b)
-        v, memory = descend(rule, residual, memory, v)
-        return v, memory, {}
-
-    return Adjoint("one step", rule.init, solve)
+def residual(inner: Linearised, b: PyTree, v: PyTree) -> PyTree:
+    """∇²_yy g·v − b, the gradient of ½vᵀ∇²_yy g·v − vᵀb. One Hessian product."""
+    return tree.sub(inner.hessian(v), b)
 
 
-def as_adjoint(value: Any) -> Adjoint:
-    """An [`Adjoint`][bilevel.solvers.Adjoint] as it is; a float or an optax rule as one step of it."""
-    return value if isinstance(value, Adjoint) else one_step(value)
+def no_memory(v: PyTree) -> tuple:
+    return ()

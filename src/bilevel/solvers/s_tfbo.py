@@ -1,0 +1,80 @@
+"""S-TFBO: step sizes that are inverses of accumulated gradient norms."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from optax import tree
+
+from bilevel.checks import prepare
+from bilevel.problem import Batch, Problem
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.rule import check_positive
+from bilevel.solvers.trees import scaled
+
+PyTree = Any
+Scalar = Float[Array, ""]
+
+
+class STFBOState(NamedTuple):
+    x: PyTree
+    y: PyTree
+    v: PyTree
+    alpha_squared: Scalar  # α_k², accumulated from the hypergradient
+    beta_squared: Scalar  # β_k², from the inner gradient
+    gamma_squared: Scalar  # γ_k², from the adjoint's residual
+
+
+def s_tfbo(problem: Problem, accumulators: float = 1.0) -> Solver:
+    """One step on each of y, v and x, all from the same point (x_k, y_k, v_k), with h_k = ∇_x f − ∇²_xy g v_k:
+
+        α_{k+1}² = α_k² + ‖h_k‖²     β_{k+1}² = β_k² + ‖∇_y g‖²     γ_{k+1}² = γ_k² + ‖∇²_yy g v_k − ∇_y f‖²
+        φ_{k+1}  = max(β_{k+1}, γ_{k+1})
+
+        y_{k+1} = y_k − ∇_y g / β_{k+1}
+        v_{k+1} = v_k − (∇²_yy g v_k − ∇_y f) / φ_{k+1}
+        x_{k+1} = x_k − h_k / (α_{k+1} φ_{k+1})
+
+    Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
+    (the single-loop algorithm of the two). It converges from any accumulators, but at a speed that depends on the
+    units of f, g, x and y; [`tuning_free`][bilevel.tuning_free] is free of that.
+
+    Args:
+        problem: the two objectives.
+        accumulators: α_0 = β_0 = γ_0.
+    """
+    check_positive(accumulators, "initial accumulators")
+    oracles = problem.oracles
+
+    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> STFBOState:
+        x, y = prepare(problem, x0, y0, batch)
+        in_x, in_y = (jnp.asarray(accumulators**2, tree.norm(t).dtype) for t in (x, y))
+        return STFBOState(x, y, tree.zeros_like(y), in_x, in_y, in_y)
+
+    def step(state: STFBOState, batch: Batch | None = None) -> tuple[STFBOState, Info]:
+        x, y, v = state.x, state.y, state.v
+        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+        residual = tree.sub(g.hessian(v), f.y)
+        hypergradient = tree.sub(f.x, g.cross(v))
+
+        alpha_squared = state.alpha_squared + tree.norm(hypergradient, squared=True)
+        beta_squared = state.beta_squared + tree.norm(g.gradient, squared=True)
+        gamma_squared = state.gamma_squared + tree.norm(residual, squared=True)
+        alpha, beta = jnp.sqrt(alpha_squared), jnp.sqrt(beta_squared)
+        phi = jnp.sqrt(jnp.maximum(beta_squared, gamma_squared))
+
+        outer_step = 1 / (alpha * phi.astype(alpha.dtype))
+        y = tree.sub(y, scaled(1 / beta, g.gradient))
+        v = tree.sub(v, scaled(1 / phi, residual))
+        x = tree.sub(x, scaled(outer_step, hypergradient))
+        state = STFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
+        metrics = {"inner_step_size": 1 / beta, "outer_step_size": outer_step}
+        return state, Info(f.value, hypergradient, g.gradient, metrics)
+
+    def warm_up(state: STFBOState, batch: Batch | None = None) -> STFBOState:
+        gradient = oracles.inner_gradient(state.x, state.y, batch)
+        beta_squared = state.beta_squared + tree.norm(gradient, squared=True)
+        y = tree.sub(state.y, scaled(1 / jnp.sqrt(beta_squared), gradient))
+        return state._replace(y=y, beta_squared=beta_squared)
+
+    return Solver("S-TFBO", problem, ("x", "y", "v"), init, step, warm_up)

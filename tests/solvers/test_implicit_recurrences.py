@@ -1,0 +1,209 @@
+"""Each method's first steps against its recurrence, written out again with dense NumPy matrices."""
+
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from implicit_reference import Dense, ridge
+
+import bilevel as bl
+from bilevel.solvers import adjoints, aid, darts, hoag, sama, soba, stocbio
+
+K, ALPHA, ETA, BETA = 5, 0.5, 0.4, 0.3
+
+
+def follow(solver, x, y, data=None):
+    state = solver.init(x, y, data)
+    step = jax.jit(solver.step)
+    for _ in range(K):
+        state, info = step(state, data)
+    return state, info
+
+
+@pytest.fixture
+def case():
+    p, dense = ridge()
+    return p, dense, jnp.linspace(-0.5, 1.0, 5), jnp.linspace(0.3, -0.3, 5)
+
+
+def test_aid_with_several_steps(case):
+    p, dense, x, y = case
+    state, _ = follow(aid(p.problem, ALPHA, adjoints.steps(ETA, 3), BETA, inner_steps=4), x, y, p.data)
+    v = jnp.zeros(5)
+    for _ in range(K):
+        for _ in range(4):
+            y = y - ALPHA * dense.inner_gradient(x, y)
+        (f_x, f_y), H = dense.outer_gradients(x, y), dense.hessian(x, y)
+        for _ in range(3):
+            v = v - ETA * (H @ v - f_y)
+        x = x - BETA * (f_x - dense.cross(x, y) @ v)
+    for got, expected in zip((state.x, state.y, state.v), (x, y, v), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_soba_moves_all_three_from_the_same_point(case):
+    p, dense, x, y = case
+    state, _ = follow(soba(p.problem, ALPHA, ETA, BETA), x, y, p.data)
+    v = jnp.zeros(5)
+    for _ in range(K):
+        (f_x, f_y), H, C = dense.outer_gradients(x, y), dense.hessian(x, y), dense.cross(x, y)
+        d_y = dense.inner_gradient(x, y)
+        x, y, v = x - BETA * (f_x - C @ v), y - ALPHA * d_y, v - ETA * (H @ v - f_y)
+    for got, expected in zip((state.x, state.y, state.v), (x, y, v), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_darts_steps_x_before_y(case):
+    p, dense, x, y = case
+    state, _ = follow(darts(p.problem, ALPHA, BETA, xi=ETA), x, y, p.data)
+    for _ in range(K):
+        ahead = y - ETA * dense.inner_gradient(x, y)
+        f_x, f_y = dense.outer_gradients(x, ahead)
+        x = x - BETA * (
+            f_x - ETA * dense.cross(x, y) @ f_y
+        )  # the difference is exact: ∇_x g is quadratic in y
+        y = y - ALPHA * dense.inner_gradient(x, y)
+    np.testing.assert_allclose(state.x, x, rtol=1e-11)
+    np.testing.assert_allclose(state.y, y, rtol=1e-11)
+
+
+def cubic():
+    """∇_x g = sin(y) + x: its third derivative in y does not vanish, so a difference has an error."""
+    f = lambda x, y: 0.5 * jnp.sum(x * x) + jnp.sum(jnp.cos(y + 1.0))
+    g = lambda x, y: jnp.sum(y * y) + jnp.sum(x * jnp.sin(y)) + 0.5 * jnp.sum(x * x)
+    return bl.Problem(f, g), Dense(lambda x, y, _: f(x, y), lambda x, y, _: g(x, y), (), ())
+
+
+@pytest.mark.parametrize("name", ["darts", "sama"])
+def test_the_difference_s_error_is_the_predicted_multiple_of_epsilon_squared(name):
+    """Central difference of sin along v over a displacement ε: −cos(y) v³ h²/6 a coordinate, h = ε/‖v‖."""
+    problem, dense = cubic()
+    x, y = jnp.array([0.3, -0.4]), jnp.array([0.2, 0.9])
+    if name == "darts":
+        ahead = y - ETA * jax.grad(problem.inner, 1)(x, y)
+        f_x, f_y = dense.outer_gradients(x, ahead)
+        v, at = ETA * f_y, y
+        make = lambda epsilon: darts(problem, ALPHA, BETA, xi=ETA, epsilon=epsilon)
+    else:
+        at = y - ALPHA * jax.grad(problem.inner, 1)(x, y)
+        f_x, f_y = dense.outer_gradients(x, at)
+        v = ALPHA * f_y
+        make = lambda epsilon: sama(problem, ALPHA, BETA, epsilon=epsilon)
+    exact = f_x - dense.cross(x, at) @ v
+    for epsilon in (1e-1, 1e-2, 1e-3):
+        solver = make(epsilon)
+        _, info = solver.step(solver.init(x, y))
+        h = epsilon / jnp.linalg.norm(v)
+        leading = jnp.cos(at) * v**3 * h**2 / 6  # minus the difference's error, as the term is subtracted
+        np.testing.assert_allclose(info.hypergradient - exact, leading, rtol=epsilon**2 / 2 + 1e-4)
+
+
+def test_sama_adapts_to_the_inner_rule(case):
+    """v is (∂u/∂∇_y g)ᵀ∇_y f for the rule's own update u, here a dense Jacobian of rmsprop's."""
+    p, dense, x, y = case
+    rule = optax.rmsprop(1e-2)
+    solver = sama(p.problem, rule, BETA)
+    state = solver.init(x, y, p.data)
+    state, _ = solver.step(state, p.data)  # a memory that is not empty
+    after, info = solver.step(state, p.data)
+
+    u = lambda gradient: -rule.update(gradient, state.inner, state.y)[0]
+    gradient = jax.grad(p.g, 1)(state.x, state.y, p.train)
+    y_hat = state.y - u(gradient)
+    f_x, f_y = dense.outer_gradients(state.x, y_hat)
+    v = jax.jacobian(u)(gradient).T @ f_y
+    np.testing.assert_allclose(after.y, y_hat, rtol=1e-12)
+    np.testing.assert_allclose(info.hypergradient, f_x - dense.cross(state.x, y_hat) @ v, rtol=1e-9)
+
+
+def test_hoag_keeps_to_its_tolerances_and_stops_no_later_than_needed(case):
+    p, dense, x, y = case
+    tolerance = lambda k: 0.2 * 0.7**k
+    solver = hoag(p.problem, 1 / p.L, BETA, tolerance=tolerance)
+    state, step = solver.init(x, y, p.data), jax.jit(solver.step)
+    counts = []
+    for k in range(12):
+        before = state
+        state, info = step(state, p.data)
+        epsilon = tolerance(k)
+        y, reached = before.y, []
+        while float(jnp.linalg.norm(dense.inner_gradient(before.x, y))) > epsilon:
+            y = y - dense.inner_gradient(before.x, y) / p.L
+            reached.append(y)
+        np.testing.assert_allclose(state.y, y, rtol=1e-10)
+        H, (_, f_y) = dense.hessian(before.x, state.y), dense.outer_gradients(before.x, state.y)
+        left = float(jnp.linalg.norm(H @ state.v - f_y))
+        assert left <= epsilon
+        np.testing.assert_allclose(info.metrics["adjoint_residual"], left, rtol=1e-6, atol=1e-14)
+        np.testing.assert_allclose(info.metrics["tolerance"], epsilon, rtol=1e-14)
+        assert info.metrics["inner_steps"] == len(reached)
+        counts.append(len(reached))
+    assert 0 < sum(counts[1:]) < 11 * max(counts)  # the tolerance tightens all the time; warm starts keep up
+
+
+def test_stocbio_uses_disjoint_parts_in_their_order(case):
+    p, dense, x, y = case
+    N, Q = 2, 3
+    solver = stocbio(p.problem, ALPHA, ETA, BETA, products=Q, inner_steps=N)
+    state, _ = follow(solver, x, y, p.data)
+    size = 64 // (N + Q + 1)
+    part = lambda i: jax.tree.map(lambda a: a[i * size : (i + 1) * size], p.train)
+    for _ in range(K):
+        for t in range(N):
+            y = y - ALPHA * dense.inner_gradient(x, y, part(t))
+        f_x, r = dense.outer_gradients(x, y)
+        total = r
+        for i in range(Q):
+            r = r - ETA * dense.hessian(x, y, part(N + i)) @ r
+            total = total + r
+        x = x - BETA * (f_x - dense.cross(x, y, part(N + Q)) @ (ETA * total))
+    np.testing.assert_allclose(state.x, x, rtol=1e-12)
+    np.testing.assert_allclose(state.y, y, rtol=1e-12)
+
+
+def test_stocbio_is_unbiased_but_for_the_truncation():
+    """The average over every possible batch equals the series with mean curvature, exactly."""
+    a, c = np.array([0.5, 1.0, 1.8]), np.array([1.0, -0.4, 0.7])
+    inner = lambda x, y, batch: jnp.mean(0.5 * batch[0] * y * y - batch[1] * x * y)
+    problem = bl.Problem(lambda x, y: 0.5 * x * x + 0.3 * y, inner)
+    solver = stocbio(problem, ALPHA, ETA, BETA, products=2)  # 4 parts of one example each
+
+    def estimate(rows):
+        batch = bl.Batch(inner=(jnp.asarray(a)[rows], jnp.asarray(c)[rows]))
+        state = solver.init(jnp.array(0.7), jnp.array(-0.2), batch)
+        return solver.step(state, batch)[1].hypergradient
+
+    every = jnp.array(list(product(range(3), repeat=4)))
+    mean = np.mean(jax.jit(jax.vmap(estimate))(every))
+    kept = 1 - ETA * a.mean()
+    expected = 0.7 - (-c.mean()) * ETA * (1 + kept + kept**2) * 0.3
+    np.testing.assert_allclose(mean, expected, rtol=1e-13)
+
+
+def test_soba_costs_about_thirty_percent_less_than_algorithm_1():
+    """By XLA's own count of operations on the reweighting task."""
+    shape = lambda *dimensions, dtype=jnp.float32: jax.ShapeDtypeStruct(dimensions, dtype)
+
+    def losses(y, images, labels):
+        hidden = jax.nn.relu(images @ y["W1"] + y["b1"][None])
+        logits = jax.nn.log_softmax(hidden @ y["W2"] + y["b2"][None])
+        return -jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
+
+    problem = bl.Problem(
+        outer=lambda x, y, batch: losses(y, *batch).mean(),
+        inner=lambda x, y, batch: (jax.nn.sigmoid(x) * losses(y, *batch)).mean(),
+    )
+    x = shape(2000)
+    y = {"W1": shape(784, 256), "b1": shape(256), "W2": shape(256, 10), "b2": shape(10)}
+    data = lambda rows: (shape(rows, 784), shape(rows, dtype=jnp.int32))
+    batch = bl.Batch(inner=data(2000), outer=data(500))
+
+    def operations(solver):
+        state = jax.eval_shape(solver.init, x, y, batch)
+        return jax.jit(solver.step).lower(state, batch).compile().cost_analysis()["flops"]
+
+    ratio = operations(soba(problem, 5e-2, 5e-2, 1e-3)) / operations(aid(problem, 5e-2, 5e-2, 1e-3))
+    assert 0.6 < ratio < 0.75

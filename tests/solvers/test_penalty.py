@@ -1,0 +1,224 @@
+"""First-order methods against the closed-form stationary points of what they minimise, biased as theory says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from implicit_reference import last_x, ridge
+
+import bilevel as bl
+from bilevel.counting import Counts, counted
+from bilevel.solvers import f2ba, f2sa, f3sa, meha
+
+# f has curvature in y (with f linear in y, as in the paper's quadratic, the penalty has no bias at all):
+#   f(x, y) = ½‖y − c‖² + ½ τ‖x‖²        g(x, y) = ½ yᵀHy − yᵀBx
+H = np.array([[2.0, 0.3, 0.0], [0.3, 1.0, 0.2], [0.0, 0.2, 0.7]])
+B = np.array([[1.0, 0.2], [0.1, -0.8], [0.5, 0.4]])
+C = np.array([1.0, -2.0, 0.5])
+TAU, L, EYE = 0.5, 2.1, np.eye(3)
+QUADRATIC = bl.Problem(
+    outer=lambda x, y: 0.5 * jnp.sum((y - C) ** 2) + 0.5 * TAU * jnp.sum(x**2),
+    inner=lambda x, y: 0.5 * y @ H @ y - y @ (B @ x),
+)
+X0, Y0 = jnp.array([0.5, -1.0]), jnp.zeros(3)
+ABOVE_L = 1.5 * L  # step sizes are 1/ABOVE_L: f adds its own curvature to that of g
+
+
+def stationary(jacobian, constant):
+    return np.linalg.solve(jacobian, -constant)
+
+
+def true_solution():
+    """τx + BᵀH⁻¹(H⁻¹Bx − c) = 0."""
+    K = np.linalg.solve(H, B)
+    return stationary(TAU * np.eye(2) + K.T @ K, -K.T @ C)
+
+
+def penalised_solution(penalty):
+    """τx − λBᵀ(y − z) = 0 with (I + λH)y = c + λBx and Hz = Bx."""
+    y_x, y_0 = np.linalg.solve(EYE + penalty * H, penalty * B), np.linalg.solve(EYE + penalty * H, C)
+    return stationary(TAU * np.eye(2) - penalty * B.T @ (y_x - np.linalg.solve(H, B)), -penalty * B.T @ y_0)
+
+
+def moreau_solution(penalty, proximal):
+    """τx/c − Bᵀ(y − θ) = 0, (y − c)/c + Hy − Bx − (y − θ)/γ = 0 and Hθ − Bx + (θ − y)/γ = 0."""
+    rows = [
+        [TAU / penalty * np.eye(2), -B.T, B.T],
+        [-B, EYE / penalty + H - EYE / proximal, EYE / proximal],
+        [-B, -EYE / proximal, H + EYE / proximal],
+    ]
+    return stationary(np.block(rows), np.concatenate([np.zeros(2), -C / penalty, np.zeros(3)]))[:2]
+
+
+METHODS = {  # how to build each for a penalty, and where it must end
+    "f2sa": (lambda c: f2sa(QUADRATIC, 1 / ABOVE_L, c / 10, c, inner_steps=2), penalised_solution),
+    "f3sa": (lambda c: f3sa(QUADRATIC, 1 / ABOVE_L, c / 10, c), penalised_solution),
+    "f2ba": (lambda c: f2ba(QUADRATIC, 1 / ABOVE_L, 0.1, c, inner_steps=5), penalised_solution),
+    "meha": (
+        lambda c: meha(QUADRATIC, 1 / (2 * L), 0.2, c, proximal=0.5, auxiliary=1 / (L + 2)),
+        lambda c: moreau_solution(c, 0.5),
+    ),
+}
+
+
+@pytest.mark.parametrize("penalty", [2.0, 20.0])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_limit_on_the_quadratic_is_the_penalised_one(method, penalty):
+    make, solution = METHODS[method]
+    steps = 2000 if method != "meha" else 400 * int(20 + 20 * penalty)  # its x and y move at the pace of 1/c
+    x = last_x(make(penalty), X0, Y0, steps=steps)
+    np.testing.assert_allclose(x, solution(penalty), rtol=1e-8)
+    assert np.linalg.norm(x - true_solution()) > 1e-4  # and that is not the true one
+
+
+@pytest.mark.parametrize(
+    "solution", [penalised_solution, lambda c: moreau_solution(c, 0.5)], ids=["penalty", "moreau"]
+)
+def test_the_bias_is_inversely_proportional_to_the_penalty(solution):
+    penalties = np.array([1e2, 1e3, 1e4])
+    errors = [np.linalg.norm(solution(c) - true_solution()) for c in penalties]
+    assert abs(np.polyfit(np.log(penalties), np.log(errors), 1)[0] + 1) < 0.02
+
+
+def test_a_growing_penalty_leaves_no_bias():
+    solver = f2sa(QUADRATIC, 1 / ABOVE_L, 1.0, penalty=lambda k: 10.0 + 0.1 * k.astype(float))
+    errors = [jnp.linalg.norm(last_x(solver, X0, Y0, steps=n) - true_solution()) for n in (4_000, 40_000)]
+    assert errors[1] < errors[0] / 8  # λ has grown tenfold, and the bias with 1/λ
+    assert errors[1] < 3 * np.linalg.norm(penalised_solution(4010.0) - true_solution())
+
+
+def test_the_paper_s_quadratic_is_solved_exactly_by_any_penalty():
+    """f is linear in y there, and λ(∇_x g(x, y_λ) − ∇_x g(x, y*)) does not depend on λ."""
+    q = bl.problems.quadratic(kappa=4.0)
+    x = last_x(
+        f2ba(q.problem, 1 / q.L, 0.5 / q.L, penalty=3.0, inner_steps=5), jnp.ones(2), jnp.zeros(2), steps=1000
+    )
+    np.testing.assert_allclose(x, q.solution, rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["f2sa", "f2ba"])
+def test_the_limit_on_ridge_logistic(method):
+    """∇L_λ vanishes there, with both inner problems solved by Newton's method; so does ∇Φ up to O(1/λ)."""
+    p, dense = ridge()
+    penalty = 50.0
+    make = {
+        "f2sa": lambda: f2sa(p.problem, 0.5 / p.L, penalty, penalty, inner_steps=2),
+        "f2ba": lambda: f2ba(p.problem, 0.5 / p.L, 1.0, penalty, inner_steps=5),
+    }[method]
+    x = last_x(make(), jnp.zeros(5), jnp.zeros(5), p.data, steps=1500)
+
+    def penalised(y):
+        return p.f(x, y, p.valid) / penalty + p.g(x, y, p.train)
+
+    z = dense.inner_solution(x)
+    y = z
+    newton = jax.jit(lambda y: y - jnp.linalg.solve(jax.hessian(penalised)(y), jax.grad(penalised)(y)))
+    for _ in range(20):
+        y = newton(y)
+    g_x = jax.grad(p.g, 0)
+    gradient = jax.grad(p.f, 0)(x, y, p.valid) + penalty * (g_x(x, y, p.train) - g_x(x, z, p.train))
+    assert jnp.linalg.norm(gradient) < 1e-10
+    assert 1e-7 < jnp.linalg.norm(dense.hypergradient(x)) < 1 / penalty
+
+
+def test_meha_on_ridge_logistic_is_stationary_for_the_penalised_envelope():
+    p, dense = ridge()
+    penalty, gamma = 20.0, 0.5
+    solver = meha(p.problem, 0.25 / p.L, 2.0, penalty, proximal=gamma)
+    x = last_x(solver, jnp.zeros(5), jnp.zeros(5), p.data, steps=40_000)
+
+    def residual(unknown):  # of y and θ at this x
+        y, theta = unknown
+        g_y = lambda y: jax.grad(p.g, 1)(x, y, p.train)
+        return jnp.stack(
+            [
+                jax.grad(p.f, 1)(x, y, p.valid) / penalty + g_y(y) - (y - theta) / gamma,
+                g_y(theta) + (theta - y) / gamma,
+            ]
+        )
+
+    pair = jnp.stack([dense.inner_solution(x)] * 2)
+
+    @jax.jit
+    def newton(pair):
+        jacobian = jax.jacobian(residual)(pair).reshape(10, 10)
+        return pair - jnp.linalg.solve(jacobian, residual(pair).reshape(10)).reshape(2, 5)
+
+    for _ in range(20):
+        pair = newton(pair)
+    g_x = lambda y: jax.grad(p.g, 0)(x, y, p.train)
+    gradient = jax.grad(p.f, 0)(x, pair[0], p.valid) + penalty * (g_x(pair[0]) - g_x(pair[1]))
+    assert jnp.linalg.norm(gradient) < 1e-9
+    assert jnp.linalg.norm(dense.hypergradient(x)) < 10 / penalty
+
+
+def test_f3sa_on_full_batches_is_f2sa():
+    left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.3, 5.0) for make in (f2sa, f3sa))
+    a, b = left.init(X0, Y0), right.init(X0, Y0)
+    for _ in range(8):
+        (a, of_a), (b, of_b) = jax.jit(left.step)(a), jax.jit(right.step)(b)
+        for name in ("x", "y", "z"):
+            np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(of_a.hypergradient, of_b.hypergradient, rtol=1e-9)
+
+
+def test_f3sa_averages_noise_away():
+    """On minibatches the estimate of ∇_y g that moves z scatters far less than the gradient itself, as in F2SA."""
+    p = bl.problems.ridge_logistic(train=200, valid=200)
+    stream = bl.iid(p.data, size=10, seed=0)
+    scatter = []
+    for make in (f2sa, f3sa):
+        solver = make(p.problem, 0.02, 1e-3, 5.0)
+        keep = lambda state, info: info.inner_gradient
+        start = solver.init(
+            jnp.zeros(5), jnp.zeros(5), bl.Batch(*(jax.tree.map(lambda a: a[:10], d) for d in p.data))
+        )
+        _, estimates = bl.scan(solver, start, stream, steps=1000, record=keep)
+        scatter.append(jnp.sum(jnp.var(estimates[500:], axis=0)))
+    assert scatter[1] < 0.3 * scatter[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda p: f2sa(p, 0.1, 0.1, 5.0, inner_steps=3), Counts(3 + 1, 2 * 3 + 2, 0, 0)),
+        (lambda p: f2ba(p, 0.1, 0.1, 5.0, inner_steps=4), Counts(4 + 1, 2 * 4 + 2, 0, 0)),
+        (lambda p: f3sa(p, 0.1, 0.1, 5.0), Counts(2 * 2, 2 * 4, 0, 0)),
+        (lambda p: meha(p, 0.1, 0.1, 5.0, proximal=1.0), Counts(2, 5, 0, 0)),
+    ],
+    ids=["f2sa", "f2ba", "f3sa", "meha"],
+)
+def test_counts(make, expected):
+    problem, counter = counted(QUADRATIC)
+    solver = make(problem)
+    state = solver.init(X0, Y0)
+    counter.reset()
+    jax.block_until_ready(jax.jit(solver.step)(state))
+    assert counter.total == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: f2sa(QUADRATIC, 0.1, 0.1, penalty=0.0), "penalty must be a positive number, not 0.0"),
+        (
+            lambda: f2sa(QUADRATIC, 0.1, 0.1, 1.0, inner_steps=0),
+            "inner_steps must be a whole number of at least 1",
+        ),
+        (lambda: f2sa(QUADRATIC, -1.0, 0.1, 1.0), "inner step size must be a positive number, not -1.0"),
+        (lambda: f3sa(QUADRATIC, 0.1, 0.1, 1.0, momentum=1.5), "at most 1, not 1.5"),
+        (lambda: f3sa(QUADRATIC, 0.1, 0.1, 1.0, momentum=0.0), "momentum must be a positive number, not 0.0"),
+        (lambda: f2ba(QUADRATIC, 0.1, 0.1, penalty=-2.0), "penalty must be a positive number, not -2.0"),
+        (
+            lambda: meha(QUADRATIC, 0.1, 0.1, 1.0, proximal=0.0),
+            "proximal parameter must be a positive number, not 0.0",
+        ),
+        (
+            lambda: meha(QUADRATIC, 0.1, 0.1, 1.0, 1.0, auxiliary=-1.0),
+            "auxiliary step size must be a positive number",
+        ),
+    ],
+)
+def test_bad_input(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
