@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bilevel.problem import Batch, Problem
+from bilevel.theory.constants import Constants
 
 
 class Examples(NamedTuple):
@@ -59,8 +60,36 @@ class RidgeLogistic:
     @property
     def L(self) -> float:
         """Smoothness of g in y, for every x: ‖AᵀA‖/(4n) + high."""
-        features = np.asarray(self.train.features)
-        return float(np.linalg.norm(features, 2) ** 2 / (4 * len(features)) + self.high)
+        return _strength(self.train) ** 2 / 4 + self.high
+
+    @property
+    def inner_radius(self) -> float:
+        """R = ‖A‖/(√n·low): gradient steps on y of size at most 1/L never leave ‖y‖ ≤ R, and y*(x) is inside.
+
+        The loss's gradient has norm at most ‖A‖/√n, so ‖(1 − αr)∘y − α∇loss‖ ≤ (1 − α·low)‖y‖ + α‖A‖/√n.
+        """
+        return _strength(self.train) / self.low
+
+    def constants(self, x_radius: float = 0.0, y_radius: float | None = None) -> Constants:
+        """μ, L, M and ρ that hold jointly in (x, y) for ‖x‖ ≤ `x_radius` and ‖y‖ ≤ `y_radius`.
+
+        Only M depends on `x_radius`, through ∇_x f = τx; 0 leaves M the bound on ∇_y f that AID needs. `y_radius` is
+        `inner_radius` unless given. With s = ‖A‖/√n, width = high − low, |σ'| ≤ 1/4 and |σ''| ≤ 1/(6√3):
+
+            ‖∇²_yy g‖ ≤ s²/4 + high                   ‖∇²_xy g‖ ≤ (width/4)·y_radius
+            slope of ∇²_yy g: in y (max_i‖a_i‖)s²/(6√3), in x width/4
+            slope of ∇²_xy g: in y width/4, in x (width/(6√3))·y_radius
+        """
+        radius = self.inner_radius if y_radius is None else y_radius
+        width, bend = self.high - self.low, 1 / (6 * np.sqrt(3))
+        largest = float(np.linalg.norm(np.asarray(self.train.features), axis=1).max())
+        cubic = largest * _strength(self.train) ** 2 * bend
+        return Constants(
+            mu=self.mu,
+            L=max(np.hypot(self.L, width / 4 * radius), _strength(self.valid) ** 2 / 4, self.tau),
+            M=float(np.hypot(_strength(self.valid), self.tau * x_radius)),
+            rho=float(np.hypot(width / 4, max(cubic, width * bend * radius))),
+        )
 
 
 def ridge_logistic(
@@ -76,6 +105,12 @@ def ridge_logistic(
         return Examples(jnp.asarray(a, dtype), jnp.asarray(b, dtype))
 
     return RidgeLogistic(examples(train), examples(valid), **strengths)
+
+
+def _strength(examples: Examples) -> float:
+    """‖A‖/√n: bounds the norm of the loss's gradient, and 4 times its curvature when squared."""
+    features = np.asarray(examples.features, np.float64)
+    return float(np.linalg.norm(features, 2) / np.sqrt(len(features)))
 
 
 def _logistic(y: Float[Array, " d"], batch: Examples) -> Float[Array, ""]:

@@ -1,0 +1,53 @@
+"""The extreme eigenvalues of a symmetric operator from its products alone."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+Vector = Float[Array, " n"]
+
+
+def lanczos(
+    product: Callable[[Vector], Vector], start: Vector, steps: int, key: Array
+) -> Float[Array, " steps"]:
+    """Ritz values of the symmetric `product`, ascending, after `steps` Lanczos steps from `start`.
+
+    v_{j+1} ∝ A v_j − Σ_{i≤j} ⟨v_i, A v_j⟩ v_i, orthogonalised twice against all earlier vectors, so that no
+    ghost copies of converged eigenvalues appear. A Ritz value is a Rayleigh quotient: the largest never exceeds
+    the largest eigenvalue and the smallest is never below the smallest, up to rounding. Where the Krylov space
+    is exhausted the iteration goes on with a random vector orthogonal to it, so n steps give all n eigenvalues.
+    """
+    n = start.size
+    steps = min(steps, n)
+    tiny = jnp.finfo(start.dtype).tiny
+    dot = lambda A, w: jnp.matmul(A, w, precision=lax.Precision.HIGHEST)
+    unit = lambda w: w / jnp.maximum(jnp.linalg.norm(w), tiny)
+
+    def orthogonalise(V, w):
+        for _ in range(2):
+            w = w - dot(V.T, dot(V, w))
+        return w
+
+    def step(j, carry):
+        V, diagonal, off, v, scale = carry
+        V = V.at[j].set(v)
+        image = product(v)
+        alpha = dot(v, image)
+        scale = jnp.maximum(scale, jnp.linalg.norm(image))
+        w = orthogonalise(V, image)
+        beta = jnp.linalg.norm(w)
+        exhausted = beta <= n**0.5 * jnp.finfo(start.dtype).eps * scale
+        fresh = orthogonalise(V, jax.random.normal(jax.random.fold_in(key, j), (n,), start.dtype))
+        following = unit(jnp.where(exhausted, fresh, w))
+        off = off.at[j].set(jnp.where(exhausted, jnp.zeros_like(beta), beta))
+        return V, diagonal.at[j].set(alpha), off, following, scale
+
+    zeros = jnp.zeros(steps, start.dtype)
+    V = jnp.zeros((steps, n), start.dtype)
+    _, diagonal, off, _, _ = lax.fori_loop(
+        0, steps, step, (V, zeros, zeros, unit(start), jnp.zeros((), start.dtype))
+    )
+    return jnp.linalg.eigvalsh(jnp.diag(diagonal) + jnp.diag(off[:-1], 1) + jnp.diag(off[:-1], -1))

@@ -1,0 +1,394 @@
+"""Every lemma, theorem and bound on runs of the real solvers, over random problems with known valid constants."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax import tree
+
+import bilevel as bl
+from bilevel import theory
+from bilevel.problems import quadratic, random_quadratic, ridge_logistic
+
+STEPS = 100
+# Which certificate the step sizes come from. With "fast", β is none's and only lemmas that allow any β are judged; with
+# "short", α and η are below 1/L.
+CHOICES = ("paper", "prior", "sharp", "tight", "fast", "short")
+# What each choice of step sizes must at least have judged, so that no row passes by never applying.
+AID_JUDGED = {
+    "paper": ("Lemma 5.6: squared", "Lemma 5.8", "Theorem 5.9", "sharp: bound", "tight: bound"),
+    "prior": ("Theorem 5.11",),
+    "sharp": ("sharp: bound", "tight: bound"),
+    "tight": ("tight: bound",),
+    "fast": ("Lemma 5.1b", "Lemma 5.5", "tight: inner", "tight: adjoint", "sharp: adjoint", "Assumption 4.5"),
+    "short": ("Lemma 5.1a", "Lemma 5.1b", "Lemma 5.3a", "Lemma 5.3b", "Lemma 5.5", "Lemma A.1: "),
+}
+ITD_JUDGED = {
+    "paper": ("Lemma 5.15a", "Lemma 5.15b", "Lemma 5.16", "Theorem 5.17", "sharp: bound", "tight: bound"),
+    "prior": ("earlier bound",),
+    "sharp": ("sharp: bound",),
+    "tight": ("tight: bound",),
+    "fast": ("Lemma 5.12", "Lemma 5.13", "sharp: hypergradient", "tight: inner", "tight: hypergradient"),
+    "short": ("Lemma 5.12", "Lemma 5.13", "Lemma B.1", "Lemma A.1: "),
+}
+
+
+def aid_steps(k, choice, gap):
+    """α, η and β of a certificate (the exact-gain ones with their best β for this gap), or of none."""
+    if choice == "paper":
+        certificate = theory.aid(k)
+    elif choice == "prior":
+        certificate = theory.prior.aid(k)
+    elif choice in ("sharp", "tight"):
+        certificate = getattr(theory, choice).aid(k)
+        return {"alpha": certificate.alpha, "eta": certificate.eta, "beta": float(certificate.best_beta(gap))}
+    else:
+        share = 1.0 if choice == "fast" else 0.6
+        return {"alpha": share / k.L, "eta": share / k.L, "beta": 0.3 / (k.L * k.kappa**2)}
+    return {"alpha": certificate.alpha, "eta": certificate.eta, "beta": certificate.beta}
+
+
+def itd_steps(k, choice, gap, y_error):
+    if choice == "paper":
+        certificate = theory.itd(k, max(theory.itd(k).R_y_min, y_error))
+    elif choice == "prior":
+        certificate = theory.prior.itd(k, max(theory.itd(k).R_y_min, y_error))
+    elif choice == "sharp":
+        certificate = theory.sharp.itd(k, max(theory.itd(k).R_y_min, y_error))
+        return {"alpha": 1 / k.L, "beta": float(certificate.best_beta(STEPS, gap, y_error))}
+    elif choice == "tight":
+        return {"alpha": 1 / k.L, "beta": float(theory.tight.itd(k).best_beta(STEPS, gap, y_error))}
+    else:
+        return {"alpha": (1.0 if choice == "fast" else 0.6) / k.L, "beta": 0.3 / (k.L * k.kappa)}
+    return {"alpha": certificate.alpha, "beta": certificate.beta}
+
+
+def make(problem, steps):
+    if "eta" in steps:
+        return bl.aid(problem, inner=steps["alpha"], adjoint=steps["eta"], outer=steps["beta"])
+    return bl.itd(problem, inner=steps["alpha"], outer=steps["beta"])
+
+
+def measure_all(problem, steps, x0, y0, data):
+    """One compiled call for all instances: step sizes, starts and data stacked along the first axis."""
+    stack = lambda trees: jax.tree.map(
+        lambda *leaves: jnp.stack([jnp.asarray(a, float) for a in leaves]), *trees
+    )
+    one = lambda steps, x, y, data: theory.measure(make(problem, steps), x, y, STEPS, data)
+    runs = jax.device_get(jax.jit(jax.vmap(one))(stack(steps), stack(x0), stack(y0), stack(data)))
+    return [jax.tree.map(lambda a, i=i: a[i], runs) for i in range(len(steps))]
+
+
+def assert_all_hold(runs, constants, steps, choices, judged):
+    for i, (run, k, sizes, choice) in enumerate(zip(runs, constants, steps, choices, strict=True)):
+        report = theory.judge(run, k, sizes)
+        assert report.ok, f"instance {i} ({choice}): {report}"
+        assert report.reference_residual < 1e-12 * (1 + k.L * run.sizes["y"].max() + k.M)
+        for name in judged[choice]:
+            assert report[name].verdict is theory.Verdict.HOLDS, f"instance {i} ({choice}): {report[name]}"
+
+
+def quadratics(seed, count):
+    """Instances with μ, κ and M over orders of magnitude, the condition number one among them, and starts near y*."""
+    rng = np.random.default_rng(seed)
+    instances = []
+    for i in range(count):
+        kappa = 1.0 if i == 0 else rng.uniform(1.0, 12.0)
+        p = random_quadratic(
+            seed * 1000 + i, mu=10 ** rng.uniform(-1, 0.5), kappa=kappa, M=10 ** rng.uniform(-1, 1)
+        )
+        x0 = jnp.asarray(rng.normal(size=3))
+        y0 = p.inner_solution(x0) + rng.uniform(0, 0.5) * rng.normal(size=3)
+        instances.append((p, theory.Constants(p.mu, p.L, p.M, p.rho), x0, y0))
+    return instances
+
+
+@pytest.mark.parametrize("method", ["AID", "ITD"])
+def test_nothing_is_violated_on_random_quadratics(method):
+    instances = quadratics(seed=1 if method == "AID" else 2, count=126)
+    choices = [CHOICES[i % 6] for i in range(len(instances))]
+    steps = []
+    for (p, k, x0, y0), choice in zip(instances, choices, strict=True):
+        gap = float(p.problem.f(x0, p.inner_solution(x0), p.data))  # f ≥ 0
+        y_error = float(jnp.linalg.norm(y0 - p.inner_solution(x0)))
+        steps.append(aid_steps(k, choice, gap) if method == "AID" else itd_steps(k, choice, gap, y_error))
+    _, constants, x0, y0 = zip(*instances, strict=True)
+    runs = measure_all(instances[0][0].problem, steps, x0, y0, [p.data for p, *_ in instances])
+    assert_all_hold(runs, constants, steps, choices, AID_JUDGED if method == "AID" else ITD_JUDGED)
+
+
+@pytest.mark.parametrize("method", ["AID", "ITD"])
+def test_nothing_is_violated_on_ridge_logistic_regression(method):
+    """ρ > 0, and constants that are derived rather than prescribed."""
+    rng = np.random.default_rng(3)
+    instances, choices, steps, x0, y0 = [], [], [], [], []
+    for i in range(54):
+        p = ridge_logistic(features=3, train=16, valid=16, seed=100 + i, low=0.5, high=1.5)
+        start = jnp.asarray(rng.normal(size=3))
+        # β is far too small for x to double its distance from zero, and the region is checked below.
+        k = p.constants(x_radius=2 * float(jnp.linalg.norm(start)))
+        gap = float(p.problem.f(start, jnp.zeros(3), p.data))  # f ≥ 0; y changes it by less than it is
+        y_start = jnp.asarray(rng.normal(size=3)) * rng.uniform(0, 0.3) * p.inner_radius
+        choice = CHOICES[i % 6]
+        y_error = 2 * p.inner_radius
+        instances.append((p, k))
+        choices.append(choice)
+        steps.append(aid_steps(k, choice, gap) if method == "AID" else itd_steps(k, choice, gap, y_error))
+        x0.append(start)
+        y0.append(y_start)
+    problem = instances[0][0].problem  # they differ in their data only
+    runs = measure_all(problem, steps, x0, y0, [p.data for p, _ in instances])
+    for (p, k), run, start in zip(instances, runs, x0, strict=True):
+        assert run.sizes["x"].max() <= 2 * float(jnp.linalg.norm(start))
+        assert (run.sizes["y"] + run.y_error).max() <= 2 * p.inner_radius
+        assert k.rho > 0
+    assert_all_hold(
+        runs, [k for _, k in instances], steps, choices, AID_JUDGED if method == "AID" else ITD_JUDGED
+    )
+
+
+def test_ridge_logistic_constants_bound_the_derivatives_where_they_claim_to():
+    """Against dense derivatives at random points of the region, the far corners included."""
+    rng = np.random.default_rng(0)
+    p = ridge_logistic(features=3, train=16, valid=16, seed=5)
+    k = p.constants(x_radius=4.0, y_radius=2.0)
+
+    def at(x, y):
+        z = jnp.concatenate([x, y])
+        g = lambda z: p.problem.g(z[:3], z[3:], p.data)
+        f = lambda z: p.problem.f(z[:3], z[3:], p.data)
+        second, third = jax.hessian(g)(z), jax.jacfwd(jax.hessian(g))(z)
+        return second, third, jax.grad(f)(z), jax.hessian(f)(z)
+
+    tightness = np.zeros(4)
+    for i in range(200):
+        x, y = rng.normal(size=3), rng.normal(size=3)
+        x, y = (
+            4.0 * rng.random() * x / np.linalg.norm(x),
+            2.0 * (i % 2 or rng.random()) * y / np.linalg.norm(y),
+        )
+        g2, g3, f1, f2 = jax.device_get(jax.jit(at)(jnp.asarray(x), jnp.asarray(y)))
+        direction = rng.normal(size=6)
+        change = g3 @ (direction / np.linalg.norm(direction))
+        norm = lambda a: np.linalg.norm(a, 2)
+        seen = np.array(
+            [
+                k.mu / np.linalg.eigvalsh(g2[3:, 3:])[0],
+                max(norm(g2[:, 3:]), norm(f2)) / k.L,
+                np.linalg.norm(f1) / k.M,
+                max(norm(change[3:, 3:]), norm(change[:3, 3:])) / k.rho,
+            ]
+        )
+        assert np.all(seen <= 1)
+        tightness = np.maximum(tightness, seen)
+    assert np.all(tightness > 0.05)  # bounds, not just anything large
+
+
+def test_verify_on_the_papers_problem_finds_nothing_wrong():
+    q = quadratic(kappa=4.0)
+    k = theory.Constants(q.mu, q.L, q.m * np.sqrt(2), 0.1)  # ρ = 0.1 is loose: the true one is 0
+    c = theory.aid(k)
+    solver = bl.aid(q.problem, inner=c.alpha, adjoint=c.eta, outer=c.beta)
+    x0 = jnp.ones(2)
+    closed = theory.verify(q.problem, solver, k, x0, q.inner_solution(x0), 50, reference=q.inner_solution)
+    solved = theory.verify(q.problem, solver, k, x0, q.inner_solution(x0), 50)
+    assert closed.ok
+    assert solved.ok
+    assert closed["Theorem 5.9"].slack == pytest.approx(solved["Theorem 5.9"].slack, rel=1e-9)
+    assert "all" in str(closed)
+    assert "Theorem 5.9" in str(closed)
+    assert "declared" in str(closed)
+
+
+def paper_problem(M):
+    q = quadratic(kappa=4.0)
+    valid = theory.Constants(q.mu, q.L, q.m * np.sqrt(2), 0.0)
+    return q, valid, replace(valid, M=M)
+
+
+def test_an_M_that_is_too_small_is_named_with_the_inequalities_it_breaks():
+    q, valid, wrong = paper_problem(M=0.1 * 0.1 * np.sqrt(2))
+    x0 = jnp.ones(2)
+    c = theory.aid(valid)
+    solver = bl.aid(q.problem, inner=c.alpha, adjoint=c.eta, outer=c.beta)
+    report = theory.verify(q.problem, solver, wrong, x0, q.inner_solution(x0), 5)
+    assert not report.ok
+    broken = [row.name for row in report.violations]
+    assert "Assumption 4.3: f's slope in y (M)" in broken
+    assert "Lemma 5.8: initialisation" in broken
+    assert report["Lemma 5.8"].first_violation == 0
+    assert "Lemma 5.8: initialisation (first at k = 0)" in str(report).replace("\n", " ")
+
+    solver = bl.itd(q.problem, inner=1 / q.L, outer=theory.itd(valid).beta)
+    report = theory.verify(q.problem, solver, wrong, x0, q.inner_solution(x0), 5)
+    assert "Lemma 5.13: hypergradient error" in [row.name for row in report.violations]
+
+
+def test_a_wrong_mu_or_L_is_named():
+    """Not only the assumption itself: a lemma that rests on it fails as well, from a start along that eigenvector."""
+    q, valid, _ = paper_problem(M=1.0)
+    solver = bl.aid(q.problem, inner=0.5 / q.L, adjoint=0.5 / q.L, outer=1e-4)
+    x0 = jnp.ones(2)
+    strong, weak = (q.inner_solution(x0) + jnp.eye(2)[i] for i in range(2))
+    wrong_L = theory.verify(q.problem, solver, replace(valid, L=0.3), x0, strong, 20)
+    wrong_mu = theory.verify(q.problem, solver, replace(valid, mu=0.3), x0, weak, 20)
+    for report, assumption, lemma in (
+        (wrong_L, "Assumption 4.4: ∇_y g", "Lemma 5.1a"),
+        (wrong_mu, "Assumption 4.2", "Lemma 5.1b"),
+    ):
+        names = " ".join(row.name for row in report.violations)
+        assert assumption in names
+        assert lemma in names
+
+
+def test_a_rho_that_is_too_small_is_named():
+    p = ridge_logistic(features=3, train=16, valid=16, seed=1)
+    k = replace(p.constants(), rho=1e-6)
+    solver = bl.aid(p.problem, inner=1 / k.L, adjoint=1 / k.L, outer=0.1)
+    report = theory.verify(p.problem, solver, k, jnp.ones(3), jnp.ones(3), 20, data=p.data)
+    assert any(row.name.startswith("Assumption 4.5") for row in report.violations)
+
+
+def wrong_step(solver, spoil):
+    """The solver with its step replaced; the step sizes it declares stay."""
+    return replace(solver, step=lambda state, batch=None: spoil(solver.step, state, batch))
+
+
+def test_a_wrong_algorithm_is_detected():
+    p = random_quadratic(3, kappa=3.0)
+    k = theory.Constants(p.mu, p.L, p.M, p.rho)
+    c = theory.aid(k)
+    x0 = jnp.ones(3)
+    y0 = p.inner_solution(x0)
+    right = bl.aid(p.problem, inner=c.alpha, adjoint=c.eta, outer=c.beta)
+
+    def never_moves_the_adjoint(step, state, batch):
+        after, info = step(state, batch)
+        return after._replace(v=state.v), info
+
+    def inner_step_uphill(step, state, batch):
+        after, info = step(state, batch)
+        return after._replace(y=tree.add_scale(state.y, c.alpha, info.inner_gradient)), info
+
+    def forgets_the_cross_term(step, state, batch):
+        after, info = step(state, batch)
+        f = p.problem.oracles.outer_gradients(state.x, after.y, batch)
+        x = tree.add_scale(state.x, -c.beta, f.x)
+        return after._replace(x=x), info._replace(hypergradient=f.x)
+
+    expected = {
+        never_moves_the_adjoint: "Lemma 5.3b",
+        inner_step_uphill: "Lemma 5.1b",
+        forgets_the_cross_term: "Lemma 5.5",
+    }
+    check = lambda solver: theory.verify(
+        p.problem, solver, k, x0, y0 + 0.1, 30, data=p.data, reference=p.inner_solution
+    )
+    for spoil, lemma in expected.items():
+        report = check(wrong_step(right, spoil))
+        assert any(row.name.startswith(lemma) for row in report.violations), f"{spoil.__name__}: {report}"
+
+
+def test_itd_with_the_wrong_sign_is_detected():
+    """Its error is then ‖C(H⁻¹ + αI)∇_y f‖ = m√(4 + (κ + 1)²), above C₅ = M(κ − 1) with M = m√2 at κ = 4."""
+    q, k, _ = paper_problem(M=1.0)
+    solver = bl.itd(q.problem, inner=1 / q.L, outer=1e-6)
+
+    def adds_instead_of_subtracting(step, state, batch):
+        after, info = step(state, batch)
+        f = q.problem.oracles.outer_gradients(state.x, after.y, batch)
+        return after, info._replace(hypergradient=tree.sub(tree.scale(2.0, f.x), info.hypergradient))
+
+    wrong = wrong_step(solver, adds_instead_of_subtracting)
+    x0 = jnp.zeros(2)
+    report = theory.verify(q.problem, wrong, k, x0, q.inner_solution(x0), 5)
+    names = " ".join(row.name for row in report.violations)
+    assert "Lemma 5.13" in names
+    assert "tight: hypergradient error" in names
+
+
+def test_a_hypothesis_that_is_not_met_is_not_a_violation():
+    q, valid, _ = paper_problem(M=1.0)
+    solver = bl.aid(q.problem, inner=1.5 / q.L, adjoint=1 / q.L, outer=0.5)
+    report = theory.verify(q.problem, solver, valid, jnp.ones(2), jnp.zeros(2), 20)
+    row = report["Lemma 5.1a"]
+    assert row.verdict is theory.Verdict.NOT_APPLICABLE
+    assert "α" in row.reason
+    assert "1/L" in row.reason
+    assert report["Theorem 5.9"].verdict is theory.Verdict.NOT_APPLICABLE
+    with pytest.raises(KeyError, match="beginning of 2 rows"):
+        _ = report["Lemma 5.3"]
+
+
+def test_itd_ends_at_the_inherent_error_and_aid_at_zero():
+    """‖∇Φ‖² → M²(κ − 1)² for ITD, exactly, and → 0 for AID, as measured by the library itself."""
+    kappas = np.array([1.0, 2.0, 5.0, 10.0])
+
+    def ends(kappa):
+        q = quadratic(kappa=kappa)
+        x0 = jnp.ones(2)
+        solvers = bl.itd(q.problem, 1 / q.L, 1 / q.L), bl.aid(q.problem, 1 / q.L, 1 / q.L, 1 / q.L)
+        runs = (theory.measure(s, x0, q.inner_solution(x0), 600, solution=q.inner_solution) for s in solvers)
+        return [(run.gradient[-1], run.estimate_error[-1]) for run in runs]
+
+    (itd, itd_error), (aid, aid_error) = jax.device_get(jax.jit(jax.vmap(ends))(kappas))
+    np.testing.assert_allclose(itd**2, 0.1**2 * (kappas - 1) ** 2, atol=1e-8)
+    np.testing.assert_allclose(itd_error, 0.1 * (kappas - 1), atol=1e-8)
+    assert np.all(aid < 1e-10)
+    assert np.all(aid_error < 1e-10)
+
+
+def test_newton_finds_the_inner_solution_from_far_away():
+    p = ridge_logistic(features=4, train=20, seed=7)
+    x = jnp.asarray([3.0, -2.0, 0.0, 1.0])
+    solve = jax.jit(lambda x, y: theory.exact(p.problem, x, y, p.data))
+    # Against the derivative of Φ by central differences, each Φ from its own inner solve.
+    h, value = 1e-5, lambda x: solve(x, jnp.zeros(4)).value
+    numeric = jnp.stack([(value(x + h * e) - value(x - h * e)) / (2 * h) for e in jnp.eye(4)])
+    for far in (0.0, 30.0, -500.0):
+        answer = solve(x, jnp.full(4, far))
+        assert answer.inner_residual < 1e-14
+        np.testing.assert_allclose(answer.hypergradient, numeric, atol=1e-9)
+
+
+def test_large_inner_problems_are_solved_by_conjugate_gradients():
+    n = 300
+    scale = jnp.linspace(1.0, 30.0, n)
+    problem = bl.Problem(
+        outer=lambda x, y: jnp.sum(y["a"] ** 2) + x["s"] ** 2,
+        inner=lambda x, y: 0.5 * jnp.sum(scale * y["a"] ** 2) - x["s"] * jnp.sum(y["a"]),
+    )
+    answer = jax.jit(lambda x: theory.exact(problem, x, {"a": jnp.ones(n)}))({"s": jnp.asarray(2.0)})
+    np.testing.assert_allclose(answer.y["a"], 2.0 / scale, rtol=1e-10)
+    np.testing.assert_allclose(answer.hypergradient["s"], 4.0 + 4.0 * jnp.sum(1 / scale**2), rtol=1e-10)
+    solver = bl.itd(problem, inner=1 / 30, outer=1e-4)
+    k = theory.Constants(1.0, 30.0, 100.0, 0.0)
+    report = theory.verify(problem, solver, k, {"s": jnp.asarray(2.0)}, {"a": 2.0 / scale}, 5)
+    assert report.ok
+    assert "too large" in report["Lemma B.1"].reason
+    assert "unchecked" in report.hypotheses["μ"]
+
+
+def test_bad_input_is_refused_before_any_work():
+    q, k, _ = paper_problem(M=1.0)
+    x0 = y0 = jnp.ones(2)
+    plain = bl.itd(q.problem, inner=1.0, outer=0.1)
+    with pytest.raises(ValueError, match="another problem"):
+        theory.verify(quadratic().problem, plain, k, x0, y0, 5)
+    with pytest.raises(ValueError, match="plain gradient steps"):
+        theory.verify(q.problem, bl.itd(q.problem, inner=optax.sgd(1.0), outer=0.1), k, x0, y0, 5)
+    with pytest.raises(ValueError, match="plain gradient steps"):
+        theory.verify(q.problem, bl.aid(q.problem, 1.0, 1.0, 0.1, inner_steps=2), k, x0, y0, 5)
+    with pytest.raises(ValueError, match="scalars"):
+        theory.verify(q.problem, plain, replace(k, mu=np.array([0.1, 0.1])), x0, y0, 5)
+    with pytest.raises(TypeError, match="float64"):
+        theory.verify(q.problem, plain, k, jnp.ones(2, jnp.float32), jnp.ones(2, jnp.float32), 5)
+    with pytest.raises(ValueError, match="steps must be a whole number"):
+        theory.verify(q.problem, plain, k, x0, y0, 0)
+    with pytest.raises(ValueError, match="not finite from iteration"):
+        theory.verify(q.problem, bl.itd(q.problem, inner=1e3, outer=1e3), k, x0, y0, 200)
+    with pytest.raises(TypeError, match=r"theory\.Constants"):
+        theory.verify(q.problem, plain, {"mu": 0.1}, x0, y0, 5)
