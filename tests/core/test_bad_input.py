@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -15,12 +14,7 @@ Q = bl.problems.quadratic()
 X0 = jnp.ones(2)
 
 
-@pytest.fixture(autouse=True)
-def as_users_see_it():
-    """The suite's run-time type checks would refuse some of this first, with words users never see."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_users_see_it")
 
 
 def solve(outer=Q.f, inner=Q.g, x0=X0, y0=X0, data=None, **options):

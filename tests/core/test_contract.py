@@ -14,7 +14,7 @@ from zoo import PROBLEMS, ROWS
 STEPS = 6
 
 every_pair = pytest.mark.parametrize(
-    ("row", "problem"), [(row, problem) for row in ROWS for problem in PROBLEMS], ids=str
+    ("row", "problem"), [(row, problem) for row in ROWS for problem in row.problems], ids=str
 )
 
 
@@ -125,3 +125,24 @@ def test_sharded_over_eight_devices_equals_unsharded(row, problem):
         program = jax.jit(lambda data: last(jnp.zeros(()), data))
         expected, got = program(case.data), program(jax.device_put(case.data, rows))
     assert_trees_equal(got, expected, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.usefixtures("as_users_see_it")
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_bad_input_is_refused_before_any_compute(row):
+    case, solver = build(row, row.problems[-1])
+    assert case.data is not None
+
+    def refused(error, words, x0=case.x0, y0=case.y0, data=case.data, solver=solver):
+        with pytest.raises(error, match=words):
+            bl.run(solver, x0, y0, data=data, steps=2)
+
+    spoiled = jax.tree.map(lambda a: a.at[(0,) * a.ndim].set(jnp.nan), case.x0)
+    refused(ValueError, "x0.* contains NaN", x0=spoiled)
+    refused(TypeError, "y0.* has dtype int", y0=jax.tree.map(lambda a: a.astype(jnp.int32), case.y0))
+    refused(ValueError, "no arrays in it", x0={})
+    refused(ValueError, "data", data=None)
+    vector = bl.Problem(
+        lambda x, y, batch: jnp.stack([case.problem.outer(x, y, batch)] * 2), case.problem.inner
+    )
+    refused(ValueError, "must return a scalar", solver=row.make(vector, case.L))

@@ -26,10 +26,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """A solver: `make(problem, L)` builds it with step sizes that suit an L-smooth problem."""
+    """A solver: `make(problem, L)` builds it with step sizes that suit an L-smooth problem.
+
+    `problems` names the columns it belongs to: all those with a fixed inner problem, unless it is made for others.
+    """
 
     name: str
     make: Callable[[bl.Problem, float], bl.Solver]
+    problems: tuple[str, ...] = ("quadratic", "ridge_logistic", "trees")
 
     def __str__(self) -> str:
         return self.name
@@ -69,8 +73,21 @@ def trees(dtype) -> Case:
     return Case(bl.Problem(outer, inner), x0, y0, data, 8.0)
 
 
+def tasks(dtype) -> Case:
+    """Eight regression tasks that share an initialisation: x has y's tree, the data one row per task."""
+    rng = np.random.default_rng(2)
+    a = rng.normal(size=(8, 6, 2))
+    b = np.einsum("tij,tj->ti", a, rng.normal(size=(8, 2)) + np.array([1.0, -1.0]))
+    rows = lambda part: (jnp.asarray(a[:, part], dtype), jnp.asarray(b[:, part], dtype))
+    loss = lambda x, y, batch: 0.5 * jnp.mean((batch[0] @ y["w"] - batch[1]) ** 2)
+    start = {"w": jnp.zeros(2, dtype)}
+    data = bl.Batch(inner=rows(slice(0, 3)), outer=rows(slice(3, 6)))
+    return Case(bl.Problem(loss, loss), start, start, data, 5.0)
+
+
 PROBLEMS: dict[str, Callable[[Any], Case]] = {
     "quadratic": quadratic,
     "ridge_logistic": ridge_logistic,
     "trees": trees,
+    "tasks": tasks,
 }
