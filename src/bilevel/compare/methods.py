@@ -1,0 +1,136 @@
+"""The methods compared, each with its settings derived from the smoothness L of the inner problem.
+
+The outer step size is not among them: every method gets the best one of the same grid. What remains are
+choices of loop length, tolerance and penalty, made once for all tasks and written down here.
+
+Left out: forward-mode ITD, whose iterates are ITD's; BDA and IAPTT, made for inner problems with many
+solutions; MAML, whose tasks have another form.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bilevel import streams
+from bilevel.problem import Batch, Problem
+from bilevel.solvers import (
+    Solver,
+    adjoints,
+    aid,
+    darts,
+    darts_first_order,
+    f2ba,
+    f2sa,
+    f3sa,
+    hoag,
+    itd,
+    meha,
+    rtho,
+    s_tfbo,
+    sama,
+    soba,
+    stocbio,
+    tuning_free,
+)
+
+IMPLICIT, ITERATIVE, SHORTCUT = (
+    "implicit differentiation",
+    "iterative differentiation",
+    "first-order shortcuts",
+)
+PENALTY, TUNING_FREE = "penalty methods", "no step sizes"
+FAMILIES = (IMPLICIT, ITERATIVE, PENALTY, SHORTCUT, TUNING_FREE)
+
+LOOP = 5  # steps of methods with an inner loop, and of those that work on the adjoint system for several
+CG_TOLERANCE, CG_STEPS = 1e-3, 10
+
+
+def growing(k: Any) -> Any:
+    """A penalty without bound, so that the bias goes away; slowly, as theory asks."""
+    return 10.0 * (jnp.asarray(k, float) + 1) ** 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """`make(problem, L, outer)` builds the solver; `outer` is a step size or an optax rule."""
+
+    name: str
+    family: str
+    make: Callable[[Problem, float, Any], Solver]
+    varies: bool = False  # the cost of a step depends on the task, or on how the run goes
+    small_x: bool = False  # carries a copy of y for every entry of x
+    quick: bool = False  # stands for its family in a quick comparison
+    data: Callable[[Batch | None], Any] = field(default=lambda data: data)  # the stream it draws from
+
+
+def shuffled(data: Batch | None) -> Any:
+    """All inner examples at every step, in a new order: a method that cuts the batch gets random parts."""
+    if data is None:
+        return None
+    rows = len(jax.tree.leaves(data.inner)[0])
+    return streams.epochs(data, Batch(inner=rows, outer=None))
+
+
+METHODS = (
+    Method("AID", IMPLICIT, lambda p, L, outer: aid(p, 1 / L, 1 / L, outer), quick=True),
+    Method(
+        "AID, 5 + 5 steps",
+        IMPLICIT,
+        lambda p, L, outer: aid(p, 1 / L, adjoints.steps(1 / L, LOOP), outer, inner_steps=LOOP),
+    ),
+    Method(
+        "AID, Neumann",
+        IMPLICIT,
+        lambda p, L, outer: aid(p, 1 / L, adjoints.neumann(1 / L, LOOP), outer),
+    ),
+    Method(
+        "AID, CG",
+        IMPLICIT,
+        lambda p, L, outer: aid(p, 1 / L, adjoints.cg(CG_TOLERANCE, CG_STEPS), outer, inner_steps=LOOP),
+        varies=True,
+    ),
+    Method(
+        "AID, MINRES",
+        IMPLICIT,
+        lambda p, L, outer: aid(p, 1 / L, adjoints.minres(CG_TOLERANCE, CG_STEPS), outer, inner_steps=LOOP),
+        varies=True,
+    ),
+    Method(
+        "AID, quasi-Newton",
+        IMPLICIT,
+        lambda p, L, outer: aid(p, 1 / L, adjoints.quasi_newton(steps=1, memory=LOOP), outer),
+    ),
+    Method("SOBA", IMPLICIT, lambda p, L, outer: soba(p, 1 / L, 1 / L, outer), quick=True),
+    Method(
+        "HOAG",
+        IMPLICIT,
+        lambda p, L, outer: hoag(p, 1 / L, outer, max_inner_steps=100, max_adjoint_steps=CG_STEPS),
+        varies=True,
+    ),
+    Method(
+        "stocBiO",
+        IMPLICIT,
+        lambda p, L, outer: stocbio(p, 1 / L, 1 / L, outer, products=3),
+        data=shuffled,
+    ),
+    Method("ITD", ITERATIVE, lambda p, L, outer: itd(p, 1 / L, outer), quick=True),
+    Method("ITD, 5 steps", ITERATIVE, lambda p, L, outer: itd(p, 1 / L, outer, inner_steps=LOOP), quick=True),
+    Method(
+        "ITD, last 2 of 5",
+        ITERATIVE,
+        lambda p, L, outer: itd(p, 1 / L, outer, inner_steps=LOOP, truncate=2),
+    ),
+    Method("RTHO", ITERATIVE, lambda p, L, outer: rtho(p, 1 / L, outer), varies=True, small_x=True),
+    Method("F2SA", PENALTY, lambda p, L, outer: f2sa(p, 1 / L, outer, growing), quick=True),
+    Method("F3SA", PENALTY, lambda p, L, outer: f3sa(p, 1 / L, outer, growing)),
+    Method("F2BA", PENALTY, lambda p, L, outer: f2ba(p, 1 / L, outer, 100.0, inner_steps=LOOP)),
+    Method("MEHA", PENALTY, lambda p, L, outer: meha(p, 0.5 / L, outer, growing, proximal=10 / L)),
+    Method("DARTS", SHORTCUT, lambda p, L, outer: darts(p, 1 / L, outer, xi=1 / L), quick=True),
+    Method("DARTS, first order", SHORTCUT, lambda p, L, outer: darts_first_order(p, 1 / L, outer)),
+    Method("SAMA", SHORTCUT, lambda p, L, outer: sama(p, 1 / L, outer), quick=True),
+    Method("tuning-free", TUNING_FREE, lambda p, L, outer: tuning_free(p), quick=True),
+    Method("S-TFBO", TUNING_FREE, lambda p, L, outer: s_tfbo(p)),
+)
