@@ -1,23 +1,36 @@
 """The command line: one file a command, registered here."""
 
+from typing import Annotated
+
 import typer
 
-from bilevel.cli import demo
+import bilevel
+from bilevel.cli import certify, compare, demo, reproduce
 
 app = typer.Typer(
     name="bilevel",
-    help="Single-loop bilevel optimisation with convergence certificates.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-demo.register(app)
+for command in (reproduce, demo, certify, compare):
+    command.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bilevel {bilevel.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _commands() -> None:
-    """Keeps `bilevel demo` a command of its own even while it is the only one."""
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Single-loop bilevel optimisation with convergence certificates."""
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from bilevel.compare.measure import Curve, Point
 from bilevel.compare.methods import FAMILIES, METHODS
@@ -71,6 +71,7 @@ def _panel(axes: Axes, task: Task, curves: list[Curve], against: str, label: str
             )
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())  # labels between decades would overlap
     if not task.x64:  # less than a decade: plain numbers at the ticks
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))

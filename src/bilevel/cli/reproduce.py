@@ -1,0 +1,158 @@
+"""`bilevel reproduce`: every experiment of the paper, the figures, and a report that says what holds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bilevel.cli.errors import fail
+
+FORMATS = ("png", "svg", "pdf")
+STYLES = {"holds": "green", "holds with a caveat": "yellow", "differs": "red", "not judged": "dim"}
+
+
+def reproduce(
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="fig1, fig2, table1, fig3-features, fig3-reweighting, fig3 for both; all if none."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for tables, figures and report.", show_default="results"),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A shortened protocol, under 45 seconds.")] = False,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="INTEGER", help="How many seeds, where there is chance.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder with the original data files.", show_default="bundled data"),
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the original data into the cache.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again what is already there.")] = False,
+    format: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="Another format for the figures besides png and svg: pdf."),
+    ] = None,
+) -> None:
+    """Run the paper's experiments and write figures and a report into a folder.
+
+    What is already there, computed from the same settings, data and code, is kept.
+    """
+    from bilevel.data import DataError
+    from bilevel.paper.experiment import Options
+    from bilevel.paper.registry import chosen
+    from bilevel.paper.runner import prepare
+
+    folder = out or (Path("results", "quick") if quick else Path("results"))
+    try:
+        picked = chosen(experiments or [])
+        formats = _formats(format or [])
+        options = Options(quick=quick, seeds=_count(seeds), data=data, download=download)
+        _writable(folder)
+        jobs = [prepare(experiment, options, folder) for experiment in picked]
+    except (ValueError, DataError, OSError) as error:
+        fail(str(error))
+    console = Console()
+    try:
+        _perform(jobs, force, console)
+        claims = _report(folder, formats, console)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what was finished is in {folder} and will not be run again", err=True)
+        raise typer.Exit(130) from None
+    console.print(_table(claims))
+    console.print(f"Report: [bold]{folder / 'report.html'}[/] (and report.md, figures and tables beside it)")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reproduce)
+
+
+def _perform(jobs: list[Any], force: bool, console: Console) -> None:
+    """Runs what is not there yet, with a bar for the experiment at hand and one for all of them."""
+    from bilevel.paper.runner import perform
+
+    with _bars(len(jobs)) as (progress, overall):
+        for job in jobs:
+            title = job.experiment.title
+            if job.done and not force:
+                console.print(f"[green]✓[/] {title}: already there")
+            else:
+                task = progress.add_task(title, total=1.0, doing="")
+                report = lambda done, doing="", task=task: progress.update(task, completed=done, doing=doing)
+                try:
+                    seconds = perform(job, report)
+                finally:
+                    progress.remove_task(task)
+                console.print(f"[green]✓[/] {title}: {seconds:.1f} s")
+            progress.advance(overall)
+
+
+@contextmanager
+def _bars(count: int) -> Iterator[tuple[Progress, Any]]:
+    """Bars on standard error, and only where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[doing]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress, progress.add_task("[bold]All experiments", total=count, doing="")
+
+
+def _report(folder: Path, formats: tuple[str, ...], console: Console) -> list[Any]:
+    from bilevel.paper.report import write_report
+
+    with console.status("Figures and report"):
+        return write_report(folder, formats)
+
+
+def _table(claims: list[Any]) -> Table:
+    table = Table(title="The paper's claims")
+    for heading, share in {"verdict": 2, "claim": 5, "paper": 2, "ours": 6}.items():
+        table.add_column(heading, ratio=share, overflow="fold")
+    for claim in claims:
+        style = STYLES[claim.verdict]
+        table.add_row(
+            f"[{style}]{claim.verdict}[/]", f"{claim.where}: {claim.claim}", claim.paper, claim.ours
+        )
+    return table
+
+
+def _count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError(f"--seeds must be a whole number of at least 1, not {text!r}: pass e.g. --seeds 5")
+    return int(text)
+
+
+def _formats(wanted: list[str]) -> tuple[str, ...]:
+    for name in wanted:
+        if name not in FORMATS:
+            raise ValueError(f"--format must be one of {', '.join(FORMATS)}, not {name!r}")
+    return tuple(dict.fromkeys(["png", "svg", *wanted]))
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"cannot write into {folder} ({reason}): name another folder with --out") from error

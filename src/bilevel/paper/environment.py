@@ -1,0 +1,49 @@
+"""What the results were computed with: libraries, machine."""
+
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+LIBRARIES = ("bilevel", "jax", "jaxlib", "numpy", "optax", "lineax", "matplotlib")
+
+
+def environment() -> dict[str, str]:
+    import jax
+
+    return {
+        "versions": ", ".join(
+            [f"Python {platform.python_version()}", *(f"{n} {_version(n)}" for n in LIBRARIES)]
+        ),
+        "processor": f"{_processor()}, {_cores()} cores",
+        "memory": _memory(),
+        "system": f"{platform.system()} {platform.release()} ({platform.machine()})",
+        "JAX devices": ", ".join(str(device) for device in jax.devices()),
+    }
+
+
+def _version(name: str) -> str:
+    from bilevel import __version__
+
+    return __version__ if name == "bilevel" else version(name)  # bilevel may run uninstalled
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    except (AttributeError, ValueError, OSError):
+        return "unknown"

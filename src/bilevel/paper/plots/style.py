@@ -1,0 +1,65 @@
+"""One look for all figures: colours that survive colour blindness, and markers and dashes that survive grey."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (  # Okabe and Ito's palette
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+Look = dict[str, Any]  # keyword arguments of a plotted line
+EARLIER: Look = {"color": VERMILION, "linestyle": "--"}
+PAPER: Look = {"color": BLUE, "linestyle": "-"}
+SHARP: Look = {"color": GREEN, "linestyle": "-."}
+MEASURED: Look = {"color": BLACK, "marker": "o", "markersize": 3.5, "linestyle": "none"}
+LOWER: Look = {"color": ORANGE, "linestyle": ":", "linewidth": 2.2}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    with mpl.rc_context(
+        {
+            "figure.dpi": 100,
+            "savefig.dpi": 200,
+            "figure.constrained_layout.use": True,
+            "font.size": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#dddddd",
+            "grid.linewidth": 0.6,
+            "lines.linewidth": 1.6,
+            "legend.frameon": False,
+            "legend.fontsize": 8.5,
+            "svg.hashsalt": "bilevel",  # element names that do not change from run to run
+            "svg.fonttype": "path",
+        }
+    ):
+        yield
+
+
+def panel(title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.8, 3.9), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, fontsize=11)
+    return figure, axes
+
+
+def kappa_axis(axes: Axes, ticks: tuple[float | int, ...]) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel("condition number κ (log scale)")
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,58 @@
+"""Tables as CSV files: the same numbers always give the same bytes."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilevel.data.files import write_atomically
+
+Table = dict[str, Any]  # column name -> one value per row
+
+DIGITS = 10  # enough for every plot and verdict, few enough to read
+
+
+def write_table(path: Path, table: Table) -> None:
+    """`table` as CSV at `path`; the file appears whole or not at all."""
+    write_atomically(path, as_csv(table).encode())
+
+
+def as_csv(table: Table) -> str:
+    columns = {name: np.asarray(values) for name, values in table.items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the columns of a table must be equally long, got {lengths}")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(map(_cell, values) for values in columns.values()), strict=True))
+    return text.getvalue()
+
+
+def read_table(path: Path) -> Table:
+    """The columns of a CSV file: floats where every entry is a number, text otherwise."""
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    return {name: _column([row[i] for row in rows]) for i, name in enumerate(header)}
+
+
+def select(table: Table, **wanted: Any) -> Table:
+    """The rows in which every named column has the wanted value."""
+    keep = np.ones(len(next(iter(table.values()))), dtype=bool)
+    for name, value in wanted.items():
+        column = np.asarray(table[name])
+        keep &= np.isclose(column, value) if column.dtype.kind == "f" else column == value
+    return {name: np.asarray(values)[keep] for name, values in table.items()}
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.{DIGITS}g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _column(entries: list[str]) -> np.ndarray:
+    try:
+        return np.array([float(entry) for entry in entries])
+    except ValueError:
+        return np.array(entries)
