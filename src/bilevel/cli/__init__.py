@@ -18,10 +18,11 @@ for command in (reproduce, demo, certify, compare):
     command.register(app)
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"bilevel {bilevel.__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
