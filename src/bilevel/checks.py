@@ -14,7 +14,7 @@ PyTree = Any
 
 def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | None) -> tuple[PyTree, PyTree]:
     """x0 and y0 as trees of JAX arrays, once they, the data and the objectives are known to fit together."""
-    x, y = _variables(x0, "x0"), _variables(y0, "y0")
+    x, y = variables(x0, y0)
     check_batch(problem, batch)
     shapes = signature((x, y, batch))
     if shapes not in problem.checked:
@@ -61,14 +61,19 @@ def check_count(value: Any, name: str, least: int = 1) -> int:
     return int(value)
 
 
-def _variables(tree: PyTree, name: str) -> PyTree:
+def variables(x0: PyTree, y0: PyTree) -> tuple[PyTree, PyTree]:
+    """x0 and y0 as trees of floating JAX arrays, finite as far as they have values."""
+    x, y = _arrays(x0, "x0"), _arrays(y0, "y0")
+    _check_finite({"x0": x, "y0": y})
+    return x, y
+
+
+def _arrays(tree: PyTree, name: str) -> PyTree:
     if not jax.tree.leaves(tree):
         raise ValueError(f"{name} has no arrays in it (got {tree!r}): pass an array or a pytree of arrays")
-    tree = jax.tree_util.tree_map_with_path(
+    return jax.tree_util.tree_map_with_path(
         lambda path, leaf: _variable(leaf, name + jax.tree_util.keystr(path)), tree
     )
-    _check_finite(tree, name)
-    return tree
 
 
 def _variable(leaf: Any, where: str) -> jax.Array:
@@ -87,20 +92,20 @@ def _variable(leaf: Any, where: str) -> jax.Array:
     return jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
 
 
-def _check_finite(tree: PyTree, name: str) -> None:
+def _check_finite(trees: dict[str, PyTree]) -> None:
     """Concrete arrays must be finite; traced ones have no values yet."""
-    leaves = [
+    named = [
         (path, leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(trees)
         if not isinstance(leaf, Tracer)
     ]
     with jax.ensure_compile_time_eval():  # a concrete array has a value even while something else is traced
-        counts = jax.device_get(_non_finite([leaf for _, leaf in leaves]))
-    for (path, leaf), bad in zip(leaves, counts, strict=True):
+        counts = jax.device_get(_non_finite([leaf for _, leaf in named]))
+    for ((first, *rest), leaf), bad in zip(named, counts, strict=True):
         if bad:
             raise ValueError(
-                f"{name}{jax.tree_util.keystr(path)} contains NaN or infinity ({bad} of {leaf.size} entries): "
-                "start from finite values"
+                f"{first.key}{jax.tree_util.keystr(tuple(rest))} contains NaN or infinity "
+                f"({bad} of {leaf.size} entries): start from finite values"
             )
 
 

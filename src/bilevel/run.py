@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bilevel.checks import check_count
+from bilevel.checks import check_batch, check_count, variables
 from bilevel.chunks import Chunks, chunk_length, non_finite
 from bilevel.feeds import as_feed
 from bilevel.log import Log
@@ -89,7 +89,7 @@ def run(
     stop = step + steps
     feed = as_feed(data, solver.problem, step)
     first = feed.peek()
-    state = solver.init(x0, y0, first) if resume is None else resume.state
+    state = _start(solver, x0, y0, first) if resume is None else resume.state
     if warmup:
         for piece in feed.take(warmup):
             state = _warm_up(solver, state, piece.stream, piece.steps)
@@ -131,6 +131,16 @@ def run(
         state=state,
         seconds=time.perf_counter() - began,
     )
+
+
+def _start(solver: Solver, x0: PyTree, y0: PyTree, batch: Any) -> Any:
+    check_batch(solver.problem, batch)
+    return _init(solver, *variables(x0, y0), batch)
+
+
+@partial(jax.jit, static_argnames="solver")
+def _init(solver: Solver, x: PyTree, y: PyTree, batch: Any) -> Any:
+    return solver.init(x, y, batch)
 
 
 @partial(jax.jit, static_argnames=("solver", "steps"))

@@ -176,24 +176,18 @@ def test_progress_on_a_terminal_shows_rate_value_norm_and_steps(aid, monkeypatch
     assert f"{result.trace['hypergradient_norm'][-1]:.2e}" in shown
 
 
-def test_chunks_divide_the_steps_where_they_can(q, aid):
-    state = aid.init(X0, jnp.zeros(2))
-    assert chunks.chunk_length(aid, state, None, 2_000) == 2_000  # milliseconds of work: one chunk
-    assert chunks.chunk_length(aid, state, None, 7) == 7
-    slow = bl.aid(
-        bl.Problem(
-            q.f,
-            lambda x, y: (
-                q.g(x, y) + 0 * jnp.sum(jnp.ones((600, 600)) @ jnp.outer(jnp.ones(600), jnp.full(600, y[0])))
-            ),
-        ),
-        0.1,
-        0.1,
-        0.1,
-    )
-    length = chunks.chunk_length(slow, slow.init(X0, X0), None, 3000)
-    assert 1 <= length < 3000
-    assert 3000 % length == 0
+def test_chunks_divide_the_steps_where_they_can(aid, monkeypatch):
+    state, platform = aid.init(X0, jnp.zeros(2)), jax.default_backend()
+    length = lambda steps: chunks.chunk_length(aid, state, None, steps)
+    monkeypatch.setitem(chunks.SPEED, platform, (1e30, chunks.SECONDS / 10_000))  # 10,000 steps a look
+    assert length(7) == 7
+    assert length(10_000) == 10_000
+    assert length(60_000) == 10_000
+    monkeypatch.setitem(chunks.SPEED, platform, (1e30, chunks.SECONDS / 7))
+    assert length(3000) == 6  # 3000 is no multiple of 7
+    assert length(3001) == 7  # a prime: no even division within a factor of two, so the last chunk is shorter
+    monkeypatch.setitem(chunks.SPEED, platform, (1e-30, 1e-6))  # the step's own operations take for ever
+    assert length(3000) == 1
 
 
 def test_seconds_are_those_of_the_run(aid):
