@@ -3,8 +3,7 @@
 The outer step size is not among them: every method gets the best one of the same grid. What remains are
 choices of loop length, tolerance and penalty, made once for all tasks and written down here.
 
-Left out: forward-mode ITD, whose iterates are ITD's; BDA and IAPTT, made for inner problems with many
-solutions; MAML, whose tasks have another form.
+Left out: MAML alone, whose problem has another form: x is where y starts, and there are many tasks.
 """
 
 from collections.abc import Callable
@@ -20,12 +19,15 @@ from bilevel.solvers import (
     Solver,
     adjoints,
     aid,
+    bda,
     darts,
     darts_first_order,
     f2ba,
     f2sa,
     f3sa,
+    forward_itd,
     hoag,
+    iaptt,
     itd,
     meha,
     rtho,
@@ -122,6 +124,20 @@ METHODS = (
         "ITD, last 2 of 5",
         ITERATIVE,
         lambda p, L, outer: itd(p, 1 / L, outer, inner_steps=LOOP, truncate=2),
+    ),
+    Method(
+        "ITD, forward mode",
+        ITERATIVE,
+        lambda p, L, outer: forward_itd(p, 1 / L, outer, inner_steps=LOOP),
+        varies=True,
+        small_x=True,
+    ),
+    Method("BDA, 5 steps", ITERATIVE, lambda p, L, outer: bda(p, 1 / L, outer, inner_steps=LOOP)),
+    Method(
+        "IAPTT, 5 steps",
+        ITERATIVE,
+        lambda p, L, outer: iaptt(p, 1 / L, outer, inner_steps=LOOP),
+        varies=True,
     ),
     Method("RTHO", ITERATIVE, lambda p, L, outer: rtho(p, 1 / L, outer), varies=True, small_x=True),
     Method("F2SA", PENALTY, lambda p, L, outer: f2sa(p, 1 / L, outer, growing), quick=True),
