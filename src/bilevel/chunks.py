@@ -11,6 +11,7 @@ import numpy as np
 from bilevel.checks import signature
 from bilevel.feeds import Feed, Piece
 from bilevel.log import join
+from bilevel.operations import operations
 from bilevel.scan import Record, advance
 from bilevel.solvers.base import Info, Solver
 from bilevel.streams import Stream
@@ -20,7 +21,7 @@ PyTree = Any
 SECONDS = 0.25  # of work between two looks at the terminal
 # Guesses of (operations per second, least seconds per step) that chunk lengths are derived from. A wrong
 # guess costs a sluggish progress bar, never a wrong result.
-SPEED = {"cpu": (2e10, 1e-6), "gpu": (1e13, 5e-5), "tpu": (1e13, 5e-5)}
+SPEED = {"cpu": (1e11, 1e-6), "gpu": (3e13, 5e-5), "tpu": (3e13, 5e-5)}
 
 
 class Chunk(NamedTuple):
@@ -72,7 +73,7 @@ def non_finite(solver: Solver, state: Any) -> list[str]:
 
 
 def chunk_length(solver: Solver, state: Any, batch: Any, steps: int) -> int:
-    """About `SECONDS` of steps, by XLA's own count of a step's operations; a divisor of `steps` if one is near."""
+    """About `SECONDS` of steps, by a count of a step's operations; a divisor of `steps` if one is near."""
     per_second, least = SPEED.get(jax.default_backend(), SPEED["cpu"])
     seconds = max(_operations(solver, state, batch) / per_second, least)
     count = max(1, round(steps * seconds / SECONDS))  # of chunks
@@ -84,7 +85,7 @@ def _operations(solver: Solver, state: Any, batch: Any) -> float:
     known = _known.setdefault(solver, {})
     shapes = signature((state, batch))
     if shapes not in known:
-        known[shapes] = (_step.lower(solver, state, batch).cost_analysis() or {}).get("flops", 0.0)
+        known[shapes] = operations(jax.make_jaxpr(partial(_step, solver))(state, batch).jaxpr)
     return known[shapes]
 
 
