@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 import bilevel as bl
-from bilevel.tasks.reweighting import Labelled, initial_mlp, reweighting
+from bilevel.problems.reweighting import PROBLEM, initial_mlp
 
 
 def quadratic():
@@ -30,10 +30,12 @@ def quadratic():
 
 def noisy_digits():
     rng = np.random.default_rng(0)
-    rows = lambda n: Labelled(rng.normal(size=(n, 784)).astype(np.float32), rng.integers(0, 10, n, np.int32))
-    problem, data = reweighting(), jax.tree.map(jnp.asarray, bl.Batch(inner=rows(2000), outer=rows(500)))
+    rows = lambda n: bl.data.Examples(
+        rng.normal(size=(n, 784)).astype(np.float32), rng.integers(0, 10, n, np.int32)
+    )
+    data = jax.tree.map(jnp.asarray, bl.Batch(inner=rows(2000), outer=rows(500)))
     y0 = jax.tree.map(jnp.asarray, initial_mlp(784, 256, 10, seed=0))
-    return problem.outer, problem.inner, jnp.zeros(2000, jnp.float32), y0, data, 5e-2, 1e-3
+    return PROBLEM.outer, PROBLEM.inner, jnp.zeros(2000, jnp.float32), y0, data, 5e-2, 1e-3
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
@@ -62,7 +64,7 @@ def seconds(call) -> float:
 
 def measure(name: str, setup, steps: int, rounds: int) -> None:
     f, g, x0, y0, data, alpha, beta = setup()
-    solver = bl.aid(bl.Problem(f, g), alpha, alpha, beta)
+    solver = bl.aid(bl.Problem(outer=f, inner=g), alpha, alpha, beta)
     state = solver.init(x0, y0, data)
     scanned = jax.jit(lambda state, data: bl.scan(solver, state, data, steps=steps))
     variants = {

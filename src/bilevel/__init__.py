@@ -1,43 +1,41 @@
 """Bilevel optimisation on JAX: min over x of f(x, y*(x)), where y*(x) minimises g(x, y)."""
 
-from bilevel import (
-    data as data,
-    problems as problems,
-    solvers as solvers,
-    tasks as tasks,
-    theory as theory,
-)
-from bilevel.advise import Advice as Advice, advise as advise
-from bilevel.counting import counted as counted
-from bilevel.problem import Batch as Batch, Problem as Problem
-from bilevel.run import Result as Result, run as run
-from bilevel.scan import scan as scan, warm_up as warm_up
-from bilevel.solvers import (
-    Adjoint as Adjoint,
-    Info as Info,
-    Solver as Solver,
-    adjoints as adjoints,
-    aid as aid,
-    bda as bda,
-    darts as darts,
-    darts_first_order as darts_first_order,
-    f2ba as f2ba,
-    f2sa as f2sa,
-    f3sa as f3sa,
-    forward_itd as forward_itd,
-    hoag as hoag,
-    iaptt as iaptt,
-    itd as itd,
-    maml as maml,
-    meha as meha,
-    rtho as rtho,
-    s_tfbo as s_tfbo,
-    sama as sama,
-    soba as soba,
-    stocbio as stocbio,
-    tuning_free as tuning_free,
-)
-from bilevel.status import Code as Code, Status as Status
-from bilevel.streams import epochs as epochs, iid as iid
+from bilevel import data as data, problems as problems, theory as theory
+from bilevel.batch import Batch as Batch, Levels as Levels
+from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
+from bilevel.loop import hooks as hooks
+from bilevel.loop.errors import RunError as RunError
+from bilevel.loop.loaders import loaders as loaders
+from bilevel.loop.result import Result as Result
+from bilevel.loop.run import run as run
+from bilevel.loop.scan import scan as scan, warm_up as warm_up
+from bilevel.loop.state import RunState as RunState, start as start
+from bilevel.loop.status import Code as Code, Status as Status
+from bilevel.loop.streams import epochs as epochs, iid as iid
+from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
+from bilevel.problem import Problem as Problem
+from bilevel.solvers import adjoints as adjoints
+from bilevel.solvers.adjoints import Adjoint as Adjoint
+from bilevel.solvers.aid import aid as aid
+from bilevel.solvers.base import Info as Info, Solver as Solver
+from bilevel.solvers.bda import bda as bda
+from bilevel.solvers.darts import darts as darts, darts_first_order as darts_first_order
+from bilevel.solvers.f2ba import f2ba as f2ba
+from bilevel.solvers.f2sa import f2sa as f2sa
+from bilevel.solvers.f3sa import f3sa as f3sa
+from bilevel.solvers.forward_itd import forward_itd as forward_itd
+from bilevel.solvers.hoag import hoag as hoag
+from bilevel.solvers.iaptt import iaptt as iaptt
+from bilevel.solvers.itd import itd as itd
+from bilevel.solvers.maml import maml as maml
+from bilevel.solvers.meha import meha as meha
+from bilevel.solvers.rtho import rtho as rtho
+from bilevel.solvers.rules import Rule as Rule, projected as projected
+from bilevel.solvers.s_tfbo import s_tfbo as s_tfbo
+from bilevel.solvers.sama import sama as sama
+from bilevel.solvers.soba import soba as soba
+from bilevel.solvers.stocbio import stocbio as stocbio
+from bilevel.solvers.tuning_free import tuning_free as tuning_free
+from bilevel.theory.estimation.advice import Advice as Advice, advise as advise
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,5 +1,6 @@
 """Bad input is refused before any compute, with a sentence that names the value and the fix."""
 
+import math
 from typing import Any
 
 import jax
@@ -7,21 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from bilevel.problem import Batch, Objective, Problem
+from bilevel.arrays import as_array
+from bilevel.batch import Batch, Draws, first
+from bilevel.problem import Evaluated, Objective, Problem
+from bilevel.types import PyTree
 
-PyTree = Any
+FEW = 10_000  # numbers that are looked at on the host
 
 
-def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | None) -> tuple[PyTree, PyTree]:
+def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | Draws | None) -> tuple[PyTree, PyTree]:
     """x0 and y0 as trees of JAX arrays, once they, the data and the objectives are known to fit together."""
     x, y = variables(x0, y0)
+    batch = first(batch)
     check_batch(problem, batch)
-    shapes = signature((x, y, batch))
-    if shapes not in problem.checked:
-        for objective in (problem.f, problem.g):
-            _check_scalar(objective, x, y, batch)
+    checked, shapes = problem.memory.setdefault("checked", set()), signature((x, y, batch))
+    if shapes not in checked:
+        for objective in (problem.g, problem.f):
+            _check_extras(objective, batch)
+            _check_value(objective, x, y, batch)
         _check_gradient(problem, x, y, batch)
-        problem.checked.add(shapes)
+        checked.add(shapes)
     return x, y
 
 
@@ -33,6 +39,7 @@ def signature(tree: PyTree) -> tuple:
 
 def check_batch(problem: Problem, batch: Any) -> None:
     """Each level must get data if and only if its objective takes any."""
+    batch = first(batch) if isinstance(batch, Draws) else batch
     if batch is not None and not isinstance(batch, Batch):
         raise TypeError(
             f"data must be a bl.Batch, not {type(batch).__name__}: pass bl.Batch(inner=..., outer=...)"
@@ -50,6 +57,19 @@ def check_batch(problem: Problem, batch: Any) -> None:
                 f"the {level} objective takes only (x, y), but {level} data were given: "
                 f"let it take (x, y, batch), or leave {level}= out of bl.Batch"
             )
+
+
+def check_positive(value: Any, name: str, alternative: str = "") -> None:
+    """Refuses what is not a positive finite number; a traced value is let through, it has no value yet."""
+    if isinstance(value, Tracer):
+        return
+    number = isinstance(value, int | float | np.number) or (
+        isinstance(value, np.ndarray | jax.Array) and value.ndim == 0
+    )
+    if not number or isinstance(value, bool) or not (math.isfinite(value) and value > 0):
+        raise ValueError(
+            f"the {name} must be a positive number, not {value!r}: pass e.g. 1e-2 {alternative}".rstrip()
+        )
 
 
 def check_count(value: Any, name: str, least: int = 1) -> int:
@@ -77,12 +97,14 @@ def _arrays(tree: PyTree, name: str) -> PyTree:
 
 
 def _variable(leaf: Any, where: str) -> jax.Array:
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int | complex):
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int | complex) and not hasattr(
+        leaf, "detach"
+    ):
         raise TypeError(
             f"{where} is a {type(leaf).__name__}, not a floating array: keep what is not trained out of the "
             "tree (for an Equinox module, equinox.partition(model, equinox.is_inexact_array))"
         )
-    array = jnp.asarray(leaf)
+    array = jnp.asarray(leaf) if isinstance(leaf, float | int | complex) else as_array(leaf, where)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(
             f"{where} has dtype {array.dtype}, but only floating arrays have gradients: "
@@ -99,12 +121,17 @@ def _check_finite(trees: dict[str, PyTree]) -> None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(trees)
         if not isinstance(leaf, Tracer)
     ]
-    with jax.ensure_compile_time_eval():  # a concrete array has a value even while something else is traced
-        counts = jax.device_get(_non_finite([leaf for _, leaf in named]))
-    for ((first, *rest), leaf), bad in zip(named, counts, strict=True):
+    if sum(leaf.size for _, leaf in named) <= FEW:  # a look costs less than a call of a compiled program
+        counts = [int(np.sum(~np.isfinite(np.asarray(leaf)))) for _, leaf in named]
+    else:
+        with (
+            jax.ensure_compile_time_eval()
+        ):  # a concrete array has a value even while something else is traced
+            counts = jax.device_get(_non_finite([leaf for _, leaf in named]))
+    for ((root, *rest), leaf), bad in zip(named, counts, strict=True):
         if bad:
             raise ValueError(
-                f"{first.key}{jax.tree_util.keystr(tuple(rest))} contains NaN or infinity "
+                f"{root.key}{jax.tree_util.keystr(tuple(rest))} contains NaN or infinity "
                 f"({bad} of {leaf.size} entries): start from finite values"
             )
 
@@ -114,18 +141,81 @@ def _non_finite(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.sum(~jnp.isfinite(array)) for array in arrays]
 
 
-def _check_scalar(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> None:
-    value = jax.eval_shape(objective, x, y, batch)
+def _check_extras(objective: Objective, batch: Batch | None) -> None:
+    """A keyword without a default must have something to receive."""
+    batch = Batch() if batch is None else batch
+    given = {"key": batch.key, "rows": getattr(batch.rows, objective.level), "state": batch.state}
+    how = {
+        "key": "bl.run and bl.start supply it; by hand, pass bl.Batch(..., key=jax.random.key(0))",
+        "rows": "bl.run, bl.epochs and bl.iid supply them for arrays with one row per example; from a loader, or by "
+        "hand, pass bl.Batch(..., rows=bl.Levels(inner=..., outer=...))",
+        "state": "pass model_state=... to bl.run or bl.start, or by hand bl.Batch(..., state=...)",
+    }
+    for name in sorted(objective.needs):
+        if given[name] is None:
+            raise ValueError(
+                f"the {objective.level} objective asks for `{name}`, but there is none: {how[name]}"
+            )
+
+
+def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> None:
+    value, metrics, state = jax.eval_shape(lambda *at: _of_arrays(objective, *at), x, y, batch)
     if not isinstance(value, jax.ShapeDtypeStruct) or value.shape != ():
         shown = jax.tree.map(lambda leaf: leaf.shape, value)
         raise ValueError(
             f"the {objective.level} objective must return a scalar, but returns {shown}: "
-            "reduce it, e.g. with jnp.mean(...), and return nothing else"
+            "reduce it, e.g. with jnp.mean(...)"
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(
             f"the {objective.level} objective must return a floating scalar, but returns {value.dtype}"
         )
+    for name, metric in metrics.items():
+        if not isinstance(metric, jax.ShapeDtypeStruct) or metric.shape != ():
+            shown = jax.tree.map(lambda leaf: leaf.shape, metric)
+            raise ValueError(
+                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {shown}: "
+                "reduce it, e.g. with jnp.mean(...)"
+            )
+    if state is not None:
+        _check_same(None if batch is None else batch.state, state)
+
+
+def _of_arrays(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> Evaluated:
+    """The objective there; what JAX has no type for is refused in our words."""
+    out = objective.evaluate(x, y, batch)
+    parts = {"a loss": out.loss} | {f"the metric {name!r}": value for name, value in out.metrics.items()}
+    for what, part in parts.items():
+        for leaf in jax.tree.leaves(part):
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+                raise TypeError(
+                    f"the {objective.level} objective returned {what} that is a {type(leaf).__name__}: "
+                    "return a scalar array"
+                )
+    if unnamed := [name for name in out.metrics if not isinstance(name, str)]:
+        raise TypeError(
+            f"the {objective.level} objective's metrics must be scalars by name, but {unnamed[0]!r} is a "
+            f"{type(unnamed[0]).__name__}: name it by a string"
+        )
+    return out
+
+
+def _check_same(before: PyTree, after: PyTree) -> None:
+    """The model's state must not change its shape from step to step."""
+    if before is None:
+        raise ValueError(
+            "the inner objective was given no state and returned one: pass model_state=... to bl.run or bl.start, or "
+            "return None in its place"
+        )
+    if signature(before) == signature(after):
+        return
+    shown = [
+        jax.tree.map(lambda a: f"{jnp.result_type(a)}{list(jnp.shape(a))}", tree) for tree in (before, after)
+    ]
+    raise ValueError(
+        f"the inner objective was given a state of {shown[0]} and returned one of {shown[1]}: it must return the same "
+        "tree, shapes and dtypes"
+    )
 
 
 def _check_gradient(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None) -> None:

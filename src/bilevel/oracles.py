@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Float
 
-PyTree = Any
+from bilevel.types import PyTree, Scalar
 
 
 class Linearised(NamedTuple):
@@ -34,7 +33,7 @@ class Joint(NamedTuple):
 class OuterGradients(NamedTuple):
     """The outer objective at one point (x, y)."""
 
-    value: Float[Array, ""]
+    value: Scalar
     x: PyTree  # ∇_x f
     y: PyTree  # ∇_y f
 
@@ -42,7 +41,7 @@ class OuterGradients(NamedTuple):
 class InnerGradients(NamedTuple):
     """The inner objective at one point (x, y)."""
 
-    value: Float[Array, ""]
+    value: Scalar
     x: PyTree  # ∇_x g
     y: PyTree  # ∇_y g
 
@@ -51,8 +50,8 @@ class InnerGradients(NamedTuple):
 class Oracles:
     """First- and second-order derivatives of f and g, both called as `(x, y, batch)`."""
 
-    f: Callable[..., Float[Array, ""]]
-    g: Callable[..., Float[Array, ""]]
+    f: Callable[..., Scalar]
+    g: Callable[..., Scalar]
 
     def inner_gradient(self, x: PyTree, y: PyTree, batch: Any = None) -> PyTree:
         """∇_y g(x, y)."""
@@ -82,7 +81,7 @@ class Oracles:
         return Joint(gradient, tangent)
 
 
-def _linearise(objective: Callable[..., Float[Array, ""]], x: PyTree, y: PyTree, batch: Any) -> Linearised:
+def _linearise(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Linearised:
     gradients = lambda y: jax.grad(objective, argnums=(0, 1))(x, y, batch)
     (_, gradient), tangents = jax.linearize(gradients, y)
     return Linearised(

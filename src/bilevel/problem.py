@@ -1,32 +1,42 @@
-"""What the user brings: the two objectives, and the data each of them is evaluated on."""
+"""What the user brings: the two objectives, as people write them."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Float
+import jax
 
+from bilevel.batch import Batch
+from bilevel.identity import Static
 from bilevel.oracles import Oracles
+from bilevel.types import Metrics, PyTree, Scalar
 
-PyTree = Any
-
-
-class Batch(NamedTuple):
-    """The data of one step: what the inner and the outer objective see (each any pytree, or `None`)."""
-
-    inner: PyTree = None
-    outer: PyTree = None
+EXTRAS = ("key", "rows", "state")  # what an objective may ask for by a keyword of that name
+LEVEL = {"inner": 0, "outer": 1}
 
 
-@dataclass(frozen=True, eq=False)
+class Evaluated(NamedTuple):
+    """An objective at a point, with all that it returned."""
+
+    loss: Scalar
+    metrics: Metrics
+    state: PyTree  # the model's new state, or None
+
+
+@dataclass(eq=False)
 class Objective:
-    """A scalar function of `(x, y)` or `(x, y, batch)`, called the same way whichever it is."""
+    """A function of `(x, y)` or `(x, y, batch)` and of the keywords it asks for, called in one way whichever it is."""
 
-    function: Callable[..., Float[Array, ""]]
+    function: Callable[..., Any]
     level: str
     batch: str = field(init=False)  # "never", "optional" or "required"
+    extras: frozenset[str] = field(init=False)  # those of EXTRAS it asks for
+    needs: frozenset[str] = field(init=False)  # those without a default
+    returns_more: bool = field(
+        init=False, default=False
+    )  # metrics or a state, as seen when it was last called
 
     def __post_init__(self):
         if not callable(self.function):
@@ -34,27 +44,74 @@ class Objective:
                 f"the {self.level} objective must be a function of (x, y) or (x, y, batch), "
                 f"not {type(self.function).__name__}: pass the function itself"
             )
-        object.__setattr__(self, "batch", _batch_use(self.function, self.level))
+        self.batch, self.extras, self.needs = _signature(self.function, self.level)
 
-    def __call__(self, x: PyTree, y: PyTree, batch: Batch | None = None) -> Float[Array, ""]:
+    def __call__(self, x: PyTree, y: PyTree, batch: Batch | None = None) -> Scalar:
+        return self.evaluate(x, y, batch).loss
+
+    def evaluate(self, x: PyTree, y: PyTree, batch: Batch | None = None) -> Evaluated:
+        """The loss, the metrics and the new state."""
         data = None if batch is None else getattr(batch, self.level)
-        return self.function(x, y) if data is None else self.function(x, y, data)
+        arguments = (x, y) if data is None else (x, y, data)
+        out = self.function(*arguments, **self._extras(batch))
+        return self._unpacked(out)
+
+    def _extras(self, batch: Batch | None) -> dict[str, Any]:
+        if not self.extras:
+            return {}
+        batch = Batch() if batch is None else batch
+        key = None if batch.key is None else jax.random.fold_in(batch.key, LEVEL[self.level])
+        # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used only once.
+        state = jax.tree.map(lambda leaf: leaf, batch.state)
+        given = {"key": key, "rows": getattr(batch.rows, self.level), "state": state}
+        return {name: given[name] for name in self.extras if name in self.needs or given[name] is not None}
+
+    def _unpacked(self, out: Any) -> Evaluated:
+        self.returns_more = isinstance(out, tuple)
+        keeps_state = self.level == "inner" and "state" in self.extras
+        if keeps_state:
+            if not (isinstance(out, tuple) and len(out) == 3 and isinstance(out[1], dict)):
+                raise TypeError(
+                    "an inner objective that takes `state` must return (loss, metrics, state), with {} for no "
+                    f"metrics, but returned {_kind(out)}"
+                )
+            return Evaluated(*out)
+        if not isinstance(out, tuple):
+            return Evaluated(out, {}, None)
+        if len(out) != 2 or not isinstance(out[1], dict):
+            raise TypeError(
+                f"the {self.level} objective must return a loss, or (loss, metrics) with a dict of scalars by name, "
+                f"but returned {_kind(out)}"
+                + (
+                    ": only an inner objective that takes `state` returns a third part"
+                    if len(out) == 3
+                    else ""
+                )
+            )
+        return Evaluated(*out, None)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
     """Minimise `f(x, y*(x))` over x, where `y*(x)` minimises `g(x, y)` over y.
 
     Args:
-        outer: f, a scalar function of `(x, y)` or `(x, y, batch)`.
-        inner: g, likewise. Certificates assume it strongly convex in y; the solvers run without that.
+        inner: g, a scalar function of `(x, y)` or `(x, y, batch)`. Certificates assume it strongly convex in y; the
+            solvers run without that.
+        outer: f, likewise.
 
-    x and y are arbitrary pytrees of floating arrays. The `batch` a function receives is its own level's
-    part of a [`Batch`][bilevel.Batch], always as an argument, so that data are never compiled in.
+    x and y are arbitrary pytrees of floating arrays. The `batch` a function receives is its own level's part of a
+    [`Batch`][bilevel.Batch], always as an argument, so that data are never compiled in. A function may return
+    `(loss, metrics)`, a dict of scalars that go into the trace, and may ask by keyword for
+
+    * `key`: a random key, new at every step, the same for all evaluations within a step;
+    * `rows`: which rows of the data the batch holds;
+    * `state`: what the model carries from step to step besides y, such as batch-norm statistics. The inner function
+      then returns `(loss, metrics, state)`; the outer one only reads it.
     """
 
-    outer: Callable[..., Float[Array, ""]]
-    inner: Callable[..., Float[Array, ""]]
+    inner: Callable[..., Any]
+    outer: Callable[..., Any]
 
     @cached_property
     def f(self) -> Objective:
@@ -68,9 +125,22 @@ class Problem:
         _ = self.f, self.g  # a function of the wrong shape is an error here, not at the first step
 
     @cached_property
-    def checked(self) -> set:
-        """The shapes of (x, y, batch) that these objectives are known to fit, so that they are checked once."""
-        return set()
+    def wants(self) -> frozenset[str]:
+        """The extras that either objective asks for."""
+        return self.f.extras | self.g.extras
+
+    @cached_property
+    def memory(self) -> dict:
+        """What the library keeps about these objectives (checked shapes, compiled programs): it goes when they go."""
+        return {}
+
+    def compiled(self, function: Callable, *static: Any) -> Callable:
+        """`function(problem, *static, ...)` compiled; kept with the problem, it goes when the problem goes."""
+        kept = self.memory.setdefault("compiled", {})
+        key = function, Static(static)
+        if key not in kept:
+            kept[key] = jax.jit(partial(function, self, *static))
+        return kept[key]
 
     @cached_property
     def oracles(self) -> Oracles:
@@ -78,18 +148,40 @@ class Problem:
         return Oracles(self.f, self.g)
 
 
-def _batch_use(function: Callable, level: str) -> str:
+def _signature(function: Callable, level: str) -> tuple[str, frozenset[str], frozenset[str]]:
+    """How it takes a batch, the extras it asks for, and those of them that it cannot do without."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # some C callables have no signature; trust the data given
-        return "optional"
+        return "optional", frozenset(), frozenset()
+    parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = sum(p.default is p.empty for p in positional)
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return "optional" if required <= 2 else "required"
-    if len(positional) < 2 or required > 3:
+    if len(positional) > 2 and (third := positional[2].name) in ("key", "state"):
         raise TypeError(
-            f"the {level} objective must take (x, y) or (x, y, batch), but its signature is "
-            f"{inspect.signature(function)}: bind other arguments with functools.partial"
+            f"the {level} objective's third argument, its batch, is called `{third}`, which is the keyword for "
+            f"something else: write (x, y, *, {third}) to ask for that, or give the batch another name"
         )
-    return "never" if len(positional) == 2 else "required" if required == 3 else "optional"
+    named = [p for p in parameters if p.kind is p.KEYWORD_ONLY] + positional[3:]
+    if isinstance(function, partial):  # what was bound there was bound on purpose
+        named = [p for p in named if p.name not in function.keywords]
+    extras = [p for p in named if p.name in EXTRAS and p.kind is not p.POSITIONAL_ONLY]
+    unknown = [p for p in named if p not in extras and p.default is p.empty]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if unknown or (len(positional) < 2 and not variadic):
+        raise TypeError(
+            f"the {level} objective must take (x, y) or (x, y, batch), and may ask for the keywords "
+            f"{', '.join(EXTRAS)}, but its signature is {signature}: bind other arguments with functools.partial"
+        )
+    required = sum(p.default is p.empty for p in positional[:3])
+    if variadic:
+        batch = "optional" if required <= 2 else "required"
+    else:
+        batch = "never" if len(positional) == 2 else "required" if required == 3 else "optional"
+    names = lambda found: frozenset(p.name for p in found)
+    return batch, names(extras), names(p for p in extras if p.default is p.empty)
+
+
+def _kind(out: Any) -> str:
+    if isinstance(out, tuple):
+        return f"({', '.join(_kind(part) for part in out)})"
+    return f"{out.dtype}{list(out.shape)}" if hasattr(out, "shape") else type(out).__name__

@@ -21,7 +21,7 @@ def nonlinear():
     cross = lambda x, y: np.diag(2 * x * y - np.cos(x))
     f_x = lambda x, y: np.cos(x) * y**2 - 0.5 * (y * np.sin(x[::-1]))[::-1]
     f_y = lambda x, y: 2 * np.sin(x) * y + 0.5 * np.cos(x[::-1])
-    return bl.Problem(f, g), grad_y, hess, cross, f_x, f_y
+    return bl.Problem(inner=g, outer=f), grad_y, hess, cross, f_x, f_y
 
 
 def test_aid_is_algorithm_1_in_its_order(nonlinear):

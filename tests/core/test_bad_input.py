@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("as_users_see_it")
 
 
 def solve(outer=Q.f, inner=Q.g, x0=X0, y0=X0, data=None, **options):
-    solver = bl.aid(bl.Problem(outer, inner), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=inner, outer=outer), 0.1, 0.1, 0.1)
     return bl.run(solver, x0, y0, data=data, **({"steps": 3} | options))
 
 
@@ -34,8 +34,8 @@ REFUSED = {
     ),
     "tuple objective": (
         dict(inner=lambda x, y: (Q.g(x, y), x)),
-        ValueError,
-        ["inner objective must return a scalar"],
+        TypeError,
+        ["inner objective must return a loss, or (loss, metrics)"],
     ),
     "integer objective": (dict(outer=lambda x, y: jnp.int32(1)), TypeError, ["floating scalar", "int32"]),
     "one argument": (
@@ -150,7 +150,7 @@ def test_a_hand_written_gradient_must_be_shaped_like_y(gradient, words):
             return HandWritten(self.f, self.g)
 
     with pytest.raises(ValueError, match="∇_y g") as refusal:
-        bl.run(bl.itd(Custom(Q.f, Q.g), 0.1, 0.1), X0, X0, steps=1)
+        bl.run(bl.itd(Custom(inner=Q.g, outer=Q.f), 0.1, 0.1), X0, X0, steps=1)
     assert all(word in str(refusal.value) for word in words)
 
 
@@ -196,5 +196,6 @@ def test_arrays_of_a_level_must_share_their_rows():
         bl.iid(bl.Batch(inner=(jnp.zeros(10), jnp.zeros(9))), 2)
     with pytest.raises(TypeError, match=r"data must be a bl\.Batch, not dict"):
         bl.epochs({"inner": jnp.zeros(3)}, 1)
-    with pytest.raises(TypeError, match="probe must return a dict"):
+    with pytest.raises(bl.RunError, match="probe must return a dict") as refusal:
         bl.run(bl.itd(Q.problem, 0.1, 0.1), X0, X0, steps=1, probe=lambda s, i: 3.0)
+    assert isinstance(refusal.value.__cause__, TypeError)

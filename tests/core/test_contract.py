@@ -1,7 +1,9 @@
 """What every solver must do on every problem of the table, whatever its mathematics."""
 
-from dataclasses import replace
+import gc
+import weakref
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ STEPS = 6
 every_pair = pytest.mark.parametrize(
     ("row", "problem"), [(row, problem) for row in ROWS for problem in row.problems], ids=str
 )
+every_row = pytest.mark.parametrize("row", ROWS, ids=str)
 
 
 def build(row, problem, dtype=jnp.float64):
@@ -29,35 +32,32 @@ def assert_trees_equal(a, b, **tolerance):
         np.testing.assert_allclose(left, right, **tolerance)
 
 
+def assert_bitwise_equal(a, b):
+    for left, right in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
 def moved(a, b) -> bool:
     return any(not np.array_equal(p, q) for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def described(tree):
+    return jax.tree.map(lambda a: (a.shape, a.dtype, a.weak_type), tree)
 
 
 @every_pair
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
 def test_a_step_keeps_the_state_s_type(row, problem, dtype):
     case, solver = build(row, problem, dtype)
-    state = solver.init(case.x0, case.y0, case.data)
-    describe = lambda tree: jax.tree.map(
-        lambda a: (a.shape, a.dtype, a.weak_type), jax.eval_shape(lambda: tree)
-    )
+    state = jax.eval_shape(solver.init, case.x0, case.y0, case.data)
     after, info = jax.eval_shape(solver.step, state, case.data)
-    assert jax.tree.map(lambda a: (a.shape, a.dtype, a.weak_type), after) == describe(state)
+    assert described(after) == described(state)
     assert {leaf.dtype for leaf in jax.tree.leaves((after.x, after.y))} == {jnp.dtype(dtype)}
     assert jax.tree.structure(info.hypergradient) == jax.tree.structure(case.x0)
     assert info.outer_value.shape == ()
     assert info.outer_value.dtype == dtype
     assert all(metric.shape == () for metric in info.metrics.values())
     assert all(hasattr(state, name) for name in solver.variables)
-
-
-@every_pair
-def test_jit_changes_nothing(row, problem):
-    case, solver = build(row, problem)
-    state = solver.init(case.x0, case.y0, case.data)
-    plain, _ = solver.step(state, case.data)
-    jitted, _ = jax.jit(solver.step)(state, case.data)
-    assert_trees_equal(jitted, plain, rtol=1e-9, atol=1e-12)
 
 
 @every_pair
@@ -78,32 +78,116 @@ def test_vmap_over_starts_equals_one_by_one(row, problem):
 
 
 @every_pair
-def test_one_trace_however_many_chunks(row, problem):
+def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(row, problem, monkeypatch):
     case, solver = build(row, problem)
-    traces = []
+    traces, step = [], type(solver).step
 
-    def step(state, batch):
+    def counting(self, state, batch=None):
         traces.append(1)
-        return solver.step(state, batch)
+        return step(self, state, batch)
 
-    counting = replace(solver, step=step)
-    result = bl.run(counting, case.x0, case.y0, data=case.data, steps=10, every=3, probe=lambda s, i: {})
-    assert result.steps == 10
-    assert len(traces) == 1
-
-
-@every_pair
-def test_split_and_resumed_is_bitwise_equal(row, problem):
-    case, solver = build(row, problem)
+    monkeypatch.setattr(type(solver), "step", counting)
     whole = bl.run(solver, case.x0, case.y0, data=case.data, steps=6)
+    assert len(traces) == 1
+    seen = []
+    watched = bl.run(
+        solver,
+        case.x0,
+        case.y0,
+        data=case.data,
+        steps=6,
+        every=2,
+        hooks=[seen.append, bl.hooks.Best(), bl.hooks.EarlyStopping(patience=100)],
+        probe=lambda state, info: {"value": info.outer_value},
+        tol=1e-300,
+        progress=True,
+    )
     half = bl.run(solver, case.x0, case.y0, data=case.data, steps=3)
     rest = bl.run(solver, data=case.data, steps=3, resume=half)
-    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(rest.state), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert whole.steps == rest.steps == 6
-    for name, values in whole.trace.items():
-        np.testing.assert_array_equal(values, rest.trace[name])
+    larger = jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else 1.01 * leaf, solver)
+    bl.run(larger, case.x0, case.y0, data=case.data, steps=2)  # other numbers: the same program
+    assert len(traces) == 1
+    assert [event.step for event in seen] == [2, 4, 6]
+    for other in (watched, rest):
+        assert_bitwise_equal(whole.run, other.run)
+        assert whole.steps == other.steps == 6
+        for name, values in whole.trace.items():
+            np.testing.assert_array_equal(values, other.trace[name])
     assert moved(half.x, rest.x)
+
+
+@every_row
+def test_a_sweep_equals_runs_one_by_one_and_compiles_once(row):
+    case, solver = build(row, row.problems[0])
+    if not jax.tree.leaves(solver):
+        return  # nothing to sweep: test_every_solver_but_those_with_optax_rules_has_numbers says which
+    scaled = [
+        jax.tree.map(lambda leaf, c=c: leaf if isinstance(leaf, int) else c * leaf, solver)
+        for c in (1.0, 0.5)
+    ]
+    swept = bl.sweep(scaled, case.x0, case.y0, data=case.data, steps=STEPS)
+    for i, one in enumerate(scaled):
+        alone = bl.run(one, case.x0, case.y0, data=case.data, steps=STEPS)
+        assert_trees_equal(swept[i].x, alone.x, rtol=1e-8, atol=1e-11)
+        np.testing.assert_allclose(swept[i].trace["outer_value"], alone.trace["outer_value"], rtol=1e-8)
+    if (
+        row.name != "sama_optax"
+    ):  # whose only number is the length of a difference: the limit does not depend on it
+        assert moved(swept[0].x, swept[1].x)
+
+
+def test_every_solver_but_those_with_optax_rules_has_numbers():
+    without = {row.name for row in ROWS if not jax.tree.leaves(build(row, row.problems[0])[1])}
+    assert without <= {"aid_optax", "itd_optax", "sama_optax", "rtho", "f2sa", "itd_truncated"}
+
+
+@every_row
+def test_dropped_is_freed(row):
+    case, _ = build(row, row.problems[0])
+
+    def use():
+        held = jnp.ones(3)
+        inner = lambda *arguments: case.problem.inner(*arguments) + 0 * held[0]
+        problem = bl.Problem(inner=inner, outer=case.problem.outer)
+        solver = row.make(problem, case.L)
+        bl.run(solver, case.x0, case.y0, data=case.data, steps=2)
+        return [weakref.ref(thing) for thing in (solver, problem, held)]
+
+    refs = use()
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 3
+
+
+@every_row
+def test_a_run_survives_as_arrays(row):
+    """What a checkpoint will do: leaves to NumPy and back, into the structure that a fresh start has."""
+    case, solver = build(row, row.problems[0])
+    half = bl.run(solver, case.x0, case.y0, data=case.data, steps=3)
+    stored = [np.asarray(leaf) for leaf in jax.tree.leaves(half.run)]
+    shape = jax.eval_shape(lambda: bl.start(solver, case.x0, case.y0, case.data))
+    assert jax.tree.structure(shape) == jax.tree.structure(half.run)
+    assert [(a.shape, a.dtype) for a in stored] == [(a.shape, a.dtype) for a in jax.tree.leaves(shape)]
+    restored = jax.tree.unflatten(jax.tree.structure(shape), [jnp.asarray(leaf) for leaf in stored])
+    go_on = jax.jit(lambda run: bl.scan(solver, run, case.data, steps=3), donate_argnums=0)
+    after, _ = go_on(restored)
+    whole, _ = jax.jit(lambda run: bl.scan(solver, run, case.data, steps=3))(half.run)
+    assert_bitwise_equal(after, whole)
+    donated = [leaf for leaf in jax.tree.leaves(restored.solver) if leaf.size]
+    assert all(leaf.is_deleted() for leaf in donated)
+
+
+@every_row
+def test_donating_changes_no_bit_and_keeps_no_copy(row):
+    case, solver = build(row, row.problems[0])
+    kept = bl.run(solver, case.x0, case.y0, data=case.data, steps=5, every=2, replay="device")
+    for policy in ("host", "off"):
+        donated = bl.run(solver, case.x0, case.y0, data=case.data, steps=5, every=2, replay=policy)
+        assert_bitwise_equal(kept.run, donated.run)
+        again = bl.run(solver, data=case.data, steps=1, resume=donated, replay=policy)
+        assert not any(
+            leaf.is_deleted() for leaf in jax.tree.leaves(donated.run)
+        )  # the user's result stays whole
+        assert again.steps == 6
 
 
 @every_pair
@@ -128,7 +212,7 @@ def test_sharded_over_eight_devices_equals_unsharded(row, problem):
 
 
 @pytest.mark.usefixtures("as_users_see_it")
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@every_row
 def test_bad_input_is_refused_before_any_compute(row):
     case, solver = build(row, row.problems[-1])
     assert case.data is not None
@@ -141,8 +225,23 @@ def test_bad_input_is_refused_before_any_compute(row):
     refused(ValueError, "x0.* contains NaN", x0=spoiled)
     refused(TypeError, "y0.* has dtype int", y0=jax.tree.map(lambda a: a.astype(jnp.int32), case.y0))
     refused(ValueError, "no arrays in it", x0={})
-    refused(ValueError, "data", data=None)
+    refused(ValueError, "no (inner|outer) data were given|needs data of many tasks", data=None)
     vector = bl.Problem(
-        lambda x, y, batch: jnp.stack([case.problem.outer(x, y, batch)] * 2), case.problem.inner
+        inner=case.problem.inner, outer=lambda x, y, batch: jnp.stack([case.problem.outer(x, y, batch)] * 2)
     )
     refused(ValueError, "must return a scalar", solver=row.make(vector, case.L))
+
+
+def test_a_solver_is_a_pytree_whose_leaves_are_its_numbers():
+    q = bl.problems.quadratic()
+    solver = bl.aid(q.problem, 0.1, 0.2, 0.3)
+    assert jax.tree.leaves(solver) == [0.1, 0.2, 0.3]
+    betas = jnp.array([0.01, 0.1])
+
+    def end(beta):
+        one = eqx.tree_at(lambda s: s.outer.step_size, solver, beta)
+        return bl.scan(one, one.init(jnp.ones(2), jnp.zeros(2)), steps=50)[0].x
+
+    together = jax.vmap(end)(betas)
+    for i, beta in enumerate(betas):
+        np.testing.assert_allclose(together[i], end(beta), rtol=1e-12)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 import bilevel as bl
-from bilevel.tasks.reweighting import MLP, Labelled, reweighting
+from bilevel.data import Examples
+from bilevel.problems.reweighting import MLP, PROBLEM
 
 TRAIN, VALID = 2000, 500
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -25,9 +26,9 @@ SOLVERS = {
 def task():
     """One weight per training image, an MLP 784-256-10; shapes only, nothing is computed."""
     real = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
-    rows = lambda n: Labelled(real(n, 784), jax.ShapeDtypeStruct((n,), jnp.int32))
+    rows = lambda n: Examples(real(n, 784), jax.ShapeDtypeStruct((n,), jnp.int32))
     y = MLP(real(784, 256), real(256), real(256, 10), real(10))
-    return reweighting(), real(TRAIN), y, bl.Batch(inner=rows(TRAIN), outer=rows(VALID))
+    return PROBLEM, real(TRAIN), y, bl.Batch(inner=rows(TRAIN), outer=rows(VALID))
 
 
 def operations(function, *shapes) -> float:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import bilevel as bl
-from bilevel import chunks, progress
+from bilevel.loop.pace import GROWTH, SECONDS, Pace
 
 X0 = jnp.ones(2)
 
@@ -84,22 +84,27 @@ def test_it_stops_at_the_tolerance(q, aid):
 def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_state(
     q, inner, adjoint, blamed, level, every
 ):
-    solver = bl.aid(q.problem, inner / q.L, adjoint / q.L, 1e-3)
+    linear = bl.Problem(
+        inner=q.g, outer=lambda x, y: q.m * jnp.sum(y)
+    )  # does not overflow before its variables do
+    solver = bl.aid(linear, inner / q.L, adjoint / q.L, 1e-3)
     result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=every)
     assert result.status.code is bl.Code.DIVERGED
     # independently: step by step until something is not finite
     state, k = solver.init(X0, jnp.zeros(2)), 0
     step = jax.jit(solver.step)
     while True:
-        after, _ = step(state)
+        after, info = step(state)
         finite = {name: bool(jnp.all(jnp.isfinite(getattr(after, name)))) for name in "xyv"}
         if not all(finite.values()):
             break
+        assert np.isfinite(info.outer_value)
         state, k = after, k + 1
-    assert result.steps == k
+    assert result.steps == result.status.step == k
     assert f"at step {k};" in result.status.message
     assert not finite[blamed]
     names = [name for name in "xyv" if not finite[name]]
+    assert result.status.variable == names[0]
     assert result.status.message.startswith(" and ".join(names) + " became")
     assert level in result.status.message
     for a, b in zip(jax.tree.leaves(result.state), jax.tree.leaves(state), strict=True):
@@ -108,10 +113,27 @@ def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_
     assert all(len(values) == k for values in result.trace.values())
 
 
+@pytest.mark.parametrize("every", [None, 1, 13])
+def test_a_loss_that_overflows_first_is_blamed_on_the_variables_that_follow(q, every):
+    solver = bl.aid(q.problem, 1.0 / q.L, 1e3 / q.L, 1e-3)  # f is quadratic in x: it overflows at 1e154
+    result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=every)
+    assert result.status.code is bl.Code.DIVERGED
+    state, k, step = solver.init(X0, jnp.zeros(2)), 0, jax.jit(solver.step)
+    while np.isfinite((out := step(state))[1].outer_value):
+        state, k = out[0], k + 1
+    assert result.steps == result.status.step == k
+    assert result.status.variable in "xv"
+    assert "the outer objective's value became infinite" in result.status.message
+    assert "about to follow" in result.status.message
+    assert "adjoint step size" in result.status.message
+    assert np.all(np.isfinite(result.trace["outer_value"]))
+
+
 def test_divergence_on_the_first_step_returns_the_start(q):
     problem = bl.Problem(outer=lambda x, y: jnp.sum(y) * jnp.inf, inner=q.g)
     result = bl.run(bl.itd(problem, 0.1, 0.1), X0, X0, steps=5)
     assert result.status.code is bl.Code.DIVERGED
+    assert result.status.step == 0
     assert result.steps == 0
     np.testing.assert_array_equal(result.x, X0)
 
@@ -166,7 +188,7 @@ def test_progress_is_silent_when_not_a_terminal(aid, capfd):
 def test_progress_on_a_terminal_shows_rate_value_norm_and_steps(aid, monkeypatch):
     screen = io.StringIO()
     terminal = lambda **_: Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr(progress, "Console", terminal)
+    monkeypatch.setattr("rich.console.Console", terminal)
     result = bl.run(aid, X0, jnp.zeros(2), steps=30, every=10, progress=True)
     shown = screen.getvalue()
     assert "AID" in shown
@@ -176,18 +198,24 @@ def test_progress_on_a_terminal_shows_rate_value_norm_and_steps(aid, monkeypatch
     assert f"{result.trace['hypergradient_norm'][-1]:.2e}" in shown
 
 
-def test_chunks_divide_the_steps_where_they_can(aid, monkeypatch):
-    state, platform = aid.init(X0, jnp.zeros(2)), jax.default_backend()
-    length = lambda steps: chunks.chunk_length(aid, state, None, steps)
-    monkeypatch.setitem(chunks.SPEED, platform, (1e30, chunks.SECONDS / 10_000))  # 10,000 steps a look
-    assert length(7) == 7
-    assert length(10_000) == 10_000
-    assert length(60_000) == 10_000
-    monkeypatch.setitem(chunks.SPEED, platform, (1e30, chunks.SECONDS / 7))
-    assert length(3000) == 6  # 3000 is no multiple of 7
-    assert length(3001) == 7  # a prime: no even division within a factor of two, so the last chunk is shorter
-    monkeypatch.setitem(chunks.SPEED, platform, (1e-30, 1e-6))  # the step's own operations take for ever
-    assert length(3000) == 1
+def test_chunks_are_paced_by_the_clock():
+    pace, lengths, clock = Pace(None), [], {"per step": 1e-5, "compile": 3.0}
+    for compiled in (True, *[False] * 9):
+        steps = pace.steps(10**15)
+        lengths.append(steps)
+        pace.took(steps, steps * clock["per step"] + (clock["compile"] if compiled else 0), compiled)
+    assert lengths[:3] == [1, 1, GROWTH]  # what compiled says nothing; then it grows
+    assert lengths[-1] == pytest.approx(SECONDS / clock["per step"], rel=0.01)
+    clock["per step"] = 1e-2  # the machine, the loader or a loop inside the step became slower
+    pace.took(100, 100 * 1e-2, False)
+    assert pace.steps(10**15) == SECONDS / 1e-2
+    assert Pace(1e-5, every=7).steps(100) == 7
+    assert Pace(1e-5).steps(3) == 3
+
+
+def test_a_run_of_ever_so_many_steps_can_begin(aid):
+    result = bl.run(aid, X0, jnp.zeros(2), steps=10**15, tol=1e-8)
+    assert result.status.code is bl.Code.CONVERGED
 
 
 def test_seconds_are_those_of_the_run(aid):
@@ -208,8 +236,8 @@ def test_equinox_modules_are_trees_like_any_other():
         return (predict(rows[0]) - rows[1]) ** 2
 
     problem = bl.Problem(
-        outer=lambda x, y, rows: jnp.mean(loss(y, rows)),
         inner=lambda x, y, rows: jnp.mean(jax.nn.sigmoid(x) * loss(y, rows)),
+        outer=lambda x, y, rows: jnp.mean(loss(y, rows)),
     )
     solver = bl.aid(problem, 0.05, 0.05, 0.1)
     result = bl.run(solver, jnp.zeros(8), params, data=bl.Batch(inner=(a, b), outer=(a, b)), steps=20)

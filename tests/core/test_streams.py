@@ -93,7 +93,7 @@ def regression():
         0.5 * jnp.mean((rows["a"] @ y - rows["b"]) ** 2) + 0.5 * jnp.sum(jnp.exp(x) * y**2)
     )
     outer = lambda x, y: jnp.sum((y - w) ** 2) + 0.1 * jnp.sum(x**2)
-    return bl.Problem(outer, inner), {"a": jnp.asarray(a), "b": jnp.asarray(a @ w)}
+    return bl.Problem(inner=inner, outer=outer), {"a": jnp.asarray(a), "b": jnp.asarray(a @ w)}
 
 
 def test_a_run_on_minibatches_is_bitwise_resumable_and_independent_of_chunks():

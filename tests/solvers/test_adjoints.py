@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bilevel import adjoints
 from bilevel.oracles import Linearised
-from bilevel.solvers import adjoints
 
 SIZE = 12
 RNG = np.random.default_rng(0)

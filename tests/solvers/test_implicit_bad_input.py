@@ -1,11 +1,10 @@
 """Each refusal names the offending value and what to do instead, before anything runs."""
 
-import jax.numpy as jnp
 import jaxtyping
 import pytest
 
 import bilevel as bl
-from bilevel.solvers import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
+from bilevel import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
 
 P = bl.problems.quadratic().problem
 
@@ -38,9 +37,10 @@ def as_users_run_it():
         (lambda: soba(P, 0.1, 0.1, -1.0), "outer step size must be a positive number, not -1.0"),
         (lambda: hoag(P, 0.1, 0.1, max_inner_steps=0), "max_inner_steps must be a whole number.*not 0"),
         (lambda: hoag(P, 0.1, 0.1, max_adjoint_steps=0), "max_adjoint_steps must be a whole number.*not 0"),
-        (lambda: stocbio(P, 0.1, -0.1, 0.1), "eta must be a positive number, not -0.1"),
+        (lambda: stocbio(P, 0.1, -0.1, 0.1), "adjoint step size must be a positive number, not -0.1"),
         (lambda: stocbio(P, 0.1, 0.1, 0.1, products=0), "products must be a whole number.*not 0"),
         (lambda: stocbio(P, 0.1, 0.1, 0.1, inner_steps=0), "inner_steps must be a whole number.*not 0"),
+        (lambda: stocbio(P, 0.1, 0.1, 0.1, batches="cut"), 'must be "shared" or "independent", not \'cut\''),
         (lambda: darts(P, 0.1, 0.1, xi=0.0), "xi must be a positive number, not 0.0"),
         (lambda: darts(P, 0.1, 0.1, xi=0.1, epsilon=-1.0), "epsilon must be a positive number, not -1.0"),
         (lambda: darts_first_order(P, 0.0, 0.1), "inner step size must be a positive number, not 0.0"),
@@ -55,17 +55,3 @@ def test_bad_settings(build, message):
 def test_a_tolerance_must_be_a_function():
     with pytest.raises(TypeError, match=r"function of the step number, not 0.001: pass e.g. optax"):
         hoag(P, 0.1, 0.1, tolerance=1e-3)  # pyright: ignore[reportArgumentType]
-
-
-def test_stocbio_refuses_a_batch_it_cannot_cut():
-    p = bl.problems.ridge_logistic(train=4)
-    solver = stocbio(p.problem, 0.1, 0.1, 0.1, products=3)
-    with pytest.raises(ValueError, match=r"needs 5 disjoint parts.*has 4 examples: use larger batches"):
-        solver.init(jnp.zeros(5), jnp.zeros(5), p.data)
-    lopsided = bl.Problem(
-        lambda x, y: jnp.sum(y * x), lambda x, y, batch: jnp.sum(batch["a"]) * jnp.sum(y * y)
-    )
-    solver = stocbio(lopsided, 0.1, 0.1, 0.1)
-    data = bl.Batch(inner={"a": jnp.ones(8), "b": jnp.ones(())})
-    with pytest.raises(ValueError, match=r"first axes are .*one row per example"):
-        solver.init(jnp.zeros(5), jnp.zeros(5), data)

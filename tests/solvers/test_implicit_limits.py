@@ -8,7 +8,7 @@ import pytest
 from implicit_reference import last_x, ridge, series
 
 import bilevel as bl
-from bilevel.solvers import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
+from bilevel import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
 
 geometric = lambda k: jnp.maximum(0.1 * 0.9**k, 1e-13)  # below that, rounding
 

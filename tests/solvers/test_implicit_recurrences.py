@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from implicit_reference import Dense, ridge
+from implicit_reference import Dense, ridge, series
 
 import bilevel as bl
-from bilevel.solvers import adjoints, aid, darts, hoag, sama, soba, stocbio
+from bilevel import adjoints, aid, darts, hoag, sama, soba, stocbio
+from bilevel.batch import Draws
+from bilevel.loop.streams import draw
 
 K, ALPHA, ETA, BETA = 5, 0.5, 0.4, 0.3
 
@@ -56,16 +58,16 @@ def test_soba_moves_all_three_from_the_same_point(case):
         np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
-def test_darts_steps_x_before_y(case):
+def test_darts_steps_y_before_x(case):
     p, dense, x, y = case
     state, _ = follow(darts(p.problem, ALPHA, BETA, xi=ETA), x, y, p.data)
     for _ in range(K):
+        y = y - ALPHA * dense.inner_gradient(x, y)
         ahead = y - ETA * dense.inner_gradient(x, y)
         f_x, f_y = dense.outer_gradients(x, ahead)
         x = x - BETA * (
             f_x - ETA * dense.cross(x, y) @ f_y
         )  # the difference is exact: ∇_x g is quadratic in y
-        y = y - ALPHA * dense.inner_gradient(x, y)
     np.testing.assert_allclose(state.x, x, rtol=1e-11)
     np.testing.assert_allclose(state.y, y, rtol=1e-11)
 
@@ -74,7 +76,7 @@ def cubic():
     """∇_x g = sin(y) + x: its third derivative in y does not vanish, so a difference has an error."""
     f = lambda x, y: 0.5 * jnp.sum(x * x) + jnp.sum(jnp.cos(y + 1.0))
     g = lambda x, y: jnp.sum(y * y) + jnp.sum(x * jnp.sin(y)) + 0.5 * jnp.sum(x * x)
-    return bl.Problem(f, g), Dense(lambda x, y, _: f(x, y), lambda x, y, _: g(x, y), (), ())
+    return bl.Problem(outer=f, inner=g), Dense(lambda x, y, _: f(x, y), lambda x, y, _: g(x, y), (), ())
 
 
 @pytest.mark.parametrize("name", ["darts", "sama"])
@@ -83,9 +85,10 @@ def test_the_difference_s_error_is_the_predicted_multiple_of_epsilon_squared(nam
     problem, dense = cubic()
     x, y = jnp.array([0.3, -0.4]), jnp.array([0.2, 0.9])
     if name == "darts":
-        ahead = y - ETA * jax.grad(problem.inner, 1)(x, y)
+        at = y - ALPHA * jax.grad(problem.inner, 1)(x, y)
+        ahead = at - ETA * jax.grad(problem.inner, 1)(x, at)
         f_x, f_y = dense.outer_gradients(x, ahead)
-        v, at = ETA * f_y, y
+        v = ETA * f_y
         make = lambda epsilon: darts(problem, ALPHA, BETA, xi=ETA, epsilon=epsilon)
     else:
         at = y - ALPHA * jax.grad(problem.inner, 1)(x, y)
@@ -144,43 +147,86 @@ def test_hoag_keeps_to_its_tolerances_and_stops_no_later_than_needed(case):
     assert 0 < sum(counts[1:]) < 11 * max(counts)  # the tolerance tightens all the time; warm starts keep up
 
 
-def test_stocbio_uses_disjoint_parts_in_their_order(case):
+def independent(*batches):
+    """The batches as the draws of one step."""
+    stack = lambda *leaves: jnp.stack(leaves)
+    return Draws(jax.tree.map(stack, *batches), bl.Batch())
+
+
+def test_stocbio_uses_a_draw_for_every_term(case):
     p, dense, x, y = case
     N, Q = 2, 3
     solver = stocbio(p.problem, ALPHA, ETA, BETA, products=Q, inner_steps=N)
-    state, _ = follow(solver, x, y, p.data)
-    size = 64 // (N + Q + 1)
-    part = lambda i: jax.tree.map(lambda a: a[i * size : (i + 1) * size], p.train)
+    assert solver.draws == N + Q + 1
+    slice_of = lambda examples, i: jax.tree.map(lambda a: a[9 * i : 9 * i + 9], examples)
+    draw = [bl.Batch(slice_of(p.train, i), slice_of(p.valid, i)) for i in range(N + Q + 1)]
+    state, info = follow(solver, x, y, independent(*draw))
     for _ in range(K):
+        before = x, y
         for t in range(N):
-            y = y - ALPHA * dense.inner_gradient(x, y, part(t))
-        f_x, r = dense.outer_gradients(x, y)
+            y = y - ALPHA * dense.inner_gradient(x, y, draw[t].inner)
+        f_x, r = jax.grad(p.f, (0, 1))(x, y, draw[N + Q].outer)
         total = r
         for i in range(Q):
-            r = r - ETA * dense.hessian(x, y, part(N + i)) @ r
+            r = r - ETA * dense.hessian(x, y, draw[N + i].inner) @ r
             total = total + r
-        x = x - BETA * (f_x - dense.cross(x, y, part(N + Q)) @ (ETA * total))
+        x = x - BETA * (f_x - dense.cross(x, y, draw[N + Q].inner) @ (ETA * total))
     np.testing.assert_allclose(state.x, x, rtol=1e-12)
     np.testing.assert_allclose(state.y, y, rtol=1e-12)
+    np.testing.assert_allclose(info.inner_gradient, dense.inner_gradient(*before, draw[0].inner), rtol=1e-11)
+
+
+@pytest.mark.parametrize("batches", ["shared", "independent"])
+def test_stocbio_on_one_batch_is_aid_with_the_series(case, batches):
+    p, _, x, y = case
+    settings = dict(inner_steps=2)
+    left, _ = follow(
+        stocbio(p.problem, ALPHA, ETA, BETA, products=3, batches=batches, **settings), x, y, p.data
+    )
+    right, _ = follow(aid(p.problem, ALPHA, adjoints.neumann(ETA, 3), BETA, **settings), x, y, p.data)
+    np.testing.assert_allclose(left.x, right.x, rtol=1e-12)
+    np.testing.assert_allclose(left.y, right.y, rtol=1e-12)
 
 
 def test_stocbio_is_unbiased_but_for_the_truncation():
-    """The average over every possible batch equals the series with mean curvature, exactly."""
+    """The average over every possible draw equals the series with mean curvature, exactly."""
     a, c = np.array([0.5, 1.0, 1.8]), np.array([1.0, -0.4, 0.7])
     inner = lambda x, y, batch: jnp.mean(0.5 * batch[0] * y * y - batch[1] * x * y)
-    problem = bl.Problem(lambda x, y: 0.5 * x * x + 0.3 * y, inner)
-    solver = stocbio(problem, ALPHA, ETA, BETA, products=2)  # 4 parts of one example each
-
-    def estimate(rows):
-        batch = bl.Batch(inner=(jnp.asarray(a)[rows], jnp.asarray(c)[rows]))
-        state = solver.init(jnp.array(0.7), jnp.array(-0.2), batch)
-        return solver.step(state, batch)[1].hypergradient
-
-    every = jnp.array(list(product(range(3), repeat=4)))
-    mean = np.mean(jax.jit(jax.vmap(estimate))(every))
+    problem = bl.Problem(outer=lambda x, y: 0.5 * x * x + 0.3 * y, inner=inner)
     kept = 1 - ETA * a.mean()
-    expected = 0.7 - (-c.mean()) * ETA * (1 + kept + kept**2) * 0.3
-    np.testing.assert_allclose(mean, expected, rtol=1e-13)
+    unbiased = 0.7 - (-c.mean()) * ETA * (1 + kept + kept**2) * 0.3
+
+    def mean_estimate(batches, draw):
+        solver = stocbio(problem, ALPHA, ETA, BETA, products=2, batches=batches)
+
+        def estimate(rows):
+            state = solver.init(jnp.array(0.7), jnp.array(-0.2), draw(rows))
+            return solver.step(state, draw(rows))[1].hypergradient
+
+        every = jnp.array(list(product(range(3), repeat=4)))  # a row for each of the 4 draws
+        return np.mean(jax.jit(jax.vmap(estimate))(every))
+
+    example = lambda i: bl.Batch(inner=(jnp.asarray(a)[i], jnp.asarray(c)[i]))
+    by_draws = lambda rows: independent(*(example(rows[i]) for i in range(4)))
+    np.testing.assert_allclose(mean_estimate("independent", by_draws), unbiased, rtol=1e-13)
+    shared = mean_estimate("shared", lambda rows: example(rows[0]))
+    assert abs(shared - unbiased) > 5e-3 * abs(unbiased)  # the product of one batch with itself is not
+
+
+def test_stocbio_draws_from_a_stream(case):
+    """The mean hypergradient of many steps with minibatches is that of the expectation, at a point held fixed."""
+    p, dense, x, y = case
+    y, still = y + 0.05, optax.set_to_zero()  # an entry of y that is 0 would have no noise
+    solver = stocbio(p.problem, still, ETA, still, products=2)
+    stream = bl.iid(p.data, size=8, seed=3)
+    _, batch = draw(stream, stream.start(0), solver.draws)
+    keep = lambda state, info: info.hypergradient
+    start = solver.init(x, y, batch)
+    _, seen = jax.jit(lambda: bl.scan(solver, start, stream, steps=20_000, record=keep))()
+    expected = dense.estimate(x, series(ETA, 2), y)
+    error = jnp.std(seen, axis=0) / np.sqrt(len(seen))
+    assert jnp.all(jnp.abs(jnp.mean(seen, axis=0) - expected) < 5 * error)
+    assert jnp.linalg.norm(error) < 0.02 * jnp.linalg.norm(expected)
 
 
 def test_soba_costs_about_thirty_percent_less_than_algorithm_1():

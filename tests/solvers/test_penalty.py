@@ -7,8 +7,9 @@ import pytest
 from implicit_reference import last_x, ridge
 
 import bilevel as bl
-from bilevel.counting import Counts, counted
-from bilevel.solvers import f2ba, f2sa, f3sa, meha
+from bilevel import f2ba, f2sa, f3sa, meha
+from bilevel.batch import Draws
+from bilevel.counting import Counts, oracle_calls
 
 # f has curvature in y (with f linear in y, as in the paper's quadratic, the penalty has no bias at all):
 #   f(x, y) = ½‖y − c‖² + ½ τ‖x‖²        g(x, y) = ½ yᵀHy − yᵀBx
@@ -51,11 +52,11 @@ def moreau_solution(penalty, proximal):
 
 
 METHODS = {  # how to build each for a penalty, and where it must end
-    "f2sa": (lambda c: f2sa(QUADRATIC, 1 / ABOVE_L, c / 10, c, inner_steps=2), penalised_solution),
-    "f3sa": (lambda c: f3sa(QUADRATIC, 1 / ABOVE_L, c / 10, c), penalised_solution),
-    "f2ba": (lambda c: f2ba(QUADRATIC, 1 / ABOVE_L, 0.1, c, inner_steps=5), penalised_solution),
+    "f2sa": (lambda c: f2sa(QUADRATIC, 1 / ABOVE_L, c / 10, penalty=c, inner_steps=2), penalised_solution),
+    "f3sa": (lambda c: f3sa(QUADRATIC, 1 / ABOVE_L, c / 10, penalty=c), penalised_solution),
+    "f2ba": (lambda c: f2ba(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=c, inner_steps=5), penalised_solution),
     "meha": (
-        lambda c: meha(QUADRATIC, 1 / (2 * L), 0.2, c, proximal=0.5, auxiliary=1 / (L + 2)),
+        lambda c: meha(QUADRATIC, 1 / (2 * L), 0.2, penalty=c, proximal=0.5, auxiliary=1 / (L + 2)),
         lambda c: moreau_solution(c, 0.5),
     ),
 }
@@ -102,8 +103,8 @@ def test_the_limit_on_ridge_logistic(method):
     p, dense = ridge()
     penalty = 50.0
     make = {
-        "f2sa": lambda: f2sa(p.problem, 0.5 / p.L, penalty, penalty, inner_steps=2),
-        "f2ba": lambda: f2ba(p.problem, 0.5 / p.L, 1.0, penalty, inner_steps=5),
+        "f2sa": lambda: f2sa(p.problem, 0.5 / p.L, penalty, penalty=penalty, inner_steps=2),
+        "f2ba": lambda: f2ba(p.problem, 0.5 / p.L, 1.0, penalty=penalty, inner_steps=5),
     }[method]
     x = last_x(make(), jnp.zeros(5), jnp.zeros(5), p.data, steps=1500)
 
@@ -124,7 +125,7 @@ def test_the_limit_on_ridge_logistic(method):
 def test_meha_on_ridge_logistic_is_stationary_for_the_penalised_envelope():
     p, dense = ridge()
     penalty, gamma = 20.0, 0.5
-    solver = meha(p.problem, 0.25 / p.L, 2.0, penalty, proximal=gamma)
+    solver = meha(p.problem, 0.25 / p.L, 2.0, penalty=penalty, proximal=gamma)
     x = last_x(solver, jnp.zeros(5), jnp.zeros(5), p.data, steps=40_000)
 
     def residual(unknown):  # of y and θ at this x
@@ -153,7 +154,7 @@ def test_meha_on_ridge_logistic_is_stationary_for_the_penalised_envelope():
 
 
 def test_f3sa_on_full_batches_is_f2sa():
-    left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.3, 5.0) for make in (f2sa, f3sa))
+    left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.3, penalty=5.0) for make in (f2sa, f3sa))
     a, b = left.init(X0, Y0), right.init(X0, Y0)
     for _ in range(8):
         (a, of_a), (b, of_b) = jax.jit(left.step)(a), jax.jit(right.step)(b)
@@ -166,35 +167,71 @@ def test_f3sa_averages_noise_away():
     """On minibatches the estimate of ∇_y g that moves z scatters far less than the gradient itself, as in F2SA."""
     p = bl.problems.ridge_logistic(train=200, valid=200)
     stream = bl.iid(p.data, size=10, seed=0)
-    scatter = []
-    for make in (f2sa, f3sa):
-        solver = make(p.problem, 0.02, 1e-3, 5.0)
-        keep = lambda state, info: info.inner_gradient
-        start = solver.init(
-            jnp.zeros(5), jnp.zeros(5), bl.Batch(*(jax.tree.map(lambda a: a[:10], d) for d in p.data))
-        )
-        _, estimates = bl.scan(solver, start, stream, steps=1000, record=keep)
-        scatter.append(jnp.sum(jnp.var(estimates[500:], axis=0)))
-    assert scatter[1] < 0.3 * scatter[0]
+    some = bl.Batch(*(jax.tree.map(lambda a: a[:10], d) for d in (p.train, p.valid)))
+
+    def scatter(solver, keep):
+        start = solver.init(jnp.zeros(5), jnp.zeros(5), some)
+        _, kept = jax.jit(lambda: bl.scan(solver, start, stream, steps=1000, record=keep))()
+        return jnp.sum(jnp.var(kept[500:], axis=0))
+
+    plain, averaging = (make(p.problem, 0.02, 1e-3, penalty=5.0) for make in (f2sa, f3sa))
+    gradient = lambda state, info: info.inner_gradient  # of the batch, in both
+    estimate = scatter(averaging, lambda state, info: state.lower.g_z)
+    assert estimate < 0.3 * scatter(plain, gradient)
+    assert estimate < 0.3 * scatter(averaging, gradient)
+
+
+def test_f2sa_takes_a_draw_for_every_gradient():
+    """Algorithm 1 written out: the t-th step on z and on y, and for x one at y and one at z."""
+    p, _ = ridge()
+    T, penalty, gamma, beta = 2, 3.0, 0.4, 0.7
+    solver = f2sa(p.problem, gamma, beta, penalty=penalty, inner_steps=T)
+    assert solver.draws == 2 * T + 2
+    assert f2sa(p.problem, gamma, beta, penalty=penalty, inner_steps=T, batches="shared").draws == 1
+    part = lambda examples, i: jax.tree.map(lambda a: a[9 * i : 9 * i + 9], examples)
+    draw = [bl.Batch(part(p.train, i), part(p.valid, i)) for i in range(2 * T + 2)]
+    together = Draws(jax.tree.map(lambda *leaves: jnp.stack(leaves), *draw), bl.Batch())
+    f = lambda x, y, i: jax.grad(p.f, (0, 1))(x, y, draw[i].outer)
+    g = lambda x, y, i: jax.grad(p.g, (0, 1))(x, y, draw[i].inner)
+
+    x, y, z = jnp.linspace(-0.5, 1.0, 5), jnp.linspace(0.3, -0.3, 5), jnp.linspace(0.3, -0.3, 5)
+    state, step = solver.init(x, y, together), jax.jit(solver.step)
+    for _ in range(3):
+        first = g(x, z, 0)[1]
+        for t in range(T):
+            z = z - gamma * g(x, z, 2 * t)[1]
+            y = y - gamma / penalty * (f(x, y, 2 * t + 1)[1] + penalty * g(x, y, 2 * t + 1)[1])
+        h = f(x, y, 2 * T)[0] + penalty * (g(x, y, 2 * T)[0] - g(x, z, 2 * T + 1)[0])
+        x = x - beta / penalty * h
+        state, info = step(state, together)
+        np.testing.assert_allclose(info.inner_gradient, first, rtol=1e-11)
+        np.testing.assert_allclose(info.hypergradient, h, rtol=1e-10)
+        for name, expected in (("x", x), ("y", y), ("z", z)):
+            np.testing.assert_allclose(getattr(state, name), expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("make", [f2sa, f2ba], ids=["f2sa", "f2ba"])
+def test_a_constant_schedule_is_the_constant(make):
+    left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=c) for c in (5.0, lambda k: 5.0))
+    np.testing.assert_allclose(last_x(left, X0, Y0, steps=20), last_x(right, X0, Y0, steps=20), rtol=1e-13)
+    growing = make(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=lambda k: 5.0 + k.astype(float))
+    _, trace = bl.scan(growing, growing.init(X0, Y0), steps=4)
+    np.testing.assert_allclose(trace["penalty"], [5.0, 6.0, 7.0, 8.0])
 
 
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda p: f2sa(p, 0.1, 0.1, 5.0, inner_steps=3), Counts(3 + 1, 2 * 3 + 2, 0, 0)),
-        (lambda p: f2ba(p, 0.1, 0.1, 5.0, inner_steps=4), Counts(4 + 1, 2 * 4 + 2, 0, 0)),
-        (lambda p: f3sa(p, 0.1, 0.1, 5.0), Counts(2 * 2, 2 * 4, 0, 0)),
-        (lambda p: meha(p, 0.1, 0.1, 5.0, proximal=1.0), Counts(2, 5, 0, 0)),
+        (lambda p: f2sa(p, 0.1, 0.1, penalty=5.0, inner_steps=3), Counts(3 + 1, 2 * 3 + 2, 0, 0)),
+        (lambda p: f2ba(p, 0.1, 0.1, penalty=5.0, inner_steps=4), Counts(4 + 1, 2 * 4 + 2, 0, 0)),
+        (lambda p: f3sa(p, 0.1, 0.1, penalty=5.0), Counts(2 * 2, 2 * 4, 0, 0)),
+        (lambda p: meha(p, 0.1, 0.1, penalty=5.0, proximal=1.0), Counts(2, 5, 0, 0)),
     ],
     ids=["f2sa", "f2ba", "f3sa", "meha"],
 )
 def test_counts(make, expected):
-    problem, counter = counted(QUADRATIC)
-    solver = make(problem)
-    state = solver.init(X0, Y0)
-    counter.reset()
-    jax.block_until_ready(jax.jit(solver.step)(state))
-    assert counter.total == expected
+    solver = make(QUADRATIC)
+    assert oracle_calls(solver, solver.init(X0, Y0)) == expected
 
 
 @pytest.mark.parametrize(
@@ -202,19 +239,25 @@ def test_counts(make, expected):
     [
         (lambda: f2sa(QUADRATIC, 0.1, 0.1, penalty=0.0), "penalty must be a positive number, not 0.0"),
         (
-            lambda: f2sa(QUADRATIC, 0.1, 0.1, 1.0, inner_steps=0),
+            lambda: f2sa(QUADRATIC, 0.1, 0.1, penalty=1.0, inner_steps=0),
             "inner_steps must be a whole number of at least 1",
         ),
-        (lambda: f2sa(QUADRATIC, -1.0, 0.1, 1.0), "inner step size must be a positive number, not -1.0"),
-        (lambda: f3sa(QUADRATIC, 0.1, 0.1, 1.0, momentum=1.5), "at most 1, not 1.5"),
-        (lambda: f3sa(QUADRATIC, 0.1, 0.1, 1.0, momentum=0.0), "momentum must be a positive number, not 0.0"),
+        (
+            lambda: f2sa(QUADRATIC, -1.0, 0.1, penalty=1.0),
+            "inner step size must be a positive number, not -1.0",
+        ),
+        (lambda: f3sa(QUADRATIC, 0.1, 0.1, penalty=1.0, momentum=1.5), "at most 1, not 1.5"),
+        (
+            lambda: f3sa(QUADRATIC, 0.1, 0.1, penalty=1.0, momentum=0.0),
+            "momentum must be a positive number, not 0.0",
+        ),
         (lambda: f2ba(QUADRATIC, 0.1, 0.1, penalty=-2.0), "penalty must be a positive number, not -2.0"),
         (
-            lambda: meha(QUADRATIC, 0.1, 0.1, 1.0, proximal=0.0),
+            lambda: meha(QUADRATIC, 0.1, 0.1, penalty=1.0, proximal=0.0),
             "proximal parameter must be a positive number, not 0.0",
         ),
         (
-            lambda: meha(QUADRATIC, 0.1, 0.1, 1.0, 1.0, auxiliary=-1.0),
+            lambda: meha(QUADRATIC, 0.1, 0.1, penalty=1.0, proximal=1.0, auxiliary=-1.0),
             "auxiliary step size must be a positive number",
         ),
     ],

@@ -8,7 +8,7 @@ import pytest
 import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, random_quadratic, ridge_logistic
-from bilevel.theory.lanczos import lanczos
+from bilevel.theory.estimation.lanczos import lanczos
 
 
 def symmetric(eigenvalues, seed=0):
@@ -127,7 +127,7 @@ def test_trees_single_precision_and_seeds():
     assert first.L_at_least == pytest.approx(8.0, rel=1e-5)  # (Σa)² has curvature 2·4
 
 
-def test_estimated_constants_are_not_taken_for_declared_ones():
+def test_estimated_constants_are_not_taken_for_declared_ones(as_users_see_it):
     p, x0, y0 = LOGISTIC, jnp.ones(3), jnp.zeros(3)
     estimated = theory.estimate(p.problem, x0, y0, p.data)
     assert not isinstance(estimated, theory.Constants)
@@ -140,18 +140,22 @@ def test_estimated_constants_are_not_taken_for_declared_ones():
         theory.lower_bound,
         theory.two_sequence_contraction,
     ):
-        with pytest.raises(TypeError):
+        with pytest.raises(AttributeError, match=r"only estimated from 1 points.*assume\(\)"):
             certificate(estimated)
-    with pytest.raises(TypeError, match=r"only estimated from 1 points.*\.mu_at_most"):
+    for name in ("mu", "L", "M", "rho", "kappa", "L_Phi", "L_Phi_blockwise"):
+        assert not hasattr(estimated, name)
+    with pytest.raises(AttributeError, match=r"only estimated from 1 points.*\.mu_at_most"):
         _ = estimated.mu
+    with pytest.raises(AttributeError, match="no attribute 'nu'"):
+        _ = estimated.nu
     solver = bl.aid(p.problem, inner=1 / p.L, adjoint=1 / p.L, outer=1e-3)
     with pytest.raises(TypeError, match=r"estimated, not declared.*assume\(\)"):
-        theory.verify(p.problem, solver, estimated, x0, y0, 5, p.data)
+        theory.verify(solver, estimated, x0, y0, 5, p.data)
 
     assumed = estimated.assume(M=1.0)
     assert isinstance(assumed, theory.Constants)
     assert (assumed.M, assumed.mu) == (1.0, estimated.mu_at_most)
-    report = theory.verify(p.problem, solver, assumed, x0, y0, 5, p.data)
+    report = theory.verify(solver, assumed, x0, y0, 5, p.data)
     assert "declared" in report.hypotheses["M"]
     for symbol in ("μ", "L", "ρ"):
         assert "estimated" in report.hypotheses[symbol]

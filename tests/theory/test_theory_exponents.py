@@ -23,7 +23,7 @@ def test_outer_step_sizes():
 
 
 def test_aid_bounds():
-    """From ‖y₀ − y*₀‖ ≤ c_yμ and v₀ = 0, as the initialisation lemma has it."""
+    """From ‖y₀ − y*₀‖ ≤ c_yμ and v₀ = 0, as Lemma 5.8 has it."""
     paper = theory.aid(GRID)
     assert slope(theory.prior.aid(GRID).bound(1, 1.0, GRID.mu)) == pytest.approx(6, abs=0.2)
     assert slope(paper.bound(1, 1.0, paper.E0_bound())) == pytest.approx(5, abs=0.2)
@@ -49,7 +49,7 @@ def test_the_vanishing_part_of_itd_is_of_order_three():
 
 
 def test_a_quadratic_inner_problem_saves_one_order():
-    """With ρ = 0 (C₀ = κ instead of κ²) Theorem 1 needs only β = Θ(κ⁻⁴), the earlier analysis Θ(κ⁻⁵)."""
+    """With ρ = 0 (C₀ = κ instead of κ²) Theorem 5.9 needs only β = Θ(κ⁻⁴), the earlier analysis Θ(κ⁻⁵)."""
     quadratic = theory.Constants(mu=1 / KAPPA, L=1.0, M=1.0, rho=0.0)
     assert slope(1 / theory.aid(quadratic).beta) == pytest.approx(4, abs=0.2)
     assert slope(1 / theory.prior.aid(quadratic).beta) == pytest.approx(5, abs=0.2)

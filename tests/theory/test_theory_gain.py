@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from bilevel import theory
 from bilevel.theory import Constants
-from bilevel.theory.gain import ErrorSystem, minimise_on_log_scale
+from bilevel.theory.certificates.gain import ErrorSystem, minimise_on_log_scale
 
 unit = st.floats(0, 0.95)
 size = st.floats(0.01, 5)
@@ -162,7 +162,7 @@ def test_limit_at_a_fixed_step():
 
 
 def test_paper_problem():
-    """μ = 0.1, κ in [1.5, 20], valid M = 0.1√2: the expected advantage over Theorem 1."""
+    """μ = 0.1, κ in [1.5, 20], valid M = 0.1√2: the expected advantage over Theorem 5.9."""
     kappa, mu, m = np.array([1.5, 2, 3, 5, 10, 20]), 0.1, 0.1
     L = mu * kappa
     k = Constants(mu, L, m * np.sqrt(2), 0.1)

@@ -1,4 +1,4 @@
-"""Theorems 1 and 2: every constant against exact rational arithmetic, and what follows from them."""
+"""Theorems 5.9 and 5.17: every constant against exact rational arithmetic, and what follows from them."""
 
 import math
 from fractions import Fraction
@@ -141,7 +141,7 @@ def test_itd_constants(mu, ratio, M, rho):
     assert certificate.inherent_error == pytest.approx(float(inherent), rel=1e-9, abs=1e-25)
     bound = gap / (A * K) + B1 / (A * K) + inherent
     assert close(certificate.bound(K, float(gap), float(y_error)), bound, rel=1e-9)
-    # At the smallest R_y the printed step size just meets the radius lemma.
+    # At the smallest R_y the printed step size just meets Lemma 5.12.
     if M > 0:
         assert close(theory.radius_beta(constants, float(R_y)), terms["radius"])
 
@@ -229,7 +229,7 @@ def test_a_grid_of_condition_numbers_agrees_with_scalar_calls():
 
 @given(mu=rationals, ratio=ratios, M=rationals, rho=nonnegative)
 def test_larger_constants_mean_smaller_steps_and_larger_sharp_bounds(mu, ratio, M, rho):
-    """Step sizes fall with M and ρ. Of the bounds only the exact-gain ones are monotone: Theorem 1's prefactor A
+    """Step sizes fall with M and ρ. Of the bounds only the exact-gain ones are monotone: Theorem 5.9's prefactor A
     improves as β falls, which can lower its E₀ term."""
     mu, L, M, rho = float(mu), float(mu * ratio), float(M), float(rho)
     base, more = Constants(mu, L, M, rho), Constants(mu, L, [M * 1.5, M], [rho, rho + 0.5])

@@ -29,7 +29,7 @@ families = pytest.mark.parametrize("family", [Quadratics, LogCosh])
 @families
 @pytest.mark.parametrize("loose_rho", [0.0, 0.5])
 def test_aid_bounds_hold_at_every_horizon(family, loose_rho):
-    """Theorem 1, the earlier bound and both exact-gain bounds, from measured initial errors.
+    """Theorem 5.9, the earlier bound and both exact-gain bounds, from measured initial errors.
 
     Any rho above the true one is valid as well: `loose_rho` is added to it.
     """
@@ -86,7 +86,7 @@ def test_aid_error_systems_hold_step_by_step(family, analysis):
 @families
 @pytest.mark.parametrize("loose_rho", [0.0, 0.5])
 def test_itd_bounds_hold_at_every_horizon(family, loose_rho):
-    """Theorem 2 and its kin. All but `tight` rest on the radius lemma: M bounds all of ∇f, y₀ lies within R_y."""
+    """Theorem 5.17 and its kin. All but `tight` rest on Lemma 5.12: M bounds all of ∇f, y₀ lies within R_y."""
     problem, x, y, M_y, M_all, _ = problems(family, 37)
     gap = problem.gap(x)
     constants_for = lambda M: theory.Constants(problem.mu, problem.L, M, problem.rho + loose_rho)

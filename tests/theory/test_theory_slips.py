@@ -63,7 +63,7 @@ def test_units(mu, ratio, M, rho, s):
 
 
 def test_scaling_of_figure_2():
-    """M²(κ − 1)² over Theorem 2's inherent error, with the paper's μ = M = ρ = 0.1."""
+    """M²(κ − 1)² over Theorem 5.17's inherent error, with the paper's μ = M = ρ = 0.1."""
     kappa = np.linspace(1.5, 20, 50)
     k = Constants(0.1, 0.1 * kappa, 0.1, 0.1)
     factor = (0.1 * (kappa - 1)) ** 2 / theory.itd(k).inherent_error

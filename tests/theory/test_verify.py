@@ -1,6 +1,6 @@
 """Verify on single problems: what is wrong is named, and what is right is left alone."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +57,8 @@ def test_verify_on_the_papers_problem_finds_nothing_wrong():
     c = theory.aid(k)
     solver = bl.aid(q.problem, inner=c.alpha, adjoint=c.eta, outer=c.beta)
     x0 = jnp.ones(2)
-    closed = theory.verify(q.problem, solver, k, x0, q.inner_solution(x0), 50, reference=q.inner_solution)
-    solved = theory.verify(q.problem, solver, k, x0, q.inner_solution(x0), 50)
+    closed = theory.verify(solver, k, x0, q.inner_solution(x0), 50, solution=q.inner_solution)
+    solved = theory.verify(solver, k, x0, q.inner_solution(x0), 50)
     assert closed.ok
     assert solved.ok
     assert closed["Theorem 5.9"].slack == pytest.approx(solved["Theorem 5.9"].slack, rel=1e-9)
@@ -78,7 +78,7 @@ def test_an_M_that_is_too_small_is_named_with_the_inequalities_it_breaks():
     x0 = jnp.ones(2)
     c = theory.aid(valid)
     solver = bl.aid(q.problem, inner=c.alpha, adjoint=c.eta, outer=c.beta)
-    report = theory.verify(q.problem, solver, wrong, x0, q.inner_solution(x0), 5)
+    report = theory.verify(solver, wrong, x0, q.inner_solution(x0), 5)
     assert not report.ok
     broken = [row.name for row in report.violations]
     assert "Assumption 4.3: f's slope in y (M)" in broken
@@ -87,7 +87,7 @@ def test_an_M_that_is_too_small_is_named_with_the_inequalities_it_breaks():
     assert "Lemma 5.8: initialisation (first at k = 0)" in str(report).replace("\n", " ")
 
     solver = bl.itd(q.problem, inner=1 / q.L, outer=theory.itd(valid).beta)
-    report = theory.verify(q.problem, solver, wrong, x0, q.inner_solution(x0), 5)
+    report = theory.verify(solver, wrong, x0, q.inner_solution(x0), 5)
     assert "Lemma 5.13: hypergradient error" in [row.name for row in report.violations]
 
 
@@ -97,8 +97,8 @@ def test_a_wrong_mu_or_L_is_named():
     solver = bl.aid(q.problem, inner=0.5 / q.L, adjoint=0.5 / q.L, outer=1e-4)
     x0 = jnp.ones(2)
     strong, weak = (q.inner_solution(x0) + jnp.eye(2)[i] for i in range(2))
-    wrong_L = theory.verify(q.problem, solver, replace(valid, L=0.3), x0, strong, 20)
-    wrong_mu = theory.verify(q.problem, solver, replace(valid, mu=0.3), x0, weak, 20)
+    wrong_L = theory.verify(solver, replace(valid, L=0.3), x0, strong, 20)
+    wrong_mu = theory.verify(solver, replace(valid, mu=0.3), x0, weak, 20)
     for report, assumption, lemma in (
         (wrong_L, "Assumption 4.4: ∇_y g", "Lemma 5.1a"),
         (wrong_mu, "Assumption 4.2", "Lemma 5.1b"),
@@ -112,13 +112,19 @@ def test_a_rho_that_is_too_small_is_named():
     p = ridge_logistic(features=3, train=16, valid=16, seed=1)
     k = replace(p.constants(), rho=1e-6)
     solver = bl.aid(p.problem, inner=1 / k.L, adjoint=1 / k.L, outer=0.1)
-    report = theory.verify(p.problem, solver, k, jnp.ones(3), jnp.ones(3), 20, data=p.data)
+    report = theory.verify(solver, k, jnp.ones(3), jnp.ones(3), 20, data=p.data)
     assert any(row.name.startswith("Assumption 4.5") for row in report.violations)
 
 
 def wrong_step(solver, spoil):
-    """The solver with its step replaced; the step sizes it declares stay."""
-    return replace(solver, step=lambda state, batch=None: spoil(solver.step, state, batch))
+    """The solver with its step replaced; its kind and the step sizes it declares stay."""
+    right = type(solver)
+
+    class Wrong(right):
+        def step(self, state, batch=None):
+            return spoil(super().step, state, batch)
+
+    return Wrong(**{field.name: getattr(solver, field.name) for field in fields(solver)})
 
 
 def test_a_wrong_algorithm_is_detected():
@@ -141,16 +147,14 @@ def test_a_wrong_algorithm_is_detected():
         after, info = step(state, batch)
         f = p.problem.oracles.outer_gradients(state.x, after.y, batch)
         x = tree.add_scale(state.x, -c.beta, f.x)
-        return after._replace(x=x), info._replace(hypergradient=f.x)
+        return after._replace(x=x), replace(info, hypergradient=f.x)
 
     expected = {
         never_moves_the_adjoint: "Lemma 5.3b",
         inner_step_uphill: "Lemma 5.1b",
         forgets_the_cross_term: "Lemma 5.5",
     }
-    check = lambda solver: theory.verify(
-        p.problem, solver, k, x0, y0 + 0.1, 30, data=p.data, reference=p.inner_solution
-    )
+    check = lambda solver: theory.verify(solver, k, x0, y0 + 0.1, 30, data=p.data, solution=p.inner_solution)
     for spoil, lemma in expected.items():
         report = check(wrong_step(right, spoil))
         assert any(row.name.startswith(lemma) for row in report.violations), f"{spoil.__name__}: {report}"
@@ -164,11 +168,11 @@ def test_itd_with_the_wrong_sign_is_detected():
     def adds_instead_of_subtracting(step, state, batch):
         after, info = step(state, batch)
         f = q.problem.oracles.outer_gradients(state.x, after.y, batch)
-        return after, info._replace(hypergradient=tree.sub(tree.scale(2.0, f.x), info.hypergradient))
+        return after, replace(info, hypergradient=tree.sub(tree.scale(2.0, f.x), info.hypergradient))
 
     wrong = wrong_step(solver, adds_instead_of_subtracting)
     x0 = jnp.zeros(2)
-    report = theory.verify(q.problem, wrong, k, x0, q.inner_solution(x0), 5)
+    report = theory.verify(wrong, k, x0, q.inner_solution(x0), 5)
     names = " ".join(row.name for row in report.violations)
     assert "Lemma 5.13" in names
     assert "tight: hypergradient error" in names
@@ -177,7 +181,7 @@ def test_itd_with_the_wrong_sign_is_detected():
 def test_a_hypothesis_that_is_not_met_is_not_a_violation():
     q, valid, _ = paper_problem(M=1.0)
     solver = bl.aid(q.problem, inner=1.5 / q.L, adjoint=1 / q.L, outer=0.5)
-    report = theory.verify(q.problem, solver, valid, jnp.ones(2), jnp.zeros(2), 20)
+    report = theory.verify(solver, valid, jnp.ones(2), jnp.zeros(2), 20)
     row = report["Lemma 5.1a"]
     assert row.verdict is theory.Verdict.NOT_APPLICABLE
     assert "α" in row.reason
@@ -230,29 +234,51 @@ def test_large_inner_problems_are_solved_by_conjugate_gradients():
     np.testing.assert_allclose(answer.hypergradient["s"], 4.0 + 4.0 * jnp.sum(1 / scale**2), rtol=1e-10)
     solver = bl.itd(problem, inner=1 / 30, outer=1e-4)
     k = theory.Constants(1.0, 30.0, 100.0, 0.0)
-    report = theory.verify(problem, solver, k, {"s": jnp.asarray(2.0)}, {"a": 2.0 / scale}, 5)
+    report = theory.verify(solver, k, {"s": jnp.asarray(2.0)}, {"a": 2.0 / scale}, 5)
     assert report.ok
     assert "too large" in report["Lemma B.1"].reason
     assert "unchecked" in report.hypotheses["μ"]
 
 
-def test_bad_input_is_refused_before_any_work():
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda problem: bl.itd(problem, inner=optax.sgd(1.0), outer=0.1),
+        lambda problem: bl.itd(problem, inner=1.0, outer=optax.sgd(0.1)),
+        lambda problem: bl.itd(problem, inner=1.0, outer=0.1, inner_steps=3, truncate=1),
+        lambda problem: bl.itd(problem, inner=1.0, outer=bl.projected(0.1, lambda x: x)),
+        lambda problem: bl.aid(problem, 1.0, 1.0, 0.1, inner_steps=2),
+        lambda problem: bl.aid(problem, 1.0, optax.sgd(1.0), 0.1),
+        lambda problem: bl.aid(problem, 1.0, bl.adjoints.steps(1.0, 2), 0.1),
+        lambda problem: bl.aid(problem, 1.0, bl.adjoints.cg(3), 0.1),
+        lambda problem: bl.soba(problem, 1.0, 1.0, 0.1),  # all floats, and not the paper's order of updates
+    ],
+)
+def test_a_solver_the_paper_says_nothing_about_is_refused(make):
+    """The theorem follows from what the solver is, not from the numbers it was given."""
+    q, k, _ = paper_problem(M=1.0)
+    solver, start = make(q.problem), jnp.ones(2)
+    with pytest.raises(ValueError, match=f"plain gradient steps, and this {solver.name} is not"):
+        theory.verify(solver, k, start, start, 5)
+    with pytest.raises(ValueError, match="plain gradient steps"):
+        theory.measure(solver, start, start, 5)
+
+
+def test_bad_input_is_refused_before_any_work(as_users_see_it):
     q, k, _ = paper_problem(M=1.0)
     x0 = y0 = jnp.ones(2)
     plain = bl.itd(q.problem, inner=1.0, outer=0.1)
-    with pytest.raises(ValueError, match="another problem"):
-        theory.verify(quadratic().problem, plain, k, x0, y0, 5)
-    with pytest.raises(ValueError, match="plain gradient steps"):
-        theory.verify(q.problem, bl.itd(q.problem, inner=optax.sgd(1.0), outer=0.1), k, x0, y0, 5)
-    with pytest.raises(ValueError, match="plain gradient steps"):
-        theory.verify(q.problem, bl.aid(q.problem, 1.0, 1.0, 0.1, inner_steps=2), k, x0, y0, 5)
+    with pytest.raises(TypeError, match=r"data must be a bl\.Batch"):
+        theory.verify(plain, k, x0, y0, 5, data=(1, 2))
+    with pytest.raises(ValueError, match="inner data were given"):
+        theory.verify(plain, k, x0, y0, 5, data=bl.Batch(inner=jnp.ones(3)))
     with pytest.raises(ValueError, match="scalars"):
-        theory.verify(q.problem, plain, replace(k, mu=np.array([0.1, 0.1])), x0, y0, 5)
+        theory.verify(plain, replace(k, mu=np.array([0.1, 0.1])), x0, y0, 5)
     with pytest.raises(TypeError, match="float64"):
-        theory.verify(q.problem, plain, k, jnp.ones(2, jnp.float32), jnp.ones(2, jnp.float32), 5)
+        theory.verify(plain, k, jnp.ones(2, jnp.float32), jnp.ones(2, jnp.float32), 5)
     with pytest.raises(ValueError, match="steps must be a whole number"):
-        theory.verify(q.problem, plain, k, x0, y0, 0)
+        theory.verify(plain, k, x0, y0, 0)
     with pytest.raises(ValueError, match="not finite from iteration"):
-        theory.verify(q.problem, bl.itd(q.problem, inner=1e3, outer=1e3), k, x0, y0, 200)
+        theory.verify(bl.itd(q.problem, inner=1e3, outer=1e3), k, x0, y0, 200)
     with pytest.raises(TypeError, match=r"theory\.Constants"):
-        theory.verify(q.problem, plain, {"mu": 0.1}, x0, y0, 5)
+        theory.verify(plain, {"mu": 0.1}, x0, y0, 5)

@@ -78,9 +78,9 @@ def measure_all(problem, steps, x0, y0, data):
     return [jax.tree.map(lambda a, i=i: a[i], runs) for i in range(len(steps))]
 
 
-def assert_all_hold(runs, constants, steps, choices, judged):
+def assert_all_hold(problem, runs, constants, steps, choices, judged):
     for i, (run, k, sizes, choice) in enumerate(zip(runs, constants, steps, choices, strict=True)):
-        report = theory.judge(run, k, sizes)
+        report = theory.judge(run, make(problem, sizes), k)
         assert report.ok, f"instance {i} ({choice}): {report}"
         assert report.reference_residual < 1e-12 * (1 + k.L * run.sizes["y"].max() + k.M)
         for name in judged[choice]:
@@ -112,8 +112,9 @@ def test_nothing_is_violated_on_random_quadratics(method):
         y_error = float(jnp.linalg.norm(y0 - p.inner_solution(x0)))
         steps.append(aid_steps(k, choice, gap) if method == "AID" else itd_steps(k, choice, gap, y_error))
     _, constants, x0, y0 = zip(*instances, strict=True)
-    runs = measure_all(instances[0][0].problem, steps, x0, y0, [p.data for p, *_ in instances])
-    assert_all_hold(runs, constants, steps, choices, AID_JUDGED if method == "AID" else ITD_JUDGED)
+    problem = instances[0][0].problem  # they differ in their data only
+    runs = measure_all(problem, steps, x0, y0, [p.data for p, *_ in instances])
+    assert_all_hold(problem, runs, constants, steps, choices, AID_JUDGED if method == "AID" else ITD_JUDGED)
 
 
 @pytest.mark.parametrize("method", ["AID", "ITD"])
@@ -142,5 +143,10 @@ def test_nothing_is_violated_on_ridge_logistic_regression(method):
         assert (run.sizes["y"] + run.y_error).max() <= 2 * p.inner_radius
         assert k.rho > 0
     assert_all_hold(
-        runs, [k for _, k in instances], steps, choices, AID_JUDGED if method == "AID" else ITD_JUDGED
+        problem,
+        runs,
+        [k for _, k in instances],
+        steps,
+        choices,
+        AID_JUDGED if method == "AID" else ITD_JUDGED,
     )

@@ -5,12 +5,10 @@ import optax
 import bilevel as bl
 from zoo.table import Row
 
-s = bl.solvers
-
 ROWS = [
     Row(
         "f2sa",
-        lambda problem, L: s.f2sa(
+        lambda problem, L: bl.f2sa(
             problem,
             optax.sgd(0.5 / L, momentum=0.5),
             optax.rmsprop(1e-2),
@@ -18,9 +16,9 @@ ROWS = [
             inner_steps=2,
         ),
     ),
-    Row("f3sa", lambda problem, L: s.f3sa(problem, 1 / L, 0.1 / L, penalty=5.0, momentum=0.3)),
-    Row("f2ba", lambda problem, L: s.f2ba(problem, 1 / L, 0.1 / L, penalty=20.0, inner_steps=3)),
-    Row("meha", lambda problem, L: s.meha(problem, 0.5 / L, 0.1 / L, penalty=5.0, proximal=1 / L)),
-    Row("tuning_free", lambda problem, L: s.tuning_free(problem)),
-    Row("s_tfbo", lambda problem, L: s.s_tfbo(problem)),
+    Row("f3sa", lambda problem, L: bl.f3sa(problem, 1 / L, 0.1 / L, penalty=5.0, momentum=0.3)),
+    Row("f2ba", lambda problem, L: bl.f2ba(problem, 1 / L, 0.1 / L, penalty=20.0, inner_steps=3)),
+    Row("meha", lambda problem, L: bl.meha(problem, 0.5 / L, 0.1 / L, penalty=5.0, proximal=1 / L)),
+    Row("tuning_free", lambda problem, L: bl.tuning_free(problem)),
+    Row("s_tfbo", lambda problem, L: bl.s_tfbo(problem)),
 ]

@@ -2,7 +2,7 @@
 
 import optax
 
-from bilevel.solvers import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
+from bilevel import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
 from zoo.table import Row
 
 ROWS: list[Row] = [

@@ -70,7 +70,7 @@ def trees(dtype) -> Case:
     x0 = {"map": {"w": 0.3 * draw(3, 2)}, "scale": jnp.ones((), dtype)}
     y0 = {"w": jnp.zeros(2, dtype), "b": jnp.zeros((), dtype)}
     data = bl.Batch(inner=(draw(24, 3), draw(24)), outer=(draw(16, 3), draw(16)))
-    return Case(bl.Problem(outer, inner), x0, y0, data, 8.0)
+    return Case(bl.Problem(outer=outer, inner=inner), x0, y0, data, 8.0)
 
 
 def tasks(dtype) -> Case:
@@ -82,7 +82,7 @@ def tasks(dtype) -> Case:
     loss = lambda x, y, batch: 0.5 * jnp.mean((batch[0] @ y["w"] - batch[1]) ** 2)
     start = {"w": jnp.zeros(2, dtype)}
     data = bl.Batch(inner=rows(slice(0, 3)), outer=rows(slice(3, 6)))
-    return Case(bl.Problem(loss, loss), start, start, data, 5.0)
+    return Case(bl.Problem(outer=loss, inner=loss), start, start, data, 5.0)
 
 
 PROBLEMS: dict[str, Callable[[Any], Case]] = {

@@ -5,13 +5,11 @@ import optax
 import bilevel as bl
 from zoo.table import Row
 
-s = bl.solvers
-
 ROWS = [
-    Row("itd_3_steps", lambda problem, L: s.itd(problem, 1 / L, 0.1 / L, inner_steps=3)),
+    Row("itd_3_steps", lambda problem, L: bl.itd(problem, 1 / L, 0.1 / L, inner_steps=3)),
     Row(
         "itd_truncated",
-        lambda problem, L: s.itd(
+        lambda problem, L: bl.itd(
             problem,
             optax.sgd(0.5 / L, momentum=0.5),
             optax.rmsprop(1e-2),
@@ -20,9 +18,9 @@ ROWS = [
             checkpoint_every=2,
         ),
     ),
-    Row("forward_itd", lambda problem, L: s.forward_itd(problem, 1 / L, 0.1 / L, inner_steps=3)),
-    Row("rtho", lambda problem, L: s.rtho(problem, optax.sgd(0.5 / L, momentum=0.5), optax.rmsprop(1e-2))),
-    Row("bda", lambda problem, L: s.bda(problem, 1 / L, 0.1 / L, inner_steps=3)),
-    Row("maml", lambda problem, L: s.maml(problem, 1 / L, 0.1 / L, inner_steps=2), problems=("tasks",)),
-    Row("iaptt", lambda problem, L: s.iaptt(problem, 1 / L, 0.1 / L, inner_steps=3)),
+    Row("forward_itd", lambda problem, L: bl.forward_itd(problem, 1 / L, 0.1 / L, inner_steps=3)),
+    Row("rtho", lambda problem, L: bl.rtho(problem, optax.sgd(0.5 / L, momentum=0.5), optax.rmsprop(1e-2))),
+    Row("bda", lambda problem, L: bl.bda(problem, 1 / L, 0.1 / L, inner_steps=3)),
+    Row("maml", lambda problem, L: bl.maml(problem, 1 / L, 0.1 / L, inner_steps=2), problems=("tasks",)),
+    Row("iaptt", lambda problem, L: bl.iaptt(problem, 1 / L, 0.1 / L, inner_steps=3)),
 ]

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from bilevel.cli.errors import fail
+from bilevel.cli.folder import writable
 
 FORMATS = ("png", "svg", "pdf")
 STYLES = {"holds": "green", "holds with a caveat": "yellow", "differs": "red", "not judged": "dim"}
@@ -49,16 +50,16 @@ def reproduce(
     What is already there, computed from the same settings, data and code, is kept.
     """
     from bilevel.data import DataError
-    from bilevel.paper.experiment import Options
-    from bilevel.paper.registry import chosen
-    from bilevel.paper.runner import prepare
+    from bilevel.lab.paper.experiment import Options
+    from bilevel.lab.paper.registry import chosen
+    from bilevel.lab.paper.runner import prepare
 
     folder = out or (Path("results", "quick") if quick else Path("results"))
     try:
         picked = chosen(experiments or [])
         formats = _formats(format or [])
         options = Options(quick=quick, seeds=_count(seeds), data=data, download=download)
-        _writable(folder)
+        writable(folder)
         jobs = [prepare(experiment, options, folder) for experiment in picked]
     except (ValueError, DataError, OSError) as error:
         fail(str(error))
@@ -79,7 +80,7 @@ def register(app: typer.Typer) -> None:
 
 def _perform(jobs: list[Any], force: bool, console: Console) -> None:
     """Runs what is not there yet, with a bar for the experiment at hand and one for all of them."""
-    from bilevel.paper.runner import perform
+    from bilevel.lab.paper.runner import perform
 
     with _bars(len(jobs)) as (progress, overall):
         for job in jobs:
@@ -114,7 +115,7 @@ def _bars(count: int) -> Iterator[tuple[Progress, Any]]:
 
 
 def _report(folder: Path, formats: tuple[str, ...], console: Console) -> list[Any]:
-    from bilevel.paper.report import write_report
+    from bilevel.lab.paper.report import write_report
 
     with console.status("Figures and report"):
         return write_report(folder, formats)
@@ -145,14 +146,3 @@ def _formats(wanted: list[str]) -> tuple[str, ...]:
         if name not in FORMATS:
             raise ValueError(f"--format must be one of {', '.join(FORMATS)}, not {name!r}")
     return tuple(dict.fromkeys(["png", "svg", *wanted]))
-
-
-def _writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"cannot write into {folder} ({reason}): name another folder with --out") from error

@@ -1,20 +1,24 @@
 """Examples: inputs and targets that travel together and know where they come from."""
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Examples:
-    """`inputs[i]` belongs to `targets[i]`; `source` says in words where they were read from."""
+class Examples(eqx.Module):
+    """`inputs[i]` belongs to `targets[i]`; `source` says in words where they were read from.
 
-    inputs: np.ndarray
-    targets: np.ndarray
-    source: str
+    A pytree of two arrays, so that it is one level's part of a `Batch` as it is, and a minibatch of it is one as well.
+    """
 
-    def __post_init__(self) -> None:
+    inputs: Any  # one row per example
+    targets: Any
+    source: str = eqx.field(static=True, default="")
+
+    def __check_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
             raise ValueError(
                 f"{len(self.inputs)} inputs but {len(self.targets)} targets; there must be one target per input"
@@ -36,8 +40,9 @@ class Examples:
         if not counts or min(counts) < 1:
             raise ValueError(f"sizes {sizes}: name one or more sets of at least one example each")
         if sum(counts) > len(self):
+            from_where = f" ({self.source})" if self.source else ""
             raise ValueError(
-                f"sizes {sizes} need {sum(counts)} examples, but there are {len(self)} ({self.source}); "
+                f"sizes {sizes} need {sum(counts)} examples, but there are {len(self)}{from_where}; "
                 "ask for fewer, or use the full data set"
             )
         order = np.random.default_rng(seed).permutation(len(self))

@@ -1,29 +1,59 @@
 """Single-loop approximate implicit differentiation (Algorithm 1 of the paper)."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar
 
+import equinox as eqx
 from optax import tree
 
+from bilevel.batch import Batch
 from bilevel.checks import check_count, prepare
-from bilevel.problem import Batch, Problem
-from bilevel.solvers.adjoints.steps import as_adjoint
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.inner import inner_loop, inner_step
-from bilevel.solvers.rule import as_rule, descend, plain
-
-PyTree = Any
-
-
-class AIDState(NamedTuple):
-    x: PyTree  # x_{k+1}
-    y: PyTree  # ŷ_k, the next warm start
-    v: PyTree  # v̂_k, the next warm start
-    inner: PyTree  # state of the inner rule
-    adjoint: PyTree  # memory of the adjoint ingredient
-    outer: PyTree  # state of the outer rule
+from bilevel.problem import Problem
+from bilevel.solvers.adjoints.base import Adjoint
+from bilevel.solvers.adjoints.gradient_steps import as_adjoint
+from bilevel.solvers.base import ImplicitState, Info, Solver
+from bilevel.solvers.ingredients.inner import inner_loop
+from bilevel.solvers.ingredients.lagrangian import lagrangian
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import PyTree, StepSize
 
 
-def aid(problem: Problem, inner: Any, adjoint: Any, outer: Any, *, inner_steps: int = 1) -> Solver:
+class AID(Solver):
+    inner: Rule
+    adjoint: Adjoint
+    outer: Rule
+    inner_steps: int = eqx.field(static=True)
+    name: ClassVar[str] = "AID"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ImplicitState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        v = tree.zeros_like(y)
+        return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
+
+    def step(self, state: ImplicitState, batch: Batch | None = None) -> tuple[ImplicitState, Info]:
+        x, problem, oracles = state.x, self.problem, self.problem.oracles
+        y, inner_memory, inner_gradient = inner_loop(
+            problem, self.inner, self.inner_steps, x, state.y, state.inner, batch
+        )  # line 4
+
+        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+        v, adjoint_memory, metrics = self.adjoint.solve(g, f.y, state.v, state.adjoint)  # line 6
+        hypergradient = tree.sub(f.x, g.cross(v))  # line 7
+        value = lagrangian(problem, y, v, batch)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)  # line 8
+
+        state = ImplicitState(x, y, v, inner_memory, adjoint_memory, outer_memory)
+        return state, Info(f.value, hypergradient, inner_gradient, metrics)
+
+
+def aid(
+    problem: Problem,
+    inner: StepSize | Rule,
+    adjoint: StepSize | Rule | Adjoint,
+    outer: StepSize | Rule,
+    *,
+    inner_steps: int = 1,
+) -> AID:
     """One warm-started step on y, one on the adjoint v, one on x:
 
         ŷ_k     = y_k⁰ − α ∇_y g(x_k, y_k⁰)                          y_k⁰ = ŷ_{k−1}
@@ -37,32 +67,14 @@ def aid(problem: Problem, inner: Any, adjoint: Any, outer: Any, *, inner_steps: 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
-        adjoint: η as a float, any optax transformation, or an [`Adjoint`][bilevel.solvers.Adjoint].
+        adjoint: η as a float, any optax transformation, or an [`Adjoint`][bilevel.Adjoint].
         outer: β as a float, or any optax transformation.
-        inner_steps: steps on y per step on x.
+        inner_steps: the number of steps on y per step on x, all on the same batch.
     """
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    inner_steps = check_count(inner_steps, "inner_steps")
-    step_sizes = plain(alpha=inner, eta=adjoint, beta=outer) if inner_steps == 1 else {}
-    adjoint, oracles = as_adjoint(adjoint), problem.oracles
-    solve_inner = inner_loop(oracles, inner_rule, inner_steps)
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> AIDState:
-        x, y = prepare(problem, x0, y0, batch)
-        v = tree.zeros_like(y)
-        return AIDState(x, y, v, inner_rule.init(y), adjoint.init(v), outer_rule.init(x))
-
-    def step(state: AIDState, batch: Batch | None = None) -> tuple[AIDState, Info]:
-        x = state.x
-        y, inner_memory, inner_gradient = solve_inner(x, state.y, state.inner, batch)  # line 4
-
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-        v, adjoint_memory, metrics = adjoint.solve(g, f.y, state.v, state.adjoint)  # line 6
-        hypergradient = tree.sub(f.x, g.cross(v))  # line 7
-        x, outer_memory = descend(outer_rule, hypergradient, state.outer, x)  # line 8
-
-        state = AIDState(x, y, v, inner_memory, adjoint_memory, outer_memory)
-        return state, Info(f.value, hypergradient, inner_gradient, metrics)
-
-    warm_up = inner_step(oracles, inner_rule)
-    return Solver("AID", problem, ("x", "y", "v"), init, step, warm_up, step_sizes)
+    return AID(
+        problem,
+        as_rule(inner, "inner"),
+        as_adjoint(adjoint),
+        as_rule(outer, "outer"),
+        check_count(inner_steps, "inner_steps"),
+    )

@@ -1,49 +1,120 @@
-"""The shape every solver has: a pure `init` and a pure `step`, and what they return."""
+"""The shape every solver has: data that knows how to begin and how to take a step."""
 
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 
-from jaxtyping import Array, Float
+import equinox as eqx
+import jax
 
-from bilevel.problem import Batch, Problem
-
-PyTree = Any
-
-
-@runtime_checkable
-class State(Protocol):
-    """What the next step needs. Each solver has a named tuple of its own; all of them have x and y."""
-
-    @property
-    def x(self) -> PyTree: ...
-    @property
-    def y(self) -> PyTree: ...
+from bilevel.batch import first
+from bilevel.problem import Evaluated, Problem
+from bilevel.solvers.rules import Rule, descend
+from bilevel.types import Metrics, PyTree, Scalar
 
 
-class Info(NamedTuple):
-    """What a reader wants to know of one step: quantities at x_k, the point the step started from."""
+class Info(eqx.Module):
+    """What a reader wants to know of one step: quantities at x_k, the point the step started from.
 
-    outer_value: Float[Array, ""]  # f(x_k, ŷ_k)
-    hypergradient: PyTree  # the estimate of ∇Φ(x_k) that moved x
-    inner_gradient: PyTree  # ∇_y g(x_k, y_k⁰), where the inner level stood
-    metrics: dict[str, Float[Array, ""]]  # further scalars of the method, by name; traced by default
-
-
-@dataclass(frozen=True, eq=False)
-class Solver:
-    """A bilevel algorithm: `init(x0, y0, batch) -> state` and `step(state, batch) -> (state, info)`.
-
-    Both are pure, so jit, vmap, scan and sharding apply to them as to any JAX function. `warm_up` is one
-    step on the inner variables alone, x held fixed; `run(..., warmup=N)` takes N of them first.
-    `variables` names the state's iterates: those that must stay finite. `step_sizes` holds the paper's α, η
-    and β where the solver is one of its two algorithms, which is what `theory.verify` reads.
+    `outer_value` and `hypergradient` belong together: f(x_k, ŷ_k), and the estimate of ∇Φ(x_k) made at the same ŷ_k,
+    which moved x. `inner_gradient` is ∇_y g(x_k, ·) of the step's batch at the point from which the inner level set out
+    in this step, `solver.sets_out(state)`: how far from stationary it stood, whatever direction it then took.
     """
 
-    name: str
-    problem: Problem
-    variables: tuple[str, ...]
-    init: Callable[..., Any] = field(repr=False)
-    step: Callable[..., tuple[Any, Info]] = field(repr=False)
-    warm_up: Callable[[Any, Batch | None], Any] = field(repr=False)
-    step_sizes: dict[str, Any] = field(default_factory=dict, repr=False)
+    outer_value: Scalar
+    hypergradient: PyTree
+    inner_gradient: PyTree
+    metrics: Metrics  # further scalars of the method, by name; traced by default
+
+
+class ExplicitState(NamedTuple):
+    """Of methods that differentiate through their steps on y, or not at all."""
+
+    x: PyTree  # x_{k+1}
+    y: PyTree  # ŷ_k, the next warm start
+    inner: PyTree  # memory of the inner rule
+    outer: PyTree  # memory of the outer rule
+
+
+class ImplicitState(NamedTuple):
+    """Of methods with an adjoint variable."""
+
+    x: PyTree  # x_{k+1}
+    y: PyTree  # ŷ_k, the next warm start
+    v: PyTree  # v̂_k, the next warm start
+    inner: PyTree  # memory of the inner rule
+    adjoint: PyTree  # memory of the adjoint rule or ingredient
+    outer: PyTree  # memory of the outer rule
+
+
+class Solver(eqx.Module):
+    """A bilevel algorithm: `init(x0, y0, batch) -> state` and `step(state, batch) -> (state, info)`, both pure.
+
+    `batch` is a `Batch`, several as `Draws` where `draws` is more than one, or `None`.
+
+    A solver is a pytree. Its step sizes are leaves, so a new one compiles nothing again and `jax.vmap` goes over many
+    at once; its problem, loop lengths and other functions are static. `variables` names the state's iterates, those
+    that must stay finite. `draws` is the number of independent batches that a step takes.
+    """
+
+    problem: Problem = eqx.field(static=True)
+    name: ClassVar[str] = "solver"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y")
+
+    def __hash__(self) -> int:
+        return id(self)  # arrays have no hash, and `jax.jit(solver.step)` asks for one
+
+    independent: ClassVar[int] = 1  # batches that a step takes if its terms do not share one
+
+    @property
+    def draws(self) -> int:
+        """The number of batches that a step takes: one, unless the method has `batches="independent"`."""
+        return self.independent if getattr(self, "batches", "shared") == "independent" else 1
+
+    @abstractmethod
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any: ...
+
+    @abstractmethod
+    def step(self, state: Any, batch: Any = None) -> tuple[Any, Info]: ...
+
+    def warm_up(self, state: Any, batch: Any = None) -> Any:
+        """One step of the rule `inner` on y alone, x held fixed; `run(..., warmup=N)` takes N of them first."""
+        batch, rule = first(batch), self.rule("inner")
+        gradient = self.problem.oracles.inner_gradient(state.x, state.y, batch)
+        value = lambda y: self.problem.g(state.x, y, batch)
+        y, memory = descend(rule, gradient, state.inner, state.y, value)
+        return state._replace(y=y, inner=memory)
+
+    def sets_out(self, state: Any) -> PyTree:
+        """Where the inner level stands at the beginning of a step."""
+        return state.y
+
+    def observe(self, before: Any, after: Any, batch: Any) -> tuple[Evaluated, Evaluated]:
+        """What both objectives return besides their losses: g where the step on y set out, f where it arrived."""
+        batch = first(batch)
+        inner = self.problem.g.evaluate(before.x, self.sets_out(before), batch)
+        return inner, self.problem.f.evaluate(before.x, after.y, batch)
+
+    def compiled(self, function: Callable, *static: Any) -> Callable:
+        """`function(solver, *...)` compiled, once for all solvers that differ in their numbers alone."""
+        leaves, structure = jax.tree.flatten(self)
+        call = self.problem.compiled(_on_leaves, function, structure, static)
+        return lambda *arguments: call(leaves, *arguments)
+
+    def rule(self, level: str) -> Any:
+        """The update rule of a level, or `None` if the method has none there."""
+        rule = getattr(self, level, None)
+        return rule if isinstance(rule, Rule) else None
+
+
+def _on_leaves(
+    problem: Problem, function: Callable, structure: Any, static: tuple, leaves: list, *arguments: Any
+):
+    return function(structure.unflatten(leaves), *static, *arguments)
+
+
+def check_batches(batches: str) -> str:
+    """Whether the terms of a step share one draw of the data or have one each."""
+    if batches not in ("shared", "independent"):
+        raise ValueError(f'batches must be "shared" or "independent", not {batches!r}')
+    return batches

@@ -1,33 +1,59 @@
 """BDA: an inner loop that follows both levels' gradients, for inner problems with many solutions."""
 
-from typing import Any
+from typing import Any, ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.checks import prepare
-from bilevel.oracles import Linearised, Oracles
-from bilevel.problem import Batch, Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.inner import inner_step
-from bilevel.solvers.itd import ITDState
-from bilevel.solvers.rule import as_rule, check_positive, descend
-from bilevel.solvers.trees import scaled
-from bilevel.solvers.unroll import Field, unroll
+from bilevel.batch import Batch
+from bilevel.checks import check_positive, prepare
+from bilevel.oracles import Linearised
+from bilevel.problem import Problem
+from bilevel.solvers.base import ExplicitState, Info, Solver
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.ingredients.unroll import Field, Lengths, lengths, unroll
+from bilevel.solvers.ingredients.weights import check_weight
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, Scalar, StepSize
 
-PyTree = Any
+
+class BDA(Solver):
+    inner: Rule
+    outer: Rule
+    mixing: Number
+    outer_share: Number
+    lengths: Lengths = eqx.field(static=True)
+    name: ClassVar[str] = "BDA"
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
+
+    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
+        x, problem = state.x, self.problem
+        field = aggregate(problem, self.mixing, self.outer_share)
+        y, inner_memory, gradient, pull_back, repeat = unroll(
+            field, self.inner, self.lengths, x, state.y, state.inner, batch
+        )
+        f = problem.oracles.outer_gradients(x, y, batch)
+        hypergradient = tree.add(f.x, pull_back(f.y)[0])
+        value = lambda x: problem.f(x, repeat(x), batch)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, gradient, {})
 
 
 def bda(
     problem: Problem,
-    inner: Any,
-    outer: Any,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
     inner_steps: int,
-    mixing: float = 0.5,
-    outer_share: float = 1.0,
+    mixing: Number = 0.5,
+    outer_share: Number = 1.0,
     truncate: int | None = None,
     checkpoint_every: int = 1,
-) -> Solver:
+) -> BDA:
     """Unrolled inner steps along an aggregate of both gradients, the outer one's part fading out:
 
         d_t     = (1 − a_t) ∇_y g(x_k, y_t) + a_t σ ∇_y f(x_k, y_t)         a_t = a/(t+1)
@@ -44,54 +70,45 @@ def bda(
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the steps on y per step on x, all on the same batch.
+        inner_steps: N, the number of steps on y per step on x, all on the same batch.
         mixing: a, the outer gradient's weight in the first inner step, between 0 and 1.
         outer_share: σ, the outer gradient's step relative to the inner one's.
-        truncate: how many of the last inner steps to differentiate; all of them if left out.
-        checkpoint_every: as in [`itd`][bilevel.itd].
+        truncate: the number of the last inner steps to differentiate; all of them if left out.
+        checkpoint_every: the distance between kept inner iterates, as in [`itd`][bilevel.itd].
     """
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    check_positive(mixing, "mixing")
     check_positive(outer_share, "outer_share")
-    if mixing > 1:
-        raise ValueError(
-            f"mixing is the outer gradient's weight and at most 1, not {mixing!r}: pass e.g. 0.5"
-        )
-    oracles = problem.oracles
-    field = _aggregate(oracles, mixing, outer_share)
-    inner_loop = unroll(field, inner_rule, inner_steps, truncate, checkpoint_every)
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ITDState:
-        x, y = prepare(problem, x0, y0, batch)
-        return ITDState(x, y, inner_rule.init(y), outer_rule.init(x))
-
-    def step(state: ITDState, batch: Batch | None = None) -> tuple[ITDState, Info]:
-        x = state.x
-        y, inner_memory, gradient, pull_back = inner_loop(x, state.y, state.inner, batch)
-        f = oracles.outer_gradients(x, y, batch)
-        hypergradient = tree.add(f.x, pull_back(f.y)[0])
-        x, outer_memory = descend(outer_rule, hypergradient, state.outer, x)
-        return ITDState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, gradient, {})
-
-    return Solver("BDA", problem, ("x", "y"), init, step, inner_step(oracles, inner_rule))
+    return BDA(
+        problem,
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        check_weight(mixing, "mixing", "the outer gradient"),
+        outer_share,
+        lengths(inner_steps, truncate, checkpoint_every),
+    )
 
 
-def _aggregate(oracles: Oracles, mixing: float, outer_share: float) -> Field:
+def aggregate(problem: Problem, mixing: Number, outer_share: Number) -> Field:
     """d_t and its products."""
+    oracles = problem.oracles
 
     def mix(t: Any, of_g: PyTree, of_f: PyTree) -> PyTree:
-        weight = mixing / (jnp.asarray(t, float) + 1)
-        return tree.add(scaled(1 - weight, of_g), scaled(weight * outer_share, of_f))
+        weight = jnp.asarray(mixing, float) / (jnp.asarray(t, float) + 1)
+        return tree.add(scaled(1 - weight, of_g), scaled(weight * jnp.asarray(outer_share, float), of_f))
 
-    def gradient(x: PyTree, y: PyTree, t: Any, batch: Any) -> PyTree:
-        return mix(t, oracles.inner_gradient(x, y, batch), oracles.outer_gradients(x, y, batch).y)
+    def direction(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> tuple[PyTree, PyTree]:
+        gradient = oracles.inner_gradient(x, y, batch)
+        return mix(t, gradient, oracles.outer_gradients(x, y, batch).y), gradient
 
-    def linearise(x: PyTree, y: PyTree, t: Any, batch: Any) -> Linearised:
+    def linearise(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> tuple[Linearised, PyTree]:
         g, f = oracles.linearise(x, y, batch), oracles.linearise_outer(x, y, batch)
-        return Linearised(
+        mixed = Linearised(
             gradient=mix(t, g.gradient, f.gradient),
             hessian=lambda v: mix(t, g.hessian(v), f.hessian(v)),
             cross=lambda v: mix(t, g.cross(v), f.cross(v)),
         )
+        return mixed, g.gradient
 
-    return Field(gradient, linearise)
+    def value(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Scalar:
+        return mix(t, problem.g(x, y, batch), problem.f(x, y, batch))
+
+    return Field(direction, linearise, value)

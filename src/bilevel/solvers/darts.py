@@ -1,38 +1,79 @@
 """DARTS' two updates (Liu, Simonyan & Yang 2019), which avoid second derivatives of g."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar
 
 from optax import tree
 
-from bilevel.checks import prepare
-from bilevel.problem import Batch, Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.difference import cross_difference
-from bilevel.solvers.inner import inner_step
-from bilevel.solvers.rule import as_rule, check_positive, descend
-
-PyTree = Any
-
-
-class DARTSState(NamedTuple):
-    x: PyTree
-    y: PyTree
-    inner: PyTree  # state of the inner rule
-    outer: PyTree  # state of the outer rule
+from bilevel.batch import Batch
+from bilevel.checks import check_positive, prepare
+from bilevel.problem import Problem
+from bilevel.solvers.base import ExplicitState, Info, Solver
+from bilevel.solvers.ingredients.difference import cross_difference
+from bilevel.solvers.ingredients.inner import inner_loop
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, StepSize
 
 
-def darts(problem: Problem, inner: Any, outer: Any, *, xi: Any, epsilon: float = 0.01) -> Solver:
+class DARTS(Solver):
+    inner: Rule
+    outer: Rule
+    xi: Number
+    epsilon: Number
+    name: ClassVar[str] = "DARTS"
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
+
+    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
+        x, problem, oracles = state.x, self.problem, self.problem.oracles
+        y, inner_memory, inner_gradient = inner_loop(problem, self.inner, 1, x, state.y, state.inner, batch)
+
+        ahead = lambda x: tree.sub(y, scaled(self.xi, oracles.inner_gradient(x, y, batch)))
+        f = oracles.outer_gradients(x, ahead(x), batch)
+        cross = cross_difference(oracles, x, y, f.y, self.epsilon, batch)
+        hypergradient = tree.sub(f.x, scaled(self.xi, cross))
+        value = lambda x: problem.f(x, ahead(x), batch)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        return ExplicitState(x, y, inner_memory, outer_memory), Info(
+            f.value, hypergradient, inner_gradient, {}
+        )
+
+
+class FirstOrderDARTS(Solver):
+    inner: Rule
+    outer: Rule
+    name: ClassVar[str] = "DARTS, first order"
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
+
+    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
+        x, problem = state.x, self.problem
+        y, inner_memory, inner_gradient = inner_loop(problem, self.inner, 1, x, state.y, state.inner, batch)
+        f = problem.oracles.outer_gradients(x, y, batch)
+        x, outer_memory = descend(self.outer, f.x, state.outer, x, lambda x: problem.f(x, y, batch))
+        return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, f.x, inner_gradient, {})
+
+
+def darts(
+    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, xi: Number, epsilon: Number = 0.01
+) -> DARTS:
     """DARTS, second order: one virtual step on y, differentiated by a finite difference.
 
-        y'      = y_k − ξ ∇_y g(x_k, y_k)                 b = ∇_y f(x_k, y'),   h = epsilon / ‖b‖
-        x_{k+1} = x_k − β (∇_x f(x_k, y') − ξ (∇_x g(x_k, y_k + hb) − ∇_x g(x_k, y_k − hb)) / 2h)
-        y_{k+1} = y_k − α ∇_y g(x_{k+1}, y_k)
+        y_{k+1} = y_k − α ∇_y g(x_k, y_k)
+        y'      = y_{k+1} − ξ ∇_y g(x_k, y_{k+1})         b = ∇_y f(x_k, y'),   h = epsilon / ‖b‖
+        x_{k+1} = x_k − β (∇_x f(x_k, y') − ξ (∇_x g(x_k, y_{k+1} + hb) − ∇_x g(x_k, y_{k+1} − hb)) / 2h)
 
     What it neglects: like single-loop ITD it looks one step ahead, so it keeps ITD's bias: it treats
     (∇²_yy g)⁻¹ as ξI. The difference adds an error of order epsilon².
 
-    As published, with ξ the inner step size there. The authors' code also carries the inner optimiser's
-    momentum into the virtual step; here y' is a plain gradient step.
+    The publication's alternation, cut at the other end: there a step begins with x and ends with y, here it begins
+    with y. The sequence of updates is the same but for the first one on x. ξ is there the inner step size. The
+    authors' code also carries the inner optimiser's momentum into the virtual step; here y' is a plain gradient
+    step.
 
     Args:
         problem: the two objectives.
@@ -43,53 +84,22 @@ def darts(problem: Problem, inner: Any, outer: Any, *, xi: Any, epsilon: float =
     """
     check_positive(xi, "virtual step size xi")
     check_positive(epsilon, "displacement epsilon")
-    oracles = problem.oracles
-
-    def hypergradient(x: PyTree, y: PyTree, batch: Batch | None) -> tuple[Any, PyTree]:
-        ahead = tree.add_scale(y, -xi, oracles.inner_gradient(x, y, batch))
-        f = oracles.outer_gradients(x, ahead, batch)
-        return f.value, tree.add_scale(f.x, -xi, cross_difference(oracles, x, y, f.y, epsilon, batch))
-
-    return _alternate("DARTS", problem, inner, outer, hypergradient)
+    return DARTS(problem, as_rule(inner, "inner"), as_rule(outer, "outer"), xi, epsilon)
 
 
-def darts_first_order(problem: Problem, inner: Any, outer: Any) -> Solver:
-    """DARTS, first order (ξ = 0): x and y descend in turn, each as if the other were a constant.
+def darts_first_order(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule) -> FirstOrderDARTS:
+    """DARTS, first order (ξ = 0): y and x descend in turn, each as if the other were a constant.
 
-        x_{k+1} = x_k − β ∇_x f(x_k, y_k)
-        y_{k+1} = y_k − α ∇_y g(x_{k+1}, y_k)
+        y_{k+1} = y_k − α ∇_y g(x_k, y_k)
+        x_{k+1} = x_k − β ∇_x f(x_k, y_{k+1})
 
     What it neglects: that y* depends on x, so the whole implicit term. Where f does not contain x itself, as
-    in data reweighting or hyperparameter tuning, it never moves x at all.
+    in data reweighting or hyperparameter tuning, it never moves x at all. As in [`darts`][bilevel.darts], a step
+    begins with y.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
     """
-    oracles = problem.oracles
-
-    def hypergradient(x: PyTree, y: PyTree, batch: Batch | None) -> tuple[Any, PyTree]:
-        f = oracles.outer_gradients(x, y, batch)
-        return f.value, f.x
-
-    return _alternate("DARTS, first order", problem, inner, outer, hypergradient)
-
-
-def _alternate(name: str, problem: Problem, inner: Any, outer: Any, hypergradient: Any) -> Solver:
-    """A step on x along `hypergradient(x, y, batch)`, then one on y at the new x."""
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    oracles = problem.oracles
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> DARTSState:
-        x, y = prepare(problem, x0, y0, batch)
-        return DARTSState(x, y, inner_rule.init(y), outer_rule.init(x))
-
-    def step(state: DARTSState, batch: Batch | None = None) -> tuple[DARTSState, Info]:
-        value, direction = hypergradient(state.x, state.y, batch)
-        x, outer_memory = descend(outer_rule, direction, state.outer, state.x)
-        inner_gradient = oracles.inner_gradient(x, state.y, batch)
-        y, inner_memory = descend(inner_rule, inner_gradient, state.inner, state.y)
-        return DARTSState(x, y, inner_memory, outer_memory), Info(value, direction, inner_gradient, {})
-
-    return Solver(name, problem, ("x", "y"), init, step, warm_up=inner_step(oracles, inner_rule))
+    return FirstOrderDARTS(problem, as_rule(inner, "inner"), as_rule(outer, "outer"))

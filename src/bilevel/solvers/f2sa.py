@@ -1,31 +1,77 @@
 """F2SA: bilevel optimisation with first derivatives only, in one loop."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Int
 
+from bilevel.batch import Batch, Draws, draws, first
 from bilevel.checks import check_count, prepare
-from bilevel.problem import Batch, Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.penalty import Copies, as_schedule, estimate, track
-from bilevel.solvers.rule import as_rule, descend
-from bilevel.solvers.trees import scaled
-
-PyTree = Any
-
-
-class F2SAState(NamedTuple):
-    x: PyTree
-    y: PyTree  # tracks y_λ(x), the minimiser of f + λg
-    z: PyTree  # tracks y*(x), the minimiser of g
-    inner: tuple[PyTree, PyTree]  # the inner rule's states, of y and of z
-    outer: PyTree  # state of the outer rule
-    k: Int[Array, ""]
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.ingredients.penalty import (
+    Copies,
+    Penalty,
+    PenaltyState,
+    as_penalty,
+    estimate,
+    penalised,
+    track,
+)
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, Schedule, StepSize
 
 
-def f2sa(problem: Problem, inner: Any, outer: Any, penalty: Any, inner_steps: int = 1) -> Solver:
-    """Two copies of the inner variable instead of second derivatives (T = `inner_steps` of the first two lines):
+class F2SA(Solver):
+    inner: Rule
+    outer: Rule
+    penalty: Penalty
+    inner_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
+    name: ClassVar[str] = "F2SA"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else 2 * self.inner_steps + 2
+
+    def sets_out(self, state: PenaltyState) -> PyTree:
+        return state.z
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> PenaltyState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        memories = self.inner.init(y), self.inner.init(y)
+        return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
+
+    def step(self, state: PenaltyState, batch: Batch | Draws | None = None) -> tuple[PenaltyState, Info]:
+        x, problem, penalty = state.x, self.problem, self.penalty(state.k)
+        copies = Copies(state.y, state.z, *state.inner)
+        (y, z, *memories), gradient = track(problem, self.inner, self.inner_steps, x, copies, penalty, batch)
+
+        at_y, at_z = (draws(batch)[2 * self.inner_steps + i] for i in range(2))
+        f, hypergradient = estimate(problem, x, y, z, penalty, at_y, at_z)
+        value = lambda x: scaled(1 / penalty, penalised(problem, y, z, penalty, at_y, at_z)(x))
+        x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, value)
+        state = PenaltyState(x, y, z, tuple(memories), outer_memory, state.k + 1)
+        return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)})
+
+    def warm_up(self, state: PenaltyState, batch: Batch | Draws | None = None) -> PenaltyState:
+        copies, penalty = Copies(state.y, state.z, *state.inner), self.penalty(state.k)
+        (y, z, *memories), _ = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch))
+        return state._replace(y=y, z=z, inner=tuple(memories))
+
+
+def f2sa(
+    problem: Problem,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    penalty: Number | Schedule,
+    inner_steps: int = 1,
+    batches: str = "independent",
+) -> F2SA:
+    """Two copies of the inner variable instead of second derivatives (T times the first two lines):
 
         z_{k+1} = z_k − γ ∇_y g(x_k, z_k)
         y_{k+1} = y_k − (γ/λ_k) (∇_y f(x_k, y_k) + λ_k ∇_y g(x_k, y_k))
@@ -33,39 +79,26 @@ def f2sa(problem: Problem, inner: Any, outer: Any, penalty: Any, inner_steps: in
 
     With a constant penalty λ it converges to a point that is off by O(1/λ); with one that grows without bound,
     to a stationary point of Φ. J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully first-order method for stochastic
-    bilevel optimization", ICML 2023, where α_k = γ/λ_k, β = ξγ, and λ_{k+1} = λ_k + δ_k: pass the λ_k themselves
-    as a function of k. All draws of a step are the one batch.
+    bilevel optimization", ICML 2023, Algorithm 1, where α_k = γ/λ_k, β = ξγ, and λ_{k+1} = λ_k + δ_k: pass the λ_k
+    themselves as a function of k.
+
+    As published, every gradient has data of its own: a step draws 2T + 2 batches, one for each step on z, one for
+    each on y, and for x one at y and one at z. f and g at the same y are of the same draw, whose two levels are
+    independent.
 
     Args:
         problem: the two objectives.
         inner: γ as a float, or any optax transformation, of which each copy has its own.
         outer: β as a float, or any optax transformation of the direction divided by λ_k.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
-        inner_steps: T, the steps on y and z per step on x.
+        inner_steps: T, the number of steps on y and z per step on x.
+        batches: "independent", the 2T + 2 draws; or "shared", one draw of each level for all gradients of a step.
     """
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    schedule, oracles = as_schedule(penalty), problem.oracles
-    follow = track(oracles, inner_rule, check_count(inner_steps, "inner_steps"))
-    follow_once = track(oracles, inner_rule, 1)
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> F2SAState:
-        x, y = prepare(problem, x0, y0, batch)
-        memories = inner_rule.init(y), inner_rule.init(y)
-        return F2SAState(x, y, y, memories, outer_rule.init(x), jnp.zeros((), jnp.int32))
-
-    def step(state: F2SAState, batch: Batch | None = None) -> tuple[F2SAState, Info]:
-        x, penalty = state.x, schedule(state.k)
-        copies, gradient = follow(x, Copies(state.y, state.z, *state.inner), penalty, batch)
-        y, z, *memories = copies
-        value, hypergradient = estimate(oracles, x, y, z, penalty, batch)
-        x, outer_memory = descend(outer_rule, scaled(1 / penalty, hypergradient), state.outer, x)
-        metrics = {"penalty": jnp.asarray(penalty, value.dtype)}
-        state = F2SAState(x, y, z, tuple(memories), outer_memory, state.k + 1)
-        return state, Info(value, hypergradient, gradient, metrics)
-
-    def warm_up(state: F2SAState, batch: Batch | None = None) -> F2SAState:
-        copies = Copies(state.y, state.z, *state.inner)
-        (y, z, *memories), _ = follow_once(state.x, copies, schedule(state.k), batch)
-        return state._replace(y=y, z=z, inner=tuple(memories))
-
-    return Solver("F2SA", problem, ("x", "y", "z"), init, step, warm_up)
+    return F2SA(
+        problem,
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        as_penalty(penalty),
+        check_count(inner_steps, "inner_steps"),
+        check_batches(batches),
+    )

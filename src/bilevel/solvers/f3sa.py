@@ -1,20 +1,22 @@
 """F3SA: F2SA with momentum-assisted gradient estimates, for noisy batches."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
+from bilevel.batch import Batch, Draws, first
 from bilevel.checks import prepare
 from bilevel.oracles import Oracles
-from bilevel.problem import Batch, Problem
+from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.penalty import as_schedule
-from bilevel.solvers.rule import as_rule, check_positive, descend
-from bilevel.solvers.trees import scaled
-
-PyTree = Any
+from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, mixture, penalised
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.ingredients.weights import check_weight
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
 class Points(NamedTuple):
@@ -30,6 +32,9 @@ class Lower(NamedTuple):
     g_y: PyTree  # ∇_y g(x, y)
     f_y: PyTree  # ∇_y f(x, y)
 
+    def at_y(self, penalty: Array) -> PyTree:
+        return tree.add(self.g_y, scaled(1 / penalty, self.f_y))
+
 
 class Upper(NamedTuple):
     """What moves x."""
@@ -37,6 +42,9 @@ class Upper(NamedTuple):
     f: PyTree  # ∇_x f(x, y)
     g_y: PyTree  # ∇_x g(x, y)
     g_z: PyTree  # ∇_x g(x, z)
+
+    def hypergradient(self, penalty: Array) -> PyTree:
+        return tree.add(self.f, scaled(penalty, tree.sub(self.g_y, self.g_z)))
 
 
 class F3SAState(NamedTuple):
@@ -46,12 +54,82 @@ class F3SAState(NamedTuple):
     before: Points  # (x_{k−1}, y_{k−1}, z_{k−1})
     lower: Lower  # the estimates of the last step
     upper: Upper
-    inner: tuple[PyTree, PyTree]  # the inner rule's states, of y and of z
-    outer: PyTree  # state of the outer rule
+    inner: tuple[PyTree, PyTree]  # memories of the inner rule, of y and of z
+    outer: PyTree  # memory of the outer rule
     k: Int[Array, ""]
 
 
-def f3sa(problem: Problem, inner: Any, outer: Any, penalty: Any, momentum: float = 0.1) -> Solver:
+class F3SA(Solver):
+    inner: Rule
+    outer: Rule
+    penalty: Penalty
+    momentum: Number
+    name: ClassVar[str] = "F3SA"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    def sets_out(self, state: F3SAState) -> PyTree:
+        return state.z
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> F3SAState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        point, oracles = Points(x, y, y), self.problem.oracles
+        lower, (_, upper) = _lower(oracles, point, batch), _upper(oracles, point, batch)
+        memories = self.inner.init(y), self.inner.init(y)
+        return F3SAState(x, y, y, point, lower, upper, memories, self.outer.init(x), jnp.int32(0))
+
+    def step(self, state: F3SAState, batch: Batch | None = None) -> tuple[F3SAState, Info]:
+        x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)
+
+        def renew(estimate, now, before):
+            return tree.add(now, scaled(1 - jnp.asarray(self.momentum), tree.sub(estimate, before)))
+
+        here = Points(x, state.y, state.z)
+        now, then = _lower(oracles, here, batch), _lower(oracles, state.before, batch)
+        lower, batch_gradient = renew(state.lower, now, then), now.g_z
+        for_y, for_z = mixture(problem, x, penalty, batch), lambda z: problem.g(x, z, batch)
+        for_y = tilted(for_y, state.y, now.at_y(penalty), lower.at_y(penalty))
+        for_z = tilted(for_z, state.z, now.g_z, lower.g_z)
+        y, y_memory = descend(self.inner, lower.at_y(penalty), state.inner[0], state.y, for_y)
+        z, z_memory = descend(self.inner, lower.g_z, state.inner[1], state.z, for_z)
+
+        value, now = _upper(oracles, Points(x, y, z), batch)
+        _, then = _upper(oracles, Points(state.before.x, state.y, state.z), batch)
+        upper = renew(state.upper, now, then)
+        hypergradient = upper.hypergradient(penalty)
+        for_x = tilted(
+            penalised(problem, y, z, penalty, batch, batch), x, now.hypergradient(penalty), hypergradient
+        )
+        x, outer_memory = descend(
+            self.outer,
+            scaled(1 / penalty, hypergradient),
+            state.outer,
+            x,
+            lambda x: scaled(1 / penalty, for_x(x)),
+        )
+
+        state = F3SAState(x, y, z, here, lower, upper, (y_memory, z_memory), outer_memory, state.k + 1)
+        return state, Info(value, hypergradient, batch_gradient, {"penalty": penalty.astype(value.dtype)})
+
+    def warm_up(self, state: F3SAState, batch: Batch | Draws | None = None) -> F3SAState:
+        x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)
+        batch = first(batch)
+        now = _lower(oracles, Points(x, state.y, state.z), batch)
+        for_y, for_z = mixture(problem, x, penalty, batch), lambda z: problem.g(x, z, batch)
+        y, y_memory = descend(self.inner, now.at_y(penalty), state.inner[0], state.y, for_y)
+        z, z_memory = descend(self.inner, now.g_z, state.inner[1], state.z, for_z)
+        here = Points(x, y, z)  # the estimates start anew from where the warm-up ends
+        lower, (_, upper) = _lower(oracles, here, batch), _upper(oracles, here, batch)
+        return state._replace(y=y, z=z, before=here, lower=lower, upper=upper, inner=(y_memory, z_memory))
+
+
+def f3sa(
+    problem: Problem,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    penalty: Number | Schedule,
+    momentum: Number = 0.1,
+) -> F3SA:
     """[`f2sa`][bilevel.f2sa] whose every gradient ∇(w; batch) is replaced by a recursive estimate:
 
         e_k = ∇(w_k; B_k) + (1 − η)(e_{k−1} − ∇(w_{k−1}; B_k))
@@ -59,7 +137,8 @@ def f3sa(problem: Problem, inner: Any, outer: Any, penalty: Any, momentum: float
     where w is (x_k, z_k) for z, (x_k, y_k) for y, and (x_k, y_{k+1}), (x_k, z_{k+1}) for x, and B_k the batch. Each
     gradient is evaluated twice, at this and at the last point, on the same batch, so that the errors of
     successive steps cancel. On full batches it is F2SA. J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully
-    first-order method for stochastic bilevel optimization", ICML 2023; η is constant here, there it decreases.
+    first-order method for stochastic bilevel optimization", ICML 2023. Differences: η is constant here, there it
+    decreases; and all gradients of a step share the one batch B_k, there each has its own.
 
     Args:
         problem: the two objectives.
@@ -68,54 +147,20 @@ def f3sa(problem: Problem, inner: Any, outer: Any, penalty: Any, momentum: float
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         momentum: η, between 0 and 1: the weight of the new gradient; 1 is F2SA.
     """
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    check_positive(momentum, "momentum")
-    if momentum > 1:
-        raise ValueError(
-            f"momentum is the weight of the new gradient and at most 1, not {momentum!r}: pass e.g. 0.1"
-        )
-    schedule, oracles = as_schedule(penalty), problem.oracles
+    return F3SA(
+        problem,
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        as_penalty(penalty),
+        check_weight(momentum, "momentum", "the new gradient"),
+    )
 
-    def renew(estimate, now, before):
-        return tree.add(now, scaled(1 - momentum, tree.sub(estimate, before)))
 
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> F3SAState:
-        x, y = prepare(problem, x0, y0, batch)
-        point = Points(x, y, y)
-        lower, (_, upper) = _lower(oracles, point, batch), _upper(oracles, point, batch)
-        memories = inner_rule.init(y), inner_rule.init(y)
-        return F3SAState(x, y, y, point, lower, upper, memories, outer_rule.init(x), jnp.zeros((), jnp.int32))
-
-    def step(state: F3SAState, batch: Batch | None = None) -> tuple[F3SAState, Info]:
-        penalty, here = schedule(state.k), Points(state.x, state.y, state.z)
-        lower = renew(state.lower, _lower(oracles, here, batch), _lower(oracles, state.before, batch))
-        y, y_memory = descend(
-            inner_rule, tree.add(lower.g_y, scaled(1 / penalty, lower.f_y)), state.inner[0], state.y
-        )
-        z, z_memory = descend(inner_rule, lower.g_z, state.inner[1], state.z)
-
-        value, now = _upper(oracles, Points(state.x, y, z), batch)
-        _, then = _upper(oracles, Points(state.before.x, state.y, state.z), batch)
-        upper = renew(state.upper, now, then)
-        hypergradient = tree.add(upper.f, scaled(penalty, tree.sub(upper.g_y, upper.g_z)))
-        x, outer_memory = descend(outer_rule, scaled(1 / penalty, hypergradient), state.outer, state.x)
-
-        state = F3SAState(x, y, z, here, lower, upper, (y_memory, z_memory), outer_memory, state.k + 1)
-        metrics = {"penalty": jnp.asarray(penalty, value.dtype)}
-        return state, Info(value, hypergradient, lower.g_z, metrics)
-
-    def warm_up(state: F3SAState, batch: Batch | None = None) -> F3SAState:
-        penalty = schedule(state.k)
-        now = _lower(oracles, Points(state.x, state.y, state.z), batch)
-        y, y_memory = descend(
-            inner_rule, tree.add(now.g_y, scaled(1 / penalty, now.f_y)), state.inner[0], state.y
-        )
-        z, z_memory = descend(inner_rule, now.g_z, state.inner[1], state.z)
-        here = Points(state.x, y, z)  # the estimates start anew from where the warm-up ends
-        lower, (_, upper) = _lower(oracles, here, batch), _upper(oracles, here, batch)
-        return state._replace(y=y, z=z, before=here, lower=lower, upper=upper, inner=(y_memory, z_memory))
-
-    return Solver("F3SA", problem, ("x", "y", "z"), init, step, warm_up)
+def tilted(
+    function: Callable[[PyTree], Scalar], at: PyTree, gradient: PyTree, estimate: PyTree
+) -> Callable[[PyTree], Scalar]:
+    """The function plus a linear term that turns its gradient at a point into the estimate."""
+    return lambda point: function(point) + tree.vdot(tree.sub(estimate, gradient), tree.sub(point, at))
 
 
 def _lower(oracles: Oracles, at: Points, batch: Batch | None) -> Lower:
@@ -126,7 +171,7 @@ def _lower(oracles: Oracles, at: Points, batch: Batch | None) -> Lower:
     )
 
 
-def _upper(oracles: Oracles, at: Points, batch: Batch | None) -> tuple[Any, Upper]:
+def _upper(oracles: Oracles, at: Points, batch: Batch | None) -> tuple[Scalar, Upper]:
     f = oracles.outer_gradients(at.x, at.y, batch)
     g_y, g_z = (oracles.inner_gradients(at.x, copy, batch).x for copy in (at.y, at.z))
     return f.value, Upper(f.x, g_y, g_z)

@@ -1,39 +1,118 @@
 """IAPTT-GM: a learned starting point and a pessimistic end, for inner problems that are not convex."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
+from bilevel.batch import Batch, Draws, first
 from bilevel.checks import check_count, prepare
-from bilevel.problem import Batch, Problem
+from bilevel.identity import Static
+from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.rule import as_rule, descend
-from bilevel.solvers.trees import select
-from bilevel.solvers.unroll import split, update
-
-PyTree = Any
+from bilevel.solvers.ingredients.trees import select
+from bilevel.solvers.ingredients.unroll import held_fixed, split, update
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import PyTree, StepSize
 
 
 class IAPTTState(NamedTuple):
-    x: PyTree
+    x: PyTree  # x_{k+1}
     y: PyTree  # y_N, where the last inner loop ended
     z: PyTree  # where the next one begins
-    outer: PyTree  # state of the outer rule
-    start: PyTree  # state of the rule that moves z
+    outer: PyTree  # memory of the outer rule
+    start: PyTree  # memory of the rule that moves z
+
+
+class Trajectory(NamedTuple):
+    """The inner loop from z."""
+
+    y: PyTree  # y_N
+    gradient: PyTree  # ∇_y g at z
+    before: PyTree  # (y_t, m_t), t = 0, …, N−1, stacked
+    after: PyTree  # y_{t+1}, stacked
+    values: jax.Array  # f(x, y_{t+1})
+
+
+class IAPTT(Solver):
+    inner: Rule
+    outer: Rule
+    start: Rule
+    inner_steps: int = eqx.field(static=True)
+    project: Static | None = eqx.field(static=True)
+    name: ClassVar[str] = "IAPTT-GM"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    def sets_out(self, state: IAPTTState) -> PyTree:
+        return state.z
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> IAPTTState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        return IAPTTState(x, y, y, self.outer.init(x), self.start.init(y))
+
+    def step(self, state: IAPTTState, batch: Batch | None = None) -> tuple[IAPTTState, Info]:
+        x, z, oracles = state.x, state.z, self.problem.oracles
+        y, gradient, before, after, values = self.inner_loop(x, z, batch)
+        worst = jnp.argmax(values)  # t̂ − 1: the step that led to the worst point
+        f = oracles.outer_gradients(x, _at(after, worst), batch)
+
+        def back(i, cotangents):
+            p, q, x_bar = cotangents
+            y, memory = _at(before, worst - i)
+            g = oracles.linearise(x, y, batch)
+            _, pull_rule, _ = update(self.inner, g.gradient, memory, y, lambda y: self.problem.g(x, y, batch))
+            d, q, p = pull_rule((p, q))
+            return tree.add(p, g.hessian(d)), q, tree.add(x_bar, g.cross(d))
+
+        _, memory = _at(before, 0)
+        cotangents = f.y, tree.zeros_like(split(memory)[0]), f.x
+        for_z, _, hypergradient = lax.fori_loop(0, worst + 1, back, cotangents)
+
+        worst_value = lambda x, z: jnp.max(self.inner_loop(x, z, batch).values)
+        z_after, start_memory = descend(self.start, for_z, state.start, z, lambda z: worst_value(state.x, z))
+        x, outer_memory = descend(
+            self.outer, hypergradient, state.outer, x, lambda x: worst_value(x, state.z)
+        )
+        z = z_after if self.project is None else self.project.value(z_after)
+        state = IAPTTState(x, y, z, outer_memory, start_memory)
+        return state, Info(f.value, hypergradient, gradient, {"truncated_at": worst + 1})
+
+    def warm_up(self, state: IAPTTState, batch: Batch | Draws | None = None) -> IAPTTState:
+        x, z, batch = state.x, state.z, first(batch)
+        gradient = self.problem.oracles.inner_gradient(x, z, batch)
+        y, _ = descend(self.inner, gradient, self.inner.init(z), z, lambda y: self.problem.g(x, y, batch))
+        return state._replace(y=y, z=y)
+
+    def inner_loop(self, x: PyTree, z: PyTree, batch: Batch | None) -> Trajectory:
+        problem = self.problem
+        value = held_fixed(lambda y: problem.g(x, y, batch))
+
+        def forward(carry, t):
+            (y, memory), first = carry
+            gradient = problem.oracles.inner_gradient(x, y, batch)
+            after = descend(self.inner, gradient, memory, y, value)
+            seen = (y, memory), after[0], problem.f(x, after[0], batch)
+            return (after, select(t == 0, gradient, first)), seen
+
+        begin = (z, self.inner.init(z)), tree.zeros_like(z)
+        times = jnp.arange(self.inner_steps, dtype=jnp.int32)
+        ((y, _), gradient), seen = lax.scan(forward, begin, times)
+        return Trajectory(y, gradient, *seen)
 
 
 def iaptt(
     problem: Problem,
-    inner: Any,
-    outer: Any,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
     inner_steps: int,
-    start: Any = None,
-    project: Callable[[PyTree], PyTree] = lambda z: z,
-) -> Solver:
+    start: StepSize | Rule | None = None,
+    project: Callable[[PyTree], PyTree] | None = None,
+) -> IAPTT:
     """The inner loop starts from z, a variable of the outer problem, and its worst point is differentiated:
 
         y_0     = z_k,   y_{t+1} = y_t − α ∇_y g(x_k, y_t)                   t = 0, …, N−1
@@ -50,59 +129,19 @@ def iaptt(
         problem: the two objectives.
         inner: α as a float, or any optax transformation, whose memory begins anew in every inner loop.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the inner steps, all on the same batch. All N iterates are kept; only t̂ are differentiated.
+        inner_steps: N, the number of inner steps, all on the same batch. All N iterates are kept; only t̂ are
+            differentiated.
         start: ζ as a float, or any optax transformation; as `outer` if left out.
-        project: P, a function from y's tree to itself.
+        project: P, a function from y's tree to itself; the identity if left out.
     """
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    start_rule = as_rule(outer if start is None else start, "start")
-    steps, oracles = check_count(inner_steps, "inner_steps"), problem.oracles
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> IAPTTState:
-        x, y = prepare(problem, x0, y0, batch)
-        return IAPTTState(x, y, y, outer_rule.init(x), start_rule.init(y))
-
-    def step(state: IAPTTState, batch: Batch | None = None) -> tuple[IAPTTState, Info]:
-        x, z = state.x, state.z
-
-        def forward(carry, t):
-            (y, memory), first = carry
-            gradient = oracles.inner_gradient(x, y, batch)
-            after = descend(inner_rule, gradient, memory, y)
-            return (after, select(t == 0, gradient, first)), (
-                (y, memory),
-                after[0],
-                problem.f(x, after[0], batch),
-            )
-
-        begin = (z, inner_rule.init(z)), tree.zeros_like(z)
-        times = jnp.arange(steps, dtype=jnp.int32)
-        ((y, memory), gradient), (points, afterwards, values) = lax.scan(forward, begin, times)
-        worst = jnp.argmax(values)  # t̂ − 1: the step that led to the worst point
-        f = oracles.outer_gradients(x, _at(afterwards, worst), batch)
-
-        def back(i, cotangents):
-            p, q, x_bar = cotangents
-            y, memory = _at(points, worst - i)
-            g = oracles.linearise(x, y, batch)
-            _, pull_rule, _ = update(inner_rule, g.gradient, memory, y)
-            d, q, p = pull_rule((p, q))
-            return tree.add(p, g.hessian(d)), q, tree.add(x_bar, g.cross(d))
-
-        cotangents = f.y, tree.zeros_like(split(memory)[0]), f.x
-        for_z, _, hypergradient = lax.fori_loop(0, worst + 1, back, cotangents)
-        x, outer_memory = descend(outer_rule, hypergradient, state.outer, x)
-        z_after, start_memory = descend(start_rule, for_z, state.start, z)
-        metrics = {"truncated_at": (worst + 1).astype(f.value.dtype)}
-        state = IAPTTState(x, y, project(z_after), outer_memory, start_memory)
-        return state, Info(f.value, hypergradient, gradient, metrics)
-
-    def warm_up(state: IAPTTState, batch: Batch | None = None) -> IAPTTState:
-        gradient = oracles.inner_gradient(state.x, state.z, batch)
-        y, _ = descend(inner_rule, gradient, inner_rule.init(state.z), state.z)
-        return state._replace(y=y, z=y)
-
-    return Solver("IAPTT-GM", problem, ("x", "y", "z"), init, step, warm_up)
+    return IAPTT(
+        problem,
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        as_rule(outer if start is None else start, "start"),
+        check_count(inner_steps, "inner_steps"),
+        None if project is None else Static(project),
+    )
 
 
 def _at(stacked: PyTree, index: Any) -> PyTree:

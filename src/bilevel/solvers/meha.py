@@ -1,34 +1,87 @@
 """MEHA: a single loop without second derivatives, through the Moreau envelope of the inner problem."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.checks import prepare
-from bilevel.problem import Batch, Problem
+from bilevel.batch import Batch, Draws
+from bilevel.checks import check_positive, prepare
+from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.penalty import as_schedule
-from bilevel.solvers.rule import as_rule, check_positive, descend
-from bilevel.solvers.trees import scaled
-
-PyTree = Any
+from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, mixture, penalised
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, Schedule, StepSize
 
 
 class MEHAState(NamedTuple):
     x: PyTree
     y: PyTree
     theta: PyTree  # tracks the proximal point of g(x, ·) at y
-    inner: PyTree  # state of the inner rule
-    auxiliary: PyTree  # state of the auxiliary rule
-    outer: PyTree  # state of the outer rule
+    inner: PyTree  # memory of the inner rule
+    auxiliary: PyTree  # memory of the auxiliary rule
+    outer: PyTree  # memory of the outer rule
     k: Int[Array, ""]
 
 
+class MEHA(Solver):
+    inner: Rule
+    outer: Rule
+    penalty: Penalty
+    proximal: Number
+    auxiliary: Rule
+    name: ClassVar[str] = "MEHA"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "theta")
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MEHAState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
+        return MEHAState(x, y, y, *memories, jnp.int32(0))
+
+    def step(self, state: MEHAState, batch: Batch | None = None) -> tuple[MEHAState, Info]:
+        x, y, penalty = state.x, state.y, self.penalty(state.k)
+        problem, oracles = self.problem, self.problem.oracles
+        over_gamma = lambda tree: scaled(1 / jnp.asarray(self.proximal), tree)
+        distance = lambda a, b: over_gamma(0.5 * tree.norm(tree.sub(a, b), squared=True))  # ‖a − b‖²/(2γ)
+
+        towards = tree.add(
+            oracles.inner_gradient(x, state.theta, batch), over_gamma(tree.sub(state.theta, y))
+        )
+        envelope = lambda theta: problem.g(state.x, theta, batch) + distance(theta, state.y)
+        theta, auxiliary_memory = descend(self.auxiliary, towards, state.auxiliary, state.theta, envelope)
+
+        f, at_y = oracles.outer_gradients(x, y, batch), oracles.inner_gradients(x, y, batch)
+        gap = tree.sub(at_y.x, oracles.inner_gradients(x, theta, batch).x)
+        hypergradient = tree.add(f.x, scaled(penalty, gap))
+        price = penalised(problem, state.y, theta, penalty, batch, batch)
+        value = lambda x: scaled(1 / penalty, price(x))
+        x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, value)
+
+        direction = tree.add(
+            scaled(1 / penalty, oracles.outer_gradients(x, y, batch).y),
+            tree.sub(oracles.inner_gradient(x, y, batch), over_gamma(tree.sub(y, theta))),
+        )
+        value = lambda y: mixture(problem, x, penalty, batch)(y) - distance(y, theta)
+        y, inner_memory = descend(self.inner, direction, state.inner, y, value)
+        state = MEHAState(x, y, theta, inner_memory, auxiliary_memory, outer_memory, state.k + 1)
+        return state, Info(f.value, hypergradient, at_y.y, {"penalty": penalty.astype(f.value.dtype)})
+
+    def warm_up(self, state: MEHAState, batch: Batch | Draws | None = None) -> MEHAState:
+        state = super().warm_up(state, batch)
+        return state._replace(theta=state.y)
+
+
 def meha(
-    problem: Problem, inner: Any, outer: Any, penalty: Any, proximal: float, auxiliary: Any = None
-) -> Solver:
+    problem: Problem,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    penalty: Number | Schedule,
+    proximal: Number,
+    auxiliary: StepSize | Rule | None = None,
+) -> MEHA:
     """The price is put on g(x, y) − v_γ(x, y), where v_γ(x, y) = min_θ g(x, θ) + ‖θ − y‖²/(2γ):
 
         θ_{k+1} = θ_k − η (∇_y g(x_k, θ_k) + (θ_k − y_k)/γ)
@@ -44,44 +97,17 @@ def meha(
     Args:
         problem: the two objectives.
         inner: β as a float, or any optax transformation.
-        outer: α as a float, or any optax transformation.
+        outer: α as a float, or any optax transformation of the direction divided by c_k.
         penalty: c as a float, or a function k ↦ c_k such as an optax schedule.
-        proximal: γ.
+        proximal: γ, the proximal parameter.
         auxiliary: η as a float, or any optax transformation; as `inner` if left out.
     """
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    auxiliary_rule = as_rule(inner if auxiliary is None else auxiliary, "auxiliary")
     check_positive(proximal, "proximal parameter")
-    schedule, oracles = as_schedule(penalty), problem.oracles
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MEHAState:
-        x, y = prepare(problem, x0, y0, batch)
-        memories = inner_rule.init(y), auxiliary_rule.init(y), outer_rule.init(x)
-        return MEHAState(x, y, y, *memories, jnp.zeros((), jnp.int32))
-
-    def step(state: MEHAState, batch: Batch | None = None) -> tuple[MEHAState, Info]:
-        x, y, penalty = state.x, state.y, schedule(state.k)
-        pull = scaled(1 / proximal, tree.sub(state.theta, y))
-        towards = tree.add(oracles.inner_gradient(x, state.theta, batch), pull)
-        theta, auxiliary_memory = descend(auxiliary_rule, towards, state.auxiliary, state.theta)
-
-        f, at_y = oracles.outer_gradients(x, y, batch), oracles.inner_gradients(x, y, batch)
-        gap = tree.sub(at_y.x, oracles.inner_gradients(x, theta, batch).x)
-        hypergradient = tree.add(f.x, scaled(penalty, gap))
-        x, outer_memory = descend(outer_rule, scaled(1 / penalty, hypergradient), state.outer, x)
-
-        direction = tree.add(
-            scaled(1 / penalty, oracles.outer_gradients(x, y, batch).y),
-            tree.sub(oracles.inner_gradient(x, y, batch), scaled(1 / proximal, tree.sub(y, theta))),
-        )
-        y, inner_memory = descend(inner_rule, direction, state.inner, y)
-        metrics = {"penalty": jnp.asarray(penalty, f.value.dtype)}
-        state = MEHAState(x, y, theta, inner_memory, auxiliary_memory, outer_memory, state.k + 1)
-        return state, Info(f.value, hypergradient, at_y.y, metrics)
-
-    def warm_up(state: MEHAState, batch: Batch | None = None) -> MEHAState:
-        gradient = oracles.inner_gradient(state.x, state.y, batch)
-        y, inner_memory = descend(inner_rule, gradient, state.inner, state.y)
-        return state._replace(y=y, theta=y, inner=inner_memory)
-
-    return Solver("MEHA", problem, ("x", "y", "theta"), init, step, warm_up)
+    return MEHA(
+        problem,
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        as_penalty(penalty),
+        proximal,
+        as_rule(inner if auxiliary is None else auxiliary, "auxiliary"),
+    )

@@ -1,19 +1,16 @@
 """S-TFBO: step sizes that are inverses of accumulated gradient norms."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 from optax import tree
 
-from bilevel.checks import prepare
-from bilevel.problem import Batch, Problem
+from bilevel.batch import Batch, Draws, first
+from bilevel.checks import check_positive, prepare
+from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.rule import check_positive
-from bilevel.solvers.trees import scaled
-
-PyTree = Any
-Scalar = Float[Array, ""]
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.types import Number, PyTree, Scalar
 
 
 class STFBOState(NamedTuple):
@@ -25,34 +22,18 @@ class STFBOState(NamedTuple):
     gamma_squared: Scalar  # γ_k², from the adjoint's residual
 
 
-def s_tfbo(problem: Problem, accumulators: float = 1.0) -> Solver:
-    """One step on each of y, v and x, all from the same point (x_k, y_k, v_k), with h_k = ∇_x f − ∇²_xy g v_k:
+class STFBO(Solver):
+    accumulators: Number
+    name: ClassVar[str] = "S-TFBO"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
-        α_{k+1}² = α_k² + ‖h_k‖²     β_{k+1}² = β_k² + ‖∇_y g‖²     γ_{k+1}² = γ_k² + ‖∇²_yy g v_k − ∇_y f‖²
-        φ_{k+1}  = max(β_{k+1}, γ_{k+1})
-
-        y_{k+1} = y_k − ∇_y g / β_{k+1}
-        v_{k+1} = v_k − (∇²_yy g v_k − ∇_y f) / φ_{k+1}
-        x_{k+1} = x_k − h_k / (α_{k+1} φ_{k+1})
-
-    Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
-    (the single-loop algorithm of the two). It converges from any accumulators, but at a speed that depends on the
-    units of f, g, x and y; [`tuning_free`][bilevel.tuning_free] is free of that.
-
-    Args:
-        problem: the two objectives.
-        accumulators: α_0 = β_0 = γ_0.
-    """
-    check_positive(accumulators, "initial accumulators")
-    oracles = problem.oracles
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> STFBOState:
-        x, y = prepare(problem, x0, y0, batch)
-        in_x, in_y = (jnp.asarray(accumulators**2, tree.norm(t).dtype) for t in (x, y))
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> STFBOState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        in_x, in_y = (jnp.asarray(self.accumulators**2, tree.norm(t).dtype) for t in (x, y))
         return STFBOState(x, y, tree.zeros_like(y), in_x, in_y, in_y)
 
-    def step(state: STFBOState, batch: Batch | None = None) -> tuple[STFBOState, Info]:
-        x, y, v = state.x, state.y, state.v
+    def step(self, state: STFBOState, batch: Batch | None = None) -> tuple[STFBOState, Info]:
+        x, y, v, oracles = state.x, state.y, state.v, self.problem.oracles
         g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
         residual = tree.sub(g.hessian(v), f.y)
         hypergradient = tree.sub(f.x, g.cross(v))
@@ -71,10 +52,30 @@ def s_tfbo(problem: Problem, accumulators: float = 1.0) -> Solver:
         metrics = {"inner_step_size": 1 / beta, "outer_step_size": outer_step}
         return state, Info(f.value, hypergradient, g.gradient, metrics)
 
-    def warm_up(state: STFBOState, batch: Batch | None = None) -> STFBOState:
-        gradient = oracles.inner_gradient(state.x, state.y, batch)
+    def warm_up(self, state: STFBOState, batch: Batch | Draws | None = None) -> STFBOState:
+        gradient = self.problem.oracles.inner_gradient(state.x, state.y, first(batch))
         beta_squared = state.beta_squared + tree.norm(gradient, squared=True)
         y = tree.sub(state.y, scaled(1 / jnp.sqrt(beta_squared), gradient))
         return state._replace(y=y, beta_squared=beta_squared)
 
-    return Solver("S-TFBO", problem, ("x", "y", "v"), init, step, warm_up)
+
+def s_tfbo(problem: Problem, *, accumulators: Number = 1.0) -> STFBO:
+    """One step on each of y, v and x, all from the same point (x_k, y_k, v_k), with h_k = ∇_x f − ∇²_xy g v_k:
+
+        α_{k+1}² = α_k² + ‖h_k‖²     β_{k+1}² = β_k² + ‖∇_y g‖²     γ_{k+1}² = γ_k² + ‖∇²_yy g v_k − ∇_y f‖²
+        φ_{k+1}  = max(β_{k+1}, γ_{k+1})
+
+        y_{k+1} = y_k − ∇_y g / β_{k+1}
+        v_{k+1} = v_k − (∇²_yy g v_k − ∇_y f) / φ_{k+1}
+        x_{k+1} = x_k − h_k / (α_{k+1} φ_{k+1})
+
+    Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
+    (the single-loop algorithm of the two). It converges from any accumulators, but at a speed that depends on the
+    units of f, g, x and y; [`tuning_free`][bilevel.tuning_free] is free of that.
+
+    Args:
+        problem: the two objectives.
+        accumulators: α_0 = β_0 = γ_0, the accumulated norms to begin with.
+    """
+    check_positive(accumulators, "initial accumulators")
+    return STFBO(problem, accumulators)

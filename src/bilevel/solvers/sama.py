@@ -1,28 +1,48 @@
 """SAMA: implicit differentiation with the identity for the inner Jacobian (Choe et al. 2023)."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar
 
-import jax
 from optax import tree
 
-from bilevel.checks import prepare
-from bilevel.problem import Batch, Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.difference import cross_difference
-from bilevel.solvers.inner import inner_step
-from bilevel.solvers.rule import as_rule, check_positive, descend
-
-PyTree = Any
-
-
-class SAMAState(NamedTuple):
-    x: PyTree  # x_{k+1}
-    y: PyTree  # ŷ_k, the next warm start
-    inner: PyTree  # state of the inner rule
-    outer: PyTree  # state of the outer rule
+from bilevel.batch import Batch
+from bilevel.checks import check_positive, prepare
+from bilevel.problem import Problem
+from bilevel.solvers.base import ExplicitState, Info, Solver
+from bilevel.solvers.ingredients.difference import cross_difference
+from bilevel.solvers.ingredients.lagrangian import lagrangian
+from bilevel.solvers.ingredients.unroll import update
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, StepSize
 
 
-def sama(problem: Problem, inner: Any, outer: Any, *, epsilon: float = 0.01) -> Solver:
+class SAMA(Solver):
+    inner: Rule
+    outer: Rule
+    epsilon: Number
+    name: ClassVar[str] = "SAMA"
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
+
+    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
+        x, problem, oracles = state.x, self.problem, self.problem.oracles
+        inner_gradient = oracles.inner_gradient(x, state.y, batch)
+        (y, moving), pull_rule, inner_memory = update(
+            self.inner, inner_gradient, state.inner, state.y, lambda y: problem.g(state.x, y, batch)
+        )
+
+        f = oracles.outer_gradients(x, y, batch)
+        minus_v, _, _ = pull_rule((f.y, tree.zeros_like(moving)))
+        hypergradient = tree.add(f.x, cross_difference(oracles, x, y, minus_v, self.epsilon, batch))
+        value = lagrangian(problem, y, tree.scale(-1, minus_v), batch)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        return ExplicitState(x, y, inner_memory, outer_memory), Info(
+            f.value, hypergradient, inner_gradient, {}
+        )
+
+
+def sama(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, epsilon: Number = 0.01) -> SAMA:
     """One step of the inner rule u, then a finite difference along ∇_y f adapted to that rule:
 
         ŷ_k     = y_k⁰ − u(∇_y g(x_k, y_k⁰))                               y_k⁰ = ŷ_{k−1}
@@ -44,24 +64,5 @@ def sama(problem: Problem, inner: Any, outer: Any, *, epsilon: float = 0.01) -> 
         outer: β as a float, or any optax transformation.
         epsilon: the displacement of y in the difference.
     """
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
     check_positive(epsilon, "displacement epsilon")
-    oracles = problem.oracles
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SAMAState:
-        x, y = prepare(problem, x0, y0, batch)
-        return SAMAState(x, y, inner_rule.init(y), outer_rule.init(x))
-
-    def step(state: SAMAState, batch: Batch | None = None) -> tuple[SAMAState, Info]:
-        x = state.x
-        inner_gradient = oracles.inner_gradient(x, state.y, batch)
-        update = lambda gradient: descend(inner_rule, gradient, state.inner, state.y)
-        y, pull_back, inner_memory = jax.vjp(update, inner_gradient, has_aux=True)
-
-        f = oracles.outer_gradients(x, y, batch)
-        (minus_v,) = pull_back(f.y)
-        hypergradient = tree.add(f.x, cross_difference(oracles, x, y, minus_v, epsilon, batch))
-        x, outer_memory = descend(outer_rule, hypergradient, state.outer, x)
-        return SAMAState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, inner_gradient, {})
-
-    return Solver("SAMA", problem, ("x", "y"), init, step, warm_up=inner_step(oracles, inner_rule))
+    return SAMA(problem, as_rule(inner, "inner"), as_rule(outer, "outer"), epsilon)

@@ -1,67 +1,70 @@
 """SOBA: the three variables move at once, from one linearisation (Dagréou et al. 2022)."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar
 
+import equinox as eqx
 from optax import tree
 
+from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import prepare
-from bilevel.problem import Batch, Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.inner import inner_step
-from bilevel.solvers.rule import as_rule, descend
-
-PyTree = Any
-
-
-class SOBAState(NamedTuple):
-    x: PyTree
-    y: PyTree
-    v: PyTree
-    inner: PyTree  # state of the inner rule
-    adjoint: PyTree  # state of the adjoint rule
-    outer: PyTree  # state of the outer rule
+from bilevel.problem import Problem
+from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
+from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import PyTree, StepSize
 
 
-def soba(problem: Problem, inner: Any, adjoint: Any, outer: Any) -> Solver:
+class SOBA(Solver):
+    inner: Rule
+    adjoint: Rule
+    outer: Rule
+    batches: str = eqx.field(static=True)
+    name: ClassVar[str] = "SOBA"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
+    independent: ClassVar[int] = 3
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ImplicitState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        v = tree.zeros_like(y)
+        return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
+
+    def step(self, state: ImplicitState, batch: Batch | Draws | None = None) -> tuple[ImplicitState, Info]:
+        x, y, v, problem, oracles = state.x, state.y, state.v, self.problem, self.problem.oracles
+        drawn = [draws(batch)[i] for i in range(self.draws)]
+        for_y, for_x = drawn[0], drawn[-1]
+        at = [(oracles.linearise(x, y, each), oracles.outer_gradients(x, y, each)) for each in drawn]
+        (g, _), (h, b), (c, f) = (3 * at)[:3]
+        residual = tree.sub(h.hessian(v), b.y)
+        hypergradient = tree.sub(f.x, c.cross(v))
+
+        value = lagrangian(problem, y, v, for_x)
+        y, inner_memory = descend(
+            self.inner, g.gradient, state.inner, y, lambda y: problem.g(state.x, y, for_y)
+        )
+        v, adjoint_memory = descend(self.adjoint, residual, state.adjoint, v, energy(h, b.y))
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        state = ImplicitState(x, y, v, inner_memory, adjoint_memory, outer_memory)
+        return state, Info(f.value, hypergradient, g.gradient, {"adjoint_residual": tree.norm(residual)})
+
+
+def soba(
+    problem: Problem, inner: StepSize, adjoint: StepSize, outer: StepSize, *, batches: str = "shared"
+) -> SOBA:
     """Every direction is taken at (x_k, y_k, v_k), the point the step starts from:
 
         y_{k+1} = y_k − α ∇_y g(x_k, y_k)
         v_{k+1} = v_k − η (∇²_yy g(x_k, y_k) v_k − ∇_y f(x_k, y_k))
         x_{k+1} = x_k − β (∇_x f(x_k, y_k) − ∇²_xy g(x_k, y_k) v_k)
 
-    The inner gradient and both products come from the one linearisation of ∇g at (x_k, y_k) along v_k, which
-    saves about 30 % of the operations of Algorithm 1's order, where the products wait for ŷ_k. Same
-    stationary points as [`aid`][bilevel.aid]; its directions are one step older.
-
-    The publication samples the batches of the three directions independently; here one step has one `Batch`,
-    whose inner part serves ∇g and both products. Step sizes are constants or optax rules instead of the
-    publication's decreasing ones: pass optax schedules for those.
+    One linearisation of ∇g serves all three: 30 % fewer operations than Algorithm 1, whose products wait for ŷ_k; the
+    stationary points are those of [`aid`][bilevel.aid]. Published with decreasing step sizes: pass optax schedules.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         adjoint: η as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
+        batches: "shared", one draw of each level for all directions, as in the authors' code; or "independent", three.
     """
-    inner_rule, adjoint_rule = as_rule(inner, "inner"), as_rule(adjoint, "adjoint")
-    outer_rule = as_rule(outer, "outer")
-    oracles = problem.oracles
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SOBAState:
-        x, y = prepare(problem, x0, y0, batch)
-        v = tree.zeros_like(y)
-        return SOBAState(x, y, v, inner_rule.init(y), adjoint_rule.init(v), outer_rule.init(x))
-
-    def step(state: SOBAState, batch: Batch | None = None) -> tuple[SOBAState, Info]:
-        x, y, v = state.x, state.y, state.v
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-        residual = tree.sub(g.hessian(v), f.y)
-        hypergradient = tree.sub(f.x, g.cross(v))
-
-        y, inner_memory = descend(inner_rule, g.gradient, state.inner, y)
-        v, adjoint_memory = descend(adjoint_rule, residual, state.adjoint, v)
-        x, outer_memory = descend(outer_rule, hypergradient, state.outer, x)
-        state = SOBAState(x, y, v, inner_memory, adjoint_memory, outer_memory)
-        return state, Info(f.value, hypergradient, g.gradient, {"adjoint_residual": tree.norm(residual)})
-
-    return Solver("SOBA", problem, ("x", "y", "v"), init, step, warm_up=inner_step(oracles, inner_rule))
+    rules = as_rule(inner, "inner"), as_rule(adjoint, "adjoint"), as_rule(outer, "outer")
+    return SOBA(problem, *rules, check_batches(batches))

@@ -1,112 +1,107 @@
 """stocBiO: a minibatch Neumann series with data of its own for every term (Ji, Yang & Liang 2021)."""
 
-from typing import Any, NamedTuple
+from typing import ClassVar
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.checks import check_count, prepare
-from bilevel.problem import Batch, Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.inner import inner_step
-from bilevel.solvers.rule import as_rule, check_positive, descend
+from bilevel.batch import Batch, Draws, draws
+from bilevel.checks import check_count, check_positive, prepare
+from bilevel.problem import Problem
+from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
+from bilevel.solvers.ingredients.lagrangian import lagrangian
+from bilevel.solvers.ingredients.trees import scaled, select
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, StepSize
 
-PyTree = Any
 
+class StocBiO(Solver):
+    inner: Rule
+    adjoint: Number
+    outer: Rule
+    products: int = eqx.field(static=True)
+    inner_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
+    name: ClassVar[str] = "stocBiO"
 
-class StocBiOState(NamedTuple):
-    x: PyTree  # x_{k+1}
-    y: PyTree  # ŷ_k, the next warm start
-    inner: PyTree  # state of the inner rule
-    outer: PyTree  # state of the outer rule
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps + self.products + 1
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
+
+    def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
+        x, problem, oracles, drawn = state.x, self.problem, self.problem.oracles, draws(batch)
+        N, Q, eta = self.inner_steps, self.products, self.adjoint
+
+        def inner_step(carry, t):
+            y, memory, first = carry
+            S = drawn[t]
+            gradient = oracles.inner_gradient(x, y, S)
+            y, memory = descend(self.inner, gradient, memory, y, lambda y: problem.g(x, y, S))
+            return (y, memory, select(t == 0, gradient, first)), None
+
+        start = state.y, state.inner, tree.zeros_like(state.y)
+        (y, inner_memory, first), _ = lax.scan(inner_step, start, jnp.arange(N, dtype=jnp.int32))
+
+        D = drawn[N + Q]
+        f = oracles.outer_gradients(x, y, D)
+
+        def add_term(carry, i):
+            r, total = carry
+            r = tree.sub(r, scaled(eta, oracles.linearise(x, y, drawn[N + i]).hessian(r)))
+            return (r, tree.add(total, r)), None
+
+        (_, total), _ = lax.scan(add_term, (f.y, f.y), jnp.arange(Q, dtype=jnp.int32))
+        v = scaled(eta, total)
+        hypergradient = tree.sub(f.x, oracles.linearise(x, y, D).cross(v))
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(problem, y, v, D))
+        return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, first, {})
 
 
 def stocbio(
-    problem: Problem, inner: Any, eta: Any, outer: Any, *, products: int = 3, inner_steps: int = 1
-) -> Solver:
-    """N = `inner_steps` steps on y, Q = `products` factors of a Neumann series, one step on x:
+    problem: Problem,
+    inner: StepSize | Rule,
+    adjoint: Number,
+    outer: StepSize | Rule,
+    *,
+    products: int = 3,
+    inner_steps: int = 1,
+    batches: str = "independent",
+) -> StocBiO:
+    """N steps on y, Q factors of a Neumann series, one step on x:
 
         y_{t+1} = y_t − α ∇_y g(x_k, y_t; S_t)                                        t = 0, …, N − 1
-        r_{i+1} = (I − η ∇²_yy g(x_k, ŷ_k; B_i)) r_i      r_0 = ∇_y f(x_k, ŷ_k)          i = 0, …, Q − 1
-        x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) − ∇²_xy g(x_k, ŷ_k; D) η Σ_{i=0}^{Q} r_i)
+        r_{i+1} = (I − η ∇²_yy g(x_k, ŷ_k; B_i)) r_i      r_0 = ∇_y f(x_k, ŷ_k; D)       i = 0, …, Q − 1
+        x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k; D) − ∇²_xy g(x_k, ŷ_k; D) η Σ_{i=0}^{Q} r_i)
 
-    S_t, B_i and D are disjoint: the inner batch of the step is cut along its first axis into N + Q + 1 equal
-    parts (fewer than that many examples may be left over, and go unused). Factors with independent data
-    multiply to an unbiased estimate of the truncated series; the truncation itself leaves the bias
-    (I − η∇²_yy g)^{Q+1} ∇_y f in the adjoint system. Feed it shuffled minibatches: `bl.epochs` or `bl.iid`.
+    S_t, B_i and D are N + Q + 1 independent batches, drawn by the step. Factors with independent data multiply to
+    an unbiased estimate of the truncated series; the truncation itself leaves the bias (I − η∇²_yy g)^{Q+1} ∇_y f in
+    the adjoint system. Feed it `bl.iid`, or `bl.epochs`, whose batches within an epoch are disjoint.
 
-    The publication lets the batches B_i shrink with i; here they have one size. An inner objective without
-    data gives every term the same g, and the method is then `aid` with `adjoints.neumann(eta, products)`.
+    The publication lets the batches B_i shrink with i; here they have one size. On the full batch, and on "shared"
+    ones, the method is `aid` with `adjoints.neumann(adjoint, products)`.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
-        eta: η as a float, at most 1/L.
+        adjoint: η as a float, at most 1/L.
         outer: β as a float, or any optax transformation.
-        products: Q, Hessian products per step.
-        inner_steps: N, steps on y per step on x.
+        products: Q, the number of Hessian products per step.
+        inner_steps: N, the number of steps on y per step on x.
+        batches: "independent", the N + Q + 1 draws; or "shared", one draw of each level for all terms of a step.
     """
-    inner_rule, outer_rule = as_rule(inner, "inner"), as_rule(outer, "outer")
-    check_positive(eta, "Neumann step size eta")
-    products = check_count(products, "products")
-    inner_steps = check_count(inner_steps, "inner_steps")
-    parts, oracles = inner_steps + products + 1, problem.oracles
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> StocBiOState:
-        x, y = prepare(problem, x0, y0, batch)
-        jax.eval_shape(lambda batch: _split(batch, parts), batch)  # refuses a batch too small to be cut
-        return StocBiOState(x, y, inner_rule.init(y), outer_rule.init(x))
-
-    def step(state: StocBiOState, batch: Batch | None = None) -> tuple[StocBiOState, Info]:
-        x, pieces = state.x, _split(batch, parts)
-        take = lambda start, stop: jax.tree.map(lambda a: a[start:stop], pieces)
-
-        def descend_inner(carry, piece):
-            y, memory = carry
-            gradient = oracles.inner_gradient(x, y, Batch(inner=piece))
-            return descend(inner_rule, gradient, memory, y), gradient
-
-        (y, inner_memory), gradients = lax.scan(
-            descend_inner, (state.y, state.inner), take(0, inner_steps), length=inner_steps
-        )
-        f = oracles.outer_gradients(x, y, batch)
-
-        def add_term(carry, piece):
-            r, total = carry
-            r = tree.add_scale(r, -eta, oracles.linearise(x, y, Batch(inner=piece)).hessian(r))
-            return (r, tree.add(total, r)), None
-
-        (_, total), _ = lax.scan(
-            add_term, (f.y, f.y), take(inner_steps, inner_steps + products), length=products
-        )
-        last = Batch(inner=jax.tree.map(lambda a: a[-1], pieces))
-        v = tree.scale(eta, total)
-        hypergradient = tree.sub(f.x, oracles.linearise(x, y, last).cross(v))
-        x, outer_memory = descend(outer_rule, hypergradient, state.outer, x)
-
-        first = jax.tree.map(lambda a: a[0], gradients)
-        return StocBiOState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, first, {})
-
-    return Solver("stocBiO", problem, ("x", "y"), init, step, warm_up=inner_step(oracles, inner_rule))
-
-
-def _split(batch: Batch | None, parts: int) -> PyTree:
-    """The inner data as `parts` disjoint pieces, stacked along a new first axis; `None` if there are none."""
-    if batch is None or batch.inner is None:
-        return None
-    shapes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch.inner)}
-    if len(shapes) != 1 or () in shapes:
-        raise ValueError(
-            f"stocBiO cuts the inner batch along its first axis, but the arrays' first axes are "
-            f"{sorted(shapes)}: give every inner array one row per example"
-        )
-    ((rows,),) = shapes
-    if rows < parts:
-        raise ValueError(
-            f"stocBiO needs {parts} disjoint parts of the inner batch (inner_steps + products + 1), but it has "
-            f"{rows} examples: use larger batches, or fewer products"
-        )
-    size = rows // parts
-    return jax.tree.map(lambda a: jnp.reshape(a[: parts * size], (parts, size, *a.shape[1:])), batch.inner)
+    check_positive(adjoint, "adjoint step size")
+    return StocBiO(
+        problem,
+        as_rule(inner, "inner"),
+        adjoint,
+        as_rule(outer, "outer"),
+        check_count(products, "products"),
+        check_count(inner_steps, "inner_steps"),
+        check_batches(batches),
+    )

@@ -1,22 +1,21 @@
 """Bilevel optimisation without step sizes: every one is measured while the method runs."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
 from optax import tree
 
-from bilevel.checks import prepare
-from bilevel.problem import Batch, Problem
+from bilevel.batch import Batch, Draws, first
+from bilevel.checks import check_positive, prepare
+from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.rule import check_positive
-from bilevel.solvers.trees import scaled, select
+from bilevel.solvers.ingredients.trees import divide, scaled, select
+from bilevel.types import Number, PyTree, Scalar
 
-PyTree = Any
-Scalar = Float[Array, ""]
-FIRST_LOOK = 10  # power iterations before the first step, so that it is not taken blindly
+FIRST_POWER_ITERATIONS = 10  # before the first step, so that it is not taken blindly
 
 
 class TuningFreeState(NamedTuple):
@@ -27,10 +26,54 @@ class TuningFreeState(NamedTuple):
     distance: Scalar  # r_k, the farthest that x has been from x_0
     accumulated: Scalar  # Σ‖h_i‖²
     probe: PyTree  # p_k, towards the Hessian's leading eigenvector
-    curvature: Scalar  # L_k, the largest curvature of g met so far
+    curvature: Scalar  # L_k, the largest curvature of g so far
 
 
-def tuning_free(problem: Problem, scale: Any = 1.0) -> Solver:
+class TuningFree(Solver):
+    scale: Number
+    name: ClassVar[str] = "tuning-free"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> TuningFreeState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        hessian = self.problem.oracles.linearise(x, y, batch).hessian
+        probe = tree.random_like(jax.random.key(0), y)  # any direction that has not been chosen to be special
+        probe = scaled(1 / tree.norm(probe), probe)
+        iterate = lambda probe, _: (power_iteration(hessian, probe)[0], None)
+        probe, _ = lax.scan(iterate, probe, length=FIRST_POWER_ITERATIONS)
+        in_x, in_y = (jnp.zeros((), tree.norm(t).dtype) for t in (x, y))
+        distance = jnp.asarray(self.scale, in_x.dtype)
+        return TuningFreeState(x, y, tree.zeros_like(y), x, distance, in_x, probe, in_y)
+
+    def step(self, state: TuningFreeState, batch: Batch | None = None) -> tuple[TuningFreeState, Info]:
+        x, y, v, oracles = state.x, state.y, state.v, self.problem.oracles
+        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+        residual = tree.sub(g.hessian(v), f.y)
+        hypergradient = tree.sub(f.x, g.cross(v))
+
+        probe, curvature_here = power_iteration(g.hessian, state.probe)
+        curvature = jnp.maximum(state.curvature, curvature_here)
+        inner_step = divide(1, curvature)
+        distance = jnp.maximum(state.distance, tree.norm(tree.sub(x, state.start)))
+        accumulated = state.accumulated + tree.norm(hypergradient, squared=True)
+        outer_step = divide(jnp.sqrt(scaled(self.scale, distance)), jnp.sqrt(accumulated))
+
+        y = tree.sub(y, scaled(inner_step, g.gradient))
+        v = tree.sub(v, scaled(inner_step, residual))
+        x = tree.sub(x, scaled(outer_step, hypergradient))
+        state = TuningFreeState(x, y, v, state.start, distance, accumulated, probe, curvature)
+        metrics = {"inner_step_size": inner_step, "outer_step_size": outer_step}
+        return state, Info(f.value, hypergradient, g.gradient, metrics)
+
+    def warm_up(self, state: TuningFreeState, batch: Batch | Draws | None = None) -> TuningFreeState:
+        g = self.problem.oracles.linearise(state.x, state.y, first(batch))
+        probe, curvature_here = power_iteration(g.hessian, state.probe)
+        curvature = jnp.maximum(state.curvature, curvature_here)
+        y = tree.sub(state.y, scaled(divide(1, curvature), g.gradient))
+        return state._replace(y=y, probe=probe, curvature=curvature)
+
+
+def tuning_free(problem: Problem, *, scale: Number = 1.0) -> TuningFree:
     """One step on each of y, v and x, all from the same point, with step sizes found on the way:
 
         L_k     = max(L_{k−1}, ‖∇²_yy g p_k‖)              p_{k+1} = ∇²_yy g p_k / ‖∇²_yy g p_k‖
@@ -57,56 +100,11 @@ def tuning_free(problem: Problem, scale: Any = 1.0) -> Solver:
         scale: s, a rough size for changes of x, good to a few orders of magnitude.
     """
     check_positive(scale, "scale")
-    oracles = problem.oracles
-
-    def init(x0: PyTree, y0: PyTree, batch: Batch | None = None) -> TuningFreeState:
-        x, y = prepare(problem, x0, y0, batch)
-        hessian = oracles.linearise(x, y, batch).hessian
-        probe = tree.random_like(jax.random.key(0), y)  # any direction that has not been chosen to be special
-        probe, _ = lax.scan(
-            lambda p, _: (_look(hessian, p)[0], None), scaled(1 / tree.norm(probe), probe), length=FIRST_LOOK
-        )
-        zero = jnp.zeros((), tree.norm(x).dtype)
-        curvature = jnp.zeros((), tree.norm(y).dtype)
-        return TuningFreeState(x, y, tree.zeros_like(y), x, zero + scale, zero, probe, curvature)
-
-    def step(state: TuningFreeState, batch: Batch | None = None) -> tuple[TuningFreeState, Info]:
-        x, y, v = state.x, state.y, state.v
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-        residual = tree.sub(g.hessian(v), f.y)
-        hypergradient = tree.sub(f.x, g.cross(v))
-
-        probe, met = _look(g.hessian, state.probe)
-        curvature = jnp.maximum(state.curvature, met)
-        inner_step = _over(jnp.ones_like(curvature), curvature)
-        distance = jnp.maximum(state.distance, tree.norm(tree.sub(x, state.start)))
-        accumulated = state.accumulated + tree.norm(hypergradient, squared=True)
-        outer_step = _over(jnp.sqrt(scale * distance), jnp.sqrt(accumulated))
-
-        y = tree.sub(y, scaled(inner_step, g.gradient))
-        v = tree.sub(v, scaled(inner_step, residual))
-        x = tree.sub(x, scaled(outer_step, hypergradient))
-        state = TuningFreeState(x, y, v, state.start, distance, accumulated, probe, curvature)
-        metrics = {"inner_step_size": inner_step, "outer_step_size": outer_step}
-        return state, Info(f.value, hypergradient, g.gradient, metrics)
-
-    def warm_up(state: TuningFreeState, batch: Batch | None = None) -> TuningFreeState:
-        g = oracles.linearise(state.x, state.y, batch)
-        probe, met = _look(g.hessian, state.probe)
-        curvature = jnp.maximum(state.curvature, met)
-        y = tree.sub(state.y, scaled(_over(jnp.ones_like(curvature), curvature), g.gradient))
-        return state._replace(y=y, probe=probe, curvature=curvature)
-
-    return Solver("tuning-free", problem, ("x", "y", "v"), init, step, warm_up)
+    return TuningFree(problem, scale)
 
 
-def _look(hessian: Any, probe: PyTree) -> tuple[PyTree, Scalar]:
-    """One power iteration: the next direction, and the curvature along this one."""
+def power_iteration(hessian: Callable[[PyTree], PyTree], probe: PyTree) -> tuple[PyTree, Scalar]:
+    """The next direction, and the curvature along this one."""
     image = hessian(probe)
     size = tree.norm(image)
-    return select(size > 0, scaled(_over(jnp.ones_like(size), size), image), probe), size
-
-
-def _over(numerator: Scalar, denominator: Scalar) -> Scalar:
-    """The quotient, and zero where nothing has been met yet."""
-    return jnp.where(denominator > 0, numerator / jnp.where(denominator > 0, denominator, 1), 0)
+    return select(size > 0, scaled(divide(1, size), image), probe), size

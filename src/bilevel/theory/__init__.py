@@ -1,20 +1,22 @@
 """From a problem's constants to step sizes, warm-up lengths, bounds and verdicts."""
 
-from bilevel.theory import prior, recursions, sharp, tight
-from bilevel.theory.aid import AIDCertificate, Complexity, aid
+from bilevel.theory.certificates import prior, recursions, sharp, tight
+from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_sequence_contraction
+from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
+from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, aid
+from bilevel.theory.certificates.paper_itd import ITDCertificate, itd, radius_beta
 from bilevel.theory.constants import Constants
-from bilevel.theory.contraction import TwoSequenceContraction, two_sequence_contraction
-from bilevel.theory.estimate import Assumed, Estimated, estimate
-from bilevel.theory.itd import ITDCertificate, itd, radius_beta
-from bilevel.theory.judge import judge
-from bilevel.theory.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
-from bilevel.theory.measure import Run, measure
-from bilevel.theory.reference import Exact, exact
-from bilevel.theory.report import Report, Row, Verdict
-from bilevel.theory.verify import verify
+from bilevel.theory.estimation.advice import Advice, StepSizes, advise
+from bilevel.theory.estimation.estimating import Assumed, Estimated, estimate
+from bilevel.theory.verification.judgement import judge
+from bilevel.theory.verification.measurement import Run, measure
+from bilevel.theory.verification.reference import Exact, exact
+from bilevel.theory.verification.report import Report, Row, Verdict
+from bilevel.theory.verification.verifying import verify
 
 __all__ = [
     "AIDCertificate",
+    "Advice",
     "Assumed",
     "Complexity",
     "Constants",
@@ -26,9 +28,11 @@ __all__ = [
     "Report",
     "Row",
     "Run",
+    "StepSizes",
     "StrictInstance",
     "TwoSequenceContraction",
     "Verdict",
+    "advise",
     "aid",
     "estimate",
     "exact",

@@ -1,46 +1,44 @@
 """The four constants every certificate starts from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
-from bilevel.theory._checks import Array, Real, nonnegative, positive
+from bilevel.theory.reals import Floats, Real, nonnegative, positive
 
 
 @dataclass(frozen=True, init=False)
 class Constants:
     """Constants of the bilevel problem min_x f(x, y*(x)), y*(x) = argmin_y g(x, y).
 
-    * `mu`: g(x, ·) is mu-strongly convex (Assumption 1);
-    * `M`: ‖∇f‖ ≤ M (Assumption 2; the AID lemmas use only ‖∇_y f‖ ≤ M);
-    * `L`: ∇f and ∇g are L-Lipschitz (Assumption 3; every lemma uses it block by block);
-    * `rho`: ∇²_xy g and ∇²_yy g are rho-Lipschitz (Assumption 4).
+    * `mu`: g(x, ·) is mu-strongly convex (Assumption 4.2);
+    * `M`: ‖∇f‖ ≤ M (Assumption 4.3; the AID lemmas use only ‖∇_y f‖ ≤ M);
+    * `L`: ∇f and ∇g are L-Lipschitz (Assumption 4.4; every lemma uses it block by block);
+    * `rho`: ∇²_xy g and ∇²_yy g are rho-Lipschitz (Assumption 4.5).
 
     Fields may be arrays that broadcast against each other: a grid of condition numbers is one object, and
     everything computed from it has the broadcast shape.
     """
 
-    mu: Array
-    L: Array
-    M: Array
-    rho: Array
+    mu: Floats
+    L: Floats
+    M: Floats
+    rho: Floats
 
     def __init__(self, mu: Real, L: Real, M: Real, rho: Real) -> None:
         fields = {
             "mu": positive(
-                "mu",
                 mu,
+                "mu",
                 "it is the strong convexity of g in y (its smallest Hessian eigenvalue); "
                 "add a ridge term to the inner problem if it has none",
             ),
             "L": positive(
-                "L", L, "it is the Lipschitz constant of the gradients of f and g (largest curvature)"
+                L, "L", "it is the Lipschitz constant of the gradients of f and g (largest curvature)"
             ),
-            "M": nonnegative("M", M, "it bounds the gradient norm of f, so that f is M-Lipschitz"),
+            "M": nonnegative(M, "M", "it bounds the gradient norm of f, so that f is M-Lipschitz"),
             "rho": nonnegative(
-                "rho", rho, "it is the Lipschitz constant of g's second derivatives; 0 if g is quadratic"
+                rho, "rho", "it is the Lipschitz constant of g's second derivatives; 0 if g is quadratic"
             ),
         }
         try:
@@ -61,22 +59,22 @@ class Constants:
             object.__setattr__(self, name, float(value) if np.ndim(value) == 0 else value)
 
     @property
-    def kappa(self) -> Array:
+    def kappa(self) -> Floats:
         """Condition number κ = L/μ of the inner problem."""
         return self.L / self.mu
 
     @property
-    def L_Phi(self) -> Array:
+    def L_Phi(self) -> Floats:
         """Lipschitz constant of ∇Φ as the paper prints it.
 
         L_Φ = L + (2L² + ρM²)/μ + (2ρLM + L³)/μ² + ρL²M/μ³. Valid when L and ρ are joint Lipschitz constants
-        (Assumptions 3 and 4 as written); see `L_Phi_blockwise` for block-by-block constants.
+        (Assumptions 4.4 and 4.5 as written); see `L_Phi_blockwise` for block-by-block constants.
         """
         mu, L, M, rho = self.mu, self.L, self.M, self.rho
         return L + (2 * L**2 + rho * M**2) / mu + (2 * rho * L * M + L**3) / mu**2 + rho * L**2 * M / mu**3
 
     @property
-    def L_Phi_blockwise(self) -> Array:
+    def L_Phi_blockwise(self) -> Floats:
         """(1 + κ)²(L + ρM/μ): Lipschitz constant of ∇Φ when L and ρ bound the derivatives block by block.
 
         It differs from `L_Phi` in one term, ρM/μ in place of ρM²/μ, and equals it when ρ = 0.

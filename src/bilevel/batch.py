@@ -1,0 +1,78 @@
+"""What a step sees: the data of both levels, which rows they are, a random key and the model's own state."""
+
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax
+from jax import lax
+
+from bilevel.types import PyTree
+
+
+class Levels(NamedTuple):
+    """One thing of each level: row numbers, samplers, cursors."""
+
+    inner: Any = None
+    outer: Any = None
+
+
+class Batch(eqx.Module):
+    """The data of one step: what the inner and the outer objective see (each any pytree, or `None`).
+
+    The other fields are filled by the loop, for objectives that ask for them by a keyword of that name: `rows`, the
+    row numbers of each level's data, `key`, a random key of the step, and `state`, what a model carries along
+    besides its trained parameters (batch norm). Whoever calls `solver.step` by hand may fill them too.
+    """
+
+    inner: PyTree = None
+    outer: PyTree = None
+    rows: Levels = Levels()
+    key: PyTree = None
+    state: PyTree = None
+
+
+class Draws(eqx.Module):
+    """Several independent batches for one step. What every draw shares is stored once."""
+
+    stacked: Batch  # the parts that differ, one row a draw; None elsewhere
+    shared: Batch  # the parts that do not
+
+    def __getitem__(self, i: Any) -> Batch:
+        """The i-th draw; i may be traced. Its key is a function of the step's key and i."""
+        pick = lambda stacked, shared: (
+            shared
+            if stacked is None
+            else jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, keepdims=False), stacked)
+        )
+        drawn, same = self.stacked, self.shared
+        rows = Levels(*(pick(*each) for each in zip(drawn.rows, same.rows, strict=True)))
+        key = same.key if same.key is None else jax.random.fold_in(same.key, i)
+        return Batch(pick(drawn.inner, same.inner), pick(drawn.outer, same.outer), rows, key, same.state)
+
+
+class Same(NamedTuple):
+    """One batch that serves every draw."""
+
+    batch: Batch | None
+
+    def __getitem__(self, i: Any) -> Batch | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.batch
+
+
+def draws(batch: "Batch | Draws | None") -> "Draws | Same":
+    """`draws(batch)[i]` is the i-th batch of a step, whether there are several or one that serves for all."""
+    return batch if isinstance(batch, Draws) else Same(batch)
+
+
+def first(batch: "Batch | Draws | None") -> Batch | None:
+    return draws(batch)[0]
+
+
+def dressed(batch: "Batch | Draws | None", key: PyTree, state: PyTree) -> "Batch | Draws | None":
+    """The batch with the step's key and the model's state, where there are any."""
+    if key is None and state is None:
+        return batch
+    if isinstance(batch, Draws):
+        return Draws(batch.stacked, cast(Batch, dressed(batch.shared, key, state)))
+    batch = Batch() if batch is None else batch
+    return Batch(batch.inner, batch.outer, batch.rows, batch.key if key is None else key, state)

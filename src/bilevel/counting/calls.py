@@ -1,0 +1,53 @@
+"""The oracle calls of a solver's steps."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from bilevel.batch import Batch, Draws
+from bilevel.counting.interpreter import counting
+from bilevel.counting.marked import counted
+from bilevel.counting.tally import Counts
+from bilevel.loop.scan import scan, warm_up
+from bilevel.loop.streams import as_stream
+from bilevel.solvers.base import Info, Solver
+
+
+def counted_step(solver: Solver) -> Callable[..., tuple[Any, Info, Counts]]:
+    """`step(state, batch) -> (state, info, counts)`, which counts its own oracle calls, as integer arrays.
+
+    Pure like `solver.step`, whose values it returns: for use inside `jit` and `scan`.
+    """
+    counting_step = counting(_marked(solver).step)
+
+    def step(state: Any, batch: Batch | Draws | None = None) -> tuple[Any, Info, Counts]:
+        (state, info), counts = counting_step(state, batch)
+        return state, info, counts
+
+    return step
+
+
+def oracle_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1) -> Counts:
+    """The oracle calls of `steps` steps from `state`; arguments as for [`scan`][bilevel.scan].
+
+    What counts is what the states and everything in every `Info` need.
+    """
+    marked, everything = _marked(solver), lambda state, info: info
+    return _total(lambda *at: scan(marked, *at, steps=steps, record=everything), state, data)
+
+
+def warm_up_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1) -> Counts:
+    """The oracle calls of `steps` steps on the inner variables alone."""
+    marked = _marked(solver)
+    return _total(lambda *at: warm_up(marked, *at, steps=steps), state, data)
+
+
+def _marked(solver: Solver) -> Any:
+    return dataclasses.replace(solver, problem=counted(solver.problem))
+
+
+def _total(program: Callable, state: Any, data: Any) -> Counts:
+    counts = jax.jit(lambda *args: counting(program)(*args)[1])(state, as_stream(data))
+    return Counts(*map(int, counts))

@@ -1,0 +1,122 @@
+"""A problem whose derivatives can be found again in the traced program, by name.
+
+A mark is a `jax.jit` of "do nothing" around a derivative, whose name is the kind of the derivative. Each partial
+gradient has one of its own, so that one half of a pair can be dead while the other is alive.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax import lax
+
+from bilevel.counting.tally import Counts
+from bilevel.oracles import InnerGradients, Joint, Linearised, Oracles, OuterGradients
+from bilevel.problem import Problem
+from bilevel.types import PyTree
+
+MARK, LEAF = "bilevel_counts_", "bilevel_leaf_"  # how the names begin
+KINDS = {MARK + kind: Counts(**{kind: 1}) for kind in Counts._fields}
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def mark(kind: str, derivative: PyTree) -> PyTree:
+    """`derivative` as it is, found again as one evaluation of `kind`."""
+    return _named(MARK + kind, lambda tree: jax.tree.map(_leaf, tree))(derivative)
+
+
+@mark.defjvp
+def _(kind: str, primals: tuple, tangents: tuple) -> tuple:
+    return mark(kind, *primals), *tangents
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def differentiated(kind: str, point: PyTree) -> PyTree:
+    """`point` as it is; whoever differentiates with respect to it evaluates a derivative of `kind`."""
+    return point
+
+
+@differentiated.defjvp
+def _(kind: str, primals: tuple, tangents: tuple) -> tuple:
+    return differentiated(kind, *primals), mark(kind, *tangents)
+
+
+@dataclass(frozen=True, eq=False)
+class CountedOracles(Oracles):
+    """The oracles of a problem, marked."""
+
+    plain: Oracles
+
+    def inner_gradient(self, x: PyTree, y: PyTree, batch: Any = None) -> PyTree:
+        return mark("gradients_g", self.plain.inner_gradient(*_at(x, y), batch))
+
+    def outer_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> OuterGradients:
+        value, f_x, f_y = self.plain.outer_gradients(*_at(x, y), batch)
+        return OuterGradients(value, mark("gradients_f", f_x), mark("gradients_f", f_y))
+
+    def inner_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> InnerGradients:
+        value, g_x, g_y = self.plain.inner_gradients(*_at(x, y), batch)
+        return InnerGradients(value, mark("gradients_g", g_x), mark("gradients_g", g_y))
+
+    def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
+        return _linearised("gradients_g", self.plain.linearise(*_at(x, y), batch))
+
+    def linearise_outer(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
+        return _linearised("gradients_f", self.plain.linearise_outer(*_at(x, y), batch))
+
+    def linearise_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
+        gradient, plain_push = self.plain.linearise_jointly(*_at(x, y), batch)
+        both = lambda product: mark(
+            "cross_products", mark("hessian_products", product)
+        )  # a push is one of each
+        return Joint(mark("gradients_g", gradient), lambda dx, dy: both(plain_push(*_at(dx, dy))))
+
+
+def _at(x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+    """A point at which ∇_y g is taken: to differentiate it takes products."""
+    return differentiated("cross_products", x), differentiated("hessian_products", y)
+
+
+def _linearised(gradient: str, plain: Linearised) -> Linearised:
+    def marked(kind: str, product: Callable[[PyTree], PyTree]) -> Callable[[PyTree], PyTree]:
+        return lambda v: mark(kind, product(differentiated(kind, v)))
+
+    products = marked("hessian_products", plain.hessian), marked("cross_products", plain.cross)
+    return Linearised(mark(gradient, plain.gradient), *products)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _CountedProblem(Problem):
+    plain: Problem
+
+    @cached_property
+    def oracles(self) -> Oracles:
+        plain = self.plain.oracles
+        return CountedOracles(plain.f, plain.g, plain)
+
+
+def counted(problem: Problem) -> Problem:
+    """The same problem with all its derivatives marked, also those that a line search takes of its objectives."""
+    inner, outer = _marked("gradients_g", problem.inner), _marked("gradients_f", problem.outer)
+    return _CountedProblem(inner=inner, outer=outer, plain=problem)
+
+
+def _marked(kind: str, objective: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(objective)  # `Problem` reads the signature
+    def function(x: PyTree, y: PyTree, *batch: Any, **extras: Any) -> Any:
+        return objective(differentiated(kind, x), differentiated(kind, y), *batch, **extras)
+
+    return function
+
+
+def _leaf(leaf: jax.Array) -> jax.Array:
+    """The array, under a name that tells its size before any `vmap`; jax may drop a call whose body is empty."""
+    return _named(f"{LEAF}{leaf.size}", lambda a: lax.neg(lax.neg(a)))(leaf)
+
+
+def _named(name: str, function: Callable) -> Callable:
+    function.__name__ = name
+    return jax.jit(function)

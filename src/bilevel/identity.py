@@ -1,0 +1,98 @@
+"""When two functions are the same function, and what to write down about one.
+
+A rule such as `optax.adam(1e-3)` is made of closures, and closures made twice are different objects. What they do
+is the same if they have the same code and close over the same values; then one compiled program serves both.
+"""
+
+import functools
+import hashlib
+import types
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import jax
+
+_BY_VALUE = (bool, int, float, complex, str, bytes, types.CodeType, type, jax.tree_util.PyTreeDef)
+
+
+class Static:
+    """A value that a compiled program depends on, equal to another one that was made the same way."""
+
+    def __init__(self, value: Any, signature: Hashable | None = None):
+        self.value = value  # kept alive: a signature may contain the address of a part of it
+        self._signature = made_of(value) if signature is None else signature
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._signature == other._signature
+
+    def __hash__(self) -> int:
+        return hash(self._signature)
+
+    def __repr__(self) -> str:
+        return f"Static({self.value!r})"
+
+
+def made_of(value: Any) -> Hashable:
+    """The code and the captured values of a function; the entries of a container; anything else is only itself."""
+    return _made_of(value, ())
+
+
+def _made_of(value: Any, above: tuple[int, ...]) -> Hashable:
+    if value is None or isinstance(value, _BY_VALUE):
+        return type(value), value
+    if id(value) in above:  # a function that closes over itself
+        return "above", above.index(id(value))
+    within = (*above, id(value))
+    parts = lambda values: tuple(_made_of(each, within) for each in values)
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        # Globals are looked up where the function was defined, so they belong to it.
+        return "function", value.__code__, id(value.__globals__), parts(cells), parts(defaults)
+    if isinstance(value, functools.partial):
+        return (
+            "partial",
+            parts((value.func, *value.args)),
+            tuple(value.keywords),
+            parts(value.keywords.values()),
+        )
+    if isinstance(value, tuple | list):
+        return type(value), parts(value)
+    if isinstance(value, dict):
+        return "dict", tuple(map(str, value)), parts(value.values())
+    return "object", id(value)
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def described(function: Callable) -> str:
+    """The function's name and a digest of its code, the same in every process that runs the same source."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    code = _code(function)
+    return name if code is None else f"{name}#{_digest(code)[:12]}"
+
+
+def _code(function: Any) -> types.CodeType | None:
+    function = getattr(function, "__wrapped__", function)
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, types.FunctionType):
+        function = vars(type(function)).get("__call__")
+    return getattr(function, "__code__", None)
+
+
+def _digest(code: types.CodeType) -> str:
+    constants = [_digest(c) if isinstance(c, types.CodeType) else _constant(c) for c in code.co_consts]
+    parts: Iterable[object] = (code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants)
+    return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()
+
+
+def _constant(value: Any) -> str:
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)

@@ -1,0 +1,5 @@
+"""Every method on the same tasks: how good x is for so many oracle calls, and for so many seconds."""
+
+from bilevel.lab.compare.measurement import Curve as Curve, Point as Point, measure as measure
+from bilevel.lab.compare.methods import METHODS as METHODS, Method as Method
+from bilevel.lab.compare.tasks import TASKS as TASKS, Task as Task

@@ -1,0 +1,148 @@
+"""One method on one task: how good its x is after so many oracle calls and so many seconds."""
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bilevel.counting import oracle_calls
+from bilevel.lab.compare.methods import Method
+from bilevel.lab.compare.tallied import spent, tallied
+from bilevel.lab.compare.tasks import Task
+from bilevel.loop.program import program_of
+from bilevel.loop.scan import Record
+from bilevel.loop.state import RunState, start
+from bilevel.loop.streams import as_stream
+from bilevel.solvers.base import Solver
+
+
+class Point(NamedTuple):
+    """Where a run stood."""
+
+    steps: int
+    gradients: int  # Gc
+    products: int  # Mv
+    seconds: float  # without compilation
+    value: float  # the task's yardstick
+
+    @property
+    def calls(self) -> int:
+        return self.gradients + self.products
+
+
+class Curve(NamedTuple):
+    """One method on one task, at its best outer step size."""
+
+    method: Method
+    rate: float
+    points: list[Point]
+
+
+def measure(method: Method, task: Task) -> Curve:
+    """The method at the outer step size, of the task's grid, that left the smallest value for its calls."""
+    judge = jax.jit(task.measure)
+    rate = task.rates[len(task.rates) // 2]
+    cost = costs(method, task, rate)
+    if len(task.rates) > 1:
+        final = {
+            rate: _finite(judge(_loop(method, task, rate, len(cost)).end(len(cost)).x)) for rate in task.rates
+        }
+        rate = min(final, key=lambda rate: final[rate])
+        cost = costs(method, task, rate) if method.varies else cost
+
+    loop = _loop(method, task, rate, len(cost))
+    # A call costs something by itself, which on small problems is more than its steps: counted once.
+    _, call = loop.timed(loop.start, 0, task.repeats)
+    points, at, seconds, begun = [], loop.start, call, 0
+    for end in checkpoints(len(cost), task.per_octave):
+        at, took = loop.timed(at, end - begun, task.repeats)
+        seconds, begun = seconds + max(took - call, 0.0), end
+        gradients, products = map(int, cost[end - 1])
+        points.append(Point(end, gradients, products, seconds, _finite(judge(at.x))))
+    return Curve(method, rate, points)
+
+
+def costs(method: Method, task: Task, rate: float) -> np.ndarray:
+    """(gradients, products) by the end of every step that the task's budget is good for, one step at least."""
+    solver, instance = solver_of(method, task, rate), task.instance
+    if not method.varies:
+        data = as_stream(method.data(instance.data))
+        calls = oracle_calls(solver, start(solver, instance.x0, instance.y0, data), data)
+        one = np.array([calls.Gc, calls.Mv])
+        return one * np.arange(1, 1 + max(1, task.calls // one.sum()))[:, None]
+    loop = Loop(tallied(solver), task, method.data(instance.data), task.calls, record=spent)
+    at, paid = loop.start, np.zeros((1, 2), int)
+    while (left := task.calls - paid[-1].sum()) > 0:
+        steps = len(paid) - 1
+        at_this_price = math.ceil(left * max(steps, 1) / max(paid[-1].sum(), 1))
+        at, filled = loop.advance(at, loop.blank(max(1, min(steps, at_this_price))))
+        columns = lambda rows, count: np.stack([rows["gradients"][:count], rows["products"][:count]], axis=1)
+        paid = np.concatenate([paid, *(columns(*part) for part in filled)])
+    return paid[1:]
+
+
+def solver_of(method: Method, task: Task, rate: float) -> Solver:
+    solver = method.make(task.instance.problem, task.instance.L, task.outer(rate))
+    if not isinstance(solver, Solver):
+        raise TypeError(f"the method {method.name!r} must make a solver, but made a {type(solver).__name__}")
+    return solver
+
+
+class Loop:
+    """The compiled loop under `bl.run`, without the host's part. One program serves all step sizes and lengths."""
+
+    def __init__(self, solver: Solver, task: Task, data: Any, steps: int, record: Record | None = None):
+        self.program, self.leaves = program_of(solver, record)
+        self.stream = as_stream(data)
+        x0, y0 = task.instance.x0, task.instance.y0
+        self.start = self.program.start(self.leaves, x0, y0, self.stream, np.uint32(0), None)
+        self.fit = self.program.fit(self.leaves, self.start, self.stream, steps)
+        jax.block_until_ready(self.advance(self.start, self.blank(0)))  # compiles, and moves nothing
+
+    def blank(self, steps: int) -> list[tuple[Any, int]]:
+        """Rows to record so many steps in, and how many go into each."""
+        most = self.fit.count
+        return [(self.fit.rows(), min(most, steps - done)) for done in range(0, max(steps, 1), most)]
+
+    def advance(self, at: RunState, blank: list[tuple[Any, int]]) -> tuple[RunState, list[tuple[Any, int]]]:
+        """The run after the steps that `blank` has rows for, and the rows, filled."""
+        filled = []
+        for rows, count in blank:
+            at, rows, _ = self.program.steps(self.leaves, at, self.stream, rows, 0, count)
+            filled.append((rows, count))
+        return at, filled
+
+    def end(self, steps: int) -> RunState:
+        return self.advance(self.start, self.blank(steps))[0]
+
+    def timed(self, at: RunState, steps: int, repeats: int) -> tuple[RunState, float]:
+        """Where `steps` more steps lead, and the shortest time they took: longer ones are other programs' doing."""
+        after, seconds = at, []
+        for _ in range(repeats):
+            blank = jax.block_until_ready(self.blank(steps))
+            began = time.perf_counter()
+            after, _ = jax.block_until_ready(self.advance(at, blank))
+            seconds.append(time.perf_counter() - began)
+        return after, min(seconds)
+
+
+def checkpoints(steps: int, per_octave: int) -> Iterator[int]:
+    count, ratio = 1.0, 2 ** (1 / per_octave)
+    last = 0
+    while count < steps:
+        if round(count) > last:
+            last = round(count)
+            yield last
+        count *= ratio
+    yield steps
+
+
+def _loop(method: Method, task: Task, rate: float, steps: int) -> Loop:
+    return Loop(solver_of(method, task, rate), task, method.data(task.instance.data), steps)
+
+
+def _finite(value: Any) -> float:
+    return float(value) if np.isfinite(value) else float("inf")

@@ -1,0 +1,136 @@
+"""The three tasks: an instance each, and how far and how often it is measured.
+
+On the quadratic and on ridge-logistic regularisation the yardstick is ‖∇Φ(x)‖, exact. On MNIST reweighting the inner
+problem is not convex, y*(x) is not unique and ∇Φ not defined; there an x is judged by the validation loss of a network
+trained with its weights. (A method's own y would not do: penalty methods let theirs see the validation data.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bilevel.data import Examples, corrupt_labels, mnist
+from bilevel.problems import Instance, quadratic, ridge_logistic
+from bilevel.problems.reweighting import data_reweighting, initial_mlp
+
+LARGE = 10**6  # entries of x times entries of y
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """An instance with the grid of outer step sizes and a budget of oracle calls."""
+
+    instance: Instance
+    title: str
+    rates: tuple[float, ...]
+    calls: int  # oracle calls each method may spend
+    per_octave: int  # points measured each time the number of steps doubles
+    outer: Callable[[Any], Any] = field(
+        default=lambda rate: rate
+    )  # from a step size of the grid to the outer rule
+    repeats: int = 5  # of every timing; the shortest counts
+
+    def __post_init__(self):
+        _ = self.measure
+
+    @property
+    def measure(self) -> Callable[[Any], Any]:
+        if self.instance.measure is None:
+            raise ValueError(
+                f"the instance {self.name!r} has no yardstick: give it measure=, a function of x to be made small, "
+                "e.g. bilevel.problems.instance.stationarity(problem, y0, data)"
+            )
+        return self.instance.measure
+
+    @property
+    def name(self) -> str:
+        return self.instance.name
+
+    @property
+    def label(self) -> str:
+        return self.instance.label or "yardstick"
+
+    @property
+    def x64(self) -> bool:
+        """Double precision, where the answer is known to rounding."""
+        return any(jnp.result_type(leaf) == jnp.float64 for leaf in jax.tree.leaves(self.instance.x0))
+
+    @property
+    def large_x(self) -> bool:
+        """Too large for a copy of y for every entry of x."""
+        entries = lambda tree: sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
+        return entries(self.instance.x0) * entries(self.instance.y0) > LARGE
+
+
+def quadratic_task(quick: bool) -> Task:
+    instance = quadratic(kappa=10.0).instance()
+    return Task(
+        instance,
+        title="(a) quadratic, κ = 10",
+        rates=grid(16 / instance.L, quick),
+        calls=3_000 if quick else 30_000,
+        per_octave=2,
+    )
+
+
+def ridge_task(quick: bool) -> Task:
+    return Task(
+        ridge_logistic(features=20, train=200, valid=200).instance(),
+        title="(b) ridge-logistic, one strength a feature",
+        rates=grid(64.0, quick),
+        calls=2_000 if quick else 10_000,
+        per_octave=2,
+    )
+
+
+def reweighting_task(quick: bool) -> Task:
+    rows, training_steps = (400, 60) if quick else (1_000, 150)
+    train, valid = mnist().train.split(rows, rows // 2, seed=0)
+    noisy, _ = corrupt_labels(train.targets, 0.2, classes=10, seed=1)
+    return Task(
+        data_reweighting(
+            Examples(_coarse(train.inputs), jnp.asarray(noisy)),
+            Examples(_coarse(valid.inputs), jnp.asarray(valid.targets)),
+            jax.tree.map(jnp.asarray, initial_mlp(196, 64, 10, seed=2)),
+            L=2.0,  # inner steps of 0.5
+            training_steps=training_steps,
+        ),
+        title="(c) MNIST reweighting, 20 % wrong labels",
+        rates=(0.1,),
+        calls=400 if quick else 2_000,
+        per_octave=1,
+        outer=optax.adam,
+        repeats=1,
+    )
+
+
+def task_of(instance: Instance, quick: bool) -> Task:
+    """The settings for an instance of someone else's: the quadratic's, which follow from L."""
+    return Task(
+        instance,
+        title=instance.name,
+        rates=grid(16 / instance.L, quick),
+        calls=3_000 if quick else 30_000,
+        per_octave=2,
+    )
+
+
+def grid(largest: float, quick: bool) -> tuple[float, ...]:
+    """Outer step sizes from `largest` down, each a quarter of the one before."""
+    return tuple(float(largest * 4.0**-i) for i in ((0, 2, 4) if quick else range(7)))
+
+
+def _coarse(images: Any) -> Any:
+    """28 × 28 pixels as 14 × 14 means, so that twenty methods take minutes."""
+    return jnp.asarray(images.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196))
+
+
+TASKS: dict[str, Callable[[bool], Task]] = {
+    "quadratic": quadratic_task,
+    "ridge_logistic": ridge_task,
+    "reweighting": reweighting_task,
+}

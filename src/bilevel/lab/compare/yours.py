@@ -1,0 +1,116 @@
+"""A user's own method or task, named on the command line as `module:name`."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bilevel.lab.compare.measurement import solver_of
+from bilevel.lab.compare.methods import YOURS, Method
+from bilevel.lab.compare.tasks import Task, task_of
+from bilevel.loop.state import start
+from bilevel.problems import Instance
+
+
+class Unusable(ValueError):
+    """What was named is not there, or not what it should be; the message is one line."""
+
+
+def your_method(address: str) -> Method:
+    """A `Method`, or a function `(problem, L, outer) -> solver`, whose steps are counted as they are taken."""
+    found = find(address)
+    if isinstance(found, Method):
+        return found
+    if not callable(found) or not _takes(found, 3):
+        raise Unusable(
+            f"{_kind(found)} is not a method: name a bilevel.lab.compare.Method, "
+            "or a function of (problem, L, outer) that returns a solver"
+        )
+    make: Any = found
+    return Method(address.partition(":")[2], YOURS, make, varies=True, quick=True)
+
+
+def check_method(method: Method, task: Task) -> None:
+    """That it makes a solver for this task, and the solver a start."""
+    try:
+        solver = solver_of(method, task, task.rates[0])
+        data = method.data(task.instance.data)
+        jax.eval_shape(lambda: start(solver, task.instance.x0, task.instance.y0, data))
+    except Exception as error:
+        raise Unusable(f"{method.name} does not suit the task {task.name}: {_said(error)}") from error
+
+
+def your_task(address: str, quick: bool) -> Task:
+    """An `Instance`, a `Task`, or a function of nothing or of `quick` that makes either."""
+    found = find(address)
+    if callable(found) and (_takes(found, 0) or _takes(found, 1)):
+        try:
+            found = found() if _takes(found, 0) else found(quick)
+        except Exception as error:
+            raise Unusable(f"it failed: {_said(error)}") from error
+    if isinstance(found, Task):
+        return found
+    if isinstance(found, Instance):
+        return task_of(found, quick)
+    raise Unusable(
+        f"{_kind(found)} is not a task: name a bilevel.problems.Instance, a bilevel.lab.compare.Task, "
+        "or a function that makes one"
+    )
+
+
+def find(address: str) -> Any:
+    """What `module:name` stands for; the module is looked for in the current folder first."""
+    module, _, name = address.partition(":")
+    if not module or not name:
+        raise Unusable("not of the form module:name, such as mine:solver")
+    found = _imported(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            has = (
+                [each for each in vars(found) if not each.startswith("_")]
+                if hasattr(found, "__dict__")
+                else []
+            )
+            raise Unusable(f"{module} has no {name!r}" + (f": it has {', '.join(has)}" if has else ""))
+        found = getattr(found, part)
+    return found
+
+
+def _imported(module: str) -> Any:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module}.".startswith(f"{missing}."):
+            raise Unusable(
+                f"there is no module {module!r} in {here} or where Python looks for modules"
+            ) from error
+        raise Unusable(f"importing {module} failed: {_said(error)}") from error
+    finally:
+        sys.path.remove(here)
+
+
+def _takes(function: Callable, count: int) -> bool:
+    """Whether it can be called with so many positional arguments."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return f"{value.__name__}{inspect.signature(value)}"
+    return f"an object of type {type(value).__name__}"
+
+
+def _said(error: BaseException) -> str:
+    """The error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

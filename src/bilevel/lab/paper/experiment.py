@@ -1,0 +1,49 @@
+"""What every experiment has in common: settings in, tables out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from bilevel.data.locate import Directory
+from bilevel.lab.paper.tables import Table
+
+
+@runtime_checkable
+class Report(Protocol):
+    """Tells whoever watches how far an experiment is, from 0 to 1, and what it is doing."""
+
+    def __call__(self, done: float, doing: str = "") -> None: ...
+
+
+@runtime_checkable
+class Inputs(Protocol):
+    """Data read from files; `source` says in words which."""
+
+    @property
+    def source(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user may ask of an experiment."""
+
+    quick: bool = False
+    seeds: int | None = None  # how many; None: as many as fit the time
+    data: Directory = None
+    download: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table of the paper.
+
+    `settings(options)` is everything the tables depend on but the data, as plain JSON values. `load(options)`
+    reads the data, if there are any. `run(settings, inputs, report)` returns the tables by file name.
+    """
+
+    name: str
+    title: str
+    tables: tuple[str, ...]
+    settings: Callable[[Options], dict[str, Any]]
+    run: Callable[[dict[str, Any], Any, Report], dict[str, Table]]
+    load: Callable[[Options], Inputs] | None = None

@@ -1,0 +1,227 @@
+"""Figure 3, left: feature learning on space_ga with single-loop ITD; how the mean of ‖∇Φ‖² grows with κ.
+
+The paper leaves the ridge, the spectrum, the outer step and the κ grid open. Our choices, with their reasons in
+docs/reproduction.md:
+
+* the ridge is μ = L/κ with L = 1 (the paper's convention), so the head's smallest curvature is μ at every step;
+* the singular values of the *training* inputs are set so that the features' curvatures S run geometrically from
+  L − μ to μ, and x₀ has orthonormal rows: at x₀ the head problem has exactly the constants μ and L;
+* α = 1/L, and β = κ⁻³/L, the order of Theorem 5.17;
+* κ³ ≤ K, so that every run lasts at least 1/β steps.
+
+The exponent depends on these choices. The variants show by how much.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.batch import Batch
+from bilevel.data import Examples, space_ga, standardise
+from bilevel.lab.outcome import require
+from bilevel.lab.paper.experiment import Experiment, Options, Report
+from bilevel.lab.paper.fits import bootstrap_exponent, power_law
+from bilevel.lab.paper.tables import Table, select
+from bilevel.loop.hooks import Event
+from bilevel.loop.status import Code
+from bilevel.loop.sweep import sweep
+from bilevel.problems.features import PROBLEM, compress, curvatures, feature_learning, hypergradient
+from bilevel.problems.instance import Instance
+from bilevel.solvers.itd import itd
+
+L = 1.0
+TRAIN = VALID = 500
+WIDTH = 128
+STEPS = 10_000
+KAPPAS = np.geomspace(3, 20, 8)
+SEEDS = 10
+SEEDS_OF_VARIANTS = 4  # at most
+CHUNKS = 20  # how often progress is shown and the head's curvatures are looked at
+
+
+class Variant(NamedTuple):
+    """β = c·κ^(−order)/L, and whose inputs get the prescribed singular values."""
+
+    c: float
+    order: float
+    rescaled: str  # "training" or "both"
+
+
+MAIN = "protocol"
+VARIANTS = {
+    MAIN: Variant(1.0, 3, "training"),
+    "smaller β (κ⁻³/4)": Variant(0.25, 3, "training"),
+    "larger β (4κ⁻³)": Variant(4.0, 3, "training"),
+    "β = κ⁻²": Variant(1.0, 2, "training"),
+    "β = 1/100 for all κ": Variant(0.01, 0, "training"),
+    "validation inputs rescaled too": Variant(1.0, 3, "both"),
+}
+
+
+def settings(options: Options) -> dict[str, Any]:
+    return {
+        "L": L,
+        "train": TRAIN,
+        "valid": VALID,
+        "width": WIDTH,
+        "steps": 2_000 if options.quick else STEPS,
+        "kappas": np.geomspace(3, 12, 5).tolist() if options.quick else KAPPAS.tolist(),
+        "seeds": options.seeds or (3 if options.quick else SEEDS),
+        "variants": {name: list(variant) for name, variant in VARIANTS.items()},
+    }
+
+
+def load(options: Options) -> Examples:
+    return space_ga(options.data, download=options.download)
+
+
+def run(settings: dict[str, Any], inputs: Examples, report: Report) -> dict[str, Table]:
+    with jax.enable_x64(True):
+        names, seeds, kappas = zip(*cases(settings), strict=True)
+        variants = {name: Variant(*values) for name, values in settings["variants"].items()}
+        lanes = [
+            lane(inputs, kappa, seed, variants[name], settings)
+            for name, seed, kappa in zip(names, seeds, kappas, strict=True)
+        ]
+        report(0.0, f"{len(lanes)} runs of {settings['steps']:,} steps at once")
+        runs = {"variant": names, "seed": seeds, "kappa": np.array(kappas)} | measure(lanes, settings, report)
+        return {
+            "fig3_features.csv": runs,
+            "fig3_features_mean.csv": over_seeds(runs, settings),
+            "fig3_exponents.csv": exponents(runs, settings),
+        }
+
+
+def cases(settings: dict[str, Any]) -> list[tuple[str, int, float]]:
+    """Every (variant, seed, κ) to run: all seeds of the protocol, the first few of its variants."""
+    few = min(settings["seeds"], SEEDS_OF_VARIANTS)
+    return [
+        (name, seed, kappa)
+        for name in settings["variants"]
+        for seed in range(settings["seeds"] if name == MAIN else few)
+        for kappa in settings["kappas"]
+    ]
+
+
+def over_seeds(runs: Table, settings: dict[str, Any]) -> Table:
+    """The mean over seeds and its range, with the fitted power law: what the figure draws."""
+    kappas, parts = np.asarray(settings["kappas"]), []
+    for name in settings["variants"]:
+        mean = select(runs, variant=name)["mean"].reshape(-1, len(kappas))
+        fit = power_law(kappas, mean.mean(axis=0))
+        parts.append(
+            {
+                "variant": np.repeat(name, len(kappas)),
+                "kappa": kappas,
+                "mean": mean.mean(axis=0),
+                "lowest": mean.min(axis=0),
+                "highest": mean.max(axis=0),
+                "fit": fit.factor * kappas**fit.exponent,
+            }
+        )
+    return {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+
+
+def exponents(runs: Table, settings: dict[str, Any]) -> Table:
+    """Each variant's exponent of κ with its bootstrap interval; also against the κ the head had on average."""
+    rows = []
+    for name in settings["variants"]:
+        grid = lambda column, name=name: select(runs, variant=name)[column].reshape(
+            -1, len(settings["kappas"])
+        )
+        kappas, mean = np.asarray(settings["kappas"]), grid("mean")
+        low, high = bootstrap_exponent(kappas, mean, seed=0)
+        exponent = power_law(kappas, mean.mean(axis=0)).exponent
+        actual = power_law(grid("kappa_mean").mean(axis=0), mean.mean(axis=0)).exponent
+        rows.append((name, exponent, low, high, actual, len(mean)))
+    columns = ("variant", "exponent", "low", "high", "exponent_of_actual_kappa", "seeds")
+    return {column: [row[i] for row in rows] for i, column in enumerate(columns)}
+
+
+class Lane(NamedTuple):
+    """One run: where and on what, and its outer step size."""
+
+    instance: Instance
+    beta: float
+
+
+def lane(examples: Examples, kappa: float, seed: int, variant: Variant, settings: dict[str, Any]) -> Lane:
+    """The split, the prescribed spectrum and x₀ of one (κ, seed)."""
+    train, valid = examples.split(settings["train"], settings["valid"], seed=seed)
+    A, A_valid = standardise(train.inputs, valid.inputs)
+    b, b_valid = standardise(train.targets[:, None], valid.targets[:, None])
+    mu = settings["L"] / kappa
+    U, old, Vt = np.linalg.svd(A, full_matrices=False)
+    new = np.sqrt(len(A) * np.geomspace(settings["L"] - mu, mu, len(old)))
+    A, A_valid = U * new, A_valid @ Vt.T  # in principal axes: x₀ is random, so this loses nothing
+    if variant.rescaled == "both":
+        A_valid = A_valid * (new / old)
+    gaussian = np.random.default_rng([seed, 1]).normal(size=(settings["width"], len(old)))
+    x0 = np.linalg.qr(gaussian)[0].T
+    few, few_valid = compress(Examples(A, b[:, 0])), compress(Examples(A_valid, b_valid[:, 0]))
+    return Lane(feature_learning(few, few_valid, mu, x0), variant.c * kappa**-variant.order / settings["L"])
+
+
+def measure(lanes: list[Lane], settings: dict[str, Any], report: Report) -> Table:
+    """Every lane's mean of ‖∇Φ(x_k)‖² over k < K, its first and last values, and the range κ had on the way."""
+    instances = [lane.instance for lane in lanes]
+    every = max(1, settings["steps"] // CHUNKS)
+    seen = Heads([instance.data for instance in instances], every, report)
+    runs = sweep(
+        [itd(PROBLEM, 1 / settings["L"], lane.beta) for lane in lanes],
+        starts=[(instance.x0, instance.y0) for instance in instances],
+        data=[instance.data for instance in instances],
+        combine="zip",
+        steps=settings["steps"],
+        every=every,
+        record=square,
+        hooks=[seen],
+    )
+    for status in runs.status:
+        require(status, "feature learning", Code.COMPLETED)
+    norms = np.concatenate([seen.first[:, None], runs.trace["square"]], axis=1)
+    largest = np.stack(seen.spectra)[..., -1]
+    mu = np.array([instance.data.inner.mu for instance in instances])
+    return {
+        "mean": norms[:, :-1].mean(axis=1),
+        "first": norms[:, 0],
+        "last": norms[:, -1],
+        "kappa_mean": largest.mean(axis=0) / mu,
+        "kappa_lowest": largest.min(axis=0) / mu,
+        "kappa_highest": largest.max(axis=0) / mu,
+    }
+
+
+def square(state: Any, info: Any, batch: Batch) -> dict[str, Any]:
+    return {"square": jnp.sum(hypergradient(state.x, batch) ** 2)}
+
+
+class Heads:
+    """A hook: ‖∇Φ(x₀)‖², the spectra of the heads' Hessians every so many steps, and the progress made."""
+
+    def __init__(self, data: list[Batch], every: int, report: Report):
+        self.data = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(a) for a in leaves]), *data)
+        self.every, self.report, self.spectra = every, report, []
+        self._spectra = jax.jit(jax.vmap(curvatures))
+
+    def begin(self, event: Event) -> None:
+        self.first = np.asarray(
+            jax.vmap(lambda x, data: jnp.sum(hypergradient(x, data) ** 2))(event.state.x, self.data)
+        )
+
+    def __call__(self, event: Event) -> None:
+        if event.step % self.every == 0:
+            self.spectra.append(np.asarray(self._spectra(event.state.x, self.data.inner)))
+        self.report(event.step / event.total, f"step {event.step:,}")
+
+
+EXPERIMENT = Experiment(
+    name="fig3-features",
+    title="Figure 3, left: feature learning on space_ga",
+    tables=("fig3_features.csv", "fig3_features_mean.csv", "fig3_exponents.csv"),
+    settings=settings,
+    run=run,
+    load=load,
+)

@@ -1,0 +1,250 @@
+"""Figure 3, right: data reweighting on MNIST with 20 % wrong labels.
+
+Two settings. *The paper's*: outer rate 1e-3, inner rate 5e-2, 3,000 full-batch iterations of ITD, and AID beside
+it. There the weights hardly move. *A useful one*: Adam on the logits, which is indifferent to how small the
+hypergradients are. Its inner rate is ten times the paper's for a tenth of the steps, so y travels as far; its outer
+rate is chosen by the loss on held-out clean images of the first seed, never by test labels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bilevel.data import Examples, Mnist, corrupt_labels, mnist
+from bilevel.lab.outcome import require
+from bilevel.lab.paper.experiment import Experiment, Options, Report
+from bilevel.lab.paper.tables import Table
+from bilevel.loop.hooks import Event
+from bilevel.loop.result import Result
+from bilevel.loop.run import run as run_solver
+from bilevel.loop.status import Code
+from bilevel.problems.instance import Instance
+from bilevel.problems.reweighting import PROBLEM, data_reweighting, initial_mlp, logits, validation_loss
+from bilevel.problems.scores import accuracy, roc_auc
+from bilevel.solvers.aid import aid
+from bilevel.solvers.base import Solver
+from bilevel.solvers.itd import itd
+
+TRAIN, VALID, HELD_OUT = 2_000, 500, 500
+WRONG = 0.2
+HIDDEN, CLASSES = 256, 10
+STEPS, INNER, OUTER = 3_000, 5e-2, 1e-3
+USEFUL_STEPS, USEFUL_INNER, USEFUL_RATES = 300, 0.5, (0.01, 0.03, 0.1)
+SEEDS, SEEDS_OF_AID = 3, 1
+KEEP = 10  # every tenth validation loss goes into the table
+EVERY = 25  # steps between two looks at the progress
+TAIL = 0.1  # the plateau is the mean of the last tenth
+
+
+def settings(options: Options) -> dict[str, Any]:
+    seeds = options.seeds or (1 if options.quick else SEEDS)
+    return {
+        "train": TRAIN,
+        "valid": VALID,
+        "held_out": HELD_OUT,
+        "wrong": WRONG,
+        "hidden": HIDDEN,
+        "steps": 100 if options.quick else STEPS,
+        "inner": INNER,
+        "outer": OUTER,
+        "seeds": {"ITD": seeds, "AID": min(seeds, SEEDS_OF_AID) if options.seeds is None else seeds},
+        "useful_steps": 60 if options.quick else USEFUL_STEPS,
+        "useful_inner": USEFUL_INNER,
+        "useful_rates": list(USEFUL_RATES[-1:] if options.quick else USEFUL_RATES),
+    }
+
+
+def load(options: Options) -> Mnist:
+    return mnist(options.data, download=options.download)
+
+
+def run(settings: dict[str, Any], inputs: Mnist, report: Report) -> dict[str, Table]:
+    clock = Clock(report, total=_work(settings))
+    seeds = settings["seeds"]["ITD"]
+    cases = [case(inputs, seed, settings) for seed in range(seeds)]
+    curves, plateaus = [], []
+    for name, solver in {
+        "ITD": itd(PROBLEM, settings["inner"], settings["outer"]),
+        "AID": aid(PROBLEM, settings["inner"], settings["inner"], settings["outer"]),
+    }.items():
+        for seed in range(settings["seeds"][name]):
+            result = train(solver, cases[seed], settings["steps"], clock, f"{name}, seed {seed}", COST[name])
+            curves.append(curve(name, seed, result))
+            plateaus.append({"method": name, "seed": seed} | plateau(result) | score(result, cases[seed]))
+    useful, weights = useful_setting(cases, settings, clock)
+    report(1.0)
+    return {
+        "fig3_reweighting.csv": {k: np.concatenate([part[k] for part in curves]) for k in curves[0]},
+        "fig3_plateau.csv": {k: [row[k] for row in plateaus] for k in plateaus[0]},
+        "fig3_useful.csv": {k: [row[k] for row in useful] for k in useful[0]},
+        "fig3_weights.csv": histogram(weights, cases[0].wrong),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One seed: what to run, and what the result is judged by."""
+
+    instance: Instance
+    wrong: np.ndarray
+    held_out: Examples
+    test: Examples
+
+
+def case(digits: Mnist, seed: int, settings: dict[str, Any]) -> Case:
+    sizes = settings["train"], settings["valid"], settings["held_out"]
+    train_, valid, held_out = digits.train.split(*sizes, seed=seed)
+    labels, wrong = corrupt_labels(
+        train_.targets, settings["wrong"], classes=CLASSES, seed=np.random.default_rng([seed, 1])
+    )
+    # A pixel blank in all of these images has no gradient and no effect: without it every loss stays as it is.
+    inked = train_.inputs.any(axis=0) | valid.inputs.any(axis=0)
+    y0 = initial_mlp(train_.inputs.shape[1], settings["hidden"], CLASSES, seed=[seed, 2])
+    see = lambda examples, labels: Examples(jnp.asarray(examples.inputs[:, inked]), jnp.asarray(labels))
+    return Case(
+        instance=data_reweighting(
+            see(train_, labels), see(valid, valid.targets), y0._replace(W1=y0.W1[inked])
+        ),
+        wrong=wrong,
+        held_out=see(held_out, held_out.targets),
+        test=see(digits.test, digits.test.targets),
+    )
+
+
+def useful_setting(
+    cases: list[Case], settings: dict[str, Any], clock: "Clock"
+) -> tuple[list[dict], np.ndarray]:
+    """Adam on the logits, its rate chosen on the first seed, beside training without weights, and on the clean
+    validation images alone. The rows of the table, and the logits that the chosen rate gave the first seed.
+    """
+    steps, inner = settings["useful_steps"], settings["useful_inner"]
+    adam = optax.inject_hyperparams(
+        optax.adam
+    )  # its rate is a number of the solver: one program for all rates
+
+    def go(setting: str, rate: float, seed: int, case: Case) -> tuple[dict[str, Any], np.ndarray]:
+        # A rate of zero leaves x at 0: all weights stay equal.
+        solver = itd(PROBLEM, inner, adam(learning_rate=rate))
+        result = train(solver, case, steps, clock, f"{setting}, seed {seed}", COST["ITD"])
+        held_out = float(validation_loss(result.x, result.y, case.held_out))
+        row = {"setting": setting, "rate": rate, "seed": seed, "held_out_loss": held_out}
+        return row | score(result, case), np.asarray(result.x)
+
+    tried = [go("Adam", rate, 0, cases[0]) for rate in settings["useful_rates"]]
+    best, x = min(tried, key=lambda pair: pair[0]["held_out_loss"])
+    seeds = list(enumerate(cases))
+    runs = [*tried, *(go("Adam", best["rate"], seed, case) for seed, case in seeds[1:])]
+    runs += [go("no weights", 0.0, seed, case) for seed, case in seeds]
+    runs += [go("clean images only", 0.0, seed, clean_only(case)) for seed, case in seeds]
+    return [row | {"chosen": int(row["rate"] == best["rate"])} for row, _ in runs], x
+
+
+def clean_only(case: Case) -> Case:
+    """The same case with the validation images in place of the training images."""
+    clean = case.instance.data.outer
+    instance = data_reweighting(clean, clean, case.instance.y0)
+    return replace(case, instance=instance, wrong=np.zeros(len(clean), dtype=bool))
+
+
+def histogram(x: np.ndarray, wrong: np.ndarray) -> Table:
+    """How many training images of either kind have which weight."""
+    edges = np.linspace(0, 1, 21)
+    weights = weights_of(x)
+    return {
+        "from": edges[:-1],
+        "to": edges[1:],
+        "right_labels": np.histogram(weights[~wrong], edges)[0],
+        "wrong_labels": np.histogram(weights[wrong], edges)[0],
+    }
+
+
+def train(solver: Solver, case: Case, steps: int, clock: "Clock", label: str, cost: float) -> Result:
+    run, shown = case.instance, clock.of(label, cost)
+    result = run_solver(
+        solver, run.x0, run.y0, data=run.data, steps=steps, every=min(EVERY, steps), hooks=[shown]
+    )
+    require(result.status, label, Code.COMPLETED)
+    return result
+
+
+def curve(method: str, seed: int, result: Result) -> Table:
+    steps = np.arange(0, result.steps, KEEP)
+    return {
+        "method": np.repeat(method, len(steps)),
+        "seed": np.repeat(seed, len(steps)),
+        "step": steps,
+        "validation_loss": result.trace["outer_value"][steps].astype(float),
+    }
+
+
+def plateau(result: Result) -> dict[str, float]:
+    """The validation loss where it ends, and by how much it still fell over the last third."""
+    loss = result.trace["outer_value"].astype(float)
+    tail = max(1, round(TAIL * len(loss)))
+    third = len(loss) - len(loss) // 3
+    return {
+        "plateau": float(loss[-tail:].mean()),
+        "lowest": float(loss.min()),
+        "fall_in_last_third": float(loss[third] - loss[-1]),
+    }
+
+
+def score(result: Result, case: Case) -> dict[str, float]:
+    """What the run is worth: test accuracy, and how well low weights point at wrong labels."""
+    x = np.asarray(result.x)
+    weights = weights_of(x)
+    test = np.asarray(logits(result.y, case.test.inputs))
+    return {
+        "validation_loss": float(result.trace["outer_value"][-1]),
+        "test_accuracy": accuracy(test, np.asarray(case.test.targets)),
+        "auc": roc_auc(-x, case.wrong) if case.wrong.any() else np.nan,
+        "lowest_weight": float(weights.min()),
+        "highest_weight": float(weights.max()),
+        "mean_weight_of_wrong": float(weights[case.wrong].mean()) if case.wrong.any() else np.nan,
+        "mean_weight_of_right": float(weights[~case.wrong].mean()),
+    }
+
+
+def weights_of(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x.astype(float)))
+
+
+COST = {"ITD": 1.0, "AID": 1.8}  # of a step, relative: for the progress shown
+
+
+def _work(settings: dict[str, Any]) -> float:
+    paper = sum(COST[name] * seeds for name, seeds in settings["seeds"].items()) * settings["steps"]
+    runs = len(settings["useful_rates"]) + 3 * settings["seeds"]["ITD"] - 1
+    return paper + runs * settings["useful_steps"]
+
+
+class Clock:
+    """Adds up the work of many runs into one progress."""
+
+    def __init__(self, report: Report, total: float):
+        self.report, self.total, self.done = report, total, 0.0
+
+    def of(self, label: str, cost: float) -> Callable[[Event], None]:
+        """A hook that adds one run's steps, each so much work."""
+        before = self.done
+        self.report(before / self.total, label)
+
+        def hook(event: Event) -> None:
+            self.done = before + event.step * cost
+            self.report(min(self.done / self.total, 1.0), label)
+
+        return hook
+
+
+EXPERIMENT = Experiment(
+    name="fig3-reweighting",
+    title="Figure 3, right: data reweighting on MNIST",
+    tables=("fig3_reweighting.csv", "fig3_plateau.csv", "fig3_useful.csv", "fig3_weights.csv"),
+    settings=settings,
+    run=run,
+    load=load,
+)

@@ -1,0 +1,41 @@
+"""Figures from tables. Nothing is computed here: every point drawn is a number in a CSV file.
+
+Each panel is a figure of its own, so that a page can put two side by side or one below the other.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from bilevel.lab.paper.plots import fig1, fig2, fig3_features, fig3_reweighting
+from bilevel.lab.paper.plots.style import house_style
+from bilevel.lab.paper.results import Results
+
+DRAWINGS: dict[str, Callable[[Results], dict[str, Figure]]] = {
+    "fig1": fig1.draw,
+    "fig2": fig2.draw,
+    "fig3-features": fig3_features.draw,
+    "fig3-reweighting": fig3_reweighting.draw,
+}
+
+
+def draw_all(results: Results, folder: Path, formats: tuple[str, ...]) -> dict[str, list[str]]:
+    """Every figure of the experiments that were run, in every format; the names of the panels by experiment."""
+    panels = {}
+    with house_style():
+        for experiment in results.manifests:
+            if experiment in DRAWINGS:
+                for suffix in formats:
+                    # Anew for each format: saving settles the layout, to the last digit of that format's resolution.
+                    figures = DRAWINGS[experiment](results)
+                    panels[experiment] = list(figures)
+                    for name, figure in figures.items():
+                        save(figure, folder / f"{name}.{suffix}")
+    return panels
+
+
+def save(figure: Figure, path: Path) -> None:
+    # Without a date, the same tables give the same file.
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    figure.savefig(path, metadata=undated.get(path.suffix[1:]))

@@ -1,0 +1,22 @@
+"""The report: figures, verdicts and provenance of a folder of results, as a web page and as Markdown."""
+
+from pathlib import Path
+
+from bilevel.data.files import write_atomically
+from bilevel.lab.paper.claims import Claim, judge
+from bilevel.lab.paper.plots import draw_all
+from bilevel.lab.paper.report.content import gather
+from bilevel.lab.paper.report.markdown import as_markdown
+from bilevel.lab.paper.report.page import as_page
+from bilevel.lab.paper.results import read_results
+
+
+def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Claim]:
+    """Draws the figures and writes report.html and report.md into `folder`, from what lies there alone."""
+    results = read_results(folder)
+    panels = draw_all(results, folder, formats)
+    claims = judge(results)
+    content = gather(results, claims, panels)
+    write_atomically(folder / "report.md", as_markdown(content).encode())
+    write_atomically(folder / "report.html", as_page(content, folder).encode())
+    return claims

@@ -1,0 +1,34 @@
+"""What a folder of results holds: the tables, and the manifests that say what they were computed from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bilevel.lab.paper import manifest
+from bilevel.lab.paper.registry import EXPERIMENTS
+from bilevel.lab.paper.tables import Table, read_table
+
+
+@dataclass(frozen=True)
+class Results:
+    """The tables of a folder by file name, and the manifests by experiment."""
+
+    tables: dict[str, Table]
+    manifests: dict[str, dict[str, Any]]
+
+    def __getitem__(self, table: str) -> Table:
+        return self.tables[table]
+
+    def setting(self, experiment: str, name: str) -> Any:
+        return self.manifests[experiment]["origin"]["settings"][name]
+
+
+def read_results(folder: Path) -> Results:
+    """The tables of every experiment whose manifest vouches for them."""
+    tables, manifests = {}, {}
+    for name, experiment in EXPERIMENTS.items():
+        found = manifest.read(experiment, folder)
+        if found is not None:
+            manifests[name] = found
+            tables |= {table: read_table(folder / table) for table in experiment.tables}
+    return Results(tables, manifests)

@@ -1,0 +1,238 @@
+"""Table 1: the rates, as exponents fitted to our own bounds and runs, and the oracle calls, counted.
+
+Bounds are evaluated under the paper's convention: L, M, ρ, the initial gap and the initial radii are fixed and
+μ = L/κ, with κ large, where a power law shows. Runs use the two-dimensional problem under the same convention,
+started at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 whatever κ is; AID runs with each analysis' own step
+sizes until the mean of ‖∇Φ‖² is at most ε. These κ must be small, because the number of steps grows like κ⁵.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel import theory
+from bilevel.counting import Counts, oracle_calls, warm_up_calls
+from bilevel.lab.outcome import require
+from bilevel.lab.paper.experiment import Experiment, Options, Report
+from bilevel.lab.paper.fits import power_law
+from bilevel.lab.paper.tables import Table
+from bilevel.loop.hooks import Event, Stop
+from bilevel.loop.run import run as run_solver
+from bilevel.loop.status import Code
+from bilevel.problems.two_dimensional import FAMILY, Quadratic, as_data
+from bilevel.solvers.aid import aid
+from bilevel.solvers.itd import itd
+
+L = M = RHO = GAP = RADIUS = 1.0
+KAPPAS_OF_BOUNDS = np.geomspace(1e3, 1e5, 9)
+KAPPAS_OF_RUNS = np.array([1.5, 2.0, 2.5, 3.0, 3.5])
+EPSILONS = (0.4, 0.2, 0.1)
+COUNTED_STEPS = 200
+D_Y = 1.0  # distance of the raw y₀ from y*(x₀), which the warm-up shortens to c_y·μ
+ANALYSES = {"earlier": theory.prior.aid, "paper": theory.aid, "sharp": theory.sharp.aid}
+
+
+def settings(options: Options) -> dict[str, Any]:
+    return {
+        "L": L,
+        "M": M,
+        "rho": RHO,
+        "gap": GAP,
+        "radius": RADIUS,
+        "D_y": D_Y,
+        "kappas_of_bounds": KAPPAS_OF_BOUNDS.tolist(),
+        "kappas_of_runs": KAPPAS_OF_RUNS[:3].tolist() if options.quick else KAPPAS_OF_RUNS.tolist(),
+        "epsilons": list(EPSILONS),
+        "counted_steps": COUNTED_STEPS,
+    }
+
+
+def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Table]:
+    with jax.enable_x64(True):
+        report(0.0, "exponents of the bounds")
+        exponents = exponents_of_bounds(settings)
+        report(0.05, "counting oracle calls")
+        calls = calls_per_step(settings)
+        runs = steps_to_epsilon(settings, lambda done, doing="": report(0.1 + 0.9 * done, doing))
+        report(1.0)
+        return {
+            "table1_exponents.csv": exponents,
+            "table1_calls.csv": calls,
+            "table1_runs.csv": with_calls(runs, calls, settings),
+        }
+
+
+def exponents_of_bounds(settings: dict[str, Any]) -> Table:
+    """Slopes in κ of K times the vanishing part, of the inherent part, and of the step sizes."""
+    kappas = np.asarray(settings["kappas_of_bounds"])
+    constants = theory.Constants(settings["L"] / kappas, settings["L"], settings["M"], settings["rho"])
+    gap, radius = settings["gap"], settings["radius"]
+    a0 = settings["radius"] * constants.mu  # Lemma 5.8: ‖y₀ − y*₀‖ ≤ c_y·μ
+    K = 1e9  # any; the vanishing parts are exactly proportional to 1/K (sharp ITD, whose β depends on K: see below)
+
+    earlier, paper, sharp = theory.prior.aid(constants), theory.aid(constants), theory.sharp.aid(constants)
+    earlier_itd, paper_itd = theory.prior.itd(constants, radius), theory.itd(constants, radius)
+    sharp_itd, tight_itd = theory.sharp.itd(constants, radius), theory.tight.itd(constants)
+    rows = [
+        ("AID", "earlier", "rate", 6, earlier.bound(K, gap, a0)),
+        ("AID", "paper", "rate", 5, paper.bound(K, gap, paper.E0_bound(radius))),
+        ("AID", "sharp", "rate", np.nan, sharp.bound(K, gap, a0)),
+        ("AID", "earlier", "beta", -6, earlier.beta),
+        ("AID", "paper", "beta", -5, paper.beta),
+        ("AID", "sharp", "beta", np.nan, sharp.best_beta(gap, a0)),
+        ("AID", "earlier", "eta", -2, np.broadcast_to(earlier.eta, kappas.shape)),
+        ("AID", "paper", "eta", 0, np.broadcast_to(paper.eta, kappas.shape)),
+        ("ITD", "earlier", "rate", 3, earlier_itd.bound(K, gap, radius) - earlier_itd.inherent_error),
+        ("ITD", "paper", "rate", 3, paper_itd.bound(K, gap, radius) - paper_itd.inherent_error),
+        ("ITD", "paper", "beta", -3, paper_itd.beta),
+        ("ITD", "earlier", "inherent", 3, earlier_itd.inherent_error),
+        ("ITD", "paper", "inherent", 2, paper_itd.inherent_error),
+        ("ITD", "sharp", "inherent", np.nan, sharp_itd.inherent_error),
+        ("ITD", "tight", "inherent", np.nan, tight_itd.inherent_error),
+        ("ITD", "lower bound", "inherent", 2, theory.lower_bound(constants).strict),
+    ]
+    return {
+        "method": [row[0] for row in rows],
+        "analysis": [row[1] for row in rows],
+        "quantity": [row[2] for row in rows],
+        "paper_exponent": [float(row[3]) for row in rows],
+        "exponent": [power_law(kappas, row[4]).exponent for row in rows],
+    }
+
+
+def calls_per_step(settings: dict[str, Any]) -> Table:
+    """What an iteration and a warm-up step really evaluate, counted in the programs that run."""
+    q, N = (
+        Quadratic(0.5 * settings["L"], settings["L"], settings["M"] / np.sqrt(2)),
+        settings["counted_steps"],
+    )
+    totals = {}
+    for method, solver in {"AID": aid(q.problem, 1.0, 1.0, 0.1), "ITD": itd(q.problem, 1.0, 0.1)}.items():
+        state = solver.init(start(q), q.inner_solution(start(q)))
+        totals[method, "iteration"] = oracle_calls(solver, state, steps=N)
+        totals[method, "warm-up"] = warm_up_calls(solver, state, steps=N)
+    columns = {field: [getattr(total, field) / N for total in totals.values()] for field in Counts._fields}
+    return {
+        "method": [method for method, _ in totals],
+        "of": [what for _, what in totals],
+        **columns,
+        "Gc": [total.Gc / N for total in totals.values()],
+        "Mv": [total.Mv / N for total in totals.values()],
+    }
+
+
+def steps_to_epsilon(settings: dict[str, Any], report: Report) -> Table:
+    """The first K with (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ ε, for AID with each analysis' step sizes; bounds are ∝ 1/K."""
+    kappas, epsilons = np.asarray(settings["kappas_of_runs"]), np.asarray(settings["epsilons"])
+    constants = theory.Constants(settings["L"] / kappas, settings["L"], settings["M"], settings["rho"])
+    a0 = settings["radius"] * constants.mu
+    gap = settings["gap"]
+    names, etas, betas, bounds = [], [], [], []
+    for name, analysis in ANALYSES.items():
+        certificate = analysis(constants)
+        names += [name] * len(kappas)
+        etas.append(np.broadcast_to(certificate.eta, kappas.shape))
+        if name == "sharp":
+            betas.append(certificate.best_beta(gap, a0))
+            bounds.append(certificate.bound(1, gap, a0, beta=betas[-1]))
+        elif name == "paper":
+            betas.append(certificate.beta)
+            bounds.append(certificate.bound(1, gap, certificate.E0_bound(settings["radius"])))
+        else:
+            betas.append(certificate.beta)
+            bounds.append(certificate.bound(1, gap, a0))
+    lanes, certified = np.tile(kappas, len(ANALYSES)), np.concatenate(bounds)[:, None] / epsilons
+    K = first_reached(settings, lanes, np.concatenate(etas), np.concatenate(betas), certified, report)
+    n = len(epsilons)
+    return {
+        "analysis": np.repeat(names, n),
+        "kappa": np.repeat(lanes, n),
+        "epsilon": np.tile(epsilons, len(lanes)),
+        "steps": K.ravel(),
+        "certified_steps": np.ceil(certified).ravel(),
+    }
+
+
+def first_reached(
+    settings: dict[str, Any],
+    kappas: np.ndarray,
+    etas: np.ndarray,
+    betas: np.ndarray,
+    certified: np.ndarray,
+    report: Report,
+) -> np.ndarray:
+    """K(ε) for every lane and every ε. A lane ends once it is at the smallest ε."""
+    epsilons, reached = np.asarray(settings["epsilons"]), []
+    expected = settings["gap"] / (betas * epsilons.min())  # Σ‖∇Φ‖² ≈ gap/β: only for the progress shown
+    for i, (kappa, eta, beta) in enumerate(zip(kappas, etas, betas, strict=True)):
+        q = Quadratic(settings["L"] / kappa, settings["L"], settings["M"] / np.sqrt(2))
+        x0 = start(q)
+        # As after the warm-up of the initialisation lemma: at distance c_y·μ from y*(x₀).
+        y0 = q.inner_solution(x0) + settings["radius"] * q.mu * jnp.array([0.0, 1.0])
+        first = float(jnp.sum(q.hypergradient(x0) ** 2))
+
+        def so_far(steps: int, i: int = i, label: str = f"run {i + 1} of {len(kappas)}") -> None:
+            report(float((expected[:i].sum() + min(steps, expected[i])) / expected.sum()), label)
+
+        result = run_solver(
+            aid(FAMILY, 1 / settings["L"], float(eta), float(beta)),
+            x0,
+            y0,
+            data=as_data(q),
+            steps=2 * int(np.ceil(certified[i].max())),  # room to see a certificate fail
+            record=square,
+            hooks=[MeanBelow(epsilons.min(), first, so_far)],
+        )
+        require(result.status, f"AID at κ = {kappa:g} never came to ε = {epsilons.min():g}", Code.STOPPED)
+        squares = np.concatenate([[first], result.trace["square"][:-1]])
+        means = np.cumsum(squares) / np.arange(1, len(squares) + 1)
+        reached.append([1.0 + np.argmax(means <= epsilon) for epsilon in epsilons])
+    return np.array(reached)
+
+
+def square(state: Any, info: Any, batch: Any) -> dict[str, Any]:
+    return {"square": jnp.sum(batch.outer.hypergradient(state.x) ** 2)}
+
+
+class MeanBelow:
+    """A hook that stops a run when the mean of ‖∇Φ(x_k)‖² over the steps so far is below ε."""
+
+    def __init__(self, epsilon: float, first: float, report: Callable[[int], None]):
+        self.epsilon, self.last, self.report, self.total = epsilon, first, report, 0.0
+
+    def __call__(self, event: Event) -> Stop | None:
+        squares = event.column("square")
+        self.total += self.last + float(np.sum(squares[:-1]))
+        self.last = float(squares[-1])
+        self.report(event.step)
+        # Clearly below, so that another order of summation cannot disagree.
+        return Stop("the mean is below ε") if self.total / event.step < self.epsilon * (1 - 1e-9) else None
+
+
+def with_calls(runs: Table, calls: Table, settings: dict[str, Any]) -> Table:
+    """Gc(ε) and Mv(ε): counted calls per iteration times the iterations taken, the warm-up's counted as well."""
+    iteration, warmup = 0, 1  # AID's rows of `calls`
+    constants = theory.Constants(
+        settings["L"] / np.asarray(runs["kappa"]), settings["L"], settings["M"], settings["rho"]
+    )
+    warmup_steps = theory.aid(constants).warmup_steps(settings["D_y"], settings["radius"])
+    per = {name: np.asarray(calls[name]) for name in ("Gc", "Mv")}
+    cost = {name: per[name][iteration] * runs["steps"] + per[name][warmup] * warmup_steps for name in per}
+    return runs | {"warmup_steps": warmup_steps} | cost
+
+
+def start(q: Quadratic) -> jax.Array:
+    """x₀ = x° + Z^(−1/2)·1: Φ(x₀) − min Φ = ½ Σ z_i · (1/z_i) = 1."""
+    return q.solution + 1 / jnp.sqrt(q.z)
+
+
+EXPERIMENT = Experiment(
+    name="table1",
+    title="Table 1: rates and oracle calls",
+    tables=("table1_exponents.csv", "table1_calls.csv", "table1_runs.csv"),
+    settings=settings,
+    run=run,
+)

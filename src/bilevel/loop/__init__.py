@@ -1,0 +1,1 @@
+"""The loop around the solvers: one pure `advance`, and what drives it."""

@@ -1,0 +1,65 @@
+"""What a hook sees, and how it asks a run to stop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from bilevel.loop.state import RunState
+from bilevel.loop.status import Code
+from bilevel.loop.trace import rows_in
+from bilevel.solvers.base import Info
+
+
+@dataclass(frozen=True)
+class Event:
+    """A run between two chunks. What it holds is only to be read; `run` may be gone after the next chunk: copy it."""
+
+    step: int  # taken so far, those of a resumed run included
+    total: int  # the step at which the run will end
+    run: RunState  # the run as a value
+    info: Info | None  # of the last step; None before the first
+    trace: dict[str, Any]  # the rows of the steps since the last event
+    seconds: float  # since the run began
+    name: str  # the solver's
+
+    @property
+    def state(self) -> Any:
+        """The solver's own state: x, y and what else it has."""
+        return self.run.solver
+
+    @property
+    def first(self) -> int:
+        """The number of the step that the first row of `trace` belongs to, counted from 0."""
+        return self.step - (rows_in(self.trace) if self.trace else 0)
+
+    def last(self, metric: str) -> float:
+        """A metric's newest value, or an error that lists what there is."""
+        return float(self.column(metric)[-1])
+
+    def column(self, metric: str) -> Any:
+        if metric not in self.trace:
+            raise KeyError(f"the trace has no {metric!r}: choose from {', '.join(sorted(self.trace))}")
+        return self.trace[metric]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Asks the run to end, at `step` if that was passed already and the run can go back, else where it is."""
+
+    reason: str
+    code: Code = Code.STOPPED
+    step: int | None = None
+
+
+@runtime_checkable
+class Hook(Protocol):
+    """Called after every chunk. It may also have `begin(event)`, called before the first, and `end(result)`, after all.
+
+    A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
+    earlier step, they see the run end there.
+    """
+
+    def __call__(self, event: Event) -> Stop | None: ...
+
+
+HookLike = Hook | Callable[[Event], Any]

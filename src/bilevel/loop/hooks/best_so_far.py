@@ -1,0 +1,45 @@
+"""Keeps the best state that a run has been in."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.early_stopping import sign_of
+from bilevel.types import PyTree
+
+
+class Best:
+    """The state with the best value of a metric among those between chunks: `.x`, `.y`, `.value`, `.step`, `.state`.
+
+        best = bl.hooks.Best("outer/accuracy", mode="max")
+        bl.run(solver, x0, y0, steps=10_000, every=100, hooks=[best])
+
+    The host sees the state between chunks only: `every=` says how often.
+
+    Args:
+        metric: a column of the trace, such as "outer_value" or "outer/accuracy".
+        mode: "min" if smaller is better, "max" if larger is.
+    """
+
+    def __init__(self, metric: str = "outer_value", *, mode: str = "min"):
+        self.metric, self._sign = metric, sign_of(mode)
+        self.value, self.step, self.state = math.nan, 0, None
+        self.model_state: PyTree = None
+
+    def __call__(self, event: Event) -> None:
+        value = event.last(self.metric)
+        if math.isfinite(value) and not self._sign * value >= self._sign * self.value:
+            copy: Any = lambda tree: jax.tree.map(jnp.copy, tree)  # the run's own buffers may be donated
+            self.value, self.step = value, event.step
+            self.state, self.model_state = copy(event.state), copy(event.run.model)
+
+    @property
+    def x(self) -> PyTree:
+        return None if self.state is None else self.state.x
+
+    @property
+    def y(self) -> PyTree:
+        return None if self.state is None else self.state.y

@@ -1,0 +1,50 @@
+"""Stops when a metric no longer improves."""
+
+import math
+
+import numpy as np
+
+from bilevel.checks import check_count
+from bilevel.loop.hooks.base import Event, Stop
+
+
+class EarlyStopping:
+    """Stops at the first step at which the metric has not improved for `patience` steps.
+
+    Args:
+        metric: a column of the trace, such as "outer_value" or "outer/accuracy".
+        patience: the number of steps without improvement to wait for.
+        mode: "min" if smaller is better, "max" if larger is.
+        least: an improvement smaller than this does not count.
+    """
+
+    decides = True  # before other hooks see the event
+
+    def __init__(self, metric: str = "outer_value", *, patience: int, mode: str = "min", least: float = 0.0):
+        self.metric, self.patience = metric, check_count(patience, "patience")
+        self.sign, self.least = sign_of(mode), least
+        self.best, self.best_step = math.inf, 0
+
+    def begin(self, event: Event) -> None:
+        self.best, self.best_step = math.inf, event.step
+
+    def __call__(self, event: Event) -> Stop | None:
+        for step, value in enumerate(
+            self.sign * np.asarray(event.column(self.metric), float), event.first + 1
+        ):
+            if value < self.best - self.least:
+                self.best, self.best_step = value, step
+            elif step - self.best_step >= self.patience:
+                return Stop(
+                    f"{self.metric} has not improved on {self.sign * self.best:.6g}, reached at step {self.best_step}, "
+                    f"for {self.patience} steps; bl.hooks.Best keeps the best state.",
+                    step=step,
+                )
+        return None
+
+
+def sign_of(mode: str) -> float:
+    """+1 where smaller is better, −1 where larger is."""
+    if mode not in ("min", "max"):
+        raise ValueError(f'mode must be "min" or "max", not {mode!r}')
+    return 1.0 if mode == "min" else -1.0

@@ -1,0 +1,69 @@
+"""The trace as a file that grows while the run goes on: JSON lines or CSV."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilevel.checks import check_count
+from bilevel.loop.hooks.base import Event
+
+
+class _Lines:
+    """One line for every `thin`-th step, appended as the steps are taken."""
+
+    def __init__(self, path: str | Path, *, thin: int = 1):
+        self.path, self.thin = Path(path), check_count(thin, "thin")
+        self._file: Any = None
+
+    def begin(self, event: Event) -> None:
+        # A resumed run goes on in its file; a new one begins a new file.
+        self._file = self.path.open("a" if event.step else "w", newline="", encoding="utf-8")
+
+    def __call__(self, event: Event) -> None:
+        scalars = {name: v for name, v in event.trace.items() if isinstance(v, np.ndarray) and v.ndim == 1}
+        for i in range(len(event.trace["outer_value"])):
+            step = event.first + i
+            if step % self.thin == 0:
+                self._write({"step": step} | {name: values[i].item() for name, values in scalars.items()})
+        self._file.flush()
+
+    def end(self, result: Any) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, row: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class JSONLines(_Lines):
+    """Writes one JSON object per step: its number, counted from 0, and the trace's scalars.
+
+    A number that JSON has no word for (NaN, infinity) is written as null.
+
+    Args:
+        path: the file; a new run replaces it, a resumed one goes on in it.
+        thin: keep every so many steps.
+    """
+
+    def _write(self, row: dict[str, Any]) -> None:
+        clean = {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
+        self._file.write(json.dumps(clean) + "\n")
+
+
+class CSV(_Lines):
+    """Writes one row per step, under a header: its number, counted from 0, and the trace's scalars.
+
+    Args:
+        path: the file; a new run replaces it, a resumed one goes on in it.
+        thin: keep every so many steps.
+    """
+
+    def _write(self, row: dict[str, Any]) -> None:
+        writer = csv.DictWriter(self._file, list(row))
+        if self._file.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)

@@ -1,0 +1,32 @@
+"""Calls a function of the user's between chunks, and keeps what it returns."""
+
+from collections.abc import Callable
+from typing import Any
+
+from bilevel.loop.hooks.base import Event
+
+
+class Probe:
+    """`probe(state, info)` after every chunk; the numbers it returns, a dict or nothing, go to `result.probes`.
+
+    Args:
+        probe: `(state, info) -> dict of numbers, or None`.
+    """
+
+    def __init__(self, probe: Callable[[Any, Any], dict[str, Any] | None]):
+        if not callable(probe):
+            raise TypeError(f"probe must be a function of (state, info), not {type(probe).__name__}")
+        self.probe = probe
+        self.rows: list[tuple[int, dict[str, Any]]] = []
+
+    def __call__(self, event: Event) -> None:
+        values = self.probe(event.state, event.info)
+        if values is None:
+            return
+        if not isinstance(values, dict):
+            raise TypeError(
+                f"probe must return a dict of numbers by name, or nothing, not {type(values).__name__}"
+            )
+        if "step" in values:
+            raise ValueError('a probe\'s "step" is the step it was called at: choose another name')
+        self.rows.append((event.step, values))

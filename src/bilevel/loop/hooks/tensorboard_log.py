@@ -1,0 +1,43 @@
+"""The trace as TensorBoard scalars."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilevel.checks import check_count
+from bilevel.loop.hooks.base import Event
+
+
+class TensorBoard:
+    """Writes the trace's scalars as TensorBoard events. Needs `pip install "bilevel[tensorboard]"`.
+
+    Args:
+        folder: the log folder, as for `tensorboard --logdir`.
+        thin: keep every so many steps.
+    """
+
+    def __init__(self, folder: str | Path, *, thin: int = 1):
+        try:
+            from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ImportError(
+                'the TensorBoard hook needs tensorboardX: pip install "bilevel[tensorboard]"'
+            ) from error
+        self._make, self.folder, self.thin = SummaryWriter, Path(folder), check_count(thin, "thin")
+        self._writer: Any = None
+
+    def begin(self, event: Event) -> None:
+        self._writer = self._make(str(self.folder))
+
+    def __call__(self, event: Event) -> None:
+        for name, values in event.trace.items():
+            if isinstance(values, np.ndarray) and values.ndim == 1:
+                for i in range(-event.first % self.thin, len(values), self.thin):
+                    self._writer.add_scalar(name, float(values[i]), event.first + i)
+        self._writer.flush()
+
+    def end(self, result: Any) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

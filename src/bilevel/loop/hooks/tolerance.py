@@ -1,0 +1,39 @@
+"""Stops where a measure of stationarity is small enough."""
+
+import numpy as np
+
+from bilevel.checks import check_positive
+from bilevel.loop.hooks.base import Event, Stop
+from bilevel.loop.status import Code
+
+
+class Tolerance:
+    """Stops at the first step whose stationarity measure is at most `tol`.
+
+    That is the norm of the estimated hypergradient, or ‖x − P(x − s·h)‖/s where the outer rule projects
+    ([`projected`][bilevel.projected]): zero at a solution in either case. It is an estimate, from one batch.
+
+    Args:
+        tol: a positive number.
+    """
+
+    decides = True  # before other hooks see the event
+
+    def __init__(self, tol: float):
+        check_positive(tol, "tolerance tol")
+        self.tol = float(tol)
+
+    def __call__(self, event: Event) -> Stop | None:
+        constrained = "stationarity" in event.trace
+        measure = event.trace["stationarity" if constrained else "hypergradient_norm"]
+        small = np.flatnonzero(measure <= self.tol)
+        if not len(small):
+            return None
+        step = event.first + int(small[0]) + 1
+        what = "the projected step's length" if constrained else "the estimated hypergradient's norm"
+        return Stop(
+            f"{what} {float(measure[small[0]]):.3g} is at most tol={self.tol:g} at step {step}; "
+            "it is an estimate: check ITD's bias with bl.advise, or lower tol for more.",
+            Code.CONVERGED,
+            step,
+        )

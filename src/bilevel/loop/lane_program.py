@@ -1,0 +1,106 @@
+"""What is compiled of a sweep: one program in which every lane takes its steps, or stays where it broke."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bilevel.identity import Static
+from bilevel.loop.lanes import Lanes
+from bilevel.loop.program import MANY_ROWS, ROW_BYTES, keeping
+from bilevel.loop.scan import Record, step_and_record, take_step, warm_step
+from bilevel.loop.session import LOOK_AHEAD
+from bilevel.loop.state import start
+from bilevel.solvers.base import Solver
+from bilevel.types import PyTree
+
+MOST_PROGRAMS = 16  # of one problem; the oldest goes first
+
+
+class LaneProgram:
+    """The compiled functions of a sweep."""
+
+    def __init__(self, chosen: Lanes, record: Record | None, model_state: PyTree):
+        structure, axes, keep = chosen.structure, chosen.axes, keeping(record)
+        solver_of = lambda leaves: structure.unflatten(leaves)  # as in loop/program.py
+        count = len(chosen.lanes)
+        lanes = lambda function, *more: jax.vmap(function, in_axes=(*axes, *more), axis_size=count)
+
+        def begin(leaves, x, y, stream, seed):
+            return start(solver_of(leaves), x, y, stream, seed=seed, model_state=model_state)
+
+        def warm(leaves, x, y, stream, seed, run, count):
+            return lax.fori_loop(0, count, lambda _, run: warm_step(solver_of(leaves), run, stream), run)
+
+        def advance(leaves, x, y, stream, seed, run, alive, taken, rows, begin, end):
+            solver = solver_of(leaves)
+
+            def body(i, carry):
+                run, alive, taken, rows = carry
+                after, info, row = step_and_record(solver, run, stream, keep)
+                alive = alive & _finite(solver, after.solver) & jnp.isfinite(info.outer_value)
+                run = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after, run)
+                put = lambda column, value: lax.dynamic_update_index_in_dim(
+                    column, _or_nan(alive, value), i, 0
+                )
+                return run, alive, taken + alive.astype(taken.dtype), jax.tree.map(put, rows, row)
+
+            return lax.fori_loop(begin, end, body, (run, alive, taken, rows))
+
+        def broken(leaves, x, y, stream, seed, run):
+            solver = solver_of(leaves)
+            after = lax.fori_loop(0, LOOK_AHEAD, lambda _, run: take_step(solver, run, stream)[0], run).solver
+            return {name: ~_all_finite(getattr(after, name)) for name in solver.variables}
+
+        self.start = jax.jit(lambda a: lanes(begin)(*a))
+        self.warm_up = jax.jit(lambda a, run, count: lanes(warm, 0, None)(*a, run, count))
+        self.steps = jax.jit(
+            lambda a, run, alive, taken, rows, begin, end: lanes(advance, 0, 0, 0, 0, None, None)(
+                *a, run, alive, taken, rows, begin, end
+            ),
+            donate_argnums=(4,),
+        )
+        self.broken = jax.jit(lambda a, run: lanes(broken, 0)(*a, run))
+        run = jax.eval_shape(self.start, chosen.arguments)
+
+        def row(leaves, x, y, stream, seed, run):
+            return step_and_record(solver_of(leaves), run, stream, keep)[2]
+
+        shapes = jax.eval_shape(lambda a, run: lanes(row, 0)(*a, run), chosen.arguments, run)
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        self.count = MANY_ROWS
+        while self.count > 1 and self.count * size > ROW_BYTES:
+            self.count //= 2
+        self.rows = jax.jit(
+            lambda: jax.tree.map(lambda a: jnp.zeros((a.shape[0], self.count, *a.shape[1:]), a.dtype), shapes)
+        )
+        self.compiled = False
+        self.seconds: float | None = None
+
+
+def lane_program(chosen: Lanes, record: Record | None, model_state: PyTree) -> LaneProgram:
+    """Kept with the problem, like the programs of single runs."""
+    programs = chosen.solvers[0].problem.memory.setdefault("sweeps", {})
+    arrays, structure = jax.tree.flatten(chosen.arguments)
+    shapes = tuple((jnp.shape(a), jnp.result_type(a)) for a in arrays)
+    axes = tuple(jax.tree.leaves(chosen.axes, is_leaf=lambda leaf: leaf is None))
+    key = chosen.structure, structure, shapes, axes, Static(record), Static(model_state), len(chosen.lanes)
+    if key not in programs:
+        if len(programs) >= MOST_PROGRAMS:
+            programs.pop(next(iter(programs)))
+        programs[key] = LaneProgram(chosen, record, model_state)
+    return programs[key]
+
+
+def _finite(solver: Solver, state: Any) -> jax.Array:
+    return jnp.all(jnp.array([_all_finite(getattr(state, name)) for name in solver.variables]))
+
+
+def _all_finite(tree: PyTree) -> jax.Array:
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def _or_nan(alive: jax.Array, value: Any) -> jax.Array:
+    value = jnp.asarray(value)
+    return jnp.where(alive, value, jnp.nan) if jnp.issubdtype(value.dtype, jnp.floating) else value

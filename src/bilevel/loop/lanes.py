@@ -1,0 +1,116 @@
+"""What every run of a sweep is given, stacked where they differ and held once where they do not."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.checks import check_batch, check_count, variables
+from bilevel.loop.streams import FullBatch, Minibatches, as_stream
+from bilevel.solvers.base import Solver
+from bilevel.types import PyTree
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One run of a sweep, by its place in the lists that were given."""
+
+    solver: int
+    start: int
+    data: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What every lane is given; what is the same in all of them is held once."""
+
+    lanes: list[Lane]
+    solvers: list[Solver]
+    arguments: tuple  # (solver leaves, x0, y0, stream, seed), stacked where lanes differ
+    axes: tuple  # where they are stacked
+    structure: Any  # of the solvers
+
+    @classmethod
+    def of(cls, solvers, x0, y0, starts, data, seeds, combine) -> "Lanes":
+        solvers = list(solvers) if isinstance(solvers, Sequence) else [solvers]
+        if not solvers or not all(isinstance(solver, Solver) for solver in solvers):
+            raise TypeError("solvers must be a solver such as bl.aid(...), or a list of them")
+        structures = {jax.tree.structure(solver) for solver in solvers}
+        if len(structures) > 1:
+            raise ValueError(
+                "the solvers of a sweep may differ in their numbers alone, but these have different problems, rules or "
+                "loop lengths: make them from one problem, with step sizes as floats or optax.inject_hyperparams"
+            )
+        if (starts is None) == (x0 is None or y0 is None):
+            raise ValueError("a sweep needs a start: pass x0 and y0, or starts=[(x0, y0), ...], and not both")
+        begins = [variables(*pair) for pair in ([(x0, y0)] if starts is None else starts)]
+        seeds = [
+            check_count(s, "seed", least=0)
+            for s in (seeds if isinstance(seeds, Sequence | np.ndarray) else [seeds])
+        ]
+        by_seed = callable(data) and not hasattr(data, "next")
+        given = data if isinstance(data, list) else [None] if by_seed else [data]
+        streams = [] if by_seed else [as_stream(each) for each in given]
+        for stream in streams:
+            if isinstance(stream, FullBatch):
+                check_batch(solvers[0].problem, stream.data)
+        lists = [range(len(solvers)), range(len(begins)), range(len(given)), range(len(seeds))]
+        lanes = [Lane(s, b, d, seeds[k]) for s, b, d, k in _combined(lists, combine)]
+        if by_seed:
+            made = {seed: cast(Callable, data)(seed) for seed in dict.fromkeys(seeds)}
+            common = next(iter(made.values()))
+            if isinstance(common, Minibatches):  # the same arrays in another order: hold them once
+                made = {
+                    seed: replace(cast(Minibatches, stream), data=common.data)
+                    for seed, stream in made.items()
+                }
+            of_lane = [as_stream(made[lane.seed]) for lane in lanes]
+        else:
+            of_lane = [streams[lane.data] for lane in lanes]
+        arguments, axes = _stack(
+            [
+                (jax.tree.leaves(solvers[lane.solver]), *begins[lane.start], stream, np.uint32(lane.seed))
+                for lane, stream in zip(lanes, of_lane, strict=True)
+            ]
+        )
+        return cls(lanes, [solvers[lane.solver] for lane in lanes], arguments, axes, structures.pop())
+
+
+def _combined(lists: list[range], combine: str) -> list[tuple[int, ...]]:
+    if combine == "product":
+        return list(itertools.product(*lists))
+    if combine != "zip":
+        raise ValueError(f'combine must be "product" or "zip", not {combine!r}')
+    longest = max(map(len, lists))
+    if any(len(each) not in (1, longest) for each in lists):
+        raise ValueError(
+            f'combine="zip" takes lists of one length, but there are {", ".join(str(len(each)) for each in lists)} '
+            'solvers, starts, data and seeds: make them as long as each other, or combine="product"'
+        )
+    return [tuple(each[i % len(each)] for each in lists) for i in range(longest)]
+
+
+def _stack(lanes: list[PyTree]) -> tuple[PyTree, PyTree]:
+    """The lanes' trees stacked, but for leaves that are one object in all of them; and the axes, 0 or None."""
+    flat, structures = zip(*map(jax.tree.flatten, lanes), strict=True)
+    shapes = [[(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves] for leaves in flat]
+    if any(other != structures[0] for other in structures) or any(other != shapes[0] for other in shapes):
+        raise ValueError(
+            "the lanes of a sweep must have the same shapes of x, y and data: run other shapes one by one"
+        )
+    columns = list(zip(*flat, strict=True))
+    same = [all(each is column[0] or _equal(each, column[0]) for each in column) for column in columns]
+    stacked = [
+        column[0] if one else jnp.stack([jnp.asarray(each) for each in column])
+        for one, column in zip(same, columns, strict=True)
+    ]
+    return structures[0].unflatten(stacked), structures[0].unflatten([None if one else 0 for one in same])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return isinstance(a, int | float | np.number) and isinstance(b, int | float | np.number) and bool(a == b)

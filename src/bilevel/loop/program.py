@@ -1,0 +1,131 @@
+"""What is compiled of a solver: its start, its warm-up and its loop.
+
+Step sizes, data, states and the number of steps are arguments, so one program serves all of them. Programs are kept
+with the problem, by what they are made of: they go when the problem goes, and nothing else keeps it alive.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bilevel.identity import Static
+from bilevel.loop.scan import Record, advance_into, recorded, scalars, step_and_record, warm_step
+from bilevel.loop.state import RunState, start
+from bilevel.loop.streams import Stream
+from bilevel.loop.watch import health
+from bilevel.solvers.base import Solver
+from bilevel.types import PyTree
+
+MOST_PROGRAMS = 32  # of one problem; the one unused for longest goes first
+ROWS, MANY_ROWS = 1024, 2**16  # of the trace that one compiled call can fill: of short runs and of long ones
+ROW_BYTES = 32 * 2**20  # and at most so many bytes of them
+
+
+class Program:
+    """The compiled functions of one solver structure and one record; each takes the solver's leaves first."""
+
+    def __init__(self, structure: Any, record: Record | None):
+        # A closure, not the bound method: the garbage collector does not see through the latter.
+        solver_of = lambda leaves: structure.unflatten(leaves)
+        keep = keeping(record)
+
+        @jax.jit  # its own, so that everything below shares one trace of the user's functions
+        def step(leaves: list, run: RunState, stream: Stream):
+            return step_and_record(solver_of(leaves), run, stream, keep)
+
+        def steps(leaves: list, run: RunState, stream: Stream, rows: PyTree, begin: Any, end: Any):
+            return advance_into(lambda run: step(leaves, run, stream), run, rows, begin, end)
+
+        def chunk(leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any):
+            after, rows, info = steps(leaves, run, stream, blank.rows(), 0, count)
+            return after, rows, info, health(solver_of(leaves), after, since=run)
+
+        def warm_up(leaves: list, run: RunState, stream: Stream, count: Any) -> RunState:
+            return lax.fori_loop(0, count, lambda _, run: warm_step(solver_of(leaves), run, stream), run)
+
+        self.start = jax.jit(
+            lambda leaves, x, y, stream, seed, model: start(
+                solver_of(leaves), x, y, stream, seed=seed, model_state=model
+            )
+        )
+        self.steps = jax.jit(steps, donate_argnames="rows")
+        self.donating_steps = jax.jit(steps, donate_argnames=("run", "rows"))
+        self.chunk = jax.jit(chunk, static_argnames="blank")
+        self.donating_chunk = jax.jit(chunk, static_argnames="blank", donate_argnames="run")
+        self.warm_up = jax.jit(warm_up)
+        self._step, self._fits = step, {}
+
+    def fit(self, leaves: list, run: RunState, stream: Stream, steps: int) -> "Fit":
+        """What this program knows about runs of such shapes."""
+        arrays, structure = jax.tree.flatten((run, stream))
+        key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
+        if key not in self._fits:
+            self._fits[key] = Fit(
+                sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(run)),
+                jax.eval_shape(self._step, leaves, run, stream)[2],
+                ROWS if steps <= ROWS else MANY_ROWS,
+            )
+        return self._fits[key]
+
+
+@dataclass(frozen=True)
+class Blank:
+    """The shape of an empty piece of trace."""
+
+    structure: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]  # (shape, dtype) of one row's
+    count: int
+
+    def rows(self) -> PyTree:
+        return self.structure.unflatten(
+            [jnp.zeros((self.count, *shape), dtype) for shape, dtype in self.leaves]
+        )
+
+
+class Fit:
+    """A program on arguments of certain shapes: empty rows for its trace, and the time a step took last."""
+
+    def __init__(self, size_of_run: int, row: PyTree, count: int):
+        self.bytes = size_of_run
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
+        while count > 1 and count * size > ROW_BYTES:
+            count //= 2
+        leaves, structure = jax.tree.flatten(row)
+        self.row, self.count = row, count
+        self.blank = Blank(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), count)
+        self.rows = jax.jit(self.blank.rows)
+        self.compiled = False
+        self.seconds: float | None = None  # that a step took, once a chunk ran without compiling
+
+
+def program_of(solver: Solver, record: Record | None = None) -> tuple[Program, list]:
+    """The solver's compiled program, and its leaves."""
+    leaves, structure = jax.tree.flatten(solver)
+    programs: OrderedDict = solver.problem.memory.setdefault("programs", OrderedDict())
+    key = structure, Static(record)
+    if key not in programs:
+        programs[key] = Program(structure, record)
+    programs.move_to_end(key)
+    if len(programs) > MOST_PROGRAMS:
+        programs.popitem(last=False)
+    return programs[key], leaves
+
+
+def keeping(record: Record | None) -> Record:
+    """The trace's own scalars, and what a record of the user's adds."""
+    return scalars if record is None else partial(_both, record)
+
+
+def _both(record: Record, state: Any, info: Any, batch: Any) -> dict:
+    kept = recorded(record, state, info, batch)
+    if not isinstance(kept, dict):
+        raise TypeError(f"record must return a dict of arrays by name, not {type(kept).__name__}")
+    ours = scalars(state, info)
+    if both := sorted(ours.keys() & kept.keys()):
+        raise ValueError(f"record returned {both[0]!r}, a name that the trace already has: choose another")
+    return ours | kept

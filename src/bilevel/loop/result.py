@@ -1,0 +1,39 @@
+"""Where a run ended, how, and what it saw on the way."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bilevel.loop.state import RunState
+from bilevel.loop.status import Status
+from bilevel.types import PyTree
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a run ended, how, and what it saw on the way."""
+
+    x: PyTree
+    y: PyTree
+    status: Status
+    steps: int  # taken in all, those of the run it resumed included
+    trace: dict[str, Any]  # by name, one row per step
+    probes: dict[str, np.ndarray]  # what `probe` returned, one row per call, and "step"
+    run: RunState = field(repr=False)  # the run as a value; `resume=result` goes on from it
+    seconds: float = 0.0  # that this run took, without those it resumed
+    feed: Any = field(default=None, repr=False)  # the loader, with what was taken from it and not used
+
+    @property
+    def state(self) -> Any:
+        """The solver's own state."""
+        return self.run.solver
+
+    @property
+    def model_state(self) -> PyTree:
+        """What the model carried along besides y, such as batch-norm statistics."""
+        return self.run.model
+
+    def __repr__(self) -> str:
+        value = f"outer_value={self.trace['outer_value'][-1]:.6g}, " if self.steps else ""
+        return f"Result({self.status.code} after {self.steps} steps, {value}{self.seconds:.1f} s)"

@@ -1,0 +1,174 @@
+"""The pure loop: many steps as one program, usable inside jit and vmap. Everything that runs, runs through it."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from bilevel.batch import first
+from bilevel.checks import check_count
+from bilevel.loop.state import RunState, dress
+from bilevel.loop.streams import Stream, as_stream, draw
+from bilevel.solvers.base import Info, Solver
+from bilevel.types import PyTree
+
+Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> what to keep of a step
+
+
+def scalars(state: Any, info: Info) -> dict:
+    """The default record of a step: f(x_k, ŷ_k), the hypergradient's norm, and the metrics."""
+    return {
+        "outer_value": info.outer_value,
+        "hypergradient_norm": optax.tree.norm(info.hypergradient),
+    } | info.metrics
+
+
+def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, Info, Any]:
+    """One step of the run: draw, step, observe. Returns the batch as well, for records that want to see it."""
+    cursor, batch = draw(stream, run.cursor, solver.draws)
+    batch = dress(solver, run, batch)
+    state, info = solver.step(run.solver, batch)
+    model, metrics = observe(solver, run, state, batch)
+    stationarity = stationarity_of(solver, run.solver, info)
+    info = Info(
+        info.outer_value, info.hypergradient, info.inner_gradient, info.metrics | metrics | stationarity
+    )
+    return RunState(state, model, cursor, run.step + 1, run.seed, run.fingerprint), info, batch
+
+
+def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTree, dict]:
+    """The model's next state, and both objectives' metrics under "inner/…" and "outer/…"."""
+    f, g = solver.problem.f, solver.problem.g
+    if not (f.returns_more or g.returns_more):
+        return run.model, {}
+    inner, outer = solver.observe(run.solver, after, batch)
+    metrics = {f"inner/{name}": jnp.asarray(value) for name, value in inner.metrics.items()}
+    metrics |= {f"outer/{name}": jnp.asarray(value) for name, value in outer.metrics.items()}
+    return run.model if inner.state is None else inner.state, metrics
+
+
+def stationarity_of(solver: Solver, before: Any, info: Info) -> dict:
+    """For a constrained x: how far from stationary x_k was, by the estimate."""
+    rule = solver.rule("outer")
+    if rule is None or not rule.constrained:
+        return {}
+    return {"stationarity": rule.stationarity(before.x, info.hypergradient)}
+
+
+def warm_step(solver: Solver, run: RunState, stream: Stream) -> RunState:
+    """One step on the inner variables alone; it takes a batch of its own."""
+    cursor, batch = draw(stream, run.cursor, solver.draws)
+    batch = dress(solver, run, batch)
+    model = run.model
+    if solver.problem.g.returns_more:
+        inner, _ = solver.observe(run.solver, run.solver, batch)
+        model = run.model if inner.state is None else inner.state
+    state = solver.warm_up(run.solver, batch)
+    return RunState(state, model, cursor, run.step, run.seed, run.fingerprint)
+
+
+def recorded(record: Record, state: Any, info: Info, batch: Any) -> PyTree:
+    return record(state, info, first(batch)) if takes_batch(record) else record(state, info)
+
+
+def takes_batch(record: Record) -> bool:
+    """Whether a record or probe has a third parameter, for the batch."""
+    try:
+        parameters = inspect.signature(record).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return sum(p.default is p.empty for p in positional) >= 3
+
+
+def advance(
+    solver: Solver, run: RunState, stream: Stream, steps: int, record: Record = scalars
+) -> tuple[RunState, PyTree]:
+    """A fixed number of steps: the run after them, and what `record` kept of every one."""
+
+    def body(run, _):
+        run, _, row = step_and_record(solver, run, stream, record)
+        return run, row
+
+    return lax.scan(body, run, length=steps)
+
+
+def advance_into(
+    step: Callable[[RunState], tuple[RunState, Info, PyTree]],
+    run: RunState,
+    rows: PyTree,
+    begin: Any,
+    end: Any,
+) -> tuple[RunState, PyTree, Info]:
+    """Steps `begin` to `end`, both possibly traced, recorded into those rows; and the last step's Info.
+
+    One compiled program serves any number of steps, so that a run in chunks is bit for bit a run in one.
+    """
+    blank = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(step, run)[1])
+
+    def body(i, carry):
+        run, rows, _ = carry
+        run, info, row = step(run)
+        put = lambda column, value: lax.dynamic_update_index_in_dim(column, value.astype(column.dtype), i, 0)
+        return run, jax.tree.map(put, rows, row), info
+
+    return lax.fori_loop(begin, end, body, (run, rows, blank))
+
+
+def step_and_record(
+    solver: Solver, run: RunState, stream: Stream, record: Record
+) -> tuple[RunState, Info, PyTree]:
+    """One step, with its row of the trace."""
+    run, info, batch = take_step(solver, run, stream)
+    return run, info, jax.tree.map(jnp.asarray, recorded(record, run.solver, info, batch))
+
+
+def scan(
+    solver: Solver, state: Any, data: Any = None, *, steps: int, start: int = 0, record: Record = scalars
+) -> tuple[Any, PyTree]:
+    """`steps` steps of `solver` from `state`: the last state, and what `record` kept of every step, stacked.
+
+    Args:
+        solver: any solver, for instance `bl.aid(...)`.
+        state: a run, from `bl.start(...)` or where an earlier scan ended; or the solver's own state, from
+            `solver.init(x0, y0, batch)`, for objectives that ask for no key and no state. The same kind comes back.
+        data: a `Batch` seen whole at every step, or a stream such as `bl.epochs(...)`.
+        steps: how many steps to take.
+        start: the number of steps behind a solver's own state; tells a stream where to go on.
+        record: `(state, info) -> pytree of arrays`, or `(state, info, batch)`, kept for every step. What it leaves
+            out costs nothing.
+    """
+    stream = as_stream(data)
+    steps, start = check_count(steps, "steps"), check_count(start, "start", least=0)
+    if isinstance(state, RunState):
+        return advance(solver, state, stream, steps, record)
+    run, trace = advance(solver, _bare(solver, state, stream, start), stream, steps, record)
+    return run.solver, trace
+
+
+def warm_up(solver: Solver, state: Any, data: Any = None, *, steps: int) -> Any:
+    """`steps` steps on the inner variables alone at the state's x (the paper's initialisation lemmas).
+
+    Each takes a batch of its own: a run that goes on from here goes on in the data where they ended.
+    """
+    stream, steps = as_stream(data), check_count(steps, "warmup", least=0)
+    run = state if isinstance(state, RunState) else _bare(solver, state, stream, 0)
+    run, _ = lax.scan(lambda run, _: (warm_step(solver, run, stream), None), run, length=steps)
+    return run if isinstance(state, RunState) else run.solver
+
+
+def _bare(solver: Solver, state: Any, stream: Stream, start: int) -> RunState:
+    """A run around a solver's own state; key and model state are then those of the batch, if it has any."""
+    given = getattr(stream, "data", None)
+    needed = {"key", "state"} & (solver.problem.f.needs | solver.problem.g.needs)
+    for name in sorted(needed):
+        if getattr(given, name, None) is None:
+            raise TypeError(
+                f"the objectives ask for `{name}`, which a solver's own state does not carry: begin with "
+                "bl.start(solver, x0, y0, data, ...) and pass what it returns"
+            )
+    return RunState(state, None, stream.start(start * solver.draws), jnp.uint32(start % 2**32), None, ())

@@ -1,0 +1,97 @@
+"""Where a session's data come from: memory, of which any number of steps is one compiled call, or a Python loader."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bilevel.batch import Batch
+from bilevel.loop.errors import RunError
+from bilevel.loop.loaders import Feed
+from bilevel.loop.result import Result
+from bilevel.loop.streams import Stream, as_stream
+from bilevel.solvers.base import Solver
+
+
+class Memory:
+    """Data in memory: a stream, from which any number of steps is one compiled call."""
+
+    ended = False
+
+    def __init__(self, stream: Stream):
+        self.stream = stream
+
+    def first(self) -> Stream:
+        return self.stream
+
+    def peek(self) -> Stream:
+        return self.stream
+
+    def again(self, taken: list, index: int, count: int) -> tuple[Stream, int]:
+        return self.stream, count
+
+    def seen(self, taken: list) -> Any:
+        return self.stream
+
+    def give_back(self, taken: list) -> None:
+        """The cursor is part of the run, which went back itself."""
+
+    def take(self) -> None:
+        return None
+
+    def mark(self) -> None:
+        return None
+
+
+class Loader:
+    """Data that Python code makes: a compiled call for every batch."""
+
+    stream = None
+
+    def __init__(self, data: Iterable, solver: Solver, resume: Result | None):
+        self.feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
+
+    @property
+    def ended(self) -> bool:
+        return self.feed.ended
+
+    def first(self) -> Any:
+        """The first step's data, or `None` if there are none; what does not fit is an error of the caller's."""
+        try:
+            return self.feed.peek()
+        except (TypeError, ValueError):
+            raise
+        except Exception as error:
+            raise RunError(
+                f"the loader raised {type(error).__name__} before the first step: {error}", None
+            ) from error
+
+    def peek(self) -> Any:
+        return self.feed.peek()
+
+    def take(self) -> Any:
+        return self.feed.take()
+
+    def again(self, taken: list, index: int, count: int) -> tuple[Any, int]:
+        return taken[min(index, len(taken) - 1)][0], 1  # beyond what was seen, the last one once more
+
+    def seen(self, taken: list) -> Any:
+        return [given for given, _ in taken]
+
+    def give_back(self, taken: list) -> None:
+        self.feed.give_back(taken)
+
+    def mark(self) -> Any:
+        return self.feed.mark()
+
+
+def is_loader(data: Any) -> bool:
+    in_memory = data is None or isinstance(data, Batch | Stream)
+    arrays = dict | str | jax.Array | np.ndarray
+    return not in_memory and isinstance(data, Iterable) and not isinstance(data, arrays)
+
+
+def source_of(data: Any, solver: Solver, resume: Result | None) -> Memory | Loader:
+    """The data of a run, or of one that goes on where `resume` ended."""
+    return Loader(data, solver, resume) if is_loader(data) else Memory(as_stream(data))

@@ -1,0 +1,84 @@
+"""A run as a value: everything the next step needs, and what produced it."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bilevel.arrays import as_arrays
+from bilevel.batch import Batch, Draws, dressed
+from bilevel.loop.fingerprint import Fingerprint, fingerprint
+from bilevel.loop.streams import as_stream, draw
+from bilevel.solvers.base import Solver
+from bilevel.types import PyTree
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["solver", "model", "cursor", "step", "seed"],
+    meta_fields=["fingerprint"],
+)
+@dataclass(frozen=True, eq=False)
+class RunState:
+    """A run between two steps: a pytree of arrays, so that it can be vmapped, donated, sharded and saved.
+
+    The key of a step is a function of `seed` and `step` alone, so a run that goes on from here does exactly what an
+    unbroken one would have done. `step` counts modulo 2³².
+    """
+
+    solver: PyTree  # the solver's own state: x, y and what else it has
+    model: PyTree  # what the model carries along besides y, or None
+    cursor: PyTree  # the data stream's position
+    step: Any  # uint32
+    seed: Any  # the words of the run's random key, uint32, or None
+    fingerprint: Fingerprint
+
+    @property
+    def x(self) -> PyTree:
+        return self.solver.x
+
+    @property
+    def y(self) -> PyTree:
+        return self.solver.y
+
+
+def start(
+    solver: Solver,
+    x0: PyTree,
+    y0: PyTree,
+    data: Any = None,
+    *,
+    seed: Any = 0,
+    model_state: PyTree = None,
+) -> RunState:
+    """The beginning of a run: what `bl.scan` takes, for use inside `jit` and `vmap`.
+
+    Args:
+        solver: any solver, for instance `bl.aid(...)`.
+        x0: where x starts.
+        y0: where y starts.
+        data: a `Batch` seen whole at every step, or a stream such as `bl.epochs(...)`.
+        seed: a whole number, possibly traced, from which the objectives' keys are made.
+        model_state: what the model carries along besides y, for objectives that ask for `state`.
+    """
+    stream, model = as_stream(data), as_arrays(model_state, "model_state")
+    seed_words = jax.random.key_data(jax.random.key(seed))
+    cursor = stream.start(0)
+    _, batch = draw(stream, cursor, solver.draws)
+    blank = RunState(None, model, cursor, jnp.uint32(0), seed_words, ())
+    state = solver.init(x0, y0, dress(solver, blank, batch))
+    made_by = fingerprint(solver, state.x, state.y, stream, model)
+    return RunState(state, model, cursor, blank.step, seed_words, made_by)
+
+
+def dress(solver: Solver, run: RunState, batch: Batch | Draws | None) -> Batch | Draws | None:
+    """The batch of the run's next step, with the key and the model state that the objectives ask for."""
+    wants = solver.problem.wants
+    if not wants & {"key", "state"}:
+        return batch
+    key = None
+    if "key" in wants and run.seed is not None:
+        key = jax.random.fold_in(jax.random.wrap_key_data(run.seed), run.step)
+    return dressed(batch, key, run.model if "state" in wants else None)

@@ -1,0 +1,131 @@
+"""How a run ended: a code for programs, a sentence with a remedy for people."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from bilevel.solvers.base import Solver
+
+
+class Code(StrEnum):
+    """The ways a run can end."""
+
+    COMPLETED = "completed"  # took all its steps
+    CONVERGED = "converged"  # the stationarity measure fell below the tolerance
+    STOPPED = "stopped"  # a hook asked to
+    DIVERGED = "diverged"  # something became infinite or NaN
+    INTERRUPTED = "interrupted"  # Ctrl-C
+    EXHAUSTED = "exhausted"  # the loader had no more batches
+    FAILED = "failed"  # a hook, a loader or an objective raised: on the result of a RunError
+
+
+@dataclass(frozen=True)
+class Status:
+    """A code, and a sentence that says what happened and what to do about it.
+
+    `variable` and `step` say of a run that diverged what broke first, and after how many good steps; of any other run
+    they name the first metric that was not finite, if one was.
+    """
+
+    code: Code
+    message: str
+    variable: str | None = None
+    step: int | None = None
+
+    def with_note(self, note: str) -> "Status":
+        """The same, with something to be said about the end."""
+        return replace(self, message=self.message + note) if note else self
+
+    def with_suspect(self, metric: str, step: int) -> "Status":
+        """The same, with a metric that was not finite; what broke the run itself goes first."""
+        status = self.with_note(f" The metric {metric!r} was not finite at step {step}.")
+        return status if self.variable else replace(status, variable=metric, step=step)
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+LEVELS = {
+    "x": "outer",
+    "y": "inner",
+    "v": "adjoint",
+    "z": "inner",
+    "theta": "auxiliary",
+}  # whose rule moves it
+
+
+def completed(steps: int) -> Status:
+    return Status(
+        Code.COMPLETED,
+        f"took all {steps} steps; whether they suffice is for the trace to say: to go on, pass resume=result.",
+    )
+
+
+def diverged(
+    solver: Solver,
+    step: int,
+    broken: list[str],
+    *,
+    warmup: bool = False,
+    data: str | None = None,
+    kept: bool = True,
+    loss_first: bool = False,
+) -> Status:
+    """`broken` are the state's variables, or one of "outer_value" and "memory of the … rule"."""
+    when = f"at {'warm-up ' if warmup else ''}step {step}"
+    value = "the outer objective's value"
+    what = value if broken == ["outer_value"] else " and ".join(broken)
+    happened = f"{what} became infinite or NaN {when}"
+    if loss_first and broken != ["outer_value"]:
+        happened = f"{value} became infinite or NaN {when}, with {what} about to follow"
+    state = (
+        f"the last finite state, after {step} {'warm-up ' if warmup else ''}steps, is returned"
+        if kept
+        else 'no earlier state was kept (replay="off"), so the one returned is not finite'
+    )
+    remedy = f"{data}: clean the data." if data else _remedy(solver, broken, warmup)
+    return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", broken[0], step)
+
+
+def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:
+    if broken == ["outer_value"]:
+        return (
+            "the variables themselves are finite, so look at f there (a logarithm or a quotient at the edge of its "
+            "domain?), or keep x and y away from such points."
+        )
+    if broken[0].startswith("memory"):
+        level = broken[0].split()[-2]
+        return (
+            f"gradients too large for the optimiser's memory: scale that level's loss down, clip its gradients "
+            f"(optax.clip_by_global_norm), or lower the {level} step size."
+        )
+    levels = dict.fromkeys(LEVELS.get(name, "inner") for name in broken)
+    if warmup:
+        levels = {level: None for level in levels if level != "outer"}
+    given = [level for level in levels if getattr(solver, level, None) is not None]
+    if given:
+        return f"lower the {' or '.join(given)} step size, or let bl.advise propose one, or try several with bl.sweep."
+    return (
+        f"{solver.name} has no step size there to lower: scale the losses, bound x (bl.projected with another method), "
+        "or take a method whose step sizes can be chosen, such as bl.aid with bl.advise."
+    )
+
+
+def interrupted(step: int) -> Status:
+    return Status(
+        Code.INTERRUPTED, f"stopped by hand after {step} steps; pass resume=result to go on from there."
+    )
+
+
+def exhausted(step: int, steps: int) -> Status:
+    return Status(
+        Code.EXHAUSTED,
+        f"the loader ended after {step} of {steps} steps; give one that repeats, such as bl.epochs(...) for arrays in "
+        "memory or bl.loaders(inner=..., outer=...), which begins each loader again when it ends.",
+    )
+
+
+def failed(step: int, what: str, error: BaseException) -> Status:
+    return Status(
+        Code.FAILED,
+        f"{what} raised {type(error).__name__} ({error}) after {step} steps; mend it and pass resume=error.result.",
+    )

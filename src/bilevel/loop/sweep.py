@@ -1,0 +1,208 @@
+"""Many runs in one compiled program: step sizes, starting points, seeds or data sets side by side."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.checks import check_count
+from bilevel.loop.errors import RunError
+from bilevel.loop.hooks import Event, Progress, Stop
+from bilevel.loop.hooks.base import HookLike
+from bilevel.loop.hooks.early_stopping import sign_of
+from bilevel.loop.interrupts import Interrupts
+from bilevel.loop.lane_program import lane_program
+from bilevel.loop.lanes import Lane, Lanes
+from bilevel.loop.pace import Pace
+from bilevel.loop.result import Result
+from bilevel.loop.scan import Record
+from bilevel.loop.state import RunState
+from bilevel.loop.status import Code, Status, completed, diverged, failed, interrupted
+from bilevel.loop.trace import join
+from bilevel.solvers.base import Solver
+from bilevel.types import PyTree
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All the runs, stacked along a first axis of lanes; `sweep[i]` is the i-th, a `Result` to look at or resume."""
+
+    lanes: list[Lane]
+    solvers: list[Solver] = field(repr=False)  # one a lane
+    run: RunState = field(repr=False)
+    trace: dict[str, Any] = field(repr=False)  # (lanes, steps, …); NaN after a lane diverged
+    steps: np.ndarray  # that each lane took and that were finite
+    status: list[Status] = field(repr=False)
+    scores: np.ndarray  # the metric of each lane; NaN where it diverged
+    best: int | None  # the lane with the best score; None if all diverged
+    metric: str
+    seconds: float = 0.0
+
+    @property
+    def x(self) -> PyTree:
+        return self.run.x
+
+    @property
+    def y(self) -> PyTree:
+        return self.run.y
+
+    @property
+    def state(self) -> Any:
+        return self.run.solver
+
+    def __len__(self) -> int:
+        return len(self.lanes)
+
+    def __getitem__(self, lane: int) -> Result:
+        lane = range(len(self))[lane]
+        run = jax.tree.map(lambda a: a[lane], self.run)
+        taken = int(self.steps[lane])
+        trace = jax.tree.map(lambda a: a[lane, :taken], self.trace)
+        return Result(run.x, run.y, self.status[lane], taken, trace, {}, run, self.seconds)
+
+    def __repr__(self) -> str:
+        bad = sum(status.code is Code.DIVERGED for status in self.status)
+        found = (
+            "all diverged"
+            if self.best is None
+            else f"best is lane {self.best}, {self.metric}={self.scores[self.best]:.6g}"
+        )
+        return f"Sweep({len(self)} lanes, {bad} diverged, {found}, {self.seconds:.1f} s)"
+
+
+def sweep(
+    solvers: Solver | Sequence[Solver],
+    x0: PyTree = None,
+    y0: PyTree = None,
+    *,
+    steps: int,
+    data: Any = None,
+    seeds: int | Sequence[int] = 0,
+    starts: Sequence[tuple[PyTree, PyTree]] | None = None,
+    combine: str = "product",
+    metric: str | Callable[[PyTree, PyTree], Any] = "outer_value",
+    mode: str = "min",
+    model_state: PyTree = None,
+    warmup: int = 0,
+    hooks: Sequence[HookLike] = (),
+    every: int | None = None,
+    record: Record | None = None,
+    progress: bool = False,
+) -> Sweep:
+    """Many runs at once: which step size, which seed, which start?
+
+        solvers = [bl.aid(problem, 0.1, 0.1, beta) for beta in (1e-3, 1e-2, 1e-1, 1.0)]
+        found = bl.sweep(solvers, x0, y0, data=data, steps=500)
+        found.best, found.scores, found[found.best].x
+
+    All lanes run in one compiled program, vectorised; one that diverges stays at its last finite state and disturbs no
+    other. Lanes are every combination of what is given as a list, or with `combine="zip"` its entries side by side.
+
+    Args:
+        solvers: one solver, or several that differ in their numbers alone (step sizes, penalties; for an optax rule,
+            those injected by `optax.inject_hyperparams`).
+        x0: where x starts, in every lane.
+        y0: where y starts, in every lane.
+        steps: how many steps each lane takes.
+        data: as for `bl.run` (but no loader); a list of them; or a function from a seed to a stream, for a data order
+            that varies with the seed.
+        seeds: of the keys that objectives ask for: one, or a list.
+        starts: pairs (x0, y0), instead of x0 and y0.
+        combine: "product" or "zip".
+        metric: by which the best lane is marked: a column of the trace, read at the last step, or a function of (x, y).
+        mode: "min" if smaller is better, "max" if larger is.
+        model_state: as for `bl.run`.
+        warmup: as for `bl.run`.
+        hooks: as for `bl.run`; an event's state and rows have the lanes first.
+        every: as for `bl.run`.
+        record: as for `bl.run`.
+        progress: as for `bl.run`.
+    """
+    began = time.perf_counter()
+    steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
+    sign = sign_of(mode)
+    chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, combine)
+    program = lane_program(chosen, record, model_state)
+    hooks = [*hooks, *([Progress()] if progress else [])]
+    run, traces, log_step = program.start(chosen.arguments), [], 0
+    if warmup:
+        run = program.warm_up(chosen.arguments, run, warmup)
+    taken, alive = jnp.zeros(len(chosen.lanes), jnp.int32), jnp.ones(len(chosen.lanes), bool)
+    pace = Pace(program.seconds, None if every is None else check_count(every, "every"))
+    name, ended = chosen.solvers[0].name, None
+    event = lambda rows: Event(log_step, steps, run, None, rows, time.perf_counter() - began, name)
+    failure = None
+    with Interrupts() as interrupts:
+        try:
+            for hook in hooks:
+                getattr(hook, "begin", _nothing)(event({}))
+            while log_step < steps and ended is None:
+                wanted = min(pace.steps(steps - log_step), program.count)
+                at = time.perf_counter()
+                run, alive, taken, rows = program.steps(
+                    chosen.arguments, run, alive, taken, program.rows(), 0, wanted
+                )
+                rows = jax.tree.map(lambda a, n=wanted: np.asarray(a)[:, :n], jax.device_get(rows))
+                pace.took(wanted, time.perf_counter() - at, compiled=not program.compiled)
+                program.compiled, program.seconds = True, pace.seconds_per_step
+                log_step += wanted
+                traces.append(jax.tree.map(lambda a: np.swapaxes(a, 0, 1), rows))
+                stops = [stop for hook in hooks if isinstance(stop := hook(event(rows)), Stop)]
+                if stops:
+                    ended = Status(stops[0].code, stops[0].reason)
+                elif interrupts.asked:
+                    ended = interrupted(log_step)
+        except KeyboardInterrupt:
+            ended = interrupted(log_step)
+        except Exception as error:
+            failure, ended = error, failed(log_step, "a hook or an objective", error)
+    trace = jax.tree.map(lambda a: np.swapaxes(a, 0, 1), join(traces))
+    good = np.asarray(taken)
+    ended = ended or completed(steps)
+    broken = jax.device_get(program.broken(chosen.arguments, run))
+    status = [
+        ended
+        if fine
+        else diverged(solver, int(good[i]), [n for n in solver.variables if broken[n][i]] or ["outer_value"])
+        for i, (fine, solver) in enumerate(zip(np.asarray(alive), chosen.solvers, strict=True))
+    ]
+    scores = _scores(metric, run, trace, np.asarray(alive), good)
+    finite = np.isfinite(scores)
+    best = int(np.argmin(np.where(finite, sign * scores, np.inf))) if finite.any() else None
+    found = Sweep(
+        chosen.lanes,
+        chosen.solvers,
+        run,
+        trace,
+        good,
+        status,
+        scores,
+        best,
+        metric if isinstance(metric, str) else getattr(metric, "__name__", "metric"),
+        time.perf_counter() - began,
+    )
+    for hook in hooks:
+        getattr(hook, "end", _nothing)(found)
+    if failure is not None:
+        raise RunError(found.status[0].message, found) from failure
+    return found
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _scores(metric: Any, run: RunState, trace: dict, alive: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    if callable(metric):
+        values = np.asarray(jax.vmap(metric)(run.x, run.y), dtype=float)
+    elif metric in trace:
+        values = np.asarray(trace[metric], dtype=float)[np.arange(len(alive)), np.maximum(taken - 1, 0)]
+    else:
+        raise ValueError(
+            f"the trace has no {metric!r}: choose from {', '.join(sorted(trace))}, or pass a function of (x, y)"
+        )
+    return np.where(alive, values, np.nan)

@@ -1,0 +1,116 @@
+"""Whether a run is still sane: what is not finite, since when, and whose fault it may be."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool
+
+from bilevel.loop.state import RunState
+from bilevel.loop.trace import Columns
+from bilevel.solvers.base import Solver
+from bilevel.types import PyTree
+
+RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # the state's fields that hold a rule's memory
+
+
+def health(solver: Solver, run: RunState, since: RunState | None = None) -> Bool[Array, " flags"]:
+    """Whether x has moved since an earlier state, and whether each floating array of the state's parts is finite."""
+    finite = [
+        jnp.all(jnp.isfinite(leaf))
+        for name in parts(solver, run)
+        for leaf in _floats(getattr(run.solver, name))
+    ]
+    return jnp.stack([jnp.array(True) if since is None else _moved(since.x, run.x), *finite])
+
+
+def parts(solver: Solver, run: RunState) -> list[str]:
+    """The state's fields that must stay finite: its variables, then the rules' memories."""
+    return [*solver.variables, *(name for name in RULES if hasattr(run.solver, name))]
+
+
+class Watch:
+    """Looks at a run's variables and at its rules' memories, of which some are infinite from the beginning."""
+
+    def __init__(self, solver: Solver, run: RunState):
+        self.solver = solver
+        remembers = any(_floats(getattr(run.solver, name, ())) for name in RULES)
+        self._fine = self.look(run) if remembers else None  # None: there are variables alone
+
+    def look(self, run: RunState) -> np.ndarray:
+        return np.asarray(self.solver.compiled(health)(run))
+
+    def broken(self, flags: np.ndarray, run: RunState) -> list[str]:
+        """The variables that are not finite; if all are, the first memory that no longer is."""
+        if flags[1:].all():
+            return []
+        names = [name for name in parts(self.solver, run) for _ in _floats(getattr(run.solver, name))]
+        bad = {name for name, fine in zip(names, flags[1:], strict=True) if not fine}
+        if variables := [name for name in self.solver.variables if name in bad]:
+            return variables
+        assert self._fine is not None
+        changed = zip(names, flags[1:], self._fine[1:], strict=True)
+        return [f"memory of the {name} rule" for name, fine, before in changed if before and not fine][:1]
+
+
+def _floats(tree: PyTree) -> list[jax.Array]:
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+
+
+def _moved(before: PyTree, after: PyTree) -> jax.Array:
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return jnp.any(
+        jnp.array([jnp.any(jnp.abs(a - b) > 4 * jnp.finfo(a.dtype).eps * jnp.abs(b)) for a, b in pairs])
+    )
+
+
+def first_bad_row(rows: Columns) -> int | None:
+    """The first step of these at which the outer value was not finite."""
+    finite = np.isfinite(rows["outer_value"])
+    return None if finite.all() else int(np.argmin(finite))
+
+
+def bad_metric(rows: Columns) -> tuple[str, int] | None:
+    """The first metric of an objective that was not finite, and at which of these steps."""
+    for name, values in rows.items():
+        if name.startswith(("inner/", "outer/")) and values.dtype.kind == "f":
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                return name, int(bad[0])
+    return None
+
+
+def bad_data(data: Any) -> str | None:
+    """A sentence that names the first array of the data with a NaN or an infinity in it, if there is one."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        if isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            continue
+        bad = int(jnp.sum(~jnp.isfinite(leaf)))
+        if bad:
+            where = jax.tree_util.keystr(path).lstrip(".").removeprefix("data.")
+            return f"the data contain NaN or infinity ({bad} of {leaf.size} entries of {where})"
+    return None
+
+
+def remark(trace: Columns, moved: bool, steps: int) -> str:
+    """What a finite end deserves to have said about it: a loss far above its start, or an x that no longer moves."""
+    values = np.asarray(trace["outer_value"], dtype=float)
+    first, last = values[0], values[-max(1, min(100, len(values) // 20)) :]
+    # Even the lowest of the last values: one lucky batch at the start, among noisy ones, is no blow-up.
+    if len(values) >= 10 and last.min() > first + 10 * max(abs(first), np.abs(values).min()):
+        return (
+            f" Its outer value rose from {first:.3g} to {np.median(last):.3g}: a finite blow-up, as from "
+            "step sizes that are too large."
+        )
+    if steps >= 2 and not moved:
+        norm = float(trace["hypergradient_norm"][-1])
+        why = (
+            "the estimated hypergradient is exactly zero: does f depend on x, or g on x, at all?"
+            if norm == 0
+            else f"with an estimated hypergradient of {norm:.3g} it is either stationary to rounding, or the outer "
+            "steps are too small."
+        )
+        return f" The last {steps} steps no longer moved x: {why}"
+    return ""

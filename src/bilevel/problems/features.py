@@ -1,0 +1,106 @@
+"""Feature learning: a linear feature layer x judged on validation data, a ridge head y fitted to training data.
+
+    g(x, y) = (1/2n) ‖A x y − b‖² + (μ/2) ‖y‖²        f(x, y) = (1/2n') ‖A' x y − b'‖²
+
+A is n × d, x is d × h, y has h entries and h > d. The head's Hessian is xᵀSx + μI with S = AᵀA/n: its smallest
+eigenvalue is the ridge μ, always, because xᵀSx has rank at most d < h; its largest is μ + λ_max(xᵀSx). Without the
+ridge every x of full rank would give the same predictor, and Φ would not depend on x at all.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bilevel.batch import Batch
+from bilevel.data.examples import Examples
+from bilevel.problem import Problem
+from bilevel.problems.instance import STATIONARITY, Instance
+from bilevel.types import Scalar
+
+Layer = Float[Array, "d h"]
+Head = Float[Array, " h"]
+
+
+class Training(NamedTuple):
+    """The inner level's data. The ridge is among them, so that one program serves all of its values."""
+
+    examples: Examples
+    mu: Any
+
+
+def f(x: Layer, y: Head, batch: Examples) -> Scalar:
+    return 0.5 * jnp.mean((batch.inputs @ (x @ y) - batch.targets) ** 2)
+
+
+def g(x: Layer, y: Head, batch: Training) -> Scalar:
+    return f(x, y, batch.examples) + 0.5 * batch.mu * jnp.sum(y * y)
+
+
+PROBLEM = Problem(outer=f, inner=g)  # one for all instances, which differ in their data only
+
+
+def head(x: Layer, train: Training) -> Head:
+    """y*(x) = (xᵀSx + μI)⁻¹xᵀs = xᵀPs with s = Aᵀb/n and P = (S xxᵀ + μI)⁻¹: d × d instead of h × h."""
+    S, s = _moments(train.examples)
+    return x.T @ (_inverse(x, S, train.mu) @ s)
+
+
+def value(x: Layer, data: Batch) -> Scalar:
+    """Φ(x) = f(x, y*(x))."""
+    return f(x, head(x, data.inner), data.outer)
+
+
+def hypergradient(x: Layer, data: Batch) -> Layer:
+    """∇Φ(x) = (q − Sxv)yᵀ − (Sxy − s)vᵀ with y = xᵀPs, v = xᵀPq and q = S'xy − s' on the validation data."""
+    (S, s), (S_valid, s_valid) = _moments(data.inner.examples), _moments(data.outer)
+    P = _inverse(x, S, data.inner.mu)
+    y = x.T @ (P @ s)
+    q = S_valid @ (x @ y) - s_valid
+    v = x.T @ (P @ q)
+    return jnp.outer(q - S @ (x @ v), y) - jnp.outer(S @ (x @ y) - s, v)
+
+
+def curvatures(x: Layer, train: Training) -> Float[Array, " d"]:
+    """The d eigenvalues of the head's Hessian that belong to features, ascending; all others are μ."""
+    S, _ = _moments(train.examples)
+    root = jnp.linalg.cholesky(S)
+    return train.mu + jnp.linalg.eigvalsh(root.T @ (x @ x.T) @ root)
+
+
+def feature_learning(train: Examples, valid: Examples, mu: Any, x0: Any) -> Instance:
+    """The instance that starts from features `x0` with the head that is best for them."""
+    data = Batch(inner=Training(train, mu), outer=valid)
+    return Instance(
+        name="feature_learning",
+        problem=PROBLEM,
+        x0=x0,
+        y0=_fitted(x0, data.inner),
+        data=data,
+        L=float(_spectrum(x0, data.inner)[-1]),  # at x0; it moves with x
+        measure=lambda x: _stationarity(x, data),
+        label=STATIONARITY,
+    )
+
+
+_fitted, _spectrum = jax.jit(head), jax.jit(curvatures)  # many instances are made at a time
+_stationarity = jax.jit(lambda x, data: jnp.linalg.norm(hypergradient(x, data)))
+
+
+def compress(examples: Examples) -> Examples:
+    """d rows with the same gradients as all n: A = QR turns ‖Az − b‖² into ‖Rz − Qᵀb‖² + constant."""
+    inputs, targets = np.asarray(examples.inputs), np.asarray(examples.targets)
+    Q, R = np.linalg.qr(inputs)
+    weight = np.sqrt(len(R) / len(inputs))  # a mean over d rows in place of one over n
+    return Examples(weight * R, weight * (Q.T @ targets), examples.source)
+
+
+def _inverse(x: jax.Array, S: jax.Array, mu: Any) -> jax.Array:
+    return jnp.linalg.inv(S @ (x @ x.T) + mu * jnp.eye(len(S), dtype=S.dtype))
+
+
+def _moments(examples: Examples) -> tuple[jax.Array, jax.Array]:
+    A, b = jnp.asarray(examples.inputs), jnp.asarray(examples.targets)
+    return A.T @ A / len(b), A.T @ b / len(b)

@@ -1,0 +1,46 @@
+"""A problem that can be run: where to start, on which data, with what step sizes, and how good an x is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.problem import Problem
+from bilevel.theory.verification.reference import exact
+from bilevel.types import PyTree
+
+STATIONARITY = "‖∇Φ(x)‖"
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A problem with a start, data and a yardstick.
+
+        bl.run(solver, instance.x0, instance.y0, data=instance.data, steps=1000)
+
+    Args:
+        name: what to call it.
+        problem: the two objectives.
+        x0: where x starts.
+        y0: where y starts.
+        data: a `Batch` or a stream; `None` for objectives without data.
+        L: the smoothness of g in y, for inner steps of 1/L; assumed where there is no such constant.
+        measure: the yardstick, a function of x: smaller is better. `None` where there is none.
+        label: what the yardstick is, in words.
+    """
+
+    name: str
+    problem: Problem
+    x0: PyTree
+    y0: PyTree
+    data: Any = None
+    L: float = 1.0
+    measure: Callable[[PyTree], Any] | None = None
+    label: str = ""
+
+
+def stationarity(problem: Problem, y0: PyTree, data: Batch | None = None) -> Callable[[PyTree], Any]:
+    """x ↦ ‖∇Φ(x)‖, exact to rounding, for a g that is strongly convex in y; the search for y*(x) starts at `y0`."""
+    return lambda x: tree.norm(exact(problem, x, y0, data).hypergradient)

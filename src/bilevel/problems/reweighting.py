@@ -1,0 +1,103 @@
+"""Data reweighting: one weight for each training example, so that the classifier trained with them does well on
+clean validation data. Examples with wrong labels should lose their weight.
+
+    g(x, y) = (1/n) Σ_i σ(x_i) ℓ(y; a_i, b_i)        f(x, y) = (1/n') Σ_j ℓ(y; a'_j, b'_j)
+
+ℓ is the cross-entropy of a multilayer perceptron with parameters y and one hidden layer of rectifiers; σ is the
+logistic function and x holds one logit per training example.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.data.examples import Examples
+from bilevel.problem import Problem
+from bilevel.problems.instance import Instance
+from bilevel.types import Scalar
+
+
+class MLP(NamedTuple):
+    """inputs → hidden rectifiers → one logit per class."""
+
+    W1: Any
+    b1: Any
+    W2: Any
+    b2: Any
+
+
+def initial_mlp(inputs: int, hidden: int, classes: int, seed: Any, dtype: Any = np.float32) -> MLP:
+    """Gaussian weights of variance 2/fan-in (He), zero biases."""
+    rng = np.random.default_rng(seed)
+    layer = lambda rows, columns: (rng.normal(size=(rows, columns)) * np.sqrt(2 / rows)).astype(dtype)
+    W1 = layer(inputs, hidden)
+    return MLP(W1, np.zeros(hidden, dtype), layer(hidden, classes), np.zeros(classes, dtype))
+
+
+def logits(y: MLP, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
+    hidden = jax.nn.relu(inputs @ y.W1 + y.b1[None, :])
+    return hidden @ y.W2 + y.b2[None, :]
+
+
+def losses(y: MLP, batch: Examples) -> Float[Array, " n"]:
+    """The cross-entropy of each example; targets are whole numbers from 0."""
+    scores = logits(y, batch.inputs)
+    return jax.nn.logsumexp(scores, axis=1) - _at_label(scores, batch.targets)
+
+
+def validation_loss(x: Float[Array, " n"], y: MLP, batch: Examples) -> Scalar:
+    return jnp.mean(losses(y, batch))
+
+
+def weighted_training_loss(
+    x: Float[Array, " n"], y: MLP, batch: Examples, *, rows: Int[Array, " b"] | None = None
+) -> Scalar:
+    """`rows` says which weights belong to the batch; without it, the batch is all of the data."""
+    own = x if rows is None else x[rows]
+    return jnp.mean(jax.nn.sigmoid(own) * losses(y, batch))
+
+
+PROBLEM = Problem(outer=validation_loss, inner=weighted_training_loss)
+
+
+def data_reweighting(
+    train: Examples, valid: Examples, y0: MLP, *, L: float = 2.0, training_steps: int = 150
+) -> Instance:
+    """The instance whose weights all start at ½.
+
+    y*(x) is not unique, and ∇Φ not defined. An x is judged by what it is for: the validation loss of a network
+    trained with its weights, from `y0` and by `training_steps` gradient steps of size 1, whatever y a method itself
+    arrived at. `L` is assumed, for steps of 1/L; a network has no such constant.
+    """
+    y0, data = jax.tree.map(jnp.asarray, (y0, Batch(inner=train, outer=valid)))
+    return Instance(
+        name="reweighting",
+        problem=PROBLEM,
+        x0=jnp.zeros(len(train), y0.W1.dtype),
+        y0=y0,
+        data=data,
+        L=L,
+        measure=trained_by(data, y0, training_steps),
+        label="validation loss after training with weights σ(x)",
+    )
+
+
+def trained_by(data: Batch, y0: MLP, steps: int) -> Callable[[Any], Scalar]:
+    """From x to the validation loss of a network trained with its weights."""
+
+    def loss(x: Any) -> Scalar:
+        descend = lambda _, y: tree.add_scale(y, -1.0, PROBLEM.oracles.inner_gradient(x, y, data))
+        return PROBLEM.f(x, lax.fori_loop(0, steps, descend, y0), data)
+
+    return loss
+
+
+def _at_label(scores: Float[Array, "n c"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
+    return jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]

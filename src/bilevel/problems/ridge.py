@@ -1,0 +1,122 @@
+"""Ridge-regularised logistic regression with one regularisation strength per feature, tuned on validation data.
+
+    g(x, y) = mean_i log(1 + exp(−b_i a_iᵀy)) + ½ Σ_j r(x_j) y_j²      r(x) = low + (high − low) σ(x)
+    f(x, y) = mean_i log(1 + exp(−b'_i a'_iᵀy)) + ½ τ ‖x‖²
+
+The strengths stay between `low` and `high` whatever x is, so g is strongly convex in y with constants that
+hold everywhere; the small τ keeps the minimiser of Φ finite.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bilevel.batch import Batch
+from bilevel.data.examples import Examples
+from bilevel.problem import Problem
+from bilevel.problems.instance import STATIONARITY, Instance, stationarity
+from bilevel.theory.constants import Constants
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeLogistic:
+    """The problem on given training and validation examples, with targets −1 and +1."""
+
+    train: Examples
+    valid: Examples
+    low: float = 0.1
+    high: float = 1.1
+    tau: float = 0.05
+
+    @cached_property
+    def problem(self) -> Problem:
+        return Problem(outer=self.f, inner=self.g)
+
+    @property
+    def data(self) -> Batch:
+        return Batch(inner=self.train, outer=self.valid)
+
+    def instance(self, x0: Any = None, y0: Any = None) -> Instance:
+        """The instance that starts from `x0` and `y0`, zeros if left out."""
+        blank = jnp.zeros(self.train.inputs.shape[1], self.train.inputs.dtype)
+        x0, y0 = (blank if start is None else start for start in (x0, y0))
+        measure = stationarity(self.problem, blank, self.data)
+        return Instance("ridge_logistic", self.problem, x0, y0, self.data, self.L, measure, STATIONARITY)
+
+    def strengths(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.low + (self.high - self.low) * jax.nn.sigmoid(x)
+
+    def g(self, x: Float[Array, " d"], y: Float[Array, " d"], batch: Examples) -> Float[Array, ""]:
+        return _logistic(y, batch) + 0.5 * jnp.sum(self.strengths(x) * y * y)
+
+    def f(self, x: Float[Array, " d"], y: Float[Array, " d"], batch: Examples) -> Float[Array, ""]:
+        return _logistic(y, batch) + 0.5 * self.tau * jnp.sum(x * x)
+
+    @property
+    def mu(self) -> float:
+        """Strong convexity of g in y, for every x."""
+        return self.low
+
+    @property
+    def L(self) -> float:
+        """Smoothness of g in y, for every x: ‖AᵀA‖/(4n) + high."""
+        return _strength(self.train) ** 2 / 4 + self.high
+
+    @property
+    def inner_radius(self) -> float:
+        """R = ‖A‖/(√n·low): gradient steps on y of size at most 1/L never leave ‖y‖ ≤ R, and y*(x) is inside.
+
+        The loss's gradient has norm at most ‖A‖/√n, so ‖(1 − αr)∘y − α∇loss‖ ≤ (1 − α·low)‖y‖ + α‖A‖/√n.
+        """
+        return _strength(self.train) / self.low
+
+    def constants(self, x_radius: float = 0.0, y_radius: float | None = None) -> Constants:
+        """μ, L, M and ρ that hold jointly in (x, y) for ‖x‖ ≤ `x_radius` and ‖y‖ ≤ `y_radius`.
+
+        Only M depends on `x_radius`, through ∇_x f = τx; 0 leaves M the bound on ∇_y f that AID needs. `y_radius` is
+        `inner_radius` unless given. With s = ‖A‖/√n, width = high − low, |σ'| ≤ 1/4 and |σ''| ≤ 1/(6√3):
+
+            ‖∇²_yy g‖ ≤ s²/4 + high                   ‖∇²_xy g‖ ≤ (width/4)·y_radius
+            slope of ∇²_yy g: in y (max_i‖a_i‖)s²/(6√3), in x width/4
+            slope of ∇²_xy g: in y width/4, in x (width/(6√3))·y_radius
+        """
+        radius = self.inner_radius if y_radius is None else y_radius
+        width, bend = self.high - self.low, 1 / (6 * np.sqrt(3))
+        largest = float(np.linalg.norm(np.asarray(self.train.inputs), axis=1).max())
+        cubic = largest * _strength(self.train) ** 2 * bend
+        return Constants(
+            mu=self.mu,
+            L=max(np.hypot(self.L, width / 4 * radius), _strength(self.valid) ** 2 / 4, self.tau),
+            M=float(np.hypot(_strength(self.valid), self.tau * x_radius)),
+            rho=float(np.hypot(width / 4, max(cubic, width * bend * radius))),
+        )
+
+
+def ridge_logistic(
+    features: int = 5, train: int = 60, valid: int = 60, seed: int = 0, dtype: Any = float, **strengths: float
+) -> RidgeLogistic:
+    """A random instance: Gaussian features, a sparse true direction, a tenth of the labels flipped."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=features) * (np.arange(features) % 2 == 0)
+
+    def examples(count: int) -> Examples:
+        a = rng.normal(size=(count, features))
+        b = np.sign(a @ truth) * np.where(rng.random(count) < 0.1, -1.0, 1.0)
+        return Examples(jnp.asarray(a, dtype), jnp.asarray(b, dtype))
+
+    return RidgeLogistic(examples(train), examples(valid), **strengths)
+
+
+def _strength(examples: Examples) -> float:
+    """‖A‖/√n: bounds the norm of the loss's gradient, and 4 times its curvature when squared."""
+    inputs = np.asarray(examples.inputs, np.float64)
+    return float(np.linalg.norm(inputs, 2) / np.sqrt(len(inputs)))
+
+
+def _logistic(y: Float[Array, " d"], batch: Examples) -> Float[Array, ""]:
+    return jnp.mean(jax.nn.softplus(-batch.targets * (batch.inputs @ y)))

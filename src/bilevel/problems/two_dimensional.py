@@ -1,0 +1,93 @@
+"""The paper's two-dimensional problem, with everything about it in closed form.
+
+    f(x, y) = ½ xᵀZx + m·1ᵀy        g(x, y) = ½ yᵀZy − L xᵀy + 1ᵀy        Z = diag(L, μ)
+
+The paper prints ∇Φ(x) = Zx + L Z⁻¹1; with the coefficient m of f it is Zx + m L Z⁻¹1.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bilevel.batch import Batch
+from bilevel.problem import Problem
+from bilevel.problems.instance import STATIONARITY, Instance
+
+Vector = Float[Array, "2"]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["mu", "L", "m"], meta_fields=[])
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """The problem for given μ, L and m, and its closed forms. The fields may be traced: vmap over them."""
+
+    mu: Any = 0.1
+    L: Any = 0.2
+    m: Any = 0.1
+
+    @cached_property
+    def problem(self) -> Problem:
+        return Problem(outer=self.f, inner=self.g)
+
+    def instance(self, x0: Any = None, y0: Any = None) -> Instance:
+        """The instance that starts from `x0`, ones if left out, and `y0`, zeros if left out."""
+        x0 = jnp.ones(2) if x0 is None else x0
+        y0 = jnp.zeros(2) if y0 is None else y0
+        measure = lambda x: jnp.linalg.norm(self.hypergradient(x))
+        return Instance("quadratic", self.problem, x0, y0, None, float(self.L), measure, STATIONARITY)
+
+    @property
+    def z(self) -> Vector:
+        """The diagonal of Z."""
+        return jnp.stack([jnp.asarray(self.L, dtype=float), jnp.asarray(self.mu, dtype=float)])
+
+    def f(self, x: Vector, y: Vector) -> Float[Array, ""]:
+        z = self.z.astype(x.dtype)
+        return 0.5 * jnp.sum(z * x * x) + self.m * jnp.sum(y)
+
+    def g(self, x: Vector, y: Vector) -> Float[Array, ""]:
+        z = self.z.astype(y.dtype)
+        return 0.5 * jnp.sum(z * y * y) - self.L * jnp.sum(x * y) + jnp.sum(y)
+
+    def inner_solution(self, x: Vector) -> Vector:
+        """y*(x) = Z⁻¹(Lx − 1)."""
+        return (self.L * x - 1.0) / self.z
+
+    def adjoint_solution(self, x: Vector) -> Vector:
+        """v*(x) = m Z⁻¹1, the same everywhere."""
+        return self.m / self.z
+
+    def hypergradient(self, x: Vector) -> Vector:
+        """∇Φ(x) = Zx + m L Z⁻¹1."""
+        return self.z * x + self.L * self.m / self.z
+
+    def value(self, x: Vector) -> Float[Array, ""]:
+        """Φ(x) = f(x, y*(x))."""
+        return self.f(x, self.inner_solution(x))
+
+    @property
+    def solution(self) -> Vector:
+        """The minimiser x° = −m L Z⁻²1 of Φ, where single-loop AID converges to."""
+        return -self.L * self.m / self.z**2
+
+    def itd_limit(self, alpha: Any) -> Vector:
+        """−α m L Z⁻¹1, where single-loop ITD with inner step α converges to: its estimator is Zx + α m L·1."""
+        return -alpha * self.L * self.m / self.z
+
+
+# The same problem with its constants as data, `Batch(inner=q, outer=q)`: one program for all of them.
+FAMILY = Problem(outer=lambda x, y, q: q.f(x, y), inner=lambda x, y, q: q.g(x, y))
+
+
+def as_data(q: Quadratic) -> Batch:
+    """What `FAMILY` takes to be this problem."""
+    return Batch(inner=q, outer=q)
+
+
+def quadratic(mu: Any = 0.1, kappa: Any = 2.0, m: Any = 0.1) -> Quadratic:
+    """The paper's problem at condition number κ = L/μ."""
+    return Quadratic(mu=mu, L=kappa * mu, m=m)

@@ -1,0 +1,25 @@
+"""Arithmetic on trees that optax leaves out."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bilevel.types import PyTree
+
+
+def scaled(factor: Any, tree: PyTree) -> PyTree:
+    """factor · tree in the tree's own dtypes, for a factor that is itself computed."""
+    return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
+
+
+def select(condition: Any, yes: PyTree, no: PyTree) -> PyTree:
+    """One tree or the other, by a single condition."""
+    return jax.tree.map(lambda a, b: lax.select(condition, a, b), yes, no)
+
+
+def divide(numerator: Any, denominator: jax.Array) -> jax.Array:
+    """The quotient, and zero where the denominator is not positive."""
+    positive = denominator > 0
+    return jnp.where(positive, numerator / jnp.where(positive, denominator, 1), 0)

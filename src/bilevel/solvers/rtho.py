@@ -1,0 +1,64 @@
+"""RTHO: real-time hyperparameter optimisation, the derivative of y carried along the run (Franceschi et al. 2017)."""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+
+from bilevel.batch import Batch
+from bilevel.checks import check_count, prepare
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.ingredients.forward import displaced, forward_hypergradient, no_derivative, push
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import PyTree, StepSize
+
+
+class RTHOState(NamedTuple):
+    x: PyTree  # x_{k+1}
+    y: PyTree  # y_k
+    z: PyTree  # Z_k of y and of the inner rule's memory, one row for every entry of x
+    inner: PyTree  # memory of the inner rule
+    outer: PyTree  # memory of the outer rule
+
+
+class RTHO(Solver):
+    inner: Rule
+    outer: Rule
+    inner_steps: int = eqx.field(static=True)
+    name: ClassVar[str] = "RTHO"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> RTHOState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        memory = self.inner.init(y)
+        return RTHOState(x, y, no_derivative(x, y, memory), memory, self.outer.init(x))
+
+    def step(self, state: RTHOState, batch: Batch | None = None) -> tuple[RTHOState, Info]:
+        x, problem = state.x, self.problem
+        y, inner_memory, z, gradient = push(
+            problem, self.inner, self.inner_steps, x, state.y, state.inner, state.z, batch
+        )
+        f, hypergradient = forward_hypergradient(problem, x, y, z, batch)
+        value = lambda x: problem.f(x, displaced(state.x, y, z, to=x), batch)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        return RTHOState(x, y, z, inner_memory, outer_memory), Info(f, hypergradient, gradient, {})
+
+
+def rtho(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, inner_steps: int = 1) -> RTHO:
+    """Forward mode whose Z, like y, goes on from the last outer step:
+
+        Z_0 at step k is Z_N of step k−1:   Z ← (I − α∇²_yy g) Z − α∇²_yx g
+        x_{k+1} = x_k − β (∇_x f(x_k, y_k) + Zᵀ∇_y f(x_k, y_k))
+
+    Z then tracks dy*/dx = −(∇²_yy g)⁻¹∇²_yx g, so that, unlike in [`itd`][bilevel.itd], no bias remains
+    however few the inner steps. It lives in the state: as many copies of y as x has entries.
+
+    Args:
+        problem: the two objectives.
+        inner: α as a float, or any optax transformation.
+        outer: β as a float, or any optax transformation.
+        inner_steps: the number of steps on y per step on x (Δ in the publication), all on the same batch.
+    """
+    return RTHO(
+        problem, as_rule(inner, "inner"), as_rule(outer, "outer"), check_count(inner_steps, "inner_steps")
+    )

@@ -1,0 +1,120 @@
+"""Exact ℓ₂ gain of the linear error systems behind AID and ITD.
+
+All norm recursions of the paper have the form of a *positive* linear system with feedback,
+
+    w_k ≤ P w_{k−1} + β q (g_{k−1} + e_{k−1}),     e_k ≤ w_k[0] + w_k[1] + C₅,     g_k = ‖∇Φ(x_k)‖,
+
+with P ≥ 0 lower triangular, q ≥ 0, and the descent lemma ties g and e together: for β ≤ 1/L_Φ,
+
+    Σ_{k<K} g_k² ≤ 2·gap/β + Σ_{k<K} e_k².
+
+The impulse response h of a positive system is non-negative, so by Young's convolution inequality its ℓ₂ gain is
+Σ h, the response to a constant input: open loop T = β·1ᵀ(I − P)⁻¹q, closed loop G = T/(1 − T).
+The proofs are in the documentation under "Certificates by exact gain".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bilevel.theory.reals import Floats
+
+
+@dataclass(frozen=True)
+class ErrorSystem:
+    """w_k ≤ P w_{k−1} + βq(g_{k−1} + e_{k−1}) and e_k ≤ w_k[0] + w_k[1] + C5.
+
+    P = [[r0, 0], [p, r1]]; q = (q0, q1). States are scaled so that each adds to e_k with weight one.
+    `beta_cap` collects the bounds on β that the lemmas themselves need.
+    """
+
+    r0: Floats
+    r1: Floats
+    p: Floats
+    q0: Floats
+    q1: Floats
+    C5: Floats
+    beta_cap: Floats
+
+    @property
+    def unit_gain(self) -> Floats:
+        """T/β = 1ᵀ(I − P)⁻¹q, by forward substitution."""
+        first = self.q0 / (1 - self.r0)
+        return first + (self.p * first + self.q1) / (1 - self.r1)
+
+    @property
+    def beta_max(self) -> Floats:
+        """Supremum of the admissible β: min(beta_cap, 1/(2·unit_gain)), beyond which G ≥ 1."""
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.minimum(self.beta_cap, 0.5 / np.asarray(self.unit_gain))[()]
+
+    def gain(self, beta: Floats) -> Floats:
+        """Closed-loop ℓ₂ gain G = T/(1 − T) from g to the error; infinite for T ≥ 1."""
+        T = np.asarray(beta * self.unit_gain)
+        with np.errstate(divide="ignore"):
+            return np.where(T < 1, T / np.maximum(1 - T, 0), np.inf)[()]
+
+    def transient(self, beta: Floats, w0: Floats, w1: Floats) -> Floats:
+        """I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: what the initial errors contribute, to the end of time.
+
+        I₀² = wᵀXw where X = FᵀXF + 11ᵀ, three linear equations for the entries of the symmetric X.
+        """
+        a, b = self.r0 + beta * self.q0, beta * self.q0
+        c, d = self.p + beta * self.q1, self.r1 + beta * self.q1
+        a, b, c, d, w0, w1 = np.broadcast_arrays(a, b, c, d, w0, w1)
+        one, zero = np.ones_like(a), np.zeros_like(a)
+        rows = [
+            [one - a * a, -2 * a * c, -c * c],
+            [-a * b, one - a * d - b * c, -c * d],
+            [-b * b, -2 * b * d, one - d * d],
+        ]
+        matrix = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+        # Where F is not a contraction the sum diverges: solve a harmless system there and say infinity.
+        stable = np.asarray(beta * self.unit_gain) < 1
+        stable = np.broadcast_to(stable, a.shape)
+        matrix = np.where(stable[..., None, None], matrix, np.eye(3))
+        X = np.linalg.solve(matrix, np.stack([one, one, one], axis=-1)[..., None])[..., 0]
+        squared = X[..., 0] * w0**2 + 2 * X[..., 1] * w0 * w1 + X[..., 2] * w1**2
+        moving = (w0 > zero) | (w1 > zero)
+        return np.where(stable, np.sqrt(np.maximum(squared, 0)), np.where(moving, np.inf, 0))[()]
+
+    def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
+        """Bound on (1/K) Σ g_k²: the larger root of S² = 2·gap/β + (G·S + J)², squared, over K.
+
+        J = I₀ + (1 + G)C₅√K; infinite where β is not admissible (G ≥ 1 or β > beta_cap).
+        """
+        G = np.asarray(self.gain(beta))
+        admissible = (G < 1) & (np.asarray(beta) <= self.beta_cap)
+        G = np.where(admissible, G, 0)
+        J = np.where(admissible, self.transient(beta, w0, w1), 0) / np.sqrt(steps) + (1 + G) * self.C5
+        energy = 2 * gap / (beta * steps)
+        # In units of √K, so that s² is the mean itself and nothing overflows for long horizons.
+        s = (G * J + np.sqrt((G * J) ** 2 + (1 - G**2) * (energy + J**2))) / (1 - G**2)
+        return np.where(admissible, s**2, np.inf)[()]
+
+    def best_beta(self, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
+        """The admissible β with the smallest bound. Every β gives a valid bound; this one the lowest."""
+        objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
+        return minimise_on_log_scale(objective, self.beta_max)
+
+
+def minimise_on_log_scale(
+    objective: Callable[[Floats], Floats], largest: Floats, decades: float = 12
+) -> Floats:
+    """Minimiser of `objective` on [10^−decades·largest, largest], elementwise over arrays.
+
+    Grid search with zoom: no derivative and no assumption beyond one basin at the grid's resolution. Each
+    round keeps the neighbourhood of the best point, so the result is never worse than any grid point.
+    """
+    shape = np.shape(objective(largest))
+    low, best, high = np.full(shape, -decades), np.zeros(shape), np.zeros(shape)
+    position = np.linspace(0, 1, 49).reshape((-1,) + (1,) * len(shape))
+    for _ in range(7):
+        exponent = low + position * (high - low)
+        i = np.argmin(objective(largest * 10.0**exponent), axis=0)[None]
+        pick = lambda index, exponent=exponent: np.take_along_axis(exponent, index, axis=0)[0]
+        best, low, high = pick(i), pick(np.maximum(i - 1, 0)), pick(np.minimum(i + 1, len(exponent) - 1))
+    return np.asarray(largest * 10.0**best)[()]

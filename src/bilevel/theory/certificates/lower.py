@@ -1,0 +1,126 @@
+"""The lower bound for single-loop ITD, with the instance that attains it.
+
+ITD differentiates one inner step, so it sees the coupling ∇²_xy g·α∇_y f where the hypergradient has
+∇²_xy g·(∇²_yy g)⁻¹∇_y f. If ∇_y f lies in the weakest eigendirection, the two differ by the factor αμ, for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bilevel.theory.constants import Constants
+from bilevel.theory.reals import Floats, Real, short_step
+
+
+@dataclass(frozen=True)
+class QuadraticInstance:
+    """f(x, y) = ½xᵀZx + pᵀy and g(x, y) = ½yᵀZy − ℓxᵀy with Z = diag(L, μ).
+
+    `f` and `g` use only `@` and arithmetic, so NumPy and JAX arrays both go through them.
+    """
+
+    Z: np.ndarray
+    coupling: float
+    p: np.ndarray
+
+    def f(self, x, y):
+        return 0.5 * (x @ (self.Z @ x)) + self.p @ y
+
+    def g(self, x, y):
+        return 0.5 * (y @ (self.Z @ y)) - self.coupling * (x @ y)
+
+    def y_star(self, x):
+        """y*(x) = ℓZ⁻¹x."""
+        return self.coupling * (x / np.diag(self.Z))
+
+    def hypergradient(self, x):
+        """∇Φ(x) = Zx + ℓZ⁻¹p."""
+        return self.Z @ x + self.coupling * (self.p / np.diag(self.Z))
+
+    def itd_limit(self, alpha: float) -> np.ndarray:
+        """Where ITD converges: its estimate Zx + αℓp vanishes at x = −αℓZ⁻¹p."""
+        return -alpha * self.coupling * self.p / np.diag(self.Z)
+
+
+@dataclass(frozen=True)
+class StrictInstance:
+    """Scalar x and y; Assumptions 4.2 to 4.5 hold jointly and on the whole space, and Φ is bounded below.
+
+    g(x, y) = (μ/2)(y² − x²) − ℓxy with ℓ² = L² − μ², so that ∇²g has the eigenvalues ±L.
+    f(x, y) = h(x) + ψ(y): h' = Lx clipped to [−s, s] and ψ' = m, bent down to 0 for y below −Y, which the iterates
+    from x = y = 0 never reach. With s = αℓm and s² + m² = M², ITD converges to x = −s/L.
+    """
+
+    mu: float
+    L: float
+    coupling: float
+    m: float
+    s: float
+    Y: float
+
+    def f(self, x, y):
+        edge, width, depth = self.s / self.L, self.m / self.L, y + self.Y
+        u = 0.5 * (abs(x + edge) - abs(x - edge))  # x clipped to [−edge, edge]
+        t = 0.5 * (abs(depth + width) - abs(depth) - width)  # depth clipped to [−width, 0]
+        return self.L * (u * x - 0.5 * u * u) + self.m * y + self.L * (t * depth - 0.5 * t * t)
+
+    def g(self, x, y):
+        return 0.5 * self.mu * (y * y - x * x) - self.coupling * x * y
+
+    def y_star(self, x):
+        """y*(x) = ℓx/μ."""
+        return self.coupling * x / self.mu
+
+    def itd_limit(self) -> float:
+        """Where ITD converges from x₀ = y₀ = 0."""
+        return -self.s / self.L
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """lim ‖∇Φ(x_K)‖² of ITD on its worst instance, for any α ≤ 1/L and any β for which ITD converges.
+
+    * `value` = M²(L/μ)²(1 − αμ)², M²(κ − 1)² for α = 1/L: L bounds the derivatives block by block and M bounds
+      ∇_y f (all that `tight.itd` needs: upper and lower bound then agree, constant included).
+    * `strict` = (1 − κ⁻²)·value/(1 + α²(L² − μ²)): an instance on which Assumptions 4.2 to 4.5 hold to the letter,
+      jointly in (x, y) and on the whole space; for α = 1/L it tends to value/2 as κ grows.
+    """
+
+    constants: Constants
+    alpha: Floats
+    value: Floats
+    strict: Floats
+
+    def instance(self) -> QuadraticInstance:
+        """The instance behind `value`: Z = diag(L, μ), ℓ = L, p = M·(0, 1)."""
+        mu, L, M, _ = self._scalars()
+        return QuadraticInstance(Z=np.diag([L, mu]), coupling=L, p=np.array([0.0, M]))
+
+    def strict_instance(self) -> StrictInstance:
+        """The instance behind `strict`."""
+        mu, L, M, alpha = self._scalars()
+        coupling = float(np.sqrt(L**2 - mu**2))
+        m = M / float(np.sqrt(1 + (alpha * coupling) ** 2))
+        s = alpha * coupling * m
+        return StrictInstance(mu=mu, L=L, coupling=coupling, m=m, s=s, Y=2 * s / mu)
+
+    def _scalars(self) -> tuple[float, float, float, float]:
+        k = self.constants
+        values = (k.mu, k.L, k.M, self.alpha)
+        if any(np.ndim(value) > 0 for value in values):
+            raise ValueError(
+                "an instance belongs to one set of constants: pass scalars to Constants, not arrays"
+            )
+        mu, L, M, alpha = (float(value) for value in values)
+        return mu, L, M, alpha
+
+
+def lower_bound(constants: Constants, alpha: Real | None = None) -> LowerBound:
+    """Worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 1/L (1/L by default)."""
+    mu, L, M, kappa = constants.mu, constants.L, constants.M, constants.kappa
+    alpha = short_step(alpha, "alpha", L)
+    value = (M * kappa * (1 - alpha * mu)) ** 2
+    strict = (1 - kappa**-2.0) * value / (1 + alpha**2 * (L**2 - mu**2))
+    return LowerBound(constants, alpha, value, strict)

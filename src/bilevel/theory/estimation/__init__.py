@@ -1,0 +1,1 @@
+"""Constants and step sizes for a problem whose constants nobody knows."""

@@ -1,0 +1,72 @@
+"""The hypergradient at one point, ITD's bias there, and the curvature of Φ: by conjugate gradients, no matrices.
+
+With H = ∇²_yy g + λI (λ ≥ 0 a damping), C = ∇²_xy g and all derivatives at the given (x, y):
+
+    v = H⁻¹∇_y f      ∇Φ = ∇_x f − Cv      ITD's bias = C(I − αH)H⁻¹∇_y f = C(v − α∇_y f)
+    ∇²Φ·u = D(∇_x f − Cv)[u, ẏ] − C H⁻¹ D(∇_y f − Hv)[u, ẏ]      ẏ = −H⁻¹Cᵀu, v held fixed under D
+
+They are the quantities at y*(x) when y is y*(x) and λ = 0.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.sparse.linalg import cg
+from jaxtyping import Array
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.problem import Problem
+from bilevel.theory.estimation.curvature import spectrum
+from bilevel.types import PyTree, Scalar
+
+CG_STEPS = 200
+
+
+class Local(NamedTuple):
+    value: Scalar  # f(x, y)
+    inner_gradient: Scalar  # ‖∇_y g‖: how far y is from y*(x)
+    hypergradient: Scalar  # ‖∇Φ‖
+    bias: Scalar  # ‖C(I − αH)H⁻¹∇_y f‖
+    residual: Scalar  # ‖Hv − ∇_y f‖/‖∇_y f‖
+    smoothness: Scalar  # largest |eigenvalue| of ∇²Φ that was found
+
+
+def local(
+    problem: Problem,
+    x: PyTree,
+    y: PyTree,
+    data: Batch | None,
+    alpha: Any,
+    damping: Any,
+    key: Array,
+    steps: int,
+) -> Local:
+    """The local quantities; the curvature of Φ by `steps` Lanczos steps, two linear solves each."""
+    oracles = problem.oracles
+    inner, f = oracles.linearise(x, y, data), oracles.outer_gradients(x, y, data)
+    H = lambda v: tree.add_scale(inner.hessian(v), damping, v)
+    # Rounding leaves no more to gain than this from single precision.
+    tolerance = 1e-10 if f.value.dtype == jnp.float64 else 1e-5
+    solve = lambda b, tol: cg(H, b, tol=tol, maxiter=CG_STEPS)[0]
+    v = solve(f.y, tolerance)
+    estimate = tree.sub(f.x, inner.cross(v))
+
+    def stationarity(x, y):
+        f, g = oracles.outer_gradients(x, y, data), oracles.linearise(x, y, data)
+        return tree.sub(f.x, g.cross(v)), tree.sub(f.y, g.hessian(v))
+
+    def curvature_of_value(u):
+        response = tree.scale(-1, solve(jax.linear_transpose(inner.cross, y)(u)[0], 1e-4))
+        direct, residual = jax.jvp(stationarity, (x, y), (u, response))[1]
+        return tree.sub(direct, inner.cross(solve(residual, 1e-4)))
+
+    return Local(
+        value=f.value,
+        inner_gradient=tree.norm(inner.gradient),
+        hypergradient=tree.norm(estimate),
+        bias=tree.norm(inner.cross(tree.add_scale(v, -alpha, f.y))),
+        residual=tree.norm(tree.sub(H(v), f.y)) / jnp.maximum(tree.norm(f.y), jnp.finfo(f.value.dtype).tiny),
+        smoothness=jnp.max(jnp.abs(spectrum(curvature_of_value, x, key, steps))),
+    )

@@ -1,0 +1,68 @@
+"""How steep the estimated hypergradient turns out to be along a short run of the method itself."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.scipy.sparse.linalg import cg
+from optax import tree
+
+from bilevel.batch import Batch, Draws
+from bilevel.loop.scan import scan
+from bilevel.solvers.aid import AID
+from bilevel.solvers.base import Info, Solver
+from bilevel.theory.estimation.local import CG_STEPS
+from bilevel.types import PyTree, Scalar
+
+
+class Compared(NamedTuple):
+    """A solver's state, and what it is compared with after the next step."""
+
+    state: PyTree
+    x: PyTree  # x_{k−1}
+    estimate: PyTree  # ∇̂Φ(x_{k−1})
+
+
+class SlopeReporting(Solver):
+    """A solver that reports how much its estimate changed for the step that x took, as the metric "slope"."""
+
+    solver: Solver
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> Compared:
+        return self.begin(self.solver.init(x0, y0, batch), batch)
+
+    def begin(self, state: PyTree, batch: Batch | Draws | None) -> Compared:
+        """One step of the solver from a state of its own: the first slope needs two estimates."""
+        after, info = self.solver.step(state, batch)
+        return Compared(after, state.x, info.hypergradient)
+
+    def step(self, state: Compared, batch: Batch | Draws | None = None) -> tuple[Compared, Info]:
+        after, info = self.solver.step(state.state, batch)
+        moved = tree.norm(tree.sub(state.state.x, state.x))
+        changed = tree.norm(tree.sub(info.hypergradient, state.estimate))
+        slope = changed / jnp.maximum(moved, jnp.finfo(moved.dtype).tiny)
+        info = Info(
+            info.outer_value, info.hypergradient, info.inner_gradient, info.metrics | {"slope": slope}
+        )
+        return Compared(after, state.state.x, info.hypergradient), info
+
+    def observe(self, before: Compared, after: Compared, batch: Batch | Draws | None):
+        return self.solver.observe(before.state, after.state, batch)
+
+
+def slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
+    """The largest ‖∇̂Φ(x_{k+1}) − ∇̂Φ(x_k)‖/‖x_{k+1} − x_k‖ over `steps` steps; infinite if they diverge.
+
+    AID starts from a solved adjoint system, so that the estimate changes because x moves and not because v settles.
+    """
+    return solver.compiled(_slope, steps)(x, y, data)
+
+
+def _slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
+    oracles, state = solver.problem.oracles, solver.init(x, y, data)
+    if isinstance(solver, AID):
+        inner, f = oracles.linearise(x, y, data), oracles.outer_gradients(x, y, data)
+        state = state._replace(v=cg(inner.hessian, f.y, maxiter=CG_STEPS)[0])
+    reporting = SlopeReporting(solver.problem, solver)
+    record = lambda state, info: info.metrics["slope"]
+    _, slopes = scan(reporting, reporting.begin(state, data), data, steps=steps, record=record)
+    return jnp.where(jnp.all(jnp.isfinite(slopes)), jnp.max(slopes), jnp.inf)

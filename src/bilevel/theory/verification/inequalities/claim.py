@@ -1,0 +1,122 @@
+"""What a claim is: a name, a statement, the hypotheses it needs, and both sides of its inequality."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bilevel.theory.certificates.paper_aid import AIDCertificate, aid
+from bilevel.theory.certificates.paper_itd import (
+    ITDCertificate,
+    estimator_constants,
+    itd,
+    radius_beta,
+    smallest_radius,
+)
+from bilevel.theory.constants import Constants
+from bilevel.theory.verification.measurement import Run
+
+ROUNDING = 1e-12  # how far a step size may exceed its limit: α = 1/L is computed, not given
+Sides = tuple[Any, Any]  # arrays of one entry per iteration
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The constants and step sizes of a run, with the paper's certificates for them."""
+
+    constants: Constants
+    alpha: float
+    beta: float
+    eta: float | None  # AID's; ITD has none
+    y_start: float  # ‖y_0 − y*_0‖
+
+    @cached_property
+    def aid(self) -> AIDCertificate:
+        """Theorem 5.9's certificate with the largest β."""
+        return aid(self.constants)
+
+    @cached_property
+    def R_y(self) -> float:
+        """The smallest radius that meets Lemma 5.12's hypotheses for this start and this β."""
+        per_unit = radius_beta(self.constants, 1.0, self.alpha)
+        return float(max(smallest_radius(self.constants), self.y_start, self.beta / per_unit))
+
+    @cached_property
+    def itd(self) -> ITDCertificate:
+        """Theorem 5.17's certificate with the largest β."""
+        return itd(self.constants, self.R_y)
+
+    @cached_property
+    def C4_C5(self) -> tuple[float, float]:
+        """The constants of ITD's estimator for this α, which need not be 1/L."""
+        C4, C5 = estimator_constants(self.constants, self.R_y, self.alpha)
+        return float(C4), float(C5)
+
+    def share(self, beta_max: float) -> float:
+        """β as a share of the largest admissible one."""
+        return min(self.beta / beta_max, 1.0)
+
+
+Hypothesis = Callable[[Run, Setting], str | None]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """lhs ≤ rhs at every iteration, if no hypothesis objects (a hypothesis returns what is not met, or `None`)."""
+
+    name: str
+    statement: str
+    sides: Callable[[Run, Setting], Sides]
+    needs: tuple[Hypothesis, ...] = ()
+    first: int = 0  # the iteration, or for a bound on a mean the number of steps, of the first entry
+
+
+def at_most(symbol: str, value: float | None, limit: Any, meaning: str) -> str | None:
+    if value is not None and value <= limit * (1 + ROUNDING):
+        return None
+    return f"{symbol} = {value:.3g} exceeds {meaning} = {limit:.3g}"
+
+
+def equal(symbol: str, value: float | None, target: Any, meaning: str) -> str | None:
+    if value is not None and abs(value - target) <= target * ROUNDING:
+        return None
+    return f"{symbol} = {value:.3g} is not {meaning} = {target:.3g}"
+
+
+def short_alpha(r: Run, s: Setting) -> str | None:
+    return at_most("α", s.alpha, 1 / s.constants.L, "1/L")
+
+
+def short_eta(r: Run, s: Setting) -> str | None:
+    return at_most("η", s.eta, 1 / s.constants.L, "1/L")
+
+
+def alpha_is_inverse_L(r: Run, s: Setting) -> str | None:
+    return equal("α", s.alpha, 1 / s.constants.L, "1/L")
+
+
+def eta_is_inverse_L(r: Run, s: Setting) -> str | None:
+    return equal("η", s.eta, 1 / s.constants.L, "1/L")
+
+
+def dense(r: Run, s: Setting) -> str | None:
+    return None if r.dense is not None else "not measured: x or y is too large for dense Jacobians"
+
+
+def horizons(r: Run) -> np.ndarray:
+    """K = 1, 2, …: every prefix of a run is a run."""
+    return np.arange(1, len(r.gradient) + 1)
+
+
+def running_mean(squares: Any) -> np.ndarray:
+    return np.cumsum(squares) / np.arange(1, len(squares) + 1)
+
+
+def discounted(rate: float, terms: Any) -> np.ndarray:
+    """Σ_{j<k} rate^{k−1−j}·terms_j for k = 0..K−1."""
+    sums = np.zeros(len(terms))
+    for k in range(1, len(terms)):
+        sums[k] = rate * sums[k - 1] + terms[k - 1]
+    return sums

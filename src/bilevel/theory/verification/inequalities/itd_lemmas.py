@@ -1,0 +1,139 @@
+"""The claims about single-loop ITD, in the paper's order and numbering."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from bilevel.theory.certificates import prior, sharp, tight
+from bilevel.theory.certificates.paper_itd import itd
+from bilevel.theory.verification.inequalities.claim import (
+    Claim,
+    alpha_is_inverse_L,
+    at_most,
+    dense,
+    discounted,
+    horizons,
+    running_mean,
+    short_alpha,
+)
+from bilevel.theory.verification.inequalities.exact_gain import bound_from, gain_claims
+
+
+def _radius(r, s):
+    return r.warm_error, np.full_like(r.warm_error, s.R_y)
+
+
+def _estimate(r, s):
+    C4, C5 = s.C4_C5
+    return r.estimate_error, C4 * r.y_error + C5
+
+
+def _inner_error(r, s):
+    at = replace(s.itd, beta=s.beta)
+    drift = s.constants.kappa * s.beta
+    return r.y_error[1:], at.C6 * r.y_error[:-1] + drift * r.gradient[:-1] + at.C7
+
+
+def _unrolled(r, s):
+    k, rate = s.constants, 1 - 1 / (2 * s.constants.kappa)
+    start = rate ** np.arange(len(r.y_error)) * r.y_error[0]
+    return r.y_error, start + k.kappa * s.beta * discounted(rate, r.gradient + s.itd.C5)
+
+
+def _squared_estimate(r, s):
+    k, C4, C5 = s.constants, s.itd.C4, s.itd.C5
+    rate = 1 - 1 / (4 * k.kappa)
+    start = 2 * C4**2 * rate ** np.arange(len(r.y_error)) * r.y_error[0] ** 2
+    drift = 6 * k.kappa**3 * (s.beta * C4) ** 2
+    return r.estimate_error**2, start + drift * discounted(rate, (r.gradient + C5) ** 2) + 2 * C5**2
+
+
+def _theorem(r, s):
+    certificate = itd(s.constants, s.R_y, s.share(s.itd.beta))
+    return running_mean(r.gradient**2), certificate.bound(horizons(r), r.descent, r.y_error[0])
+
+
+def _earlier(r, s):
+    certificate = prior.itd(s.constants, s.R_y, s.share(prior.itd(s.constants, s.R_y).beta))
+    return running_mean(r.gradient**2), certificate.bound(horizons(r), r.descent, r.y_error[0])
+
+
+def _jacobian(r, s):
+    k = s.constants
+    return r.dense.jacobian_error, (1 - s.alpha * k.mu) * r.dense.jacobian + s.alpha * k.rho * r.warm_error
+
+
+def _contracting_beta(r, s):
+    terms = s.itd.beta_terms
+    limit = min(terms["radius"], terms["error feedback"])
+    return at_most("β", s.beta, limit, "min{μ³/(2L(2L² + ρM)), μ²/(16L²C₄)}")
+
+
+def _theorem_beta(r, s):
+    return at_most("β", s.beta, s.itd.beta, "the theorem's largest")
+
+
+def _earlier_beta(r, s):
+    return at_most("β", s.beta, prior.itd(s.constants, s.R_y).beta, "the earlier analysis' largest")
+
+
+PAPER = (
+    Claim("Lemma 5.12: radius", "‖y_k⁰ − y*_k‖ ≤ R_y", _radius, (short_alpha,)),
+    Claim("Lemma 5.13: hypergradient error", "‖∇̂Φ − ∇Φ‖ ≤ C₄‖ŷ_k − y*_k‖ + C₅", _estimate, (short_alpha,)),
+    Claim(
+        "Lemma 5.15a: inner error",
+        "‖ŷ_k − y*_k‖ ≤ C₆‖ŷ_{k−1} − y*_{k−1}‖ + (Lβ/μ)‖∇Φ(x_{k−1})‖ + C₇",
+        _inner_error,
+        (alpha_is_inverse_L, _contracting_beta),
+        first=1,
+    ),
+    Claim(
+        "Lemma 5.15b: inner error, unrolled",
+        "‖ŷ_k − y*_k‖ ≤ qᵏ‖ŷ_0 − y*_0‖ + (Lβ/μ)Σ q^{k−1−j}(‖∇Φ(x_j)‖ + C₅), q = 1 − μ/2L",
+        _unrolled,
+        (alpha_is_inverse_L, _contracting_beta),
+    ),
+    Claim(
+        "Lemma 5.16: squared hypergradient error",
+        "‖∇̂Φ − ∇Φ‖² ≤ 2C₄²qᵏ‖ŷ_0 − y*_0‖² + (6L³β²C₄²/μ³)Σ q^{k−1−j}(‖∇Φ(x_j)‖ + C₅)² + 2C₅², q = 1 − μ/4L",
+        _squared_estimate,
+        (alpha_is_inverse_L, _contracting_beta),
+    ),
+    Claim(
+        "Theorem 5.17: bound",
+        "mean of ‖∇Φ‖² over K steps ≤ bound(K)",
+        _theorem,
+        (alpha_is_inverse_L, _theorem_beta),
+        first=1,
+    ),
+    Claim(
+        "earlier bound, made explicit",
+        "mean of ‖∇Φ‖² over K steps ≤ bound(K)",
+        _earlier,
+        (alpha_is_inverse_L, _earlier_beta),
+        first=1,
+    ),
+    Claim(
+        "Lemma B.1: Jacobian error",
+        "‖∇_x ŷ_k − ∇_x y*_k‖ ≤ (1 − αμ)‖∇_x y*_k‖ + αρ‖y_k⁰ − y*_k‖",
+        _jacobian,
+        (short_alpha, dense),
+    ),
+)
+
+
+def _sharp():
+    certificate = lambda s: sharp.itd(s.constants, s.R_y)
+    states = lambda r, s: (certificate(s).weight * r.y_error, np.zeros_like(r.y_error))
+    bound = lambda r, s: bound_from(certificate(s), r, s, r.y_error[0])
+    return gain_claims("sharp", certificate, states, bound, "ITD")
+
+
+def _tight():
+    certificate = lambda s: tight.itd(s.constants)
+    states = lambda r, s: (certificate(s).weight * r.warm_error, np.zeros_like(r.y_error))
+    bound = lambda r, s: bound_from(certificate(s), r, s, r.warm_error[0])
+    return gain_claims("tight", certificate, states, bound, "ITD")
+
+
+ABOUT_ITD = PAPER + _sharp() + _tight()

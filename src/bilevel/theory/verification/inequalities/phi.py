@@ -1,0 +1,53 @@
+"""Claims about Φ that both algorithms rest on: its smoothness, and the descent it gives."""
+
+from bilevel.theory.verification.inequalities.claim import Claim, at_most
+
+
+def _lipschitz(r, s):
+    return r.gradient_change[1:], s.constants.L_Phi * r.x_step[1:]
+
+
+def _lipschitz_blockwise(r, s):
+    return r.gradient_change[1:], s.constants.L_Phi_blockwise * r.x_step[1:]
+
+
+def _descent(r, s):
+    slack = s.beta**2 * s.constants.L_Phi
+    left = r.next_value + (s.beta / 2 - slack) * r.gradient**2
+    return left, r.value + (s.beta / 2 + slack) * r.estimate_error**2
+
+
+def _exact_descent(r, s):
+    left = r.next_value + s.beta / 2 * r.gradient**2
+    return left, r.value + s.beta / 2 * r.estimate_error**2
+
+
+def _half_over_smoothness(r, s):
+    return at_most("β", s.beta, 1 / (2 * s.constants.L_Phi), "1/(2L_Φ)")
+
+
+def _one_over_smoothness(r, s):
+    return at_most("β", s.beta, 1 / s.constants.L_Phi, "1/L_Φ")
+
+
+ABOUT_PHI = (
+    Claim("Lemma A.1: ∇Φ is Lipschitz", "‖∇Φ(x_k) − ∇Φ(x_{k−1})‖ ≤ L_Φ‖x_k − x_{k−1}‖", _lipschitz, first=1),
+    Claim(
+        "Lemma A.1, block by block",
+        "‖∇Φ(x_k) − ∇Φ(x_{k−1})‖ ≤ (1 + κ)²(L + ρM/μ)‖x_k − x_{k−1}‖",
+        _lipschitz_blockwise,
+        first=1,
+    ),
+    Claim(
+        "Theorems 5.9 and 5.17: descent",
+        "Φ_{k+1} + (β/2 − β²L_Φ)‖∇Φ‖² ≤ Φ_k + (β/2 + β²L_Φ)‖∇̂Φ − ∇Φ‖²",
+        _descent,
+        (_half_over_smoothness,),
+    ),
+    Claim(
+        "exact gain: descent",
+        "Φ_{k+1} + (β/2)‖∇Φ‖² ≤ Φ_k + (β/2)‖∇̂Φ − ∇Φ‖²",
+        _exact_descent,
+        (_one_over_smoothness,),
+    ),
+)

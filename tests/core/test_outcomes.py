@@ -1,0 +1,247 @@
+"""Outcomes tell the truth: what broke, when, whose fault it was, and a remedy that applies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bilevel as bl
+
+X0, Y0 = jnp.ones(2), jnp.zeros(2)
+Q = bl.problems.quadratic(kappa=4.0)
+STEP = 1 / Q.L
+
+
+def spoiled_after(steps: int, bad: float):
+    """f that is `bad` from the step with this number on, everything else staying finite."""
+    table = jnp.where(jnp.arange(100) < steps, 0.0, bad)
+    return lambda x, y, *, rows: Q.f(x, y) + jax.lax.stop_gradient(table[rows[0]])
+
+
+def numbered(steps: int = 100):
+    return [bl.Batch(rows=bl.Levels(None, jnp.array([k]))) for k in range(steps)]
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+@pytest.mark.parametrize("every", [None, 1, 4, 50])
+def test_a_loss_that_is_not_finite_while_the_variables_are(bad, every):
+    problem = bl.Problem(inner=Q.g, outer=spoiled_after(7, bad))
+    solver = bl.aid(problem, STEP, STEP, 0.1)
+    result = bl.run(solver, X0, Y0, data=numbered(), steps=50, every=every, tol=1e-9)
+    assert result.status.code is bl.Code.DIVERGED
+    assert (result.status.variable, result.status.step, result.steps) == ("outer_value", 7, 7)
+    assert "the outer objective's value became infinite or NaN at step 7" in result.status.message
+    assert "step size" not in result.status.message  # no step size is to blame
+    assert len(result.trace["outer_value"]) == 7
+    clean = bl.run(bl.aid(Q.problem, STEP, STEP, 0.1), X0, Y0, steps=7)
+    np.testing.assert_allclose(result.x, clean.x, rtol=1e-12)
+
+
+def test_data_with_a_nan_are_blamed():
+    a = np.random.default_rng(0).normal(size=(20, 2))
+    a[13, 1] = np.nan
+    problem = bl.Problem(
+        inner=lambda x, y, rows: jnp.mean((rows["a"] @ y - 1.0) ** 2) + jnp.sum(x * y**2),
+        outer=lambda x, y: jnp.sum(y**2),
+    )
+    solver = bl.itd(problem, 0.01, 0.01)
+    for data in (
+        bl.Batch(inner={"a": a}),
+        bl.epochs(bl.Batch(inner={"a": a}), 5),
+        [bl.Batch(inner={"a": a[5 * k : 5 * k + 5]}) for k in range(4)],
+    ):
+        result = bl.run(solver, X0, Y0, data=data, steps=4)
+        assert result.status.code is bl.Code.DIVERGED
+        assert "the data contain NaN or infinity (1 of" in result.status.message
+        assert "['a']" in result.status.message
+        assert "step size" not in result.status.message
+
+
+def test_a_warm_up_that_diverges_has_its_own_status_and_returns_a_finite_state():
+    solver = bl.aid(Q.problem, 50 * STEP, STEP, 0.1)
+    result = bl.run(solver, X0, Y0, steps=10, warmup=1000)
+    assert result.status.code is bl.Code.DIVERGED
+    y, k = np.zeros(2), 0
+    gradient = jax.jit(jax.grad(Q.g, 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        while np.all(np.isfinite(after := y - 50 * STEP * np.asarray(gradient(X0, y)))):
+            y, k = after, k + 1
+    assert result.status.variable == "y"
+    assert abs(result.status.step - k) <= 1
+    assert f"at warm-up step {result.status.step}" in result.status.message
+    assert "lower the inner step size" in result.status.message
+    assert "outer" not in result.status.message.split(":", 1)[1]
+    assert result.steps == 0
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((result.x, result.y)))
+
+
+def test_an_optimiser_s_memory_that_overflows_is_named():
+    """rmsprop's second moment is infinite, so its steps are zero: x, y and the loss stay finite for ever."""
+    outer = lambda x, y: jnp.float32(1e25) * jnp.sum(x) + 0 * jnp.sum(y)
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
+    solver = bl.itd(problem, 0.1, optax.rmsprop(1e-3))
+    x0 = jnp.ones(2, jnp.float32)
+    result = bl.run(solver, x0, jnp.zeros(2, jnp.float32), steps=20)
+    assert result.status.code is bl.Code.DIVERGED
+    assert result.status.variable == "memory of the outer rule"
+    assert result.status.step == 0
+    assert "clip" in result.status.message
+    np.testing.assert_array_equal(result.x, x0)
+
+
+def test_memory_that_is_infinite_from_the_beginning_is_not_divergence():
+    outer = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=3))
+    solver = bl.itd(Q.problem, STEP, outer)
+    with jax.numpy_dtype_promotion("standard"):
+        assert bl.run(solver, X0, X0, steps=5).status.code is bl.Code.COMPLETED
+
+
+def test_a_method_without_step_sizes_is_not_told_to_lower_one():
+    edge = bl.Problem(inner=lambda x, y: jnp.sum((y - x**1.5) ** 2), outer=lambda x, y: jnp.sum(y))  # NaN for x < 0
+    for solver in (bl.tuning_free(edge), bl.s_tfbo(edge)):
+        result = bl.run(solver, X0, Y0, steps=5_000)
+        assert result.status.code is bl.Code.DIVERGED
+        assert result.status.variable in ("x", "y", "v")
+        assert "lower the" not in result.status.message
+        assert "has no step size there to lower" in result.status.message
+
+
+def test_a_finite_blow_up_is_said():
+    wavy = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(jnp.sqrt(1 + (10 * y) ** 2))
+    )
+    result = bl.run(bl.aid(wavy, 1.0, 1.0, 50.0), 0.1 * X0, 0.1 * X0, steps=40)
+    assert result.status.code is bl.Code.COMPLETED
+    assert "finite blow-up" in result.status.message
+    calm = bl.run(bl.aid(wavy, 1.0, 1.0, 1e-3), 0.1 * X0, 0.1 * X0, steps=40)
+    assert "blow-up" not in calm.status.message
+
+
+def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():
+    frozen = bl.aid(Q.problem, STEP, STEP, 1e-30)
+    result = bl.run(frozen, X0, Y0, steps=50)
+    assert "no longer moved x" in result.status.message
+    assert "outer steps are too small" in result.status.message
+    blind = bl.Problem(inner=lambda x, y: jnp.sum(y**2), outer=lambda x, y: jnp.sum((y - 1) ** 2))
+    result = bl.run(bl.aid(blind, 0.1, 0.1, 0.1), X0, Y0, steps=50)
+    assert "exactly zero" in result.status.message
+    moving = bl.run(bl.aid(Q.problem, STEP, STEP, 1e-3), X0, Y0, steps=50)
+    assert "no longer moved" not in moving.status.message
+
+
+def test_a_projecting_rule_converges_by_its_own_measure():
+    """min ½‖y − c‖² with y*(x) = x and x ≥ 0: at x = max(c, 0) the raw hypergradient is not zero."""
+    c = jnp.array([2.0, -3.0])
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: 0.5 * jnp.sum((y - c) ** 2)
+    )
+    for rule in (0.2, optax.sgd(0.2), optax.inject_hyperparams(optax.sgd)(0.2)):
+        solver = bl.aid(problem, 1.0, 1.0, bl.projected(rule, optax.projections.projection_non_negative))
+        result = bl.run(solver, X0, Y0, steps=5_000, tol=1e-9)
+        assert result.status.code is bl.Code.CONVERGED
+        np.testing.assert_allclose(result.x, [2.0, 0.0], atol=1e-8)
+        assert result.trace["stationarity"][-1] <= 1e-9
+        assert result.trace["hypergradient_norm"][-1] > 2.9
+
+
+@pytest.mark.usefixtures("as_users_see_it")
+def test_bad_projections_are_refused():
+    with pytest.raises(TypeError, match="project must be a function"):
+        bl.projected(0.1, 3.0)
+    with pytest.raises(ValueError, match="projected step size must be a positive number"):
+        bl.projected(-1, optax.projections.projection_non_negative)
+
+
+def test_replay_off_says_that_nothing_was_kept():
+    solver = bl.aid(Q.problem, 1e3 * STEP, STEP, 1e-3)
+    result = bl.run(solver, X0, Y0, steps=5_000, replay="off")
+    assert result.status.code is bl.Code.DIVERGED
+    assert 'replay="off"' in result.status.message
+    kept = bl.run(solver, X0, Y0, steps=5_000, replay="host", every=100)
+    best = bl.run(solver, X0, Y0, steps=5_000, replay="device", every=7)
+    assert kept.status == best.status
+    np.testing.assert_array_equal(kept.x, best.x)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(kept.state))
+
+
+@pytest.mark.usefixtures("as_users_see_it")
+def test_resuming_another_run_is_refused_before_any_work():
+    solver = bl.aid(Q.problem, STEP, STEP, 0.1)
+    result = bl.run(solver, X0, Y0, steps=3)
+    refused = lambda words, other, **more: pytest.raises(ValueError, match=words)
+    other_problem = bl.Problem(inner=Q.g, outer=lambda x, y: 2 * Q.f(x, y))
+    for words, other, more in (
+        ("its solver was AID", bl.itd(Q.problem, STEP, 0.1), {}),
+        ("its solver was AID", bl.aid(Q.problem, STEP, STEP, optax.adam(0.1)), {}),
+        ("its outer objective was", bl.aid(other_problem, STEP, STEP, 0.1), {}),
+        ("its data was", solver, {"data": bl.Batch(inner=jnp.ones(3))}),
+    ):
+        with refused(words, other) as refusal:
+            bl.run(other, steps=3, resume=result, **more)
+        assert "x0=result.x" in str(refusal.value)
+    again = bl.run(bl.aid(Q.problem, STEP, STEP, 0.05), steps=3, resume=result)  # another step size is no other run
+    assert again.steps == 6
+    with pytest.raises(TypeError, match="result of an earlier run"):
+        bl.run(solver, steps=3, resume=result.x)
+    with pytest.raises(TypeError, match=r"use bl\.scan there"):
+        jax.jit(lambda x: bl.run(solver, x, Y0, steps=2).x)(X0)
+
+
+RULES = {
+    "lbfgs": lambda: optax.lbfgs(),
+    "lbfgs, no search": lambda: optax.lbfgs(0.1, linesearch=None),
+    "polyak_sgd": lambda: optax.polyak_sgd(max_learning_rate=0.05),
+    "reduce_on_plateau": lambda: optax.chain(optax.sgd(0.05), optax.contrib.reduce_on_plateau(patience=2)),
+    "backtracking": lambda: optax.chain(
+        optax.sgd(1.0), optax.scale_by_backtracking_linesearch(max_backtracking_steps=15)
+    ),
+    "injected": lambda: optax.inject_hyperparams(optax.sgd)(0.05),
+    "schedule": lambda: optax.sgd(optax.exponential_decay(0.05, 10, 0.9)),
+    "multi_steps": lambda: optax.MultiSteps(optax.sgd(0.05), 2).gradient_transformation(),
+    "masked": lambda: optax.masked(optax.sgd(0.05), True),
+    "clipped": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.05)),
+    "lookahead-free adamw": lambda: optax.adamw(1e-2),
+    "nadam": lambda: optax.nadam(1e-2),
+    "lion": lambda: optax.lion(1e-2),
+    "adafactor": lambda: optax.adafactor(1e-2),
+    "apply_if_finite": lambda: optax.apply_if_finite(optax.sgd(0.05), 3),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("level", ["inner", "adjoint", "outer"])
+def test_the_family_of_optax_rules_runs_at_every_level(name, level):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # not all of optax is strict
+        sizes = {"inner": STEP, "adjoint": STEP, "outer": 0.05} | {level: RULES[name]()}
+        result = bl.run(bl.aid(Q.problem, **sizes), X0, Y0, steps=12, warmup=1)
+    assert result.status.code is bl.Code.COMPLETED
+    assert np.all(np.isfinite(result.trace["outer_value"]))
+    assert not np.array_equal(result.x, X0)
+
+
+def test_extra_arguments_are_the_value_the_gradient_and_the_function_of_each_level():
+    seen = {}
+
+    def spy(level):
+        def update(updates, state, params=None, *, value, grad, value_fn, **_):
+            seen[level] = (value, grad, value_fn(params), jax.grad(value_fn)(params))
+            return jax.tree.map(lambda g: -0.1 * g, updates), state
+
+        return optax.GradientTransformationExtraArgs(lambda params: (), update)
+
+    solver = bl.aid(Q.problem, spy("inner"), spy("adjoint"), spy("outer"))
+    state = solver.init(X0, Y0)
+    after, info = solver.step(state)
+    np.testing.assert_allclose(seen["inner"][0], Q.g(X0, Y0))
+    np.testing.assert_allclose(seen["inner"][1], info.inner_gradient)
+    for level in seen:
+        value, grad, again, derivative = seen[level]
+        np.testing.assert_allclose(value, again)
+        np.testing.assert_allclose(derivative, grad, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(seen["outer"][1], info.hypergradient)
+
+
+def test_itd_refuses_to_differentiate_through_a_line_search():
+    with jax.numpy_dtype_promotion("standard"), pytest.raises(TypeError, match="searches along a line"):
+        bl.run(bl.itd(Q.problem, optax.lbfgs(), 0.1), X0, Y0, steps=2)

@@ -1,0 +1,143 @@
+"""Figures 1 and 2 and Table 1 in miniature, against closed forms and plain loops."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bilevel.lab.paper import table1
+from bilevel.lab.paper.quadratic_runs import aid_norms, itd_norms, means, start
+from bilevel.lab.paper.tables import as_csv, select
+from bilevel.problems.two_dimensional import Quadratic
+
+MU, M = 0.1, 0.1
+
+
+def aid_by_hand(L: float, eta: float, beta: float, steps: int) -> list[float]:
+    """Algorithm 1 on the quadratic in plain NumPy, derivatives written out."""
+    Z = np.array([L, MU])
+    x, v = np.ones(2), np.zeros(2)
+    y = (L * x - 1) / Z
+    norms = [np.sum((Z * x + L * M / Z) ** 2)]
+    for _ in range(steps):
+        y = y - (Z * y - L * x + 1) / L
+        v = v - eta * (Z * v - M)
+        x = x - beta * (Z * x + L * v)  # ∇²_xy g = −L·I
+        norms.append(np.sum((Z * x + L * M / Z) ** 2))
+    return norms
+
+
+def test_aid_runs_follow_algorithm_1_for_every_lane():
+    L, eta, beta = np.array([0.2, 0.5]), np.array([3.0, 1.0]), np.array([0.05, 0.01])
+    norms = aid_norms(MU, jnp.asarray(L), M, jnp.asarray(eta), jnp.asarray(beta), steps=50)
+    by_hand = [aid_by_hand(*lane, steps=50) for lane in zip(L, eta, beta, strict=True)]
+    np.testing.assert_allclose(norms, by_hand, rtol=1e-12)
+
+
+def test_itd_runs_end_at_the_closed_form():
+    kappa = np.array([2.0, 5.0, 10.0])
+    norms = itd_norms(MU, jnp.asarray(kappa * MU), M, jnp.asarray(1 / (kappa * MU)), steps=500)
+    np.testing.assert_allclose(norms[:, -1], M**2 * (kappa - 1) ** 2, rtol=1e-8)
+
+
+def test_means_start_with_x0():
+    np.testing.assert_allclose(means(np.array([[4.0, 2.0, 0.0, 9.0]])), [[4.0, 3.0, 2.0]])
+
+
+def test_start_gives_the_gap_and_the_first_adjoint_error():
+    L, eta = np.array([0.4]), np.array([2.5])
+    gap, error = start(MU, L, M, eta)
+    z, x0 = np.array([0.4, MU]), np.ones(2)
+    solution = -0.4 * M / z**2
+    phi = lambda x: 0.5 * np.sum(z * x * x) + M * np.sum((0.4 * x - 1) / z)
+    np.testing.assert_allclose(gap[0], phi(x0) - phi(solution))
+    np.testing.assert_allclose(error[0], np.linalg.norm(2.5 * M - M / z))  # v̂₀ = ηM·1 from v₀ = 0
+
+
+@pytest.mark.parametrize("analysis", ["earlier", "paper", "sharp", "tight"])
+@pytest.mark.parametrize("file", ["fig1_kappa.csv", "fig1_steps.csv", "fig2_kappa.csv"])
+def test_no_run_is_above_its_valid_bound(tables, file, analysis):
+    rows = select(tables[file], M_is="valid", analysis=analysis)
+    assert len(rows["bound"]) >= 3
+    assert np.all(rows["measured"] <= rows["bound"])
+
+
+def test_figure_2_measures_the_limit_and_knows_its_closed_form(tables):
+    rows = tables["fig2_limit.csv"]
+    expected = M**2 * (rows["kappa"] - 1) ** 2
+    np.testing.assert_allclose(rows["measured_limit"], expected, rtol=1e-8)
+    np.testing.assert_allclose(rows["closed_form"], expected, rtol=1e-12)
+    np.testing.assert_allclose(rows["lower_bound"], expected, rtol=1e-12)
+    assert np.all(rows["lower_bound_strict"] < rows["lower_bound"])
+
+
+def test_figure_2_factor_is_the_geometric_mean_of_the_ratios(tables):
+    inherent = select(tables["fig2_kappa.csv"], M_is="paper", analysis="paper")["inherent"]
+    ratio = tables["fig2_limit.csv"]["measured_limit"] / inherent
+    factors = tables["fig2_factors.csv"]
+    assert factors["curve"][0] == "measured_limit"
+    np.testing.assert_allclose(factors["factor"][0], np.prod(ratio) ** (1 / len(ratio)))
+    np.testing.assert_allclose((factors["low"][0], factors["high"][0]), (ratio.min(), ratio.max()))
+
+
+def test_setup_shows_the_missing_coefficient(tables):
+    table = tables["fig1_setup.csv"]
+    # At κ = 2: ∇Φ(1) = (L + M, μ + Mκ) = (0.3, 0.3).
+    np.testing.assert_allclose(table["ours"][0], 0.3 * np.sqrt(2))
+    np.testing.assert_allclose(table["ours"][2], 0.1 * np.sqrt(2))
+
+
+def test_exponents_of_the_bounds_are_the_papers(tables):
+    table = tables["table1_exponents.csv"]
+    claimed, found = np.array(table["paper_exponent"]), np.array(table["exponent"])
+    known = ~np.isnan(claimed)
+    assert known.sum() == 12
+    np.testing.assert_allclose(found[known], claimed[known], atol=0.05)
+
+
+def test_calls_are_counted_per_step(tables):
+    calls = {
+        (method, of): tuple(row)
+        for method, of, *row in zip(*tables["table1_calls.csv"].values(), strict=True)
+    }
+    assert calls["AID", "iteration"] == (2, 1, 1, 1, 3, 2)
+    assert calls["ITD", "iteration"] == (2, 1, 0, 1, 3, 1)
+    assert calls["AID", "warm-up"] == calls["ITD", "warm-up"] == (0, 1, 0, 0, 1, 0)
+
+
+def test_start_of_table_1_has_gap_one():
+    q = Quadratic(0.25, 1.0, 1 / np.sqrt(2))
+    np.testing.assert_allclose(q.value(table1.start(q)) - q.value(q.solution), 1.0, rtol=1e-12)
+
+
+def test_steps_to_epsilon_agree_with_a_plain_loop(tables):
+    runs = select(tables["table1_runs.csv"], analysis="sharp", kappa=2.0)
+    constants = table1.theory.Constants(0.5, 1.0, 1.0, 1.0)
+    beta = table1.theory.sharp.aid(constants).best_beta(1.0, 0.5)
+    m, z = 1 / np.sqrt(2), np.array([1.0, 0.5])
+    x = -m / z**2 + 1 / np.sqrt(z)
+    y, v = (x - 1) / z + 0.5 * np.array([0.0, 1.0]), np.zeros(2)
+    total, needed, k = 0.0, {}, 0
+    while len(needed) < 2:
+        total, k = total + np.sum((z * x + m / z) ** 2), k + 1
+        for epsilon in (0.6, 0.4):
+            if total / k <= epsilon:
+                needed.setdefault(epsilon, k)
+        y = y - (z * y - x + 1)
+        v = v - (z * v - m)
+        x = x - beta * (z * x + v)
+    assert dict(zip(runs["epsilon"].tolist(), runs["steps"].tolist(), strict=True)) == needed
+
+
+def test_costs_are_calls_times_steps_and_certified(tables):
+    runs = tables["table1_runs.csv"]
+    np.testing.assert_array_equal(runs["Gc"], 3 * runs["steps"] + runs["warmup_steps"])
+    np.testing.assert_array_equal(runs["Mv"], 2 * runs["steps"])
+    assert np.all(runs["steps"] <= runs["certified_steps"])
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig2", "table1"])
+def test_same_settings_same_bytes(run, tables, name):
+    again = run(name)
+    assert {file: as_csv(table) for file, table in again.items()} == {
+        file: as_csv(tables[file]) for file in again
+    }

@@ -1,0 +1,122 @@
+"""The report: complete, self-contained, the same for the same tables, and honest about what was not run."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from bilevel.lab.paper.claims import QUESTIONS
+from bilevel.lab.paper.registry import EXPERIMENTS
+from bilevel.lab.paper.report import write_report
+from bilevel.lab.paper.report.content import CAPTIONS
+from bilevel.lab.paper.results import read_results
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, fill):
+    folder = tmp_path_factory.mktemp("results")
+    fill(folder)
+    write_report(folder, ("png", "svg", "pdf"))
+    return folder
+
+
+class Page(HTMLParser):
+    """Everything on a page that could point elsewhere, and whether its tags are in balance."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.addresses, self.tags = [], [], set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.addresses += [
+            value for name, value in attrs if name in ("src", "href", "srcset", "data", "action")
+        ]
+        if tag not in ("meta", "img", "col", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    parser = Page()
+    parser.feed((folder / "report.html").read_text())
+    return parser
+
+
+def test_page_is_self_contained(folder, page):
+    assert page.tags.isdisjoint({"script", "link", "iframe", "object", "embed", "base"})
+    assert page.addresses
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in page.addresses)
+    text = (folder / "report.html").read_text()
+    assert not re.search(r"url\(|@import|https?://", re.sub(r'src="data:[^"]*"', "", text))
+
+
+def test_page_is_well_formed_and_fits_a_phone(folder, page):
+    assert page.open == []
+    assert 'name="viewport"' in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md"])
+def test_every_claim_and_every_experiment_is_there(folder, name):
+    text = (folder / name).read_text()
+    plain = re.sub(r"\^|</?sup>", "", text).replace("&#x27;", "'")
+    for question in QUESTIONS:
+        assert question.claim.replace("^", "") in plain
+    for experiment in EXPERIMENTS.values():
+        assert experiment.title in text
+    assert "made-up digits" in text  # the data
+    assert "jax 0." in text
+    assert "ITD 0 to 1, AID 0 to 0" in text  # the seeds
+    assert "6 s" in text  # five experiments of 1.25 seconds
+
+
+def test_shortened_settings_are_announced(folder):
+    assert (
+        "fig3-features was run with other settings than the full protocol: kappas, seeds, steps."
+        in (folder / "report.md").read_text()
+    )
+
+
+def test_every_figure_in_every_format(folder):
+    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    for panel in CAPTIONS:
+        for suffix, start in starts.items():
+            assert (folder / f"{panel}.{suffix}").read_bytes().startswith(start)
+
+
+def test_markdown_tables_are_regular(folder):
+    for block in (folder / "report.md").read_text().split("\n\n"):
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1
+
+
+def test_same_tables_same_figures_and_page(folder):
+    names = [
+        "report.html",
+        "report.md",
+        *(f"{panel}.{suffix}" for panel in CAPTIONS for suffix in ("svg", "pdf")),
+    ]
+    before = {name: (folder / name).read_bytes() for name in names}
+    write_report(folder, ("svg", "pdf"))
+    assert before == {name: (folder / name).read_bytes() for name in names}
+
+
+def test_a_folder_with_one_experiment_makes_a_report_of_it(folder, tmp_path):
+    for name in ("fig2.json", *EXPERIMENTS["fig2"].tables):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    claims = write_report(tmp_path)
+    judged = {claim.where for claim in claims if claim.verdict != "not judged"}
+    assert judged == {"Lower bound, Figure 2", "Figure 2, left", "Figure 2, right"}
+    assert "Not run: fig1, table1, fig3-features, fig3-reweighting." in (tmp_path / "report.md").read_text()
+    assert not list(tmp_path.glob("fig1*"))
+
+
+def test_a_table_that_was_edited_by_hand_is_not_reported(folder, tmp_path):
+    for name in ("fig2.json", *EXPERIMENTS["fig2"].tables):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with (tmp_path / "fig2_factors.csv").open("a") as file:
+        file.write("measured_limit,0.32,0.32,0.32,0.32\n")
+    assert "fig2" not in read_results(tmp_path).manifests

@@ -1,0 +1,28 @@
+"""Frameworks are tried as users have them: single precision and JAX's ordinary promotion, on which layers rely."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from model_contract import ROWS, make_task
+
+import bilevel as bl
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_users_have_jax():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def task(model):
+    return make_task(model)
+
+
+@pytest.fixture(scope="module")
+def run(model, task):
+    def go(**options):
+        start = {} if "resume" in options else dict(x0=jnp.zeros(ROWS), y0=model.y0, model_state=model.state0)
+        return bl.run(task.solver, **start, data=task.data, **options)
+
+    return go
