@@ -81,6 +81,13 @@ def check_count(value: Any, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def check_seed(seed: Any) -> np.uint32:
+    """A whole number that fits 32 bits."""
+    if check_count(seed, "seed", least=0) >= 2**32:
+        raise ValueError(f"seed must be below 2**32, not {seed}: pass a smaller one")
+    return np.uint32(seed)
+
+
 def variables(x0: PyTree, y0: PyTree) -> tuple[PyTree, PyTree]:
     """x0 and y0 as trees of floating JAX arrays, finite as far as they have values."""
     x, y = _arrays(x0, "x0"), _arrays(y0, "y0")
@@ -121,7 +128,10 @@ def _check_finite(trees: dict[str, PyTree]) -> None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(trees)
         if not isinstance(leaf, Tracer)
     ]
-    if sum(leaf.size for _, leaf in named) <= FEW:  # a look costs less than a call of a compiled program
+    here = jax.default_backend() == "cpu"
+    if (
+        here and sum(leaf.size for _, leaf in named) <= FEW
+    ):  # a look costs less than a call of a compiled program
         counts = [int(np.sum(~np.isfinite(np.asarray(leaf)))) for _, leaf in named]
     else:
         with (

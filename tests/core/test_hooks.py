@@ -96,10 +96,14 @@ def test_early_stopping_counts_steps_not_chunks(every):
 
 
 def test_best_keeps_the_state_with_the_best_metric(q):
-    wild = bl.aid(q.problem, 1 / q.L, 1 / q.L, 1.9 / q.L)  # overshoots, so that the last state is not the best
+    wild = bl.aid(
+        q.problem, 1 / q.L, 1 / q.L, 1.9 / q.L
+    )  # overshoots, so that the last state is not the best
     best = bl.hooks.Best("hypergradient_norm")
     states = {}
-    bl.run(wild, X0, Y0, steps=60, every=5, hooks=[best, lambda event: states.update({event.step: event.state})])
+    bl.run(
+        wild, X0, Y0, steps=60, every=5, hooks=[best, lambda event: states.update({event.step: event.state})]
+    )
     norms = {k: float(jnp.linalg.norm(wild.step(s)[1].hypergradient)) for k, s in states.items()}
     assert best.step in states
     np.testing.assert_array_equal(best.x, states[best.step].x)
@@ -118,7 +122,9 @@ def test_json_lines_and_csv_hold_the_trace_and_go_on_when_resumed(aid, tmp_path)
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == [0, 3, 6, 9]
-    np.testing.assert_array_equal([float(row["outer_value"]) for row in rows], whole.trace["outer_value"][::3])
+    np.testing.assert_array_equal(
+        [float(row["outer_value"]) for row in rows], whole.trace["outer_value"][::3]
+    )
     bl.run(aid, X0, Y0, steps=2, hooks=hooks())
     assert len(jsonl.read_text().splitlines()) == 2  # a new run begins a new file
 
@@ -177,7 +183,9 @@ def test_an_objective_that_raises_while_it_runs_ends_the_run_with_the_result_in_
 
     def outer(x, y):
         value = jnp.sum((y - 1.0) ** 2)
-        return value + 0 * jax.pure_callback(fail_at_thirty, jax.ShapeDtypeStruct((), value.dtype), jax.lax.stop_gradient(value))
+        return value + 0 * jax.pure_callback(
+            fail_at_thirty, jax.ShapeDtypeStruct((), value.dtype), jax.lax.stop_gradient(value)
+        )
 
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
     solver = bl.darts_first_order(problem, 0.1, 0.1)
@@ -224,9 +232,7 @@ def test_probes_may_come_and_go_and_return_nothing(aid):
 
 
 def test_nested_records_join_over_chunks_and_resumes(q):
-    tree = bl.Problem(
-        inner=lambda x, y: q.g(x["a"], y), outer=lambda x, y: q.f(x["a"], y)
-    )
+    tree = bl.Problem(inner=lambda x, y: q.g(x["a"], y), outer=lambda x, y: q.f(x["a"], y))
     solver = bl.aid(tree, 1 / q.L, 1 / q.L, 0.1)
     record = lambda state, info: {"x": state.x, "twice": {"y": 2 * state.y}}
     half = bl.run(solver, {"a": X0}, Y0, steps=6, every=4, record=record)
@@ -246,7 +252,9 @@ def test_a_record_may_see_the_batch():
     )
     record = lambda state, info, batch: {"first": batch.inner[0], "row": batch.rows.inner[0]}
     stream = bl.epochs(data, 2, seed=1)
-    result = bl.run(bl.itd(problem, 0.01, 0.01), jnp.zeros(()), jnp.zeros(()), data=stream, steps=9, record=record)
+    result = bl.run(
+        bl.itd(problem, 0.01, 0.01), jnp.zeros(()), jnp.zeros(()), data=stream, steps=9, record=record
+    )
     np.testing.assert_array_equal(result.trace["first"], result.trace["row"])
     assert sorted(set(result.trace["row"])) != [0]
 
@@ -284,7 +292,8 @@ def test_a_second_control_c_returns_at_once_what_is_whole(aid):
 
 @pytest.mark.usefixtures("as_users_see_it")
 @pytest.mark.parametrize(
-    ("hooks", "words"), [("progress", "list of functions"), ([3], "list of functions"), (None, "list of functions")]
+    ("hooks", "words"),
+    [("progress", "list of functions"), ([3], "list of functions"), (None, "list of functions")],
 )
 def test_what_is_not_a_hook_is_refused(aid, hooks, words):
     with pytest.raises(TypeError, match=words):

@@ -98,7 +98,9 @@ def test_memory_that_is_infinite_from_the_beginning_is_not_divergence():
 
 
 def test_a_method_without_step_sizes_is_not_told_to_lower_one():
-    edge = bl.Problem(inner=lambda x, y: jnp.sum((y - x**1.5) ** 2), outer=lambda x, y: jnp.sum(y))  # NaN for x < 0
+    edge = bl.Problem(
+        inner=lambda x, y: jnp.sum((y - x**1.5) ** 2), outer=lambda x, y: jnp.sum(y)
+    )  # NaN for x < 0
     for solver in (bl.tuning_free(edge), bl.s_tfbo(edge)):
         result = bl.run(solver, X0, Y0, steps=5_000)
         assert result.status.code is bl.Code.DIVERGED
@@ -109,7 +111,8 @@ def test_a_method_without_step_sizes_is_not_told_to_lower_one():
 
 def test_a_finite_blow_up_is_said():
     wavy = bl.Problem(
-        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(jnp.sqrt(1 + (10 * y) ** 2))
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2),
+        outer=lambda x, y: jnp.sum(jnp.sqrt(1 + (10 * y) ** 2)),
     )
     result = bl.run(bl.aid(wavy, 1.0, 1.0, 50.0), 0.1 * X0, 0.1 * X0, steps=40)
     assert result.status.code is bl.Code.COMPLETED
@@ -180,7 +183,9 @@ def test_resuming_another_run_is_refused_before_any_work():
         with refused(words, other) as refusal:
             bl.run(other, steps=3, resume=result, **more)
         assert "x0=result.x" in str(refusal.value)
-    again = bl.run(bl.aid(Q.problem, STEP, STEP, 0.05), steps=3, resume=result)  # another step size is no other run
+    again = bl.run(
+        bl.aid(Q.problem, STEP, STEP, 0.05), steps=3, resume=result
+    )  # another step size is no other run
     assert again.steps == 6
     with pytest.raises(TypeError, match="result of an earlier run"):
         bl.run(solver, steps=3, resume=result.x)
@@ -212,7 +217,10 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("level", ["inner", "adjoint", "outer"])
 def test_the_family_of_optax_rules_runs_at_every_level(name, level):
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # not all of optax is strict
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):  # not all of optax is strict
         sizes = {"inner": STEP, "adjoint": STEP, "outer": 0.05} | {level: RULES[name]()}
         result = bl.run(bl.aid(Q.problem, **sizes), X0, Y0, steps=12, warmup=1)
     assert result.status.code is bl.Code.COMPLETED

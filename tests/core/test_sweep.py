@@ -62,7 +62,9 @@ def test_seeds_and_starts_and_data_orders_by_product():
     solver = bl.aid(problem, 0.05, 0.05, 0.1)
     starts = [(jnp.zeros(3), jnp.zeros(3)), (jnp.full(3, -2.0), jnp.ones(3))]
     order = lambda seed: bl.epochs(data, 4, seed=seed)
-    swept = bl.sweep(solver, starts=starts, data=order, seeds=[0, 7], steps=20, metric="outer/size", mode="max")
+    swept = bl.sweep(
+        solver, starts=starts, data=order, seeds=[0, 7], steps=20, metric="outer/size", mode="max"
+    )
     assert [(lane.start, lane.seed) for lane in swept.lanes] == [(0, 0), (0, 7), (1, 0), (1, 7)]
     for lane, result in zip(swept.lanes, (swept[i] for i in range(4)), strict=True):
         x0, y0 = starts[lane.start]
@@ -90,7 +92,9 @@ def test_injected_optax_hyperparameters_are_swept_and_do_not_recompile():
         return Q.f(x, y)
 
     problem = bl.Problem(inner=Q.g, outer=outer)
-    make = lambda rate: bl.aid(problem, 1 / Q.L, 1 / Q.L, optax.inject_hyperparams(optax.sgd)(rate, momentum=0.5))
+    make = lambda rate: bl.aid(
+        problem, 1 / Q.L, 1 / Q.L, optax.inject_hyperparams(optax.sgd)(rate, momentum=0.5)
+    )
     swept = bl.sweep([make(rate) for rate in (0.01, 0.05)], X0, Y0, steps=30)
     first = bl.run(make(0.01), X0, Y0, steps=30)
     before = len(traces)
@@ -99,7 +103,10 @@ def test_injected_optax_hyperparameters_are_swept_and_do_not_recompile():
     for i, alone in enumerate((first, second)):
         np.testing.assert_allclose(swept[i].x, alone.x, rtol=1e-9)
     assert not np.array_equal(first.x, second.x)
-    same = [bl.run(bl.aid(problem, 1 / Q.L, 1 / Q.L, optax.sgd(0.01, momentum=0.5)), X0, Y0, steps=30) for _ in "ab"]
+    same = [
+        bl.run(bl.aid(problem, 1 / Q.L, 1 / Q.L, optax.sgd(0.01, momentum=0.5)), X0, Y0, steps=30)
+        for _ in "ab"
+    ]
     np.testing.assert_allclose(same[0].x, first.x, rtol=1e-12)
     built_once = len(traces)
     bl.run(bl.aid(problem, 1 / Q.L, 1 / Q.L, optax.sgd(0.01, momentum=0.5)), X0, Y0, steps=30)
@@ -120,7 +127,9 @@ def test_hooks_see_all_lanes_and_may_stop_them():
 
 
 def test_a_metric_may_be_a_function_of_x_and_y():
-    swept = bl.sweep([aid(0.01), aid(0.1)], X0, Y0, steps=50, metric=lambda x, y: jnp.linalg.norm(x - Q.solution))
+    swept = bl.sweep(
+        [aid(0.01), aid(0.1)], X0, Y0, steps=50, metric=lambda x, y: jnp.linalg.norm(x - Q.solution)
+    )
     np.testing.assert_allclose(swept.scores, [np.linalg.norm(swept[i].x - Q.solution) for i in range(2)])
 
 
@@ -139,12 +148,24 @@ def test_warm_up_comes_first_in_every_lane():
         (dict(solvers=aid(0.1), x0=None), ValueError, "needs a start"),
         (dict(solvers=aid(0.1), starts=[(X0, Y0)]), ValueError, "not both"),
         (dict(solvers=aid(0.1), combine="all"), ValueError, '"product" or "zip"'),
-        (dict(solvers=[aid(0.1), aid(0.2)], seeds=[1, 2, 3], combine="zip"), ValueError, "lists of one length"),
-        (dict(solvers=aid(0.1), metric="accuracy"), ValueError, "choose from hypergradient_norm, outer_value"),
+        (
+            dict(solvers=[aid(0.1), aid(0.2)], seeds=[1, 2, 3], combine="zip"),
+            ValueError,
+            "lists of one length",
+        ),
+        (
+            dict(solvers=aid(0.1), metric="accuracy"),
+            ValueError,
+            "choose from hypergradient_norm, outer_value",
+        ),
         (dict(solvers=aid(0.1), mode="least"), ValueError, '"min" or "max"'),
         (dict(solvers=aid(0.1), steps=0), ValueError, "steps must be"),
         (dict(solvers=aid(0.1), seeds=[-1]), ValueError, "seed must be"),
-        (dict(solvers=aid(0.1), starts=[(X0, Y0), (jnp.ones(3), Y0)], x0=None, y0=None), ValueError, "same shapes"),
+        (
+            dict(solvers=aid(0.1), starts=[(X0, Y0), (jnp.ones(3), Y0)], x0=None, y0=None),
+            ValueError,
+            "same shapes",
+        ),
         (dict(solvers=aid(0.1), data=iter([])), TypeError, "no loader|bl.Batch or a stream"),
     ],
 )

@@ -174,7 +174,9 @@ def test_numbers_of_another_precision_leave_the_state_s_type_alone(row, problem)
     after, info = jax.eval_shape(solver.step, state, case.data)
     assert describe(after) == describe(state)
     assert describe(jax.eval_shape(solver.warm_up, state, case.data)) == describe(state)
-    assert {leaf.dtype for leaf in jax.tree.leaves((state.x, state.y, info.hypergradient))} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves((state.x, state.y, info.hypergradient))} == {
+        jnp.dtype("float32")
+    }
 
 
 @every_pair

@@ -21,19 +21,19 @@ MOST_PROGRAMS = 16  # of one problem; the oldest goes first
 class LaneProgram:
     """The compiled functions of a sweep."""
 
-    def __init__(self, chosen: Lanes, record: Record | None, model_state: PyTree):
+    def __init__(self, chosen: Lanes, record: Record | None):
         structure, axes, keep = chosen.structure, chosen.axes, keeping(record)
         solver_of = lambda leaves: structure.unflatten(leaves)  # as in loop/program.py
         count = len(chosen.lanes)
         lanes = lambda function, *more: jax.vmap(function, in_axes=(*axes, *more), axis_size=count)
 
-        def begin(leaves, x, y, stream, seed):
-            return start(solver_of(leaves), x, y, stream, seed=seed, model_state=model_state)
+        def begin(leaves, x, y, stream, seed, model):
+            return start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
 
-        def warm(leaves, x, y, stream, seed, run, count):
+        def warm(leaves, x, y, stream, seed, model, run, count):
             return lax.fori_loop(0, count, lambda _, run: warm_step(solver_of(leaves), run, stream), run)
 
-        def advance(leaves, x, y, stream, seed, run, alive, taken, rows, begin, end):
+        def advance(leaves, x, y, stream, seed, model, run, alive, taken, rows, begin, end):
             solver = solver_of(leaves)
 
             def body(i, carry):
@@ -48,7 +48,7 @@ class LaneProgram:
 
             return lax.fori_loop(begin, end, body, (run, alive, taken, rows))
 
-        def broken(leaves, x, y, stream, seed, run):
+        def broken(leaves, x, y, stream, seed, model, run):
             solver = solver_of(leaves)
             after = lax.fori_loop(0, LOOK_AHEAD, lambda _, run: take_step(solver, run, stream)[0], run).solver
             return {name: ~_all_finite(getattr(after, name)) for name in solver.variables}
@@ -64,7 +64,7 @@ class LaneProgram:
         self.broken = jax.jit(lambda a, run: lanes(broken, 0)(*a, run))
         run = jax.eval_shape(self.start, chosen.arguments)
 
-        def row(leaves, x, y, stream, seed, run):
+        def row(leaves, x, y, stream, seed, model, run):
             return step_and_record(solver_of(leaves), run, stream, keep)[2]
 
         shapes = jax.eval_shape(lambda a, run: lanes(row, 0)(*a, run), chosen.arguments, run)
@@ -79,17 +79,17 @@ class LaneProgram:
         self.seconds: float | None = None
 
 
-def lane_program(chosen: Lanes, record: Record | None, model_state: PyTree) -> LaneProgram:
+def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
     """Kept with the problem, like the programs of single runs."""
     programs = chosen.solvers[0].problem.memory.setdefault("sweeps", {})
     arrays, structure = jax.tree.flatten(chosen.arguments)
     shapes = tuple((jnp.shape(a), jnp.result_type(a)) for a in arrays)
     axes = tuple(jax.tree.leaves(chosen.axes, is_leaf=lambda leaf: leaf is None))
-    key = chosen.structure, structure, shapes, axes, Static(record), Static(model_state), len(chosen.lanes)
+    key = chosen.structure, structure, shapes, axes, Static(record), len(chosen.lanes)
     if key not in programs:
         if len(programs) >= MOST_PROGRAMS:
             programs.pop(next(iter(programs)))
-        programs[key] = LaneProgram(chosen, record, model_state)
+        programs[key] = LaneProgram(chosen, record)
     return programs[key]
 
 

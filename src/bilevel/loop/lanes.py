@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.checks import check_batch, check_count, variables
+from bilevel.arrays import as_arrays
+from bilevel.checks import check_batch, check_seed, variables
 from bilevel.loop.streams import FullBatch, Minibatches, as_stream
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
@@ -31,12 +32,12 @@ class Lanes:
 
     lanes: list[Lane]
     solvers: list[Solver]
-    arguments: tuple  # (solver leaves, x0, y0, stream, seed), stacked where lanes differ
+    arguments: tuple  # (solver leaves, x0, y0, stream, seed, model state), stacked where lanes differ
     axes: tuple  # where they are stacked
     structure: Any  # of the solvers
 
     @classmethod
-    def of(cls, solvers, x0, y0, starts, data, seeds, combine) -> "Lanes":
+    def of(cls, solvers, x0, y0, starts, data, seeds, model_state, combine) -> "Lanes":
         solvers = list(solvers) if isinstance(solvers, Sequence) else [solvers]
         if not solvers or not all(isinstance(solver, Solver) for solver in solvers):
             raise TypeError("solvers must be a solver such as bl.aid(...), or a list of them")
@@ -49,10 +50,8 @@ class Lanes:
         if (starts is None) == (x0 is None or y0 is None):
             raise ValueError("a sweep needs a start: pass x0 and y0, or starts=[(x0, y0), ...], and not both")
         begins = [variables(*pair) for pair in ([(x0, y0)] if starts is None else starts)]
-        seeds = [
-            check_count(s, "seed", least=0)
-            for s in (seeds if isinstance(seeds, Sequence | np.ndarray) else [seeds])
-        ]
+        model = as_arrays(model_state, "model_state")
+        seeds = [int(check_seed(s)) for s in (seeds if isinstance(seeds, Sequence | np.ndarray) else [seeds])]
         by_seed = callable(data) and not hasattr(data, "next")
         given = data if isinstance(data, list) else [None] if by_seed else [data]
         streams = [] if by_seed else [as_stream(each) for each in given]
@@ -74,7 +73,13 @@ class Lanes:
             of_lane = [streams[lane.data] for lane in lanes]
         arguments, axes = _stack(
             [
-                (jax.tree.leaves(solvers[lane.solver]), *begins[lane.start], stream, np.uint32(lane.seed))
+                (
+                    jax.tree.leaves(solvers[lane.solver]),
+                    *begins[lane.start],
+                    stream,
+                    np.uint32(lane.seed),
+                    model,
+                )
                 for lane, stream in zip(lanes, of_lane, strict=True)
             ]
         )

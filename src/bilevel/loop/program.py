@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bilevel.identity import Static
-from bilevel.loop.scan import Record, advance_into, recorded, scalars, step_and_record, warm_step
+from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.loop.streams import Stream
 from bilevel.loop.watch import health
@@ -23,7 +23,20 @@ from bilevel.types import PyTree
 
 MOST_PROGRAMS = 32  # of one problem; the one unused for longest goes first
 ROWS, MANY_ROWS = 1024, 2**16  # of the trace that one compiled call can fill: of short runs and of long ones
+BLOCK, SHORT_STEPS = (
+    32,
+    32 * 2**20,
+)  # steps, and bytes of state and data up to which a step is taken for short
 ROW_BYTES = 32 * 2**20  # and at most so many bytes of them
+
+
+def block_length(arguments: PyTree) -> int:
+    """An accelerator asks the host before every turn of a loop whose length it does not know, which takes about 15 µs.
+
+    So short steps go in blocks. Long ones need none, and would only be compiled twice: judged by their data.
+    """
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments))
+    return BLOCK if jax.default_backend() != "cpu" and size <= SHORT_STEPS else 1
 
 
 class Program:
@@ -38,11 +51,15 @@ class Program:
         def step(leaves: list, run: RunState, stream: Stream):
             return step_and_record(solver_of(leaves), run, stream, keep)
 
-        def steps(leaves: list, run: RunState, stream: Stream, rows: PyTree, begin: Any, end: Any):
-            return advance_into(lambda run: step(leaves, run, stream), run, rows, begin, end)
+        def one(leaves: list, run: RunState, stream: Stream, rows: PyTree, at: Any):
+            after, info, row = step(leaves, run, stream)
+            return after, put_row(rows, row, at), info
 
         def chunk(leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any):
-            after, rows, info = steps(leaves, run, stream, blank.rows(), 0, count)
+            block = block_length((run, stream))
+            after, rows, info = advance_into(
+                lambda run: step(leaves, run, stream), run, blank.rows(), count, block
+            )
             return after, rows, info, health(solver_of(leaves), after, since=run)
 
         def warm_up(leaves: list, run: RunState, stream: Stream, count: Any) -> RunState:
@@ -53,8 +70,9 @@ class Program:
                 solver_of(leaves), x, y, stream, seed=seed, model_state=model
             )
         )
-        self.steps = jax.jit(steps, donate_argnames="rows")
-        self.donating_steps = jax.jit(steps, donate_argnames=("run", "rows"))
+        # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
+        self.one = jax.jit(one, donate_argnames="rows")
+        self.donating_one = jax.jit(one, donate_argnames=("run", "rows"))
         self.chunk = jax.jit(chunk, static_argnames="blank")
         self.donating_chunk = jax.jit(chunk, static_argnames="blank", donate_argnames="run")
         self.warm_up = jax.jit(warm_up)

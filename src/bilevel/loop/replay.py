@@ -16,6 +16,7 @@ import numpy as np
 
 from bilevel.loop.state import RunState
 from bilevel.loop.streams import Given
+from bilevel.types import PyTree
 
 POLICIES = ("auto", "device", "host", "off")
 SMALL = 256 * 2**20
@@ -63,3 +64,8 @@ class Kept:
 
     def _heavy(self) -> bool:
         return sum(leaf.nbytes for given, _ in self.taken for leaf in jax.tree.leaves(given)) > MOST_BATCHES
+
+
+def lost(tree: PyTree) -> bool:
+    """Whether a buffer of it was donated and is gone."""
+    return any(leaf.is_deleted() for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.core import Tracer
 
-from bilevel.checks import check_count
+from bilevel.checks import check_count, check_seed
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike
 from bilevel.loop.replay import POLICIES
@@ -62,10 +61,10 @@ def run(
             the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
-    state; Ctrl-C finishes the step under way and returns what there is. A hook, a loader or an objective that raises
-    ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
+    state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
+    that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """
-    _check(solver, x0, y0, resume, warmup, hooks, replay)
+    _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
     hooks = [
@@ -80,15 +79,28 @@ def run(
     return session.go(warmup)
 
 
-def _check(solver: Any, x0: Any, y0: Any, resume: Any, warmup: Any, hooks: Any, replay: str) -> None:
+def _check(
+    solver: Any,
+    x0: Any,
+    y0: Any,
+    resume: Any,
+    warmup: Any,
+    seed: Any,
+    model_state: Any,
+    hooks: Any,
+    replay: str,
+) -> None:
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a solver such as bl.aid(...), not {type(solver).__name__}")
     if resume is None and (x0 is None or y0 is None):
         raise ValueError("a run needs a start: pass x0 and y0, or resume=result of an earlier run")
     if resume is not None and not isinstance(resume, Result):
         raise TypeError(f"resume must be the result of an earlier run, not {type(resume).__name__}")
-    if resume is not None and not (x0 is None and y0 is None and warmup == 0):
-        raise ValueError("a resumed run starts where the other ended: leave x0, y0 and warmup out")
+    fresh = x0 is not None or y0 is not None or model_state is not None or warmup != 0 or seed != 0
+    if resume is not None and fresh:
+        raise ValueError(
+            "a resumed run starts where the other ended: leave x0, y0, model_state, seed and warmup out"
+        )
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x0, y0, solver))):
         raise TypeError(
             "bl.run drives the host and cannot run inside jit, vmap or grad: use bl.scan there, or bl.sweep for many "
@@ -100,9 +112,3 @@ def _check(solver: Any, x0: Any, y0: Any, resume: Any, warmup: Any, hooks: Any, 
         )
     if replay not in POLICIES:
         raise ValueError(f"replay must be one of {', '.join(POLICIES)}, not {replay!r}")
-
-
-def check_seed(seed: Any) -> np.uint32:
-    if not 0 <= check_count(seed, "seed", least=0) < 2**32:
-        raise ValueError(f"seed must be below 2**32, not {seed}: pass a smaller one")
-    return np.uint32(seed)

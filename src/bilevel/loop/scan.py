@@ -37,7 +37,7 @@ def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, 
     info = Info(
         info.outer_value, info.hypergradient, info.inner_gradient, info.metrics | metrics | stationarity
     )
-    return RunState(state, model, cursor, run.step + 1, run.seed, run.fingerprint), info, batch
+    return RunState(state, model, cursor, run.step + 1, run.warm, run.seed, run.fingerprint), info, batch
 
 
 def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTree, dict]:
@@ -62,13 +62,13 @@ def stationarity_of(solver: Solver, before: Any, info: Info) -> dict:
 def warm_step(solver: Solver, run: RunState, stream: Stream) -> RunState:
     """One step on the inner variables alone; it takes a batch of its own."""
     cursor, batch = draw(stream, run.cursor, solver.draws)
-    batch = dress(solver, run, batch)
+    batch = dress(solver, run, batch, number=~run.warm)  # −1, −2, … modulo 2³²
     model = run.model
     if solver.problem.g.returns_more:
         inner, _ = solver.observe(run.solver, run.solver, batch)
         model = run.model if inner.state is None else inner.state
     state = solver.warm_up(run.solver, batch)
-    return RunState(state, model, cursor, run.step, run.seed, run.fingerprint)
+    return RunState(state, model, cursor, run.step, run.warm + 1, run.seed, run.fingerprint)
 
 
 def recorded(record: Record, state: Any, info: Info, batch: Any) -> PyTree:
@@ -101,22 +101,31 @@ def advance_into(
     step: Callable[[RunState], tuple[RunState, Info, PyTree]],
     run: RunState,
     rows: PyTree,
-    begin: Any,
-    end: Any,
+    count: Any,
+    block: int = 1,
 ) -> tuple[RunState, PyTree, Info]:
-    """Steps `begin` to `end`, both possibly traced, recorded into those rows; and the last step's Info.
+    """`count` steps, possibly traced, recorded into the first of those rows; and the last step's Info.
 
-    One compiled program serves any number of steps, so that a run in chunks is bit for bit a run in one.
+    One compiled program serves any number of steps, so that a run in chunks is bit for bit a run in one. `block` steps
+    at a time are a loop whose length the compiler knows.
     """
     blank = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(step, run)[1])
 
     def body(i, carry):
         run, rows, _ = carry
         run, info, row = step(run)
-        put = lambda column, value: lax.dynamic_update_index_in_dim(column, value.astype(column.dtype), i, 0)
-        return run, jax.tree.map(put, rows, row), info
+        return run, put_row(rows, row, i), info
 
-    return lax.fori_loop(begin, end, body, (run, rows, blank))
+    carry, done = (run, rows, blank), 0
+    if block > 1:
+        many = lambda j, carry: lax.fori_loop(0, block, lambda i, carry: body(block * j + i, carry), carry)
+        carry, done = lax.fori_loop(0, count // block, many, carry), block * (count // block)
+    return lax.fori_loop(done, count, body, carry)
+
+
+def put_row(rows: PyTree, row: PyTree, at: Any) -> PyTree:
+    put = lambda column, value: lax.dynamic_update_index_in_dim(column, value.astype(column.dtype), at, 0)
+    return jax.tree.map(put, rows, row)
 
 
 def step_and_record(
@@ -171,4 +180,6 @@ def _bare(solver: Solver, state: Any, stream: Stream, start: int) -> RunState:
                 f"the objectives ask for `{name}`, which a solver's own state does not carry: begin with "
                 "bl.start(solver, x0, y0, data, ...) and pass what it returns"
             )
-    return RunState(state, None, stream.start(start * solver.draws), jnp.uint32(start % 2**32), None, ())
+    return RunState(
+        state, None, stream.start(start * solver.draws), jnp.uint32(start % 2**32), jnp.uint32(0), None, ()
+    )

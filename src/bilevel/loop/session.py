@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, variables
 from bilevel.loop.errors import RunError
 from bilevel.loop.fingerprint import difference, fingerprint
@@ -15,12 +16,21 @@ from bilevel.loop.hooks import Event, Probe, Stop
 from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.pace import SECONDS, Pace
 from bilevel.loop.program import Fit, program_of
-from bilevel.loop.replay import Kept
+from bilevel.loop.replay import Kept, lost
 from bilevel.loop.result import Result
 from bilevel.loop.sources import source_of
 from bilevel.loop.state import RunState
-from bilevel.loop.status import Code, Status, completed, diverged, exhausted, failed, interrupted
-from bilevel.loop.streams import Stream
+from bilevel.loop.status import (
+    Code,
+    Status,
+    completed,
+    diverged,
+    exhausted,
+    failed,
+    interrupted,
+    interrupted_in_warm_up,
+)
+from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
 from bilevel.loop.trace import Columns, Log, rows_in
 from bilevel.loop.watch import Watch, bad_data, bad_metric, first_bad_row, remark
 from bilevel.solvers.base import Info, Solver
@@ -58,8 +68,12 @@ class Session:
         stream = self.source.first()
         if stream is None:
             raise ValueError("data is a loader without a single batch: give one that is not used up")
-        check_batch(self.solver.problem, getattr(stream, "data", None))
+        if isinstance(
+            stream, FullBatch | Minibatches | Given
+        ):  # of a stream of the user's own, the start sees a batch
+            check_batch(self.solver.problem, stream.data)
         x, y = variables(x0, y0)
+        model_state = as_arrays(model_state, "model_state")  # jit would refuse in its own words
         self.run = self.program.start(self.leaves, x, y, stream, seed, model_state)
 
     def go(self, warmup: int) -> Result:
@@ -83,6 +97,8 @@ class Session:
                     self._chunks(fit)
             except KeyboardInterrupt:
                 self._recover()
+                if lost(self.run):
+                    raise
                 self.status = interrupted(self.step)
             except Failed:
                 pass
@@ -94,11 +110,15 @@ class Session:
                 self.failure = self.failure or ("a hook", error)
         if self.failure is not None:
             result = self._result()
-            raise RunError(result.status.message, result) from self.failure[1]
+            raise RunError(result.status.message, None if lost(self.run) else result) from self.failure[1]
         return result
 
     def _fit(self) -> Fit | None:
-        first = self.source.first()
+        try:
+            first = self._guard("the loader", self.source.peek)
+        except Failed as failed:  # only when resuming: a new run has peeked already
+            result = self._result()
+            raise RunError(result.status.message, result) from failed.__cause__
         if first is None:
             self.status = exhausted(self.step, self.total)
             return None
@@ -138,7 +158,7 @@ class Session:
                 self.run, rows, info, seen = take(
                     self.leaves, self.run, self.source.stream, fit.blank, wanted
                 )
-                rows, seen = _on_host(rows), np.asarray(seen)
+                rows, seen = _on_host((rows, seen))
                 done = wanted
             else:
                 rows, done, info = self._batches(fit, wanted)
@@ -151,14 +171,14 @@ class Session:
 
     def _batches(self, fit: Fit, wanted: int) -> tuple[Columns, int, Info | None]:
         """Steps on a loader's batches, a compiled call for each; the loader works while the device does."""
-        take = self.program.donating_steps if self.kept.donates else self.program.steps
+        take = self.program.donating_one if self.kept.donates else self.program.one
         rows, info, done, flying = fit.rows(), None, 0, []
         deadline = time.perf_counter() + SECONDS if self.every is None else np.inf
         while done < wanted and not self.interrupts.asked and time.perf_counter() < deadline:
             given = self._next()
             if given is None:
                 return _on_host(rows), done, info
-            self.run, rows, info = take(self.leaves, self.run, given, rows, done, done + 1)
+            self.run, rows, info = take(self.leaves, self.run, given, rows, done)
             done += 1
             flying.append(info.outer_value)
             if len(flying) > IN_FLIGHT:
@@ -247,7 +267,7 @@ class Session:
                 ):  # the program that ran them first: another might round differently
                     run, _, info, _ = self.program.chunk(self.leaves, run, given, fit.blank, count)
                 else:
-                    run, _, info = self.program.steps(self.leaves, run, given, fit.rows(), 0, count)
+                    run, _, info = self.program.one(self.leaves, run, given, fit.rows(), 0)
             start += count
         return run, info
 
@@ -265,24 +285,27 @@ class Session:
             self._back_to(self._kept_step, self.kept.run())
 
     def _warm_up(self, count: int) -> None:
-        """Steps on y alone; if they break, the run ends with the last sane state among them."""
+        """Steps on y alone, in chunks of their own; if they break, the run ends with the last sane state among them."""
         self.kept.begin(self.run, self.step)
-        done = 0
-        while done < count:
-            given, more = self.source.stream, count
+        start, done, pace, compiled = self.step, 0, Pace(None), False
+        while done < count and self.status is None:
+            given, more = self.source.stream, pace.steps(count - done)
             if given is None:
-                given, more = self._guard("the loader", self._next), 1
+                given, more = self._next(), 1
                 if self.failure is not None:
                     raise Failed
                 if given is None:
                     self.status = exhausted(0, self.total)
                     return
-            self.run = self.program.warm_up(self.leaves, self.run, given, more)
-            done += more
+            began = time.perf_counter()
+            self.run = jax.block_until_ready(self.program.warm_up(self.leaves, self.run, given, more))
+            pace.took(more, time.perf_counter() - began, compiled=not compiled)
+            done, compiled = done + more, True
+            if self.interrupts.asked and done < count:
+                self.status = interrupted_in_warm_up(done, count)
         if self._broken(self.run):
             data = bad_data(self.source.seen(self.kept.taken))
-            start = self._kept_step
-            self.run, last, names, _ = self._last_sane(self.kept.run(), start, start + count, warm=True)
+            self.run, last, names, _ = self._last_sane(self.kept.run(), start, start + done, warm=True)
             self.status = diverged(self.solver, last - start, names, warmup=True, data=data)
 
     # Hooks
@@ -298,11 +321,14 @@ class Session:
             stops = [stop for hook in group if isinstance(stop := self._call(hook, event), Stop)]
             if stops and self.status is None:
                 stop = min(stops, key=lambda stop: self.step if stop.step is None else stop.step)
-                if stop.step is not None and self._kept_step <= stop.step < self.step:
+                reason, passed = stop.reason, stop.step is not None and stop.step < self.step
+                if stop.step is not None and passed and self.kept.possible and self._kept_step <= stop.step:
                     run, seen = self._again(self.kept.run(), self._kept_step, stop.step)
                     self._back_to(stop.step, run)
                     info = seen or info
-                self.status = Status(stop.code, stop.reason)
+                elif passed:
+                    reason += f" (The run had gone on to step {self.step}, and kept nothing to go back to.)"
+                self.status = Status(stop.code, reason)
 
     def _event(self, info: Info | None, rows: Columns) -> Event:
         return Event(
@@ -335,7 +361,7 @@ class Session:
             status = failed(self.step, *self.failure)
         elif status.code in (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED) and self.step:
             status = status.with_note(remark(trace, self.moved, self.step - self.earlier))
-        if self.suspect is not None:
+        if self.suspect is not None and self.suspect[1] < self.step:
             status = status.with_suspect(*self.suspect)
         return Result(
             x=self.run.x,
@@ -365,9 +391,9 @@ def _checked(resume: Result, solver: Solver, stream: Stream | None) -> RunState:
     return run
 
 
-def _on_host(rows: PyTree) -> Columns:
-    """As NumPy arrays. Several are fetched at once, which matters where memory is far away."""
-    return jax.device_get(rows) if jax.default_backend() != "cpu" else jax.tree.map(np.asarray, rows)
+def _on_host(tree: PyTree) -> PyTree:
+    """As NumPy arrays, fetched all at once where memory is far away."""
+    return jax.device_get(tree) if jax.default_backend() != "cpu" else jax.tree.map(np.asarray, tree)
 
 
 def _nothing(*_: Any) -> None:

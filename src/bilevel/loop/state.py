@@ -17,7 +17,7 @@ from bilevel.types import PyTree
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["solver", "model", "cursor", "step", "seed"],
+    data_fields=["solver", "model", "cursor", "step", "warm", "seed"],
     meta_fields=["fingerprint"],
 )
 @dataclass(frozen=True, eq=False)
@@ -32,6 +32,7 @@ class RunState:
     model: PyTree  # what the model carries along besides y, or None
     cursor: PyTree  # the data stream's position
     step: Any  # uint32
+    warm: Any  # uint32: warm-up steps behind it
     seed: Any  # the words of the run's random key, uint32, or None
     fingerprint: Fingerprint
 
@@ -64,21 +65,31 @@ def start(
         model_state: what the model carries along besides y, for objectives that ask for `state`.
     """
     stream, model = as_stream(data), as_arrays(model_state, "model_state")
+    if model is not None and "state" not in solver.problem.wants:
+        raise ValueError(
+            "a model_state was given, but neither objective asks for it: let them take the keyword `state`, or leave "
+            "it out"
+        )
     seed_words = jax.random.key_data(jax.random.key(seed))
     cursor = stream.start(0)
     _, batch = draw(stream, cursor, solver.draws)
-    blank = RunState(None, model, cursor, jnp.uint32(0), seed_words, ())
+    blank = RunState(None, model, cursor, jnp.uint32(0), jnp.uint32(0), seed_words, ())
     state = solver.init(x0, y0, dress(solver, blank, batch))
     made_by = fingerprint(solver, state.x, state.y, stream, model)
-    return RunState(state, model, cursor, blank.step, seed_words, made_by)
+    return RunState(state, model, cursor, blank.step, blank.warm, seed_words, made_by)
 
 
-def dress(solver: Solver, run: RunState, batch: Batch | Draws | None) -> Batch | Draws | None:
-    """The batch of the run's next step, with the key and the model state that the objectives ask for."""
+def dress(
+    solver: Solver, run: RunState, batch: Batch | Draws | None, *, number: Any = None
+) -> Batch | Draws | None:
+    """The batch of the run's next step, with the key and the model state that the objectives ask for.
+
+    The key follows from the step's number; a warm-up step has one of its own, below zero.
+    """
     wants = solver.problem.wants
     if not wants & {"key", "state"}:
         return batch
     key = None
     if "key" in wants and run.seed is not None:
-        key = jax.random.fold_in(jax.random.wrap_key_data(run.seed), run.step)
+        key = jax.random.fold_in(jax.random.wrap_key_data(run.seed), run.step if number is None else number)
     return dressed(batch, key, run.model if "state" in wants else None)

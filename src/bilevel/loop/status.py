@@ -98,6 +98,8 @@ def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:
             f"gradients too large for the optimiser's memory: scale that level's loss down, clip its gradients "
             f"(optax.clip_by_global_norm), or lower the {level} step size."
         )
+    if broken == ["model state"]:
+        return "look at what the inner objective returns as `state`, and at the scale of what goes through the model."
     levels = dict.fromkeys(LEVELS.get(name, "inner") for name in broken)
     if warmup:
         levels = {level: None for level in levels if level != "outer"}
@@ -116,6 +118,13 @@ def interrupted(step: int) -> Status:
     )
 
 
+def interrupted_in_warm_up(step: int, steps: int) -> Status:
+    return Status(
+        Code.INTERRUPTED,
+        f"stopped by hand after {step} of {steps} warm-up steps; resume=result goes on without the rest of them.",
+    )
+
+
 def exhausted(step: int, steps: int) -> Status:
     return Status(
         Code.EXHAUSTED,
@@ -127,5 +136,6 @@ def exhausted(step: int, steps: int) -> Status:
 def failed(step: int, what: str, error: BaseException) -> Status:
     return Status(
         Code.FAILED,
-        f"{what} raised {type(error).__name__} ({error}) after {step} steps; mend it and pass resume=error.result.",
+        f"{what} raised {type(error).__name__} ({error}) after {step} steps; mend it and pass resume=error.result "
+        '(which is None only with replay="off").',
     )

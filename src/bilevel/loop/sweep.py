@@ -125,9 +125,15 @@ def sweep(
     began = time.perf_counter()
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     sign = sign_of(mode)
-    chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, combine)
-    program = lane_program(chosen, record, model_state)
+    chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, model_state, combine)
+    program = lane_program(chosen, record)
     hooks = [*hooks, *([Progress()] if progress else [])]
+    for hook in hooks:
+        if getattr(hook, "of_one_run", False):
+            raise TypeError(
+                f"bl.hooks.{type(hook).__name__} follows one run and cannot follow the lanes of a sweep: look at the "
+                "sweep's trace, scores and best afterwards, or write a hook of your own, whose events have lanes first"
+            )
     run, traces, log_step = program.start(chosen.arguments), [], 0
     if warmup:
         run = program.warm_up(chosen.arguments, run, warmup)
@@ -163,7 +169,7 @@ def sweep(
     trace = jax.tree.map(lambda a: np.swapaxes(a, 0, 1), join(traces))
     good = np.asarray(taken)
     ended = ended or completed(steps)
-    broken = jax.device_get(program.broken(chosen.arguments, run))
+    broken = {} if np.all(alive) else jax.device_get(program.broken(chosen.arguments, run))
     status = [
         ended
         if fine

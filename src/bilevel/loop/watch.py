@@ -18,17 +18,19 @@ RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # the state's field
 
 def health(solver: Solver, run: RunState, since: RunState | None = None) -> Bool[Array, " flags"]:
     """Whether x has moved since an earlier state, and whether each floating array of the state's parts is finite."""
-    finite = [
-        jnp.all(jnp.isfinite(leaf))
-        for name in parts(solver, run)
-        for leaf in _floats(getattr(run.solver, name))
-    ]
+    finite = [jnp.all(jnp.isfinite(leaf)) for _, leaf in parts(solver, run)]
     return jnp.stack([jnp.array(True) if since is None else _moved(since.x, run.x), *finite])
 
 
-def parts(solver: Solver, run: RunState) -> list[str]:
-    """The state's fields that must stay finite: its variables, then the rules' memories."""
-    return [*solver.variables, *(name for name in RULES if hasattr(run.solver, name))]
+def parts(solver: Solver, run: RunState) -> list[tuple[str, jax.Array]]:
+    """The floating arrays that must stay finite: the variables', then the model state's and the rules' memories'."""
+    memories = [(f"memory of the {name} rule", getattr(run.solver, name, ())) for name in RULES]
+    trees = [
+        *((name, getattr(run.solver, name)) for name in solver.variables),
+        ("model state", run.model),
+        *memories,
+    ]
+    return [(name, leaf) for name, tree in trees for leaf in _floats(tree)]
 
 
 class Watch:
@@ -36,8 +38,12 @@ class Watch:
 
     def __init__(self, solver: Solver, run: RunState):
         self.solver = solver
-        remembers = any(_floats(getattr(run.solver, name, ())) for name in RULES)
-        self._fine = self.look(run) if remembers else None  # None: there are variables alone
+        remembers = len(jax.tree.leaves(run.solver)) > len(
+            jax.tree.leaves([getattr(run.solver, name) for name in solver.variables])
+        )
+        self._fine = (
+            self.look(run) if remembers or run.model is not None else None
+        )  # None: there are variables alone
 
     def look(self, run: RunState) -> np.ndarray:
         return np.asarray(self.solver.compiled(health)(run))
@@ -46,13 +52,13 @@ class Watch:
         """The variables that are not finite; if all are, the first memory that no longer is."""
         if flags[1:].all():
             return []
-        names = [name for name in parts(self.solver, run) for _ in _floats(getattr(run.solver, name))]
+        names = [name for name, _ in parts(self.solver, run)]
         bad = {name for name, fine in zip(names, flags[1:], strict=True) if not fine}
         if variables := [name for name in self.solver.variables if name in bad]:
             return variables
         assert self._fine is not None
         changed = zip(names, flags[1:], self._fine[1:], strict=True)
-        return [f"memory of the {name} rule" for name, fine, before in changed if before and not fine][:1]
+        return [name for name, fine, before in changed if before and not fine][:1]
 
 
 def _floats(tree: PyTree) -> list[jax.Array]:
@@ -74,12 +80,14 @@ def first_bad_row(rows: Columns) -> int | None:
 
 def bad_metric(rows: Columns) -> tuple[str, int] | None:
     """The first metric of an objective that was not finite, and at which of these steps."""
+    found = []
     for name, values in rows.items():
-        if name.startswith(("inner/", "outer/")) and values.dtype.kind == "f":
+        ours = name.startswith(("inner/", "outer/")) and isinstance(values, np.ndarray)
+        if ours and jnp.issubdtype(values.dtype, jnp.inexact) and values.ndim == 1:
             bad = np.flatnonzero(~np.isfinite(values))
             if len(bad):
-                return name, int(bad[0])
-    return None
+                found.append((int(bad[0]), name))
+    return min(found)[::-1] if found else None
 
 
 def bad_data(data: Any) -> str | None:

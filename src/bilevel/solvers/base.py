@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 
-from bilevel.batch import first
+from bilevel.batch import draws, first
 from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Metrics, PyTree, Scalar
@@ -64,6 +64,8 @@ class Solver(eqx.Module):
     def __hash__(self) -> int:
         return id(self)  # arrays have no hash, and `jax.jit(solver.step)` asks for one
 
+    outer_at: ClassVar[str] = "end"
+    outer_draw: ClassVar[int] = -1
     independent: ClassVar[int] = 1  # batches that a step takes if its terms do not share one
 
     @property
@@ -90,10 +92,15 @@ class Solver(eqx.Module):
         return state.y
 
     def observe(self, before: Any, after: Any, batch: Any) -> tuple[Evaluated, Evaluated]:
-        """What both objectives return besides their losses: g where the step on y set out, f where it arrived."""
-        batch = first(batch)
-        inner = self.problem.g.evaluate(before.x, self.sets_out(before), batch)
-        return inner, self.problem.f.evaluate(before.x, after.y, batch)
+        """What both objectives return besides their losses: g where the step on y set out, f where it arrived.
+
+        For methods whose f is not evaluated where y arrives, `outer_at` is "start", and `outer_draw` says on which of
+        several draws it is. (DARTS' virtual point and IAPTT's worst one are not part of the state; there it is y.)
+        """
+        drawn = draws(batch)
+        inner = self.problem.g.evaluate(before.x, self.sets_out(before), drawn[0])
+        y = before.y if self.outer_at == "start" else after.y
+        return inner, self.problem.f.evaluate(before.x, y, drawn[self.outer_draw % self.draws])
 
     def compiled(self, function: Callable, *static: Any) -> Callable:
         """`function(solver, *...)` compiled, once for all solvers that differ in their numbers alone."""

@@ -30,6 +30,7 @@ class F2SA(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "F2SA"
+    outer_draw: ClassVar[int] = -2  # the one on which x sees f
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
 
     @property

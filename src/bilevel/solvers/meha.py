@@ -33,6 +33,7 @@ class MEHA(Solver):
     proximal: Number
     auxiliary: Rule
     name: ClassVar[str] = "MEHA"
+    outer_at: ClassVar[str] = "start"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "theta")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MEHAState:

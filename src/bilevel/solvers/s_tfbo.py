@@ -25,6 +25,7 @@ class STFBOState(NamedTuple):
 class STFBO(Solver):
     accumulators: Number
     name: ClassVar[str] = "S-TFBO"
+    outer_at: ClassVar[str] = "start"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> STFBOState:

@@ -22,6 +22,7 @@ class SOBA(Solver):
     name: ClassVar[str] = "SOBA"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
     independent: ClassVar[int] = 3
+    outer_at: ClassVar[str] = "start"
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
@@ -31,16 +32,13 @@ class SOBA(Solver):
     def step(self, state: ImplicitState, batch: Batch | Draws | None = None) -> tuple[ImplicitState, Info]:
         x, y, v, problem, oracles = state.x, state.y, state.v, self.problem, self.problem.oracles
         drawn = [draws(batch)[i] for i in range(self.draws)]
-        for_y, for_x = drawn[0], drawn[-1]
         at = [(oracles.linearise(x, y, each), oracles.outer_gradients(x, y, each)) for each in drawn]
         (g, _), (h, b), (c, f) = (3 * at)[:3]
         residual = tree.sub(h.hessian(v), b.y)
         hypergradient = tree.sub(f.x, c.cross(v))
 
-        value = lagrangian(problem, y, v, for_x)
-        y, inner_memory = descend(
-            self.inner, g.gradient, state.inner, y, lambda y: problem.g(state.x, y, for_y)
-        )
+        g_value, value = lambda y: problem.g(state.x, y, drawn[0]), lagrangian(problem, y, v, drawn[-1])
+        y, inner_memory = descend(self.inner, g.gradient, state.inner, y, g_value)
         v, adjoint_memory = descend(self.adjoint, residual, state.adjoint, v, energy(h, b.y))
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
         state = ImplicitState(x, y, v, inner_memory, adjoint_memory, outer_memory)

@@ -32,6 +32,7 @@ class TuningFreeState(NamedTuple):
 class TuningFree(Solver):
     scale: Number
     name: ClassVar[str] = "tuning-free"
+    outer_at: ClassVar[str] = "start"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> TuningFreeState:

@@ -78,7 +78,7 @@ def costs(method: Method, task: Task, rate: float) -> np.ndarray:
     while (left := task.calls - paid[-1].sum()) > 0:
         steps = len(paid) - 1
         at_this_price = math.ceil(left * max(steps, 1) / max(paid[-1].sum(), 1))
-        at, filled = loop.advance(at, loop.blank(max(1, min(steps, at_this_price))))
+        at, filled = loop.advance(at, max(1, min(steps, at_this_price)))
         columns = lambda rows, count: np.stack([rows["gradients"][:count], rows["products"][:count]], axis=1)
         paid = np.concatenate([paid, *(columns(*part) for part in filled)])
     return paid[1:]
@@ -100,31 +100,26 @@ class Loop:
         x0, y0 = task.instance.x0, task.instance.y0
         self.start = self.program.start(self.leaves, x0, y0, self.stream, np.uint32(0), None)
         self.fit = self.program.fit(self.leaves, self.start, self.stream, steps)
-        jax.block_until_ready(self.advance(self.start, self.blank(0)))  # compiles, and moves nothing
+        jax.block_until_ready(self.advance(self.start, 0))  # compiles, and moves nothing
 
-    def blank(self, steps: int) -> list[tuple[Any, int]]:
-        """Rows to record so many steps in, and how many go into each."""
-        most = self.fit.count
-        return [(self.fit.rows(), min(most, steps - done)) for done in range(0, max(steps, 1), most)]
-
-    def advance(self, at: RunState, blank: list[tuple[Any, int]]) -> tuple[RunState, list[tuple[Any, int]]]:
-        """The run after the steps that `blank` has rows for, and the rows, filled."""
-        filled = []
-        for rows, count in blank:
-            at, rows, _ = self.program.steps(self.leaves, at, self.stream, rows, 0, count)
-            filled.append((rows, count))
-        return at, filled
+    def advance(self, at: RunState, steps: int) -> tuple[RunState, list[tuple[Any, int]]]:
+        """The run after so many more steps, and the pieces of its trace, with how many rows of each are filled."""
+        pieces = []
+        for done in range(0, max(steps, 1), self.fit.count):
+            count = min(self.fit.count, steps - done)
+            at, rows, *_ = self.program.chunk(self.leaves, at, self.stream, self.fit.blank, count)
+            pieces.append((rows, count))
+        return at, pieces
 
     def end(self, steps: int) -> RunState:
-        return self.advance(self.start, self.blank(steps))[0]
+        return self.advance(self.start, steps)[0]
 
     def timed(self, at: RunState, steps: int, repeats: int) -> tuple[RunState, float]:
         """Where `steps` more steps lead, and the shortest time they took: longer ones are other programs' doing."""
         after, seconds = at, []
         for _ in range(repeats):
-            blank = jax.block_until_ready(self.blank(steps))
             began = time.perf_counter()
-            after, _ = jax.block_until_ready(self.advance(at, blank))
+            after, _ = jax.block_until_ready(self.advance(at, steps))
             seconds.append(time.perf_counter() - began)
         return after, min(seconds)
 

@@ -56,7 +56,7 @@ class Hook(Protocol):
     """Called after every chunk. It may also have `begin(event)`, called before the first, and `end(result)`, after all.
 
     A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
-    earlier step, they see the run end there.
+    earlier step, they see the run end there. One with an attribute `of_one_run` that is true is refused in a sweep.
     """
 
     def __call__(self, event: Event) -> Stop | None: ...

@@ -17,12 +17,14 @@ class Best:
         best = bl.hooks.Best("outer/accuracy", mode="max")
         bl.run(solver, x0, y0, steps=10_000, every=100, hooks=[best])
 
-    The host sees the state between chunks only: `every=` says how often.
+    The host sees the state between chunks only: `every=` says how often. The value is that of the step which led there.
 
     Args:
         metric: a column of the trace, such as "outer_value" or "outer/accuracy".
         mode: "min" if smaller is better, "max" if larger is.
     """
+
+    of_one_run = True  # not of a sweep
 
     def __init__(self, metric: str = "outer_value", *, mode: str = "min"):
         self.metric, self._sign = metric, sign_of(mode)

@@ -18,6 +18,7 @@ class EarlyStopping:
         least: an improvement smaller than this does not count.
     """
 
+    of_one_run = True  # not of a sweep
     decides = True  # before other hooks see the event
 
     def __init__(self, metric: str = "outer_value", *, patience: int, mode: str = "min", least: float = 0.0):

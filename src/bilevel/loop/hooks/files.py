@@ -14,6 +14,8 @@ from bilevel.loop.hooks.base import Event
 class _Lines:
     """One line for every `thin`-th step, appended as the steps are taken."""
 
+    of_one_run = True  # not of a sweep
+
     def __init__(self, path: str | Path, *, thin: int = 1):
         self.path, self.thin = Path(path), check_count(thin, "thin")
         self._file: Any = None

@@ -13,6 +13,8 @@ class Probe:
         probe: `(state, info) -> dict of numbers, or None`.
     """
 
+    of_one_run = True  # not of a sweep
+
     def __init__(self, probe: Callable[[Any, Any], dict[str, Any] | None]):
         if not callable(probe):
             raise TypeError(f"probe must be a function of (state, info), not {type(probe).__name__}")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from bilevel.loop.hooks.base import Event
 
 
@@ -41,11 +43,16 @@ class Progress:
             self._task,
             completed=event.step,
             rate=f"{(event.step - self._first) / max(event.seconds, 1e-9):,.0f}",
-            outer=f"{event.last('outer_value'):.4g}",
-            norm=f"{event.last('hypergradient_norm'):.2e}",
+            outer=f"{_least(event, 'outer_value'):.4g}",
+            norm=f"{_least(event, 'hypergradient_norm'):.2e}",
         )
 
     def end(self, result: Any) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _least(event: Event, name: str) -> float:
+    """The newest value; of the lanes of a sweep, the lowest."""
+    return float(np.nanmin(np.asarray(event.column(name))[..., -1], initial=np.inf))

@@ -17,6 +17,8 @@ class TensorBoard:
         thin: keep every so many steps.
     """
 
+    of_one_run = True  # not of a sweep
+
     def __init__(self, folder: str | Path, *, thin: int = 1):
         try:
             from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]

@@ -17,6 +17,7 @@ class Tolerance:
         tol: a positive number.
     """
 
+    of_one_run = True  # not of a sweep
     decides = True  # before other hooks see the event
 
     def __init__(self, tol: float):
