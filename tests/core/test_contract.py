@@ -6,6 +6,7 @@ import weakref
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -245,3 +246,16 @@ def test_a_solver_is_a_pytree_whose_leaves_are_its_numbers():
     together = jax.vmap(end)(betas)
     for i, beta in enumerate(betas):
         np.testing.assert_allclose(together[i], end(beta), rtol=1e-12)
+
+
+def test_info_s_annotations_are_really_checked():
+    good = dict(outer_value=jnp.ones(()), hypergradient=jnp.ones(2), inner_gradient=jnp.ones(2), metrics={})
+    bl.Info(**good)
+    for spoiled in (
+        {"outer_value": jnp.ones(2)},
+        {"outer_value": 3},
+        {"metrics": {"a": 3}},
+        {"metrics": {"a": jnp.ones(2)}},
+    ):
+        with pytest.raises(jaxtyping.TypeCheckError):
+            bl.Info(**(good | spoiled))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 import bilevel as bl
 
@@ -308,3 +309,23 @@ def test_unknown_metrics_list_what_there_is(aid):
         bl.hooks.Best(mode="best")
     with pytest.raises(ValueError, match="patience"):
         bl.hooks.EarlyStopping(patience=0)
+
+
+def test_progress_in_a_notebook_is_a_line_that_is_replaced(aid, monkeypatch):
+    lines = []
+
+    class Handle:
+        def update(self, data, raw):
+            lines.append(data["text/plain"])
+
+    display = lambda data, raw, display_id: Handle()
+    monkeypatch.setitem(
+        sys.modules, "IPython", types.SimpleNamespace(display=types.SimpleNamespace(display=display))
+    )
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    monkeypatch.setattr("rich.console.Console", lambda **_: Console(force_jupyter=True))
+    result = bl.run(aid, X0, Y0, steps=30, every=10, progress=True)
+    assert len(lines) == 3
+    assert "30/30" in lines[-1]
+    assert f"f {result.trace['outer_value'][-1]:.4g}" in lines[-1]
+    assert lines[0].count("━") == 10

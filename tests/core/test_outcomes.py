@@ -240,7 +240,7 @@ def test_extra_arguments_are_the_value_the_gradient_and_the_function_of_each_lev
 
     solver = bl.aid(Q.problem, spy("inner"), spy("adjoint"), spy("outer"))
     state = solver.init(X0, Y0)
-    after, info = solver.step(state)
+    _, info = solver.step(state)
     np.testing.assert_allclose(seen["inner"][0], Q.g(X0, Y0))
     np.testing.assert_allclose(seen["inner"][1], info.inner_gradient)
     for level in seen:

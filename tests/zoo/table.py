@@ -1,4 +1,7 @@
-"""What a row of the table is, and the problems its columns stand for."""
+"""What a row of the table is, and the problems its columns stand for.
+
+The data's row counts are multiples of eight, so that they can be sharded over the forced devices.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,20 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevel as bl
-
-
-@dataclass(frozen=True)
-class Case:
-    """A problem with a starting point, data, and the smoothness that step sizes are derived from.
-
-    The data's row counts are multiples of eight, so that they can be sharded over the forced devices.
-    """
-
-    problem: bl.Problem
-    x0: Any
-    y0: Any
-    data: bl.Batch | None
-    L: float
+from bilevel.problems import Instance
 
 
 @dataclass(frozen=True)
@@ -39,17 +29,17 @@ class Row:
         return self.name
 
 
-def quadratic(dtype) -> Case:
+def quadratic(dtype) -> Instance:
     q = bl.problems.quadratic(kappa=2.0)
-    return Case(q.problem, jnp.ones(2, dtype), jnp.zeros(2, dtype), None, q.L)
+    return Instance("quadratic", q.problem, jnp.ones(2, dtype), jnp.zeros(2, dtype), None, q.L)
 
 
-def ridge_logistic(dtype) -> Case:
+def ridge_logistic(dtype) -> Instance:
     p = bl.problems.ridge_logistic(train=64, valid=56, dtype=dtype)
-    return Case(p.problem, jnp.full(5, 0.3, dtype), jnp.zeros(5, dtype), p.data, p.L)
+    return Instance("ridge_logistic", p.problem, jnp.full(5, 0.3, dtype), jnp.zeros(5, dtype), p.data, p.L)
 
 
-def trees(dtype) -> Case:
+def trees(dtype) -> Instance:
     """x and y as nested dicts of arrays of several ranks, with data at both levels."""
     rng = np.random.default_rng(1)
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)
@@ -70,10 +60,10 @@ def trees(dtype) -> Case:
     x0 = {"map": {"w": 0.3 * draw(3, 2)}, "scale": jnp.ones((), dtype)}
     y0 = {"w": jnp.zeros(2, dtype), "b": jnp.zeros((), dtype)}
     data = bl.Batch(inner=(draw(24, 3), draw(24)), outer=(draw(16, 3), draw(16)))
-    return Case(bl.Problem(outer=outer, inner=inner), x0, y0, data, 8.0)
+    return Instance("trees", bl.Problem(inner=inner, outer=outer), x0, y0, data, 8.0)
 
 
-def tasks(dtype) -> Case:
+def tasks(dtype) -> Instance:
     """Eight regression tasks that share an initialisation: x has y's tree, the data one row per task."""
     rng = np.random.default_rng(2)
     a = rng.normal(size=(8, 6, 2))
@@ -82,10 +72,10 @@ def tasks(dtype) -> Case:
     loss = lambda x, y, batch: 0.5 * jnp.mean((batch[0] @ y["w"] - batch[1]) ** 2)
     start = {"w": jnp.zeros(2, dtype)}
     data = bl.Batch(inner=rows(slice(0, 3)), outer=rows(slice(3, 6)))
-    return Case(bl.Problem(outer=loss, inner=loss), start, start, data, 5.0)
+    return Instance("tasks", bl.Problem(inner=loss, outer=loss), start, start, data, 5.0)
 
 
-PROBLEMS: dict[str, Callable[[Any], Case]] = {
+PROBLEMS: dict[str, Callable[[Any], Instance]] = {
     "quadratic": quadratic,
     "ridge_logistic": ridge_logistic,
     "trees": trees,

@@ -6,21 +6,49 @@ import numpy as np
 
 from bilevel.loop.hooks.base import Event
 
+WIDTH = 30  # of the bar in a notebook, in characters
+
 
 class Progress:
-    """Draws a bar with the rate, f and ‖∇Φ‖ on standard error if that is a terminal, or in a notebook's cell."""
+    """Draws a bar with the rate, f and ‖∇Φ‖ on standard error if that is a terminal, or in a notebook's cell.
+
+    Of a sweep it shows the lowest values among the lanes.
+    """
 
     def __init__(self):
-        self._bar: Any = None
-        self._task: Any = None
+        self._view: Any = None
+        self._first = 0
 
     def begin(self, event: Event) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
 
         console = Console(stderr=True)
-        if not (console.is_terminal or console.is_jupyter):
-            return
+        self._first = event.step
+        if console.is_jupyter:
+            self._view = _Cell(event)
+        elif console.is_terminal:
+            self._view = _Bar(event, console)
+
+    def __call__(self, event: Event) -> None:
+        if self._view is not None:
+            rate = (event.step - self._first) / max(event.seconds, 1e-9)
+            self._view.show(event, f"{rate:,.0f}", *(_least(event, name) for name in COLUMNS))
+
+    def end(self, result: Any) -> None:
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+
+COLUMNS = ("outer_value", "hypergradient_norm")
+
+
+class _Bar:
+    """On a terminal, by rich."""
+
+    def __init__(self, event: Event, console: Any):
+        from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+
         self._bar = Bar(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -33,24 +61,35 @@ class Progress:
         self._task = self._bar.add_task(
             event.name, total=event.total, completed=event.step, rate="–", outer="–", norm="–"
         )
-        self._first = event.step
         self._bar.start()
 
-    def __call__(self, event: Event) -> None:
-        if self._bar is None:
-            return
+    def show(self, event: Event, rate: str, outer: float, norm: float) -> None:
         self._bar.update(
-            self._task,
-            completed=event.step,
-            rate=f"{(event.step - self._first) / max(event.seconds, 1e-9):,.0f}",
-            outer=f"{_least(event, 'outer_value'):.4g}",
-            norm=f"{_least(event, 'hypergradient_norm'):.2e}",
+            self._task, completed=event.step, rate=rate, outer=f"{outer:.4g}", norm=f"{norm:.2e}"
         )
 
-    def end(self, result: Any) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class _Cell:
+    """In a notebook: one line of text that is replaced, which needs no widgets."""
+
+    def __init__(self, event: Event):
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        self._line = display({"text/plain": event.name}, raw=True, display_id=True)
+
+    def show(self, event: Event, rate: str, outer: float, norm: float) -> None:
+        filled = WIDTH * event.step // max(event.total, 1)
+        bar = "━" * filled + "╌" * (WIDTH - filled)
+        text = (
+            f"{event.name} {bar} {event.step:,}/{event.total:,}  {rate} it/s  f {outer:.4g}  ‖∇Φ‖≈{norm:.2e}"
+        )
+        self._line.update({"text/plain": text}, raw=True)
+
+    def close(self) -> None:
+        """The last line stays."""
 
 
 def _least(event: Event, name: str) -> float:
