@@ -1,8 +1,9 @@
 """What a step sees: the data of both levels, which rows they are, a random key and the model's own state."""
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
-import equinox as eqx
 import jax
 from jax import lax
 
@@ -16,7 +17,16 @@ class Levels(NamedTuple):
     outer: Any = None
 
 
-class Batch(eqx.Module):
+NO_ROWS = Levels()
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["inner", "outer", "rows", "key", "state"],
+    meta_fields=[],
+)
+@dataclass(frozen=True, eq=False)
+class Batch:
     """The data of one step: what the inner and the outer objective see (each any pytree, or `None`).
 
     The other fields are filled by the loop, for objectives that ask for them by a keyword of that name: `rows`, the
@@ -26,16 +36,18 @@ class Batch(eqx.Module):
 
     inner: PyTree = None
     outer: PyTree = None
-    rows: Levels = Levels()
+    rows: Any = NO_ROWS  # Levels
     key: PyTree = None
     state: PyTree = None
 
 
-class Draws(eqx.Module):
+@partial(jax.tree_util.register_dataclass, data_fields=["stacked", "shared"], meta_fields=[])
+@dataclass(frozen=True, eq=False)
+class Draws:
     """Several independent batches for one step. What every draw shares is stored once."""
 
-    stacked: Batch  # the parts that differ, one row a draw; None elsewhere
-    shared: Batch  # the parts that do not
+    stacked: Any  # a Batch: the parts that differ, one row a draw; None elsewhere
+    shared: Any  # a Batch: the parts that do not
 
     def __getitem__(self, i: Any) -> Batch:
         """The i-th draw; i may be traced. Its key is a function of the step's key and i."""

@@ -49,6 +49,8 @@ def _made_of(value: Any, above: tuple[int, ...]) -> Hashable:
         defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
         # Globals are looked up where the function was defined, so they belong to it.
         return "function", value.__code__, id(value.__globals__), parts(cells), parts(defaults)
+    if isinstance(value, types.MethodType):
+        return "method", parts((value.__func__,)), id(value.__self__)
     if isinstance(value, functools.partial):
         return (
             "partial",
@@ -78,6 +80,27 @@ def described(function: Callable) -> str:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = _code(function)
     return name if code is None else f"{name}#{_digest(code)[:12]}"
+
+
+def skeleton(value: Any) -> str:
+    """A rule made of closures: a digest of all the functions in it and of their settings, but not of its numbers."""
+    return hashlib.sha256(repr(_skeleton(value, ())).encode()).hexdigest()[:12]
+
+
+def _skeleton(value: Any, above: tuple[int, ...]) -> Any:
+    if isinstance(value, bool | int | str | None):
+        return value
+    if id(value) in above:
+        return "above"
+    within = (*above, id(value))
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        return value.__qualname__, _digest(value.__code__), [_skeleton(cell, within) for cell in cells]
+    if isinstance(value, tuple | list):
+        return [_skeleton(each, within) for each in value]
+    if isinstance(value, dict):
+        return [(str(name), _skeleton(each, within)) for name, each in value.items()]
+    return type(value).__name__
 
 
 def _code(function: Any) -> types.CodeType | None:

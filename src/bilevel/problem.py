@@ -124,6 +124,14 @@ class Problem:
     def __post_init__(self):
         _ = self.f, self.g  # a function of the wrong shape is an error here, not at the first step
 
+    def __getstate__(self) -> dict:
+        """Without what is derived or compiled, which is made again where it is wanted."""
+        derived = {"f", "g", "wants", "memory", "oracles"}
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+
     @cached_property
     def wants(self) -> frozenset[str]:
         """The extras that either objective asks for."""

@@ -92,6 +92,11 @@ def _linearised(gradient: str, plain: Linearised) -> Linearised:
 class _CountedProblem(Problem):
     plain: Problem
 
+    def __post_init__(self):
+        super().__post_init__()
+        for ours, plain in ((self.f, self.plain.f), (self.g, self.plain.g)):
+            ours.returns_more = plain.returns_more  # the plain ones are called in their place
+
     @cached_property
     def oracles(self) -> Oracles:
         plain = self.plain.oracles

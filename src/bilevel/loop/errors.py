@@ -13,3 +13,6 @@ class RunError(RuntimeError):
     def __init__(self, message: str, result: Any):
         super().__init__(message)
         self.result = result
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.result)

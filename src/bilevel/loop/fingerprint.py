@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bilevel.identity import Static, described
+from bilevel.identity import Static, described, skeleton
 from bilevel.loop.streams import Given
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
@@ -28,7 +28,7 @@ def fingerprint(solver: Solver, x: PyTree, y: PyTree, stream: Any, model_state: 
             "data",
             "a loader"
             if stream is None or isinstance(stream, Given)
-            else f"{type(stream).__name__} of {_shapes(stream)}",
+            else f"{jax.tree.structure(stream)} of {_shapes(stream)}",
         ),
     )
 
@@ -46,7 +46,7 @@ def _words(value: Any) -> str:
     if isinstance(value, Static):
         return _words(value.value)
     if isinstance(value, optax.GradientTransformation):
-        return described(value.update)
+        return f"{described(value.update)}#{skeleton(value.update)}"
     if is_dataclass(value):
         parts = [
             f"{field.name}={_words(getattr(value, field.name))}"

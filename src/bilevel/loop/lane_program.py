@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from bilevel.identity import Static
@@ -11,9 +12,9 @@ from bilevel.loop.lanes import Lanes
 from bilevel.loop.program import MANY_ROWS, ROW_BYTES, keeping
 from bilevel.loop.scan import Record, step_and_record, take_step, warm_step
 from bilevel.loop.session import LOOK_AHEAD
-from bilevel.loop.state import start
+from bilevel.loop.state import RunState, start
+from bilevel.loop.watch import health, parts
 from bilevel.solvers.base import Solver
-from bilevel.types import PyTree
 
 MOST_PROGRAMS = 16  # of one problem; the oldest goes first
 
@@ -31,7 +32,16 @@ class LaneProgram:
             return start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
 
         def warm(leaves, x, y, stream, seed, model, run, count):
-            return lax.fori_loop(0, count, lambda _, run: warm_step(solver_of(leaves), run, stream), run)
+            solver = solver_of(leaves)
+
+            def body(_, carry):
+                run, alive, taken = carry
+                after = warm_step(solver, run, stream)
+                alive = alive & _sane(solver, run, after)
+                run = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after, run)
+                return run, alive, taken + alive.astype(taken.dtype)
+
+            return lax.fori_loop(0, count, body, (run, jnp.array(True), jnp.int32(0)))
 
         def advance(leaves, x, y, stream, seed, model, run, alive, taken, rows, begin, end):
             solver = solver_of(leaves)
@@ -39,7 +49,7 @@ class LaneProgram:
             def body(i, carry):
                 run, alive, taken, rows = carry
                 after, info, row = step_and_record(solver, run, stream, keep)
-                alive = alive & _finite(solver, after.solver) & jnp.isfinite(info.outer_value)
+                alive = alive & _sane(solver, run, after) & jnp.isfinite(info.outer_value)
                 run = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after, run)
                 put = lambda column, value: lax.dynamic_update_index_in_dim(
                     column, _or_nan(alive, value), i, 0
@@ -49,9 +59,19 @@ class LaneProgram:
             return lax.fori_loop(begin, end, body, (run, alive, taken, rows))
 
         def broken(leaves, x, y, stream, seed, model, run):
+            """What breaks first on the way from here, if anything does soon."""
             solver = solver_of(leaves)
-            after = lax.fori_loop(0, LOOK_AHEAD, lambda _, run: take_step(solver, run, stream)[0], run).solver
-            return {name: ~_all_finite(getattr(after, name)) for name in solver.variables}
+            names = [name for name, _ in parts(solver, run)]
+
+            def body(_, carry):
+                run, first = carry
+                after = take_step(solver, run, stream)[0]
+                bad = health(solver, run)[1:] & ~health(solver, after)[1:]
+                return after, jnp.where(jnp.any(first), first, bad)
+
+            _, first = lax.fori_loop(0, LOOK_AHEAD, body, (run, jnp.zeros(len(names), bool)))
+            of = {name: np.array([n == name for n in names]) for name in dict.fromkeys(names)}
+            return {name: jnp.any(first & which) for name, which in of.items()}
 
         self.start = jax.jit(lambda a: lanes(begin)(*a))
         self.warm_up = jax.jit(lambda a, run, count: lanes(warm, 0, None)(*a, run, count))
@@ -68,6 +88,7 @@ class LaneProgram:
             return step_and_record(solver_of(leaves), run, stream, keep)[2]
 
         shapes = jax.eval_shape(lambda a, run: lanes(row, 0)(*a, run), chosen.arguments, run)
+        self.row = shapes  # of one step, lanes first
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
         self.count = MANY_ROWS
         while self.count > 1 and self.count * size > ROW_BYTES:
@@ -93,12 +114,9 @@ def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
     return programs[key]
 
 
-def _finite(solver: Solver, state: Any) -> jax.Array:
-    return jnp.all(jnp.array([_all_finite(getattr(state, name)) for name in solver.variables]))
-
-
-def _all_finite(tree: PyTree) -> jax.Array:
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+def _sane(solver: Solver, before: RunState, after: RunState) -> jax.Array:
+    """Whether everything that was finite still is: variables, the model's state, the rules' memories."""
+    return jnp.all(health(solver, after)[1:] | ~health(solver, before)[1:])
 
 
 def _or_nan(alive: jax.Array, value: Any) -> jax.Array:

@@ -49,6 +49,9 @@ class Lanes:
             )
         if (starts is None) == (x0 is None or y0 is None):
             raise ValueError("a sweep needs a start: pass x0 and y0, or starts=[(x0, y0), ...], and not both")
+        for name, given in (("starts", starts), ("seeds", seeds)):
+            if isinstance(given, Sequence) and not len(given):
+                raise ValueError(f"{name} is empty: give at least one, or leave it out")
         begins = [variables(*pair) for pair in ([(x0, y0)] if starts is None else starts)]
         model = as_arrays(model_state, "model_state")
         seeds = [int(check_seed(s)) for s in (seeds if isinstance(seeds, Sequence | np.ndarray) else [seeds])]
@@ -63,11 +66,8 @@ class Lanes:
         if by_seed:
             made = {seed: cast(Callable, data)(seed) for seed in dict.fromkeys(seeds)}
             common = next(iter(made.values()))
-            if isinstance(common, Minibatches):  # the same arrays in another order: hold them once
-                made = {
-                    seed: replace(cast(Minibatches, stream), data=common.data)
-                    for seed, stream in made.items()
-                }
+            if isinstance(common, Minibatches):  # the same arrays in another order are held once
+                made = {seed: _sharing(stream, common) for seed, stream in made.items()}
             of_lane = [as_stream(made[lane.seed]) for lane in lanes]
         else:
             of_lane = [streams[lane.data] for lane in lanes]
@@ -84,6 +84,16 @@ class Lanes:
             ]
         )
         return cls(lanes, [solvers[lane.solver] for lane in lanes], arguments, axes, structures.pop())
+
+
+def _sharing(stream: Any, common: Minibatches) -> Any:
+    """The stream with the arrays of `common` in place of its own, where they are equal."""
+    ours, theirs = (jax.tree.leaves(getattr(each, "data", None)) for each in (stream, common))
+    same = len(ours) == len(theirs) and all(
+        a is b or (a.shape == b.shape and a.dtype == b.dtype and bool(jnp.array_equal(a, b)))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+    return replace(stream, data=common.data) if same and isinstance(stream, Minibatches) else stream
 
 
 def _combined(lists: list[range], combine: str) -> list[tuple[int, ...]]:

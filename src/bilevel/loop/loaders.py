@@ -4,11 +4,13 @@ A loader is asked for the next batch while the device still works on the last, s
 slower than a step; and it is never asked for a batch that is then thrown away.
 """
 
+import copy
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bilevel.arrays import as_arrays
@@ -134,7 +136,7 @@ def position(batches: Any, loader: Any) -> Any:
     """Where an iterator over a loader stands, as itself or the loader tells; `None` if neither does."""
     for each in (batches, loader):
         if pair := saves(each):
-            state = getattr(each, pair[0])()
+            state = copy.deepcopy(getattr(each, pair[0])())  # some return the dict they go on counting in
             unknown = isinstance(each, Loaders) and any(value is None for value in state.values())
             return None if unknown else state
     return None
@@ -233,7 +235,7 @@ class Feed:
     def resumed(cls, source: Iterable, solver: Solver, earlier: "Mark | Feed | None") -> "Feed":
         """Goes on in the very loader of the earlier run, or moves another one to where that stood."""
         mark = earlier.mark() if isinstance(earlier, Feed) else earlier
-        if mark is None:
+        if not isinstance(mark, Mark):
             raise ValueError(
                 "the earlier run had its data in memory, this one has a loader: pass the same data, or begin a new run "
                 "from x0=result.x, y0=result.y"
@@ -255,9 +257,19 @@ class Feed:
 
 
 def _on_device(batch: Batch) -> Batch:
-    rows = Levels(*(None if r is None else as_arrays(r, "rows") for r in batch.rows))
-    arrays = as_arrays(batch.inner, "batch.inner"), as_arrays(batch.outer, "batch.outer")
+    """As JAX arrays of our own: a loader may fill the same buffer again while a step still reads it."""
+    ours = lambda tree: jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, jax.Array) else _copied(leaf), tree
+    )
+    rows = Levels(*(None if r is None else as_arrays(jnp.asarray(r), "rows") for r in batch.rows))
+    arrays = as_arrays(ours(batch.inner), "batch.inner"), as_arrays(ours(batch.outer), "batch.outer")
     return Batch(*arrays, rows, batch.key, batch.state)
+
+
+def _copied(leaf: Any) -> Any:
+    return (
+        leaf.clone() if hasattr(leaf, "clone") else np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+    )
 
 
 def _stacked(batches: list[Batch]) -> Draws:

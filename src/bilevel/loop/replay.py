@@ -44,7 +44,7 @@ class Kept:
             self.begin(run, step)
         elif self.policy == "host" and (time.perf_counter() >= self._again or self._heavy()):
             began = time.perf_counter()
-            self.begin(jax.tree.map(lambda leaf: np.array(leaf), run), step)
+            self.begin(jax.tree.map(_on_host, run), step)
             self._again = time.perf_counter() + REST * (time.perf_counter() - began)
         elif self.policy == "off":
             self._run, self.step, self.taken = None, None, []
@@ -64,6 +64,13 @@ class Kept:
 
     def _heavy(self) -> bool:
         return sum(leaf.nbytes for given, _ in self.taken for leaf in jax.tree.leaves(given)) > MOST_BATCHES
+
+
+def _on_host(leaf: Any) -> Any:
+    is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return (
+        jax.numpy.copy(leaf) if is_key else np.array(leaf)
+    )  # a copy: on a CPU the buffers are the same memory
 
 
 def lost(tree: PyTree) -> bool:

@@ -106,7 +106,8 @@ def _check(
             "bl.run drives the host and cannot run inside jit, vmap or grad: use bl.scan there, or bl.sweep for many "
             "runs"
         )
-    if isinstance(hooks, str) or not isinstance(hooks, Sequence) or not all(callable(hook) for hook in hooks):
+    fine = lambda hook: callable(hook) and not isinstance(hook, type)
+    if isinstance(hooks, str) or not isinstance(hooks, Sequence) or not all(map(fine, hooks)):
         raise TypeError(
             f"hooks must be a list of functions of an event, not {hooks!r}: pass e.g. [bl.hooks.Best()]"
         )

@@ -59,6 +59,7 @@ class Session:
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
         self.moved, self.earlier = True, self.step  # whether the last chunk moved x, and where it began
         self.source = source_of(data, solver, resume)
+        self.torn = False  # the state may be further than the trace, with nothing kept to go back to
         self.interrupts = Interrupts()
         if resume is not None:
             self.run: RunState = _checked(resume, solver, self.source.stream)
@@ -89,28 +90,31 @@ class Session:
                 if self.kept.donates:  # what the user holds, x0 or an earlier result, must outlive the run
                     self.run = jax.tree.map(jnp.copy, self.run)
                 if warmup:
-                    self._warm_up(warmup)
+                    self._guarded_warm_up(warmup)
                 for hook in self.hooks:
                     begun.append(hook)
                     self._call(getattr(hook, "begin", _nothing), self._event(None, {}))
+                if self.failure is not None:
+                    raise Failed
                 if self.status is None and fit is not None:
                     self._chunks(fit)
             except KeyboardInterrupt:
                 self._recover()
-                if lost(self.run):
+                if lost(self.run) or self.torn:
                     raise
                 self.status = interrupted(self.step)
             except Failed:
                 pass
-        result = self._result()
-        for hook in begun:
-            try:
-                getattr(hook, "end", _nothing)(result)
-            except Exception as error:
-                self.failure = self.failure or ("a hook", error)
+            result = self._result()
+            for hook in begun:
+                try:
+                    getattr(hook, "end", _nothing)(result)
+                except Exception as error:
+                    self.failure = self.failure or ("a hook", error)
         if self.failure is not None:
             result = self._result()
-            raise RunError(result.status.message, None if lost(self.run) else result) from self.failure[1]
+            whole = not (lost(self.run) or self.torn)
+            raise RunError(result.status.message, result if whole else None) from self.failure[1]
         return result
 
     def _fit(self) -> Fit | None:
@@ -178,7 +182,12 @@ class Session:
             given = self._next()
             if given is None:
                 return _on_host(rows), done, info
-            self.run, rows, info = take(self.leaves, self.run, given, rows, done)
+            try:
+                self.run, rows, info = take(self.leaves, self.run, given, rows, done)
+            except Exception as error:  # while it was traced or dispatched: the steps before it are whole
+                self.failure = "an objective", error
+                self._give_back(1)
+                break
             done += 1
             flying.append(info.outer_value)
             if len(flying) > IN_FLIGHT:
@@ -187,10 +196,19 @@ class Session:
             self._look()
         return _on_host(rows), done, info
 
+    def _give_back(self, count: int) -> None:
+        """The last so many batches of the loader, which no step has used."""
+        keep = len(self.kept.taken) - count
+        self.source.give_back(self.kept.taken[keep:])
+        del self.kept.taken[keep:]
+
     def _next(self) -> Any:
         """The loader's next batch; one that raises ends the chunk, with the steps before it kept."""
         try:
             taken = self.source.take()
+        except KeyboardInterrupt:  # within the loader: what is done is kept
+            self.interrupts.asked = True
+            return None
         except Exception as error:
             self.failure = "the loader", error
             return None
@@ -230,9 +248,10 @@ class Session:
         if loss_first:  # where the variables are about to follow, they are the reason
             (run, info), last = self._again(good, low, bad_value), bad_value
             _, _, names, _ = self._last_sane(run, last, last + LOOK_AHEAD)
-            names = names or ["outer_value"]
+        grown = self.watch.grown(run)  # a variable that has run away is the reason, whichever breaks first
+        names = names or grown or ["outer_value"]
         self._back_to(last, run)
-        self.status = diverged(self.solver, last, names, data=data, loss_first=loss_first)
+        self.status = diverged(self.solver, last, names, data=data, loss_first=loss_first, because=grown)
         return info
 
     def _last_sane(self, good: RunState, low: int, high: int, warm: bool = False):
@@ -283,6 +302,18 @@ class Session:
         """After something went wrong within a chunk: the last state that is surely whole."""
         if self.kept.possible:
             self._back_to(self._kept_step, self.kept.run())
+        else:
+            self.torn = self.kept.donates
+
+    def _guarded_warm_up(self, count: int) -> None:
+        try:
+            self._warm_up(count)
+        except Failed:
+            raise
+        except Exception as error:
+            self._recover()
+            self.failure = "an objective, in the warm-up,", error
+            raise Failed from error
 
     def _warm_up(self, count: int) -> None:
         """Steps on y alone, in chunks of their own; if they break, the run ends with the last sane state among them."""
@@ -293,9 +324,18 @@ class Session:
             if given is None:
                 given, more = self._next(), 1
                 if self.failure is not None:
+                    what, error = self.failure
+                    self.failure = f"{what}, in the warm-up after {done} of {count} steps,", error
                     raise Failed
                 if given is None:
-                    self.status = exhausted(0, self.total)
+                    ended = (
+                        interrupted_in_warm_up(done, count)
+                        if self.interrupts.asked
+                        else exhausted(0, self.total)
+                    )
+                    self.status = ended.with_note(
+                        f" It was in the warm-up, {done} of {count} steps of which were done."
+                    )
                     return
             began = time.perf_counter()
             self.run = jax.block_until_ready(self.program.warm_up(self.leaves, self.run, given, more))
@@ -319,7 +359,9 @@ class Session:
                 continue
             event = self._event(info, self.log.rows(start))
             stops = [stop for hook in group if isinstance(stop := self._call(hook, event), Stop)]
-            if stops and self.status is None:
+            # What a deciding hook saw before the run broke comes first, whatever the chunks.
+            broke = self.status is not None and self.status.code is Code.DIVERGED
+            if stops and (self.status is None or (broke and group is deciding)):
                 stop = min(stops, key=lambda stop: self.step if stop.step is None else stop.step)
                 reason, passed = stop.reason, stop.step is not None and stop.step < self.step
                 if stop.step is not None and passed and self.kept.possible and self._kept_step <= stop.step:
@@ -331,13 +373,21 @@ class Session:
                 self.status = Status(stop.code, reason)
 
     def _event(self, info: Info | None, rows: Columns) -> Event:
+        rows = jax.tree.map(lambda a: a, rows)  # the log's own dict is not for hooks to change
         return Event(
             self.step, self.total, self.run, info, rows, time.perf_counter() - self.began, self.solver.name
         )
 
     def _call(self, hook: Callable, event: Event) -> Any:
+        """What the hook says; one that raises ends the run once the others have seen the event too."""
         try:
-            return self._guard("a hook", hook, event)
+            said = hook(event)
+            if isinstance(said, Stop) and not isinstance(said.step, int | None):
+                raise TypeError(f"a Stop's step must be a whole number or None, not {said.step!r}")
+            return said
+        except Exception as error:
+            self.failure = self.failure or ("a hook", error)
+            return None
         except KeyboardInterrupt:  # raised by the hook, or a second Ctrl-C while in it: the steps are whole
             self.status = self.status or interrupted(self.step)
             return None

@@ -40,8 +40,10 @@ class Memory:
     def take(self) -> None:
         return None
 
-    def mark(self) -> None:
-        return None
+    def mark(self) -> Any:
+        """The samplers' keys: another seed would be another order."""
+        samplers = [s for s in getattr(self.stream, "samplers", ()) if s is not None]
+        return tuple(tuple(np.asarray(jax.random.key_data(s.key)).ravel().tolist()) for s in samplers)
 
 
 class Loader:
@@ -94,4 +96,12 @@ def is_loader(data: Any) -> bool:
 
 def source_of(data: Any, solver: Solver, resume: Result | None) -> Memory | Loader:
     """The data of a run, or of one that goes on where `resume` ended."""
-    return Loader(data, solver, resume) if is_loader(data) else Memory(as_stream(data))
+    if is_loader(data):
+        return Loader(data, solver, resume)
+    source = Memory(as_stream(data))
+    if resume is not None and isinstance(resume.feed, tuple) and resume.feed != source.mark():
+        raise ValueError(
+            "resume= is of another run: its data were drawn with another seed. To begin a new run from there, pass "
+            "x0=result.x, y0=result.y"
+        )
+    return source

@@ -14,6 +14,8 @@ from bilevel.loop.streams import as_stream, draw
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
+OBJECTIVES = 0x6B6579  # any number that no step or epoch will reach
+
 
 @partial(
     jax.tree_util.register_dataclass,
@@ -70,11 +72,13 @@ def start(
             "a model_state was given, but neither objective asks for it: let them take the keyword `state`, or leave "
             "it out"
         )
-    seed_words = jax.random.key_data(jax.random.key(seed))
+    # Folded once, so that the objectives' keys are not those of a data stream with the same seed.
+    seed_words = jax.random.key_data(jax.random.fold_in(jax.random.key(seed), OBJECTIVES))
     cursor = stream.start(0)
     _, batch = draw(stream, cursor, solver.draws)
     blank = RunState(None, model, cursor, jnp.uint32(0), jnp.uint32(0), seed_words, ())
     state = solver.init(x0, y0, dress(solver, blank, batch))
+    state = jax.tree.map(jnp.copy, state)  # x0 and y0 stay the caller's, whatever becomes of the run
     made_by = fingerprint(solver, state.x, state.y, stream, model)
     return RunState(state, model, cursor, blank.step, blank.warm, seed_words, made_by)
 

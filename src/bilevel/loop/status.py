@@ -1,5 +1,6 @@
 """How a run ended: a code for programs, a sentence with a remedy for people."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -69,8 +70,9 @@ def diverged(
     data: str | None = None,
     kept: bool = True,
     loss_first: bool = False,
+    because: Sequence[str] = (),
 ) -> Status:
-    """`broken` are the state's variables, or one of "outer_value" and "memory of the … rule"."""
+    """`broken` are the state's variables, or "outer_value", or "memory of the … rule"; `because` names the culprits."""
     when = f"at {'warm-up ' if warmup else ''}step {step}"
     value = "the outer objective's value"
     what = value if broken == ["outer_value"] else " and ".join(broken)
@@ -82,7 +84,7 @@ def diverged(
         if kept
         else 'no earlier state was kept (replay="off"), so the one returned is not finite'
     )
-    remedy = f"{data}: clean the data." if data else _remedy(solver, broken, warmup)
+    remedy = f"{data}: clean the data." if data else _remedy(solver, list(because) or broken, warmup)
     return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", broken[0], step)
 
 

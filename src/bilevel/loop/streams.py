@@ -29,8 +29,11 @@ class Stream(Protocol):
 
 def draw(stream: Stream, cursor: PyTree, count: int) -> tuple[PyTree, Batch | Draws | None]:
     """The cursor after `count` independent batches, and the batches: one as it is, several as `Draws`."""
-    if count == 1 or isinstance(stream, FullBatch | Given):
+    if count == 1 or isinstance(stream, Given):
         return stream.next(cursor)
+    if isinstance(stream, FullBatch):  # the same data for every draw, each with a key of its own
+        cursor, batch = stream.next(cursor)
+        return cursor, Draws(Batch(), Batch() if batch is None else batch)
     if isinstance(stream, Minibatches):
         return stream.draws(cursor, count)
     cursor, stacked = lax.scan(lambda cursor, _: stream.next(cursor), cursor, length=count)
@@ -216,6 +219,11 @@ def _minibatches(sampler: Callable, data: Batch, size: int | Batch | Levels, see
     if not isinstance(data, Batch):
         raise TypeError(
             f"data must be a bl.Batch, not {type(data).__name__}: pass bl.Batch(inner=..., outer=...)"
+        )
+    if data.key is not None or data.state is not None or any(rows is not None for rows in data.rows):
+        raise ValueError(
+            "the data of minibatches are arrays alone, and their rows, key and state come from the loop: leave these "
+            "out of the bl.Batch (rows of your own can be one more array of the data)"
         )
     arrays = Levels(as_arrays(data.inner, "data.inner"), as_arrays(data.outer, "data.outer"))
     if isinstance(size, Batch | Levels):

@@ -134,10 +134,13 @@ def sweep(
                 f"bl.hooks.{type(hook).__name__} follows one run and cannot follow the lanes of a sweep: look at the "
                 "sweep's trace, scores and best afterwards, or write a hook of your own, whose events have lanes first"
             )
+    _check_metric(metric, program.row, chosen)
     run, traces, log_step = program.start(chosen.arguments), [], 0
-    if warmup:
-        run = program.warm_up(chosen.arguments, run, warmup)
     taken, alive = jnp.zeros(len(chosen.lanes), jnp.int32), jnp.ones(len(chosen.lanes), bool)
+    warm = None
+    if warmup:
+        run, alive, warm_steps = program.warm_up(chosen.arguments, run, warmup)
+        warm = np.asarray(warm_steps)
     pace = Pace(program.seconds, None if every is None else check_count(every, "every"))
     name, ended = chosen.solvers[0].name, None
     event = lambda rows: Event(log_step, steps, run, None, rows, time.perf_counter() - began, name)
@@ -149,10 +152,11 @@ def sweep(
             while log_step < steps and ended is None:
                 wanted = min(pace.steps(steps - log_step), program.count)
                 at = time.perf_counter()
-                run, alive, taken, rows = program.steps(
-                    chosen.arguments, run, alive, taken, program.rows(), 0, wanted
-                )
+                *moved, rows = program.steps(chosen.arguments, run, alive, taken, program.rows(), 0, wanted)
                 rows = jax.tree.map(lambda a, n=wanted: np.asarray(a)[:, :n], jax.device_get(rows))
+                run, alive, taken = (
+                    moved  # once they have arrived: an interruption leaves the last chunk whole
+                )
                 pace.took(wanted, time.perf_counter() - at, compiled=not program.compiled)
                 program.compiled, program.seconds = True, pace.seconds_per_step
                 log_step += wanted
@@ -166,6 +170,12 @@ def sweep(
             ended = interrupted(log_step)
         except Exception as error:
             failure, ended = error, failed(log_step, "a hook or an objective", error)
+    if failure is not None and not traces:
+        raise RunError(
+            f"{type(failure).__name__} before the first steps were done: {failure}", None
+        ) from failure
+    if not traces:
+        raise KeyboardInterrupt
     trace = jax.tree.map(lambda a: np.swapaxes(a, 0, 1), join(traces))
     good = np.asarray(taken)
     ended = ended or completed(steps)
@@ -173,7 +183,12 @@ def sweep(
     status = [
         ended
         if fine
-        else diverged(solver, int(good[i]), [n for n in solver.variables if broken[n][i]] or ["outer_value"])
+        else diverged(
+            solver,
+            int(good[i] if warm is None or warm[i] == warmup else warm[i]),
+            _first_broken(solver, broken, i),
+            warmup=warm is not None and bool(warm[i] < warmup),
+        )
         for i, (fine, solver) in enumerate(zip(np.asarray(alive), chosen.solvers, strict=True))
     ]
     scores = _scores(metric, run, trace, np.asarray(alive), good)
@@ -192,10 +207,32 @@ def sweep(
         time.perf_counter() - began,
     )
     for hook in hooks:
-        getattr(hook, "end", _nothing)(found)
+        try:
+            getattr(hook, "end", _nothing)(found)
+        except Exception as error:
+            failure = failure or error
     if failure is not None:
-        raise RunError(found.status[0].message, found) from failure
+        raise RunError(f"{type(failure).__name__}: {failure}", found) from failure
     return found
+
+
+def _check_metric(metric: Any, row: dict, chosen: Lanes) -> None:
+    """Before any work: a column of the trace, or a function from (x, y) to a number."""
+    if callable(metric):
+        _, x, y, *_ = chosen.arguments
+        axes = chosen.axes[1:3]
+        value = jax.eval_shape(jax.vmap(metric, in_axes=axes, axis_size=len(chosen.lanes)), x, y)
+        if not isinstance(value, jax.ShapeDtypeStruct) or value.shape != (len(chosen.lanes),):
+            raise ValueError("metric must return one number for (x, y): reduce it, e.g. with jnp.sum(...)")
+    elif metric not in row:
+        raise ValueError(
+            f"the trace has no {metric!r}: choose from {', '.join(sorted(row))}, or pass a function of (x, y)"
+        )
+
+
+def _first_broken(solver: Solver, broken: dict, lane: int) -> list[str]:
+    names = [name for name, bad in broken.items() if bad[lane]]
+    return [name for name in names if name in solver.variables] or names[:1] or ["outer_value"]
 
 
 def _nothing(*_: Any) -> None:

@@ -47,12 +47,13 @@ class Log:
         """A resumed run must record what the earlier one did, or the two cannot be joined."""
         if not self._traces:
             return
-        before, now = (jax.tree.structure(rows) for rows in (self._traces[0], row))
-        if before != now:
+        shape = lambda rows, skip: jax.tree.map(lambda a: (tuple(a.shape[skip:]), str(a.dtype)), rows)
+        if shape(self._traces[0], 1) != shape(row, 0):
             names = [set(self._traces[0]), set(row)]
             raise ValueError(
                 f"the earlier run's trace has the columns {sorted(names[0])}, this one's would have "
-                f"{sorted(names[1])}: resume with the same record and the same solver, so that they can be joined"
+                f"{sorted(names[1])}, or others of those names: resume with the same record and the same solver, so "
+                "that they can be joined"
             )
 
     @property
@@ -78,15 +79,19 @@ def join(rows: list[Columns]) -> PyTree:
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    given = [np.asarray(value) for value in values if value is not None]
-    if len({value.shape for value in given}) > 1 or any(value.dtype == object for value in given):
-        column = np.empty(len(values), dtype=object)
-        column[:] = values
-        return column
-    if len(given) == len(values):
-        return np.stack(given)
-    missing = np.full(given[0].shape, np.nan) if given[0].dtype.kind in "biuf" else np.array(None)
-    return np.stack([missing if value is None else np.asarray(value) for value in values])
+    """Stacked if they are numbers or arrays of one shape, else as objects."""
+    try:
+        given = [np.asarray(value) for value in values if value is not None]
+        if len(given) == len(values) and given[0].dtype != object:
+            return np.stack(given)
+        if given and given[0].dtype.kind in "biuf":
+            missing = np.full(given[0].shape, np.nan)
+            return np.stack([missing if value is None else np.asarray(value) for value in values])
+    except (TypeError, ValueError):
+        pass
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
 
 
 def _as_rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:

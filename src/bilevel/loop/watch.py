@@ -45,6 +45,12 @@ class Watch:
             self.look(run) if remembers or run.model is not None else None
         )  # None: there are variables alone
 
+    def grown(self, run: RunState) -> list[str]:
+        """The variables whose squares are about to overflow."""
+        names = self.solver.variables
+        sizes = jax.device_get(_largest([getattr(run.solver, name) for name in names]))
+        return [name for name, size in zip(names, sizes, strict=True) if size > 1e-3]
+
     def look(self, run: RunState) -> np.ndarray:
         return np.asarray(self.solver.compiled(health)(run))
 
@@ -59,6 +65,13 @@ class Watch:
         assert self._fine is not None
         changed = zip(names, flags[1:], self._fine[1:], strict=True)
         return [name for name, fine, before in changed if before and not fine][:1]
+
+
+@jax.jit
+def _largest(trees: list) -> list:
+    """The largest entry of each tree, as a share of what its square could still be represented with."""
+    share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0) / jnp.sqrt(jnp.finfo(leaf.dtype).max)
+    return [jnp.max(jnp.array([share(leaf).astype(float) for leaf in _floats(tree)])) for tree in trees]
 
 
 def _floats(tree: PyTree) -> list[jax.Array]:

@@ -51,7 +51,8 @@ def itd(
         x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) − α ∇²_xy g(x_k, y_k⁰) ∇_y f(x_k, ŷ_k))
 
     With another inner rule ŷ_k = U(∇_y g), −α∇_y f becomes (∂U/∂∇_y g)ᵀ∇_y f: the derivative goes through
-    the rule's update of this step, its memory of earlier steps held fixed. With N inner steps it goes through
+    the rule's update of this step, its memory of earlier steps (and the value of g, if it asks for that) held fixed.
+    With N inner steps it goes through
     all of them, y_k⁰ and the memory at the start held fixed; with `truncate` = T through the last T of them
     (Shaban et al., "Truncated back-propagation for bilevel optimization", AISTATS 2019):
 

@@ -107,6 +107,9 @@ def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Pro
         rule: a step size, or any optax transformation.
         project: the projection, from x's tree to itself, such as those of `optax.projections`.
 
+    With a rule that scales coordinates differently (Adam), x settles at a point that is stationary for a box but in
+    general not for a simplex or a ball: take a step size or plain SGD there.
+
     The tolerance of a run and the trace's "stationarity" then measure ‖x − P(x − s·h)‖/s instead of ‖h‖, with s the
     step size (1 for an optax rule).
     """

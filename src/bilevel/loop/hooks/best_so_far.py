@@ -31,6 +31,10 @@ class Best:
         self.value, self.step, self.state = math.nan, 0, None
         self.model_state: PyTree = None
 
+    def begin(self, event: Event) -> None:
+        if event.step == 0:  # a new run, of whose states none has been seen
+            self.value, self.step, self.state, self.model_state = math.nan, 0, None, None
+
     def __call__(self, event: Event) -> None:
         value = event.last(self.metric)
         if math.isfinite(value) and not self._sign * value >= self._sign * self.value:

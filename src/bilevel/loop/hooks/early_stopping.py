@@ -16,6 +16,8 @@ class EarlyStopping:
         patience: the number of steps without improvement to wait for.
         mode: "min" if smaller is better, "max" if larger is.
         least: an improvement smaller than this does not count.
+
+    A resumed run goes on counting if it is given the same hook object, and starts anew with another.
     """
 
     of_one_run = True  # not of a sweep
@@ -27,7 +29,8 @@ class EarlyStopping:
         self.best, self.best_step = math.inf, 0
 
     def begin(self, event: Event) -> None:
-        self.best, self.best_step = math.inf, event.step
+        if event.step == 0 or event.step < self.best_step or math.isinf(self.best):
+            self.best, self.best_step = math.inf, event.step
 
     def __call__(self, event: Event) -> Stop | None:
         for step, value in enumerate(
@@ -38,7 +41,7 @@ class EarlyStopping:
             elif step - self.best_step >= self.patience:
                 return Stop(
                     f"{self.metric} has not improved on {self.sign * self.best:.6g}, reached at step {self.best_step}, "
-                    f"for {self.patience} steps; bl.hooks.Best keeps the best state.",
+                    f"for {self.patience} steps; bl.hooks.Best with every= keeps the best state of those it sees.",
                     step=step,
                 )
         return None

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
+
 from bilevel.loop.hooks.base import Event
 
 
@@ -31,4 +34,9 @@ class Probe:
             )
         if "step" in values:
             raise ValueError('a probe\'s "step" is the step it was called at: choose another name')
-        self.rows.append((event.step, values))
+        # As they are now: what they refer to may be donated to the next chunk.
+        self.rows.append((event.step, {name: _own(value) for name, value in values.items()}))
+
+
+def _own(value: Any) -> Any:
+    return np.array(value) if isinstance(value, jax.Array | np.ndarray) else value

@@ -78,7 +78,7 @@ class _Cell:
     def __init__(self, event: Event):
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-        self._line = display({"text/plain": event.name}, raw=True, display_id=True)
+        self._line: Any = display({"text/plain": event.name}, raw=True, display_id=True)
 
     def show(self, event: Event, rate: str, outer: float, norm: float) -> None:
         filled = WIDTH * event.step // max(event.total, 1)

@@ -27,7 +27,9 @@ class Tolerance:
     def __call__(self, event: Event) -> Stop | None:
         constrained = "stationarity" in event.trace
         measure = event.trace["stationarity" if constrained else "hypergradient_norm"]
-        small = np.flatnonzero(measure <= self.tol)
+        steps = event.first + np.arange(len(measure))
+        # An estimate of exactly zero before v or y has moved says nothing yet.
+        small = np.flatnonzero((measure <= self.tol) & ~((measure == 0) & (steps < 2)))
         if not len(small):
             return None
         step = event.first + int(small[0]) + 1
