@@ -172,7 +172,7 @@ def test_nothing_is_computed_before_a_refusal():
 def test_resuming_and_starting_do_not_mix():
     result = solve()
     solver = bl.aid(Q.problem, 0.1, 0.1, 0.1)
-    with pytest.raises(ValueError, match="leave x0, y0 and warmup out"):
+    with pytest.raises(ValueError, match="leave x0, y0, model_state, seed and warmup out"):
         bl.run(solver, X0, X0, steps=1, resume=result)
 
 

@@ -9,10 +9,16 @@ import numpy as np
 import optax
 
 import bilevel as bl
+from bilevel.loop.state import OBJECTIVES
 
 ROWS, SIZE, WIDTH = 160, 40, 16
 ALPHA, ETA, BETA = 0.3, 0.1, 3.0
 MOMENTUM = 0.9
+
+
+def objectives_key(seed):
+    """Apart from the key that a data stream makes of the same seed."""
+    return jax.random.fold_in(jax.random.key(seed), OBJECTIVES)
 
 
 class Model(NamedTuple):
@@ -142,7 +148,7 @@ class Contract:
         move, forward = jax.jit(_step_by_hand(model)), jax.jit(model.forward)
         for step in range(steps):
             cursor, batch = task.data.next(cursor)
-            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), 0)
+            key = jax.random.fold_in(jax.random.fold_in(objectives_key(seed), step), 0)
             kernel, bias = (np.asarray(part) for part in model.first_layer(y))
             normalised = np.asarray(batch.inner[0]) @ kernel + bias
             mean = MOMENTUM * mean + (1 - MOMENTUM) * normalised.mean(axis=0)

@@ -267,9 +267,10 @@ def _on_device(batch: Batch) -> Batch:
 
 
 def _copied(leaf: Any) -> Any:
-    return (
-        leaf.clone() if hasattr(leaf, "clone") else np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
-    )
+    if hasattr(leaf, "clone"):  # a torch tensor
+        return leaf.clone()
+    plain = isinstance(leaf, np.ndarray) and not np.ma.isMaskedArray(leaf)  # a mask would be lost, not copied
+    return np.array(leaf) if plain else leaf
 
 
 def _stacked(batches: list[Batch]) -> Draws:
