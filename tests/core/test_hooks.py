@@ -286,9 +286,9 @@ def test_a_second_control_c_returns_at_once_what_is_whole(aid):
 
     result = bl.run(aid, X0, Y0, steps=1000, data=loader(), every=5)
     assert result.status.code is bl.Code.INTERRUPTED
-    assert result.steps == 15
-    assert len(result.trace["outer_value"]) == 15
-    np.testing.assert_array_equal(result.x, bl.run(aid, X0, Y0, steps=15, data=[bl.Batch()] * 15).x)
+    assert result.steps == 17  # within a loader, the steps before are whole
+    assert len(result.trace["outer_value"]) == 17
+    np.testing.assert_array_equal(result.x, bl.run(aid, X0, Y0, steps=17, data=[bl.Batch()] * 17).x)
 
 
 @pytest.mark.usefixtures("as_users_see_it")

@@ -345,8 +345,8 @@ def test_after_a_keyboard_interrupt_raised_by_the_loader_itself():
     plain, loader = bl.run(AID, Z, Z, data=Counting(), steps=10), Counting(at=[5], do=stop)
     result = bl.run(AID, Z, Z, data=loader, steps=10, every=4)
     assert result.status.code is bl.Code.INTERRUPTED
-    assert result.steps == 4  # the chunk's own steps are given back
-    same(bl.run(AID, data=loader, steps=6, resume=result), plain)
+    assert result.steps == 5  # every finished step is kept, in the middle of a chunk too
+    same(bl.run(AID, data=loader, steps=5, resume=result), plain)
 
 
 def test_after_it_ran_dry():
@@ -548,7 +548,9 @@ def test_a_warm_up_takes_batches_of_its_own_from_streams_and_loaders_alike(warmu
 def test_a_loader_that_ends_or_raises_within_the_warm_up():
     result = bl.run(AID, Z, Z, data=Counting(2), steps=3, warmup=4)
     assert (result.status.code, result.steps) == (bl.Code.EXHAUSTED, 0)
-    with pytest.raises(bl.RunError, match="the loader raised OSError") as e:
+    with pytest.raises(
+        bl.RunError, match="the loader, in the warm-up after 2 of 4 steps, raised OSError"
+    ) as e:
         bl.run(AID, Z, Z, data=Counting(at=[2], do=broken_disk), steps=3, warmup=4)
     assert e.value.result.steps == 0
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bilevel.batch import Levels
 from bilevel.identity import Static, described, skeleton
 from bilevel.loop.streams import Given
 from bilevel.solvers.base import Solver
@@ -26,9 +27,7 @@ def fingerprint(solver: Solver, x: PyTree, y: PyTree, stream: Any, model_state: 
         ("model state", _shapes(model_state)),
         (
             "data",
-            "a loader"
-            if stream is None or isinstance(stream, Given)
-            else f"{jax.tree.structure(stream)} of {_shapes(stream)}",
+            "a loader" if stream is None or isinstance(stream, Given) else _drawn(stream),
         ),
     )
 
@@ -58,6 +57,17 @@ def _words(value: Any) -> str:
     if callable(value):
         return described(value)
     return repr(value)
+
+
+def _drawn(stream: Any) -> str:
+    """A stream: its kind, how its samplers draw, and the shapes of its arrays."""
+    samplers = getattr(stream, "samplers", Levels())._asdict()
+    how = [
+        f"{level}: {type(s).__name__} {s.size} of {s.examples}"
+        for level, s in samplers.items()
+        if s is not None
+    ]
+    return f"{type(stream).__name__}({', '.join(how)}) of {_shapes(stream)}"
 
 
 def _shapes(tree: PyTree) -> str:

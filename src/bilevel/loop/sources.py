@@ -99,7 +99,7 @@ def source_of(data: Any, solver: Solver, resume: Result | None) -> Memory | Load
     if is_loader(data):
         return Loader(data, solver, resume)
     source = Memory(as_stream(data))
-    if resume is not None and isinstance(resume.feed, tuple) and resume.feed != source.mark():
+    if resume is not None and type(resume.feed) is tuple and resume.feed != source.mark():
         raise ValueError(
             "resume= is of another run: its data were drawn with another seed. To begin a new run from there, pass "
             "x0=result.x, y0=result.y"
