@@ -2,6 +2,7 @@
 
 import csv
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from bilevel.checks import check_count
 from bilevel.loop.hooks.base import Event
 
 
-class _Lines:
+class _Lines(ABC):
     """One line for every `thin`-th step, appended as the steps are taken."""
 
     of_one_run = True  # not of a sweep
@@ -37,8 +38,8 @@ class _Lines:
             self._file.close()
             self._file = None
 
-    def _write(self, row: dict[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, row: dict[str, Any]) -> None: ...
 
 
 class JSONLines(_Lines):
