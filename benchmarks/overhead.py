@@ -86,6 +86,33 @@ def measure(name: str, setup, steps: int, rounds: int) -> None:
         print(f"{variant:22}{1e3 * statistics.median(measured):9.3f} ms{ratio:9.3f}{first[variant]:11.2f} s")
 
 
+def against_scan(steps: int, rounds: int) -> None:
+    """`bl.run` relative to `bl.scan` for three solvers on the reweighting task; and a run of one step, the fixed part."""
+    f, g, x0, y0, data, alpha, beta = noisy_digits()
+    problem = bl.Problem(inner=g, outer=f)
+    solvers = (
+        bl.aid(problem, alpha, alpha, beta),
+        bl.itd(problem, alpha, beta),
+        bl.soba(problem, alpha, alpha, beta),
+    )
+    print(
+        f"\nbl.run relative to bl.scan: {steps:,} reweighting steps, {rounds} rounds, {jax.default_backend()}"
+    )
+    for solver in solvers:
+        state = solver.init(x0, y0, data)
+        scanned = jax.jit(lambda state, data, s=solver: bl.scan(s, state, data, steps=steps))
+        scan = lambda call=scanned, state=state: call(state, data)
+        run = lambda s=solver: bl.run(s, x0, y0, data=data, steps=steps).state
+        for call in (scan, run):
+            seconds(call)  # compiles
+        ratio = statistics.median(seconds(run) / seconds(scan) for _ in range(rounds))
+        print(f"{solver.name:22}{ratio:9.3f}")
+    q = bl.problems.quadratic(kappa=2.0)
+    one = lambda: bl.run(bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.01), jnp.ones(2), jnp.zeros(2), steps=1).state
+    seconds(one)
+    print(f"a run of one step: {1e3 * statistics.median(seconds(one) for _ in range(20)):.2f} ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -97,6 +124,7 @@ def main() -> None:
     if jax.default_backend() == "cpu":  # an accelerator takes minutes over a million tiny kernels
         measure("quadratic", quadratic, 1_000_000, arguments.rounds)
     measure("reweighting", noisy_digits, arguments.reweighting_steps, arguments.rounds)
+    against_scan(arguments.reweighting_steps, arguments.rounds)
 
 
 if __name__ == "__main__":
