@@ -87,7 +87,7 @@ def measure(name: str, setup, steps: int, rounds: int) -> None:
 
 
 def against_scan(steps: int, rounds: int) -> None:
-    """`bl.run` relative to `bl.scan` for three solvers on the reweighting task; and a run of one step, the fixed part."""
+    """`bl.run` relative to `bl.scan`, for three solvers on the reweighting task; and the fixed part of a run."""
     f, g, x0, y0, data, alpha, beta = noisy_digits()
     problem = bl.Problem(inner=g, outer=f)
     solvers = (
