@@ -1,6 +1,6 @@
 """Bilevel optimisation on JAX: min over x of f(x, y*(x)), where y*(x) minimises g(x, y)."""
 
-from bilevel import data as data, problems as problems, theory as theory
+from bilevel import data as data, problems as problems, prox as prox, theory as theory
 from bilevel.batch import Batch as Batch, Levels as Levels
 from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
 from bilevel.loop import hooks as hooks

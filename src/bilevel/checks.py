@@ -27,8 +27,21 @@ def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | Draws | Non
             _check_extras(objective, batch)
             _check_value(objective, x, y, batch)
         _check_gradient(problem, x, y, batch)
+        _check_prox(problem, x, y)
         checked.add(shapes)
     return x, y
+
+
+def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
+    if problem.prox is None:
+        return
+    out = jax.eval_shape(lambda x, y: problem.prox(x, y, 0.5), x, y)  # pyright: ignore[reportOptionalCall]
+    if signature(out) != signature(y):
+        described = lambda tree: jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", tree)
+        raise TypeError(
+            f"prox returned {described(out)}, not a tree like y, {described(y)}: return the new y, in the dtype "
+            "of z"
+        )
 
 
 def signature(tree: PyTree) -> tuple:

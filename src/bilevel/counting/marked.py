@@ -106,7 +106,7 @@ class _CountedProblem(Problem):
 def counted(problem: Problem) -> Problem:
     """The same problem with all its derivatives marked, also those that a line search takes of its objectives."""
     inner, outer = _marked("gradients_g", problem.inner), _marked("gradients_f", problem.outer)
-    return _CountedProblem(inner=inner, outer=outer, plain=problem)
+    return _CountedProblem(inner=inner, outer=outer, prox=problem.prox, plain=problem)
 
 
 def _marked(kind: str, objective: Callable[..., Any]) -> Callable[..., Any]:

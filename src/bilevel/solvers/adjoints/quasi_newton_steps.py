@@ -10,7 +10,7 @@ from optax import tree
 
 from bilevel.checks import check_count
 from bilevel.oracles import Linearised
-from bilevel.solvers.adjoints.base import Adjoint, residual
+from bilevel.solvers.adjoints.base import Adjoint, curvature_along, residual
 from bilevel.solvers.ingredients.trees import divide
 from bilevel.types import PyTree
 
@@ -37,7 +37,7 @@ class QuasiNewton(Adjoint):
             v, r, pairs = carry
             d = _inverse_times(pairs, r)
             h = inner.hessian(d)
-            t = divide(tree.vdot(r, d), jnp.asarray(tree.vdot(d, h)))
+            t = divide(tree.vdot(r, d), curvature_along(d, h))
             s, z = tree.scale(-t, d), tree.scale(-t, h)
             return (tree.add(v, s), tree.add(r, z), _remember(pairs, s, z)), None
 
