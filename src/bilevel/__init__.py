@@ -2,6 +2,7 @@
 
 from bilevel import data as data, problems as problems, prox as prox, theory as theory
 from bilevel.batch import Batch as Batch, Levels as Levels
+from bilevel.composition import composed as composed
 from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
 from bilevel.loop import hooks as hooks
 from bilevel.loop.errors import RunError as RunError

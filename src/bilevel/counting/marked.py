@@ -85,7 +85,9 @@ def _linearised(gradient: str, plain: Linearised) -> Linearised:
         return lambda v: mark(kind, product(differentiated(kind, v)))
 
     products = marked("hessian_products", plain.hessian), marked("cross_products", plain.cross)
-    return Linearised(mark(gradient, plain.gradient), *products)
+    offered = plain.gauss_newton
+    gauss_newton = None if offered is None else lambda: marked("hessian_products", offered())
+    return Linearised(mark(gradient, plain.gradient), *products, gauss_newton)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -21,6 +21,7 @@ class StocBiO(Solver):
     inner: Rule
     adjoint: Number
     outer: Rule
+    damping: Number
     products: int = eqx.field(static=True)
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
@@ -36,7 +37,7 @@ class StocBiO(Solver):
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles, drawn = state.x, self.problem, self.problem.oracles, draws(batch)
-        N, Q, eta = self.inner_steps, self.products, self.adjoint
+        N, Q, eta, delta = self.inner_steps, self.products, self.adjoint, self.damping
 
         def inner_step(carry, t):
             y, memory, first = carry
@@ -53,7 +54,8 @@ class StocBiO(Solver):
 
         def add_term(carry, i):
             r, total = carry
-            r = tree.sub(r, scaled(eta, oracles.linearise(x, y, drawn[N + i]).hessian(r)))
+            curved = tree.add(oracles.linearise(x, y, drawn[N + i]).hessian(r), scaled(delta, r))
+            r = tree.sub(r, scaled(eta, curved))
             return (r, tree.add(total, r)), None
 
         (_, total), _ = lax.scan(add_term, (f.y, f.y), jnp.arange(Q, dtype=jnp.int32))
@@ -72,6 +74,7 @@ def stocbio(
     products: int = 3,
     inner_steps: int = 1,
     batches: str = "independent",
+    damping: Number = 0.0,
 ) -> StocBiO:
     """N steps on y, Q factors of a Neumann series, one step on x:
 
@@ -83,24 +86,31 @@ def stocbio(
     an unbiased estimate of the truncated series; the truncation itself leaves the bias (I − η∇²_yy g)^{Q+1} ∇_y f in
     the adjoint system. Feed it `bl.iid`, or `bl.epochs`, whose batches within an epoch are disjoint.
 
+    `damping` = δ puts ∇²_yy g + δI in place of ∇²_yy g, so that the factors do not grow where g is not convex; see
+    [`adjoints.damped`][bilevel.adjoints.damped] for the bias it leaves.
+
     The publication lets the batches B_i shrink with i; here they have one size. On the full batch, and on "shared"
-    ones, the method is `aid` with `adjoints.neumann(adjoint, products)`.
+    ones, the method is `aid` with `adjoints.neumann(adjoint, products)`, damped likewise.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
-        adjoint: η as a float, at most 1/L.
+        adjoint: η as a float, at most 1/(L + δ).
         outer: β as a float, or any optax transformation.
         products: Q, the number of Hessian products per step.
         inner_steps: N, the number of steps on y per step on x.
         batches: "independent", the N + Q + 1 draws; or "shared", one draw of each level for all terms of a step.
+        damping: δ, added to the curvature; none if left out.
     """
     check_positive(adjoint, "adjoint step size")
+    if not (isinstance(damping, int | float) and damping == 0):
+        check_positive(damping, "damping")
     return StocBiO(
         problem,
         as_rule(inner, "inner"),
         adjoint,
         as_rule(outer, "outer"),
+        damping,
         check_count(products, "products"),
         check_count(inner_steps, "inner_steps"),
         check_batches(batches),
