@@ -103,7 +103,9 @@ def _function(value: Strength, name: str) -> Callable[[PyTree], Any]:
 
 
 def _times(step: Any, strength: Any) -> Any:
-    return jax.tree.map(lambda s: jnp.asarray(step, jnp.result_type(s)) * s if hasattr(s, "dtype") else step * s, strength)
+    return jax.tree.map(
+        lambda s: jnp.asarray(step, jnp.result_type(s)) * s if hasattr(s, "dtype") else step * s, strength
+    )
 
 
 def _each(function: Callable, z: PyTree, values: Any) -> PyTree:

@@ -13,7 +13,7 @@ from bilevel.batch import Batch
 from bilevel.checks import check_count, check_positive, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
-from bilevel.solvers.adjoints.base import damped, residual
+from bilevel.solvers.adjoints.base import residual, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
@@ -66,7 +66,7 @@ class HOAG(Solver):
 
         g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
         inner, b, lagrangian = adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
-        inner = damped(inner, self.damping)
+        inner = with_damping(inner, self.damping)
         v, adjoint_steps = conjugate_gradients(
             inner, b, state.v, epsilon * tree.norm(b), self.max_adjoint_steps
         )

@@ -54,7 +54,12 @@ class SOBA(Solver):
 
 
 def soba(
-    problem: Problem, inner: StepSize, adjoint: StepSize | Adjoint, outer: StepSize, *, batches: str = "shared"
+    problem: Problem,
+    inner: StepSize | Rule,
+    adjoint: StepSize | Rule | Adjoint,
+    outer: StepSize | Rule,
+    *,
+    batches: str = "shared",
 ) -> SOBA:
     """Every direction is taken at (x_k, y_k, v_k), the point the step starts from:
 

@@ -10,8 +10,10 @@ from optax import tree
 from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import check_count, check_positive, prepare
 from bilevel.problem import Problem
+from bilevel.solvers.adjoints.base import with_damping
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
-from bilevel.solvers.ingredients.lagrangian import lagrangian
+from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
+from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
@@ -26,6 +28,7 @@ class StocBiO(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "stocBiO"
+    composite: ClassVar[bool] = True
 
     @property
     def draws(self) -> int:
@@ -33,18 +36,20 @@ class StocBiO(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests(self.inner, y)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles, drawn = state.x, self.problem, self.problem.oracles, draws(batch)
-        N, Q, eta, delta = self.inner_steps, self.products, self.adjoint, self.damping
+        N, Q, eta, rule = self.inner_steps, self.products, self.adjoint, inner_rule(problem, self.inner, x)
 
         def inner_step(carry, t):
             y, memory, first = carry
             S = drawn[t]
             gradient = oracles.inner_gradient(x, y, S)
-            y, memory = descend(self.inner, gradient, memory, y, lambda y: problem.g(x, y, S))
-            return (y, memory, select(t == 0, gradient, first)), None
+            residual = at_rest(rule, memory, y, gradient)
+            y, memory = descend(rule, gradient, memory, y, lambda y: problem.g(x, y, S))
+            return (y, memory, select(t == 0, residual, first)), None
 
         start = state.y, state.inner, tree.zeros_like(state.y)
         (y, inner_memory, first), _ = lax.scan(inner_step, start, jnp.arange(N, dtype=jnp.int32))
@@ -52,16 +57,21 @@ class StocBiO(Solver):
         D = drawn[N + Q]
         f = oracles.outer_gradients(x, y, D)
 
+        def system(batch):
+            g = oracles.linearise(x, y, batch)
+            return adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
+
         def add_term(carry, i):
             r, total = carry
-            curved = tree.add(oracles.linearise(x, y, drawn[N + i]).hessian(r), scaled(delta, r))
+            curved = with_damping(system(drawn[N + i]).inner, self.damping).hessian(r)
             r = tree.sub(r, scaled(eta, curved))
             return (r, tree.add(total, r)), None
 
-        (_, total), _ = lax.scan(add_term, (f.y, f.y), jnp.arange(Q, dtype=jnp.int32))
+        inner, b, lagrangian = system(D)
+        (_, total), _ = lax.scan(add_term, (b, b), jnp.arange(Q, dtype=jnp.int32))
         v = scaled(eta, total)
-        hypergradient = tree.sub(f.x, oracles.linearise(x, y, D).cross(v))
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(problem, y, v, D))
+        hypergradient = tree.sub(f.x, inner.cross(v))
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))
         return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, first, {})
 
 

@@ -1,6 +1,7 @@
 """How the adjoint system ∇²_yy g·v = ∇_y f is worked on in one outer step: an ingredient of AID."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -10,6 +11,8 @@ from optax import tree
 from bilevel.oracles import Linearised
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import Metrics, PyTree, Scalar
+
+Product = Callable[[PyTree], PyTree]
 
 
 class Adjoint(eqx.Module):
@@ -31,9 +34,18 @@ class Adjoint(eqx.Module):
     ) -> tuple[PyTree, PyTree, Metrics]: ...
 
 
-def damped(inner: Linearised, damping: Any) -> Linearised:
+def with_damping(inner: Linearised, damping: Any) -> Linearised:
     """The same with ∇²_yy g + δI in the place of ∇²_yy g."""
-    return inner._replace(hessian=lambda v: tree.add(inner.hessian(v), scaled(damping, v)))
+    return with_curvature(inner, lambda product: lambda v: tree.add(product(v), scaled(damping, v)))
+
+
+def with_curvature(
+    inner: Linearised, around: Callable[[Product], Product], cross: Product | None = None
+) -> Linearised:
+    """The same with `around` its products with curvature, the Hessian's and Gauss–Newton's."""
+    offered = inner.gauss_newton
+    gauss_newton = None if offered is None else lambda: around(offered())
+    return Linearised(inner.gradient, around(inner.hessian), cross or inner.cross, gauss_newton)
 
 
 def curvature_along(p: PyTree, image: PyTree) -> Scalar:

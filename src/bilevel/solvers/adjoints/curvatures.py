@@ -1,15 +1,11 @@
 """Any adjoint ingredient on another curvature than ∇²_yy g: damped, or Gauss–Newton's."""
 
-from collections.abc import Callable
 from typing import ClassVar
-
-from optax import tree
 
 from bilevel.checks import check_positive
 from bilevel.oracles import Linearised
-from bilevel.solvers.adjoints.base import Adjoint
+from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
-from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Rule
 from bilevel.types import Number, PyTree, StepSize
 
@@ -23,13 +19,7 @@ class Damped(Adjoint):
         return self.adjoint.init(v)
 
     def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
-        def plus(product: Callable[[PyTree], PyTree]) -> Callable[[PyTree], PyTree]:
-            return lambda v: tree.add(product(v), scaled(self.damping, v))
-
-        offered = inner.gauss_newton
-        gauss_newton = None if offered is None else lambda: plus(offered())
-        inner = inner._replace(hessian=plus(inner.hessian), gauss_newton=gauss_newton)
-        return self.adjoint.solve(inner, b, v, memory)
+        return self.adjoint.solve(with_damping(inner, self.damping), b, v, memory)
 
 
 class GaussNewton(Adjoint):

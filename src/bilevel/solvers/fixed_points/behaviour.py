@@ -47,7 +47,9 @@ def behaviour(rule: Rule, y: PyTree) -> Behaviour:
         return PLAIN
     settled = not jax.tree.leaves(rule)
     if isinstance(rule, Transformation):
-        rule = Transformation(rule.transformation, {})  # with the numbers it was made with: others may be traced
+        rule = Transformation(
+            rule.transformation, {}
+        )  # with the numbers it was made with: others may be traced
     leaves, structure = jax.tree.flatten(rule)
     shapes, tree_of_y = jax.tree.flatten(jax.eval_shape(lambda: y))
     arguments = structure, tree_of_y, tuple((s.shape, jnp.dtype(s.dtype)) for s in shapes), settled
@@ -105,7 +107,7 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
     # A number that is being traced has no value yet. Which kind of rule it belongs to does not depend on it.
     rule = structure.unflatten([0.1 if isinstance(leaf, jax.core.Tracer) else leaf for leaf in leaves])
     rng = np.random.default_rng(0)
-    with jax.ensure_compile_time_eval():
+    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
         draw = lambda: _sized(tree_of_y.unflatten([jnp.asarray(rng.normal(size=s), d) for s, d in shapes]))
         trial = draw(), [draw() for _ in range(STEPS)]
         look = lambda question, *more: jax.device_get(jax.jit(partial(question, rule))(*trial, *more))
@@ -156,7 +158,9 @@ def _decays_and_active(rule: Rule, y: PyTree, gradients: list) -> tuple[jax.Arra
     at_rest, moved = _updates(rule, [nothing] * STEPS, y), _updates(rule, gradients, y)
     decays = ~_all_equal(at_rest, _updates(rule, [nothing] * STEPS, nothing))
     differs = lambda *pairs: jnp.any(jnp.stack([a != b for a, b in pairs]), axis=0)
-    active = jax.tree.map(lambda *leaves: differs(*zip(leaves[:STEPS], leaves[STEPS:], strict=True)), *at_rest, *moved)
+    active = jax.tree.map(
+        lambda *leaves: differs(*zip(leaves[:STEPS], leaves[STEPS:], strict=True)), *at_rest, *moved
+    )
     return decays, active
 
 
@@ -187,7 +191,9 @@ def _is_coupled(rule: Rule, c: PyTree, y: PyTree, gradients: list) -> jax.Array:
     """Whether Δ_t(γ, y) = Δ_t(γ + cy, 0), for gradients as large as y and as small as cy."""
     nothing, decayed = tree.zeros_like(y), jax.tree.map(lambda c, a: c * a, c, y)
     pull = jax.tree.map(jnp.abs, _updates(rule, [nothing], y)[0])
-    small = [jax.tree.map(lambda a, b: a * b * 20 * jnp.sqrt(b.size), gradient, decayed) for gradient in gradients]
+    small = [
+        jax.tree.map(lambda a, b: a * b * 20 * jnp.sqrt(b.size), gradient, decayed) for gradient in gradients
+    ]
 
     def close(left, right, pull):
         slack = 0.01 * pull + 16 * jnp.finfo(left.dtype).eps * jnp.maximum(jnp.abs(left), jnp.abs(right))
@@ -197,7 +203,9 @@ def _is_coupled(rule: Rule, c: PyTree, y: PyTree, gradients: list) -> jax.Array:
         jax.tree.map(close, left, right, pull)
         for these in (gradients, small)
         for left, right in zip(
-            _updates(rule, these, y), _updates(rule, [tree.add(each, decayed) for each in these], nothing), strict=True
+            _updates(rule, these, y),
+            _updates(rule, [tree.add(each, decayed) for each in these], nothing),
+            strict=True,
         )
     ]
     return jnp.all(jnp.stack(jax.tree.leaves(agree)))

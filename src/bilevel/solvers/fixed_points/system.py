@@ -23,6 +23,7 @@ from optax import tree
 from bilevel.batch import Batch
 from bilevel.oracles import Linearised
 from bilevel.problem import Problem
+from bilevel.solvers.adjoints.base import with_curvature
 from bilevel.solvers.fixed_points.behaviour import behaviour, check_box
 from bilevel.solvers.ingredients.lagrangian import lagrangian
 from bilevel.solvers.ingredients.trees import scaled
@@ -35,11 +36,20 @@ class System(NamedTuple):
 
     inner: Linearised  # K in the place of ∇²_yy g, and the cross product that goes with its solution
     b: PyTree
-    lagrangian: Callable[[PyTree], Callable[[PyTree], Scalar]]  # v ↦ a function of x with the gradient ∇_x f − cross(v)
+    lagrangian: Callable[
+        [PyTree], Callable[[PyTree], Scalar]
+    ]  # v ↦ a function of x with the gradient ∇_x f − cross(v)
 
 
 def adjoint_system(
-    problem: Problem, rule: Rule, memory: PyTree, x: PyTree, y: PyTree, g: Linearised, b: PyTree, batch: Batch | None
+    problem: Problem,
+    rule: Rule,
+    memory: PyTree,
+    x: PyTree,
+    y: PyTree,
+    g: Linearised,
+    b: PyTree,
+    batch: Batch | None,
 ) -> System:
     """The system at (x, y), where g is linearised and ∇_y f is `b`; `rule` is the inner rule at x, with its memory."""
     if isinstance(rule, Proximal) or (isinstance(rule, Projected) and isinstance(rule.rule, Descent)):
@@ -50,7 +60,7 @@ def adjoint_system(
     keep = lambda v: jax.tree.map(lambda m, a: jnp.where(m, a, 0), active, v)
     shifted = lambda v: jax.tree.map(lambda c, a: jnp.asarray(c, a.dtype) * a, shift, v)
     around = lambda product: lambda v: keep(tree.add(product(keep(v)), shifted(v)))
-    inner = g._replace(hessian=around(g.hessian), cross=lambda v: g.cross(keep(v)))
+    inner = with_curvature(g, around, lambda v: g.cross(keep(v)))
     return System(inner, keep(b), lambda v: lagrangian(problem, y, keep(v), batch))
 
 
@@ -84,11 +94,17 @@ def residual(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
         return gradient
     if found.decay is not None:
         return jax.tree.map(
-            lambda m, c, a, d: jnp.where(m, d + jnp.asarray(c, a.dtype) * a, 0), found.active, found.decay, y, gradient
+            lambda m, c, a, d: jnp.where(m, d + jnp.asarray(c, a.dtype) * a, 0),
+            found.active,
+            found.decay,
+            y,
+            gradient,
         )
     active, shift = _linearised_map(rule, memory, y, gradient)
     step = _step(rule, memory, y, gradient)
-    per_gradient = jax.jvp(lambda gradient: _step(rule, memory, y, gradient), (gradient,), (tree.ones_like(y),))[1]
+    per_gradient = jax.jvp(
+        lambda gradient: _step(rule, memory, y, gradient), (gradient,), (tree.ones_like(y),)
+    )[1]
     return jax.tree.map(lambda m, s, a: jnp.where(m, s / jnp.where(m, a, 1), s), active, step, per_gradient)
 
 
@@ -105,7 +121,13 @@ def _step(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
 
 
 def _thresholded(
-    problem: Problem, rule: Projected | Proximal, x: PyTree, y: PyTree, g: Linearised, b: PyTree, batch: Batch | None
+    problem: Problem,
+    rule: Projected | Proximal,
+    x: PyTree,
+    y: PyTree,
+    g: Linearised,
+    b: PyTree,
+    batch: Batch | None,
 ) -> System:
     alpha = rule.rule.step_size
     per_step = lambda v: jax.tree.map(lambda a: a / jnp.asarray(alpha, a.dtype), v)
@@ -114,7 +136,7 @@ def _thresholded(
     around = lambda product: lambda u: D(tree.add(product(D(u)), per_step(tree.sub(u, D(u)))))
 
     if isinstance(rule, Projected):
-        inner = g._replace(hessian=around(g.hessian), cross=lambda u: g.cross(D(u)))
+        inner = with_curvature(g, around, lambda u: g.cross(D(u)))
         return System(inner, D(b), lambda u: lagrangian(problem, y, D(u), batch))
 
     settle_at = lambda x: Proximal(rule.rule, x, rule.prox).settle(ahead)
@@ -131,7 +153,7 @@ def _thresholded(
         smooth, fixed = lagrangian(problem, y, D(u), batch), w(u)
         return lambda x: smooth(x) + tree.vdot(fixed, settle_at(x))
 
-    return System(g._replace(hessian=around(g.hessian), cross=cross), D(b), value)
+    return System(with_curvature(g, around, cross), D(b), value)
 
 
 def _inside(rule: Projected, ahead: PyTree) -> PyTree:

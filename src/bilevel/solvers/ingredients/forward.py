@@ -53,7 +53,9 @@ def push(
         g = problem.oracles.linearise_jointly(x, y, batch)
         moving, rebuild = split(memory)
 
-        def update(gradient, moving, y, x):  # x matters to rules that ask for the value of g, and to a proximal map
+        def update(
+            gradient, moving, y, x
+        ):  # x matters to rules that ask for the value of g, and to a proximal map
             at_x = inner_rule(problem, rule, x)
             y, memory = descend(at_x, gradient, rebuild(moving), y, lambda y: problem.g(x, y, batch))
             return (y, split(memory)[0]), memory

@@ -38,7 +38,9 @@ class Field(NamedTuple):
     direction: Callable[..., tuple[PyTree, PyTree]]  # G_t, and ∇_y g, which is reported whatever G_t is
     linearise: Callable[..., tuple[Linearised, PyTree]]  # G_t with its products, and ∇_y g
     value: Callable[..., Scalar]  # what G_t is the gradient of
-    rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: rule  # the rule at x, for a proximal map that depends on x
+    rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: (
+        rule
+    )  # the rule at x, for a proximal map that depends on x
 
 
 def inner_field(problem: Problem) -> Field:
@@ -195,7 +197,9 @@ def update(
     return out, pull, memory
 
 
-def through_map(x_bar: PyTree, rule: Rule, gradient: PyTree, memory: PyTree, y: PyTree, y_bar: PyTree) -> PyTree:
+def through_map(
+    x_bar: PyTree, rule: Rule, gradient: PyTree, memory: PyTree, y: PyTree, y_bar: PyTree
+) -> PyTree:
     """x̄ and what a cotangent of the new y adds to it through a proximal map that depends on x."""
     if not isinstance(rule, Proximal):
         return x_bar
