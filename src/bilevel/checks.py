@@ -85,6 +85,13 @@ def check_positive(value: Any, name: str, alternative: str = "") -> None:
         )
 
 
+def check_not_negative(value: Any, name: str) -> None:
+    """Zero, or what `check_positive` lets through."""
+    if isinstance(value, Tracer) or (isinstance(value, int | float) and value == 0):
+        return
+    check_positive(value, name, "or 0 for none")
+
+
 def check_count(value: Any, name: str, least: int = 1) -> int:
     """A whole number that is at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:

@@ -1,7 +1,7 @@
 """Proximal maps of inner penalties that are not smooth, for `bl.Problem(..., prox=...)`.
 
-Each is a function `(x, z, step)` that returns argmin_y h(x, y) + ‖y − z‖²/(2·step). A strength is a function of x, so that
-it can be learned, or a number; what it returns is one number, an array that broadcasts, or a tree like y.
+Each is a function `(x, z, step)` that returns argmin_y h(x, y) + ‖y − z‖²/(2·step). A strength is a function of x, so
+that it can be learned, or a number; what it returns is one number, an array that broadcasts, or a tree like y.
 """
 
 from collections.abc import Callable
@@ -63,8 +63,8 @@ def sparse_group_lasso(l1: Strength, strength: Strength, groups: Any) -> Prox:
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:
         if jnp.shape(z) != groups.shape:
             raise ValueError(
-                f"groups has shape {groups.shape}, but y has {jnp.shape(z) or type(z).__name__}: pass one group for each "
-                "entry of y, which must be a single array"
+                f"groups has shape {groups.shape}, but y has {jnp.shape(z) or type(z).__name__}: pass one group for "
+                "each entry of y, which must be a single array"
             )
         z = _each(lambda a, t: _soft(a, t), z, _times(step, first(x)))
         squares = jax.ops.segment_sum((z * z).ravel(), groups.ravel(), num_segments=count)

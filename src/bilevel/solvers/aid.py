@@ -12,7 +12,7 @@ from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import ImplicitState, Info, Solver
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
-from bilevel.solvers.ingredients.inner import inner_loop, inner_rule
+from bilevel.solvers.ingredients.inner import inner_loop
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 
@@ -38,11 +38,7 @@ class AID(Solver):
             problem, self.inner, self.inner_steps, x, state.y, state.inner, batch
         )  # line 4
 
-        g, f, rule = (
-            oracles.linearise(x, y, batch),
-            oracles.outer_gradients(x, y, batch),
-            inner_rule(problem, self.inner, x),
-        )
+        g, f, rule = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch), self.inner_at(x)
         inner, b, lagrangian = adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
         v, adjoint_memory, metrics = self.adjoint.solve(inner, b, state.v, state.adjoint)  # line 6
         hypergradient = tree.sub(f.x, inner.cross(v))  # line 7

@@ -19,8 +19,9 @@ class Info(eqx.Module):
 
     `outer_value` and `hypergradient` belong together: f(x_k, ŷ_k), and the estimate of ∇Φ(x_k) made at the same ŷ_k,
     which moved x. `inner_gradient` is ∇_y g(x_k, ·) of the step's batch at the point from which the inner level set out
-    in this step, `solver.sets_out(state)`: how far from stationary it stood, whatever direction it then took. Where the
-    inner level has a proximal map, a projection or a decay of its own, it is what is zero at rest in the place of ∇_y g.
+    in this step, `solver.sets_out(state)`: how far from stationary it stood, whatever direction it then took. Where
+    the inner level has a proximal map, a projection or a decay of its own, implicit methods report what is zero at rest
+    in its place.
     """
 
     outer_value: Scalar
@@ -98,7 +99,7 @@ class Solver(eqx.Module):
 
     def warm_up(self, state: Any, batch: Any = None) -> Any:
         """One step of the rule `inner` on y alone, x held fixed; `run(..., warmup=N)` takes N of them first."""
-        batch, rule = first(batch), inner_rule(self.problem, self.rule("inner"), state.x)
+        batch, rule = first(batch), self.inner_at(state.x)
         gradient = self.problem.oracles.inner_gradient(state.x, state.y, batch)
         value = lambda y: self.problem.g(state.x, y, batch)
         y, memory = descend(rule, gradient, state.inner, state.y, value)
@@ -129,6 +130,10 @@ class Solver(eqx.Module):
         """The update rule of a level, or `None` if the method has none there."""
         rule = getattr(self, level, None)
         return rule if isinstance(rule, Rule) else None
+
+    def inner_at(self, x: PyTree) -> Any:
+        """The rule of the inner level at x: with the problem's proximal map, if it has one."""
+        return inner_rule(self.problem, self.rule("inner"), x)
 
 
 def _on_leaves(

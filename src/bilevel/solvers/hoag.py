@@ -3,21 +3,19 @@
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_positive, prepare
+from bilevel.checks import check_count, check_not_negative, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import residual, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
-from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
@@ -54,7 +52,7 @@ class HOAG(Solver):
 
     def step(self, state: HOAGState, batch: Batch | None = None) -> tuple[HOAGState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
-        dtype, rule = state.scale.dtype, inner_rule(problem, self.inner, x)
+        dtype, rule = state.scale.dtype, self.inner_at(x)
         epsilon = jnp.asarray(self.tolerance.value(state.k.astype(dtype)), dtype)
         epsilon = jnp.maximum(epsilon, SMALLEST * jnp.finfo(dtype).eps)
         gradient = oracles.inner_gradient(x, state.y, batch)
@@ -101,7 +99,7 @@ def hoag(
     """At every step, from the last solutions:
 
         ŷ_k:      steps of the inner rule until     ‖∇_y g(x_k, ŷ_k)‖ ≤ ε_k s_k
-        v̂_k:      conjugate gradients until         ‖∇²_yy g(x_k, ŷ_k) v̂_k − b_k‖ ≤ ε_k ‖b_k‖          b_k = ∇_y f(x_k, ŷ_k)
+        v̂_k:      conjugate gradients until         ‖∇²_yy g(x_k, ŷ_k) v̂_k − b_k‖ ≤ ε_k ‖b_k‖    b_k = ∇_y f(x_k, ŷ_k)
         x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) − ∇²_xy g(x_k, ŷ_k) v̂_k)
 
     s_k is the largest ‖∇_y g‖ that a step has set out from, so that the tolerances do not depend on units; none is
@@ -121,8 +119,7 @@ def hoag(
         max_adjoint_steps: the number of steps of conjugate gradients to stop after.
         damping: δ, for ∇²_yy g + δI in the adjoint system where g is not convex; it leaves a bias.
     """
-    if not isinstance(damping, jax.core.Tracer) and damping != 0:
-        check_positive(damping, "damping")
+    check_not_negative(damping, "damping")
     if not callable(tolerance):
         raise TypeError(
             f"tolerance must be a function of the step number, not {tolerance!r}: pass e.g. "

@@ -89,6 +89,11 @@ class Settled(Rule):
     @abstractmethod
     def settle(self, point: PyTree) -> PyTree: ...
 
+    @property
+    def step_size(self) -> Any:
+        """Of plain descent; 1 for another rule."""
+        return self.rule.step_size if isinstance(self.rule, Descent) else 1.0
+
     def init(self, point: PyTree) -> PyTree:
         return self.rule.init(point)
 
@@ -98,7 +103,7 @@ class Settled(Rule):
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
         """(x − P(x − s·h))/s, zero exactly at constrained stationary points; s is the step size, or 1 without one."""
-        s = self.rule.step_size if isinstance(self.rule, Descent) else 1.0
+        s = self.step_size
         ahead = self.settle(tree.sub(point, scaled(s, gradient)))
         return jax.tree.map(lambda a: a / jnp.asarray(s, a.dtype), tree.sub(point, ahead))
 
@@ -119,7 +124,10 @@ class Proximal(Settled):
     prox: Static = eqx.field(static=True)
 
     def settle(self, point: PyTree) -> PyTree:
-        return self.prox.value(self.x, point, self.rule.step_size)
+        return self.prox.value(self.x, point, self.step_size)
+
+
+AnyRule = StepSize | Rule  # what stands for a rule
 
 
 def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Projected:

@@ -12,9 +12,8 @@ from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
-from bilevel.solvers.ingredients.inner import inner_rule
-from bilevel.solvers.rules import Rule, as_rule, descend
-from bilevel.types import PyTree, StepSize
+from bilevel.solvers.rules import Rule, AnyRule, as_rule, descend
+from bilevel.types import PyTree
 
 
 class SOBA(Solver):
@@ -39,12 +38,12 @@ class SOBA(Solver):
         drawn = [draws(batch)[i] for i in range(self.draws)]
         at = [(oracles.linearise(x, y, each), oracles.outer_gradients(x, y, each)) for each in drawn]
         (g, _), (h, b), (c, f) = (3 * at)[:3]
-        rule, value = inner_rule(problem, self.inner, x), lambda y: problem.g(state.x, y, drawn[0])
+        rule, value = self.inner_at(x), lambda y: problem.g(state.x, y, drawn[0])
         system = lambda g, f: adjoint_system(problem, rule, state.inner, x, y, g, f.y, drawn[-1])
         for_v, b, _ = system(h, b)
         for_x, _, lagrangian = system(c, f)
-        hypergradient = tree.sub(f.x, for_x.cross(v))
         inner_gradient = residual(rule, state.inner, y, g.gradient)
+        hypergradient = tree.sub(f.x, for_x.cross(v))
 
         y, inner_memory = descend(rule, g.gradient, state.inner, y, value)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))
@@ -54,12 +53,7 @@ class SOBA(Solver):
 
 
 def soba(
-    problem: Problem,
-    inner: StepSize | Rule,
-    adjoint: StepSize | Rule | Adjoint,
-    outer: StepSize | Rule,
-    *,
-    batches: str = "shared",
+    problem: Problem, inner: AnyRule, adjoint: AnyRule | Adjoint, outer: AnyRule, *, batches: str = "shared"
 ) -> SOBA:
     """Every direction is taken at (x_k, y_k, v_k), the point the step starts from:
 

@@ -8,12 +8,11 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_count, check_positive, prepare
+from bilevel.checks import check_count, check_not_negative, check_positive, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_damping
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
-from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
@@ -41,7 +40,7 @@ class StocBiO(Solver):
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles, drawn = state.x, self.problem, self.problem.oracles, draws(batch)
-        N, Q, eta, rule = self.inner_steps, self.products, self.adjoint, inner_rule(problem, self.inner, x)
+        N, Q, eta, rule = self.inner_steps, self.products, self.adjoint, self.inner_at(x)
 
         def inner_step(carry, t):
             y, memory, first = carry
@@ -113,8 +112,7 @@ def stocbio(
         damping: δ, added to the curvature; none if left out.
     """
     check_positive(adjoint, "adjoint step size")
-    if not (isinstance(damping, int | float) and damping == 0):
-        check_positive(damping, "damping")
+    check_not_negative(damping, "damping")
     return StocBiO(
         problem,
         as_rule(inner, "inner"),

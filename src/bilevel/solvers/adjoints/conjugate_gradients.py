@@ -1,8 +1,8 @@
 """Conjugate gradients, warm-started, with the residual they really leave.
 
-They are written out because of what they do with a direction p of no positive curvature, pᵀ∇²_yy g·p ≤ 0 up to rounding: they
-stop with what they have. lineax's go on along a negative one and answer NaN on one that is zero, which is where the system
-of a projected y leads (its operator is singular) and what a network has.
+They are written out because of what they do with a direction p of no positive curvature, pᵀ∇²_yy g·p ≤ 0 up to
+rounding: they stop with what they have. lineax's go on along a negative one and answer NaN on one that is zero.
+Networks have the former, and the system of a projected y, whose operator is singular, leads to the latter.
 """
 
 from collections.abc import Callable
@@ -50,8 +50,9 @@ def cg(
     """Conjugate gradients from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖ (Grazzi et al. 2020, Ji et al. 2021).
 
     At least one step is taken, so that with warm starts even a loose tolerance leaves no bias in the limit.
-    Needs ∇²_yy g positive definite: they stop at the first direction that has no positive curvature, far from a solution
-    or not. For an indefinite one take [`minres`][bilevel.solvers.adjoints.minres], or make it definite with [`damped`][bilevel.adjoints.damped] or [`gauss_newton`][bilevel.adjoints.gauss_newton].
+    Needs ∇²_yy g positive definite: it stops at the first direction that has no positive curvature, wherever that
+    leaves it. For an indefinite one take [`minres`][bilevel.solvers.adjoints.minres], or make it definite with
+    [`damped`][bilevel.adjoints.damped] or [`gauss_newton`][bilevel.adjoints.gauss_newton].
     Hessian products: 1 for the warm start, 1 a step, 1 to measure the "adjoint_residual" it leaves, and those of the
     preconditioner.
 

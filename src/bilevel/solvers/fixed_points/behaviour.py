@@ -4,8 +4,8 @@ A rule is fed gradients γ_1, γ_2, … while y is held fixed, and its updates �
 
 * decays:    Δ(0, y) depends on y.
 * frozen:    Δ(γ, y) does not depend on γ, entry by entry.
-* coupled:   Δ_t(γ, y) = Δ_t(γ + cy, 0) for some c: the decay comes before anything that remembers or rescales, so the
-             rule rests where ∇_y g + cy = 0, whatever its memory (`chain(add_decayed_weights(c), ...)`, `sgd` with decay).
+* coupled:   Δ_t(γ, y) = Δ_t(γ + cy, 0) for some c: the decay comes before anything that remembers or rescales, so
+             the rule rests where ∇_y g + cy = 0, whatever its memory (`chain(add_decayed_weights(c), ...)`).
 * a map:     Δ_t(γ, y) does not depend on earlier gradients and acts entry by entry, so that y = U(x, y) can be
              differentiated as it stands (clipped or thresholded steps).
 
@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from optax import tree
 
 from bilevel.identity import Static
@@ -105,7 +106,7 @@ def _tried(structure: Any, tree_of_y: Any, shapes: tuple, settled: bool) -> Beha
 
 def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: bool) -> Behaviour:
     # A number that is being traced has no value yet. Which kind of rule it belongs to does not depend on it.
-    rule = structure.unflatten([0.1 if isinstance(leaf, jax.core.Tracer) else leaf for leaf in leaves])
+    rule = structure.unflatten([0.1 if isinstance(leaf, Tracer) else leaf for leaf in leaves])
     rng = np.random.default_rng(0)
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
         draw = lambda: _sized(tree_of_y.unflatten([jnp.asarray(rng.normal(size=s), d) for s, d in shapes]))
@@ -130,13 +131,13 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
         if look(_is_a_map, draw()):
             return Behaviour(active, None, False)
     raise ValueError(
-        "the inner rule decays y after averaging or rescaling the gradient (as optax.adamw does), so where it comes to "
-        "rest depends on its memory, and no implicit method can differentiate that point: put the decay into g, as "
-        "0.5 * c * ‖y‖², or before everything else, as optax.chain(optax.add_decayed_weights(c), optax.adam(...)); for "
-        "a set use bl.projected; or differentiate the steps themselves with bl.itd or bl.rtho"
+        "the inner rule decays y after averaging or rescaling the gradient (as optax.adamw does), so where it comes "
+        "to rest depends on its memory, and no implicit method can differentiate that point: put the decay into g, "
+        "as 0.5 * c * ‖y‖², or before everything else, as optax.chain(optax.add_decayed_weights(c), "
+        "optax.adam(...)); for a set use bl.projected; or differentiate the steps themselves with bl.itd or bl.rtho"
         if settled
-        else "the inner rule decays y and its numbers may change from run to run, so that the decay is not known: leave "
-        "optax.inject_hyperparams out, or put the decay into g, as 0.5 * c * ‖y‖²"
+        else "the inner rule decays y and its numbers may change from run to run, so that the decay is not known: "
+        "leave optax.inject_hyperparams out, or put the decay into g, as 0.5 * c * ‖y‖²"
     )
 
 

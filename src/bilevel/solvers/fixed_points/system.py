@@ -1,8 +1,8 @@
 """The adjoint system of the point where the inner rule rests.
 
 With y = U(x, y) the hypergradient is ∇Φ = ∇_x f + (∂_x U)ᵀw, where w = (∂_y U)ᵀw + ∇_y f. If U is gradient descent,
-v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. For other U the system is brought into the same form, so that
-every way to work on the adjoint serves it: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
+v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. For other U the system is brought into the same form, so
+that every way to work on the adjoint serves it: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
 
 * Entry by entry, y − U = a·∇_y g + d·y to first order: v = aw is zero on frozen entries (a = 0), and on the others
   (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c.
@@ -100,12 +100,9 @@ def residual(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
             y,
             gradient,
         )
-    active, shift = _linearised_map(rule, memory, y, gradient)
-    step = _step(rule, memory, y, gradient)
-    per_gradient = jax.jvp(
-        lambda gradient: _step(rule, memory, y, gradient), (gradient,), (tree.ones_like(y),)
-    )[1]
-    return jax.tree.map(lambda m, s, a: jnp.where(m, s / jnp.where(m, a, 1), s), active, step, per_gradient)
+    step = lambda gradient: _step(rule, memory, y, gradient)
+    taken, per_gradient = jax.jvp(step, (gradient,), (tree.ones_like(y),))
+    return jax.tree.map(lambda s, a: s / jnp.where(a != 0, a, 1), taken, per_gradient)
 
 
 def _linearised_map(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[PyTree, PyTree]:
@@ -129,7 +126,7 @@ def _thresholded(
     b: PyTree,
     batch: Batch | None,
 ) -> System:
-    alpha = rule.rule.step_size
+    alpha = rule.step_size
     per_step = lambda v: jax.tree.map(lambda a: a / jnp.asarray(alpha, a.dtype), v)
     ahead = tree.sub(y, scaled(alpha, g.gradient))
     _, D = jax.linearize(rule.settle, ahead)
