@@ -65,7 +65,9 @@ def aid(
 
     `inner_steps` = N takes N steps on y first, and `adjoint` may be any way to work on the adjoint system:
     with `adjoints.steps` or `adjoints.cg` this is AID-BiO (Ji et al. 2021) and the loop choices of
-    Ji et al. 2022, with `adjoints.neumann` BA (Ghadimi & Wang 2018, there without warm start of y).
+    Ji et al. 2022, with `adjoints.neumann` the deterministic variant of BA (Ghadimi & Wang 2018, there without warm
+    start of y; their stochastic one truncates the series at random). With an inner rule that rests elsewhere than at
+    ∇_y g = 0, or a problem with `prox`, v solves the adjoint system of that point.
 
     Args:
         problem: the two objectives.
