@@ -31,6 +31,15 @@ def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | Draws | Non
     return x, y
 
 
+def prepare_inner(problem: Problem, x: PyTree, batch: Batch) -> PyTree:
+    """x as a tree of JAX arrays, once it, as both variables, and the data are known to fit the inner objective."""
+    x = _arrays(x, "x")
+    _check_finite({"x": x})
+    _check_extras(problem.g, batch)
+    _check_value(problem.g, x, x, batch)
+    return x
+
+
 def signature(tree: PyTree) -> tuple:
     """The tree's structure, shapes and dtypes: what the checks and the compiled program depend on."""
     leaves, structure = jax.tree.flatten(tree)
