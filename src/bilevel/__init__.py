@@ -31,6 +31,7 @@ from bilevel.solvers.imaml import imaml as imaml
 from bilevel.solvers.itd import itd as itd
 from bilevel.solvers.maml import maml as maml
 from bilevel.solvers.meha import meha as meha
+from bilevel.solvers.qnbo import qnbo as qnbo
 from bilevel.solvers.reptile import reptile as reptile
 from bilevel.solvers.rtho import rtho as rtho
 from bilevel.solvers.rules import Rule as Rule, projected as projected
