@@ -211,6 +211,21 @@ def test_adapt_gives_each_task_a_key_and_the_model_s_state():
     np.testing.assert_allclose(shift, expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("stream", [bl.iid, bl.epochs])
+def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
+    """The data are the tasks' numbers; once in one run and once in two halves."""
+    away = lambda x, y, number: (y - number) ** 2
+    solver = bl.fomaml(bl.Problem(inner=away, outer=away), 0.1, 0.1)
+    data = stream(bl.Batch(inner=jnp.arange(7.0), outer=jnp.arange(7.0)), 3)
+    seen = lambda state, info, batch: {"inner": batch.inner, "outer": batch.outer, "rows": batch.rows}
+    run = lambda *start, **how: bl.run(solver, *start, data=data, record=seen, **how)
+    whole, half = run(0.0, 0.0, steps=8, warmup=1).trace, run(0.0, 0.0, steps=4, warmup=1)
+    for trace in (whole, run(steps=4, resume=half).trace):
+        for other in (trace["outer"], trace["rows"].inner, trace["rows"].outer, whole["inner"]):
+            np.testing.assert_array_equal(trace["inner"], other)
+    assert len(np.unique(whole["inner"])) == 7
+
+
 @pytest.mark.usefixtures("as_users_see_it")
 @pytest.mark.parametrize(
     ("call", "error", "message"),
@@ -230,6 +245,11 @@ def test_adapt_gives_each_task_a_key_and_the_model_s_state():
             lambda s: s.adapt(START, NEW, steps=0),
             ValueError,
             "steps must be a whole number of at least 1, not 0",
+        ),
+        (
+            lambda s: bl.run(s, START, START, data=bl.iid(bl.Batch(DATA.inner, NEW.inner), 2), steps=1),
+            ValueError,
+            "2 of 6 inner and 2 of 3 outer rows were asked for: give both levels one row per task",
         ),
         (lambda s: bl.fomaml(CURVED, 0.1, 0.1, inner_steps=0), ValueError, "inner_steps must be"),
         (lambda s: bl.reptile(CURVED, 0.1, 0.1, inner_steps=1.5), ValueError, "inner_steps must be"),

@@ -53,9 +53,9 @@ def maml(
     The problem is that of *one* task: f its loss on the query examples Q_i, g its loss on the support examples S_i,
     both functions of (x, y, examples), of which plain MAML ignores x. The data hold many tasks:
     `bl.Batch(inner=supports, outer=queries)`, every array with one row per task. So `bl.iid(...)` and
-    `bl.epochs(...)` draw minibatches of tasks. Every task has a random key of its own and is given the same model
-    state, of whose successors the mean is kept. C. Finn, P. Abbeel, S. Levine, "Model-agnostic meta-learning for
-    fast adaptation of deep networks", ICML 2017.
+    `bl.epochs(...)` draw minibatches of tasks, the same ones at both levels. Every task has a random key of its own and
+    is given the same model state, of whose successors the mean is kept. C. Finn, P. Abbeel, S. Levine, "Model-agnostic
+    meta-learning for fast adaptation of deep networks", ICML 2017.
 
         loss = lambda x, y, examples: ...
         solver = bl.maml(bl.Problem(outer=loss, inner=loss), inner=0.1, outer=1e-3)

@@ -6,7 +6,7 @@ array with one row per task. x is the point from which y sets out in every task,
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -45,6 +45,7 @@ class MetaLearner(Solver):
     inner: Rule
     outer: Rule
     inner_steps: int = eqx.field(static=True)
+    paired: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MetaState:
         tasks = by_task(batch, self.name)
