@@ -88,8 +88,8 @@ def imaml(
         outer: β as a float, or any optax transformation.
         strength: λ, how strongly y is tied to x.
         inner_steps: N, the number of adaptation steps; enough of them to come near the solution.
-        adjoint: how to work on the system of v, an [`Adjoint`][bilevel.Adjoint] started from zero; `adjoints.cg()` if
-            left out.
+        adjoint: how to work on the system of v, an [`Adjoint`][bilevel.Adjoint] started from zero;
+            `adjoints.cg(max_steps=10)` if left out.
     """
     check_positive(strength, "strength of the tie")
     if adjoint is not None and not isinstance(adjoint, Adjoint):
@@ -98,4 +98,4 @@ def imaml(
         )
     rules = as_rule(inner, "inner"), as_rule(outer, "outer")
     steps = check_count(inner_steps, "inner_steps")
-    return IMAML(problem, *rules, steps, cg() if adjoint is None else adjoint, strength)
+    return IMAML(problem, *rules, steps, cg(max_steps=10) if adjoint is None else adjoint, strength)
