@@ -24,12 +24,16 @@ from bilevel.solvers.darts import darts as darts, darts_first_order as darts_fir
 from bilevel.solvers.f2ba import f2ba as f2ba
 from bilevel.solvers.f2sa import f2sa as f2sa
 from bilevel.solvers.f3sa import f3sa as f3sa
+from bilevel.solvers.fomaml import fomaml as fomaml
 from bilevel.solvers.forward_itd import forward_itd as forward_itd
 from bilevel.solvers.hoag import hoag as hoag
 from bilevel.solvers.iaptt import iaptt as iaptt
+from bilevel.solvers.imaml import imaml as imaml
 from bilevel.solvers.itd import itd as itd
 from bilevel.solvers.maml import maml as maml
 from bilevel.solvers.meha import meha as meha
+from bilevel.solvers.qnbo import qnbo as qnbo
+from bilevel.solvers.reptile import reptile as reptile
 from bilevel.solvers.rtho import rtho as rtho
 from bilevel.solvers.rules import Rule as Rule, projected as projected
 from bilevel.solvers.s_tfbo import s_tfbo as s_tfbo

@@ -44,6 +44,15 @@ def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
         )
 
 
+def prepare_inner(problem: Problem, x: PyTree, batch: Batch) -> PyTree:
+    """x as a tree of JAX arrays, once it, as both variables, and the data are known to fit the inner objective."""
+    x = _arrays(x, "x")
+    _check_finite({"x": x})
+    _check_extras(problem.g, batch)
+    _check_value(problem.g, x, x, batch)
+    return x
+
+
 def signature(tree: PyTree) -> tuple:
     """The tree's structure, shapes and dtypes: what the checks and the compiled program depend on."""
     leaves, structure = jax.tree.flatten(tree)

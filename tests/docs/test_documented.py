@@ -34,6 +34,7 @@ PRELUDES = {
 POSTLUDES = {
     "README.md": 'assert result.status.code == "completed" and result.x.shape == (20,) and best.step > 0',
     "docs/index.md": "assert jax.nn.sigmoid(result.x[:40]).mean() < 0.2 < 0.7 < jax.nn.sigmoid(result.x[40:]).mean()",
+    "docs/meta-learning.md": "assert 3 * error(learned.x) < error(joint.x) < error(x0)",
     "docs/methods.md": "assert (counts.Gc, counts.Mv) == (300, 200)",
     "docs/step-sizes.md": "assert found.best is not None and result.steps == 1000",
     "docs/theory/verification.md": "assert report.ok",

@@ -21,6 +21,9 @@ PER_STEP = {
     "darts_first_order": Counts(1, 1, 0, 0),
     "sama": Counts(2, 3, 0, 0),
     "sama_optax": Counts(2, 3, 0, 0),
+    "qnbo": Counts(
+        2, 1 + 1 + 2, 1 + 1, 1
+    ),  # P = 1, T = 2, Q = 1, the gradient and the residual at the warm starts
 }
 # Where the method decides how long it works, by the numbers it reports.
 BY_METRICS = {

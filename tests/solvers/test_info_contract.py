@@ -15,6 +15,7 @@ import bilevel as bl
 from bilevel import solvers
 from bilevel.batch import first
 from bilevel.loop.streams import draw
+from bilevel.solvers.ingredients.tasks import MetaLearner
 from bilevel.solvers.rules import as_rule
 from zoo import PROBLEMS, ROWS
 
@@ -55,7 +56,7 @@ def assert_trees_close(a, b, **tolerance):
 
 def inner_gradient(case, solver, state, batch):
     gradient = jax.grad(case.problem.g, 1)
-    if solver.name != "MAML":
+    if not isinstance(solver, MetaLearner):
         return gradient(state.x, solver.sets_out(state), first(batch))
     # One inner problem a task, all of them at x.
     return jax.vmap(lambda y, batch: gradient(state.x, y, batch))(solver.sets_out(state), batch)

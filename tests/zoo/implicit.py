@@ -2,7 +2,7 @@
 
 import optax
 
-from bilevel import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
+from bilevel import adjoints, aid, darts, darts_first_order, hoag, qnbo, sama, soba, stocbio
 from zoo.table import Row
 
 ROWS: list[Row] = [
@@ -27,4 +27,5 @@ ROWS: list[Row] = [
     Row("darts_first_order", lambda problem, L: darts_first_order(problem, 1 / L, 0.1 / L)),
     Row("sama", lambda problem, L: sama(problem, 1 / L, 0.1 / L)),
     Row("sama_optax", lambda problem, L: sama(problem, optax.rmsprop(1e-2), optax.rmsprop(1e-2))),
+    Row("qnbo", lambda problem, L: qnbo(problem, 1 / L, 0.1 / L, inner_steps=2, memory=3)),
 ]

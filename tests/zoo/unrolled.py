@@ -21,6 +21,5 @@ ROWS = [
     Row("forward_itd", lambda problem, L: bl.forward_itd(problem, 1 / L, 0.1 / L, inner_steps=3)),
     Row("rtho", lambda problem, L: bl.rtho(problem, optax.sgd(0.5 / L, momentum=0.5), optax.rmsprop(1e-2))),
     Row("bda", lambda problem, L: bl.bda(problem, 1 / L, 0.1 / L, inner_steps=3)),
-    Row("maml", lambda problem, L: bl.maml(problem, 1 / L, 0.1 / L, inner_steps=2), problems=("tasks",)),
     Row("iaptt", lambda problem, L: bl.iaptt(problem, 1 / L, 0.1 / L, inner_steps=3)),
 ]

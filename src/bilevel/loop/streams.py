@@ -27,8 +27,15 @@ class Stream(Protocol):
     def next(self, cursor: Any) -> tuple[Any, Any]: ...
 
 
-def draw(stream: Stream, cursor: PyTree, count: int) -> tuple[PyTree, Batch | Draws | None]:
-    """The cursor after `count` independent batches, and the batches: one as it is, several as `Draws`."""
+def draw(
+    stream: Stream, cursor: PyTree, count: int, paired: bool = False
+) -> tuple[PyTree, Batch | Draws | None]:
+    """The cursor after `count` independent batches, and the batches: one as it is, several as `Draws`.
+
+    `paired` is for solvers to which a row is the same thing at both levels.
+    """
+    if paired and isinstance(stream, Minibatches):
+        stream, cursor = stream.paired(cursor)
     if count == 1 or isinstance(stream, Given):
         return stream.next(cursor)
     if isinstance(stream, FullBatch):  # the same data for every draw, each with a key of its own
@@ -95,6 +102,19 @@ class Minibatches:
         )
         whole = {level: getattr(self.data, level) for level, at in rows._asdict().items() if at is None}
         return cursor, Draws(Batch(*drawn, rows=rows), _with_rows(Batch(**whole)))
+
+    def paired(self, cursor: Levels) -> tuple["Minibatches", Levels]:
+        """The same with the inner level's rows at both levels, and where it stands."""
+        inner, outer = self.samplers
+        if inner is None or outer is None:
+            return self, cursor
+        if (inner.examples, inner.size) != (outer.examples, outer.size):
+            raise ValueError(
+                f"this solver takes the same rows of both levels, but {inner.size} of {inner.examples} inner and "
+                f"{outer.size} of {outer.examples} outer rows were asked for: give both levels one row per task, and "
+                "one size"
+            )
+        return Minibatches(self.data, Levels(inner, inner)), Levels(cursor.inner, cursor.inner)
 
     def _rows(self, cursor: Levels) -> tuple[Levels, Levels]:
         moved = [
@@ -190,7 +210,8 @@ def epochs(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatche
     Args:
         data: the arrays of each level; all of a level's arrays share their first axis.
         size: examples per step, or `Batch(inner=..., outer=...)`; `None` for a level means all of it.
-        seed: a whole number, possibly traced; the two levels are shuffled independently.
+        seed: a whole number, possibly traced; the two levels are shuffled independently, except for meta-learners,
+            to whom a row of either level is the same task.
     """
     return _minibatches(Shuffled, data, size, seed)
 

@@ -85,6 +85,7 @@ class Solver(eqx.Module):
     outer_at: ClassVar[str] = "end"
     outer_draw: ClassVar[int] = -1
     independent: ClassVar[int] = 1  # batches that a step takes if its terms do not share one
+    paired: ClassVar[bool] = False  # a row is the same thing at both levels, so both are drawn together
 
     @property
     def draws(self) -> int:

@@ -3,7 +3,7 @@
 The outer step size is not among them: every method gets the best one of the same grid. What remains are
 choices of loop length, tolerance and penalty, made once for all tasks and written down here.
 
-Left out: MAML alone, whose problem has another form: x is where y starts, and there are many tasks.
+Left out: the meta-learners, whose problem has another form: x is where y starts, and there are many tasks.
 """
 
 from collections.abc import Callable
@@ -29,6 +29,7 @@ from bilevel.solvers.hoag import hoag
 from bilevel.solvers.iaptt import iaptt
 from bilevel.solvers.itd import itd
 from bilevel.solvers.meha import meha
+from bilevel.solvers.qnbo import qnbo
 from bilevel.solvers.rtho import rtho
 from bilevel.solvers.s_tfbo import s_tfbo
 from bilevel.solvers.sama import sama
@@ -105,6 +106,7 @@ METHODS = (
         IMPLICIT,
         lambda p, L, outer: aid(p, 1 / L, adjoints.quasi_newton(steps=1, memory=LOOP), outer),
     ),
+    Method("qNBO", IMPLICIT, lambda p, L, outer: qnbo(p, 1 / L, outer, memory=LOOP)),
     Method("SOBA", IMPLICIT, lambda p, L, outer: soba(p, 1 / L, 1 / L, outer), quick=True),
     Method(
         "HOAG",

@@ -1,0 +1,55 @@
+"""First-order MAML: MAML without its second derivatives."""
+
+from typing import ClassVar
+
+import jax
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.checks import check_count
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info
+from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
+from bilevel.solvers.rules import Rule, as_rule
+from bilevel.types import StepSize
+
+
+class FOMAML(MetaLearner):
+    name: ClassVar[str] = "FOMAML"
+
+    def step(self, state: MetaState, batch: Batch | None = None) -> tuple[MetaState, Info]:
+        x, problem, tasks = state.x, self.problem, by_task(batch, self.name)
+
+        def one_task(batch):
+            y, inner_gradient = self.adapt_one(x, batch)
+            f = problem.oracles.outer_gradients(x, y, batch)
+            return Tasks(y, inner_gradient, f.value, tree.add(f.x, f.y), {})
+
+        def value_of_task(to, y, batch):  # y moves as x does
+            return problem.f(to, tree.add(y, tree.sub(to, x)), batch)
+
+        found = jax.vmap(one_task)(tasks)
+        return self.arrive(state, found, value_of_task, found.y, tasks)
+
+
+def fomaml(
+    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, inner_steps: int = 1
+) -> FOMAML:
+    """MAML with dy_i/dx taken for the identity:
+
+        y_i     = x_k after N steps of the inner rule on g(x_k, ·; S_i)     for every task i
+        x_{k+1} = x_k − β mean_i (∇_x f(x_k, y_i; Q_i) + ∇_y f(x_k, y_i; Q_i))
+
+    With gradient descent dy_i/dx = Π_t (I − α∇²_yy g) − …; every second derivative of g in it is dropped. The estimate
+    is off by O(αN), and a step costs as much as training: no Hessian or cross product, no inner iterate kept.
+    Problem, data and `adapt` are those of [`maml`][bilevel.maml]. In the same publication as MAML (Finn et al. 2017,
+    section 5.2); the name is of A. Nichol, J. Achiam, J. Schulman, "On first-order meta-learning algorithms", 2018.
+
+    Args:
+        problem: the two objectives of one task; x and y have the same tree.
+        inner: α as a float, or any optax transformation, whose memory begins anew for every task.
+        outer: β as a float, or any optax transformation.
+        inner_steps: N, the number of adaptation steps.
+    """
+    rules = as_rule(inner, "inner"), as_rule(outer, "outer")
+    return FOMAML(problem, *rules, check_count(inner_steps, "inner_steps"))

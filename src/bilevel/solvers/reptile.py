@@ -1,0 +1,56 @@
+"""Reptile: move the start towards where training on each task ends."""
+
+from typing import ClassVar
+
+import jax
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.checks import check_count
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info
+from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
+from bilevel.solvers.rules import Rule, as_rule
+from bilevel.types import StepSize
+
+
+class Reptile(MetaLearner):
+    name: ClassVar[str] = "Reptile"
+
+    def step(self, state: MetaState, batch: Batch | None = None) -> tuple[MetaState, Info]:
+        x, tasks = state.x, by_task(batch, self.name)
+
+        def one_task(batch):
+            y, inner_gradient = self.adapt_one(x, batch)
+            return Tasks(y, inner_gradient, self.problem.f(x, y, batch), tree.sub(x, y), {})
+
+        def half_distance(to, y):  # with the gradient x − y
+            return 0.5 * tree.norm(tree.sub(to, y), squared=True)
+
+        found = jax.vmap(one_task)(tasks)
+        return self.arrive(state, found, half_distance, found.y)
+
+
+def reptile(
+    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, inner_steps: int = 5
+) -> Reptile:
+    """The start moves part of the way to the mean of the adapted parameters:
+
+        y_i     = x_k after N steps of the inner rule on g(x_k, ·; S_i)     for every task i
+        x_{k+1} = x_k + β mean_i (y_i − x_k)
+
+    No derivative of f is taken: f and the query examples are only reported, as the outer value. With one step of
+    gradient descent (N = 1) this is gradient descent on the mean of the tasks' g, joint training; from two steps on
+    it also favours points at which the gradients of a task's steps agree. A. Nichol, J. Achiam, J. Schulman, "On
+    first-order meta-learning algorithms", 2018. The authors' code draws a minibatch of the task's examples for every
+    inner step, and the memory of its inner rule goes on from task to task; here every step sees all support examples,
+    and the memory begins anew. Problem, data and `adapt` are those of [`maml`][bilevel.maml].
+
+    Args:
+        problem: the two objectives of one task; x and y have the same tree.
+        inner: α as a float, or any optax transformation, whose memory begins anew for every task.
+        outer: β as a float, at most 1, or any optax transformation, to which x − mean_i y_i is the gradient.
+        inner_steps: N, the number of adaptation steps.
+    """
+    rules = as_rule(inner, "inner"), as_rule(outer, "outer")
+    return Reptile(problem, *rules, check_count(inner_steps, "inner_steps"))

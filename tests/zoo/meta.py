@@ -1,0 +1,17 @@
+"""Meta-learners: x is the point from which every task's y sets out, so they have a problem of their own."""
+
+import bilevel as bl
+from zoo.table import Row
+
+TASKS = ("tasks",)
+
+ROWS = [
+    Row("maml", lambda problem, L: bl.maml(problem, 1 / L, 0.1 / L, inner_steps=2), TASKS),
+    Row("fomaml", lambda problem, L: bl.fomaml(problem, 1 / L, 0.1 / L, inner_steps=2), TASKS),
+    Row("reptile", lambda problem, L: bl.reptile(problem, 1 / L, 0.5, inner_steps=2), TASKS),
+    Row(
+        "imaml",
+        lambda problem, L: bl.imaml(problem, 0.5 / L, 0.1 / L, strength=1.0, inner_steps=4),
+        TASKS,
+    ),
+]
