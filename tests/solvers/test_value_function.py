@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from implicit_reference import last_x
+from implicit_reference import last_x, ridge
 from test_penalty import ABOVE_L, EYE, QUADRATIC, TAU, X0, Y0, B, C, H, L, penalised_solution, true_solution
 
 import bilevel as bl
@@ -232,6 +232,20 @@ def test_the_order_of_the_bias():
     assert abs(order(gradient_penalised_solution) - 1) < 0.05
     for p in (1, 2, 3, 4):
         assert abs(order(lambda c, p=p: difference_solution(p, c)) - p) < 0.05
+
+
+def test_the_bias_of_order_two_on_ridge_logistic():
+    """‖∇Φ‖ where it ends falls fourfold as the penalty doubles; with data, and where y*(x) is no linear function."""
+    p, dense = ridge()
+
+    @jax.jit
+    def end(solver, data):
+        start = solver.init(jnp.zeros(5), jnp.zeros(5), data)
+        return bl.scan(solver, start, data, steps=1500)[0].x
+
+    make = lambda c: f2sa_p(p.problem, 0.5 / p.L, 1.0, penalty=c, inner_steps=5)
+    coarse, fine = (jnp.linalg.norm(dense.hypergradient(end(make(c), p.data))) for c in (20.0, 40.0))
+    assert 3.6 < coarse / fine < 4.4
 
 
 def test_bome_ends_near_the_solution_in_proportion_to_its_steps():

@@ -71,10 +71,10 @@ def bome(
         λ_k     = max(φ_k − ⟨∇f, ∇q⟩, 0)/‖∇q‖²                       φ_k = η‖∇q‖², or η q(x_k, y_k)
         x_{k+1} = x_k − ξ (∇_x f(x_k, y_k) + λ_k ∇_x q),     y_{k+1} = y_k − ξ' (∇_y f(x_k, y_k) + λ_k ∇_y q)
 
-    λ_k is the smallest number for which a step lowers q at the rate φ_k: there is no penalty to choose, and no bias
-    in the limit of small steps. At fixed ones x and y end in a cycle around the solution, whose size is
-    proportional to ξ, because λ_k grows without bound as q vanishes. The ∇_x f + λ_k ∇_x q that moves x is reported as
-    the hypergradient: it is ∇Φ up to that cycle once y keeps up, and not before.
+    λ_k is the least for which a step lowers q at the rate φ_k, so there is no penalty to choose. It does not settle:
+    where ∇f + λ∇q = 0 the formula gives λ + η. So λ_k rises until the step on y is at its limit, λ_k ξ' of the order of
+    1/L, and x hovers about where a penalty method with that λ would lead, off by O(ξ'). The direction of x is reported
+    as the hypergradient, as it is in other penalty methods.
 
     M. Ye, B. Liu, S. Wright, P. Stone, Q. Liu, "BOME! Bilevel optimization made easy: a simple first-order
     approach", NeurIPS 2022, with one step size ξ = ξ' for both. As in benchmark_bilevel's implementation, with which
