@@ -11,6 +11,7 @@ This needs f + λg to be strongly convex in y, which a small λ does not make it
 run that diverges, or whose outer value ends far from its start, is examined for it (`Penalised.suspicion`).
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -175,13 +176,18 @@ def penalised(
 def curvatures(
     problem: Problem, x: PyTree, y: PyTree, z: PyTree, batch: Batch | None
 ) -> tuple[Scalar, Scalar]:
-    """The mean curvatures of f(x, ·) and of g(x, ·) from z to y: ⟨∇(y) − ∇(z), y − z⟩/‖y − z‖²."""
+    """The mean curvatures of f(x, ·) and of g(x, ·) from z towards y: ⟨∇(y) − ∇(z), y − z⟩/‖y − z‖².
+
+    Of the way, the first 64th, so that gradients do not overflow where y has run away.
+    """
     apart = tree.sub(y, z)
-    size = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(apart)]))
-    along = scaled(1 / size, apart)  # so that nothing overflows where y has run away
+    size = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)).astype(float) for leaf in jax.tree.leaves(apart)]))
+    over = lambda tree, by: jax.tree.map(lambda leaf: leaf / by.astype(leaf.dtype), tree)
+    reach, along = size / 64, over(apart, size)
+    y = tree.add(z, scaled(reach, along))
 
     def mean(gradient: Callable[[PyTree], PyTree]) -> Scalar:
-        change = scaled(1 / size, tree.sub(gradient(y), gradient(z)))
+        change = over(tree.sub(gradient(y), gradient(z)), reach)
         return jnp.asarray(tree.vdot(change, along) / tree.vdot(along, along))
 
     oracles = problem.oracles
@@ -191,7 +197,7 @@ def curvatures(
 
 def downwards(of_f: float, of_g: float, penalty: float, share: int = 1) -> str:
     """A sentence for curvatures of which share · f + λg has a negative one; none for others."""
-    if not share * of_f + penalty * of_g < 0:
+    if not -math.inf < share * of_f + penalty * of_g < 0:
         return ""
     what = {1: "f", -1: "−f"}.get(share, f"{share}f")
     remedy = (
