@@ -16,13 +16,16 @@ from bilevel.loop.streams import epochs as epochs, iid as iid
 from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
 from bilevel.problem import Problem as Problem
 from bilevel.solvers import adjoints as adjoints
+from bilevel.solvers.acc_f2ba import acc_f2ba as acc_f2ba
 from bilevel.solvers.adjoints import Adjoint as Adjoint
 from bilevel.solvers.aid import aid as aid
 from bilevel.solvers.base import Info as Info, Solver as Solver
 from bilevel.solvers.bda import bda as bda
+from bilevel.solvers.bome import bome as bome
 from bilevel.solvers.darts import darts as darts, darts_first_order as darts_first_order
 from bilevel.solvers.f2ba import f2ba as f2ba
 from bilevel.solvers.f2sa import f2sa as f2sa
+from bilevel.solvers.f2sa_p import f2sa_p as f2sa_p
 from bilevel.solvers.f3sa import f3sa as f3sa
 from bilevel.solvers.fomaml import fomaml as fomaml
 from bilevel.solvers.forward_itd import forward_itd as forward_itd
@@ -32,6 +35,8 @@ from bilevel.solvers.imaml import imaml as imaml
 from bilevel.solvers.itd import itd as itd
 from bilevel.solvers.maml import maml as maml
 from bilevel.solvers.meha import meha as meha
+from bilevel.solvers.pbgd import g_pbgd as g_pbgd, v_pbgd as v_pbgd
+from bilevel.solvers.pzobo import pzobo as pzobo
 from bilevel.solvers.qnbo import qnbo as qnbo
 from bilevel.solvers.reptile import reptile as reptile
 from bilevel.solvers.rtho import rtho as rtho

@@ -92,6 +92,11 @@ class Solver(eqx.Module):
         """The number of batches that a step takes: one, unless the method has `batches="independent"`."""
         return self.independent if getattr(self, "batches", "shared") == "independent" else 1
 
+    @property
+    def wants(self) -> frozenset[str]:
+        """What a step's batch must bring besides data: what the objectives ask for, and the method itself."""
+        return self.problem.wants
+
     @abstractmethod
     def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any: ...
 
@@ -109,6 +114,10 @@ class Solver(eqx.Module):
     def sets_out(self, state: Any) -> PyTree:
         """Where the inner level stands at the beginning of a step."""
         return state.y
+
+    def suspicion(self, state: Any, batch: Any = None) -> str:
+        """Why a run may have broken, with the remedy, as measured at its last finite state; "" if unknown."""
+        return ""
 
     def observe(self, before: Any, after: Any, batch: Any) -> tuple[Evaluated, Evaluated]:
         """What both objectives return besides their losses: g where the step on y set out, f where it arrived.

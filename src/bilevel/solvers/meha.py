@@ -89,11 +89,15 @@ def meha(
         x_{k+1} = x_k − α (∇_x f(x_k, y_k)/c_k + ∇_x g(x_k, y_k) − ∇_x g(x_k, θ_{k+1}))
         y_{k+1} = y_k − β (∇_y f(x_{k+1}, y_k)/c_k + ∇_y g(x_{k+1}, y_k) − (y_k − θ_{k+1})/γ)
 
-    The envelope is smooth also where g is not convex in y, if γ is below the inverse of its weak convexity. With a
-    constant penalty c the limit is off by O(1/c). The estimate of ∇Φ reported is c_k times the direction of x.
+    The envelope is smooth also where g is not convex in y, if γ is below the inverse of its weak convexity ρ; the
+    publication asks for γ < 1/(2ρ). With a constant penalty c the limit is off by O(1/c). What y descends,
+    f/c + g − v_γ, must be bounded below: if f curves downwards by ℓ, that takes c > ℓ(1 + γμ)/(γμ²) for a μ-strongly
+    convex g. The estimate of ∇Φ reported is c_k times the direction of x.
+
     R. Liu, Z. Liu, W. Yao, S. Zeng, J. Zhang, "Moreau envelope for nonconvex bi-level optimization: a single-loop
     and Hessian-free solution strategy", ICML 2024, have c_k = c_0 (k+1)^p with p < 1/2; its constraint sets and
-    non-smooth terms are left out here.
+    non-smooth terms are left out here. The order, θ, then x, then y at the new x, is that of the publication and of the
+    authors' R code; their PyTorch code and BOAT move y before x.
 
     Args:
         problem: the two objectives.
