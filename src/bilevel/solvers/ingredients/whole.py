@@ -1,0 +1,63 @@
+"""All the data that a minibatch was drawn from, for methods that go back to them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int
+
+from bilevel.batch import Batch
+from bilevel.types import PyTree
+
+
+class Place(NamedTuple):
+    """Which of how many fixed batches."""
+
+    number: Int[Array, ""]
+    of: int
+
+
+def whole(batch: Batch | None, method: str) -> Batch | None:
+    """All the data, or an error where nobody holds them."""
+    if batch is None or batch.whole is None:
+        return batch
+    for level in ("inner", "outer"):
+        if getattr(batch, level) is not None and getattr(batch.whole, level) is None:
+            raise ValueError(
+                f"{method} goes back to all {level} data, which a loader or a stream of your own does not hold: "
+                "pass arrays in memory, e.g. data=bl.epochs(bl.Batch(inner=..., outer=...), size=64)"
+            )
+    return replace(batch.whole, key=batch.key, state=batch.state)
+
+
+def place(batch: Batch | None, level: str, method: str) -> Place:
+    """Where a level's part of the batch stands among the fixed batches of its data: the whole data are the only one."""
+    everything = whole(batch, method)
+    if batch is None or everything is None or (data := getattr(batch, level)) is None:
+        return Place(jnp.int32(0), 1)
+    rows, number = _rows(data), getattr(batch.block, level)
+    if number is not None:
+        return Place(number, _rows(getattr(everything, level)) // rows)
+    if batch.whole is not None and data is not getattr(everything, level):
+        raise ValueError(
+            f"{method} remembers every batch of a fixed set, but the {level} rows are drawn anew at every step: pass "
+            f"data=bl.blocks(data, size={rows}) in place of bl.epochs or bl.iid"
+        )
+    return Place(jnp.int32(0), 1)
+
+
+def each(function: Callable[[Batch | None], PyTree], batch: Batch | None, level: str, count: int) -> PyTree:
+    """`function` of every fixed batch of a level's data, along a new first axis."""
+    if batch is None or count == 1:
+        return jax.tree.map(lambda a: a[None], function(batch))
+    parts = getattr(batch.whole, level), getattr(batch.whole.rows, level)
+    parts = jax.tree.map(lambda a: jnp.reshape(a, (count, -1, *jnp.shape(a)[1:])), parts)
+    here = lambda data, rows: replace(batch, rows=batch.rows._replace(**{level: rows}), **{level: data})
+    return lax.map(lambda part: function(here(*part)), parts)
+
+
+def _rows(data: PyTree) -> int:
+    return jnp.shape(jax.tree.leaves(data)[0])[0]
