@@ -225,7 +225,7 @@ class Blocks(Sampler):
 
     def next(self, cursor: tuple) -> tuple[tuple, jax.Array]:
         cursor, number = self.order.next(cursor)
-        return cursor, self.size * number + lax.iota(jnp.int32, self.size)
+        return cursor, self.size * number.astype(jnp.int32) + lax.iota(jnp.int32, self.size)
 
     def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
         return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, rows[0], self.size), arrays)  # no gathering

@@ -11,12 +11,12 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.checks import check_count, prepare
-from bilevel.oracles import Oracles
+from bilevel.oracles import Oracles, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
 from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
-from bilevel.solvers.ingredients.whole import whole
+from bilevel.solvers.ingredients.whole import mean
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, Scalar, StepSize
 
@@ -56,15 +56,18 @@ class SRBA(Solver):
         return SRBAState(x, y, v, *memories, here, tree.zeros_like(here), jnp.int32(0))
 
     def step(self, state: SRBAState, batch: Batch | None = None) -> tuple[SRBAState, Info]:
-        problem, everything = self.problem, whole(batch, self.name)
-        here = Point(state.x, state.y, state.v)
+        problem, here = self.problem, Point(state.x, state.y, state.v)
 
         def anew():
-            value, now = _directions(problem.oracles, here, everything)
+            g = mean(lambda part: _of_g(problem.oracles, here, part), batch, "inner", self.name)
+            f = mean(lambda part: _of_f(problem.oracles, here, part), batch, "outer", self.name)
+            value, now = _directions(g, f)
             return value, now, now.y
 
         def onwards():
-            on_batch = lambda point: _directions(problem.oracles, point, batch)
+            on_batch = lambda at: _directions(
+                _of_g(problem.oracles, at, batch), _of_f(problem.oracles, at, batch)
+            )
             (value, now), (_, then) = at_both(on_batch, here, state.before)
             return value, recursive(state.directions, now, then), now.y
 
@@ -100,7 +103,8 @@ def srba(
     The errors of successive steps cancel, so constant step sizes converge to the solution itself. It remembers one
     point and one direction; a step costs two of SOBA's, taken in one pass over the batch, and the full pass. Draw
     batches with [`blocks`][bilevel.blocks], [`epochs`][bilevel.epochs] or [`iid`][bilevel.iid]: they come with the
-    arrays behind them. On the full batch it is SOBA. M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, "A lower bound and
+    arrays behind them. (The full pass is the mean over pieces of a batch's size, where that divides the rows.) On the
+    full batch it is SOBA. M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, "A lower bound and
     a near-optimal algorithm for bilevel empirical risk minimization", AISTATS 2024; their v has the opposite sign.
     In a sweep every step pays for the full pass, as lanes cannot branch.
 
@@ -115,11 +119,20 @@ def srba(
     return SRBA(problem, *rules, check_count(period, "period"))
 
 
-def _directions(oracles: Oracles, at: Point, batch: Batch | None) -> tuple[Scalar, Point]:
+def _of_g(oracles: Oracles, at: Point, batch: Batch | None) -> tuple[PyTree, PyTree, PyTree]:
+    """∇_y g, ∇²_yy g·v and ∇²_xy g·v."""
+    g = oracles.linearise(at.x, at.y, batch)
+    return g.gradient, g.hessian(at.v), g.cross(at.v)
+
+
+def _of_f(oracles: Oracles, at: Point, batch: Batch | None) -> OuterGradients:
+    return oracles.outer_gradients(at.x, at.y, batch)
+
+
+def _directions(g: tuple[PyTree, PyTree, PyTree], f: OuterGradients) -> tuple[Scalar, Point]:
     """f, and SOBA's three directions."""
-    g, f = oracles.linearise(at.x, at.y, batch), oracles.outer_gradients(at.x, at.y, batch)
-    residual, hypergradient = tree.sub(g.hessian(at.v), f.y), tree.sub(f.x, g.cross(at.v))
-    return f.value, Point(hypergradient, g.gradient, residual)
+    gradient, hessian, cross = g
+    return f.value, Point(tree.sub(f.x, cross), gradient, tree.sub(hessian, f.y))
 
 
 def _energy(problem: Problem, at: Point, batch: Batch | None) -> Callable[[PyTree], Scalar]:

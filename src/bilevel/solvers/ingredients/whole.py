@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
+from optax import tree
 
 from bilevel.batch import Batch
+from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import PyTree
 
 
@@ -53,10 +55,36 @@ def each(function: Callable[[Batch | None], PyTree], batch: Batch | None, level:
     """`function` of every fixed batch of a level's data, along a new first axis."""
     if batch is None or count == 1:
         return jax.tree.map(lambda a: a[None], function(batch))
+    return lax.map(lambda part: function(_with(batch, level, part)), _pieces(batch, level, count))
+
+
+def mean(function: Callable[[Batch | None], PyTree], batch: Batch | None, level: str, method: str) -> PyTree:
+    """`function` of all data of a level, taken as the mean over pieces as long as the batch, if such pieces fit.
+
+    A piece stays in the processor's cache where the whole does not: several times faster, and without the memory.
+    """
+    everything = whole(batch, method)
+    if batch is None or everything is None or (data := getattr(batch, level)) is None:
+        return function(everything)
+    count, rest = divmod(_rows(getattr(everything, level)), _rows(data))
+    if rest or count == 1:
+        return function(everything)
+    parts = _pieces(batch, level, count)
+    add = lambda total, part: (tree.add(total, function(_with(batch, level, part))), None)
+    like = jax.eval_shape(lambda: function(_with(batch, level, jax.tree.map(lambda a: a[0], parts))))
+    total, _ = lax.scan(add, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like), parts)
+    return scaled(1 / count, total)
+
+
+def _pieces(batch: Batch, level: str, count: int) -> tuple[PyTree, PyTree]:
+    """A level's data and row numbers, piece by piece along a new first axis."""
     parts = getattr(batch.whole, level), getattr(batch.whole.rows, level)
-    parts = jax.tree.map(lambda a: jnp.reshape(a, (count, -1, *jnp.shape(a)[1:])), parts)
-    here = lambda data, rows: replace(batch, rows=batch.rows._replace(**{level: rows}), **{level: data})
-    return lax.map(lambda part: function(here(*part)), parts)
+    return jax.tree.map(lambda a: jnp.reshape(a, (count, -1, *jnp.shape(a)[1:])), parts)
+
+
+def _with(batch: Batch, level: str, piece: tuple[PyTree, PyTree]) -> Batch:
+    data, rows = piece
+    return replace(batch, rows=batch.rows._replace(**{level: rows}), **{level: data})
 
 
 def _rows(data: PyTree) -> int:
