@@ -103,7 +103,7 @@ def ridge_logistic() -> Task:
         "stocBiO": (0.25, 0.25),
         "AmIGO": (0.125, 1.25),
     }
-    return Task(problem, bl.Batch(rows(49_984 // 4), rows(91_648 // 4)), x0, jnp.zeros(n), sizes, period=270)
+    return Task(problem, bl.Batch(rows(12_480), rows(22_912)), x0, jnp.zeros(n), sizes, period=270)
 
 
 def cleaning() -> Task:
