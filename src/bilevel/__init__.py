@@ -12,7 +12,7 @@ from bilevel.loop.run import run as run
 from bilevel.loop.scan import scan as scan, warm_up as warm_up
 from bilevel.loop.state import RunState as RunState, start as start
 from bilevel.loop.status import Code as Code, Status as Status
-from bilevel.loop.streams import epochs as epochs, iid as iid
+from bilevel.loop.streams import blocks as blocks, epochs as epochs, iid as iid
 from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
 from bilevel.problem import Problem as Problem
 from bilevel.solvers import adjoints as adjoints
@@ -29,12 +29,14 @@ from bilevel.solvers.f2sa_p import f2sa_p as f2sa_p
 from bilevel.solvers.f3sa import f3sa as f3sa
 from bilevel.solvers.fomaml import fomaml as fomaml
 from bilevel.solvers.forward_itd import forward_itd as forward_itd
+from bilevel.solvers.fsla import fsla as fsla
 from bilevel.solvers.hoag import hoag as hoag
 from bilevel.solvers.iaptt import iaptt as iaptt
 from bilevel.solvers.imaml import imaml as imaml
 from bilevel.solvers.itd import itd as itd
 from bilevel.solvers.maml import maml as maml
 from bilevel.solvers.meha import meha as meha
+from bilevel.solvers.mrbo import mrbo as mrbo
 from bilevel.solvers.pbgd import g_pbgd as g_pbgd, v_pbgd as v_pbgd
 from bilevel.solvers.pzobo import pzobo as pzobo
 from bilevel.solvers.qnbo import qnbo as qnbo
@@ -42,10 +44,14 @@ from bilevel.solvers.reptile import reptile as reptile
 from bilevel.solvers.rtho import rtho as rtho
 from bilevel.solvers.rules import Rule as Rule, projected as projected
 from bilevel.solvers.s_tfbo import s_tfbo as s_tfbo
+from bilevel.solvers.saba import saba as saba
 from bilevel.solvers.sama import sama as sama
 from bilevel.solvers.soba import soba as soba
+from bilevel.solvers.srba import srba as srba
 from bilevel.solvers.stocbio import stocbio as stocbio
+from bilevel.solvers.sustain import sustain as sustain
 from bilevel.solvers.tuning_free import tuning_free as tuning_free
+from bilevel.solvers.vrbo import vrbo as vrbo
 from bilevel.theory.estimation.advice import Advice as Advice, advise as advise
 
 __version__ = "0.2.0"
