@@ -272,14 +272,16 @@ def test_gauss_newton_costs_less_than_the_hessian_in_operations_and_counts_as_it
 RANK = 10
 
 
-def test_nystrom_by_columns_is_the_published_formula():
-    """As in the authors' `hypergrad` (approx_hypergrad.py, `nystrom`): rows C of H, Woodbury with M = C[:, indices]."""
-    rho = 0.3
+def woodbury(H, b, rho):
+    """As in the authors' `hypergrad` (approx_hypergrad.py, `nystrom`): rows C of H, and M = C[:, indices]."""
     indices = np.asarray(jax.random.permutation(jax.random.key(0), SIZE)[:RANK])
-    C, b = np.asarray(CONVEX)[indices], np.asarray(B)
-    expected = b / rho - C.T @ np.linalg.solve(C[:, indices] + C @ C.T / rho, C @ b) / rho**2
-    v, metrics = solve(adjoints.nystrom(RANK, rho, sketch="columns"), CONVEX)
-    np.testing.assert_allclose(v, expected, rtol=1e-9)
+    C, b, rho = np.asarray(H)[indices], np.asarray(b), b.dtype.type(rho)
+    return b / rho - C.T @ np.linalg.solve(C[:, indices] + C @ C.T / rho, C @ b) / rho**2
+
+
+def test_nystrom_by_columns_is_the_published_formula():
+    v, metrics = solve(adjoints.nystrom(RANK, 0.3, sketch="columns"), CONVEX)
+    np.testing.assert_allclose(v, woodbury(CONVEX, B, 0.3), rtol=1e-9)
     np.testing.assert_allclose(metrics["adjoint_residual"], jnp.linalg.norm(CONVEX @ v - B), rtol=1e-10)
 
 
@@ -313,12 +315,20 @@ def test_nystrom_s_error_is_within_its_bound_and_v_within_b_over_delta():
         assert np.linalg.norm(v) <= np.linalg.norm(B) / DELTA * (1 + 1e-9)
 
 
-def test_nystrom_keeps_its_digits_in_single_precision():
-    """λ/δ = 1e4: the published form has an error of 6e-3 here, from the difference of two terms of size 1/δ."""
-    delta, single = 1e-3, jnp.float32
-    v, _ = solve(adjoints.nystrom(RANK, delta), symmetric(low(RANK), single), b=B.astype(single))
-    left = symmetric(low(RANK)) @ v.astype(float) + delta * v.astype(float) - B
-    assert np.linalg.norm(left) < 2e-3 * np.linalg.norm(B)
+def test_nystrom_keeps_digits_in_single_precision_that_woodbury_loses():
+    """λ/δ = 1e4, and two terms of size 1/δ in the published form."""
+    delta, exact, single, b = (
+        1e-3,
+        symmetric(low(RANK)),
+        symmetric(low(RANK), jnp.float32),
+        B.astype(jnp.float32),
+    )
+    v, _ = solve(adjoints.nystrom(RANK, delta, sketch="columns"), single, b=b)
+    left = lambda v: (
+        np.linalg.norm((exact + delta * np.eye(SIZE)) @ np.asarray(v, float) - B) / np.linalg.norm(B)
+    )
+    assert left(v) < 2e-3
+    assert left(v) < 0.2 * left(woodbury(single, b, delta))
 
 
 OUTLIERS = np.concatenate([np.geomspace(1e4, 1e2, 8), np.linspace(0.9, 1.1, SIZE - 8)])
