@@ -329,3 +329,18 @@ def test_tolerances_of_hoag_do_not_depend_on_units():
     for scale_f, scale_g in [(2.0**12, 1.0), (1.0, 2.0**-12)]:
         for left, right in zip(counts(1.0, 1.0), counts(scale_f, scale_g), strict=True):
             np.testing.assert_array_equal(left, right)
+
+
+def test_methods_that_solve_the_plain_system_refuse_rules_that_rest_elsewhere():
+    implicit = {
+        "qNBO": lambda rule: bl.qnbo(PLAIN, rule, 0.1),
+        "SUSTAIN": lambda rule: bl.sustain(PLAIN, rule, 0.1, 0.1, momentum=0.5),
+    }
+    for name, make in implicit.items():
+        for kind in ("decay", "frozen", "projected, box"):
+            with pytest.raises(ValueError, match=rf"{name} needs an inner rule .* on all of y"):
+                make(KINDS[kind][1]).init(X, Y)
+    for make in (bl.f2sa, bl.f2ba):
+        with pytest.raises(ValueError, match="decays y by itself"):
+            make(PLAIN, KINDS["decay"][1], 0.1, penalty=10.0).init(X, Y)
+        make(PLAIN, KINDS["projected, box"][1], 0.1, penalty=10.0).init(X, Y)

@@ -10,6 +10,7 @@ from bilevel.batch import Batch
 from bilevel.checks import check_count, check_positive, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.inner import inner_loop
 from bilevel.solvers.ingredients.penalty import penalised
 from bilevel.solvers.ingredients.trees import divide, scaled
@@ -29,6 +30,7 @@ class BOME(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:

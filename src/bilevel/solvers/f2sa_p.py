@@ -16,6 +16,7 @@ from bilevel.batch import Batch, Draws, first
 from bilevel.checks import check_count, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, curvatures, downwards
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -42,6 +43,7 @@ class F2SAp(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> F2SApState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         copies = jax.tree.map(lambda a: jnp.stack([a] * len(difference(self.order)[0])), y)
         memories = jax.vmap(self.inner.init)(copies), self.outer.init(x)
         return F2SApState(x, *apart(copies), *memories, jnp.int32(0))

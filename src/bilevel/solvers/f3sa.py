@@ -12,6 +12,7 @@ from bilevel.checks import prepare
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
+from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.penalty import Penalised, as_penalty, mixture, penalised
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.ingredients.weights import check_weight
@@ -65,6 +66,7 @@ class F3SA(Penalised):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> F3SAState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         point, oracles = Points(x, y, y), self.problem.oracles
         lower, (_, upper) = _lower(oracles, point, batch), _upper(oracles, point, batch)
         memories = self.inner.init(y), self.inner.init(y)

@@ -12,6 +12,7 @@ from bilevel.checks import prepare
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
 from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
 from bilevel.solvers.ingredients.momentum import as_momentum
@@ -50,6 +51,7 @@ class FSLA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> FSLAState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_plain(self.inner, y, self.name)
         v = tree.zeros_like(y)
         memories = self.inner.init(y), self.adjoint.init(v), self.outer.init(x)
         return self._anew(FSLAState(x, y, v, *memories, x, x, jnp.int32(0)), batch)

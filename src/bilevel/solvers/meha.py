@@ -10,6 +10,7 @@ from bilevel.batch import Batch, Draws
 from bilevel.checks import check_positive, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, mixture, penalised
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -38,6 +39,7 @@ class MEHA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MEHAState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
         return MEHAState(x, y, y, *memories, jnp.int32(0))
 

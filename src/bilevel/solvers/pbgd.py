@@ -14,6 +14,7 @@ from bilevel.batch import Batch, Draws, first
 from bilevel.checks import check_count, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.inner import inner_loop
 from bilevel.solvers.ingredients.penalty import Penalised, Penalty, as_penalty, mixture, penalised
 from bilevel.solvers.ingredients.trees import scaled
@@ -47,6 +48,7 @@ class VPBGD(Penalised):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VPBGDState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
         return VPBGDState(x, y, y, *memories, jnp.int32(0))
 
@@ -82,6 +84,7 @@ class GPBGD(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> GPBGDState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         return GPBGDState(x, y, self.inner.init(y), self.outer.init(x), jnp.int32(0))
 
     def step(self, state: GPBGDState, batch: Batch | None = None) -> tuple[GPBGDState, Info]:

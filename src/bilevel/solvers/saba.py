@@ -10,6 +10,7 @@ from bilevel.batch import Batch, Levels
 from bilevel.checks import prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.estimates import Averages, average_of, corrected, leaning
 from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
 from bilevel.solvers.ingredients.whole import each, place
@@ -53,6 +54,7 @@ class SABA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SABAState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_plain(self.inner, y, self.name)
         v = tree.zeros_like(y)
         counts = Levels(*(place(batch, level, self.name).of for level in Levels._fields))
         of_g, of_f = _first_epoch(self.problem, x, y, batch, counts)

@@ -14,6 +14,7 @@ from bilevel.checks import check_count, prepare
 from bilevel.oracles import Oracles, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
 from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
 from bilevel.solvers.ingredients.whole import mean
@@ -50,6 +51,7 @@ class SRBA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SRBAState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_plain(self.inner, y, self.name)
         v = tree.zeros_like(y)
         memories = self.inner.init(y), self.adjoint.init(v), self.outer.init(x)
         here = Point(x, y, v)

@@ -12,6 +12,7 @@ from bilevel.batch import Batch, Draws, draws, first
 from bilevel.checks import check_count, check_positive, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
 from bilevel.solvers.ingredients.momentum import Drawn, Pair, estimate, series
 from bilevel.solvers.ingredients.trees import select
@@ -51,6 +52,7 @@ class VRBO(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VRBOState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_plain(self.inner, y, self.name)
         return VRBOState(
             x, y, self.inner.init(y), self.outer.init(x), tree.zeros_like(Pair(x, y)), jnp.int32(0)
         )

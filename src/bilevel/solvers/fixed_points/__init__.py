@@ -4,6 +4,7 @@
 """
 
 from bilevel.solvers.fixed_points.behaviour import (
+    check_plain as check_plain,
     check_rests as check_rests,
     check_rests_at_minima as check_rests_at_minima,
 )

@@ -23,7 +23,7 @@ from jax.core import Tracer
 from optax import tree
 
 from bilevel.identity import Static
-from bilevel.solvers.rules import Descent, Projected, Rule, Transformation
+from bilevel.solvers.rules import Descent, Projected, Rule, Settled, Transformation
 from bilevel.types import PyTree
 
 STEPS = 2
@@ -71,6 +71,16 @@ def check_rests_at_minima(rule: Rule, y: PyTree, method: str) -> None:
         raise ValueError(
             f"{method} needs an inner rule that comes to rest where ∇_y g = 0, but this one decays y by itself: "
             "put the decay into g, as 0.5 * c * ‖y‖²"
+        )
+
+
+def check_plain(rule: Rule, y: PyTree, method: str) -> None:
+    """Refuses a rule that decays, freezes or projects y, for methods that solve ∇²_yy g·v = ∇_y f as it stands."""
+    if isinstance(rule, Settled) or not behaviour(rule, y).plain:
+        raise ValueError(
+            f"{method} needs an inner rule that comes to rest where ∇_y g = 0 on all of y, but this one decays, "
+            "freezes or projects y: put a decay into g, leave what is frozen out of y, or take bl.aid, bl.soba, bl.hoag or "
+            "bl.stocbio, which follow such rules"
         )
 
 

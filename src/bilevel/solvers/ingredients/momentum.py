@@ -15,6 +15,7 @@ from bilevel.checks import prepare
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
 from bilevel.solvers.ingredients.lagrangian import lagrangian
 from bilevel.solvers.ingredients.penalty import Constant, Penalty, as_penalty
@@ -79,6 +80,7 @@ class DoubleMomentum(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> RecursiveState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_plain(self.inner, y, self.name)
         k, memories = jnp.int32(0), (self.inner.init(y), self.outer.init(x))
         return self._anew(RecursiveState(x, y, *memories, Pair(x, y), Pair(x, y), k), batch)
 

@@ -28,6 +28,7 @@ from bilevel.checks import check_positive, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule
@@ -88,6 +89,7 @@ class Penalised(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         memories = self.inner.init(y), self.inner.init(y)
         return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
 

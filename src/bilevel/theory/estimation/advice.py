@@ -149,7 +149,12 @@ def advise(
     beta = alpha * mu / max(float(at.smoothness), np.finfo(float).tiny)
     proposed = StepSizes(alpha, alpha, min(beta, np.finfo(float).max))
     outer = lambda beta: beta if project is None else projected(beta, project)
-    make = lambda s: aid(problem, *s[:2], outer(s.outer)) if convex else itd(problem, s.inner, outer(s.outer))
+    with_v, without = (lambda s: aid(problem, s.inner, s.adjoint, outer(s.outer))), (
+        lambda s: itd(problem, s.inner, outer(s.outer))
+    )
+    make = with_v if convex else without
+        aid(problem, s.inner, s.adjoint, outer(s.outer)) if convex else itd(problem, s.inner, outer(s.outer))
+    )
     gain = lambda sizes: sizes.outer * float(slope(make(sizes), trial, x, y_warm, data))
     practical = _tried(proposed, gain, 2 * alpha * mu) if trial else proposed
     certified = _certified(estimated, at, steps, infimum) if convex else {}
