@@ -79,8 +79,8 @@ def acc_f2ba(
     taken, `state.last` the a_k. The limit is F²BA's. L. Chen, Y. Ma, J. Zhang, "Near-optimal
     nonconvex-strongly-convex bilevel optimization with fully first-order oracles", JMLR 2025, with the restarts of
     H. Li, Z. Lin, "Restarted nonconvex accelerated gradient descent", ICML 2022. The momentum is that of the authors'
-    code (PyTorch's Nesterov SGD) step for step. Differences: their code sums the lengths ‖x_{i+1} − x_i‖², goes on from the
-    x_{k+1} ahead when it drops the momentum, and shrinks B by 1 % each time, down to a least one; and y and z take
+    code (PyTorch's Nesterov SGD) step for step. Differences: their code sums ‖x_{i+1} − x_i‖², goes on from the x_{k+1}
+    ahead when it drops the momentum, and shrinks B by 1 % each time, down to a least one; and its y and z may take
     accelerated steps too, for which pass `optax.sgd(α, momentum=..., nesterov=True)` as `inner`.
 
     Args:
