@@ -31,7 +31,7 @@ def test_the_trace_is_plain_numpy_and_says_what_happened(q, aid):
     result = bl.run(aid, X0, jnp.zeros(2), steps=50, every=7)
     assert result.status.code is bl.Code.COMPLETED
     assert "resume" in result.status.message
-    assert set(result.trace) == {"outer_value", "hypergradient_norm"}
+    assert set(result.trace) == {"outer_value", "hypergradient_norm", "adjoint_residual"}
     state = aid.init(X0, jnp.zeros(2))
     for k in range(50):
         state, info = aid.step(state)

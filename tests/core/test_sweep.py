@@ -156,7 +156,7 @@ def test_warm_up_comes_first_in_every_lane():
         (
             dict(solvers=aid(0.1), metric="accuracy"),
             ValueError,
-            "choose from hypergradient_norm, outer_value",
+            "choose from adjoint_residual, hypergradient_norm, outer_value",
         ),
         (dict(solvers=aid(0.1), mode="least"), ValueError, '"min" or "max"'),
         (dict(solvers=aid(0.1), steps=0), ValueError, "steps must be"),

@@ -26,9 +26,10 @@ from bilevel.identity import Static
 from bilevel.solvers.rules import Descent, Projected, Rule, Settled, Transformation
 from bilevel.types import PyTree
 
-STEPS = 2
+STEPS = 12  # more than gradients are commonly averaged over before a step (optax.MultiSteps)
 SIZE = 0.05  # ‖γ‖ and ‖y‖ of the trial, below the usual limits of clipping by norm
 BISECTIONS = 100
+MANY, CORNER = 100_000, 4
 
 
 class Behaviour(NamedTuple):
@@ -52,9 +53,27 @@ def behaviour(rule: Rule, y: PyTree) -> Behaviour:
             rule.transformation, {}
         )  # with the numbers it was made with: others may be traced
     leaves, structure = jax.tree.flatten(rule)
-    shapes, tree_of_y = jax.tree.flatten(jax.eval_shape(lambda: y))
-    arguments = structure, tree_of_y, tuple((s.shape, jnp.dtype(s.dtype)) for s in shapes), settled
-    return _tried(*arguments) if not leaves else _try(leaves, *arguments)
+    like, tree_of_y = jax.tree.flatten(jax.eval_shape(lambda: y))
+    shapes = [(each.shape, jnp.dtype(each.dtype)) for each in like]
+    look = lambda shapes: _try(leaves, *shapes) if leaves else _tried(*shapes)
+    arguments = lambda shapes: (structure, tree_of_y, tuple(shapes), settled)
+    if (
+        sum(each.size for each in like) > MANY
+    ):  # a corner of each leaf will do, unless leaves are not treated as wholes
+        try:
+            found = look(arguments((tuple(min(n, CORNER) for n in shape), dtype) for shape, dtype in shapes))
+        except NoRest:
+            raise
+        except Exception:  # a rule that closes over arrays of y's shape
+            pass
+        else:
+            if all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves((found.active, found.decay))):
+                return found
+    return look(arguments(shapes))
+
+
+class NoRest(ValueError):
+    """A rule without a point of rest that can be differentiated."""
 
 
 def check_rests(rule: Rule, y: PyTree) -> None:
@@ -120,7 +139,7 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
     rng = np.random.default_rng(0)
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
         draw = lambda: _sized(tree_of_y.unflatten([jnp.asarray(rng.normal(size=s), d) for s, d in shapes]))
-        trial = draw(), [draw() for _ in range(STEPS)]
+        trial = draw(), jax.tree.map(lambda *each: jnp.stack(each), *(draw() for _ in range(STEPS)))
         look = lambda question, *more: jax.device_get(jax.jit(partial(question, rule))(*trial, *more))
         try:
             decays, active = look(_decays_and_active)
@@ -140,7 +159,7 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
                 return Behaviour(active, jax.tree.map(_one_if_equal, decay), False)
         if look(_is_a_map, draw()):
             return Behaviour(active, None, False)
-    raise ValueError(
+    raise NoRest(
         "the inner rule decays y after averaging or rescaling the gradient (as optax.adamw does), so where it comes "
         "to rest depends on its memory, and no implicit method can differentiate that point: put the decay into g, "
         "as 0.5 * c * ‖y‖², or before everything else, as optax.chain(optax.add_decayed_weights(c), "
@@ -151,34 +170,32 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
     )
 
 
-def _updates(rule: Rule, gradients: list, y: PyTree) -> list:
-    """What the rule adds to y, held fixed, when it is fed these gradients one after another."""
-    memory, found = rule.init(y), []
-    for gradient in gradients:
+def _updates(rule: Rule, gradients: PyTree, y: PyTree) -> PyTree:
+    """What the rule adds to y, held fixed, when it is fed these gradients one after another; stacked, as they are."""
+
+    def step(memory, gradient):
         if isinstance(rule, Transformation):  # a small update would be lost in the digits of y
             update, memory = rule.transformation.value.update(gradient, memory, y)
         else:
             after, memory = rule.update(gradient, memory, y)
             update = tree.sub(after, y)
-        found.append(update)
-    return found
+        return memory, update
+
+    return lax.scan(step, rule.init(y), gradients)[1]
 
 
-def _decays_and_active(rule: Rule, y: PyTree, gradients: list) -> tuple[jax.Array, PyTree]:
+def _decays_and_active(rule: Rule, y: PyTree, gradients: PyTree) -> tuple[jax.Array, PyTree]:
     nothing = tree.zeros_like(y)
-    at_rest, moved = _updates(rule, [nothing] * STEPS, y), _updates(rule, gradients, y)
-    decays = ~_all_equal(at_rest, _updates(rule, [nothing] * STEPS, nothing))
-    differs = lambda *pairs: jnp.any(jnp.stack([a != b for a, b in pairs]), axis=0)
-    active = jax.tree.map(
-        lambda *leaves: differs(*zip(leaves[:STEPS], leaves[STEPS:], strict=True)), *at_rest, *moved
-    )
-    return decays, active
+    at_rest, moved = _updates(rule, tree.zeros_like(gradients), y), _updates(rule, gradients, y)
+    decays = ~_all_equal(at_rest, _updates(rule, tree.zeros_like(gradients), nothing))
+    return decays, jax.tree.map(lambda a, b: jnp.any(a != b, axis=0), at_rest, moved)
 
 
-def _coupling(rule: Rule, y: PyTree, gradients: list) -> tuple[PyTree, jax.Array]:
+def _coupling(rule: Rule, y: PyTree, gradients: PyTree) -> tuple[PyTree, jax.Array]:
     """The c with Δ_t(γ, y) = Δ_t(γ + cy, 0), and whether it exists: by proportion, else by bisection."""
     nothing = tree.zeros_like(y)
-    first = lambda gradient, y: _updates(rule, [gradient], y)[0]
+    one = lambda tree: jax.tree.map(lambda a: a[None], tree)
+    first = lambda gradient, y: jax.tree.map(lambda a: a[0], _updates(rule, one(gradient), y))
     share = jax.tree.map(_quotient, first(nothing, y), first(y, nothing))
 
     def halve(bounds, _):
@@ -198,40 +215,39 @@ def _coupling(rule: Rule, y: PyTree, gradients: list) -> tuple[PyTree, jax.Array
     return decay, proportional | _is_coupled(rule, bisected, y, gradients)
 
 
-def _is_coupled(rule: Rule, c: PyTree, y: PyTree, gradients: list) -> jax.Array:
+def _is_coupled(rule: Rule, c: PyTree, y: PyTree, gradients: PyTree) -> jax.Array:
     """Whether Δ_t(γ, y) = Δ_t(γ + cy, 0), for gradients as large as y and as small as cy."""
     nothing, decayed = tree.zeros_like(y), jax.tree.map(lambda c, a: c * a, c, y)
-    pull = jax.tree.map(jnp.abs, _updates(rule, [nothing], y)[0])
-    small = [
-        jax.tree.map(lambda a, b: a * b * 20 * jnp.sqrt(b.size), gradient, decayed) for gradient in gradients
-    ]
+    pull = jax.tree.map(jnp.abs, _updates(rule, tree.zeros_like(gradients), y))
+    small = jax.tree.map(lambda a, b: a * b[None] * 20 * jnp.sqrt(b.size), gradients, decayed)
 
     def close(left, right, pull):
         slack = 0.01 * pull + 16 * jnp.finfo(left.dtype).eps * jnp.maximum(jnp.abs(left), jnp.abs(right))
         return jnp.all(jnp.abs(left - right) <= slack)
 
-    agree = [
-        jax.tree.map(close, left, right, pull)
-        for these in (gradients, small)
-        for left, right in zip(
-            _updates(rule, these, y),
-            _updates(rule, [tree.add(each, decayed) for each in these], nothing),
-            strict=True,
-        )
-    ]
-    return jnp.all(jnp.stack(jax.tree.leaves(agree)))
+    def agree(these):
+        shifted = jax.tree.map(lambda a, b: a + b[None], these, decayed)
+        left, right = _updates(rule, these, y), _updates(rule, shifted, nothing)
+        return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(close, left, right, pull))))
+
+    return agree(gradients) & agree(small)
 
 
-def _is_a_map(rule: Rule, y: PyTree, gradients: list, other: PyTree) -> jax.Array:
+def _is_a_map(rule: Rule, y: PyTree, gradients: PyTree, other: PyTree) -> jax.Array:
     """Whether the last update depends on nothing but its own entry of the last gradient and of y."""
-    *before, last = gradients
-    update = _updates(rule, gradients, y)[-1]
+    last = jax.tree.map(lambda a: a[-1], gradients)
     opposite = tree.scale(-1e4, last)  # enough to turn the sign of an average
-    forgets = _all_equal(update, _updates(rule, [opposite] * len(before) + [last], y)[-1])
+    after = lambda before, last, y: jax.tree.map(
+        lambda a: a[-1], _updates(rule, jax.tree.map(lambda a, b: a.at[-1].set(b), before, last), y)
+    )
+    update = after(gradients, last, y)
+    forgets = _all_equal(
+        update, after(jax.tree.map(lambda a, b: jnp.broadcast_to(b, a.shape), gradients, opposite), last, y)
+    )
 
     def acts_entrywise(parity: int) -> jax.Array:
         mix = partial(_mixed, parity)
-        mixed = _updates(rule, [*before, mix(last, opposite)], mix(y, other))[-1]
+        mixed = after(gradients, mix(last, opposite), mix(y, other))
         return _all_equal(mix(mixed, update), update)
 
     return forgets & acts_entrywise(0) & acts_entrywise(1)
