@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
 from bilevel.counting import Counts, oracle_calls
@@ -124,7 +125,7 @@ def test_imaml_reaches_the_best_start_of_tied_adaptation():
 
 def test_imaml_s_estimate_is_the_slope_of_solving_the_tied_problems_again():
     """Central differences of x ↦ mean f(x, y*(x)), y* by Newton's method on ĝ to convergence; the losses contain x."""
-    flat, unravel = jax.flatten_util.ravel_pytree(START)
+    flat, unravel = ravel_pytree(START)
 
     def tied(x, y, support):
         return curved(unravel(x), unravel(y), support) + 0.5 * LAMBDA * jnp.sum((y - x) ** 2)
@@ -147,7 +148,7 @@ def test_imaml_s_estimate_is_the_slope_of_solving_the_tied_problems_again():
     slope = [(meta_loss(flat + h * e)[0] - meta_loss(flat - h * e)[0]) / (2 * h) for e in np.eye(flat.size)]
     solver = bl.imaml(CURVED, 0.3, 0.05, strength=LAMBDA, inner_steps=200, adjoint=bl.adjoints.cg(1e-12))
     _, info = one_step(solver, START, DATA)
-    np.testing.assert_allclose(jax.flatten_util.ravel_pytree(info.hypergradient)[0], slope, rtol=1e-7)
+    np.testing.assert_allclose(ravel_pytree(info.hypergradient)[0], slope, rtol=1e-7)
     np.testing.assert_allclose(info.outer_value, meta_loss(flat)[0], rtol=1e-10)
 
 
