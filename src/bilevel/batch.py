@@ -1,6 +1,6 @@
 """What a step sees: the data of both levels, which rows they are, a random key and the model's own state."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -22,7 +22,7 @@ NO_ROWS = Levels()
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["inner", "outer", "rows", "key", "state"],
+    data_fields=["inner", "outer", "rows", "key", "state", "whole", "block"],
     meta_fields=[],
 )
 @dataclass(frozen=True, eq=False)
@@ -32,6 +32,10 @@ class Batch:
     The other fields are filled by the loop, for objectives that ask for them by a keyword of that name: `rows`, the
     row numbers of each level's data, `key`, a random key of the step, and `state`, what a model carries along
     besides its trained parameters (batch norm). Whoever calls `solver.step` by hand may fill them too.
+
+    The last two are for solvers that reduce the variance of minibatches. Where these are drawn from arrays in memory,
+    `whole` has all of them, and `block` says which of its fixed batches a level has, if `bl.blocks` drew it. Without
+    `whole` the batch is all there is.
     """
 
     inner: PyTree = None
@@ -39,6 +43,8 @@ class Batch:
     rows: Any = NO_ROWS  # Levels
     key: PyTree = None
     state: PyTree = None
+    whole: Any = None  # Batch; an empty one where nobody knows it
+    block: Any = NO_ROWS  # Levels
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["stacked", "shared"], meta_fields=[])
@@ -57,9 +63,11 @@ class Draws:
             else jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, i, keepdims=False), stacked)
         )
         drawn, same = self.stacked, self.shared
-        rows = Levels(*(pick(*each) for each in zip(drawn.rows, same.rows, strict=True)))
+        both = lambda drawn, same: Levels(*(pick(*each) for each in zip(drawn, same, strict=True)))
+        rows, block = both(drawn.rows, same.rows), both(drawn.block, same.block)
         key = same.key if same.key is None else jax.random.fold_in(same.key, i)
-        return Batch(pick(drawn.inner, same.inner), pick(drawn.outer, same.outer), rows, key, same.state)
+        inner, outer = pick(drawn.inner, same.inner), pick(drawn.outer, same.outer)
+        return Batch(inner, outer, rows, key, same.state, same.whole, block)
 
 
 class Same(NamedTuple):
@@ -87,4 +95,4 @@ def dressed(batch: "Batch | Draws | None", key: PyTree, state: PyTree) -> "Batch
     if isinstance(batch, Draws):
         return Draws(batch.stacked, cast(Batch, dressed(batch.shared, key, state)))
     batch = Batch() if batch is None else batch
-    return Batch(batch.inner, batch.outer, batch.rows, batch.key if key is None else key, state)
+    return replace(batch, key=batch.key if key is None else key, state=state)

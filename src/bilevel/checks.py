@@ -27,8 +27,21 @@ def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | Draws | Non
             _check_extras(objective, batch)
             _check_value(objective, x, y, batch)
         _check_gradient(problem, x, y, batch)
+        _check_prox(problem, x, y)
         checked.add(shapes)
     return x, y
+
+
+def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
+    if problem.prox is None:
+        return
+    out = jax.eval_shape(lambda x, y: problem.prox(x, y, 0.5), x, y)  # pyright: ignore[reportOptionalCall]
+    if signature(out) != signature(y):
+        described = lambda tree: jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", tree)
+        raise TypeError(
+            f"prox returned {described(out)}, not a tree like y, {described(y)}: return the new y, in the dtype "
+            "of z"
+        )
 
 
 def prepare_inner(problem: Problem, x: PyTree, batch: Batch) -> PyTree:
@@ -79,6 +92,13 @@ def check_positive(value: Any, name: str, alternative: str = "") -> None:
         raise ValueError(
             f"the {name} must be a positive number, not {value!r}: pass e.g. 1e-2 {alternative}".rstrip()
         )
+
+
+def check_not_negative(value: Any, name: str) -> None:
+    """Zero, or what `check_positive` lets through."""
+    if isinstance(value, Tracer) or (isinstance(value, int | float) and value == 0):
+        return
+    check_positive(value, name, "or 0 for none")
 
 
 def check_count(value: Any, name: str, least: int = 1) -> int:

@@ -21,6 +21,8 @@ class Linearised(NamedTuple):
     gradient: PyTree  # ∇_y g
     hessian: Callable[[PyTree], PyTree]  # v ↦ ∇²_yy g · v, shaped like y
     cross: Callable[[PyTree], PyTree]  # v ↦ ∇²_xy g · v, shaped like x
+    # () ↦ (v ↦ G·v), the Gauss–Newton curvature, if the objective offers it; linearised when asked for
+    gauss_newton: Callable[[], Callable[[PyTree], PyTree]] | None = None
 
 
 class Joint(NamedTuple):
@@ -88,4 +90,15 @@ def _linearise(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: An
         gradient=gradient,
         hessian=lambda v: tangents(v)[1],
         cross=lambda v: tangents(v)[0],
+        gauss_newton=_gauss_newton(objective, x, y, batch),
     )
+
+
+def _gauss_newton(objective: Any, x: PyTree, y: PyTree, batch: Any) -> Callable[[], Callable] | None:
+    """What the user's function offers under that name, for the arguments that it is called with."""
+    offered = getattr(getattr(objective, "function", None), "gauss_newton", None)
+    if offered is None:
+        return None
+    data = None if batch is None else getattr(batch, objective.level)
+    arguments = (x, y) if data is None else (x, y, data)
+    return lambda: offered(*arguments, **objective._extras(batch))

@@ -99,6 +99,9 @@ class Problem:
         inner: g, a scalar function of `(x, y)` or `(x, y, batch)`. Certificates assume it strongly convex in y; the
             solvers run without that.
         outer: f, likewise.
+        prox: the proximal map of a term h(x, y) besides g that is not smooth in y, such as an L1 penalty or a set: a
+            function `(x, z, step)` that returns the y that minimises h(x, y) + ‖y − z‖²/(2·step), as those of `bl.prox`
+            do. y*(x) then minimises g + h.
 
     x and y are arbitrary pytrees of floating arrays. The `batch` a function receives is its own level's part of a
     [`Batch`][bilevel.Batch], always as an argument, so that data are never compiled in. A function may return
@@ -112,6 +115,7 @@ class Problem:
 
     inner: Callable[..., Any]
     outer: Callable[..., Any]
+    prox: Callable[[PyTree, PyTree, Any], PyTree] | None = None
 
     @cached_property
     def f(self) -> Objective:
@@ -123,6 +127,11 @@ class Problem:
 
     def __post_init__(self):
         _ = self.f, self.g  # a function of the wrong shape is an error here, not at the first step
+        if self.prox is not None and not callable(self.prox):
+            raise TypeError(
+                f"prox must be a function (x, z, step) that returns a y, not {self.prox!r}: pass e.g. "
+                "bl.prox.l1(lambda x: jnp.exp(x))"
+            )
 
     def __getstate__(self) -> dict:
         """Without what is derived or compiled, which is made again where it is wanted."""

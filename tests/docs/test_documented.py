@@ -36,6 +36,9 @@ POSTLUDES = {
     "docs/index.md": "assert jax.nn.sigmoid(result.x[:40]).mean() < 0.2 < 0.7 < jax.nn.sigmoid(result.x[40:]).mean()",
     "docs/meta-learning.md": "assert 3 * error(learned.x) < error(joint.x) < error(x0)",
     "docs/methods.md": "assert (counts.Gc, counts.Mv) == (300, 200)",
+    "docs/methods-stochastic.md": (
+        'assert exact.trace["hypergradient_norm"][-1] < 1e-5 and jnp.abs(exact.x - again.x).max() < 1e-5'
+    ),
     "docs/step-sizes.md": "assert found.best is not None and result.steps == 1000",
     "docs/theory/verification.md": "assert report.ok",
     "docs/write-a-solver.md": "assert found.scores[found.best] < 1e-3 and result.steps == 100",

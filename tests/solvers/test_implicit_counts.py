@@ -29,6 +29,7 @@ PER_STEP = {
 BY_METRICS = {
     "aid_cg": lambda said: Counts(2, 3, said["adjoint_steps"] + 2, 1),  # N = 3
     "aid_minres": lambda said: Counts(2, 1, said["adjoint_steps"] + 2, 1),
+    "aid_nystrom": lambda said: Counts(2, 1, 2 + said["adjoint_steps"] + 2, 1),  # rank 2
     "hoag": lambda said: Counts(2, said["inner_steps"] + 1, said["adjoint_steps"] + 2, 1),
 }
 

@@ -7,7 +7,7 @@ import pytest
 from implicit_reference import last_x, ridge
 
 import bilevel as bl
-from bilevel import f2ba, f2sa, f3sa, meha
+from bilevel import f2ba, f2sa, f2sa_p, f3sa, meha, v_pbgd
 from bilevel.batch import Draws
 from bilevel.counting import Counts, oracle_calls
 
@@ -265,3 +265,57 @@ def test_counts(make, expected):
 def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# f curves downwards by 3 in y, g upwards by H's eigenvalues, of which the smallest is 0.586: λ must be above 5.12.
+CONCAVE = bl.Problem(
+    outer=lambda x, y: -1.5 * jnp.sum(y**2) + jnp.sum(y) + 20 * jnp.sum(x**2),
+    inner=QUADRATIC.inner,
+)
+
+
+def assert_found_out(message):
+    assert "f + 1·g is not convex in y" in message
+    assert "curvature of f is -3 " in message
+    bound = float(message.rpartition("raise the penalty well above ")[2].removesuffix("."))
+    assert 3 / 2.09 < bound < 3 / 0.585
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda c: f2sa(CONCAVE, 0.2, 0.02 * c, penalty=c),
+        lambda c: f2ba(CONCAVE, 0.2, 0.01, penalty=c),
+        lambda c: v_pbgd(CONCAVE, 0.2, 0.02 * c, penalty=c),
+        lambda c: f2sa_p(CONCAVE, 0.2, 0.01, penalty=c),
+    ],
+    ids=["f2sa", "f2ba", "v_pbgd", "f2sa_p"],
+)
+def test_a_penalty_too_small_for_f_is_found_out(make):
+    diverged = bl.run(make(1.0), X0, Y0, steps=3000).status
+    assert diverged.code == bl.Code.DIVERGED
+    assert_found_out(diverged.message)
+    fine = bl.run(make(20.0), X0, Y0, steps=200).status
+    assert fine.code == bl.Code.COMPLETED
+    assert "convex" not in fine.message
+
+
+def test_it_is_found_out_while_the_run_is_finite_or_in_the_warm_up():
+    solver = f2sa(CONCAVE, 0.2, 0.02, penalty=1.0)
+    early = bl.run(solver, X0, Y0, steps=200).status
+    assert early.code == bl.Code.COMPLETED
+    assert_found_out(early.message)
+    assert_found_out(bl.run(solver, X0, Y0, steps=1, warmup=5000).status.message)
+
+
+def test_a_step_too_large_is_not_taken_for_it():
+    result = bl.run(f2ba(QUADRATIC, 3.0, 0.1, penalty=10.0), X0, Y0, steps=1000)
+    assert result.status.code == bl.Code.DIVERGED
+    assert "convex" not in result.status.message
+    assert "lower the" in result.status.message
+
+
+def test_f2sa_p_asks_for_more_where_f_is_convex():
+    """There the copy of −f + λg runs away: f curves upwards by 1, and λ must be above 1/0.6."""
+    solver = f2sa_p(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=1.0)
+    assert "−f + 1·g is not convex in y" in bl.run(solver, X0, Y0, steps=3000).status.message

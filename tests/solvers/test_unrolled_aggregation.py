@@ -54,6 +54,22 @@ def test_bda_is_autodiff_through_the_aggregated_loop(rule):
     np.testing.assert_allclose(info.inner_gradient, jax.grad(inner, 1)(X0, Y0), rtol=1e-12)
 
 
+@pytest.mark.usefixtures("as_users_see_it")
+def test_bda_fades_as_it_is_told():
+    """BOAT's way, a_t = a cᵗ."""
+
+    def aggregated(x, y, t):
+        a = 0.6 * 0.9**t
+        return (1 - a) * jax.grad(inner, 1)(x, y) + a * jax.grad(outer, 1)(x, y)
+
+    solver = bda(NONLINEAR, 0.1, 0.05, inner_steps=3, mixing=0.6, fading=lambda t: 0.9**t)
+    _, info = jax.jit(solver.step)(solver.init(X0, Y0))
+    whole = lambda x: outer(x, trajectory(x, Y0, optax.sgd(0.1), 3, aggregated)[-1])
+    np.testing.assert_allclose(info.hypergradient, jax.jit(jax.grad(whole))(X0), rtol=1e-10)
+    with pytest.raises(TypeError, match=r"fading must be a function of the inner step's number, not 0\.9"):
+        bda(NONLINEAR, 0.1, 0.1, inner_steps=3, fading=0.9)
+
+
 def test_bda_chooses_among_inner_solutions_where_itd_cannot():
     """The publication's counterexample: g leaves y₂ free, the answer is x = y₁ = y₂ = 1.
 

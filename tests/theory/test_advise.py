@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -132,3 +133,31 @@ def test_a_network_is_said_not_to_be_strongly_convex():
     assert advice.estimated.mu_at_most <= np.linalg.eigvalsh(H)[0] + 1e-4
     with pytest.raises(ValueError, match="warmup"):
         theory.advise(problem, x0, y0, data, warmup=-1)
+
+
+def test_a_projected_x_is_measured_by_the_gradient_mapping():
+    """Φ = ½‖x − c‖² on x ≥ 0: at the solution max(c, 0) ∇Φ is not zero, and the gradient mapping is."""
+    c = jnp.array([1.0, -2.0])
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: 0.5 * jnp.sum((y - c) ** 2)
+    )
+    inside = optax.projections.projection_non_negative
+    at = bl.advise(problem, jnp.array([1.0, 0.0]), jnp.zeros(2), project=inside)
+    np.testing.assert_allclose(at.at.hypergradient, 0.0, atol=1e-10)
+    assert "gradient mapping" in str(at)
+    free = bl.advise(problem, jnp.array([1.0, 0.0]), jnp.zeros(2))
+    np.testing.assert_allclose(free.at.hypergradient, 2.0)
+    advice = bl.advise(problem, jnp.zeros(2), jnp.zeros(2), project=inside)
+    np.testing.assert_allclose(advice.at.hypergradient, 1.0)  # x would move along the first axis alone
+    solver = bl.aid(problem, *advice.practical[:2], bl.projected(advice.practical.outer, inside))
+    result = bl.run(solver, jnp.zeros(2), jnp.zeros(2), steps=2000, tol=1e-8)
+    assert result.status.code == bl.Code.CONVERGED
+    np.testing.assert_allclose(result.x, [1.0, 0.0], atol=1e-7)
+
+
+def test_a_proximal_map_is_refused():
+    problem = bl.Problem(
+        inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2), prox=bl.prox.l1(0.1)
+    )
+    with pytest.raises(ValueError, match=r"advise measures smooth inner problems"):
+        bl.advise(problem, jnp.ones(2), jnp.ones(2))

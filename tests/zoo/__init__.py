@@ -1,6 +1,7 @@
 """The one table of solvers × problems. A new solver is one new row; the contract suite runs every pair."""
 
-from zoo import first_order, implicit, meta, single_loop, unrolled
+from zoo import first_order, implicit, meta, single_loop, stochastic, unrolled
 from zoo.table import PROBLEMS as PROBLEMS, Row as Row
 
-ROWS: list[Row] = [*single_loop.ROWS, *implicit.ROWS, *unrolled.ROWS, *first_order.ROWS, *meta.ROWS]
+TABLES = single_loop, implicit, unrolled, first_order, stochastic, meta
+ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]

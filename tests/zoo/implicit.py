@@ -17,6 +17,15 @@ ROWS: list[Row] = [
         "aid_quasi_newton",
         lambda problem, L: aid(problem, 1 / L, adjoints.quasi_newton(steps=2, memory=3), 0.2 / L),
     ),
+    Row(
+        "aid_nystrom",
+        lambda problem, L: aid(
+            problem,
+            1 / L,
+            adjoints.damped(adjoints.minres(1e-10, preconditioner=adjoints.nystrom(2, 0.1)), 0.05),
+            0.2 / L,
+        ),
+    ),
     Row("soba", lambda problem, L: soba(problem, 1 / L, 1 / L, 0.1 / L)),
     Row(
         "hoag",

@@ -85,7 +85,9 @@ def _linearised(gradient: str, plain: Linearised) -> Linearised:
         return lambda v: mark(kind, product(differentiated(kind, v)))
 
     products = marked("hessian_products", plain.hessian), marked("cross_products", plain.cross)
-    return Linearised(mark(gradient, plain.gradient), *products)
+    offered = plain.gauss_newton
+    gauss_newton = None if offered is None else lambda: marked("hessian_products", offered())
+    return Linearised(mark(gradient, plain.gradient), *products, gauss_newton)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,7 +108,7 @@ class _CountedProblem(Problem):
 def counted(problem: Problem) -> Problem:
     """The same problem with all its derivatives marked, also those that a line search takes of its objectives."""
     inner, outer = _marked("gradients_g", problem.inner), _marked("gradients_f", problem.outer)
-    return _CountedProblem(inner=inner, outer=outer, plain=problem)
+    return _CountedProblem(inner=inner, outer=outer, prox=problem.prox, plain=problem)
 
 
 def _marked(kind: str, objective: Callable[..., Any]) -> Callable[..., Any]:

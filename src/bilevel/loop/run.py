@@ -45,7 +45,7 @@ def run(
         steps: how many steps to take (when resuming: how many more).
         data: a `Batch` seen whole at every step, a stream such as `bl.epochs(...)`, a pair of Python loaders
             (`bl.loaders(...)`), or any Python iterable of batches.
-        seed: of the keys that objectives ask for; the key of a step follows from it and the step's number.
+        seed: of the keys that objectives and random methods ask for; that of a step follows from it and its number.
         model_state: what the model carries along besides y (batch norm), for objectives that ask for `state`.
         warmup: steps on y alone at x0 before the first (the paper's initialisation lemmas). Each takes a batch of its
             own, and the run goes on in the data where they end.

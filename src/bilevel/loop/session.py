@@ -19,7 +19,7 @@ from bilevel.loop.program import Fit, program_of
 from bilevel.loop.replay import Kept, lost
 from bilevel.loop.result import Result
 from bilevel.loop.sources import source_of
-from bilevel.loop.state import RunState
+from bilevel.loop.state import RunState, dress
 from bilevel.loop.status import (
     Code,
     Status,
@@ -30,7 +30,7 @@ from bilevel.loop.status import (
     interrupted,
     interrupted_in_warm_up,
 )
-from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
+from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream, draw
 from bilevel.loop.trace import Columns, Log, rows_in
 from bilevel.loop.watch import Watch, bad_data, bad_metric, first_bad_row, remark
 from bilevel.solvers.base import Info, Solver
@@ -251,8 +251,24 @@ class Session:
         grown = self.watch.grown(run)  # a variable that has run away is the reason, whichever breaks first
         names = names or grown or ["outer_value"]
         self._back_to(last, run)
-        self.status = diverged(self.solver, last, names, data=data, loss_first=loss_first, because=grown)
+        self.status = diverged(
+            self.solver,
+            last,
+            names,
+            data=data,
+            loss_first=loss_first,
+            because=grown,
+            suspicion=self._suspicion(),
+        )
         return info
+
+    def _suspicion(self) -> str:
+        """What the method itself has to say about where the run stands."""
+        if self.source.stream is None and not self.kept.taken:  # of a loader, no batch is at hand
+            return ""
+        given, _ = self.source.again(self.kept.taken, 0, 1)
+        _, batch = draw(given, self.run.cursor, self.solver.draws)
+        return self.solver.suspicion(self.run.solver, dress(self.solver, self.run, batch))
 
     def _last_sane(self, good: RunState, low: int, high: int, warm: bool = False):
         """Of the steps from `low` to `high`, begun at `good`: the last sane run, its step, what broke, its Info."""
@@ -346,7 +362,9 @@ class Session:
         if self._broken(self.run):
             data = bad_data(self.source.seen(self.kept.taken))
             self.run, last, names, _ = self._last_sane(self.kept.run(), start, start + done, warm=True)
-            self.status = diverged(self.solver, last - start, names, warmup=True, data=data)
+            self.status = diverged(
+                self.solver, last - start, names, warmup=True, data=data, suspicion=self._suspicion()
+            )
 
     # Hooks
 
@@ -410,7 +428,7 @@ class Session:
         if self.failure is not None:
             status = failed(self.step, *self.failure)
         elif status.code in (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED) and self.step:
-            status = status.with_note(remark(trace, self.moved, self.step - self.earlier))
+            status = status.with_note(remark(trace, self.moved, self.step - self.earlier, self._suspicion))
         if self.suspect is not None and self.suspect[1] < self.step:
             status = status.with_suspect(*self.suspect)
         return Result(

@@ -86,11 +86,11 @@ def start(
 def dress(
     solver: Solver, run: RunState, batch: Batch | Draws | None, *, number: Any = None
 ) -> Batch | Draws | None:
-    """The batch of the run's next step, with the key and the model state that the objectives ask for.
+    """The batch of the run's next step, with the key and the model state that are asked for.
 
     The key follows from the step's number; a warm-up step has one of its own, below zero.
     """
-    wants = solver.problem.wants
+    wants = solver.wants
     if not wants & {"key", "state"}:
         return batch
     key = None

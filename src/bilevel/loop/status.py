@@ -71,8 +71,12 @@ def diverged(
     kept: bool = True,
     loss_first: bool = False,
     because: Sequence[str] = (),
+    suspicion: str = "",
 ) -> Status:
-    """`broken` are the state's variables, or "outer_value", or "memory of the … rule"; `because` names the culprits."""
+    """`broken` are the state's variables, or "outer_value", or "memory of the … rule"; `because` names the culprits.
+
+    `suspicion` is a cause that was measured, with its own remedy.
+    """
     when = f"at {'warm-up ' if warmup else ''}step {step}"
     value = "the outer objective's value"
     what = value if broken == ["outer_value"] else " and ".join(broken)
@@ -84,7 +88,9 @@ def diverged(
         if kept
         else 'no earlier state was kept (replay="off"), so the one returned is not finite'
     )
-    remedy = f"{data}: clean the data." if data else _remedy(solver, list(because) or broken, warmup)
+    remedy = suspicion or _remedy(solver, list(because) or broken, warmup)
+    if data:
+        remedy = f"{data}: clean the data."
     return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", broken[0], step)
 
 

@@ -5,7 +5,7 @@ number alone, so a resumed run sees exactly the batches an unbroken one would ha
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,8 @@ from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, Levels
 from bilevel.checks import check_count
 from bilevel.types import PyTree
+
+UNKNOWN = Batch(whole=Batch())  # a part of data that nobody holds
 
 
 @runtime_checkable
@@ -43,8 +45,14 @@ def draw(
         return cursor, Draws(Batch(), Batch() if batch is None else batch)
     if isinstance(stream, Minibatches):
         return stream.draws(cursor, count)
-    cursor, stacked = lax.scan(lambda cursor, _: stream.next(cursor), cursor, length=count)
-    return cursor, Draws(stacked, Batch())
+    one = lambda cursor, _: _parted(*stream.next(cursor))
+    cursor, stacked = lax.scan(one, cursor, length=count)
+    return cursor, Draws(stacked, UNKNOWN)
+
+
+def _parted(cursor: PyTree, batch: Batch) -> tuple[PyTree, Batch]:
+    """Without the whole data, of which a stack of draws would hold copies."""
+    return cursor, replace(batch, whole=None)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
@@ -72,7 +80,9 @@ class Given:
         return ()
 
     def next(self, cursor: tuple) -> tuple[tuple, Batch | Draws]:
-        return cursor, self.data
+        part = lambda batch: replace(batch, whole=UNKNOWN.whole)
+        given = self.data
+        return cursor, Draws(given.stacked, part(given.shared)) if isinstance(given, Draws) else part(given)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["data", "samplers"], meta_fields=[])
@@ -88,20 +98,28 @@ class Minibatches:
 
     def next(self, cursor: Levels) -> tuple[Levels, Batch]:
         cursor, rows = self._rows(cursor)
-        parts = Levels(*(_take(getattr(self.data, level), at) for level, at in rows._asdict().items()))
-        return cursor, _with_rows(Batch(*parts, rows=rows))
+        parts = self._each(lambda sampler, arrays, at: sampler.take(arrays, at) if sampler else arrays, rows)
+        batch = _with_rows(Batch(*parts, rows=rows))
+        return cursor, replace(batch, whole=_with_rows(self.data), block=self._blocks(rows))
 
     def draws(self, cursor: Levels, count: int) -> tuple[Levels, Draws]:
         """`count` batches at once; a level without a sampler is stored once."""
         cursor, rows = lax.scan(lambda cursor, _: self._rows(cursor), cursor, length=count)
-        drawn = Levels(
-            *(
-                None if at is None else _take(getattr(self.data, level), at)
-                for level, at in rows._asdict().items()
-            )
+        drawn = self._each(
+            lambda sampler, arrays, at: sampler and jax.vmap(partial(sampler.take, arrays))(at), rows
         )
-        whole = {level: getattr(self.data, level) for level, at in rows._asdict().items() if at is None}
-        return cursor, Draws(Batch(*drawn, rows=rows), _with_rows(Batch(**whole)))
+        same = self._each(lambda sampler, arrays, _: None if sampler else arrays, rows)
+        shared = replace(_with_rows(Batch(*same)), whole=_with_rows(self.data))
+        return cursor, Draws(Batch(*drawn, rows=rows, block=self._blocks(rows)), shared)
+
+    def _each(self, function: Callable, rows: Levels) -> Levels:
+        """`function(sampler, arrays, rows)` of each level; the sampler is `None` where there is none."""
+        return Levels(*map(function, self.samplers, (self.data.inner, self.data.outer), rows))
+
+    def _blocks(self, rows: Levels) -> Levels:
+        return self._each(
+            lambda sampler, _, at: sampler.block(at) if isinstance(sampler, Blocks) else None, rows
+        )
 
     def paired(self, cursor: Levels) -> tuple["Minibatches", Levels]:
         """The same with the inner level's rows at both levels, and where it stands."""
@@ -124,10 +142,13 @@ class Minibatches:
         return Levels(*(after for after, _ in moved)), Levels(*(rows for _, rows in moved))
 
 
-def _take(arrays: PyTree, rows: Any) -> PyTree:
-    """Those rows of every array; all of them for `None`."""
-    # An index out of range would show as NaN, not as a silently repeated example.
-    return arrays if rows is None else jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="fill"), arrays)
+class Sampler:
+    """`start(step) -> cursor` and `next(cursor) -> (cursor, rows)`."""
+
+    def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
+        """Those rows of every array."""
+        # An index out of range would show as NaN, not as a silently repeated example.
+        return jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="fill"), arrays)
 
 
 def _with_rows(batch: Batch) -> Batch:
@@ -136,7 +157,7 @@ def _with_rows(batch: Batch) -> Batch:
         _all_rows(arrays) if named is None else named
         for arrays, named in zip((batch.inner, batch.outer), batch.rows, strict=True)
     ]
-    return Batch(batch.inner, batch.outer, Levels(*rows), batch.key, batch.state)
+    return replace(batch, rows=Levels(*rows))
 
 
 def _all_rows(arrays: PyTree) -> jax.Array | None:
@@ -148,7 +169,7 @@ def _all_rows(arrays: PyTree) -> jax.Array | None:
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
 @dataclass(frozen=True)
-class Independent:
+class Independent(Sampler):
     """`size` draws with replacement at every step; the cursor is the step number."""
 
     key: PyTree  # an array; its axis where a sweep says what it goes over
@@ -165,7 +186,7 @@ class Independent:
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
 @dataclass(frozen=True)
-class Shuffled:
+class Shuffled(Sampler):
     """One random permutation after another, cut into slices of `size`.
 
     Every example comes exactly once per epoch. Where `size` does not divide the number of examples, a batch
@@ -199,6 +220,41 @@ class Shuffled:
         return jax.random.permutation(jax.random.fold_in(self.key, epoch), self.examples)
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
+@dataclass(frozen=True)
+class Blocks(Sampler):
+    """The rows cut once into consecutive slices of `size`, of which every epoch takes each once, in a random order."""
+
+    key: PyTree  # an array; its axis where a sweep says what it goes over
+    examples: int
+    size: int
+
+    def __post_init__(self):
+        if left := self.examples % self.size:
+            raise ValueError(
+                f"blocks of {self.size} leave {left} of the {self.examples} examples over, and all must have one "
+                f"shape: choose a size that divides {self.examples}, or leave {left} examples out"
+            )
+
+    @property
+    def order(self) -> Shuffled:
+        return Shuffled(self.key, self.examples // self.size, 1)
+
+    def start(self, step: int) -> tuple:
+        return self.order.start(step)
+
+    def next(self, cursor: tuple) -> tuple[tuple, jax.Array]:
+        cursor, number = self.order.next(cursor)
+        return cursor, self.size * number.astype(jnp.int32) + lax.iota(jnp.int32, self.size)
+
+    def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
+        return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, rows[0], self.size), arrays)  # no gathering
+
+    def block(self, rows: jax.Array) -> jax.Array:
+        """The number of the slice."""
+        return rows[..., 0] // self.size
+
+
 def _counter(number: int) -> jax.Array:
     """Steps and epochs count modulo 2³²."""
     return jnp.uint32(int(number) % 2**32)
@@ -221,13 +277,23 @@ def iid(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
     return _minibatches(Independent, data, size, seed)
 
 
+def blocks(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
+    """Fixed minibatches: the rows are cut once into slices of `size`, which every epoch takes in another order.
+
+    For [`saba`][bilevel.saba], which remembers every batch; and a slice is read faster than rows from everywhere.
+    Arguments as for [`epochs`][bilevel.epochs]; `size` must divide the number of examples. Rows that are sorted (by
+    class, say) make batches unlike each other: shuffle them once before.
+    """
+    return _minibatches(Blocks, data, size, seed)
+
+
 def as_stream(data: Any) -> Stream:
     """A stream as it is; a `Batch` or `None` as the full batch at every step."""
     if data is None:
         return FullBatch(None)
     if isinstance(data, Batch):
         inner, outer = as_arrays(data.inner, "data.inner"), as_arrays(data.outer, "data.outer")
-        return FullBatch(Batch(inner, outer, data.rows, data.key, data.state))
+        return FullBatch(replace(data, inner=inner, outer=outer))
     if isinstance(data, Stream):
         return data
     raise TypeError(

@@ -110,7 +110,7 @@ def sweep(
         steps: how many steps each lane takes.
         data: as for `bl.run` (but no loader); a list of them; or a function from a seed to a stream, for a data order
             that varies with the seed.
-        seeds: of the keys that objectives ask for: one, or a list.
+        seeds: of the keys that objectives and random methods ask for: one, or a list.
         starts: pairs (x0, y0), instead of x0 and y0.
         combine: "product" or "zip".
         metric: by which the best lane is marked: a column of the trace, read at the last step, or a function of (x, y).

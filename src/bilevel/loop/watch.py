@@ -1,5 +1,6 @@
 """Whether a run is still sane: what is not finite, since when, and whose fault it may be."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -115,16 +116,17 @@ def bad_data(data: Any) -> str | None:
     return None
 
 
-def remark(trace: Columns, moved: bool, steps: int) -> str:
-    """What a finite end deserves to have said about it: a loss far above its start, or an x that no longer moves."""
+def remark(trace: Columns, moved: bool, steps: int, suspicion: Callable[[], str]) -> str:
+    """What a finite end deserves to have said about it: a loss far from its start, or an x that no longer moves."""
     values = np.asarray(trace["outer_value"], dtype=float)
     first, last = values[0], values[-max(1, min(100, len(values) // 20)) :]
     # Even the lowest of the last values: one lucky batch at the start, among noisy ones, is no blow-up.
-    if len(values) >= 10 and last.min() > first + 10 * max(abs(first), np.abs(values).min()):
-        return (
-            f" Its outer value rose from {first:.3g} to {np.median(last):.3g}: a finite blow-up, as from "
-            "step sizes that are too large."
-        )
+    far = 10 * max(abs(first), np.abs(values).min())
+    if len(values) >= 10 and last.min() > first + far:
+        why = suspicion() or "as from step sizes that are too large."
+        return f" Its outer value rose from {first:.3g} to {np.median(last):.3g}, a finite blow-up: {why}"
+    if len(values) >= 10 and last.max() < first - far and (why := suspicion()):
+        return f" Its outer value fell from {first:.3g} to {np.median(last):.3g}: {why}"
     if steps >= 2 and not moved:
         norm = float(trace["hypergradient_norm"][-1])
         why = (

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from optax import tree
 
 from bilevel.batch import Batch
+from bilevel.composition import composed
 from bilevel.data.examples import Examples
 from bilevel.problem import Problem
 from bilevel.problems.instance import Instance
@@ -46,24 +47,36 @@ def logits(y: MLP, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
     return hidden @ y.W2 + y.b2[None, :]
 
 
+def cross_entropies(scores: Float[Array, "n c"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
+    return jax.nn.logsumexp(scores, axis=1) - _at_label(scores, labels)
+
+
 def losses(y: MLP, batch: Examples) -> Float[Array, " n"]:
     """The cross-entropy of each example; targets are whole numbers from 0."""
-    scores = logits(y, batch.inputs)
-    return jax.nn.logsumexp(scores, axis=1) - _at_label(scores, batch.targets)
+    return cross_entropies(logits(y, batch.inputs), batch.targets)
 
 
 def validation_loss(x: Float[Array, " n"], y: MLP, batch: Examples) -> Scalar:
     return jnp.mean(losses(y, batch))
 
 
-def weighted_training_loss(
-    x: Float[Array, " n"], y: MLP, batch: Examples, *, rows: Int[Array, " b"] | None = None
+def weighted_loss(
+    x: Float[Array, " n"],
+    scores: Float[Array, "b c"],
+    batch: Examples,
+    *,
+    rows: Int[Array, " b"] | None = None,
 ) -> Scalar:
     """`rows` says which weights belong to the batch; without it, the batch is all of the data."""
     own = x if rows is None else x[rows]
-    return jnp.mean(jax.nn.sigmoid(own) * losses(y, batch))
+    return jnp.mean(jax.nn.sigmoid(own) * cross_entropies(scores, batch.targets))
 
 
+def predicted(x: Float[Array, " n"], y: MLP, batch: Examples) -> Float[Array, "b c"]:
+    return logits(y, batch.inputs)
+
+
+weighted_training_loss = composed(predicted, weighted_loss)
 PROBLEM = Problem(outer=validation_loss, inner=weighted_training_loss)
 
 

@@ -11,8 +11,8 @@ from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import ImplicitState, Info, Solver
+from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
 from bilevel.solvers.ingredients.inner import inner_loop
-from bilevel.solvers.ingredients.lagrangian import lagrangian
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 
@@ -24,24 +24,27 @@ class AID(Solver):
     inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "AID"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
+    composite: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests(self.inner, y)
         v = tree.zeros_like(y)
         return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
 
     def step(self, state: ImplicitState, batch: Batch | None = None) -> tuple[ImplicitState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
-        y, inner_memory, inner_gradient = inner_loop(
+        y, inner_memory, gradient = inner_loop(
             problem, self.inner, self.inner_steps, x, state.y, state.inner, batch
         )  # line 4
 
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-        v, adjoint_memory, metrics = self.adjoint.solve(g, f.y, state.v, state.adjoint)  # line 6
-        hypergradient = tree.sub(f.x, g.cross(v))  # line 7
-        value = lagrangian(problem, y, v, batch)
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)  # line 8
+        g, f, rule = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch), self.inner_at(x)
+        inner, b, lagrangian = adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
+        v, adjoint_memory, metrics = self.adjoint.solve(inner, b, state.v, state.adjoint)  # line 6
+        hypergradient = tree.sub(f.x, inner.cross(v))  # line 7
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))  # line 8
 
+        inner_gradient = residual(rule, state.inner, state.y, gradient)
         state = ImplicitState(x, y, v, inner_memory, adjoint_memory, outer_memory)
         return state, Info(f.value, hypergradient, inner_gradient, metrics)
 
@@ -62,7 +65,9 @@ def aid(
 
     `inner_steps` = N takes N steps on y first, and `adjoint` may be any way to work on the adjoint system:
     with `adjoints.steps` or `adjoints.cg` this is AID-BiO (Ji et al. 2021) and the loop choices of
-    Ji et al. 2022, with `adjoints.neumann` BA (Ghadimi & Wang 2018, there without warm start of y).
+    Ji et al. 2022, with `adjoints.neumann` the deterministic variant of BA (Ghadimi & Wang 2018, there without warm
+    start of y; their stochastic one truncates the series at random). With an inner rule that rests elsewhere than at
+    ∇_y g = 0, or a problem with `prox`, v solves the adjoint system of that point.
 
     Args:
         problem: the two objectives.

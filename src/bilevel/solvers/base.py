@@ -9,7 +9,8 @@ import jax
 
 from bilevel.batch import draws, first
 from bilevel.problem import Evaluated, Problem
-from bilevel.solvers.rules import Rule, descend
+from bilevel.solvers.ingredients.inner import inner_rule
+from bilevel.solvers.rules import Descent, Rule, descend
 from bilevel.types import Metrics, PyTree, Scalar
 
 
@@ -18,7 +19,9 @@ class Info(eqx.Module):
 
     `outer_value` and `hypergradient` belong together: f(x_k, ŷ_k), and the estimate of ∇Φ(x_k) made at the same ŷ_k,
     which moved x. `inner_gradient` is ∇_y g(x_k, ·) of the step's batch at the point from which the inner level set out
-    in this step, `solver.sets_out(state)`: how far from stationary it stood, whatever direction it then took.
+    in this step, `solver.sets_out(state)`: how far from stationary it stood, whatever direction it then took. Where
+    the inner level has a proximal map, a projection or a decay of its own, implicit methods report what is zero at rest
+    in its place.
     """
 
     outer_value: Scalar
@@ -60,6 +63,21 @@ class Solver(eqx.Module):
     problem: Problem = eqx.field(static=True)
     name: ClassVar[str] = "solver"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
+    composite: ClassVar[bool] = False  # whether it minds the problem's proximal map
+
+    def __check_init__(self):
+        if self.problem.prox is None:
+            return
+        if not self.composite:
+            raise ValueError(
+                f"{self.name} cannot solve an inner problem with a proximal map: take bl.aid, bl.soba, bl.hoag, "
+                "bl.stocbio, bl.itd, bl.forward_itd or bl.rtho, or replace the term by a smooth one in g"
+            )
+        if not isinstance(self.rule("inner"), Descent):
+            raise ValueError(
+                "the inner level of a problem with a proximal map needs a step size, which the map depends on: pass a "
+                "number such as 0.1 as the inner rule"
+            )
 
     def __hash__(self) -> int:
         return id(self)  # arrays have no hash, and `jax.jit(solver.step)` asks for one
@@ -74,6 +92,11 @@ class Solver(eqx.Module):
         """The number of batches that a step takes: one, unless the method has `batches="independent"`."""
         return self.independent if getattr(self, "batches", "shared") == "independent" else 1
 
+    @property
+    def wants(self) -> frozenset[str]:
+        """What a step's batch must bring besides data: what the objectives ask for, and the method itself."""
+        return self.problem.wants
+
     @abstractmethod
     def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any: ...
 
@@ -82,7 +105,7 @@ class Solver(eqx.Module):
 
     def warm_up(self, state: Any, batch: Any = None) -> Any:
         """One step of the rule `inner` on y alone, x held fixed; `run(..., warmup=N)` takes N of them first."""
-        batch, rule = first(batch), self.rule("inner")
+        batch, rule = first(batch), self.inner_at(state.x)
         gradient = self.problem.oracles.inner_gradient(state.x, state.y, batch)
         value = lambda y: self.problem.g(state.x, y, batch)
         y, memory = descend(rule, gradient, state.inner, state.y, value)
@@ -91,6 +114,10 @@ class Solver(eqx.Module):
     def sets_out(self, state: Any) -> PyTree:
         """Where the inner level stands at the beginning of a step."""
         return state.y
+
+    def suspicion(self, state: Any, batch: Any = None) -> str:
+        """Why a run may have broken, with the remedy, as measured at its last finite state; "" if unknown."""
+        return ""
 
     def observe(self, before: Any, after: Any, batch: Any) -> tuple[Evaluated, Evaluated]:
         """What both objectives return besides their losses: g where the step on y set out, f where it arrived.
@@ -113,6 +140,10 @@ class Solver(eqx.Module):
         """The update rule of a level, or `None` if the method has none there."""
         rule = getattr(self, level, None)
         return rule if isinstance(rule, Rule) else None
+
+    def inner_at(self, x: PyTree) -> Any:
+        """The rule of the inner level at x: with the problem's proximal map, if it has one."""
+        return inner_rule(self.problem, self.rule("inner"), x)
 
 
 def _on_leaves(

@@ -8,6 +8,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.checks import check_positive, prepare
+from bilevel.identity import Static
 from bilevel.oracles import Linearised
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
@@ -15,7 +16,7 @@ from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.ingredients.unroll import Field, Lengths, lengths, unroll
 from bilevel.solvers.ingredients.weights import check_weight
 from bilevel.solvers.rules import Rule, as_rule, descend
-from bilevel.types import Number, PyTree, Scalar, StepSize
+from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
 class BDA(Solver):
@@ -23,6 +24,7 @@ class BDA(Solver):
     outer: Rule
     mixing: Number
     outer_share: Number
+    fading: Static = eqx.field(static=True)
     lengths: Lengths = eqx.field(static=True)
     name: ClassVar[str] = "BDA"
 
@@ -32,7 +34,7 @@ class BDA(Solver):
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
-        field = aggregate(problem, self.mixing, self.outer_share)
+        field = aggregate(problem, self.mixing, self.outer_share, self.fading.value)
         y, inner_memory, gradient, pull_back, repeat = unroll(
             field, self.inner, self.lengths, x, state.y, state.inner, batch
         )
@@ -43,6 +45,11 @@ class BDA(Solver):
         return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, gradient, {})
 
 
+def harmonic(t: Any) -> Any:
+    """1/(t+1), which BDA's analysis fades by."""
+    return 1 / (t + 1)
+
+
 def bda(
     problem: Problem,
     inner: StepSize | Rule,
@@ -51,12 +58,13 @@ def bda(
     inner_steps: int,
     mixing: Number = 0.5,
     outer_share: Number = 1.0,
+    fading: Schedule = harmonic,
     truncate: int | None = None,
     checkpoint_every: int = 1,
 ) -> BDA:
     """Unrolled inner steps along an aggregate of both gradients, the outer one's part fading out:
 
-        d_t     = (1 − a_t) ∇_y g(x_k, y_t) + a_t σ ∇_y f(x_k, y_t)         a_t = a/(t+1)
+        d_t     = (1 − a_t) ∇_y g(x_k, y_t) + a_t σ ∇_y f(x_k, y_t)         a_t = a φ(t),  φ(t) = 1/(t+1)
         y_{t+1} = y_t − α d_t                                             t = 0, …, N−1
         x_{k+1} = x_k − β d/dx f(x_k, y_N(x_k))
 
@@ -64,7 +72,10 @@ def bda(
     on g alone leaves to the starting point. Where there is only one, the aggregate is a bias that shrinks with N.
     R. Liu, P. Mu, X. Yuan, S. Zeng, J. Zhang, "A generic first-order algorithmic framework for bi-level
     programming beyond lower-level singleton", ICML 2020, with step sizes s_l = α, s_u = ασ. There y starts from
-    the same point at every outer step, here from the last y, as everywhere in this library.
+    the same point at every outer step, here from the last y, as everywhere in this library. φ is that of its analysis.
+    The authors' code fades otherwise: it keeps the inner gradient's weight at 1 − a and multiplies the outer one's by
+    0.9 at every step, with a = 0.6. BOAT's implementation multiplies a_t itself by a constant c, which here is
+    `fading=lambda t: c**t`.
 
     Args:
         problem: the two objectives.
@@ -73,26 +84,32 @@ def bda(
         inner_steps: N, the number of steps on y per step on x, all on the same batch.
         mixing: a, the outer gradient's weight in the first inner step, between 0 and 1.
         outer_share: σ, the outer gradient's step relative to the inner one's.
+        fading: φ, a function of the inner step's number with values between 0 and 1.
         truncate: the number of the last inner steps to differentiate; all of them if left out.
         checkpoint_every: the distance between kept inner iterates, as in [`itd`][bilevel.itd].
     """
     check_positive(outer_share, "outer_share")
+    if not callable(fading):
+        raise TypeError(
+            f"fading must be a function of the inner step's number, not {fading!r}: pass e.g. lambda t: 0.9**t"
+        )
     return BDA(
         problem,
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         check_weight(mixing, "mixing", "the outer gradient"),
         outer_share,
+        Static(fading),
         lengths(inner_steps, truncate, checkpoint_every),
     )
 
 
-def aggregate(problem: Problem, mixing: Number, outer_share: Number) -> Field:
+def aggregate(problem: Problem, mixing: Number, outer_share: Number, fading: Schedule) -> Field:
     """d_t and its products."""
     oracles = problem.oracles
 
     def mix(t: Any, of_g: PyTree, of_f: PyTree) -> PyTree:
-        weight = jnp.asarray(mixing, float) / (jnp.asarray(t, float) + 1)
+        weight = jnp.asarray(mixing, float) * jnp.asarray(fading(jnp.asarray(t, float)), float)
         return tree.add(scaled(1 - weight, of_g), scaled(weight * jnp.asarray(outer_share, float), of_f))
 
     def direction(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> tuple[PyTree, PyTree]:

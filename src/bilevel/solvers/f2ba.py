@@ -3,15 +3,14 @@
 from typing import ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
 
-from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, prepare
+from bilevel.batch import Batch
+from bilevel.checks import check_count
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import Info
 from bilevel.solvers.ingredients.penalty import (
     Copies,
-    Penalty,
+    Penalised,
     PenaltyState,
     as_penalty,
     estimate,
@@ -19,24 +18,12 @@ from bilevel.solvers.ingredients.penalty import (
     track,
 )
 from bilevel.solvers.rules import Rule, as_rule, descend
-from bilevel.types import Number, PyTree, Schedule, StepSize
+from bilevel.types import Number, Schedule, StepSize
 
 
-class F2BA(Solver):
-    inner: Rule
-    outer: Rule
-    penalty: Penalty
+class F2BA(Penalised):
     inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "F2BA"
-    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
-
-    def sets_out(self, state: PenaltyState) -> PyTree:
-        return state.z
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> PenaltyState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        memories = self.inner.init(y), self.inner.init(y)
-        return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
 
     def step(self, state: PenaltyState, batch: Batch | None = None) -> tuple[PenaltyState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
@@ -48,11 +35,6 @@ class F2BA(Solver):
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
         state = PenaltyState(x, y, z, tuple(memories), outer_memory, state.k + 1)
         return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)})
-
-    def warm_up(self, state: PenaltyState, batch: Batch | Draws | None = None) -> PenaltyState:
-        copies, penalty = Copies(state.y, state.z, *state.inner), self.penalty(state.k)
-        (y, z, *memories), _ = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch))
-        return state._replace(y=y, z=z, inner=tuple(memories))
 
 
 def f2ba(
@@ -70,9 +52,11 @@ def f2ba(
         x_{k+1} = x_k − η (∇_x f(x_k, y) + λ (∇_x g(x_k, y) − ∇_x g(x_k, z)))
 
     With a constant penalty the limit is off by O(1/λ); unlike in [`f2sa`][bilevel.f2sa] the step on x does not
-    shrink with λ, because L_λ is as smooth as Φ whatever λ is. L. Chen, Y. Ma, J. Zhang, "Near-optimal
+    shrink with λ, because L_λ is as smooth as Φ for every λ that makes f + λg strongly convex in y (as in `f2sa`, λ
+    must be above ℓ/μ where f curves downwards by ℓ). L. Chen, Y. Ma, J. Zhang, "Near-optimal
     nonconvex-strongly-convex bilevel optimization with fully first-order oracles", JMLR 2025, take
-    K = O(κ log(λκ)) and a constant λ of the order of κ³/ε; the step on y is there a separate τ, here α/λ.
+    K = O(κ log(λκ)) and a constant λ of the order of κ³/ε; the step on y is there a separate τ, here α/λ. z is
+    warm-started like y, as in the publication; the authors' code sets it to y at the beginning of every outer step.
 
     Args:
         problem: the two objectives.

@@ -3,15 +3,14 @@
 from typing import ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
 
-from bilevel.batch import Batch, Draws, draws, first
-from bilevel.checks import check_count, prepare
+from bilevel.batch import Batch, Draws, draws
+from bilevel.checks import check_count
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.base import Info, check_batches
 from bilevel.solvers.ingredients.penalty import (
     Copies,
-    Penalty,
+    Penalised,
     PenaltyState,
     as_penalty,
     estimate,
@@ -20,30 +19,18 @@ from bilevel.solvers.ingredients.penalty import (
 )
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
-from bilevel.types import Number, PyTree, Schedule, StepSize
+from bilevel.types import Number, Schedule, StepSize
 
 
-class F2SA(Solver):
-    inner: Rule
-    outer: Rule
-    penalty: Penalty
+class F2SA(Penalised):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "F2SA"
     outer_draw: ClassVar[int] = -2  # the one on which x sees f
-    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
 
     @property
     def draws(self) -> int:
         return 1 if self.batches == "shared" else 2 * self.inner_steps + 2
-
-    def sets_out(self, state: PenaltyState) -> PyTree:
-        return state.z
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> PenaltyState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        memories = self.inner.init(y), self.inner.init(y)
-        return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
 
     def step(self, state: PenaltyState, batch: Batch | Draws | None = None) -> tuple[PenaltyState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
@@ -56,11 +43,6 @@ class F2SA(Solver):
         x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, value)
         state = PenaltyState(x, y, z, tuple(memories), outer_memory, state.k + 1)
         return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)})
-
-    def warm_up(self, state: PenaltyState, batch: Batch | Draws | None = None) -> PenaltyState:
-        copies, penalty = Copies(state.y, state.z, *state.inner), self.penalty(state.k)
-        (y, z, *memories), _ = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch))
-        return state._replace(y=y, z=z, inner=tuple(memories))
 
 
 def f2sa(
@@ -81,7 +63,8 @@ def f2sa(
     With a constant penalty λ it converges to a point that is off by O(1/λ); with one that grows without bound,
     to a stationary point of Φ. J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully first-order method for stochastic
     bilevel optimization", ICML 2023, Algorithm 1, where α_k = γ/λ_k, β = ξγ, and λ_{k+1} = λ_k + δ_k: pass the λ_k
-    themselves as a function of k.
+    themselves as a function of k. Its λ_0 is at least 2ℓ/μ, with ℓ the smoothness of f: below, f + λg need not be
+    convex in y, and y runs away. The status of such a run says so, with the penalty that it takes.
 
     As published, every gradient has data of its own: a step draws 2T + 2 batches, one for each step on z, one for
     each on y, and for x one at y and one at z. f and g at the same y are of the same draw, whose two levels are

@@ -11,8 +11,9 @@ from bilevel.batch import Batch, Draws, first
 from bilevel.checks import prepare
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, mixture, penalised
+from bilevel.solvers.base import Info
+from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.ingredients.penalty import Penalised, as_penalty, mixture, penalised
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.ingredients.weights import check_weight
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -59,19 +60,13 @@ class F3SAState(NamedTuple):
     k: Int[Array, ""]
 
 
-class F3SA(Solver):
-    inner: Rule
-    outer: Rule
-    penalty: Penalty
+class F3SA(Penalised):
     momentum: Number
     name: ClassVar[str] = "F3SA"
-    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
-
-    def sets_out(self, state: F3SAState) -> PyTree:
-        return state.z
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> F3SAState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         point, oracles = Points(x, y, y), self.problem.oracles
         lower, (_, upper) = _lower(oracles, point, batch), _upper(oracles, point, batch)
         memories = self.inner.init(y), self.inner.init(y)
@@ -138,7 +133,8 @@ def f3sa(
     gradient is evaluated twice, at this and at the last point, on the same batch, so that the errors of
     successive steps cancel. On full batches it is F2SA. J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully
     first-order method for stochastic bilevel optimization", ICML 2023. Differences: η is constant here, there it
-    decreases; and all gradients of a step share the one batch B_k, there each has its own.
+    decreases; and all gradients of a step share the one batch B_k, there each has its own. As in
+    `f2sa`, λ must make f + λg strongly convex in y.
 
     Args:
         problem: the two objectives.

@@ -3,22 +3,23 @@
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_not_negative, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
-from bilevel.solvers.adjoints.base import residual
+from bilevel.solvers.adjoints.base import residual, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.lagrangian import lagrangian
+from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
 from bilevel.solvers.rules import Rule, as_rule, descend
-from bilevel.types import PyTree, Scalar, Schedule, StepSize
+from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
+
+SMALLEST = 16  # roundings: no tolerance is below this many
 
 
 class HOAGState(NamedTuple):
@@ -27,6 +28,7 @@ class HOAGState(NamedTuple):
     v: PyTree  # v̂_k, the next warm start
     inner: PyTree  # memory of the inner rule
     outer: PyTree  # memory of the outer rule
+    scale: Scalar  # the largest ‖∇_y g‖ that a step has set out from: what the tolerance is relative to
     k: Int[Array, ""]
 
 
@@ -36,35 +38,46 @@ class HOAG(Solver):
     tolerance: Static = eqx.field(static=True)
     max_inner_steps: int = eqx.field(static=True)
     max_adjoint_steps: int = eqx.field(static=True)
+    damping: Number
     name: ClassVar[str] = "HOAG"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
+    composite: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> HOAGState:
         x, y = prepare(self.problem, x0, y0, batch)
-        return HOAGState(x, y, tree.zeros_like(y), self.inner.init(y), self.outer.init(x), jnp.int32(0))
+        check_rests(self.inner, y)
+        nothing = jnp.zeros((), tree.norm(y).dtype)
+        memories = self.inner.init(y), self.outer.init(x)
+        return HOAGState(x, y, tree.zeros_like(y), *memories, nothing, jnp.int32(0))
 
     def step(self, state: HOAGState, batch: Batch | None = None) -> tuple[HOAGState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
-        dtype = jnp.result_type(*jax.tree.leaves(state.y))
+        dtype, rule = state.scale.dtype, self.inner_at(x)
         epsilon = jnp.asarray(self.tolerance.value(state.k.astype(dtype)), dtype)
-        inner_gradient = oracles.inner_gradient(x, state.y, batch)
+        epsilon = jnp.maximum(epsilon, SMALLEST * jnp.finfo(dtype).eps)
+        gradient = oracles.inner_gradient(x, state.y, batch)
+        inner_gradient = at_rest(rule, state.inner, state.y, gradient)
+        scale = jnp.maximum(state.scale, tree.norm(inner_gradient))
         y, inner_memory, inner_steps = solve_inner(
-            problem, self.inner, self.max_inner_steps, epsilon, state, inner_gradient, batch
+            problem, rule, self.max_inner_steps, epsilon * scale, state, gradient, batch
         )
 
         g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-        v, adjoint_steps = conjugate_gradients(g, f.y, state.v, epsilon, self.max_adjoint_steps)
-        hypergradient = tree.sub(f.x, g.cross(v))
-        value = lagrangian(problem, y, v, batch)
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        inner, b, lagrangian = adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
+        inner = with_damping(inner, self.damping)
+        v, adjoint_steps = conjugate_gradients(
+            inner, b, state.v, epsilon * tree.norm(b), self.max_adjoint_steps
+        )
+        hypergradient = tree.sub(f.x, inner.cross(v))
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))
 
         metrics = {
             "tolerance": epsilon,
             "inner_steps": inner_steps,
             "adjoint_steps": adjoint_steps,
-            "adjoint_residual": tree.norm(residual(g, f.y, v)),
+            "adjoint_residual": tree.norm(residual(inner, b, v)),
         }
-        state = HOAGState(x, y, v, inner_memory, outer_memory, state.k + 1)
+        state = HOAGState(x, y, v, inner_memory, outer_memory, scale, state.k + 1)
         return state, Info(f.value, hypergradient, inner_gradient, metrics)
 
 
@@ -81,16 +94,21 @@ def hoag(
     tolerance: Schedule = quadratic_decrease,
     max_inner_steps: int = 1000,
     max_adjoint_steps: int = 1000,
+    damping: Number = 0.0,
 ) -> HOAG:
     """At every step, from the last solutions:
 
-        ŷ_k:      steps of the inner rule until     ‖∇_y g(x_k, ŷ_k)‖ ≤ ε_k
-        v̂_k:      conjugate gradients until         ‖∇²_yy g(x_k, ŷ_k) v̂_k − ∇_y f(x_k, ŷ_k)‖ ≤ ε_k
+        ŷ_k:      steps of the inner rule until     ‖∇_y g(x_k, ŷ_k)‖ ≤ ε_k s_k
+        v̂_k:      conjugate gradients until         ‖∇²_yy g(x_k, ŷ_k) v̂_k − b_k‖ ≤ ε_k ‖b_k‖    b_k = ∇_y f(x_k, ŷ_k)
         x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) − ∇²_xy g(x_k, ŷ_k) v̂_k)
 
-    With Σ ε_k < ∞ and β small enough x_k tends to a stationary point. The publication bounds ‖ŷ_k − y*‖ by
-    ε_k; here it is the gradient, which can be measured and bounds μ‖ŷ_k − y*‖. It projects x onto a box and
-    in practice adapts β; here the outer rule decides.
+    s_k is the largest ‖∇_y g‖ that a step has set out from, so that the tolerances do not depend on units; none is
+    asked for below what rounding allows. With Σ ε_k < ∞ and β small enough x_k tends to a stationary point.
+
+    The publication bounds ‖ŷ_k − y*‖ by ε_k; here, as in its authors' code, it is the gradient relative to the first,
+    which can be measured. Their code takes the first gradient alone for s_k, multiplies CG's tolerance by the first
+    ‖∇_y f‖, decreases ε_k = 0.01 · 0.9^k by default (`optax.exponential_decay(0.01, 1, 0.9)`), solves the inner problem
+    by L-BFGS, clips x to a box and adapts β; here the rules decide, `bl.projected` among them.
 
     Args:
         problem: the two objectives.
@@ -99,7 +117,9 @@ def hoag(
         tolerance: the function k ↦ ε_k, positive and summable: any optax schedule will do.
         max_inner_steps: the number of steps on y to stop after; the trace's "inner_steps" shows whether it binds.
         max_adjoint_steps: the number of steps of conjugate gradients to stop after.
+        damping: δ, for ∇²_yy g + δI in the adjoint system where g is not convex; it leaves a bias.
     """
+    check_not_negative(damping, "damping")
     if not callable(tolerance):
         raise TypeError(
             f"tolerance must be a function of the step number, not {tolerance!r}: pass e.g. "
@@ -112,6 +132,7 @@ def hoag(
         Static(tolerance),
         check_count(max_inner_steps, "max_inner_steps"),
         check_count(max_adjoint_steps, "max_adjoint_steps"),
+        damping,
     )
 
 
@@ -128,8 +149,8 @@ def solve_inner(
     value = lambda y: problem.g(state.x, y, batch)
 
     def unfinished(carry):
-        _, gradient, _, taken = carry
-        return (tree.norm(gradient) > epsilon) & (taken < max_steps)
+        y, gradient, memory, taken = carry
+        return (tree.norm(at_rest(rule, memory, y, gradient)) > epsilon) & (taken < max_steps)
 
     def advance(carry):
         y, gradient, memory, taken = carry

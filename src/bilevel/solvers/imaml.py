@@ -14,6 +14,7 @@ from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.conjugate_gradients import cg
 from bilevel.solvers.base import Info
+from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Rule, ValueFunction, as_rule
@@ -24,6 +25,11 @@ class IMAML(MetaLearner):
     adjoint: Adjoint
     strength: Number
     name: ClassVar[str] = "iMAML"
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MetaState:
+        state = super().init(x0, y0, batch)
+        check_plain(self.inner, state.x, self.name)
+        return state
 
     def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:
         """ĝ(x, ·) = g(x, ·) + (λ/2)‖· − x‖²."""

@@ -10,6 +10,7 @@ from bilevel.batch import Batch, Draws
 from bilevel.checks import check_positive, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, mixture, penalised
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -38,6 +39,7 @@ class MEHA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MEHAState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
         memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
         return MEHAState(x, y, y, *memories, jnp.int32(0))
 
@@ -89,11 +91,15 @@ def meha(
         x_{k+1} = x_k − α (∇_x f(x_k, y_k)/c_k + ∇_x g(x_k, y_k) − ∇_x g(x_k, θ_{k+1}))
         y_{k+1} = y_k − β (∇_y f(x_{k+1}, y_k)/c_k + ∇_y g(x_{k+1}, y_k) − (y_k − θ_{k+1})/γ)
 
-    The envelope is smooth also where g is not convex in y, if γ is below the inverse of its weak convexity. With a
-    constant penalty c the limit is off by O(1/c). The estimate of ∇Φ reported is c_k times the direction of x.
+    The envelope is smooth also where g is not convex in y, if γ is below the inverse of its weak convexity ρ; the
+    publication asks for γ < 1/(2ρ). With a constant penalty c the limit is off by O(1/c). What y descends,
+    f/c + g − v_γ, must be bounded below: if f curves downwards by ℓ, that takes c > ℓ(1 + γμ)/(γμ²) for a μ-strongly
+    convex g. The estimate of ∇Φ reported is c_k times the direction of x.
+
     R. Liu, Z. Liu, W. Yao, S. Zeng, J. Zhang, "Moreau envelope for nonconvex bi-level optimization: a single-loop
     and Hessian-free solution strategy", ICML 2024, have c_k = c_0 (k+1)^p with p < 1/2; its constraint sets and
-    non-smooth terms are left out here.
+    non-smooth terms are left out here. The order, θ, then x, then y at the new x, is that of the publication and of the
+    authors' R code; their PyTorch code and BOAT move y before x.
 
     Args:
         problem: the two objectives.

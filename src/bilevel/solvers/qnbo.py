@@ -12,6 +12,7 @@ from bilevel.checks import check_count, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.quasi_newton_steps import QuasiNewton, quasi_newton
 from bilevel.solvers.base import ImplicitState, Info, Solver
+from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.curvature_pairs import inverse_times, remember
 from bilevel.solvers.ingredients.lagrangian import lagrangian
 from bilevel.solvers.ingredients.trees import select
@@ -30,6 +31,7 @@ class QNBO(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_plain(self.inner, y, self.name)
         v = tree.zeros_like(y)
         return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
 

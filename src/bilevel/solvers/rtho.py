@@ -27,6 +27,7 @@ class RTHO(Solver):
     inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "RTHO"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+    composite: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> RTHOState:
         x, y = prepare(self.problem, x0, y0, batch)

@@ -34,9 +34,13 @@ class Rule(eqx.Module):
         self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
     ) -> tuple[PyTree, PyTree]: ...
 
+    def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
+        """Zero exactly where the rule has nothing left to do: the gradient, unless the rule is constrained."""
+        return gradient
+
     def stationarity(self, point: PyTree, gradient: PyTree) -> Scalar:
-        """Zero exactly where the rule has nothing left to do: the gradient's norm, unless the rule is constrained."""
-        return tree.norm(gradient)
+        """The norm of the gradient mapping."""
+        return tree.norm(self.gradient_mapping(point, gradient))
 
 
 class Descent(Rule):
@@ -76,30 +80,58 @@ class Transformation(Rule):
         return optax.apply_updates(point, updates), memory
 
 
-class Projected(Rule):
-    """A rule whose every step ends with a projection onto a closed convex set."""
+class Settled(Rule):
+    """A rule whose every step ends with a map onto where the variable may be."""
 
     rule: Rule
-    project: Static = eqx.field(static=True)
     constrained: ClassVar[bool] = True
+
+    @abstractmethod
+    def settle(self, point: PyTree) -> PyTree: ...
+
+    @property
+    def step_size(self) -> Any:
+        """Of plain descent; 1 for another rule."""
+        return self.rule.step_size if isinstance(self.rule, Descent) else 1.0
 
     def init(self, point: PyTree) -> PyTree:
         return self.rule.init(point)
 
     def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None):
         point, memory = self.rule.update(gradient, memory, point, value)
-        return self.project.value(point), memory
+        return self.settle(point), memory
 
-    def stationarity(self, point: PyTree, gradient: PyTree) -> Scalar:
-        """‖x − P(x − s·h)‖/s, zero exactly at constrained stationary points; s is the step size, or 1 without one."""
-        s = self.rule.step_size if isinstance(self.rule, Descent) else 1.0
-        ahead = self.project.value(tree.sub(point, scaled(s, gradient)))
-        size = tree.norm(tree.sub(point, ahead))
-        return size / jnp.asarray(s, size.dtype)
+    def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
+        """(x − P(x − s·h))/s, zero exactly at constrained stationary points; s is the step size, or 1 without one."""
+        s = self.step_size
+        ahead = self.settle(tree.sub(point, scaled(s, gradient)))
+        return jax.tree.map(lambda a: a / jnp.asarray(s, a.dtype), tree.sub(point, ahead))
+
+
+class Projected(Settled):
+    """Onto a closed convex set."""
+
+    project: Static = eqx.field(static=True)
+
+    def settle(self, point: PyTree) -> PyTree:
+        return self.project.value(point)
+
+
+class Proximal(Settled):
+    """By the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
+
+    x: PyTree
+    prox: Static = eqx.field(static=True)
+
+    def settle(self, point: PyTree) -> PyTree:
+        return self.prox.value(self.x, point, self.step_size)
+
+
+AnyRule = StepSize | Rule  # what stands for a rule
 
 
 def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Projected:
-    """A rule for x that stays in a closed convex set: `rule`, then `project`.
+    """A rule for x, or for y, that stays in a closed convex set: `rule`, then `project`.
 
         bl.aid(problem, 0.1, 0.1, bl.projected(0.01, optax.projections.projection_simplex))
 

@@ -8,24 +8,28 @@ from optax import tree
 from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import prepare
 from bilevel.problem import Problem
+from bilevel.solvers.adjoints.base import Adjoint
+from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
-from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
-from bilevel.solvers.rules import Rule, as_rule, descend
-from bilevel.types import PyTree, StepSize
+from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
+from bilevel.solvers.rules import AnyRule, Rule, as_rule, descend
+from bilevel.types import PyTree
 
 
 class SOBA(Solver):
     inner: Rule
-    adjoint: Rule
+    adjoint: Adjoint
     outer: Rule
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "SOBA"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
     independent: ClassVar[int] = 3
     outer_at: ClassVar[str] = "start"
+    composite: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests(self.inner, y)
         v = tree.zeros_like(y)
         return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
 
@@ -34,19 +38,22 @@ class SOBA(Solver):
         drawn = [draws(batch)[i] for i in range(self.draws)]
         at = [(oracles.linearise(x, y, each), oracles.outer_gradients(x, y, each)) for each in drawn]
         (g, _), (h, b), (c, f) = (3 * at)[:3]
-        residual = tree.sub(h.hessian(v), b.y)
-        hypergradient = tree.sub(f.x, c.cross(v))
+        rule, value = self.inner_at(x), lambda y: problem.g(state.x, y, drawn[0])
+        system = lambda g, f: adjoint_system(problem, rule, state.inner, x, y, g, f.y, drawn[-1])
+        for_v, b, _ = system(h, b)
+        for_x, _, lagrangian = system(c, f)
+        inner_gradient = residual(rule, state.inner, y, g.gradient)
+        hypergradient = tree.sub(f.x, for_x.cross(v))
 
-        g_value, value = lambda y: problem.g(state.x, y, drawn[0]), lagrangian(problem, y, v, drawn[-1])
-        y, inner_memory = descend(self.inner, g.gradient, state.inner, y, g_value)
-        v, adjoint_memory = descend(self.adjoint, residual, state.adjoint, v, energy(h, b.y))
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        y, inner_memory = descend(rule, g.gradient, state.inner, y, value)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))
+        v, adjoint_memory, metrics = self.adjoint.solve(for_v, b, v, state.adjoint)
         state = ImplicitState(x, y, v, inner_memory, adjoint_memory, outer_memory)
-        return state, Info(f.value, hypergradient, g.gradient, {"adjoint_residual": tree.norm(residual)})
+        return state, Info(f.value, hypergradient, inner_gradient, metrics)
 
 
 def soba(
-    problem: Problem, inner: StepSize, adjoint: StepSize, outer: StepSize, *, batches: str = "shared"
+    problem: Problem, inner: AnyRule, adjoint: AnyRule | Adjoint, outer: AnyRule, *, batches: str = "shared"
 ) -> SOBA:
     """Every direction is taken at (x_k, y_k, v_k), the point the step starts from:
 
@@ -60,9 +67,9 @@ def soba(
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
-        adjoint: η as a float, or any optax transformation.
+        adjoint: η as a float, any optax transformation, or an [`Adjoint`][bilevel.Adjoint].
         outer: β as a float, or any optax transformation.
         batches: "shared", one draw of each level for all directions, as in the authors' code; or "independent", three.
     """
-    rules = as_rule(inner, "inner"), as_rule(adjoint, "adjoint"), as_rule(outer, "outer")
+    rules = as_rule(inner, "inner"), as_adjoint(adjoint), as_rule(outer, "outer")
     return SOBA(problem, *rules, check_batches(batches))

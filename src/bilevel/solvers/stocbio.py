@@ -8,10 +8,11 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_count, check_positive, prepare
+from bilevel.checks import check_count, check_not_negative, check_positive, prepare
 from bilevel.problem import Problem
+from bilevel.solvers.adjoints.base import with_damping
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
-from bilevel.solvers.ingredients.lagrangian import lagrangian
+from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
@@ -21,10 +22,12 @@ class StocBiO(Solver):
     inner: Rule
     adjoint: Number
     outer: Rule
+    damping: Number
     products: int = eqx.field(static=True)
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "stocBiO"
+    composite: ClassVar[bool] = True
 
     @property
     def draws(self) -> int:
@@ -32,18 +35,20 @@ class StocBiO(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
+        check_rests(self.inner, y)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles, drawn = state.x, self.problem, self.problem.oracles, draws(batch)
-        N, Q, eta = self.inner_steps, self.products, self.adjoint
+        N, Q, eta, rule = self.inner_steps, self.products, self.adjoint, self.inner_at(x)
 
         def inner_step(carry, t):
             y, memory, first = carry
             S = drawn[t]
             gradient = oracles.inner_gradient(x, y, S)
-            y, memory = descend(self.inner, gradient, memory, y, lambda y: problem.g(x, y, S))
-            return (y, memory, select(t == 0, gradient, first)), None
+            residual = at_rest(rule, memory, y, gradient)
+            y, memory = descend(rule, gradient, memory, y, lambda y: problem.g(x, y, S))
+            return (y, memory, select(t == 0, residual, first)), None
 
         start = state.y, state.inner, tree.zeros_like(state.y)
         (y, inner_memory, first), _ = lax.scan(inner_step, start, jnp.arange(N, dtype=jnp.int32))
@@ -51,15 +56,21 @@ class StocBiO(Solver):
         D = drawn[N + Q]
         f = oracles.outer_gradients(x, y, D)
 
+        def system(batch):
+            g = oracles.linearise(x, y, batch)
+            return adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
+
         def add_term(carry, i):
             r, total = carry
-            r = tree.sub(r, scaled(eta, oracles.linearise(x, y, drawn[N + i]).hessian(r)))
+            curved = with_damping(system(drawn[N + i]).inner, self.damping).hessian(r)
+            r = tree.sub(r, scaled(eta, curved))
             return (r, tree.add(total, r)), None
 
-        (_, total), _ = lax.scan(add_term, (f.y, f.y), jnp.arange(Q, dtype=jnp.int32))
+        inner, b, lagrangian = system(D)
+        (_, total), _ = lax.scan(add_term, (b, b), jnp.arange(Q, dtype=jnp.int32))
         v = scaled(eta, total)
-        hypergradient = tree.sub(f.x, oracles.linearise(x, y, D).cross(v))
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(problem, y, v, D))
+        hypergradient = tree.sub(f.x, inner.cross(v))
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))
         return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, first, {})
 
 
@@ -72,6 +83,7 @@ def stocbio(
     products: int = 3,
     inner_steps: int = 1,
     batches: str = "independent",
+    damping: Number = 0.0,
 ) -> StocBiO:
     """N steps on y, Q factors of a Neumann series, one step on x:
 
@@ -83,24 +95,30 @@ def stocbio(
     an unbiased estimate of the truncated series; the truncation itself leaves the bias (I − η∇²_yy g)^{Q+1} ∇_y f in
     the adjoint system. Feed it `bl.iid`, or `bl.epochs`, whose batches within an epoch are disjoint.
 
+    `damping` = δ puts ∇²_yy g + δI in place of ∇²_yy g, so that the factors do not grow where g is not convex; see
+    [`adjoints.damped`][bilevel.adjoints.damped] for the bias it leaves.
+
     The publication lets the batches B_i shrink with i; here they have one size. On the full batch, and on "shared"
-    ones, the method is `aid` with `adjoints.neumann(adjoint, products)`.
+    ones, the method is `aid` with `adjoints.neumann(adjoint, products)`, damped likewise.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
-        adjoint: η as a float, at most 1/L.
+        adjoint: η as a float, at most 1/(L + δ).
         outer: β as a float, or any optax transformation.
         products: Q, the number of Hessian products per step.
         inner_steps: N, the number of steps on y per step on x.
         batches: "independent", the N + Q + 1 draws; or "shared", one draw of each level for all terms of a step.
+        damping: δ, added to the curvature; none if left out.
     """
     check_positive(adjoint, "adjoint step size")
+    check_not_negative(damping, "damping")
     return StocBiO(
         problem,
         as_rule(inner, "inner"),
         adjoint,
         as_rule(outer, "outer"),
+        damping,
         check_count(products, "products"),
         check_count(inner_steps, "inner_steps"),
         check_batches(batches),

@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-LIBRARIES = ("bilevel", "jax", "jaxlib", "numpy", "optax", "lineax", "matplotlib")
+LIBRARIES = ("bilevel", "jax", "jaxlib", "numpy", "optax", "matplotlib")
 
 
 def environment() -> dict[str, str]:

@@ -1,13 +1,18 @@
 """How the adjoint system ∇²_yy g·v = ∇_y f is worked on in one outer step: an ingredient of AID."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from optax import tree
 
 from bilevel.oracles import Linearised
-from bilevel.types import Metrics, PyTree
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.types import Metrics, PyTree, Scalar
+
+Product = Callable[[PyTree], PyTree]
 
 
 class Adjoint(eqx.Module):
@@ -27,6 +32,27 @@ class Adjoint(eqx.Module):
     def solve(
         self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree
     ) -> tuple[PyTree, PyTree, Metrics]: ...
+
+
+def with_damping(inner: Linearised, damping: Any) -> Linearised:
+    """The same with ∇²_yy g + δI in the place of ∇²_yy g."""
+    return with_curvature(inner, lambda product: lambda v: tree.add(product(v), scaled(damping, v)))
+
+
+def with_curvature(
+    inner: Linearised, around: Callable[[Product], Product], cross: Product | None = None
+) -> Linearised:
+    """The same with `around` its products with curvature, the Hessian's and Gauss–Newton's."""
+    offered = inner.gauss_newton
+    gauss_newton = None if offered is None else lambda: around(offered())
+    return Linearised(inner.gradient, around(inner.hessian), cross or inner.cross, gauss_newton)
+
+
+def curvature_along(p: PyTree, image: PyTree) -> Scalar:
+    """pᵀ∇²_yy g·p, and zero if that is negative or no more than the rounding of a product that is zero."""
+    curvature = jnp.asarray(tree.vdot(p, image))
+    rounding = 16 * jnp.finfo(curvature.dtype).eps * tree.norm(p) * tree.norm(image)
+    return jnp.where(curvature > rounding, curvature, 0)
 
 
 def residual(inner: Linearised, b: PyTree, v: PyTree) -> PyTree:

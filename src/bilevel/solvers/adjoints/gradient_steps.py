@@ -22,8 +22,9 @@ class OneStep(Adjoint):
         return self.rule.init(v)
 
     def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
-        v, memory = descend(self.rule, residual(inner, b, v), memory, v, energy(inner, b))
-        return v, memory, {}
+        r = residual(inner, b, v)
+        v, memory = descend(self.rule, r, memory, v, energy(inner, b))
+        return v, memory, {"adjoint_residual": tree.norm(r)}
 
 
 class Steps(Adjoint):
@@ -47,7 +48,7 @@ class Steps(Adjoint):
 def one_step(rule: StepSize | Rule) -> OneStep:
     """One warm-started step on the quadratic ½vᵀ∇²_yy g·v − vᵀ∇_y f (line 6 of Algorithm 1).
 
-    With a float η this is v̂ = (I − η∇²_yy g)v + η∇_y f.
+    With a float η this is v̂ = (I − η∇²_yy g)v + η∇_y f. "adjoint_residual" is that of v, before the step.
     """
     return OneStep(as_rule(rule, "adjoint"))
 

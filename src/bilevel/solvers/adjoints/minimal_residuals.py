@@ -1,5 +1,6 @@
 """MINRES (Paige & Saunders 1975). lineax has no MINRES, so this one is ours."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -11,35 +12,42 @@ from optax import tree
 from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Linearised
 from bilevel.solvers.adjoints.base import Adjoint, residual
+from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
 from bilevel.solvers.ingredients.trees import divide, scaled
 from bilevel.types import Number, PyTree, Scalar
 
 
 class Lanczos(NamedTuple):
     v: PyTree  # the iterate
-    q: PyTree  # Lanczos vectors q_j, q_{j−1}
-    q_before: PyTree
+    q: PyTree  # Lanczos vector q_j = P u_j
+    u: PyTree  # its duals u_j, u_{j−1}: the same as q without a preconditioner P
+    u_before: PyTree
     w: PyTree  # search directions w_{j−1}, w_{j−2}
     w_before: PyTree
-    beta: Scalar  # ‖q_j‖ before it was normalised
+    r: PyTree  # b − H v = η r
+    beta: Scalar  # the length √(pᵀPp) of u_j before it was normalised
     rotation: tuple[Scalar, Scalar, Scalar, Scalar]  # the last two Givens rotations: c, s, c_before, s_before
-    eta: Scalar  # |η| is the residual's norm
+    eta: Scalar
     step: jax.Array
 
 
 class MinimalResiduals(Adjoint):
     tol: Number
     max_steps: int | None = eqx.field(static=True)
+    preconditioner: Nystrom | None = None
     name: ClassVar[str] = "MINRES"
 
     def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
         size = sum(leaf.size for leaf in jax.tree.leaves(b))
-        end = _iterate(inner, b, v, scaled(self.tol, tree.norm(b)), self.max_steps or 10 * size)
+        P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
+        end = _iterate(inner, b, v, scaled(self.tol, tree.norm(b)), self.max_steps or 10 * size, P)
         left = tree.norm(residual(inner, b, end.v))
         return end.v, memory, {"adjoint_residual": left, "adjoint_steps": end.step}
 
 
-def minres(tol: Number = 1e-6, max_steps: int | None = None) -> MinimalResiduals:
+def minres(
+    tol: Number = 1e-6, max_steps: int | None = None, *, preconditioner: Nystrom | None = None
+) -> MinimalResiduals:
     """Minimal residuals from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖.
 
     Of all v̂ + Krylov(∇²_yy g, r₀) it takes the one with the smallest residual, so the residual never
@@ -48,23 +56,33 @@ def minres(tol: Number = 1e-6, max_steps: int | None = None) -> MinimalResiduals
     [`cg`][bilevel.solvers.adjoints.cg] need about the same number of steps.
 
     Hessian products: 1 for the warm start, 1 a step, of which there is at least one, 1 to measure
-    the "adjoint_residual" it leaves.
+    the "adjoint_residual" it leaves, and those of the preconditioner P. With one it is √(rᵀPr) that is smallest and
+    never grows; the tolerance is for ‖r‖ all the same.
 
     Args:
         tol: the tolerance, relative to ‖b‖.
         max_steps: the number of steps to stop after; ten times the size of y if left out.
+        preconditioner: [`nystrom(rank, damping)`][bilevel.adjoints.nystrom], made anew at every solve.
     """
     check_positive(tol, "tolerance tol")
-    return MinimalResiduals(tol, None if max_steps is None else check_count(max_steps, "max_steps"))
+    steps = None if max_steps is None else check_count(max_steps, "max_steps")
+    return MinimalResiduals(tol, steps, check_preconditioner(preconditioner))
 
 
-def _iterate(inner: Linearised, b: PyTree, v: PyTree, atol: Any, max_steps: int) -> Lanczos:
+def _iterate(
+    inner: Linearised, b: PyTree, v: PyTree, atol: Any, max_steps: int, P: Callable[[PyTree], PyTree]
+) -> Lanczos:
+    def normalised(p: PyTree) -> tuple[PyTree, PyTree, Scalar]:
+        z = P(p)
+        beta = jnp.sqrt(jnp.maximum(tree.vdot(p, z), 0))
+        by = divide(jnp.ones_like(beta), beta)
+        return tree.scale(by, p), tree.scale(by, z), beta
+
     def advance(now: Lanczos) -> Lanczos:
-        # Lanczos: H q_j = β_j q_{j−1} + α_j q_j + β_{j+1} q_{j+1}
-        p = tree.add_scale(inner.hessian(now.q), -now.beta, now.q_before)
+        # Lanczos: H q_j = β_j u_{j−1} + α_j u_j + β_{j+1} u_{j+1}
+        p = tree.add_scale(inner.hessian(now.q), -now.beta, now.u_before)
         alpha = jnp.asarray(tree.vdot(now.q, p))
-        p = tree.add_scale(p, -alpha, now.q)
-        beta = tree.norm(p)
+        u, q, beta = normalised(tree.add_scale(p, -alpha, now.u))
 
         # QR of the tridiagonal matrix, one column further
         c, s, c_before, s_before = now.rotation
@@ -78,10 +96,12 @@ def _iterate(inner: Linearised, b: PyTree, v: PyTree, atol: Any, max_steps: int)
         w = tree.scale(divide(jnp.ones_like(pivot), pivot), w)
         return Lanczos(
             v=tree.add_scale(now.v, c_next * now.eta, w),
-            q=tree.scale(divide(jnp.ones_like(beta), beta), p),
-            q_before=now.q,
+            q=q,
+            u=u,
+            u_before=now.u,
             w=w,
             w_before=now.w,
+            r=tree.add_scale(tree.scale(c_next, u), -s_next, now.r),
             beta=beta,
             rotation=(c_next, s_next, c, s),
             eta=-s_next * now.eta,
@@ -89,12 +109,10 @@ def _iterate(inner: Linearised, b: PyTree, v: PyTree, atol: Any, max_steps: int)
         )
 
     def unfinished(now: Lanczos):
-        left = jnp.abs(now.eta)
+        left = jnp.abs(now.eta) * tree.norm(now.r)
         return ((left > atol) | (now.step == 0)) & (left > 0) & (now.step < max_steps)
 
-    r = tree.scale(-1, residual(inner, b, v))
-    norm, zeros = tree.norm(r), tree.zeros_like(v)
-    one, zero = jnp.ones_like(norm), jnp.zeros_like(norm)
-    q = tree.scale(divide(one, norm), r)
-    start = Lanczos(v, q, zeros, zeros, zeros, zero, (one, zero, one, zero), norm, jnp.int32(0))
+    u, q, norm = normalised(tree.scale(-1, residual(inner, b, v)))
+    zeros, one, zero = tree.zeros_like(v), jnp.ones_like(norm), jnp.zeros_like(norm)
+    start = Lanczos(v, q, u, zeros, zeros, zeros, u, zero, (one, zero, one, zero), norm, jnp.int32(0))
     return lax.while_loop(unfinished, advance, start)

@@ -3,13 +3,12 @@
 from typing import ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
 from bilevel.checks import check_count
 from bilevel.oracles import Linearised
-from bilevel.solvers.adjoints.base import Adjoint, residual
+from bilevel.solvers.adjoints.base import Adjoint, curvature_along, residual
 from bilevel.solvers.ingredients.curvature_pairs import Pairs, inverse_times, no_pairs, remember
 from bilevel.solvers.ingredients.trees import divide
 from bilevel.types import PyTree
@@ -28,7 +27,7 @@ class QuasiNewton(Adjoint):
             v, r, pairs = carry
             d = inverse_times(pairs, r)
             h = inner.hessian(d)
-            t = divide(tree.vdot(r, d), jnp.asarray(tree.vdot(d, h)))
+            t = divide(tree.vdot(r, d), curvature_along(d, h))
             s, z = tree.scale(-t, d), tree.scale(-t, h)
             return (tree.add(v, s), tree.add(r, z), remember(pairs, s, z)), None
 

@@ -21,6 +21,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.problem import Problem
+from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.ingredients.trees import select
 from bilevel.solvers.ingredients.unroll import split
 from bilevel.solvers.rules import Rule, descend
@@ -52,8 +53,11 @@ def push(
         g = problem.oracles.linearise_jointly(x, y, batch)
         moving, rebuild = split(memory)
 
-        def update(gradient, moving, y, x):  # x matters to rules that ask for the value of g
-            y, memory = descend(rule, gradient, rebuild(moving), y, lambda y: problem.g(x, y, batch))
+        def update(
+            gradient, moving, y, x
+        ):  # x matters to rules that ask for the value of g, and to a proximal map
+            at_x = inner_rule(problem, rule, x)
+            y, memory = descend(at_x, gradient, rebuild(moving), y, lambda y: problem.g(x, y, batch))
             return (y, split(memory)[0]), memory
 
         (y, _), tangent, memory = jax.linearize(update, g.gradient, moving, y, x, has_aux=True)

@@ -5,11 +5,16 @@ The constraint "y minimises g(x, ·)" becomes a price λ on g(x, y) − min_z g(
     L_λ(x) = min_y f(x, y) + λ (g(x, y) − min_z g(x, z)),    ∇L_λ(x) = ∇_x f(x, y) + λ (∇_x g(x, y) − ∇_x g(x, z))
 
 at the two minimisers y = y_λ(x) and z = y*(x). No second derivative appears, and ∇L_λ = ∇Φ + O(1/λ).
+
+This needs f + λg to be strongly convex in y, which a small λ does not make it where f is not convex: if g is
+μ-strongly convex and the curvature of f in y is nowhere below −ℓ, any λ > ℓ/μ does (publications ask for 2ℓ/μ). A
+run that diverges, or whose outer value ends far from its start, is examined for it (`Penalised.suspicion`).
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,10 +23,12 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_positive
+from bilevel.batch import Batch, Draws, draws, first
+from bilevel.checks import check_positive, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
+from bilevel.solvers.base import Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule
@@ -67,6 +74,35 @@ class PenaltyState(NamedTuple):
     inner: tuple[PyTree, PyTree]  # memories of the inner rule, of y and of z
     outer: PyTree  # memory of the outer rule
     k: Int[Array, ""]
+
+
+class Penalised(Solver):
+    """What methods with two copies of the inner variable have in common: a start, a warm-up, and their pitfall."""
+
+    inner: Rule
+    outer: Rule
+    penalty: Penalty
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    def sets_out(self, state: Any) -> PyTree:
+        return state.z
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any:
+        x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
+        memories = self.inner.init(y), self.inner.init(y)
+        return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
+
+    def warm_up(self, state: Any, batch: Any = None) -> Any:
+        copies, penalty = Copies(state.y, state.z, *state.inner), self.penalty(state.k)
+        (y, z, *memories), _ = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch))
+        return state._replace(y=y, z=z, inner=tuple(memories))
+
+    def suspicion(self, state: Any, batch: Any = None) -> str:
+        """That f + λg is not convex in y, if it is seen to curve downwards between z and y."""
+        call = self.problem.compiled(curvatures)
+        of_f, of_g = (float(c) for c in call(state.x, state.y, state.z, first(batch)))
+        return downwards(of_f, of_g, float(self.penalty(state.k)))
 
 
 class Copies(NamedTuple):
@@ -137,3 +173,41 @@ def penalised(
 ) -> Callable[[PyTree], Scalar]:
     """x ↦ f(x, y) + λ (g(x, y) − g(x, z)), with the gradient of `estimate`."""
     return lambda x: problem.f(x, y, at_y) + scaled(penalty, problem.g(x, y, at_y) - problem.g(x, z, at_z))
+
+
+def curvatures(
+    problem: Problem, x: PyTree, y: PyTree, z: PyTree, batch: Batch | None
+) -> tuple[Scalar, Scalar]:
+    """The mean curvatures of f(x, ·) and of g(x, ·) from z towards y: ⟨∇(y) − ∇(z), y − z⟩/‖y − z‖².
+
+    Of the way, the first 64th, so that gradients do not overflow where y has run away.
+    """
+    apart = tree.sub(y, z)
+    size = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)).astype(float) for leaf in jax.tree.leaves(apart)]))
+    over = lambda tree, by: jax.tree.map(lambda leaf: leaf / by.astype(leaf.dtype), tree)
+    reach, along = size / 64, over(apart, size)
+    y = tree.add(z, scaled(reach, along))
+
+    def mean(gradient: Callable[[PyTree], PyTree]) -> Scalar:
+        change = over(tree.sub(gradient(y), gradient(z)), reach)
+        return jnp.asarray(tree.vdot(change, along) / tree.vdot(along, along))
+
+    oracles = problem.oracles
+    of_f = mean(lambda y: oracles.outer_gradients(x, y, batch).y)
+    return of_f, mean(lambda y: oracles.inner_gradient(x, y, batch))
+
+
+def downwards(of_f: float, of_g: float, penalty: float, share: int = 1) -> str:
+    """A sentence for curvatures of which share · f + λg has a negative one; none for others."""
+    if not -math.inf < share * of_f + penalty * of_g < 0:
+        return ""
+    what = {1: "f", -1: "−f"}.get(share, f"{share}f")
+    remedy = (
+        f"raise the penalty well above {-share * of_f / of_g:.3g}"
+        if of_g > 0
+        else "g itself is not, so take bl.meha or an implicit method"
+    )
+    return (
+        f"{what} + {penalty:.3g}·g is not convex in y (between the copies of y the curvature of f is {of_f:.3g} and "
+        f"that of g {of_g:.3g}): {remedy}."
+    )

@@ -26,8 +26,9 @@ from bilevel.batch import Batch
 from bilevel.checks import check_count
 from bilevel.oracles import Linearised
 from bilevel.problem import Problem
+from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.ingredients.trees import select
-from bilevel.solvers.rules import Rule, ValueFunction, descend
+from bilevel.solvers.rules import Proximal, Rule, ValueFunction, descend
 from bilevel.types import PyTree, Scalar
 
 
@@ -37,6 +38,9 @@ class Field(NamedTuple):
     direction: Callable[..., tuple[PyTree, PyTree]]  # G_t, and ∇_y g, which is reported whatever G_t is
     linearise: Callable[..., tuple[Linearised, PyTree]]  # G_t with its products, and ∇_y g
     value: Callable[..., Scalar]  # what G_t is the gradient of
+    rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: (
+        rule
+    )  # the rule at x, for a proximal map that depends on x
 
 
 def inner_field(problem: Problem) -> Field:
@@ -50,7 +54,8 @@ def inner_field(problem: Problem) -> Field:
         g = problem.oracles.linearise(x, y, batch)
         return g, g.gradient
 
-    return Field(direction, linearise, lambda x, y, t, batch: problem.g(x, y, batch))
+    value = lambda x, y, t, batch: problem.g(x, y, batch)
+    return Field(direction, linearise, value, lambda rule, x: inner_rule(problem, rule, x))
 
 
 class Lengths(NamedTuple):
@@ -89,6 +94,7 @@ def unroll(
         times, [steps - 1 - tracked, steps - 1 - segments * every]
     )
     segment_times = segment_times.reshape(segments, every)
+    plain, rule = rule, field.rule_at(rule, x)
 
     def value_at(t):
         return lambda y: field.value(x, y, t, batch)
@@ -111,6 +117,7 @@ def unroll(
         (y, memory), t = visited
         g, _ = field.linearise(x, y, t, batch)
         _, pull_rule, _ = update(rule, g.gradient, memory, y, value_at(t))
+        x_bar = through_map(x_bar, rule, g.gradient, memory, y, p)
         d, q, p = pull_rule((p, q))
         return (tree.add(p, g.hessian(d)), q, tree.add(x_bar, g.cross(d))), None
 
@@ -128,15 +135,16 @@ def unroll(
     if segments:
         carry, starts = lax.scan(lambda carry, times: (discard(carry, times), carry[0]), carry, segment_times)
 
-    (y, memory), first = carry
-    g, gradient = field.linearise(x, y, steps - 1, batch)
-    (y, moving), pull_rule, memory = update(rule, g.gradient, memory, y, value_at(steps - 1))
+    (y_last, memory_last), first = carry
+    g, gradient = field.linearise(x, y_last, steps - 1, batch)
+    (y, moving), pull_rule, memory = update(rule, g.gradient, memory_last, y_last, value_at(steps - 1))
 
     def pull_back(y_bar: PyTree) -> tuple[PyTree, Callable[[], PyTree]]:
         d, q, p = pull_rule((y_bar, tree.zeros_like(moving)))
+        x_bar = through_map(g.cross(d), rule, g.gradient, memory_last, y_last, y_bar)
         if tracked == 0:
-            return g.cross(d), lambda: tree.add(p, g.hessian(d))
-        cotangents = tree.add(p, g.hessian(d)), q, g.cross(d)
+            return x_bar, lambda: tree.add(p, g.hessian(d))
+        cotangents = tree.add(p, g.hessian(d)), q, x_bar
         if segments:
             cotangents, _ = lax.scan(back_over, cotangents, (starts, segment_times), reverse=True)
         if tail:
@@ -144,7 +152,7 @@ def unroll(
         p, _, x_bar = cotangents
         return x_bar, lambda: p
 
-    repeat = lambda x: follow(field, rule, differentiated_times, x, *start, batch)
+    repeat = lambda x: follow(field, plain, differentiated_times, x, *start, batch)
     return Unrolled(y, memory, gradient if steps == 1 else first, pull_back, repeat)
 
 
@@ -152,6 +160,8 @@ def follow(
     field: Field, rule: Rule, times: Any, x: PyTree, y: PyTree, memory: PyTree, batch: Batch | None
 ) -> PyTree:
     """y after the steps at those times, as a function of x for rules that ask for the value of f(x, y_N(x))."""
+
+    rule = field.rule_at(rule, x)
 
     def step(point, t):
         y, memory = point
@@ -185,6 +195,17 @@ def update(
             ) from error
 
     return out, pull, memory
+
+
+def through_map(
+    x_bar: PyTree, rule: Rule, gradient: PyTree, memory: PyTree, y: PyTree, y_bar: PyTree
+) -> PyTree:
+    """x̄ and what a cotangent of the new y adds to it through a proximal map that depends on x."""
+    if not isinstance(rule, Proximal):
+        return x_bar
+    ahead, _ = rule.rule.update(gradient, memory, y)
+    settle = lambda x: Proximal(rule.rule, x, rule.prox).settle(ahead)
+    return tree.add(x_bar, jax.vjp(settle, rule.x)[1](y_bar)[0])
 
 
 def differentiable(rule: Rule, memory: PyTree, value: ValueFunction | None) -> tuple[list, Callable]:

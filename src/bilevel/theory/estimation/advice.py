@@ -18,6 +18,7 @@ from bilevel.loop.scan import warm_up
 from bilevel.problem import Problem
 from bilevel.solvers.aid import aid
 from bilevel.solvers.itd import itd
+from bilevel.solvers.rules import projected
 from bilevel.theory.certificates import paper_aid, paper_itd, tight
 from bilevel.theory.estimation.curvature import spectrum
 from bilevel.theory.estimation.estimating import Estimated, estimate_at
@@ -49,6 +50,7 @@ class Advice:
     at: Local  # hypergradient, ITD's bias and the curvature of Φ at (x0, y after the warm-up)
     method: str  # "AID" or "ITD"
     recommendation: str
+    projected: bool = False  # ‖∇Φ‖ is then the norm of the gradient mapping
 
     @property
     def bias_share(self) -> float:
@@ -70,8 +72,9 @@ class Advice:
         notes = [f"Constants {self.estimated}."]
         if self.certified:
             notes.append("Certified means: the bound holds if these estimates are the true constants.")
+        what = "gradient mapping" if self.projected else "∇Φ"
         notes.append(
-            f"At the point: ‖∇Φ‖ = {self.at.hypergradient:.4g}, ITD's bias {self.at.bias:.4g}, "
+            f"At the point: ‖{what}‖ = {self.at.hypergradient:.4g}, ITD's bias {self.at.bias:.4g}, "
             f"curvature of Φ up to {self.at.smoothness:.4g}, ‖∇_y g‖ = {self.at.inner_gradient:.2g}; "
             f"the adjoint system was solved to a relative residual of {self.at.residual:.1e}."
         )
@@ -95,6 +98,7 @@ def advise(
     trial: int = 100,
     iterations: int = 30,
     seed: int = 0,
+    project: Callable[[PyTree], PyTree] | None = None,
 ) -> Advice:
     """Proposes step sizes and recommends AID or ITD from what the problem looks like at (x0, y0).
 
@@ -116,7 +120,14 @@ def advise(
         trial: steps for which a practical β must prove itself; 0 takes the first proposal untried.
         iterations: Lanczos steps per quantity.
         seed: of the random starting vectors; the same seed gives the same advice.
+        project: the projection onto the set that x must stay in; run `bl.projected(practical.outer, project)`. ‖∇Φ‖ is
+            then the gradient mapping's norm, ‖x − P(x − s∇Φ)‖/s with s = 1/L̂_Φ, and the trials are projected too.
     """
+    if problem.prox is not None:
+        raise ValueError(
+            "advise measures smooth inner problems, and this one has a proximal map: take the inner step size 1/L of "
+            "its smooth part, and find the others with bl.sweep"
+        )
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     trial = check_count(trial, "trial", least=0)
     iterations, seed = check_count(iterations, "iterations"), check_count(seed, "seed", least=0)
@@ -133,15 +144,22 @@ def advise(
     damping = 0.0 if convex else 2 * max(-estimated.mu_at_most, FLAT * estimated.inner_L_at_least)
     mu, L = estimated.mu_at_most + damping, estimated.inner_L_at_least + damping
     alpha = 1 / L
-    at = jax.device_get(problem.compiled(_local, min(iterations, 8))(x, y_warm, data, alpha, damping, key))
+    look = problem.compiled(_local, min(iterations, 8), project)
+    at = jax.device_get(look(x, y_warm, data, alpha, damping, key))
     beta = alpha * mu / max(float(at.smoothness), np.finfo(float).tiny)
     proposed = StepSizes(alpha, alpha, min(beta, np.finfo(float).max))
-    make = lambda sizes: aid(problem, *sizes) if convex else itd(problem, sizes.inner, sizes.outer)
+    outer = lambda beta: beta if project is None else projected(beta, project)
+    with_v, without = (lambda s: aid(problem, s.inner, s.adjoint, outer(s.outer))), (
+        lambda s: itd(problem, s.inner, outer(s.outer))
+    )
+    make = with_v if convex else without
+        aid(problem, s.inner, s.adjoint, outer(s.outer)) if convex else itd(problem, s.inner, outer(s.outer))
+    )
     gain = lambda sizes: sizes.outer * float(slope(make(sizes), trial, x, y_warm, data))
     practical = _tried(proposed, gain, 2 * alpha * mu) if trial else proposed
     certified = _certified(estimated, at, steps, infimum) if convex else {}
     method, recommendation = _recommend(estimated, at, alpha, damping)
-    return Advice(estimated, certified, practical, damping, at, method, recommendation)
+    return Advice(estimated, certified, practical, damping, at, method, recommendation, project is not None)
 
 
 def _descend(problem: Problem, warmup: int, iterations: int, x, y, data, key) -> PyTree:
@@ -151,8 +169,8 @@ def _descend(problem: Problem, warmup: int, iterations: int, x, y, data, key) ->
     return warm_up(solver, solver.init(x, y, data), data, steps=warmup).y
 
 
-def _local(problem: Problem, steps: int, x, y, data, alpha, damping, key) -> Local:
-    return local(problem, x, y, data, alpha, damping, key, steps)
+def _local(problem: Problem, steps: int, project, x, y, data, alpha, damping, key) -> Local:
+    return local(problem, x, y, data, alpha, damping, key, steps, project)
 
 
 def _tried(sizes: StepSizes, gain: Callable[[StepSizes], float], limit: float) -> StepSizes:

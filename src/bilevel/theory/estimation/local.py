@@ -8,6 +8,7 @@ With H = ∇²_yy g + λI (λ ≥ 0 a damping), C = ∇²_xy g and all derivativ
 They are the quantities at y*(x) when y is y*(x) and λ = 0.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.problem import Problem
+from bilevel.solvers.rules import Descent, projected
 from bilevel.theory.estimation.curvature import spectrum
 from bilevel.types import PyTree, Scalar
 
@@ -27,7 +29,7 @@ CG_STEPS = 200
 class Local(NamedTuple):
     value: Scalar  # f(x, y)
     inner_gradient: Scalar  # ‖∇_y g‖: how far y is from y*(x)
-    hypergradient: Scalar  # ‖∇Φ‖
+    hypergradient: Scalar  # ‖∇Φ‖, or the gradient mapping's norm if x is projected
     bias: Scalar  # ‖C(I − αH)H⁻¹∇_y f‖
     residual: Scalar  # ‖Hv − ∇_y f‖/‖∇_y f‖
     smoothness: Scalar  # largest |eigenvalue| of ∇²Φ that was found
@@ -42,6 +44,7 @@ def local(
     damping: Any,
     key: Array,
     steps: int,
+    project: Callable[[PyTree], PyTree] | None = None,
 ) -> Local:
     """The local quantities; the curvature of Φ by `steps` Lanczos steps, two linear solves each."""
     oracles = problem.oracles
@@ -62,11 +65,13 @@ def local(
         direct, residual = jax.jvp(stationarity, (x, y), (u, response))[1]
         return tree.sub(direct, inner.cross(solve(residual, 1e-4)))
 
+    smoothness = jnp.max(jnp.abs(spectrum(curvature_of_value, x, key, steps)))
+    rule = Descent(1.0) if project is None else projected(1 / smoothness, project)
     return Local(
         value=f.value,
         inner_gradient=tree.norm(inner.gradient),
-        hypergradient=tree.norm(estimate),
+        hypergradient=rule.stationarity(x, estimate),
         bias=tree.norm(inner.cross(tree.add_scale(v, -alpha, f.y))),
         residual=tree.norm(tree.sub(H(v), f.y)) / jnp.maximum(tree.norm(f.y), jnp.finfo(f.value.dtype).tiny),
-        smoothness=jnp.max(jnp.abs(spectrum(curvature_of_value, x, key, steps))),
+        smoothness=smoothness,
     )

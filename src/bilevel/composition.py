@@ -1,0 +1,113 @@
+"""An objective that knows where its model ends and its loss begins, and so its Gauss–Newton curvature."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from optax import tree
+
+from bilevel.identity import described
+from bilevel.problem import EXTRAS, Objective
+from bilevel.types import Metrics, PyTree, Scalar
+
+
+class Composed:
+    """The objective that [`composed`][bilevel.composed] makes: called like any other, picklable if its parts are."""
+
+    def __init__(self, model: Callable, loss: Callable, penalty: Callable | None):
+        self.model = Objective(model, "model of the composed")
+        self.loss = Objective(loss, "loss of the composed")
+        self.penalty = None if penalty is None else Objective(penalty, "penalty of the composed")
+        parts = [part for part in (self.model, self.loss, self.penalty) if part is not None]
+        for part in parts[1:]:
+            if "state" in part.extras:
+                raise TypeError(
+                    f"the {part.level} objective asks for `state`, which belongs to the model: let the model "
+                    "return what the loss needs of it among its predictions"
+                )
+        self.__signature__ = _signature(parts)  # `Problem` reads it
+        self.__qualname__ = f"composed({', '.join(described(part.function) for part in parts)})"
+
+    def __call__(self, x: PyTree, y: PyTree, *data: Any, **extras: Any) -> Any:
+        predictions, state = self._predictions(x, y, data, extras)
+        loss, metrics = self._loss(x, predictions, data, extras)
+        if self.penalty is not None:
+            loss = loss + _ask(self.penalty, x, y, data, extras)
+        if "state" in self.model.extras:
+            return loss, metrics, state
+        return (loss, metrics) if metrics else loss
+
+    def gauss_newton(self, x: PyTree, y: PyTree, *data: Any, **extras: Any) -> Callable[[PyTree], PyTree]:
+        """v ↦ Jᵀ(∇²loss)J·v + ∇²penalty·v, with J = ∂model/∂y, from one linearisation of each."""
+        predictions, J = jax.linearize(lambda y: self._predictions(x, y, data, extras)[0], y)
+        JT = jax.linear_transpose(J, y)
+        _, curve = jax.linearize(jax.grad(lambda p: self._loss(x, p, data, extras)[0]), predictions)
+        if (penalty := self.penalty) is None:
+            return lambda v: JT(curve(J(v)))[0]
+        _, penalised = jax.linearize(jax.grad(lambda y: _ask(penalty, x, y, data, extras)), y)
+        return lambda v: tree.add(JT(curve(J(v)))[0], penalised(v))
+
+    def _predictions(self, x: PyTree, y: PyTree, data: tuple, extras: dict) -> tuple[PyTree, PyTree]:
+        out = _ask(self.model, x, y, data, extras)
+        if "state" not in self.model.extras:
+            return out, None
+        if not (isinstance(out, tuple) and len(out) == 2):
+            raise TypeError(
+                "a model that takes `state` must return (predictions, state), but returned "
+                f"{type(out).__name__}: return both"
+            )
+        return out
+
+    def _loss(self, x: PyTree, predictions: PyTree, data: tuple, extras: dict) -> tuple[Scalar, Metrics]:
+        out = _ask(self.loss, x, predictions, data, extras)
+        return out if isinstance(out, tuple) else (out, {})
+
+
+def composed(
+    model: Callable[..., PyTree],
+    loss: Callable[..., Any],
+    penalty: Callable[..., Scalar] | None = None,
+) -> Composed:
+    """The inner objective g(x, y) = loss(x, model(x, y, batch), batch) + penalty(x, y).
+
+    It is an objective like any other; what it adds is that
+    [`adjoints.gauss_newton`][bilevel.adjoints.gauss_newton] can leave the model's own curvature out:
+
+        ∇²_yy g = Jᵀ(∇²loss)J + Σ_i (∂loss/∂p_i) ∇²_yy p_i + ∇²_yy penalty,        p = model(x, y), J = ∂p/∂y
+
+    The first term is positive semidefinite if the loss is convex in the predictions, as squared errors and
+    cross-entropies of logits are, with any weights that are not negative; the second is the only one that a
+    network makes indefinite, and it is small where the model fits.
+
+    Each part takes data or not, `(x, y)` or `(x, y, batch)`, and may ask for the keywords `key` and `rows`. A model
+    that asks for `state` returns `(predictions, state)`. A loss may return `(loss, metrics)`.
+
+    Args:
+        model: x, y and a batch to the predictions, any pytree of floating arrays.
+        loss: x, the predictions and a batch to a scalar.
+        penalty: x and y to a scalar, such as a ridge; its Hessian is kept as it is.
+    """
+    return Composed(model, loss, penalty)
+
+
+def _ask(part: Objective, x: PyTree, at: PyTree, data: tuple, extras: dict[str, Any]) -> Any:
+    """What a part returns, called with what it takes."""
+    given = {name: extras[name] for name in part.extras if name in extras}
+    return part.function(x, at, *(() if part.batch == "never" else data), **given)
+
+
+def _signature(parts: list[Objective]) -> inspect.Signature:
+    """(x, y), with a batch and the keywords that any part asks for."""
+    empty, taken = inspect.Parameter.empty, {part.batch for part in parts}
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "y")]
+    if taken != {"never"}:
+        default = empty if "required" in taken else None
+        parameters.append(
+            inspect.Parameter("batch", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+        )
+    for name in EXTRAS:
+        if any(name in part.extras for part in parts):
+            default = empty if any(name in part.needs for part in parts) else None
+            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+    return inspect.Signature(parameters)

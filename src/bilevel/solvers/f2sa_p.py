@@ -1,0 +1,166 @@
+"""F2SA-p: first derivatives only, with a bias of any order in the penalty."""
+
+import math
+from fractions import Fraction
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Int
+from optax import tree
+
+from bilevel.batch import Batch, Draws, first
+from bilevel.checks import check_count, prepare
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, curvatures, downwards
+from bilevel.solvers.ingredients.trees import scaled, select
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
+
+
+class F2SApState(NamedTuple):
+    x: PyTree
+    y: PyTree  # y_1, which tracks the minimiser of g + f/λ
+    z: PyTree  # the other copies, stacked
+    inner: PyTree  # memories of the inner rule, stacked, that of y first
+    outer: PyTree  # memory of the outer rule
+    k: Int[Array, ""]
+
+
+class F2SAp(Solver):
+    inner: Rule
+    outer: Rule
+    penalty: Penalty
+    order: int = eqx.field(static=True)
+    inner_steps: int = eqx.field(static=True)
+    name: ClassVar[str] = "F2SA-p"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> F2SApState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
+        copies = jax.tree.map(lambda a: jnp.stack([a] * len(difference(self.order)[0])), y)
+        memories = jax.vmap(self.inner.init)(copies), self.outer.init(x)
+        return F2SApState(x, *apart(copies), *memories, jnp.int32(0))
+
+    def step(self, state: F2SApState, batch: Batch | None = None) -> tuple[F2SApState, Info]:
+        x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)
+        copies, memories, gradient = self.track(state, self.inner_steps, batch)
+        shares, weights = (jnp.asarray(each, penalty.dtype) for each in difference(self.order))
+
+        def gradients(copy: PyTree, share: Array) -> tuple[Scalar, PyTree]:
+            f, g = oracles.outer_gradients(x, copy, batch), oracles.inner_gradients(x, copy, batch)
+            return f.value, tree.add(scaled(share, f.x), scaled(penalty, g.x))
+
+        def value(x: PyTree) -> Scalar:
+            f, g = (jax.vmap(lambda y, of=of: of(x, y, batch))(copies) for of in (problem.f, problem.g))
+            return total(shares.astype(f.dtype) * f + scaled(penalty, g))
+
+        total = lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1)
+        values, parts = jax.vmap(gradients)(copies, shares)
+        hypergradient = jax.tree.map(total, parts)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        info = Info(values[0], hypergradient, gradient, {"penalty": penalty.astype(values.dtype)})
+        return F2SApState(x, *apart(copies), memories, outer_memory, state.k + 1), info
+
+    def track(self, state: F2SApState, steps: int, batch: Batch | None) -> tuple[PyTree, PyTree, PyTree]:
+        """`steps` steps of every copy on g + (j/λ)f: the copies, their memories, and ∇_y g where the first began."""
+        x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)
+        shares = jnp.asarray(difference(self.order)[0], penalty.dtype) / penalty
+
+        def step(copy: PyTree, memory: PyTree, share: Array) -> tuple:
+            gradient = oracles.inner_gradient(x, copy, batch)
+            mixed = tree.add(gradient, scaled(share, oracles.outer_gradients(x, copy, batch).y))
+            value = lambda y: problem.g(x, y, batch) + scaled(share, problem.f(x, y, batch))
+            return *descend(self.inner, mixed, memory, copy, value), gradient
+
+        def every(carry: tuple, t: Array) -> tuple:
+            copies, memories, met = carry
+            copies, memories, gradients = jax.vmap(step)(copies, memories, shares)
+            return (copies, memories, select(t == 0, apart(gradients)[0], met)), None
+
+        carry = together(state.y, state.z), state.inner, tree.zeros_like(state.y)
+        return lax.scan(every, carry, jnp.arange(steps, dtype=jnp.int32))[0]
+
+    def warm_up(self, state: F2SApState, batch: Batch | Draws | None = None) -> F2SApState:
+        copies, memories, _ = self.track(state, 1, first(batch))
+        y, z = apart(copies)
+        return state._replace(y=y, z=z, inner=memories)
+
+    def suspicion(self, state: F2SApState, batch: Batch | Draws | None = None) -> str:
+        """That jf + λg is not convex in y for the lowest or highest j, if seen to curve downwards between the two."""
+        shares, penalty = difference(self.order)[0], float(self.penalty(state.k))
+        copies = together(state.y, state.z)
+        low, high = (
+            jax.tree.map(lambda a, at=at: a[at], copies) for at in (np.argmin(shares), np.argmax(shares))
+        )
+        of_f, of_g = (float(c) for c in self.problem.compiled(curvatures)(state.x, low, high, first(batch)))
+        found = (downwards(of_f, of_g, penalty, int(share)) for share in (shares.min(), shares.max()))
+        return next(filter(None, found), "")
+
+
+def f2sa_p(
+    problem: Problem,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    penalty: Number | Schedule,
+    order: int = 2,
+    inner_steps: int = 10,
+) -> F2SAp:
+    """∇Φ(x) is the derivative in ν at 0 of ∇_x min_y (νf + g)(x, y); here by a difference of order p in ν = 1/λ.
+
+        y_j     ← y_j − α (∇_y g(x_k, y_j) + (j/λ) ∇_y f(x_k, y_j))             K times, for each j
+        x_{k+1} = x_k − η Σ_j a_j (j ∇_x f(x_k, y_j) + λ ∇_x g(x_k, y_j))          j = −⌊p/2⌋, …, ⌈p/2⌉
+
+    where Σ_j a_j φ(jν)/ν = φ'(0) + O(ν^p); a_0 = 0 for even p, so that p or, for odd p, p + 1 copies are needed. The
+    limit is off by O(λ^−p). p = 1 is [`f2ba`][bilevel.f2ba] (y = y_1, z = y_0), at twice its gradients of f in y; p = 2
+    costs the same as p = 1 and its bias is O(1/λ²). With that a moderate λ is enough, and less noise and rounding are
+    multiplied by it. The price is a condition on both sides: (j/λ)f + g must be strongly convex in y for negative j
+    too, that is λ > ⌈p/2⌉ℓ/μ if f is ℓ-smooth in y, whether convex or not.
+
+    L. Chen, J. Li, E. M. Chayti, J. Zhang, "Faster gradient methods for highly-smooth stochastic bilevel
+    optimization", ICLR 2026. There every gradient has data of its own and x moves by a normalised step (for that, pass
+    `optax.chain(optax.normalize_by_update_norm(), optax.sgd(η))`); here all gradients of a step share one batch, whose
+    noise the difference then mostly cancels. The authors' code also sets the copies of either sign to their average
+    before each outer step; here each goes on from where it was. The a_j are theirs, exactly.
+
+    Args:
+        problem: the two objectives.
+        inner: α as a float, or any optax transformation, of which each copy has its own.
+        outer: η as a float, or any optax transformation.
+        penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
+        order: p, the order of the difference.
+        inner_steps: K, the number of steps on each copy per step on x, all on the same batch.
+    """
+    return F2SAp(
+        problem,
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        as_penalty(penalty),
+        check_count(order, "order"),
+        check_count(inner_steps, "inner_steps"),
+    )
+
+
+def difference(order: int) -> tuple[np.ndarray, np.ndarray]:
+    """The j and the a_j, without those that are zero; j = 1 first, the others in ascending order."""
+    points = range(-(order // 2), (order + 1) // 2 + 1)
+    over = lambda j: math.prod(j - m for m in points if m != j)
+    weights = {j: Fraction(math.prod(-m for m in points if m not in (0, j)), over(j)) for j in points if j}
+    weights[0] = -sum(weights.values(), Fraction(0))
+    shares = sorted((j for j in points if weights[j]), key=lambda j: (j != 1, j))
+    return np.array(shares, float), np.array([float(weights[j]) for j in shares])
+
+
+def together(y: PyTree, others: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), y, others)
+
+
+def apart(copies: PyTree) -> tuple[PyTree, PyTree]:
+    return jax.tree.map(lambda a: a[0], copies), jax.tree.map(lambda a: a[1:], copies)

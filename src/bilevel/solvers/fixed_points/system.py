@@ -1,0 +1,158 @@
+"""The adjoint system of the point where the inner rule rests.
+
+With y = U(x, y) the hypergradient is ∇Φ = ∇_x f + (∂_x U)ᵀw, where w = (∂_y U)ᵀw + ∇_y f. If U is gradient descent,
+v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. For other U the system is brought into the same form, so
+that every way to work on the adjoint serves it: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
+
+* Entry by entry, y − U = a·∇_y g + d·y to first order: v = aw is zero on frozen entries (a = 0), and on the others
+  (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c.
+* U = P(y − α∇_y g), with P a projection or a proximal map and D = ∂P, which is symmetric with 0 ≤ D ≤ I: for v = Du,
+
+      D(∇²_yy g·Du + (u − Du)/α) = D∇_y f,        w = v/α + ∇_y f − ∇²_yy g·v,
+
+  and a P that depends on x adds (∂_x P)ᵀw to ∇Φ.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.oracles import Linearised
+from bilevel.problem import Problem
+from bilevel.solvers.adjoints.base import with_curvature
+from bilevel.solvers.fixed_points.behaviour import behaviour, check_box
+from bilevel.solvers.ingredients.lagrangian import lagrangian
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.rules import Descent, Projected, Proximal, Rule
+from bilevel.types import PyTree, Scalar
+
+
+class System(NamedTuple):
+    """K v = b, and ∇Φ = ∇_x f − cross(v)."""
+
+    inner: Linearised  # K in the place of ∇²_yy g, and the cross product that goes with its solution
+    b: PyTree
+    lagrangian: Callable[
+        [PyTree], Callable[[PyTree], Scalar]
+    ]  # v ↦ a function of x with the gradient ∇_x f − cross(v)
+
+
+def adjoint_system(
+    problem: Problem,
+    rule: Rule,
+    memory: PyTree,
+    x: PyTree,
+    y: PyTree,
+    g: Linearised,
+    b: PyTree,
+    batch: Batch | None,
+) -> System:
+    """The system at (x, y), where g is linearised and ∇_y f is `b`; `rule` is the inner rule at x, with its memory."""
+    if isinstance(rule, Proximal) or (isinstance(rule, Projected) and isinstance(rule.rule, Descent)):
+        return _thresholded(problem, rule, x, y, g, b, batch)
+    active, shift = entrywise(rule, memory, y, g.gradient)
+    if active is None:
+        return System(g, b, lambda v: lagrangian(problem, y, v, batch))
+    keep = lambda v: jax.tree.map(lambda m, a: jnp.where(m, a, 0), active, v)
+    shifted = lambda v: jax.tree.map(lambda c, a: jnp.asarray(c, a.dtype) * a, shift, v)
+    around = lambda product: lambda v: keep(tree.add(product(keep(v)), shifted(v)))
+    inner = with_curvature(g, around, lambda v: g.cross(keep(v)))
+    return System(inner, keep(b), lambda v: lagrangian(problem, y, keep(v), batch))
+
+
+def entrywise(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[PyTree | None, PyTree]:
+    """Which entries move, and d/a there; `None` if all of them do and rest at ∇_y g = 0."""
+    within = None
+    if isinstance(rule, Projected):  # after a rule that is not plain descent
+        check_box(rule, y)
+        ahead, _ = rule.rule.update(gradient, memory, y)
+        within = _inside(rule, ahead)
+        rule = rule.rule
+    found = behaviour(rule, y)
+    spread = lambda leaves: jax.tree.map(lambda leaf, a: jnp.broadcast_to(leaf, a.shape), leaves, y)
+    if found.plain:
+        return within, jax.tree.map(lambda a: 0.0, y)
+    if found.decay is not None:
+        active, shift = spread(found.active), spread(found.decay)
+    else:
+        active, shift = _linearised_map(rule, memory, y, gradient)
+    if within is not None:
+        active = jax.tree.map(jnp.logical_and, active, within)
+    return active, shift
+
+
+def residual(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
+    """Zero exactly where the rule rests; ∇_y g for a rule that rests where that is zero."""
+    if isinstance(rule, Projected | Proximal):
+        return rule.gradient_mapping(y, gradient)
+    found = behaviour(rule, y)
+    if found.plain:
+        return gradient
+    if found.decay is not None:
+        return jax.tree.map(
+            lambda m, c, a, d: jnp.where(m, d + jnp.asarray(c, a.dtype) * a, 0),
+            found.active,
+            found.decay,
+            y,
+            gradient,
+        )
+    step = lambda gradient: _step(rule, memory, y, gradient)
+    taken, per_gradient = jax.jvp(step, (gradient,), (tree.ones_like(y),))
+    return jax.tree.map(lambda s, a: s / jnp.where(a != 0, a, 1), taken, per_gradient)
+
+
+def _linearised_map(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[PyTree, PyTree]:
+    ones, zeros = tree.ones_like(y), tree.zeros_like(y)
+    _, tangent = jax.linearize(lambda gradient, y: _step(rule, memory, y, gradient), gradient, y)
+    a, d = tangent(ones, zeros), tangent(zeros, ones)
+    active = jax.tree.map(lambda a: a != 0, a)
+    return active, jax.tree.map(lambda m, d, a: jnp.where(m, d / jnp.where(m, a, 1), 0), active, d, a)
+
+
+def _step(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
+    return tree.sub(y, rule.update(gradient, memory, y)[0])
+
+
+def _thresholded(
+    problem: Problem,
+    rule: Projected | Proximal,
+    x: PyTree,
+    y: PyTree,
+    g: Linearised,
+    b: PyTree,
+    batch: Batch | None,
+) -> System:
+    alpha = rule.step_size
+    per_step = lambda v: jax.tree.map(lambda a: a / jnp.asarray(alpha, a.dtype), v)
+    ahead = tree.sub(y, scaled(alpha, g.gradient))
+    _, D = jax.linearize(rule.settle, ahead)
+    around = lambda product: lambda u: D(tree.add(product(D(u)), per_step(tree.sub(u, D(u)))))
+
+    if isinstance(rule, Projected):
+        inner = with_curvature(g, around, lambda u: g.cross(D(u)))
+        return System(inner, D(b), lambda u: lagrangian(problem, y, D(u), batch))
+
+    settle_at = lambda x: Proximal(rule.rule, x, rule.prox).settle(ahead)
+
+    def w(u):
+        v = D(u)
+        return tree.add(per_step(v), tree.sub(b, g.hessian(v)))
+
+    def cross(u):
+        through_x = jax.vjp(settle_at, x)[1](w(u))[0]
+        return tree.sub(g.cross(D(u)), through_x)
+
+    def value(u):
+        smooth, fixed = lagrangian(problem, y, D(u), batch), w(u)
+        return lambda x: smooth(x) + tree.vdot(fixed, settle_at(x))
+
+    return System(with_curvature(g, around, cross), D(b), value)
+
+
+def _inside(rule: Projected, ahead: PyTree) -> PyTree:
+    """Where the projection onto a box leaves its argument alone."""
+    return jax.tree.map(lambda a, b: a == b, rule.settle(ahead), ahead)

@@ -1,0 +1,168 @@
+"""PBGD: gradient descent on x and y together, under a price on y's distance from optimal.
+
+V-PBGD charges for the value g(x, y) − min_z g(x, z), G-PBGD for the squared gradient ½‖∇_y g(x, y)‖².
+"""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+from optax import tree
+
+from bilevel.batch import Batch, Draws, first
+from bilevel.checks import check_count, prepare
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.ingredients.inner import inner_loop
+from bilevel.solvers.ingredients.penalty import Penalised, Penalty, as_penalty, mixture, penalised
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, Schedule, StepSize
+
+
+class VPBGDState(NamedTuple):
+    x: PyTree
+    y: PyTree
+    z: PyTree  # tracks y*(x), the minimiser of g
+    inner: PyTree  # memory of the inner rule
+    auxiliary: PyTree  # memory of the auxiliary rule, which moves z
+    outer: PyTree  # memory of the outer rule
+    k: Int[Array, ""]
+
+
+class GPBGDState(NamedTuple):
+    x: PyTree
+    y: PyTree
+    inner: PyTree  # memory of the inner rule
+    outer: PyTree  # memory of the outer rule
+    k: Int[Array, ""]
+
+
+class VPBGD(Penalised):
+    inner_steps: int = eqx.field(static=True)
+    auxiliary: Rule
+    name: ClassVar[str] = "V-PBGD"
+    outer_at: ClassVar[str] = "start"
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VPBGDState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
+        memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
+        return VPBGDState(x, y, y, *memories, jnp.int32(0))
+
+    def step(self, state: VPBGDState, batch: Batch | None = None) -> tuple[VPBGDState, Info]:
+        x, y, problem, penalty = state.x, state.y, self.problem, self.penalty(state.k)
+        z, auxiliary_memory, gradient = inner_loop(
+            problem, self.auxiliary, self.inner_steps, x, state.z, state.auxiliary, batch
+        )
+
+        f, g = problem.oracles.outer_gradients(x, y, batch), problem.oracles.inner_gradients(x, y, batch)
+        gap = tree.sub(g.x, problem.oracles.inner_gradients(x, z, batch).x)
+        hypergradient = tree.add(f.x, scaled(penalty, gap))
+        price = penalised(problem, y, z, penalty, batch, batch)
+        for_x = lambda x: scaled(1 / penalty, price(x))
+        x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, for_x)
+        direction, for_y = tree.add(g.y, scaled(1 / penalty, f.y)), mixture(problem, state.x, penalty, batch)
+        y, inner_memory = descend(self.inner, direction, state.inner, y, for_y)
+        state = VPBGDState(x, y, z, inner_memory, auxiliary_memory, outer_memory, state.k + 1)
+        return state, Info(f.value, hypergradient, gradient, {"penalty": penalty.astype(f.value.dtype)})
+
+    def warm_up(self, state: VPBGDState, batch: Batch | Draws | None = None) -> VPBGDState:
+        loop = inner_loop(self.problem, self.auxiliary, 1, state.x, state.z, state.auxiliary, first(batch))
+        z, memory, _ = loop
+        return state._replace(y=z, z=z, auxiliary=memory)
+
+
+class GPBGD(Solver):
+    inner: Rule
+    outer: Rule
+    penalty: Penalty
+    name: ClassVar[str] = "G-PBGD"
+    outer_at: ClassVar[str] = "start"
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> GPBGDState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self.inner, y, self.name)
+        return GPBGDState(x, y, self.inner.init(y), self.outer.init(x), jnp.int32(0))
+
+    def step(self, state: GPBGDState, batch: Batch | None = None) -> tuple[GPBGDState, Info]:
+        x, y, problem, penalty = state.x, state.y, self.problem, self.penalty(state.k)
+        f, g = problem.oracles.outer_gradients(x, y, batch), problem.oracles.linearise(x, y, batch)
+
+        def price(x: PyTree, y: PyTree):
+            gradient = problem.oracles.inner_gradient(x, y, batch)
+            return scaled(1 / penalty, problem.f(x, y, batch)) + tree.norm(gradient, squared=True) / 2
+
+        hypergradient = tree.add(f.x, scaled(penalty, g.cross(g.gradient)))
+        direction = tree.add(g.hessian(g.gradient), scaled(1 / penalty, f.y))
+        for_x, for_y = (lambda x: price(x, state.y)), (lambda y: price(state.x, y))
+        x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, for_x)
+        y, inner_memory = descend(self.inner, direction, state.inner, y, for_y)
+        state = GPBGDState(x, y, inner_memory, outer_memory, state.k + 1)
+        return state, Info(f.value, hypergradient, g.gradient, {"penalty": penalty.astype(f.value.dtype)})
+
+
+def v_pbgd(
+    problem: Problem,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    penalty: Number | Schedule,
+    inner_steps: int = 1,
+    auxiliary: StepSize | Rule | None = None,
+) -> VPBGD:
+    """Gradient descent on f(x, y) + λ (g(x, y) − min_z g(x, z)) in x and y at once (T times the first line):
+
+        z       ← z − η ∇_y g(x_k, z)
+        x_{k+1} = x_k − (β/λ_k) (∇_x f(x_k, y_k) + λ_k (∇_x g(x_k, y_k) − ∇_x g(x_k, z)))
+        y_{k+1} = y_k − (α/λ_k) (∇_y f(x_k, y_k) + λ_k ∇_y g(x_k, y_k))
+
+    The limit is that of [`f2sa`][bilevel.f2sa], off by O(1/λ), and so is the condition that f + λg be strongly convex
+    in y; there y moves before x, and as often as z. H. Shen, T. Chen, "On penalty-based bilevel gradient descent
+    method", ICML 2023, Algorithm 1, for any g whose gradient in y bounds the distance from its minimisers
+    (Polyak–Łojasiewicz), with one step size α/λ = β/λ for x and y; sets for x are `bl.projected`, those for y are left
+    out. As in the authors' code, with which it agrees step for step where λ ≥ 1, z goes on from where it was, the steps
+    on x and y shrink with 1/λ, and λ may grow (theirs is `optax.linear_schedule(0.0, 0.2, 30_000)`, which begins with
+    λ = 0 and is not divided by below 1; here λ must be positive).
+
+    Args:
+        problem: the two objectives.
+        inner: α as a float, or any optax transformation of the direction divided by λ_k, for y.
+        outer: β as a float, or any optax transformation of the direction divided by λ_k.
+        penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
+        inner_steps: T, the number of steps on z per step on x and y, all on the same batch.
+        auxiliary: η as a float, or any optax transformation, for z; as `inner` if left out.
+    """
+    return VPBGD(
+        problem,
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        as_penalty(penalty),
+        check_count(inner_steps, "inner_steps"),
+        as_rule(inner if auxiliary is None else auxiliary, "auxiliary"),
+    )
+
+
+def g_pbgd(
+    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, penalty: Number | Schedule
+) -> GPBGD:
+    """Gradient descent on f(x, y) + (λ/2) ‖∇_y g(x, y)‖² in x and y at once:
+
+        x_{k+1} = x_k − (β/λ_k) (∇_x f(x_k, y_k) + λ_k ∇²_xy g(x_k, y_k) ∇_y g(x_k, y_k))
+        y_{k+1} = y_k − (α/λ_k) (∇_y f(x_k, y_k) + λ_k ∇²_yy g(x_k, y_k) ∇_y g(x_k, y_k))
+
+    Where it ends, −λ∇_y g = (∇²_yy g)⁻¹∇_y f takes the place of an adjoint, so the first line is the hypergradient of
+    AID at a y that is off by O(1/λ). There is no other variable than x and y, but ∇²_yy g enters squared, so α must be
+    below 2/L² for a large λ, and y moves at the pace of μ². H. Shen, T. Chen, "On penalty-based bilevel gradient
+    descent method", ICML 2023, with one step size for x and y; here as in the authors' code, which has two, the steps
+    shrink with 1/λ.
+
+    Args:
+        problem: the two objectives.
+        inner: α as a float, or any optax transformation of the direction divided by λ_k, for y.
+        outer: β as a float, or any optax transformation of the direction divided by λ_k.
+        penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
+    """
+    return GPBGD(problem, as_rule(inner, "inner"), as_rule(outer, "outer"), as_penalty(penalty))

@@ -1,0 +1,121 @@
+"""PZOBO: how y depends on x, by moving x at random and running the inner loop again."""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.checks import check_count, check_positive, prepare
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.f3sa import tilted
+from bilevel.solvers.ingredients.inner import inner_loop
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import Number, PyTree, StepSize
+
+DIRECTIONS = 2  # folded into the step's key; 0 and 1 are the objectives'
+
+
+class PZOBOState(NamedTuple):
+    x: PyTree  # x_{k+1}
+    y: PyTree  # ŷ_k, the next warm start
+    inner: PyTree  # memory of the inner rule
+    outer: PyTree  # memory of the outer rule
+    k: Int[Array, ""]
+
+
+class PZOBO(Solver):
+    inner: Rule
+    outer: Rule
+    mu: Number
+    directions: int = eqx.field(static=True)
+    inner_steps: int = eqx.field(static=True)
+    name: ClassVar[str] = "PZOBO"
+
+    @property
+    def wants(self) -> frozenset[str]:
+        return self.problem.wants | {"key"}
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> PZOBOState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        return PZOBOState(x, y, self.inner.init(y), self.outer.init(x), jnp.int32(0))
+
+    def step(self, state: PZOBOState, batch: Batch | None = None) -> tuple[PZOBOState, Info]:
+        x, problem = state.x, self.problem
+        run = lambda x: inner_loop(problem, self.inner, self.inner_steps, x, state.y, state.inner, batch)
+        y, inner_memory, inner_gradient = run(x)
+        f = problem.oracles.outer_gradients(x, y, batch)
+
+        def along(u: PyTree) -> PyTree:
+            there, _, _ = run(tree.add(x, scaled(self.mu, u)))
+            slope = tree.vdot(tree.sub(there, y), f.y) / jnp.asarray(self.mu, f.value.dtype)
+            return scaled(slope, u)
+
+        parts = jax.vmap(along)(gaussian(self.key(state, batch), x, self.directions))
+        hypergradient = tree.add(f.x, jax.tree.map(lambda part: jnp.mean(part, 0), parts))
+        value = tilted(lambda x: problem.f(x, y, batch), x, f.x, hypergradient)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
+        state = PZOBOState(x, y, inner_memory, outer_memory, state.k + 1)
+        return state, Info(f.value, hypergradient, inner_gradient, {})
+
+    def key(self, state: PZOBOState, batch: Batch | None) -> Array:
+        """The loop's key of this step; for who steps by hand without one, a key of the step's number."""
+        if batch is None or batch.key is None:
+            return jax.random.fold_in(jax.random.key(DIRECTIONS), state.k)
+        return jax.random.fold_in(batch.key, DIRECTIONS)
+
+
+def pzobo(
+    problem: Problem,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    mu: Number = 0.1,
+    directions: int = 1,
+    inner_steps: int = 10,
+) -> PZOBO:
+    """The derivative of the inner loop's end y_N(x) by differences along Q random directions:
+
+        ŷ_k     = y_N(x_k)                                         N steps y ← y − α ∇_y g(x_k, y) from ŷ_{k−1}
+        δ_i     = (y_N(x_k + μ u_i) − ŷ_k)/μ                       u_i standard normal, i = 1, …, Q
+        x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) + (1/Q) Σ_i u_i ⟨δ_i, ∇_y f(x_k, ŷ_k)⟩)
+
+    It takes no derivatives but ∇f and the ∇_y g of Q + 1 inner loops. The estimate's mean is the hypergradient of
+    [`itd`][bilevel.itd] with as many steps, bias included, up to O(μ) where y_N is curved in x; its variance is
+    (n + 1)‖h‖²/Q over all n entries of x together, h being ITD's implicit term. It does not vanish at a stationary
+    point unless ∇_y f does: with few directions and a large x, take small steps. So it suits a small x, or an inner
+    rule that cannot be differentiated, such as one with a line search.
+
+    D. Sow, K. Ji, Y. Liang, "On the convergence theory for Hessian-free bilevel algorithms", NeurIPS 2022. It agrees
+    step for step with benchmark_bilevel's implementation, given the same directions. A run draws them from `seed`.
+
+    Args:
+        problem: the two objectives.
+        inner: α as a float, or any optax transformation.
+        outer: β as a float, or any optax transformation.
+        mu: μ, how far x is moved, in units of x: small against the scale on which y*(x) bends, large against rounding.
+        directions: Q, the number of inner loops besides the one at x.
+        inner_steps: N, the number of steps on y per step on x, all on the same batch.
+    """
+    check_positive(mu, "displacement mu")
+    return PZOBO(
+        problem,
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        mu,
+        check_count(directions, "directions"),
+        check_count(inner_steps, "inner_steps"),
+    )
+
+
+def gaussian(key: Array, x: PyTree, count: int) -> PyTree:
+    """So many standard normal trees of x's shapes, stacked."""
+    leaves, structure = jax.tree.flatten(x)
+    keys = jax.random.split(key, len(leaves))
+    draw = lambda key, leaf: jax.random.normal(key, (count, *leaf.shape), leaf.dtype)
+    return structure.unflatten([draw(*each) for each in zip(keys, leaves, strict=True)])

@@ -1,0 +1,147 @@
+"""SRBA: SOBA whose directions are estimated recursively, from a full pass now and then (Dagréou et al. 2023)."""
+
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.checks import check_count, prepare
+from bilevel.oracles import Oracles, OuterGradients
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.fixed_points import check_plain
+from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
+from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
+from bilevel.solvers.ingredients.whole import mean
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import PyTree, Scalar, StepSize
+
+
+class Point(NamedTuple):
+    x: PyTree
+    y: PyTree
+    v: PyTree
+
+
+class SRBAState(NamedTuple):
+    x: PyTree
+    y: PyTree
+    v: PyTree
+    inner: PyTree  # memory of the inner rule
+    adjoint: PyTree  # memory of the adjoint rule
+    outer: PyTree  # memory of the outer rule
+    before: Point  # (x_{k−1}, y_{k−1}, v_{k−1})
+    directions: Point  # the estimates of the last step
+    k: Int[Array, ""]
+
+
+class SRBA(Solver):
+    inner: Rule
+    adjoint: Rule
+    outer: Rule
+    period: int = eqx.field(static=True)
+    name: ClassVar[str] = "SRBA"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
+    outer_at: ClassVar[str] = "start"
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SRBAState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        check_plain(self.inner, y, self.name)
+        v = tree.zeros_like(y)
+        memories = self.inner.init(y), self.adjoint.init(v), self.outer.init(x)
+        here = Point(x, y, v)
+        return SRBAState(x, y, v, *memories, here, tree.zeros_like(here), jnp.int32(0))
+
+    def step(self, state: SRBAState, batch: Batch | None = None) -> tuple[SRBAState, Info]:
+        problem, here = self.problem, Point(state.x, state.y, state.v)
+
+        def anew():
+            g = mean(lambda part: _of_g(problem.oracles, here, part), batch, "inner", self.name)
+            f = mean(lambda part: _of_f(problem.oracles, here, part), batch, "outer", self.name)
+            value, now = _directions(g, f)
+            return value, now, now.y
+
+        def onwards():
+            on_batch = lambda at: _directions(
+                _of_g(problem.oracles, at, batch), _of_f(problem.oracles, at, batch)
+            )
+            (value, now), (_, then) = at_both(on_batch, here, state.before)
+            return value, recursive(state.directions, now, then), now.y
+
+        value, d, gradient = lax.cond(state.k == 0, anew, onwards)
+
+        for_y = leaning(lambda y: problem.g(here.x, y, batch), here.y, d.y)
+        for_v = leaning(_energy(problem, here, batch), here.v, d.v)
+        for_x = leaning(lagrangian(problem, here.y, here.v, batch), here.x, d.x)
+        y, inner_memory = descend(self.inner, d.y, state.inner, here.y, for_y)
+        v, adjoint_memory = descend(self.adjoint, d.v, state.adjoint, here.v, for_v)
+        x, outer_memory = descend(self.outer, d.x, state.outer, here.x, for_x)
+
+        memories = inner_memory, adjoint_memory, outer_memory
+        state = SRBAState(x, y, v, *memories, here, d, (state.k + 1) % self.period)
+        return state, Info(value, d.x, gradient, {"adjoint_residual": tree.norm(d.v)})
+
+
+def srba(
+    problem: Problem,
+    inner: StepSize | Rule,
+    adjoint: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    period: int = 64,
+) -> SRBA:
+    """[`soba`][bilevel.soba] with SARAH's estimate of its three directions:
+
+        D(w)    = (∇_y g, ∇²_yy g·v − ∇_y f, ∇_x f − ∇²_xy g·v) at w = (x, y, v)
+        d_k     = D(w_k)                                     every `period` steps, on all the data
+        d_k     = D(w_k; B_k) − D(w_{k−1}; B_k) + d_{k−1}    otherwise
+        y_{k+1} = y_k − α d_k^y        v_{k+1} = v_k − η d_k^v        x_{k+1} = x_k − β d_k^x
+
+    The errors of successive steps cancel, so constant step sizes converge to the solution itself. It remembers one
+    point and one direction; a step costs two of SOBA's, taken in one pass over the batch, and the full pass. Draw
+    batches with [`blocks`][bilevel.blocks], [`epochs`][bilevel.epochs] or [`iid`][bilevel.iid]: they come with the
+    arrays behind them. (The full pass is the mean over pieces of a batch's size, where that divides the rows.) On the
+    full batch it is SOBA. M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, "A lower bound and
+    a near-optimal algorithm for bilevel empirical risk minimization", AISTATS 2024; their v has the opposite sign.
+    In a sweep every step pays for the full pass, as lanes cannot branch.
+
+    Args:
+        problem: the two objectives.
+        inner: α as a float, or any optax transformation.
+        adjoint: η as a float, or any optax transformation.
+        outer: β as a float, or any optax transformation.
+        period: steps from one full pass to the next; half an epoch of both levels together in the authors' experiments.
+    """
+    rules = as_rule(inner, "inner"), as_rule(adjoint, "adjoint"), as_rule(outer, "outer")
+    return SRBA(problem, *rules, check_count(period, "period"))
+
+
+def _of_g(oracles: Oracles, at: Point, batch: Batch | None) -> tuple[PyTree, PyTree, PyTree]:
+    """∇_y g, ∇²_yy g·v and ∇²_xy g·v."""
+    g = oracles.linearise(at.x, at.y, batch)
+    return g.gradient, g.hessian(at.v), g.cross(at.v)
+
+
+def _of_f(oracles: Oracles, at: Point, batch: Batch | None) -> OuterGradients:
+    return oracles.outer_gradients(at.x, at.y, batch)
+
+
+def _directions(g: tuple[PyTree, PyTree, PyTree], f: OuterGradients) -> tuple[Scalar, Point]:
+    """f, and SOBA's three directions."""
+    gradient, hessian, cross = g
+    return f.value, Point(tree.sub(f.x, cross), gradient, tree.sub(hessian, f.y))
+
+
+def _energy(problem: Problem, at: Point, batch: Batch | None) -> Callable[[PyTree], Scalar]:
+    """What the step on v lowers, linearised only if a rule asks."""
+    oracles = problem.oracles
+
+    def value(v: PyTree) -> Scalar:
+        return energy(oracles.linearise(at.x, at.y, batch), oracles.outer_gradients(at.x, at.y, batch).y)(v)
+
+    return value
