@@ -9,9 +9,8 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.checks import check_count, check_positive
-from bilevel.oracles import Linearised
 from bilevel.problem import Problem
-from bilevel.solvers.adjoints.base import Adjoint
+from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import cg
 from bilevel.solvers.base import Info
 from bilevel.solvers.fixed_points import check_plain
@@ -44,11 +43,8 @@ class IMAML(MetaLearner):
         def one_task(batch):
             y, inner_gradient = self.adapt_one(x, batch)
             g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-            g_hat = Linearised(
-                gradient=tree.add(g.gradient, scaled(self.strength, tree.sub(y, x))),
-                hessian=lambda v: tree.add(g.hessian(v), scaled(self.strength, v)),
-                cross=lambda v: tree.sub(g.cross(v), scaled(self.strength, v)),
-            )
+            cross = lambda v: tree.sub(g.cross(v), scaled(self.strength, v))
+            g_hat = with_damping(g, self.strength)._replace(cross=cross)
             zero = tree.zeros_like(y)
             v, _, metrics = self.adjoint.solve(g_hat, f.y, zero, self.adjoint.init(zero))
             hypergradient = tree.sub(f.x, g_hat.cross(v))
