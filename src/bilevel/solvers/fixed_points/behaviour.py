@@ -79,8 +79,8 @@ def check_plain(rule: Rule, y: PyTree, method: str) -> None:
     if isinstance(rule, Settled) or not behaviour(rule, y).plain:
         raise ValueError(
             f"{method} needs an inner rule that comes to rest where ∇_y g = 0 on all of y, but this one decays, "
-            "freezes or projects y: put a decay into g, leave what is frozen out of y, or take bl.aid, bl.soba, bl.hoag or "
-            "bl.stocbio, which follow such rules"
+            "freezes or projects y: put a decay into g, leave what is frozen out of y, or take bl.aid, bl.soba, "
+            "bl.hoag or bl.stocbio, which follow such rules"
         )
 
 

@@ -17,6 +17,7 @@ from bilevel.checks import check_count, prepare
 from bilevel.loop.scan import warm_up
 from bilevel.problem import Problem
 from bilevel.solvers.aid import aid
+from bilevel.solvers.base import Solver
 from bilevel.solvers.itd import itd
 from bilevel.solvers.rules import projected
 from bilevel.theory.certificates import paper_aid, paper_itd, tight
@@ -148,13 +149,12 @@ def advise(
     at = jax.device_get(look(x, y_warm, data, alpha, damping, key))
     beta = alpha * mu / max(float(at.smoothness), np.finfo(float).tiny)
     proposed = StepSizes(alpha, alpha, min(beta, np.finfo(float).max))
-    outer = lambda beta: beta if project is None else projected(beta, project)
-    with_v, without = (lambda s: aid(problem, s.inner, s.adjoint, outer(s.outer))), (
-        lambda s: itd(problem, s.inner, outer(s.outer))
-    )
-    make = with_v if convex else without
-        aid(problem, s.inner, s.adjoint, outer(s.outer)) if convex else itd(problem, s.inner, outer(s.outer))
-    )
+
+    def make(sizes: StepSizes) -> Solver:
+        inner, adjoint, outer = sizes
+        outer = outer if project is None else projected(outer, project)
+        return aid(problem, inner, adjoint, outer) if convex else itd(problem, inner, outer)
+
     gain = lambda sizes: sizes.outer * float(slope(make(sizes), trial, x, y_warm, data))
     practical = _tried(proposed, gain, 2 * alpha * mu) if trial else proposed
     certified = _certified(estimated, at, steps, infimum) if convex else {}
