@@ -76,10 +76,11 @@ def imaml(
 
     Where the losses ignore x, as in plain meta-learning, the estimate is (I + ∇²g/λ)⁻¹∇f, exact once y_i solves its
     problem. It depends on the solution alone, not on the path: nothing of the inner loop is kept, and any inner rule
-    will do. λ has to outweigh the negative curvature of g, and the inner step size to suit L + λ. Adaptation keeps the
-    tie: `adapt` takes its steps on ĝ_i. A. Rajeswaran, C. Finn, S. Kakade, S. Levine, "Meta-learning with implicit
-    gradients", NeurIPS 2019. The authors' code differs from their publication: there the inner loop descends g itself,
-    with a single step on the tie at its end, and five steps of conjugate gradients are taken on 2I + ∇²g/(λ + 10).
+    will do. λ has to outweigh the negative curvature of g (or take `adjoints.gauss_newton`, which has none), and the
+    inner step size to suit L + λ. Adaptation keeps the tie: `adapt` takes its steps on ĝ_i. A. Rajeswaran, C. Finn,
+    S. Kakade, S. Levine, "Meta-learning with implicit gradients", NeurIPS 2019. The authors' code differs from their
+    publication: there the inner loop descends g itself, with a single step on the tie at its end, and five steps of
+    conjugate gradients are taken on 2I + ∇²g/(λ + 10).
 
     "adjoint_residual" and "adjoint_steps" in the trace are the largest over the tasks. Problem and data are those of
     [`maml`][bilevel.maml].
