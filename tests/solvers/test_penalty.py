@@ -156,8 +156,9 @@ def test_meha_on_ridge_logistic_is_stationary_for_the_penalised_envelope():
 def test_f3sa_on_full_batches_is_f2sa():
     left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.3, penalty=5.0) for make in (f2sa, f3sa))
     a, b = left.init(X0, Y0), right.init(X0, Y0)
+    of_left, of_right = jax.jit(left.step), jax.jit(right.step)
     for _ in range(8):
-        (a, of_a), (b, of_b) = jax.jit(left.step)(a), jax.jit(right.step)(b)
+        (a, of_a), (b, of_b) = of_left(a), of_right(b)
         for name in ("x", "y", "z"):
             np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-11, atol=1e-13)
         np.testing.assert_allclose(of_a.hypergradient, of_b.hypergradient, rtol=1e-9)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from implicit_reference import last_x, ridge
 from test_penalty import ABOVE_L, EYE, QUADRATIC, TAU, X0, Y0, B, C, H, L, penalised_solution, true_solution
@@ -163,11 +164,14 @@ def test_accelerated_f2ba_step_for_step():
     assert 2 < sum(restarts) < 28  # both branches were taken
 
 
-def test_accelerated_f2ba_is_faster_and_without_momentum_f2ba():
+def test_accelerated_f2ba_is_faster_and_between_f2ba_with_and_without_nesterov_s_momentum():
     common = dict(penalty=20.0, inner_steps=5)
     plain = f2ba(QUADRATIC, A, XI, **common)
     at_once = acc_f2ba(QUADRATIC, A, XI, radius=1e-12, **common)  # drops its momentum at every step
     same(last_x(at_once, X0, Y0, steps=20), last_x(plain, X0, Y0, steps=20))
+    nesterov = f2ba(QUADRATIC, A, optax.sgd(XI, momentum=0.8, nesterov=True), **common)
+    for_ever = acc_f2ba(QUADRATIC, A, XI, radius=1e9, momentum=0.8, **common)  # never does
+    same(last_x(for_ever, X0, Y0, steps=20), last_x(nesterov, X0, Y0, steps=20))
     error = lambda solver: jnp.linalg.norm(last_x(solver, X0, Y0, steps=120) - penalised_solution(20.0))
     assert error(acc_f2ba(QUADRATIC, A, XI, radius=0.1, **common)) < error(plain) / 50
 

@@ -77,10 +77,11 @@ def acc_f2ba(
 
     where the sum is over the n steps since the momentum was last dropped. `state.x` is the x_k at which gradients are
     taken, `state.last` the a_k. The limit is F²BA's. L. Chen, Y. Ma, J. Zhang, "Near-optimal
-    nonconvex-strongly-convex bilevel optimization with fully first-order oracles", JMLR 2025, after H. Li and Z. Lin's
-    restarted accelerated gradient descent. Differences: the authors take accelerated steps on y and z too, for which
-    pass `optax.sgd(α, momentum=..., nesterov=True)` as `inner`; their code shrinks B by 1 % at every restart, here it
-    is constant as in the publication; and the publication returns an average of the last steps, here it is the last.
+    nonconvex-strongly-convex bilevel optimization with fully first-order oracles", JMLR 2025, with the restarts of
+    H. Li, Z. Lin, "Restarted nonconvex accelerated gradient descent", ICML 2022. The momentum is that of the authors'
+    code (PyTorch's Nesterov SGD) step for step. Differences: their code sums ‖x_{i+1} − x_i‖², goes on from the x_{k+1}
+    ahead when it drops the momentum, and shrinks B by 1 % each time, down to a least one; and its y and z may take
+    accelerated steps too, for which pass `optax.sgd(α, momentum=..., nesterov=True)` as `inner`.
 
     Args:
         problem: the two objectives.

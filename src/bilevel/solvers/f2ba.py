@@ -56,7 +56,8 @@ def f2ba(
     must be above ℓ/μ where f curves downwards by ℓ). L. Chen, Y. Ma, J. Zhang, "Near-optimal
     nonconvex-strongly-convex bilevel optimization with fully first-order oracles", JMLR 2025, take
     K = O(κ log(λκ)) and a constant λ of the order of κ³/ε; the step on y is there a separate τ, here α/λ. z is
-    warm-started like y, as in the publication; the authors' code sets it to y at the beginning of every outer step.
+    warm-started like y, as in the publication. The authors' code sets it to y at the beginning of every outer step, and
+    takes ∇_y g at z for both copies.
 
     Args:
         problem: the two objectives.

@@ -125,10 +125,10 @@ def f2sa_p(
     too, that is λ > ⌈p/2⌉ℓ/μ if f is ℓ-smooth in y, whether convex or not.
 
     L. Chen, J. Li, E. M. Chayti, J. Zhang, "Faster gradient methods for highly-smooth stochastic bilevel
-    optimization", ICLR 2026. There every gradient has data of its own and x moves by a normalised step (for that, pass
-    `optax.chain(optax.normalize_by_update_norm(), optax.sgd(η))`); here all gradients of a step share one batch, whose
-    noise the difference then mostly cancels. The authors' code also sets the copies of either sign to their average
-    before each outer step; here each goes on from where it was. The a_j are theirs, exactly.
+    optimization", ICLR 2026. In the authors' code every gradient has data of its own, x moves by a normalised step (for
+    that, pass `optax.chain(optax.normalize_by_update_norm(), optax.sgd(η))`), and the copies of either sign are set to
+    their average before each outer step. Here all gradients of a step share one batch, whose noise the difference then
+    mostly cancels, and each copy goes on from where it was. Without these three it agrees with theirs step for step.
 
     Args:
         problem: the two objectives.
