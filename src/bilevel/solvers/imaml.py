@@ -9,9 +9,8 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.checks import check_count, check_positive
-from bilevel.oracles import Linearised
 from bilevel.problem import Problem
-from bilevel.solvers.adjoints.base import Adjoint
+from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import cg
 from bilevel.solvers.base import Info
 from bilevel.solvers.fixed_points import check_plain
@@ -44,11 +43,8 @@ class IMAML(MetaLearner):
         def one_task(batch):
             y, inner_gradient = self.adapt_one(x, batch)
             g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-            g_hat = Linearised(
-                gradient=tree.add(g.gradient, scaled(self.strength, tree.sub(y, x))),
-                hessian=lambda v: tree.add(g.hessian(v), scaled(self.strength, v)),
-                cross=lambda v: tree.sub(g.cross(v), scaled(self.strength, v)),
-            )
+            cross = lambda v: tree.sub(g.cross(v), scaled(self.strength, v))
+            g_hat = with_damping(g, self.strength)._replace(cross=cross)
             zero = tree.zeros_like(y)
             v, _, metrics = self.adjoint.solve(g_hat, f.y, zero, self.adjoint.init(zero))
             hypergradient = tree.sub(f.x, g_hat.cross(v))
@@ -80,10 +76,11 @@ def imaml(
 
     Where the losses ignore x, as in plain meta-learning, the estimate is (I + ∇²g/λ)⁻¹∇f, exact once y_i solves its
     problem. It depends on the solution alone, not on the path: nothing of the inner loop is kept, and any inner rule
-    will do. λ has to outweigh the negative curvature of g, and the inner step size to suit L + λ. Adaptation keeps the
-    tie: `adapt` takes its steps on ĝ_i. A. Rajeswaran, C. Finn, S. Kakade, S. Levine, "Meta-learning with implicit
-    gradients", NeurIPS 2019. The authors' code differs from their publication: there the inner loop descends g itself,
-    with a single step on the tie at its end, and five steps of conjugate gradients are taken on 2I + ∇²g/(λ + 10).
+    will do. λ has to outweigh the negative curvature of g (or take `adjoints.gauss_newton`, which has none), and the
+    inner step size to suit L + λ. Adaptation keeps the tie: `adapt` takes its steps on ĝ_i. A. Rajeswaran, C. Finn,
+    S. Kakade, S. Levine, "Meta-learning with implicit gradients", NeurIPS 2019. The authors' code differs from their
+    publication: there the inner loop descends g itself, with a single step on the tie at its end, and five steps of
+    conjugate gradients are taken on 2I + ∇²g/(λ + 10).
 
     "adjoint_residual" and "adjoint_steps" in the trace are the largest over the tasks. Problem and data are those of
     [`maml`][bilevel.maml].
