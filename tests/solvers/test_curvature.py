@@ -1,5 +1,7 @@
 """Damping, Gauss–Newton and Nyström against dense matrices, and what they cost."""
 
+import inspect
+import pickle
 from functools import cache
 
 import jax
@@ -12,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 import bilevel as bl
 from bilevel import adjoints
 from bilevel.counting import Counts
+from bilevel.identity import described
 from bilevel.oracles import Linearised
 
 RNG = np.random.default_rng(0)
@@ -163,6 +166,14 @@ def test_a_composed_objective_is_the_one_written_out():
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15), *evaluated(x, y, data)
     )
+
+
+def test_a_composed_objective_survives_pickling_and_says_what_it_is_made_of():
+    again = pickle.loads(pickle.dumps(PROBLEM)).inner
+    assert inspect.signature(again) == inspect.signature(PROBLEM.inner)
+    assert str(inspect.signature(again)) == "(x, y, batch)"
+    assert [f"{name}#" in described(again) for name in ("model", "loss", "ridge")] == [True] * 3
+    assert described(again) == described(PROBLEM.inner)
 
 
 class Product(bl.Adjoint):
