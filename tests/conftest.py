@@ -1,5 +1,11 @@
 """One climate for every test: x64, strict promotion, eight forced devices, annotations checked at run time."""
 
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
 import jax
 import jaxtyping
 import pytest
@@ -11,6 +17,21 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["BILEVEL_TESTS_COMPILED"] = tempfile.mkdtemp(prefix="bilevel-tests-")
+    atexit.register(shutil.rmtree, os.environ["BILEVEL_TESTS_COMPILED"], ignore_errors=True)
+
+# What this process or a child of it has compiled in this invocation, neither compiles again. One folder a process: JAX
+# writes no file in one piece, so that another process might read half of it.
+COMPILED = Path(os.environ["BILEVEL_TESTS_COMPILED"]) / os.environ.get("PYTEST_XDIST_WORKER", "main")
+for name, value in {
+    "jax_compilation_cache_dir": str(COMPILED),
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}.items():
+    jax.config.update(name, value)
+    os.environ[name.upper()] = str(value)
 
 settings.register_profile(
     "bilevel", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

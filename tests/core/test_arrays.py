@@ -68,11 +68,13 @@ def outer(x, y, batch):
     return jnp.sum((y - jnp.mean(batch, axis=0)) ** 2)
 
 
+SOLVER = bl.aid(bl.Problem(inner=inner, outer=outer), 0.05, 0.05, 0.05)  # compiled once for all forms
+
+
 def solve(x0=(0.5, 0.25), y0=(0.0, 1.0), data=None, **options):
     data = bl.Batch(inner={"a": NUMBERS}, outer=NUMBERS) if data is None else data
     as_given = lambda a: np.array(a) if isinstance(a, tuple) else a
-    solver = bl.aid(bl.Problem(inner=inner, outer=outer), 0.05, 0.05, 0.05)
-    return bl.run(solver, as_given(x0), as_given(y0), data=data, **({"steps": 4} | options))
+    return bl.run(SOLVER, as_given(x0), as_given(y0), data=data, **({"steps": 4} | options))
 
 
 def test_as_a_start(form):
@@ -213,7 +215,6 @@ def test_empty_arrays():
     with pytest.raises(ValueError, match=r"the inner arrays must share their first axis.*\[0\]"):
         bl.epochs(bl.Batch(inner=np.zeros((0, 2)), outer=NUMBERS), 1)
     loss = lambda x, y: jnp.sum((y - x) ** 2)
-    solver = bl.aid(bl.Problem(inner=loss, outer=loss), 0.1, 0.1, 0.1)
     empty = {"a": np.ones(2), "none": np.zeros((0, 3))}
     both = lambda x, y: loss(x["a"], y["a"]) + jnp.sum(x["none"]) + jnp.sum(y["none"])
     solver = bl.aid(bl.Problem(inner=both, outer=both), 0.1, 0.1, 0.1)

@@ -2,6 +2,10 @@
 
 import gc
 import weakref
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,7 +16,10 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import bilevel as bl
-from zoo import PROBLEMS, ROWS
+from bilevel.loop.program import program_of
+from bilevel.loop.streams import as_stream
+from bilevel.problems import Instance
+from zoo import PROBLEMS, ROWS, Row
 
 STEPS = 6
 
@@ -46,6 +53,10 @@ def described(tree):
     return jax.tree.map(lambda a: (a.shape, a.dtype, a.weak_type), tree)
 
 
+def shaped(tree):
+    return jax.tree.map(lambda a: (a.shape, a.dtype), tree)
+
+
 @every_pair
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
 def test_a_step_keeps_the_state_s_type(row, problem, dtype):
@@ -54,60 +65,140 @@ def test_a_step_keeps_the_state_s_type(row, problem, dtype):
     after, info = jax.eval_shape(solver.step, state, case.data)
     assert described(after) == described(state)
     assert {leaf.dtype for leaf in jax.tree.leaves((after.x, after.y))} == {jnp.dtype(dtype)}
-    assert jax.tree.structure(info.hypergradient) == jax.tree.structure(case.x0)
+    assert shaped(info.hypergradient) == shaped(state.x)
+    assert shaped(jax.eval_shape(solver.sets_out, state)) == shaped(state.y) == shaped(info.inner_gradient)
     assert info.outer_value.shape == ()
     assert info.outer_value.dtype == dtype
     assert all(metric.shape == () for metric in info.metrics.values())
     assert all(hasattr(state, name) for name in solver.variables)
 
 
-@every_row
-def test_vmap_over_starts_equals_one_by_one(row):
-    case, solver = build(row, row.problems[0])
-    shifts = jnp.array([0.0, 0.1, -0.2])
-
-    def last(shift):
-        x0, y0 = (jax.tree.map(lambda a: a + shift, tree) for tree in (case.x0, case.y0))
-        state, trace = bl.scan(solver, solver.init(x0, y0, case.data), case.data, steps=STEPS)
-        return state.x, state.y, trace["outer_value"]
-
-    together = jax.jit(jax.vmap(last))(shifts)
-    alone = jax.jit(last)
-    for i, shift in enumerate(shifts):
-        assert_trees_equal(jax.tree.map(lambda a, i=i: a[i], together), alone(shift), rtol=1e-8, atol=1e-11)
-    assert moved(*(jax.tree.map(lambda a, i=i: a[i], together[0]) for i in (0, 1)))
-
-
-@every_row
-def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(row, monkeypatch):
-    case, solver = build(row, row.problems[-1])
+@contextmanager
+def traces_of(solver):
+    """Counts how often its step is traced."""
     traces, step = [], type(solver).step
 
     def counting(self, state, batch=None):
         traces.append(1)
         return step(self, state, batch)
 
-    monkeypatch.setattr(type(solver), "step", counting)
-    whole = bl.run(solver, case.x0, case.y0, data=case.data, steps=6)
-    assert len(traces) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(solver), "step", counting)
+        yield traces
+
+
+class Ran(NamedTuple):
+    """A solver's run of six steps on one of its row's problems."""
+
+    row: Row
+    case: Instance
+    solver: bl.Solver
+    held: jax.Array  # by the inner objective
+    whole: bl.Result
+    traces: int  # of the step
+
+
+class Runs:
+    """Of one row, made when first asked for: its tests follow one another and share what the first run compiled."""
+
+    def __init__(self, row: Row):
+        self.row, self.ran = row, {}
+
+    def on(self, problem: str) -> Ran:
+        if problem not in self.ran:
+            self.ran[problem] = self._run(PROBLEMS[problem](jnp.float64))
+        return self.ran[problem]
+
+    def _run(self, case: Instance) -> Ran:
+        plain, held = case.problem.inner, jnp.ones(3)
+        holding = wraps(plain)(lambda *arguments: plain(*arguments) + 0 * held[0])
+        case = replace(case, problem=replace(case.problem, inner=holding))
+        solver = self.row.make(case.problem, case.L)
+        with traces_of(solver) as traces:
+            whole = bl.run(solver, case.x0, case.y0, data=case.data, steps=STEPS)
+        return Ran(self.row, case, solver, held, whole, len(traces))
+
+
+@pytest.fixture(scope="module", params=ROWS, ids=str)
+def runs(request):
+    return Runs(request.param)
+
+
+@pytest.fixture
+def ran(runs):
+    """On the row's first problem, which compiles fastest."""
+    return runs.on(runs.row.problems[0])
+
+
+@pytest.fixture
+def ran_on_data(runs):
+    """On its last problem, which has data, and x and y that are trees."""
+    return runs.on(runs.row.problems[-1])
+
+
+def scaled(solver, factor):
+    return jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else factor * leaf, solver)
+
+
+def lane(tree, i):
+    return jax.tree.map(lambda a: a[i], tree)
+
+
+def test_vmap_over_starts_equals_one_by_one(ran):
+    case, solver = ran.case, ran.solver
+    shifts = jnp.array([0.0, 0.1, -0.2])
+    start = lambda shift: (jax.tree.map(lambda a: a + shift, tree) for tree in (case.x0, case.y0))
+
+    @jax.jit
+    @jax.vmap
+    def together(shift):
+        state, trace = bl.scan(solver, solver.init(*start(shift), case.data), case.data, steps=STEPS)
+        return state.x, state.y, trace["outer_value"]
+
+    ends = together(shifts)
+    for i, shift in enumerate(shifts):
+        alone = bl.run(solver, *start(shift), data=case.data, steps=STEPS)
+        expected = alone.x, alone.y, alone.trace["outer_value"]
+        assert_trees_equal(lane(ends, i), expected, rtol=1e-8, atol=1e-11)
+    assert moved(lane(ends[0], 0), lane(ends[0], 1))
+
+
+def test_sharded_over_eight_devices_equals_unsharded(ran_on_data):
+    case, solver = ran_on_data.case, ran_on_data.solver
+    devices = jax.devices()
+    assert len(devices) == 8
+    rows = NamedSharding(Mesh(np.array(devices), ("rows",)), PartitionSpec("rows"))
+
+    @jax.jit
+    def last(data):
+        return bl.scan(solver, solver.init(case.x0, case.y0, data), data, steps=STEPS)[0].x
+
+    sharded = last(jax.device_put(case.data, rows))
+    assert_trees_equal(sharded, ran_on_data.whole.x, rtol=1e-8, atol=1e-11)
+
+
+def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(ran_on_data):
+    case, solver, whole = ran_on_data.case, ran_on_data.solver, ran_on_data.whole
+    assert ran_on_data.traces == 1
     seen = []
-    watched = bl.run(
-        solver,
-        case.x0,
-        case.y0,
-        data=case.data,
-        steps=6,
-        every=2,
-        hooks=[seen.append, bl.hooks.Best(), bl.hooks.EarlyStopping(patience=100)],
-        probe=lambda state, info: {"value": info.outer_value},
-        tol=1e-300,
-        progress=True,
-    )
-    half = bl.run(solver, case.x0, case.y0, data=case.data, steps=3)
-    rest = bl.run(solver, data=case.data, steps=3, resume=half)
-    larger = jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else 1.01 * leaf, solver)
-    bl.run(larger, case.x0, case.y0, data=case.data, steps=2)  # other numbers: the same program
-    assert len(traces) == 1
+    with traces_of(solver) as more_traces:
+        watched = bl.run(
+            solver,
+            case.x0,
+            case.y0,
+            data=case.data,
+            steps=6,
+            every=2,
+            hooks=[seen.append, bl.hooks.Best(), bl.hooks.EarlyStopping(patience=100)],
+            probe=lambda state, info: {"value": info.outer_value},
+            tol=1e-300,
+            progress=True,
+        )
+        half = bl.run(solver, case.x0, case.y0, data=case.data, steps=3)
+        rest = bl.run(solver, data=case.data, steps=3, resume=half)
+        other_numbers = scaled(solver, 1.01)
+        bl.run(other_numbers, case.x0, case.y0, data=case.data, steps=2)  # the same program
+    assert not more_traces
     assert [event.step for event in seen] == [2, 4, 6]
     for other in (watched, rest):
         assert_bitwise_equal(whole.run, other.run)
@@ -117,24 +208,25 @@ def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(row, monkeypat
     assert moved(half.x, rest.x)
 
 
-@every_row
-def test_a_sweep_equals_runs_one_by_one_and_compiles_once(row):
-    case, solver = build(row, row.problems[0])
+def test_a_sweep_is_a_vmap_over_the_solver_s_numbers_and_equals_runs_one_by_one(ran):
+    case, solver = ran.case, ran.solver
     if not jax.tree.leaves(solver):
         return  # nothing to sweep: test_every_solver_but_those_with_optax_rules_has_numbers says which
-    scaled = [
-        jax.tree.map(lambda leaf, c=c: leaf if isinstance(leaf, int) else c * leaf, solver)
-        for c in (1.0, 0.5)
-    ]
-    swept = bl.sweep(scaled, case.x0, case.y0, data=case.data, steps=STEPS)
-    for i, one in enumerate(scaled):
-        alone = bl.run(one, case.x0, case.y0, data=case.data, steps=STEPS)
-        assert_trees_equal(swept[i].x, alone.x, rtol=1e-8, atol=1e-11)
-        np.testing.assert_allclose(swept[i].trace["outer_value"], alone.trace["outer_value"], rtol=1e-8)
+    several = [scaled(solver, factor) for factor in (0.5, 0.9, 1.1)]
+    with traces_of(solver) as traces:
+        swept = bl.sweep(several, case.x0, case.y0, data=case.data, steps=STEPS)
+        lanes = len(traces)
+        bl.sweep([scaled(solver, 0.8), *several[1:]], case.x0, case.y0, data=case.data, steps=2)
+        assert len(traces) == lanes  # other numbers: the same program
+        for i, one in enumerate(several):
+            alone = bl.run(one, case.x0, case.y0, data=case.data, steps=STEPS)
+            assert_trees_equal((swept[i].x, swept[i].y), (alone.x, alone.y), rtol=1e-8, atol=1e-11)
+            np.testing.assert_allclose(swept[i].trace["outer_value"], alone.trace["outer_value"], rtol=1e-8)
+        assert len(traces) == lanes
     if (
-        row.name != "sama_optax"
+        ran.row.name != "sama_optax"
     ):  # whose only number is the length of a difference: the limit does not depend on it
-        assert moved(swept[0].x, swept[1].x)
+        assert moved(swept[0].x, swept[2].x)
 
 
 def test_every_solver_but_those_with_optax_rules_has_numbers():
@@ -142,44 +234,25 @@ def test_every_solver_but_those_with_optax_rules_has_numbers():
     assert without <= {"aid_optax", "itd_optax", "sama_optax", "rtho", "f2sa", "itd_truncated"}
 
 
-@every_row
-def test_dropped_is_freed(row):
-    case, _ = build(row, row.problems[0])
-
-    def use():
-        held = jnp.ones(3)
-        inner = lambda *arguments: case.problem.inner(*arguments) + 0 * held[0]
-        problem = bl.Problem(inner=inner, outer=case.problem.outer)
-        solver = row.make(problem, case.L)
-        bl.run(solver, case.x0, case.y0, data=case.data, steps=2)
-        return [weakref.ref(thing) for thing in (solver, problem, held)]
-
-    refs = use()
-    gc.collect()
-    assert [ref() for ref in refs] == [None] * 3
-
-
-@every_row
-def test_a_run_survives_as_arrays(row):
+def test_a_run_survives_as_arrays(ran):
     """What a checkpoint will do: leaves to NumPy and back, into the structure that a fresh start has."""
-    case, solver = build(row, row.problems[0])
+    case, solver = ran.case, ran.solver
     half = bl.run(solver, case.x0, case.y0, data=case.data, steps=3)
     stored = [np.asarray(leaf) for leaf in jax.tree.leaves(half.run)]
     shape = jax.eval_shape(lambda: bl.start(solver, case.x0, case.y0, case.data))
     assert jax.tree.structure(shape) == jax.tree.structure(half.run)
     assert [(a.shape, a.dtype) for a in stored] == [(a.shape, a.dtype) for a in jax.tree.leaves(shape)]
     restored = jax.tree.unflatten(jax.tree.structure(shape), [jnp.asarray(leaf) for leaf in stored])
-    go_on = jax.jit(lambda run: bl.scan(solver, run, case.data, steps=3), donate_argnums=0)
-    after, _ = go_on(restored)
-    whole, _ = jax.jit(lambda run: bl.scan(solver, run, case.data, steps=3))(half.run)
-    assert_bitwise_equal(after, whole)
+    (program, numbers), stream = program_of(solver), as_stream(case.data)
+    blank = program.fit(numbers, restored, stream, 3).blank
+    after, *_ = program.donating_chunk(numbers, restored, stream, blank, 3)
+    assert_bitwise_equal(after, ran.whole.run)
     donated = [leaf for leaf in jax.tree.leaves(restored.solver) if leaf.size]
     assert all(leaf.is_deleted() for leaf in donated)
 
 
-@every_row
-def test_donating_changes_no_bit_and_keeps_no_copy(row):
-    case, solver = build(row, row.problems[0])
+def test_donating_changes_no_bit_and_keeps_no_copy(ran):
+    case, solver = ran.case, ran.solver
     kept = bl.run(solver, case.x0, case.y0, data=case.data, steps=5, every=2, replay="device")
     for policy in ("host", "off"):
         donated = bl.run(solver, case.x0, case.y0, data=case.data, steps=5, every=2, replay=policy)
@@ -191,20 +264,15 @@ def test_donating_changes_no_bit_and_keeps_no_copy(row):
         assert again.steps == 6
 
 
-@every_row
-def test_sharded_over_eight_devices_equals_unsharded(row):
-    case, solver = build(row, row.problems[-1])
-    devices = jax.devices()
-    assert len(devices) == 8
-    rows = NamedSharding(Mesh(np.array(devices), ("rows",)), PartitionSpec("rows"))
-
-    def last(shift, data):
-        x0 = jax.tree.map(lambda a: a + shift, case.x0)
-        return bl.scan(solver, solver.init(x0, case.y0, data), data, steps=STEPS)[0].x
-
-    program = jax.jit(lambda data: last(jnp.zeros(()), data))
-    expected, got = program(case.data), program(jax.device_put(case.data, rows))
-    assert_trees_equal(got, expected, rtol=1e-8, atol=1e-11)
+def test_dropped_is_freed(runs):
+    """After whatever the tests above did with them."""
+    runs.on(runs.row.problems[0])
+    refs = [
+        weakref.ref(thing) for ran in runs.ran.values() for thing in (ran.solver, ran.case.problem, ran.held)
+    ]
+    runs.ran.clear()
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * len(refs)
 
 
 @pytest.mark.usefixtures("as_users_see_it")

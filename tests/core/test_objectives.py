@@ -406,18 +406,19 @@ def test_each_of_independent_draws_has_its_rows_and_its_key():
 # Keys
 
 
-def keyed(level):
-    def inner(x, y, *, key):
-        return g(x, y), {"key": code(key)}
+def keyed_inner(x, y, *, key):
+    return g(x, y), {"key": code(key)}
 
-    def outer(x, y, *, key):
-        return f(x, y), {"key": code(key)}
 
-    return {"inner": inner, "outer": outer}[level]
+def keyed_outer(x, y, *, key):
+    return f(x, y), {"key": code(key)}
+
+
+KEYED = solver_of(keyed_inner, keyed_outer)
 
 
 def keys_of(**options):
-    result = solve(keyed("inner"), keyed("outer"), **options)
+    result = bl.run(KEYED, Z, Z, **options)
     return result.trace["inner/key"].tolist(), result.trace["outer/key"].tolist()
 
 
@@ -510,11 +511,14 @@ def test_scan_from_a_started_run_is_the_same_loop(stochastic, unbroken):
 
 def test_scan_under_vmap_over_seeds(stochastic):
     solver, data = stochastic
-    many = jax.vmap(
-        lambda seed: bl.scan(
-            solver, bl.start(solver, Z, Z, data, seed=seed, model_state=jnp.float64(0)), data, steps=4
-        )[1]["outer/key"]
-    )(jnp.arange(3))
+
+    @jax.jit
+    @jax.vmap
+    def keys(seed):
+        run = bl.start(solver, Z, Z, data, seed=seed, model_state=jnp.float64(0))
+        return bl.scan(solver, run, data, steps=4)[1]["outer/key"]
+
+    many = keys(jnp.arange(3))
     for seed in range(3):
         alone = bl.run(solver, Z, Z, data=data, steps=4, seed=seed, model_state=jnp.float64(0))
         np.testing.assert_array_equal(many[seed], alone.trace["outer/key"])
@@ -536,8 +540,8 @@ def test_each_warm_up_step_has_a_key_of_its_own_that_no_step_has():
 
 
 def test_what_a_resumed_run_would_not_heed_is_refused():
-    earlier = solve(keyed("inner"), seed=3)
-    solver = solver_of(keyed("inner"))
+    earlier = bl.run(KEYED, Z, Z, steps=3, seed=3)
+    solver = solver_of(keyed_inner, keyed_outer)
     for extra in ({"seed": 5}, {"model_state": jnp.zeros(1)}, {"warmup": 2}, {"x0": Z}):
         with pytest.raises(ValueError, match=r"a resumed run starts where the other ended: leave .* out"):
             bl.run(solver, steps=2, resume=earlier, **extra)
@@ -628,12 +632,17 @@ def test_metrics_in_a_sweep():
         bl.sweep(solver, Z, Z, steps=2, model_state=COUNT, metric="outer/accuracy")
 
 
-@pytest.mark.parametrize("every", [1, 3, 8, None])
-def test_a_metric_that_is_not_finite_is_named_and_stops_nothing(every):
+@pytest.fixture(scope="module")
+def spoiled():
     late = lambda n, step: jnp.where(n >= step, jnp.nan, 0.0)
     inner = lambda x, y, *, state: (g(x, y), {"late": late(state["n"], 6)}, {"n": state["n"] + 1})
     outer = lambda x, y, *, state: (f(x, y), {"early": late(state["n"], 4), "whole": state["n"]})
-    result = solve(inner, outer, model_state=COUNT, steps=8, every=every)
+    return solver_of(inner, outer)
+
+
+@pytest.mark.parametrize("every", [1, 3, 8, None])
+def test_a_metric_that_is_not_finite_is_named_and_stops_nothing(spoiled, every):
+    result = bl.run(spoiled, Z, Z, model_state=COUNT, steps=8, every=every)
     assert (result.status.code, result.steps) == (bl.Code.COMPLETED, 8)
     assert (result.status.variable, result.status.step) == ("outer/early", 4)
     assert "The metric 'outer/early' was not finite at step 4." in result.status.message

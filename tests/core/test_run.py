@@ -17,14 +17,20 @@ from bilevel.loop.pace import GROWTH, SECONDS, Pace
 X0 = jnp.ones(2)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def q():
     return bl.problems.quadratic(kappa=4.0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def aid(q):
+    """Its program is kept with the problem and compiled once for all tests."""
     return bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1)
+
+
+@jax.jit
+def take_step(solver, state):
+    return solver.step(state)
 
 
 def test_the_trace_is_plain_numpy_and_says_what_happened(q, aid):
@@ -34,7 +40,7 @@ def test_the_trace_is_plain_numpy_and_says_what_happened(q, aid):
     assert set(result.trace) == {"outer_value", "hypergradient_norm", "adjoint_residual"}
     state = aid.init(X0, jnp.zeros(2))
     for k in range(50):
-        state, info = aid.step(state)
+        state, info = take_step(aid, state)
         np.testing.assert_allclose(result.trace["outer_value"][k], info.outer_value, rtol=1e-12)
         np.testing.assert_allclose(
             result.trace["hypergradient_norm"][k], np.linalg.norm(info.hypergradient), rtol=1e-12
@@ -77,24 +83,26 @@ def test_it_stops_at_the_tolerance(q, aid):
     assert len(result.trace["outer_value"]) == result.steps
 
 
+@pytest.fixture(scope="module")
+def linear(q):
+    """Does not overflow before its variables do."""
+    return bl.Problem(inner=q.g, outer=lambda x, y: q.m * jnp.sum(y))
+
+
 @pytest.mark.parametrize(
     ("inner", "adjoint", "blamed", "level"), [(1.0, 1e3, "v", "adjoint"), (1e3, 1.0, "y", "inner")]
 )
 @pytest.mark.parametrize("every", [None, 1, 13])
 def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_state(
-    q, inner, adjoint, blamed, level, every
+    q, linear, inner, adjoint, blamed, level, every
 ):
-    linear = bl.Problem(
-        inner=q.g, outer=lambda x, y: q.m * jnp.sum(y)
-    )  # does not overflow before its variables do
     solver = bl.aid(linear, inner / q.L, adjoint / q.L, 1e-3)
     result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=every)
     assert result.status.code is bl.Code.DIVERGED
     # independently: step by step until something is not finite
     state, k = solver.init(X0, jnp.zeros(2)), 0
-    step = jax.jit(solver.step)
     while True:
-        after, info = step(state)
+        after, info = take_step(solver, state)
         finite = {name: bool(jnp.all(jnp.isfinite(getattr(after, name)))) for name in "xyv"}
         if not all(finite.values()):
             break
@@ -118,8 +126,8 @@ def test_a_loss_that_overflows_first_is_blamed_on_the_variables_that_follow(q, e
     solver = bl.aid(q.problem, 1.0 / q.L, 1e3 / q.L, 1e-3)  # f is quadratic in x: it overflows at 1e154
     result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=every)
     assert result.status.code is bl.Code.DIVERGED
-    state, k, step = solver.init(X0, jnp.zeros(2)), 0, jax.jit(solver.step)
-    while np.isfinite((out := step(state))[1].outer_value):
+    state, k = solver.init(X0, jnp.zeros(2)), 0
+    while np.isfinite((out := take_step(solver, state))[1].outer_value):
         state, k = out[0], k + 1
     assert result.steps == result.status.step == k
     assert result.status.variable in "xv"

@@ -26,3 +26,16 @@ def run(model, task):
         return bl.run(task.solver, **start, data=task.data, **options)
 
     return go
+
+
+@pytest.fixture(scope="module")
+def warmed(model, task):
+    """A run before its warm-up and after one, two and three steps of it."""
+    start = jax.jit(
+        lambda y0, state0: bl.start(task.solver, jnp.zeros(ROWS), y0, task.data, model_state=state0)
+    )
+    warm = jax.jit(lambda run, data: bl.warm_up(task.solver, run, data, steps=1))
+    runs = [start(model.y0, model.state0)]
+    for _ in range(3):
+        runs.append(warm(runs[-1], task.data))
+    return runs

@@ -112,7 +112,7 @@ def _step_by_hand(model):
         cross, hessian = jax.grad(slope, argnums=(0, 1))(x, y)
         new_y = jax.tree.map(lambda y, d: y - ALPHA * d, y, jax.grad(g, argnums=1)(x, y))
         new_v = jax.tree.map(lambda v, h, b: v - ETA * (h - b), v, hessian, jax.grad(f)(y))
-        return x + BETA * cross, new_y, new_v
+        return x + BETA * cross, new_y, new_v, model.forward(y, fresh(), batch.inner[0], key)[1]
 
     return move
 
@@ -141,11 +141,12 @@ class Contract:
 
     def test_every_variable_and_the_statistics_are_those_of_a_loop_written_by_hand(self, model, task, run):
         steps, seed = 6, 3
-        result = run(steps=steps, seed=seed, record=lambda state, info: {"y": state.y})
+        ys = []
+        result = run(steps=steps, seed=seed, every=1, hooks=[lambda event: ys.append(event.state.y)])
         x, y, state = jnp.zeros(ROWS), model.y0, model.state0
         v, cursor = jax.tree.map(jnp.zeros_like, y), task.data.start(0)
         mean, variance = (np.asarray(statistic) for statistic in model.statistics(state))
-        move, forward = jax.jit(_step_by_hand(model)), jax.jit(model.forward)
+        move = jax.jit(_step_by_hand(model))
         for step in range(steps):
             cursor, batch = task.data.next(cursor)
             key = jax.random.fold_in(jax.random.fold_in(objectives_key(seed), step), 0)
@@ -153,11 +154,9 @@ class Contract:
             normalised = np.asarray(batch.inner[0]) @ kernel + bias
             mean = MOMENTUM * mean + (1 - MOMENTUM) * normalised.mean(axis=0)
             variance = MOMENTUM * variance + (1 - MOMENTUM) * normalised.var(axis=0)
-            moved = move(x, y, v, state, batch, key)
-            _, state = forward(y, state, batch.inner[0], key)
-            x, y, v = moved
-            for ours, theirs in zip(jax.tree.leaves(result.trace["y"]), jax.tree.leaves(y), strict=True):
-                np.testing.assert_allclose(ours[step], theirs, rtol=1e-4, atol=1e-6)
+            x, y, v, state = move(x, y, v, state, batch, key)
+            for ours, theirs in zip(jax.tree.leaves(ys[step]), jax.tree.leaves(y), strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
         assert not np.allclose(mean, model.statistics(model.state0)[0])
         np.testing.assert_allclose(result.x, x, rtol=1e-3, atol=1e-6)
         close = lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -212,11 +211,8 @@ class Contract:
         means = [np.asarray(model.statistics(found[lane].model_state)[0]) for lane in (0, 1)]
         assert not np.array_equal(*means)  # other masks, other parameters, other statistics
 
-    def test_a_warm_up_moves_the_statistics_on_batches_of_its_own(self, model, task):
-        begun = bl.start(task.solver, jnp.zeros(ROWS), model.y0, task.data, model_state=model.state0)
-        warm = jax.jit(lambda run, data: bl.warm_up(task.solver, run, data, steps=1))
-        once = warm(begun, task.data)
-        twice = warm(once, task.data)
+    def test_a_warm_up_moves_the_statistics_on_batches_of_its_own(self, model, task, warmed):
+        begun, once, twice, _ = warmed
         cursor, mean = task.data.start(0), np.asarray(model.statistics(model.state0)[0])
         for y, after in ((begun.y, once), (once.y, twice)):
             cursor, batch = task.data.next(cursor)
@@ -227,11 +223,9 @@ class Contract:
             np.testing.assert_allclose(model.statistics(after.model)[0], mean, rtol=1e-4, atol=1e-6)
         same(twice.cursor, cursor)
 
-    def test_warm_up_within_a_run(self, model, task, run):
+    def test_warm_up_within_a_run(self, task, run, warmed):
         """The run goes on in data and statistics where the warm-up ended."""
-        begun = bl.start(task.solver, jnp.zeros(ROWS), model.y0, task.data, model_state=model.state0)
-        warm = jax.jit(lambda run, data: bl.warm_up(task.solver, run, data, steps=3))(begun, task.data)
-        after, _ = jax.jit(lambda run, data: bl.scan(task.solver, run, data, steps=4))(warm, task.data)
+        after, _ = jax.jit(lambda run, data: bl.scan(task.solver, run, data, steps=4))(warmed[3], task.data)
         result = run(steps=4, warmup=3)
         close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
         jax.tree.map(close, (result.x, result.y, result.model_state), (after.x, after.y, after.model))

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,13 +16,10 @@ import bilevel as bl
 from bilevel import solvers
 from bilevel.batch import first
 from bilevel.loop.streams import draw
+from bilevel.problems import Instance
 from bilevel.solvers.ingredients.tasks import MetaLearner
 from bilevel.solvers.rules import as_rule
-from zoo import PROBLEMS, ROWS
-
-every_pair = pytest.mark.parametrize(
-    ("row", "problem"), [(row, problem) for row in ROWS for problem in row.problems], ids=str
-)
+from zoo import PROBLEMS, ROWS, Row
 
 every_row = pytest.mark.parametrize(("row", "problem"), [(row, row.problems[-1]) for row in ROWS], ids=str)
 
@@ -39,13 +37,38 @@ def step_s_batch(case, solver):
     return draw(stream, stream.start(0), solver.draws)[1]
 
 
-def third_step(case, solver, batch):
-    """The states before and after it, and what it reports."""
-    after, step = solver.init(case.x0, case.y0, batch), jax.jit(solver.step)
+class ThirdStep(NamedTuple):
+    """A row's third step: the states before and after it, what it reports, and how often it was traced."""
+
+    row: Row
+    case: Instance
+    solver: bl.Solver
+    batch: Any
+    step: Callable
+    traces: list
+    before: Any
+    after: Any
+    info: bl.Info
+
+
+def third_step(row, case, solver) -> ThirdStep:
+    batch, traces = step_s_batch(case, solver), []
+
+    @jax.jit
+    def step(solver, state, batch):
+        traces.append(1)
+        return solver.step(state, batch)
+
+    after = jax.jit(solver.init)(case.x0, case.y0, batch)
     for _ in range(3):
         before = after
-        after, info = step(before, batch)
-    return before, after, info
+        after, info = step(solver, before, batch)
+    return ThirdStep(row, case, solver, batch, step, traces, before, after, info)
+
+
+@pytest.fixture(scope="module", params=ROWS, ids=str)
+def third(request):
+    return third_step(request.param, *build(request.param, request.param.problems[-1]))
 
 
 def assert_trees_close(a, b, **tolerance):
@@ -62,18 +85,16 @@ def inner_gradient(case, solver, state, batch):
     return jax.vmap(lambda y, batch: gradient(state.x, y, batch))(solver.sets_out(state), batch)
 
 
-@every_pair
-def test_the_inner_gradient_is_that_of_g_where_the_step_sets_out(row, problem):
-    case, solver = build(row, problem)
-    batch = step_s_batch(case, solver)
-    state, _, info = third_step(case, solver, batch)
-    expected = inner_gradient(case, solver, state, batch)
-    assert_trees_close(info.inner_gradient, expected, rtol=1e-9, atol=1e-12)
-    assert any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(expected))
-    like = lambda tree: jax.tree.map(lambda a: (a.shape, a.dtype), tree)
-    assert like(solver.sets_out(state)) == like(state.y) == like(info.inner_gradient)
-    assert like(info.hypergradient) == like(state.x)
-    assert all(metric.shape == () for metric in info.metrics.values())
+def test_the_inner_gradient_is_that_of_g_where_the_step_sets_out(third):
+    expected = inner_gradient(third.case, third.solver, third.before, third.batch)
+    assert_trees_close(third.info.inner_gradient, expected, rtol=1e-9, atol=1e-12)
+    assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(expected))
+
+
+def test_another_step_size_or_the_same_solver_made_again_compiles_nothing(third):
+    for each in (scaled(third.solver, 1.1), third.row.make(third.case.problem, third.case.L)):
+        third.step(each, third.before, third.batch)
+    assert len(third.traces) == 1
 
 
 class Captured(NamedTuple):
@@ -127,10 +148,11 @@ def test_a_rule_s_value_function_has_the_gradient_that_the_rule_is_handed(row, p
         assert solver.rule("outer") is None
         return
     solver = with_rules(solver, lambda path: ".inner" not in path or solver.name not in UNROLLED)
-    _, after, info = third_step(case, solver, step_s_batch(case, solver))
+    third = third_step(row, case, solver)
+    after, info = third.after, third.info
     for handed, of_value in captured(after):
         assert_trees_close(of_value, handed, rtol=1e-7, atol=1e-9)
-        assert any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(handed))
+        assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(handed))
     (outer,) = captured(after.outer)
     by = info.metrics["penalty"] if solver.name in SCALED_BY_THE_PENALTY else 1.0
     expected = jax.tree.map(lambda h: h / by, info.hypergradient)
@@ -146,29 +168,13 @@ def scaled(solver, factor):
 
 
 @every_row
-def test_a_sweep_over_the_solver_s_numbers_is_a_vmap(row, problem):
-    case, solver = build(row, problem)
+def test_a_solver_s_numbers_are_its_leaves(row, problem):
+    """tests/core/test_contract.py sweeps them."""
+    _, solver = build(row, problem)
     assert bool(jax.tree.leaves(solver)) == (row.name not in WITHOUT_NUMBERS)
-    if row.name in WITHOUT_NUMBERS:
-        return
-
-    def last(factor):
-        one = scaled(solver, factor)
-        state, _ = bl.scan(one, one.init(case.x0, case.y0, case.data), case.data, steps=3)
-        return state.x, state.y
-
-    factors = jnp.array([0.5, 0.9, 1.1])
-    together, alone = jax.jit(jax.vmap(last))(factors), jax.jit(last)
-    at = lambda i: jax.tree.map(lambda a: a[i], together)
-    for i, factor in enumerate(factors):
-        assert_trees_close(at(i), alone(factor), rtol=1e-8, atol=1e-11)
-    moved = any(np.any(a != b) for a, b in zip(jax.tree.leaves(at(0)), jax.tree.leaves(at(2)), strict=True))
-    assert (
-        moved or row.name == "sama_optax"
-    )  # it has only epsilon, and the difference is exact whatever that is
 
 
-@every_pair
+@every_row
 def test_numbers_of_another_precision_leave_the_state_s_type_alone(row, problem):
     case = PROBLEMS[problem](jnp.float32)
     describe = lambda tree: jax.tree.map(lambda a: (a.shape, a.dtype, a.weak_type), tree)
@@ -180,22 +186,6 @@ def test_numbers_of_another_precision_leave_the_state_s_type_alone(row, problem)
     assert {leaf.dtype for leaf in jax.tree.leaves((state.x, state.y, info.hypergradient))} == {
         jnp.dtype("float32")
     }
-
-
-@every_row
-def test_another_step_size_or_the_same_solver_made_again_compiles_nothing(row, problem):
-    case, solver = build(row, problem)
-    traces = []
-
-    @jax.jit
-    def step(solver, state, batch):
-        traces.append(1)
-        return solver.step(state, batch)[0]
-
-    state = solver.init(case.x0, case.y0, case.data)
-    for each in (solver, scaled(solver, 1.1), row.make(case.problem, case.L)):
-        step(each, state, case.data)
-    assert len(traces) == 1
 
 
 def factories():
