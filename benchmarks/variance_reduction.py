@@ -154,11 +154,9 @@ def measure(task: Task) -> Callable[[jax.Array], float]:
     def at(x: jax.Array) -> float:
         with jax.enable_x64(True):
             x, y = jnp.asarray(np.asarray(x), float), jnp.asarray(state["y"])
-            for _ in range(30):
-                r = gradient(x, y, data)
-                if float(jnp.linalg.norm(r)) < 1e-13:
-                    break
-                y = y - jnp.linalg.solve(hessian(x, y, data), r)
+            left = np.inf
+            while (size := float(jnp.linalg.norm(r := gradient(x, y, data)))) < 0.5 * left:  # until rounding
+                left, y = size, y - jnp.linalg.solve(hessian(x, y, data), r)
             state["y"] = np.asarray(y)
             f_x, f_y = outer(x, y, data)
             h = f_x - cross(x, y, jnp.linalg.solve(hessian(x, y, data), f_y), data)

@@ -15,6 +15,7 @@ from jax import lax
 import bilevel as bl
 from bilevel.counting import Counts, counted_step
 from bilevel.loop.streams import draw
+from bilevel.solvers.ingredients import whole
 from zoo import PROBLEMS, stochastic
 
 K, ALPHA, ETA, BETA, SIZE = 7, 0.3, 0.2, 0.15, 4
@@ -141,7 +142,10 @@ def test_saba(filled):
 
 
 @pytest.mark.parametrize("make", [bl.blocks, bl.epochs])
-def test_srba(make):
+def test_srba(make, monkeypatch):
+    """With the full pass in pieces, and in one."""
+    if make is bl.blocks:
+        monkeypatch.setattr(whole, "CACHE", 0)
     p, period = sampled(), 3
     solver = bl.srba(p.problem, ALPHA, ETA, BETA, period=period)
     state, _, drawn = follow(solver, make(p.data, SIZE, seed=4))
@@ -271,15 +275,15 @@ def test_constant_step_sizes_reach_the_solution_where_soba_does_not():
 def test_saba_on_blocks_resumes_bitwise_and_sweeps():
     p, stream = sampled(), bl.blocks(sampled().data, bl.Levels(inner=SIZE, outer=None), seed=1)
     solver = bl.saba(p.problem, ALPHA, ETA, BETA)
-    whole = bl.run(solver, p.x0, p.y0, data=stream, steps=6)
+    unbroken = bl.run(solver, p.x0, p.y0, data=stream, steps=6)
     half = bl.run(solver, p.x0, p.y0, data=stream, steps=3)
     rest = bl.run(solver, data=stream, steps=3, resume=half)
-    for a, b in zip(jax.tree.leaves(whole.run), jax.tree.leaves(rest.run), strict=True):
+    for a, b in zip(jax.tree.leaves(unbroken.run), jax.tree.leaves(rest.run), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert whole.run.solver.of_g.last.gradient.shape == (N // SIZE, D)
-    assert whole.run.solver.of_f.last.x.shape == (1, D)
+    assert unbroken.run.solver.of_g.last.gradient.shape == (N // SIZE, D)
+    assert unbroken.run.solver.of_f.last.x.shape == (1, D)
     swept = bl.sweep([solver, bl.saba(p.problem, ALPHA, ETA, 0.5 * BETA)], p.x0, p.y0, data=stream, steps=6)
-    np.testing.assert_allclose(swept[0].x, whole.x, rtol=1e-10)
+    np.testing.assert_allclose(swept[0].x, unbroken.x, rtol=1e-10)
     assert np.any(swept[1].x != swept[0].x)
 
 

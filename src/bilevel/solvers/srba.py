@@ -105,9 +105,9 @@ def srba(
     The errors of successive steps cancel, so constant step sizes converge to the solution itself. It remembers one
     point and one direction; a step costs two of SOBA's, taken in one pass over the batch, and the full pass. Draw
     batches with [`blocks`][bilevel.blocks], [`epochs`][bilevel.epochs] or [`iid`][bilevel.iid]: they come with the
-    arrays behind them. (The full pass is the mean over pieces of a batch's size, where that divides the rows.) On the
-    full batch it is SOBA. M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, "A lower bound and
-    a near-optimal algorithm for bilevel empirical risk minimization", AISTATS 2024; their v has the opposite sign.
+    arrays behind them. Over many data the full pass is the mean over pieces of a batch's size, where that divides the
+    rows. On the full batch it is SOBA. M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, "A lower bound and a near-optimal
+    algorithm for bilevel empirical risk minimization", AISTATS 2024; their v has the opposite sign.
     In a sweep every step pays for the full pass, as lanes cannot branch.
 
     Args:

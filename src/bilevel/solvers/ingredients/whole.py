@@ -14,6 +14,8 @@ from bilevel.batch import Batch
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import PyTree
 
+CACHE = 4 * 2**20  # bytes of data that are looked at in one piece
+
 
 class Place(NamedTuple):
     """Which of how many fixed batches."""
@@ -59,15 +61,16 @@ def each(function: Callable[[Batch | None], PyTree], batch: Batch | None, level:
 
 
 def mean(function: Callable[[Batch | None], PyTree], batch: Batch | None, level: str, method: str) -> PyTree:
-    """`function` of all data of a level, taken as the mean over pieces as long as the batch, if such pieces fit.
+    """`function` of all data of a level; of many data as the mean over pieces as long as the batch, if such pieces fit.
 
     A piece stays in the processor's cache where the whole does not: several times faster, and without the memory.
     """
     everything = whole(batch, method)
     if batch is None or everything is None or (data := getattr(batch, level)) is None:
         return function(everything)
-    count, rest = divmod(_rows(getattr(everything, level)), _rows(data))
-    if rest or count == 1:
+    of_level = getattr(everything, level)
+    count, rest = divmod(_rows(of_level), _rows(data))
+    if rest or sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(of_level)) <= CACHE:
         return function(everything)
     parts = _pieces(batch, level, count)
     add = lambda total, part: (tree.add(total, function(_with(batch, level, part))), None)
