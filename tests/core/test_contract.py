@@ -152,8 +152,8 @@ def test_vmap_over_starts_equals_one_by_one(ran):
     @jax.jit
     @jax.vmap
     def together(shift):
-        state, trace = bl.scan(solver, solver.init(*start(shift), case.data), case.data, steps=STEPS)
-        return state.x, state.y, trace["outer_value"]
+        run, trace = bl.scan(solver, bl.start(solver, *start(shift), case.data), case.data, steps=STEPS)
+        return run.solver.x, run.solver.y, trace["outer_value"]
 
     ends = together(shifts)
     for i, shift in enumerate(shifts):
@@ -171,7 +171,7 @@ def test_sharded_over_eight_devices_equals_unsharded(ran_on_data):
 
     @jax.jit
     def last(data):
-        return bl.scan(solver, solver.init(case.x0, case.y0, data), data, steps=STEPS)[0].x
+        return bl.scan(solver, bl.start(solver, case.x0, case.y0, data), data, steps=STEPS)[0].solver.x
 
     sharded = last(jax.device_put(case.data, rows))
     assert_trees_equal(sharded, ran_on_data.whole.x, rtol=1e-8, atol=1e-11)

@@ -16,7 +16,6 @@ import bilevel as bl
 from bilevel import solvers
 from bilevel.batch import first
 from bilevel.loop.streams import draw
-from bilevel.problems import Instance
 from bilevel.solvers.ingredients.tasks import MetaLearner
 from bilevel.solvers.rules import as_rule
 from zoo import PROBLEMS, ROWS, Row
@@ -41,7 +40,7 @@ class ThirdStep(NamedTuple):
     """A row's third step: the states before and after it, what it reports, and how often it was traced."""
 
     row: Row
-    case: Instance
+    case: Any
     solver: bl.Solver
     batch: Any
     step: Callable
