@@ -20,5 +20,6 @@ ROWS = [
     Row("f2ba", lambda problem, L: bl.f2ba(problem, 1 / L, 0.1 / L, penalty=20.0, inner_steps=3)),
     Row("meha", lambda problem, L: bl.meha(problem, 0.5 / L, 0.1 / L, penalty=5.0, proximal=1 / L)),
     Row("tuning_free", lambda problem, L: bl.tuning_free(problem)),
+    Row("d_tfbo", lambda problem, L: bl.d_tfbo(problem, inner_steps=2, adjoint_steps=3)),
     Row("s_tfbo", lambda problem, L: bl.s_tfbo(problem)),
 ]
