@@ -80,8 +80,15 @@ def families() -> list[Family]:
 
     def counts(seed):
         rng = np.random.default_rng(seed)
-        A, B, w, z = rng.normal(size=(60, 5)), rng.normal(size=(60, 5)), rng.normal(size=5), rng.normal(size=5)
-        return tuple((jnp.asarray(a), jnp.asarray(1.0 * rng.poisson(np.exp(a @ (c / 2))))) for a, c in ((A, w), (B, z)))
+        A, B, w, z = (
+            rng.normal(size=(60, 5)),
+            rng.normal(size=(60, 5)),
+            rng.normal(size=5),
+            rng.normal(size=5),
+        )
+        return tuple(
+            (jnp.asarray(a), jnp.asarray(1.0 * rng.poisson(np.exp(a @ (c / 2))))) for a, c in ((A, w), (B, z))
+        )
 
     poisson = lambda y, d: jnp.mean(jnp.exp(d[0] @ y) - d[1] * (d[0] @ y))
     found.append(
@@ -132,7 +139,10 @@ def families() -> list[Family]:
             "quartic inner",
             near,
             lambda x, y, d: 0.25 * jnp.sum(y**4) + 0.005 * jnp.sum(y**2) - x @ y,
-            [case(f"seed {s}", (normal(s, 4),), (normal(s, 4),), jnp.ones(4), jnp.zeros(4)) for s in range(3)],
+            [
+                case(f"seed {s}", (normal(s, 4),), (normal(s, 4),), jnp.ones(4), jnp.zeros(4))
+                for s in range(3)
+            ],
         )
     )
 
@@ -258,7 +268,9 @@ def race(family: Family, budget: int):
 
         @jax.jit
         def go(numbers, x0, y0, data, scale, first):
-            run = lambda numbers: judged(*trail(make(*numbers), x0, y0, data, steps, every), data, scale, first)
+            run = lambda numbers: judged(
+                *trail(make(*numbers), x0, y0, data, steps, every), data, scale, first
+            )
             return jax.vmap(run)(numbers) if numbers else run(())
 
         return go
@@ -309,8 +321,11 @@ def main(only: str | None, budget: int) -> None:
         rows = []
         for label, row in race(family, budget):
             shown = [
-                "no projection" if name not in row
-                else f"{row[name][0]:,}" if row[name][0] else f"({row[name][1]:.0e})"
+                "no projection"
+                if name not in row
+                else f"{row[name][0]:,}"
+                if row[name][0]
+                else f"({row[name][1]:.0e})"
                 for name in METHODS
             ]
             print(f"    {label:24s}", *(f"{text:>14s}" for text in shown), flush=True)

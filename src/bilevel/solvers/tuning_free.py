@@ -91,7 +91,9 @@ class TuningFree(Solver):
         move = tree.sub(ahead, x)
         slope = tree.vdot(h, move)
         rounding = 10 * jnp.finfo(real).eps * jnp.abs(f_here)
-        held = Seen(*(scaled(noisy, part) for part in here))  # y and v follow x alone where the batch is noise
+        held = Seen(
+            *(scaled(noisy, part) for part in here)
+        )  # y and v follow x alone where the batch is noise
         hidden = jnp.where(begins, jnp.inf, jnp.maximum(AGREEMENT * jnp.abs(slope), rounding))
         trial = self._follow(ahead, y, v, held, here, f_here, hidden, batch)
 
@@ -169,10 +171,12 @@ class TuningFree(Solver):
             )
 
         zero = jnp.int32(0)
-        return lax.while_loop(unsettled, settle, Trial(y, v, here, f_here, jnp.array(False), zero, zero, zero))
+        return lax.while_loop(
+            unsettled, settle, Trial(y, v, here, f_here, jnp.array(False), zero, zero, zero)
+        )
 
     def _correct(self, x, trial: Trial, gain, wanted, batch) -> tuple[PyTree, PyTree]:
-        """On a noisy batch, γ of one step towards the batch's own solution, each of the best length along its gradient."""
+        """On a noisy batch, γ of one steepest descent step on y and on v, of the best length along it."""
         g = self.problem.oracles.linearise(x, trial.y, batch)
         tolerance = jnp.where(wanted, 0, jnp.inf).astype(tree.norm(trial.y).dtype)
         s = truncated_cg(g.hessian, trial.seen.gradient, tolerance, 1).solution
@@ -189,18 +193,19 @@ class TuningFree(Solver):
         last = -(len(trace.get("accepted", ())) // 3)
         if last > -MANY or "hypergradient_norm" not in trace:
             return ""
-        accepted, norms = trace["accepted"][last:].mean(), trace.get("stationarity", trace["hypergradient_norm"])
+        accepted = trace["accepted"][last:].mean()
+        norms = trace.get("stationarity", trace["hypergradient_norm"])
         if accepted >= 0.5 or norms[-1] <= SMALL * norms.max():
             return ""
         return (
-            f" It has stalled: {1 - accepted:.0%} of the last {-last} trials were refused, with an estimated hypergradient of "
-            f"{norms[-1]:.3g}. Either Φ is not smooth here (does y jump to another minimiser? is g convex in y?), or y or "
-            f'v cannot be found to the accuracy needed (the trace\'s "inner_steps" against max_inner_steps = {self.max_inner_steps}).'
+            f" It has stalled: {1 - accepted:.0%} of the last {-last} trials were refused, with an estimated "
+            f"hypergradient of {norms[-1]:.3g}. Either Φ is not smooth here (does y jump to another minimiser?), or y or v "
+            f'cannot be found well enough (does the trace\'s "inner_steps" reach max_inner_steps?).'
         )
 
 
 def change(before: Seen, now: Seen) -> Scalar:
-    """The share of what is seen that is the batch's: half of ‖now − before‖²/‖now‖², the largest of the three, at most 1."""
+    """How much of what is seen is noise: ‖now − before‖²/(2‖now‖²), the largest of the three, at most 1."""
     square = lambda t: tree.norm(t, squared=True)
     shares = [divide(square(tree.sub(a, b)), 2 * square(a)) for a, b in zip(now, before, strict=True)]
     dtype = jnp.result_type(*shares)
@@ -226,21 +231,22 @@ def tuning_free(
                      β ← ⟨Δx, Δh⟩/‖Δh‖², within a factor of 10 of β    and 10β if ⟨Δx, Δh⟩ ≤ 0
         otherwise    x, y and v stay and β shrinks to a tenth … a half, where a parabola has its minimum
 
-    The first step moves y and v only; then β = 0.1 |f|/‖h‖². There is nothing to choose: no number here has a unit, so in
-    other units of f, g, x and y the iterates are the same in those units, to rounding. There is nothing to regret:
-    no sum or maximum over the past, and a trial that went wrong, even to NaN, is as if it had not been. After ten refusals in a row a finite trial
-    is taken as it is (the branch of y may have ended); if most are refused while ‖h‖ is not small,
-    the status says that the run has stalled.
+    The first step moves y and v only; then β = 0.1 |f|/‖h‖². There is nothing to choose: no number here has a unit, so
+    in other units of f, g, x and y the iterates are the same, up to those units and rounding. There is nothing to
+    regret: no sum or maximum over the past, and a trial that went wrong, even to NaN, is as if it had not been. After
+    ten refusals in a row a finite trial is taken as it is (the branch of y may have ended); if most are refused while
+    ‖h‖ is not small, the status says that the run has stalled.
 
     **Minibatches.** Δh and Φ' − Φ are of one batch, as every step evaluates its starting point anew. What differs from
-    what the last batch showed at that same point is noise, and n counts the noisy steps, each by its share of noise. In a
-    noisy step y and v follow the change of x alone (∇_y g and the residual are held at their values at x instead of brought to
-    zero), then take γ of one steepest descent step; β changes by at most 2^γ, s = 0; γ = (1 + n)^(−2/3). With one batch n = 0 and γ = 1 throughout.
+    what the last batch showed at that same point is noise, and n counts the noisy steps, each by its share of noise. In
+    a noisy step y and v follow the change of x alone (∇_y g and the residual are held at their values at x instead of
+    brought to zero), then take γ of one steepest descent step; β changes by at most 2^γ and s = 0. There
+    γ = (1 + n)^(−2/3); with one batch n = 0 and γ = 1.
 
-    **Proven.** If y' and v' are exact this is spectral projected gradient descent (Birgin, Martínez, Raydan 2000) with the line search
-    of Zhang and Hager (2004): for any Φ that is smooth and bounded below, convex or not, liminf ‖h‖ = 0.
-    **Observed only**: that the passes make y' and v' exact enough, and all that is said about minibatches. See "Without step sizes" in
-    the documentation for 60 problems and the failures among them.
+    **Proven.** If y' and v' are exact this is spectral projected gradient descent (Birgin, Martínez, Raydan 2000) with
+    the line search of Zhang and Hager (2004): ∇Φ tends to zero for convex, smooth Φ that is bounded below. **Observed
+    only**: that the passes make y' and v' exact enough, and all that is said of other Φ and of minibatches. The
+    documentation's page on it has the proof, and the problems on which it was measured.
 
     Args:
         problem: the two objectives.

@@ -55,7 +55,7 @@ def minimise(
 
     Each direction is a truncated Newton one; where conjugate gradients meet no positive curvature at once, the
     gradient's, of the length at which the curvature's absolute value would end it. It is quartered until
-    g(x, y) − ⟨shift, y⟩ falls. Also settled is a y at which neither that value nor the gradient can be told from rounding.
+    g(x, y) − ⟨shift, y⟩ falls. Settled is also a y whose value and gradient a direction no longer lowers beyond rounding.
     """
     value = lambda y: problem.g(x, y, batch) - tree.vdot(shift, y)
 
@@ -69,7 +69,9 @@ def minimise(
         residual = tree.sub(g.gradient, shift)
         size = tree.norm(residual)
         target = jnp.where(taken == 0, accuracy * size, target)
-        stuck = size > 0.5 * last  # the last direction could not lower the value beyond rounding, nor the gradient
+        stuck = (
+            size > 0.5 * last
+        )  # the last direction could not lower the value beyond rounding, nor the gradient
         tolerance = jnp.where(stuck, jnp.inf, jnp.maximum(target, 0.1 * size))
         s, products, _, curvature = truncated_cg(g.hessian, residual, tolerance, most - taken)
         done = products == 0
