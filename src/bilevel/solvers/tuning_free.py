@@ -16,7 +16,7 @@ from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.ingredients.newton import minimise, truncated_cg
-from bilevel.solvers.ingredients.trees import divide, scaled, select
+from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
 from bilevel.solvers.ingredients.weights import check_weight
 from bilevel.types import Number, PyTree, Scalar
 
@@ -89,7 +89,7 @@ class TuningFree(Solver):
 
         ahead = self._project(tree.sub(x, scaled(gain * beta, h)))
         move = tree.sub(ahead, x)
-        slope = tree.vdot(h, move)
+        slope = dot(h, move)
         rounding = 10 * jnp.finfo(real).eps * jnp.abs(f_here)
         held = Seen(
             *(scaled(noisy, part) for part in here)
@@ -97,16 +97,16 @@ class TuningFree(Solver):
         hidden = jnp.where(begins, jnp.inf, jnp.maximum(AGREEMENT * jnp.abs(slope), rounding))
         trial = self._follow(ahead, y, v, held, here, f_here, hidden, batch)
 
-        there, drift = trial.seen, tree.vdot(held.residual, tree.sub(trial.y, y)).astype(real)
-        unsolved = tree.vdot(v, tree.sub(here.gradient, held.gradient)).astype(real)
+        there, drift = trial.seen, dot(held.residual, tree.sub(trial.y, y)).astype(real)
+        unsolved = dot(v, tree.sub(here.gradient, held.gradient)).astype(real)
         rise = trial.value + drift - (f_here - unsolved)
-        rise = jnp.where(noisy, jnp.maximum(rise, (slope + tree.vdot(there.hypergradient, move)) / 2), rise)
+        rise = jnp.where(noisy, jnp.maximum(rise, (slope + dot(there.hypergradient, move)) / 2), rise)
         finite = jnp.isfinite(rise) & jnp.isfinite(tree.norm(there.hypergradient))
         lower = trial.agreed & (rise <= state.slack + SUFFICIENT * slope + rounding)
         accepted = finite & (begins | lower | (~noisy & (state.refused >= PATIENCE)))
 
         bend = tree.sub(there.hypergradient, h)
-        along = tree.vdot(move, bend)
+        along = dot(move, bend)
         growth = jnp.where(noisy, NOISY_GROWTH, GROWTH).astype(real)
         spectral = jnp.where(along > 0, divide(along, tree.norm(bend, squared=True)), growth * beta)
         longer = beta * jnp.clip(divide(spectral, beta), 1 / growth, growth) ** gain
@@ -155,7 +155,7 @@ class TuningFree(Solver):
             v = tree.sub(trial.v, adjoint.solution)
             cross = g.cross(v)
             h = tree.sub(f.x, cross)
-            error = tree.vdot(v, tree.sub(g.gradient, held.gradient)).astype(real)
+            error = dot(v, tree.sub(g.gradient, held.gradient)).astype(real)
             rounding = eps * (tree.norm(f.x) + tree.norm(cross))
             change = tree.norm(tree.sub(h, trial.seen.hypergradient))
             agreed = (change <= jnp.maximum(AGREEMENT * tree.norm(h), rounding)) & (jnp.abs(error) <= hidden)

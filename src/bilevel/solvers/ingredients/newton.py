@@ -10,7 +10,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.problem import Problem
-from bilevel.solvers.ingredients.trees import divide, scaled, select
+from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
 from bilevel.types import PyTree, Scalar
 
 MOST_HALVINGS = 60
@@ -34,7 +34,7 @@ def truncated_cg(hessian: Callable[[PyTree], PyTree], b: PyTree, tolerance: Scal
     def advance(carry):
         s, r, p, rr, taken, _, at_first = carry
         image = hessian(p)
-        curvature = tree.vdot(p, image)
+        curvature = dot(p, image)
         flat = ~(curvature > tiny * tree.norm(p) * tree.norm(image))
         a = jnp.where(flat, 0, divide(rr, curvature))
         s, r = tree.add(s, scaled(a, p)), tree.sub(r, scaled(a, image))
@@ -55,9 +55,9 @@ def minimise(
 
     Each direction is a truncated Newton one; where conjugate gradients meet no positive curvature at once, the
     gradient's, of the length at which the curvature's absolute value would end it. It is quartered until
-    g(x, y) − ⟨shift, y⟩ falls. Settled is also a y whose value and gradient a direction no longer lowers beyond rounding.
+    g(x, y) − ⟨shift, y⟩ falls. Settled is also a y whose value and gradient no direction lowers beyond rounding.
     """
-    value = lambda y: problem.g(x, y, batch) - tree.vdot(shift, y)
+    value = lambda y: problem.g(x, y, batch) - dot(shift, y)
 
     def unfinished(carry):
         _, _, _, taken, done = carry
@@ -78,7 +78,7 @@ def minimise(
 
         steep = scaled(jnp.where(curvature == 0, 1, divide(size**2, jnp.abs(curvature))), residual)
         s = select(~done & (tree.norm(s) == 0), steep, s)
-        here, slope = value(y), tree.vdot(residual, s)
+        here, slope = value(y), dot(residual, s)
         rounding = 10 * jnp.finfo(here.dtype).eps * jnp.abs(here)
 
         def too_long(carry):
