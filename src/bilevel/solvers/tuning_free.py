@@ -199,7 +199,7 @@ class TuningFree(Solver):
             return ""
         return (
             f" It has stalled: {1 - accepted:.0%} of the last {-last} trials were refused, with an estimated "
-            f"hypergradient of {norms[-1]:.3g}. Either Φ is not smooth here (does y jump to another minimiser?), or y or v "
+            f"hypergradient of {norms[-1]:.3g}. Either Φ is not smooth here (does y jump elsewhere?), or y or v "
             f'cannot be found well enough (does the trace\'s "inner_steps" reach max_inner_steps?).'
         )
 

@@ -89,7 +89,7 @@ def minimise(
         shorten = lambda carry: (carry[0] / 4, carry[1] + 1)
         t, _ = lax.while_loop(too_long, shorten, (jnp.ones_like(here), jnp.int32(0)))
         y = tree.sub(y, scaled(t, s))
-        return y, target, jnp.where(slope <= rounding, size, jnp.inf), taken + jnp.maximum(products, 1), done
+        return y, target, jnp.where(slope <= rounding, size, jnp.inf), taken + products, done
 
     zero = jnp.zeros((), tree.norm(y).dtype)
     y, _, _, taken, done = lax.while_loop(
