@@ -68,7 +68,8 @@ def test_the_inner_gradient_is_that_of_g_where_the_step_sets_out(row, problem):
     state, _, info = third_step(case, solver, batch)
     expected = inner_gradient(case, solver, state, batch)
     assert_trees_close(info.inner_gradient, expected, rtol=1e-9, atol=1e-12)
-    assert any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(expected))
+    solved = (row.name, problem) == ("tuning_free", "quadratic")  # to the last digit, by conjugate gradients
+    assert solved or any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(expected))
     like = lambda tree: jax.tree.map(lambda a: (a.shape, a.dtype), tree)
     assert like(solver.sets_out(state)) == like(state.y) == like(info.inner_gradient)
     assert like(info.hypergradient) == like(state.x)
