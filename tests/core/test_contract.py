@@ -131,7 +131,10 @@ def test_a_sweep_equals_runs_one_by_one_and_compiles_once(row):
         alone = bl.run(one, case.x0, case.y0, data=case.data, steps=STEPS)
         assert_trees_equal(swept[i].x, alone.x, rtol=1e-8, atol=1e-11)
         np.testing.assert_allclose(swept[i].trace["outer_value"], alone.trace["outer_value"], rtol=1e-8)
-    if row.name not in ("sama_optax", "tuning_free"):  # whose only numbers are accuracies, and exact ones here
+    if row.name not in (
+        "sama_optax",
+        "tuning_free",
+    ):  # whose only numbers are accuracies, and exact ones here
         assert moved(swept[0].x, swept[1].x)
 
 

@@ -163,7 +163,10 @@ def test_a_sweep_over_the_solver_s_numbers_is_a_vmap(row, problem):
     for i, factor in enumerate(factors):
         assert_trees_close(at(i), alone(factor), rtol=1e-8, atol=1e-11)
     moved = any(np.any(a != b) for a, b in zip(jax.tree.leaves(at(0)), jax.tree.leaves(at(2)), strict=True))
-    assert moved or row.name in ("sama_optax", "tuning_free")  # their only numbers are accuracies, exact ones here
+    assert moved or row.name in (
+        "sama_optax",
+        "tuning_free",
+    )  # their only numbers are accuracies, exact ones here
 
 
 @every_pair
