@@ -22,6 +22,7 @@ from bilevel.solvers.aid import aid as aid
 from bilevel.solvers.base import Info as Info, Solver as Solver
 from bilevel.solvers.bda import bda as bda
 from bilevel.solvers.bome import bome as bome
+from bilevel.solvers.d_tfbo import d_tfbo as d_tfbo
 from bilevel.solvers.darts import darts as darts, darts_first_order as darts_first_order
 from bilevel.solvers.f2ba import f2ba as f2ba
 from bilevel.solvers.f2sa import f2sa as f2sa

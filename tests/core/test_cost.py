@@ -18,7 +18,6 @@ SOLVERS = {
     "itd": (lambda problem: bl.itd(problem, 5e-2, 1e-3), 1.8),
     "aid": (lambda problem: bl.aid(problem, 5e-2, 5e-2, 1e-3), 3.3),
     "soba": (lambda problem: bl.soba(problem, 5e-2, 5e-2, 1e-3), 2.3),
-    "tuning_free": (bl.tuning_free, 3.3),
 }
 
 

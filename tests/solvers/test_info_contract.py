@@ -131,7 +131,7 @@ def captured(state):
 
 # Reverse and forward mode differentiate the inner rule itself, so these have a plain one.
 UNROLLED = {"ITD", "forward ITD", "RTHO", "BDA", "MAML", "IAPTT-GM", "SAMA"}
-WITHOUT_RULES = {"tuning-free", "S-TFBO"}
+WITHOUT_RULES = {"tuning-free", "S-TFBO", "D-TFBO"}
 SCALED_BY_THE_PENALTY = {"F2SA", "F3SA", "MEHA", "V-PBGD", "G-PBGD"}
 
 

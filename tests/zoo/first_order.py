@@ -36,5 +36,6 @@ ROWS = [
     Row("g_pbgd", lambda problem, L: bl.g_pbgd(problem, 0.5 / L**2, 0.1 / L**2, penalty=5.0), FEW),
     Row("pzobo", lambda problem, L: bl.pzobo(problem, 1 / L, 0.1 / L, directions=2, inner_steps=3), FEW),
     Row("tuning_free", lambda problem, L: bl.tuning_free(problem)),
+    Row("d_tfbo", lambda problem, L: bl.d_tfbo(problem, inner_steps=2, adjoint_steps=3)),
     Row("s_tfbo", lambda problem, L: bl.s_tfbo(problem)),
 ]

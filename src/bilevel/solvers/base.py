@@ -130,6 +130,10 @@ class Solver(eqx.Module):
         y = before.y if self.outer_at == "start" else after.y
         return inner, self.problem.f.evaluate(before.x, y, drawn[self.outer_draw % self.draws])
 
+    def remark(self, trace: dict[str, Any]) -> str:
+        """What the method has to say about the end of a finite run, a sentence for its status; most have nothing."""
+        return ""
+
     def compiled(self, function: Callable, *static: Any) -> Callable:
         """`function(solver, *...)` compiled, once for all solvers that differ in their numbers alone."""
         leaves, structure = jax.tree.flatten(self)

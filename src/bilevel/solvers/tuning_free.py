@@ -1,111 +1,264 @@
 """Bilevel optimisation without step sizes: every one is measured while the method runs."""
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_positive, prepare
+from bilevel.checks import check_count, prepare
+from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.trees import divide, scaled, select
+from bilevel.solvers.ingredients.newton import minimise, truncated_cg
+from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
+from bilevel.solvers.ingredients.weights import check_weight
 from bilevel.types import Number, PyTree, Scalar
 
-FIRST_POWER_ITERATIONS = 10  # before the first step, so that it is not taken blindly
+FIRST = 0.1  # the share of f that the first step would save if Φ were linear
+SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant
+MEMORY = 0.85  # of past decreases, which a step may give back: Zhang and Hager's constant
+GROWTH, NOISY_GROWTH = 10.0, 2.0  # the most that one step changes the next
+AGREEMENT = 0.5  # of what another pass may change in h, and of what y's error may hide in Φ
+MOST_PASSES, PATIENCE = 10, 10
+NOISE = 1e-6  # the share of a changed batch above which a step counts as noisy
+FADING = 2 / 3
+MANY, SMALL = 10, 1e-3  # a stall: steps to judge by, and the share of the largest ‖h‖ that is no stall
+
+
+class Seen(NamedTuple):
+    """What the batch of a step shows at a point (x, y, v)."""
+
+    gradient: PyTree  # ∇_y g
+    residual: PyTree  # ∇²_yy g v − ∇_y f
+    hypergradient: PyTree  # ∇_x f − ∇²_xy g v
 
 
 class TuningFreeState(NamedTuple):
     x: PyTree
     y: PyTree
     v: PyTree
-    start: PyTree  # x_0
-    distance: Scalar  # r_k, the farthest that x has been from x_0
-    accumulated: Scalar  # Σ‖h_i‖²
-    probe: PyTree  # p_k, towards the Hessian's leading eigenvector
-    curvature: Scalar  # L_k, the largest curvature of g so far
+    step_size: Scalar  # β_k, the one to try; zero until y and v have settled at x_0
+    slack: Scalar  # C_k − Φ(x_k), what a step may give back
+    noise: Scalar  # n_k, the number of noisy steps so far
+    seen: Seen  # at (x, y, v), on the last batch
+    refused: Int[Array, ""]  # trials since the last one that was accepted
+
+
+class Trial(NamedTuple):
+    y: PyTree
+    v: PyTree
+    seen: Seen
+    value: Scalar
+    agreed: Any
+    passes: Int[Array, ""]
+    inner_steps: Int[Array, ""]
+    adjoint_steps: Int[Array, ""]
 
 
 class TuningFree(Solver):
-    scale: Number
+    accuracy: Number
+    project: Static = eqx.field(static=True)
+    max_inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "tuning-free"
     outer_at: ClassVar[str] = "start"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> TuningFreeState:
         x, y = prepare(self.problem, x0, y0, batch)
-        hessian = self.problem.oracles.linearise(x, y, batch).hessian
-        probe = tree.random_like(jax.random.key(0), y)  # any direction that has not been chosen to be special
-        probe = scaled(1 / tree.norm(probe), probe)
-        iterate = lambda probe, _: (power_iteration(hessian, probe)[0], None)
-        probe, _ = lax.scan(iterate, probe, length=FIRST_POWER_ITERATIONS)
-        in_x, in_y = (jnp.zeros((), tree.norm(t).dtype) for t in (x, y))
-        distance = jnp.asarray(self.scale, in_x.dtype)
-        return TuningFreeState(x, y, tree.zeros_like(y), x, distance, in_x, probe, in_y)
+        zero, nothing = jnp.zeros((), tree.norm(x).dtype), tree.zeros_like(y)
+        seen = Seen(nothing, nothing, tree.zeros_like(x))
+        return TuningFreeState(x, y, nothing, zero, zero, zero, seen, jnp.int32(0))
 
     def step(self, state: TuningFreeState, batch: Batch | None = None) -> tuple[TuningFreeState, Info]:
-        x, y, v, oracles = state.x, state.y, state.v, self.problem.oracles
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-        residual = tree.sub(g.hessian(v), f.y)
-        hypergradient = tree.sub(f.x, g.cross(v))
+        x, y, v, beta = state.x, state.y, state.v, state.step_size
+        real, begins = beta.dtype, beta == 0
+        g, f = self.problem.oracles.linearise(x, y, batch), self.problem.oracles.outer_gradients(x, y, batch)
+        here = Seen(g.gradient, tree.sub(g.hessian(v), f.y), tree.sub(f.x, g.cross(v)))
+        f_here, h = f.value.astype(real), here.hypergradient
 
-        probe, curvature_here = power_iteration(g.hessian, state.probe)
-        curvature = jnp.maximum(state.curvature, curvature_here)
-        inner_step = divide(1, curvature)
-        distance = jnp.maximum(state.distance, tree.norm(tree.sub(x, state.start)))
-        accumulated = state.accumulated + tree.norm(hypergradient, squared=True)
-        outer_step = divide(jnp.sqrt(scaled(self.scale, distance)), jnp.sqrt(accumulated))
+        changed = jnp.where(begins, 0, change(state.seen, here).astype(real))
+        noisy = changed > NOISE
+        noise = state.noise + jnp.where(noisy, changed, 0)
+        gain = (1 + noise) ** -FADING  # γ_k, exactly 1 as long as all steps see the same data
 
-        y = tree.sub(y, scaled(inner_step, g.gradient))
-        v = tree.sub(v, scaled(inner_step, residual))
-        x = tree.sub(x, scaled(outer_step, hypergradient))
-        state = TuningFreeState(x, y, v, state.start, distance, accumulated, probe, curvature)
-        metrics = {"inner_step_size": inner_step, "outer_step_size": outer_step}
-        return state, Info(f.value, hypergradient, g.gradient, metrics)
+        ahead = self._project(tree.sub(x, scaled(gain * beta, h)))
+        move = tree.sub(ahead, x)
+        slope = dot(h, move)
+        rounding = 10 * jnp.finfo(real).eps * jnp.abs(f_here)
+        held = Seen(
+            *(scaled(noisy, part) for part in here)
+        )  # y and v follow x alone where the batch is noise
+        hidden = jnp.where(begins, jnp.inf, jnp.maximum(AGREEMENT * jnp.abs(slope), rounding))
+        trial = self._follow(ahead, y, v, held, here, f_here, hidden, batch)
+
+        there, drift = trial.seen, dot(held.residual, tree.sub(trial.y, y)).astype(real)
+        unsolved = dot(v, tree.sub(here.gradient, held.gradient)).astype(real)
+        rise = trial.value + drift - (f_here - unsolved)
+        rise = jnp.where(noisy, jnp.maximum(rise, (slope + dot(there.hypergradient, move)) / 2), rise)
+        finite = jnp.isfinite(rise) & jnp.isfinite(tree.norm(there.hypergradient))
+        lower = trial.agreed & (rise <= state.slack + SUFFICIENT * slope + rounding)
+        accepted = finite & (begins | lower | (~noisy & (state.refused >= PATIENCE)))
+
+        bend = tree.sub(there.hypergradient, h)
+        along = dot(move, bend)
+        growth = jnp.where(noisy, NOISY_GROWTH, GROWTH).astype(real)
+        spectral = jnp.where(along > 0, divide(along, tree.norm(bend, squared=True)), growth * beta)
+        longer = beta * jnp.clip(divide(spectral, beta), 1 / growth, growth) ** gain
+        shorter = beta * jnp.where(finite, jnp.clip(divide(-slope, 2 * (rise - slope)), 0.1, 0.5), 0.1)
+        scale = jnp.where(trial.value == 0, 1, jnp.abs(trial.value))
+        begin = FIRST * divide(scale, tree.norm(there.hypergradient, squared=True))
+        after = jnp.where(accepted, jnp.where(begins, begin, longer), shorter)
+        kept = jnp.where(accepted, jnp.maximum(MEMORY * (state.slack - rise), 0), state.slack)
+        slack = jnp.where(noisy | begins, 0, kept)
+
+        y_new, v_new = self._correct(ahead, trial, gain, noisy & accepted, batch)
+        x, y, v, seen = select(accepted, (ahead, y_new, v_new, there), (x, y, v, here))
+        refused = jnp.where(accepted, 0, state.refused + 1)
+        metrics = {
+            "outer_step_size": gain * beta,
+            "accepted": accepted.astype(real),
+            "inner_steps": trial.inner_steps,
+            "adjoint_steps": trial.adjoint_steps,
+        }
+        if self.project.value is not None:
+            size = divide(tree.norm(move), gain * beta)
+            metrics["stationarity"] = jnp.where(begins, tree.norm(h), size)
+        state = TuningFreeState(x, y, v, after, slack, noise, seen, refused)
+        return state, Info(f.value, h, g.gradient, metrics)
+
+    def _project(self, x: PyTree) -> PyTree:
+        return x if self.project.value is None else self.project.value(x)
+
+    def _follow(self, x, y, v, held, here, f_here, hidden, batch) -> Trial:
+        """y and v brought along to x in passes, each `accuracy` closer, until h and Φ can be relied on."""
+        oracles, most = self.problem.oracles, self.max_inner_steps
+        real = f_here.dtype
+        eps = 10 * jnp.finfo(real).eps
+
+        def unsettled(trial: Trial):
+            return ~trial.agreed & (trial.passes < MOST_PASSES)
+
+        def settle(trial: Trial) -> Trial:
+            accuracy = jnp.asarray(self.accuracy, tree.norm(y).dtype)
+            inner = minimise(self.problem, x, trial.y, held.gradient, batch, accuracy, most)
+            g = oracles.linearise(x, inner.solution, batch)
+            f = oracles.outer_gradients(x, inner.solution, batch)
+            target = tree.add(f.y, held.residual)
+            left = tree.sub(g.hessian(trial.v), target)
+            adjoint = truncated_cg(g.hessian, left, accuracy * tree.norm(left), most)
+            v = tree.sub(trial.v, adjoint.solution)
+            cross = g.cross(v)
+            h = tree.sub(f.x, cross)
+            error = dot(v, tree.sub(g.gradient, held.gradient)).astype(real)
+            rounding = eps * (tree.norm(f.x) + tree.norm(cross))
+            change = tree.norm(tree.sub(h, trial.seen.hypergradient))
+            agreed = (change <= jnp.maximum(AGREEMENT * tree.norm(h), rounding)) & (jnp.abs(error) <= hidden)
+            return Trial(
+                inner.solution,
+                v,
+                Seen(g.gradient, tree.sub(g.hessian(v), f.y), h),
+                f.value.astype(real) - error,
+                agreed & inner.settled & (trial.passes > 0),
+                trial.passes + 1,
+                trial.inner_steps + inner.products,
+                trial.adjoint_steps + adjoint.products,
+            )
+
+        zero = jnp.int32(0)
+        return lax.while_loop(
+            unsettled, settle, Trial(y, v, here, f_here, jnp.array(False), zero, zero, zero)
+        )
+
+    def _correct(self, x, trial: Trial, gain, wanted, batch) -> tuple[PyTree, PyTree]:
+        """On a noisy batch, γ of one steepest descent step on y and on v, of the best length along it."""
+        g = self.problem.oracles.linearise(x, trial.y, batch)
+        tolerance = jnp.where(wanted, 0, jnp.inf).astype(tree.norm(trial.y).dtype)
+        s = truncated_cg(g.hessian, trial.seen.gradient, tolerance, 1).solution
+        w = truncated_cg(g.hessian, trial.seen.residual, tolerance, 1).solution
+        return tree.sub(trial.y, scaled(gain, s)), tree.sub(trial.v, scaled(gain, w))
 
     def warm_up(self, state: TuningFreeState, batch: Batch | Draws | None = None) -> TuningFreeState:
-        g = self.problem.oracles.linearise(state.x, state.y, first(batch))
-        probe, curvature_here = power_iteration(g.hessian, state.probe)
-        curvature = jnp.maximum(state.curvature, curvature_here)
-        y = tree.sub(state.y, scaled(divide(1, curvature), g.gradient))
-        return state._replace(y=y, probe=probe, curvature=curvature)
+        accuracy, still = jnp.asarray(self.accuracy, tree.norm(state.y).dtype), tree.zeros_like(state.y)
+        solved = minimise(self.problem, state.x, state.y, still, first(batch), accuracy, self.max_inner_steps)
+        return state._replace(y=solved.solution)
+
+    def remark(self, trace: dict[str, np.ndarray]) -> str:
+        """That most trials of the last third were refused, if they were while h was not yet small."""
+        last = -(len(trace.get("accepted", ())) // 3)
+        if last > -MANY or "hypergradient_norm" not in trace:
+            return ""
+        accepted = trace["accepted"][last:].mean()
+        norms = trace.get("stationarity", trace["hypergradient_norm"])
+        if accepted >= 0.5 or norms[-1] <= SMALL * norms.max():
+            return ""
+        return (
+            f" It has stalled: {1 - accepted:.0%} of the last {-last} trials were refused, with an estimated "
+            f"hypergradient of {norms[-1]:.3g}. Either Φ is not smooth here (does y jump elsewhere?), or y or v "
+            f'cannot be found well enough (does the trace\'s "inner_steps" reach max_inner_steps?).'
+        )
 
 
-def tuning_free(problem: Problem, *, scale: Number = 1.0) -> TuningFree:
-    """One step on each of y, v and x, all from the same point, with step sizes found on the way:
+def change(before: Seen, now: Seen) -> Scalar:
+    """How much of what is seen is noise: ‖now − before‖²/(2‖now‖²), the largest of the three, at most 1."""
+    square = lambda t: tree.norm(t, squared=True)
+    shares = [divide(square(tree.sub(a, b)), 2 * square(a)) for a, b in zip(now, before, strict=True)]
+    dtype = jnp.result_type(*shares)
+    return jnp.minimum(1, jnp.max(jnp.stack([share.astype(dtype) for share in shares])))
 
-        L_k     = max(L_{k−1}, ‖∇²_yy g p_k‖)              p_{k+1} = ∇²_yy g p_k / ‖∇²_yy g p_k‖
-        y_{k+1} = y_k − ∇_y g / L_k
-        v_{k+1} = v_k − (∇²_yy g v_k − ∇_y f) / L_k
-        x_{k+1} = x_k − √(s r_k) h_k / (Σ_{i≤k} ‖h_i‖²)^½       h_k = ∇_x f − ∇²_xy g v_k
-                                                            r_k = max(s, max_{i≤k} ‖x_i − x_0‖)
 
-    In the spirit of S-TFBO (Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization", ICLR 2025; here as
-    [`s_tfbo`][bilevel.s_tfbo]), whose step sizes are inverses of accumulated gradient norms. Those carry
-    units: multiply f, g or y by a thousand and its speed changes a thousandfold or more. The differences here:
+def tuning_free(
+    problem: Problem,
+    *,
+    project: Callable[[PyTree], PyTree] | None = None,
+    accuracy: Number = 0.1,
+    max_inner_steps: int = 200,
+) -> TuningFree:
+    """One trial a step, from (x, y, v) with h = ∇_x f − ∇²_xy g v; y' and v' follow x' before it is judged:
 
-    * y and v use the accumulated *curvature*, by one power iteration a step, so that the iterates of x are exactly
-      the same whatever the units of f, g and y.
-    * x keeps the accumulated norm, which lets it recover from any overshoot: a hypergradient that grows shrinks
-      the step for good. The numerator grows with the square root of the distance travelled (Ivgi, Hinder,
-      Carmon, "DoG is SGD's best friend", ICML 2023, have the distance itself), so that a small `scale` does not hold x
-      back for long; the full distance would undo the recovery, as it grows as fast as the norms do.
+        x'  = P(x − γβh)                                             P the projection, if there is one
+        y'  : truncated Newton steps on g(x', ·) from y until ‖∇_y g‖ is a tenth of what it was on arrival
+        v'  : conjugate gradients on ∇²_yy g(x', y') v = ∇_y f(x', y') from v, likewise
+              both again, until another pass changes h' by less than ½‖h'‖ and |⟨v', ∇_y g⟩| ≤ ½|⟨h, x' − x⟩|
 
-    With noisy batches x settles, as its steps shrink, while y and v keep a floor set by their fixed steps.
+        Φ'  = f(x', y') − ⟨v', ∇_y g(x', y')⟩                        wrong by a product of errors only
+        accepted if  Φ' ≤ Φ + s + 10⁻⁴ ⟨h, x' − x⟩                    then s ← 0.85 (s + Φ − Φ')
+                     β ← ⟨Δx, Δh⟩/‖Δh‖², within a factor of 10 of β    and 10β if ⟨Δx, Δh⟩ ≤ 0
+        otherwise    x, y and v stay and β shrinks to a tenth … a half, where a parabola has its minimum
+
+    The first step moves y and v only; then β = 0.1 |f|/‖h‖². There is nothing to choose: no number here has a unit, so
+    in other units of f, g, x and y the iterates are the same, up to those units and rounding. There is nothing to
+    regret: no sum or maximum over the past, and a trial that went wrong, even to NaN, is as if it had not been. After
+    ten refusals in a row a finite trial is taken as it is (the branch of y may have ended); if most are refused while
+    ‖h‖ is not small, the status says that the run has stalled.
+
+    **Minibatches.** Δh and Φ' − Φ are of one batch, as every step evaluates its starting point anew. What differs from
+    what the last batch showed at that same point is noise, and n counts the noisy steps, each by its share of noise. In
+    a noisy step y and v follow the change of x alone (∇_y g and the residual are held at their values at x instead of
+    brought to zero), then take γ of one steepest descent step; β changes by at most 2^γ and s = 0. There
+    γ = (1 + n)^(−2/3); with one batch n = 0 and γ = 1.
+
+    **Proven.** If y' and v' are exact this is spectral projected gradient descent (Birgin, Martínez, Raydan 2000) with
+    the line search of Zhang and Hager (2004): ∇Φ tends to zero for convex, smooth Φ that is bounded below. **Observed
+    only**: that the passes make y' and v' exact enough, and all that is said of other Φ and of minibatches. The
+    documentation's page on it has the proof, and the problems on which it was measured.
 
     Args:
         problem: the two objectives.
-        scale: s, a rough size for changes of x, good to a few orders of magnitude.
+        project: the projection of x onto a closed convex set, from x's tree to itself, such as those of
+            `optax.projections`. The tolerance of a run and the trace's "stationarity" are then ‖x − P(x − βh)‖/β.
+        accuracy: how far a pass reduces the errors of y and v, at most 1. Changes the cost, hardly the result.
+        max_inner_steps: the most Hessian products of a pass on each of y and v.
     """
-    check_positive(scale, "scale")
-    return TuningFree(problem, scale)
-
-
-def power_iteration(hessian: Callable[[PyTree], PyTree], probe: PyTree) -> tuple[PyTree, Scalar]:
-    """The next direction, and the curvature along this one."""
-    image = hessian(probe)
-    size = tree.norm(image)
-    return select(size > 0, scaled(divide(1, size), image), probe), size
+    if project is not None and not callable(project):
+        raise TypeError(
+            f"project must be a function from x's tree to itself, not {project!r}: pass e.g. "
+            "optax.projections.projection_non_negative"
+        )
+    check_weight(accuracy, "accuracy", "the error that a pass may leave")
+    return TuningFree(problem, accuracy, Static(project), check_count(max_inner_steps, "max_inner_steps"))

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from optax.tree import vdot as tree_vdot
 
 from bilevel.types import PyTree
 
@@ -12,6 +13,11 @@ from bilevel.types import PyTree
 def scaled(factor: Any, tree: PyTree) -> PyTree:
     """factor · tree in the tree's own dtypes, for a factor that is itself computed."""
     return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
+
+
+def dot(a: PyTree, b: PyTree) -> jax.Array:
+    """⟨a, b⟩ over all leaves, always an array."""
+    return jnp.asarray(tree_vdot(a, b))
 
 
 def select(condition: Any, yes: PyTree, no: PyTree) -> PyTree:

@@ -1,0 +1,96 @@
+"""D-TFBO: several steps on y and on v per step on x, all of lengths that are inverses of accumulated norms."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from optax import tree
+
+from bilevel.batch import Batch, Draws, first
+from bilevel.checks import check_count, check_positive, prepare
+from bilevel.problem import Problem
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.s_tfbo import STFBOState
+from bilevel.types import Number, PyTree, Scalar
+
+
+class DTFBO(Solver):
+    accumulators: Number
+    inner_steps: int = eqx.field(static=True)
+    adjoint_steps: int = eqx.field(static=True)
+    name: ClassVar[str] = "D-TFBO"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> STFBOState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        in_x, in_y = (jnp.asarray(self.accumulators**2, tree.norm(t).dtype) for t in (x, y))
+        return STFBOState(x, y, tree.zeros_like(y), in_x, in_y, in_y)
+
+    def step(self, state: STFBOState, batch: Batch | None = None) -> tuple[STFBOState, Info]:
+        x, oracles = state.x, self.problem.oracles
+
+        def inner(carry, _):
+            y, squared = carry
+            return accumulated_step(y, oracles.inner_gradient(x, y, batch), squared), None
+
+        inner_gradient = oracles.inner_gradient(x, state.y, batch)
+        carry = accumulated_step(state.y, inner_gradient, state.beta_squared)
+        (y, beta_squared), _ = lax.scan(inner, carry, length=self.inner_steps - 1)
+        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+
+        def adjoint(carry, _):
+            v, squared = carry
+            return accumulated_step(v, tree.sub(g.hessian(v), f.y), squared), None
+
+        (v, gamma_squared), _ = lax.scan(adjoint, (state.v, state.gamma_squared), length=self.adjoint_steps)
+        hypergradient = tree.sub(f.x, g.cross(v))
+        x, alpha_squared = accumulated_step(x, hypergradient, state.alpha_squared)
+
+        state = STFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
+        metrics = {
+            "inner_step_size": 1 / jnp.sqrt(beta_squared),
+            "outer_step_size": 1 / jnp.sqrt(alpha_squared),
+        }
+        return state, Info(f.value, hypergradient, inner_gradient, metrics)
+
+    def warm_up(self, state: STFBOState, batch: Batch | Draws | None = None) -> STFBOState:
+        gradient = self.problem.oracles.inner_gradient(state.x, state.y, first(batch))
+        y, beta_squared = accumulated_step(state.y, gradient, state.beta_squared)
+        return state._replace(y=y, beta_squared=beta_squared)
+
+
+def accumulated_step(point: PyTree, gradient: PyTree, squared: Scalar) -> tuple[PyTree, Scalar]:
+    """point − gradient/a with a² = squared + ‖gradient‖², and a²."""
+    squared = squared + tree.norm(gradient, squared=True)
+    return tree.sub(point, scaled(1 / jnp.sqrt(squared), gradient)), squared
+
+
+def d_tfbo(
+    problem: Problem, *, accumulators: Number = 1.0, inner_steps: int = 10, adjoint_steps: int = 10
+) -> DTFBO:
+    """At every step, from the last solutions:
+
+        ŷ_k:      N times   β² ← β² + ‖∇_y g‖²               y ← y − ∇_y g / β
+        v̂_k:      Q times   γ² ← γ² + ‖∇²_yy g v − ∇_y f‖²   v ← v − (∇²_yy g v − ∇_y f) / γ     at (x_k, ŷ_k)
+        x_{k+1} = x_k − h_k / α_{k+1}                        α_{k+1}² = α_k² + ‖h_k‖²,  h_k = ∇_x f − ∇²_xy g v̂_k
+
+    Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
+    (the double-loop algorithm of the two). The publication repeats the two loops until a tolerance is met; here, as in
+    the authors' code, their lengths are fixed, with its ten for both. Theirs adds 10⁻⁸ to every accumulator and draws a
+    batch for every inner step; here a step has one batch. What [`s_tfbo`][bilevel.s_tfbo] says of units holds here too.
+
+    Args:
+        problem: the two objectives.
+        accumulators: α_0 = β_0 = γ_0, the accumulated norms to begin with.
+        inner_steps: N, the number of steps on y per step on x.
+        adjoint_steps: Q, the number of steps on v per step on x.
+    """
+    check_positive(accumulators, "initial accumulators")
+    return DTFBO(
+        problem,
+        accumulators,
+        check_count(inner_steps, "inner_steps"),
+        check_count(adjoint_steps, "adjoint_steps"),
+    )
