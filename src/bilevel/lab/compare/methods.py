@@ -3,7 +3,8 @@
 The outer step size is not among them: every method gets the best one of the same grid. What remains are
 choices of loop length, tolerance and penalty, made once for all tasks and written down here.
 
-Left out: the meta-learners, whose problem has another form: x is where y starts, and there are many tasks.
+Left out: the meta-learners, whose problem has another form: x is where y starts, and there are many tasks; and methods
+for small batches, which on all the data at once are others that are here.
 """
 
 from collections.abc import Callable
@@ -20,15 +21,20 @@ from bilevel.solvers import adjoints
 from bilevel.solvers.aid import aid
 from bilevel.solvers.base import Solver
 from bilevel.solvers.bda import bda
+from bilevel.solvers.bome import bome
+from bilevel.solvers.d_tfbo import d_tfbo
 from bilevel.solvers.darts import darts, darts_first_order
 from bilevel.solvers.f2ba import f2ba
 from bilevel.solvers.f2sa import f2sa
+from bilevel.solvers.f2sa_p import f2sa_p
 from bilevel.solvers.f3sa import f3sa
 from bilevel.solvers.forward_itd import forward_itd
 from bilevel.solvers.hoag import hoag
 from bilevel.solvers.iaptt import iaptt
 from bilevel.solvers.itd import itd
 from bilevel.solvers.meha import meha
+from bilevel.solvers.pbgd import v_pbgd
+from bilevel.solvers.pzobo import pzobo
 from bilevel.solvers.qnbo import qnbo
 from bilevel.solvers.rtho import rtho
 from bilevel.solvers.s_tfbo import s_tfbo
@@ -145,10 +151,19 @@ METHODS = (
     Method("F2SA", PENALTY, lambda p, L, outer: f2sa(p, 1 / L, outer, penalty=growing), quick=True),
     Method("F3SA", PENALTY, lambda p, L, outer: f3sa(p, 1 / L, outer, penalty=growing)),
     Method("F2BA", PENALTY, lambda p, L, outer: f2ba(p, 1 / L, outer, penalty=100.0, inner_steps=LOOP)),
+    Method(
+        "F2SA-p, p = 2",
+        PENALTY,
+        lambda p, L, outer: f2sa_p(p, 1 / L, outer, penalty=100.0, inner_steps=LOOP),
+    ),
+    Method("V-PBGD", PENALTY, lambda p, L, outer: v_pbgd(p, 1 / L, outer, penalty=growing)),
+    Method("BOME", PENALTY, lambda p, L, outer: bome(p, 1 / L, outer, inner_steps=LOOP)),
     Method("MEHA", PENALTY, lambda p, L, outer: meha(p, 0.5 / L, outer, penalty=growing, proximal=10 / L)),
+    Method("PZOBO, 5 steps", SHORTCUT, lambda p, L, outer: pzobo(p, 1 / L, outer, inner_steps=LOOP)),
     Method("DARTS", SHORTCUT, lambda p, L, outer: darts(p, 1 / L, outer, xi=1 / L), quick=True),
     Method("DARTS, first order", SHORTCUT, lambda p, L, outer: darts_first_order(p, 1 / L, outer)),
     Method("SAMA", SHORTCUT, lambda p, L, outer: sama(p, 1 / L, outer), quick=True),
-    Method("tuning-free", TUNING_FREE, lambda p, L, outer: tuning_free(p), quick=True),
+    Method("tuning-free", TUNING_FREE, lambda p, L, outer: tuning_free(p), varies=True, quick=True),
     Method("S-TFBO", TUNING_FREE, lambda p, L, outer: s_tfbo(p)),
+    Method("D-TFBO", TUNING_FREE, lambda p, L, outer: d_tfbo(p)),
 )
