@@ -15,8 +15,9 @@ from bilevel.checks import check_count, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.newton import minimise, truncated_cg
+from bilevel.solvers.ingredients.newton import minimise
 from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
+from bilevel.solvers.ingredients.truncated_cg import truncated_cg
 from bilevel.solvers.ingredients.weights import check_weight
 from bilevel.types import Number, PyTree, Scalar
 
@@ -93,7 +94,7 @@ class TuningFree(Solver):
         rounding = 10 * jnp.finfo(real).eps * jnp.abs(f_here)
         held = Seen(
             *(scaled(noisy, part) for part in here)
-        )  # y and v follow x alone where the batch is noise
+        )  # where the batch is noise, y and v follow x alone
         hidden = jnp.where(begins, jnp.inf, jnp.maximum(AGREEMENT * jnp.abs(slope), rounding))
         trial = self._follow(ahead, y, v, held, here, f_here, hidden, batch)
 

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
 from optax import tree
 
 from bilevel.oracles import Linearised
 from bilevel.solvers.ingredients.trees import scaled
-from bilevel.types import Metrics, PyTree, Scalar
+from bilevel.types import Metrics, PyTree
 
 Product = Callable[[PyTree], PyTree]
 
@@ -46,13 +45,6 @@ def with_curvature(
     offered = inner.gauss_newton
     gauss_newton = None if offered is None else lambda: around(offered())
     return Linearised(inner.gradient, around(inner.hessian), cross or inner.cross, gauss_newton)
-
-
-def curvature_along(p: PyTree, image: PyTree) -> Scalar:
-    """pᵀ∇²_yy g·p, and zero if that is negative or no more than the rounding of a product that is zero."""
-    curvature = jnp.asarray(tree.vdot(p, image))
-    rounding = 16 * jnp.finfo(curvature.dtype).eps * tree.norm(p) * tree.norm(image)
-    return jnp.where(curvature > rounding, curvature, 0)
 
 
 def residual(inner: Linearised, b: PyTree, v: PyTree) -> PyTree:

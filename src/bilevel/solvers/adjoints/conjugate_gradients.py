@@ -1,34 +1,19 @@
-"""Conjugate gradients, warm-started, with the residual they really leave.
-
-They are written out because of what they do with a direction p of no positive curvature, pᵀ∇²_yy g·p ≤ 0 up to
-rounding: they stop with what they have. lineax's go on along a negative one and answer NaN on one that is zero.
-Networks have the former, and the system of a projected y, whose operator is singular, leads to the latter.
-"""
+"""Conjugate gradients, warm-started, with the residual they really leave."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jax import lax
 from optax import tree
 
 from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Linearised
-from bilevel.solvers.adjoints.base import Adjoint, curvature_along, residual
+from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
-from bilevel.solvers.ingredients.trees import divide, scaled
-from bilevel.types import Number, PyTree, Scalar
-
-
-class Search(NamedTuple):
-    v: PyTree  # the iterate
-    r: PyTree  # b − ∇²_yy g·v
-    p: PyTree  # the next direction
-    rz: Scalar  # rᵀz, with z the preconditioned r
-    flat: jax.Array  # whether the last direction had no positive curvature
-    step: jax.Array
+from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.ingredients.truncated_cg import truncated_cg
+from bilevel.types import Number, PyTree
 
 
 class ConjugateGradients(Adjoint):
@@ -74,28 +59,8 @@ def conjugate_gradients(
     max_steps: int | None,
     preconditioner: Callable[[PyTree], PyTree] = lambda r: r,
 ) -> tuple[PyTree, jax.Array]:
-    """(v, the number of steps taken) with ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or a flat direction came first.
-
-    A preconditioner is a symmetric positive definite approximation of (∇²_yy g)⁻¹, up to a factor.
-    """
+    """(v, the number of steps taken) with ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or a flat direction came first."""
     most = 10 * sum(leaf.size for leaf in jax.tree.leaves(b)) if max_steps is None else max_steps
-
-    def advance(now: Search) -> Search:
-        image = inner.hessian(now.p)
-        curvature = curvature_along(now.p, image)
-        t = divide(now.rz, curvature)
-        v, r = tree.add_scale(now.v, t, now.p), tree.add_scale(now.r, -t, image)
-        z = preconditioner(r)
-        rz = jnp.asarray(tree.vdot(r, z))
-        p = tree.add_scale(z, divide(rz, now.rz), now.p)
-        return Search(v, r, p, rz, curvature == 0, now.step + 1)
-
-    def unfinished(now: Search):
-        wanted = (tree.norm(now.r) > atol) | (now.step == 0)
-        return wanted & ~now.flat & (now.rz > 0) & (now.step < most)
-
-    r = tree.scale(-1, residual(inner, b, v))
-    z = preconditioner(r)
-    start = Search(v, r, z, jnp.asarray(tree.vdot(r, z)), jnp.asarray(False), jnp.int32(0))
-    end = lax.while_loop(unfinished, advance, start)
-    return end.v, end.step
+    left = tree.scale(-1, residual(inner, b, v))
+    found = truncated_cg(inner.hessian, left, atol, most, at_least=1, preconditioner=preconditioner)
+    return tree.add(v, found.solution), found.products

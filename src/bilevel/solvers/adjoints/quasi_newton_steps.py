@@ -8,9 +8,10 @@ from optax import tree
 
 from bilevel.checks import check_count
 from bilevel.oracles import Linearised
-from bilevel.solvers.adjoints.base import Adjoint, curvature_along, residual
+from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.ingredients.curvature_pairs import Pairs, inverse_times, no_pairs, remember
 from bilevel.solvers.ingredients.trees import divide
+from bilevel.solvers.ingredients.truncated_cg import curvature_along
 from bilevel.types import PyTree
 
 
