@@ -29,7 +29,7 @@ AGREEMENT = 0.5  # of what another pass may change in h, and of what y's error m
 MOST_PASSES, PATIENCE = 10, 10
 NOISE = 1e-6  # the share of a changed batch above which a step counts as noisy
 FADING = 2 / 3
-MANY, SMALL = 10, 1e-3  # a stall: steps to judge by, and the share of the largest ‖h‖ that is no stall
+MANY, SMALL = 5, 1e-3  # a stall: steps to judge by, and the share of the largest ‖h‖ that is no stall
 
 
 class Seen(NamedTuple):
@@ -190,8 +190,8 @@ class TuningFree(Solver):
         return state._replace(y=solved.solution)
 
     def remark(self, trace: dict[str, np.ndarray]) -> str:
-        """That most trials of the last third were refused, if they were while h was not yet small."""
-        last = -(len(trace.get("accepted", ())) // 3)
+        """That most trials of the last half were refused, if they were while h was not yet small."""
+        last = -(len(trace.get("accepted", ())) // 2)
         if last > -MANY or "hypergradient_norm" not in trace:
             return ""
         accepted = trace["accepted"][last:].mean()
@@ -201,7 +201,8 @@ class TuningFree(Solver):
         return (
             f" It has stalled: {1 - accepted:.0%} of the last {-last} trials were refused, with an estimated "
             f"hypergradient of {norms[-1]:.3g}. Either Φ is not smooth here (does y jump elsewhere?), or y or v "
-            f'cannot be found well enough (does the trace\'s "inner_steps" reach max_inner_steps?).'
+            "cannot be found well enough (is the inner model a network?): take bl.aid with step sizes from bl.advise "
+            "or bl.sweep."
         )
 
 
