@@ -1,7 +1,8 @@
 """Proximal maps of inner penalties that are not smooth, for `bl.Problem(..., prox=...)`.
 
 Each is a function `(x, z, step)` that returns argmin_y h(x, y) + ‖y − z‖²/(2·step). A strength is a function of x, so
-that it can be learned, or a number; what it returns is one number, an array that broadcasts, or a tree like y.
+that it can be learned, or a number; what it returns is one number, an array that broadcasts, or a tree like y. It must
+not be negative (write `jnp.exp(x)` or a softplus): below zero it counts as zero, where nothing learns.
 """
 
 from collections.abc import Callable
@@ -103,6 +104,8 @@ def _function(value: Strength, name: str) -> Callable[[PyTree], Any]:
 
 
 def _times(step: Any, strength: Any) -> Any:
+    """step · strength, of which what is negative counts as zero: no penalty has a negative strength."""
+    strength = jax.tree.map(lambda s: jnp.maximum(s, 0), strength)
     return jax.tree.map(
         lambda s: jnp.asarray(step, jnp.result_type(s)) * s if hasattr(s, "dtype") else step * s, strength
     )

@@ -28,6 +28,8 @@ class Lanczos(NamedTuple):
     beta: Scalar  # the length √(pᵀPp) of u_j before it was normalised
     rotation: tuple[Scalar, Scalar, Scalar, Scalar]  # the last two Givens rotations: c, s, c_before, s_before
     eta: Scalar
+    size: Scalar  # of H, as far as seen
+    least: jax.Array  # whether H r has vanished: no v has a smaller residual
     step: jax.Array
 
 
@@ -52,7 +54,7 @@ def minres(
 
     Of all v̂ + Krylov(∇²_yy g, r₀) it takes the one with the smallest residual, so the residual never
     grows, and ∇²_yy g need not be positive definite: the choice for an inner problem that is not convex
-    (y then tracks a stationary point of g). On a positive definite Hessian it and
+    (y then tracks a stationary point of g). On a singular one it ends at a least-squares solution. On a positive definite Hessian it and
     [`cg`][bilevel.solvers.adjoints.cg] need about the same number of steps.
 
     Hessian products: 1 for the warm start, 1 a step, of which there is at least one, 1 to measure
@@ -92,10 +94,15 @@ def _iterate(
         pivot = jnp.hypot(diagonal, beta)
         c_next, s_next = divide(diagonal, pivot), divide(beta, pivot)
 
+        # ‖H r‖/‖r‖ is √(diagonal² + c²β²). Where it is rounding H is singular, and the next pivot would be noise.
+        size = jnp.maximum(now.size, jnp.hypot(alpha, beta))
+        least = jnp.hypot(diagonal, c * beta) <= jnp.finfo(size.dtype).eps ** 0.75 * size
+        along = jnp.where(least, 0, c_next * now.eta)
+
         w = tree.add_scale(tree.add_scale(now.q, -two_above, now.w_before), -above, now.w)
         w = tree.scale(divide(jnp.ones_like(pivot), pivot), w)
         return Lanczos(
-            v=tree.add_scale(now.v, c_next * now.eta, w),
+            v=tree.add_scale(now.v, along, w),
             q=q,
             u=u,
             u_before=now.u,
@@ -105,14 +112,17 @@ def _iterate(
             beta=beta,
             rotation=(c_next, s_next, c, s),
             eta=-s_next * now.eta,
+            size=size,
+            least=least,
             step=now.step + 1,
         )
 
     def unfinished(now: Lanczos):
         left = jnp.abs(now.eta) * tree.norm(now.r)
-        return ((left > atol) | (now.step == 0)) & (left > 0) & (now.step < max_steps)
+        return ((left > atol) | (now.step == 0)) & (left > 0) & ~now.least & (now.step < max_steps)
 
     u, q, norm = normalised(tree.scale(-1, residual(inner, b, v)))
     zeros, one, zero = tree.zeros_like(v), jnp.ones_like(norm), jnp.zeros_like(norm)
-    start = Lanczos(v, q, u, zeros, zeros, zeros, u, zero, (one, zero, one, zero), norm, jnp.int32(0))
+    rotation, never = (one, zero, one, zero), jnp.asarray(False)
+    start = Lanczos(v, q, u, zeros, zeros, zeros, u, zero, rotation, norm, zero, never, jnp.int32(0))
     return lax.while_loop(unfinished, advance, start)

@@ -88,7 +88,7 @@ def entrywise(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[
 def residual(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
     """Zero exactly where the rule rests; ∇_y g for a rule that rests where that is zero."""
     if isinstance(rule, Projected | Proximal):
-        return rule.gradient_mapping(y, gradient)
+        return rule.gradient_mapping(y, residual(rule.rule, memory, y, gradient))
     found = behaviour(rule, y)
     if found.plain:
         return gradient
