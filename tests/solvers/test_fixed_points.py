@@ -8,7 +8,7 @@ import pytest
 
 import bilevel as bl
 from bilevel import adjoints
-from bilevel.solvers.fixed_points import adjoint_system, check_rests_at_minima
+from bilevel.solvers.fixed_points import adjoint_system
 from bilevel.solvers.fixed_points.behaviour import behaviour
 from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.rules import as_rule
@@ -55,6 +55,10 @@ KINDS = {
     "decay, some frozen": (PLAIN, optax.chain(optax.add_decayed_weights(0.5), frozen)),
     "frozen": (PLAIN, frozen),
     "kept non-negative": (PLAIN, optax.chain(optax.sgd(STEP), optax.keep_params_nonnegative())),
+    "kept in a box": (
+        PLAIN,
+        optax.chain(optax.sgd(STEP), optax.stateless(lambda u, y: jnp.clip(y + u, -0.2, 0.4) - y)),
+    ),
     "projected, box": (PLAIN, bl.projected(STEP, optax.projections.projection_non_negative)),
     "projected momentum": (
         PLAIN,
@@ -145,6 +149,10 @@ def test_the_function_for_line_searches_has_the_hypergradient(kind):
     np.testing.assert_allclose(jax.grad(system.lagrangian(v))(X), b.x - system.inner.cross(v), rtol=1e-12)
 
 
+def late(k):
+    return jnp.where(k < 20, 0.0, 0.5)
+
+
 REST = {  # what is zero at rest, from what optax documents of each rule: (decay, entries that move)
     "adam": (optax.adam(1e-2), 0.0),
     "momentum": (optax.sgd(0.1, momentum=0.9, nesterov=True), 0.0),
@@ -161,6 +169,17 @@ REST = {  # what is zero at rest, from what optax documents of each rule: (decay
         optax.chain(optax.clip_by_global_norm(1.0), optax.add_decayed_weights(1e-3), optax.sgd(0.1)),
         1e-3,
     ),
+    "decay that begins late": (optax.chain(optax.add_decayed_weights(late), optax.sgd(0.1)), 0.5),
+    "decay before a warm-up": (
+        optax.chain(optax.add_decayed_weights(0.5), optax.adam(optax.linear_schedule(0.0, 0.05, 50))),
+        0.5,
+    ),
+    "decay with a plateau": (
+        optax.chain(optax.add_decayed_weights(0.5), optax.sgd(0.1), optax.contrib.reduce_on_plateau()),
+        0.5,
+    ),
+    "unfrozen late": (optax.sgd(lambda k: jnp.where(k < 50, 0.0, 0.1)), 0.0),
+    "averaged over many": (optax.MultiSteps(optax.sgd(0.1), 20).gradient_transformation(), 0.0),
     "decay of kernels": (
         optax.chain(optax.add_decayed_weights(0.1, mask={"w": True, "b": False}), optax.adam(1e-2)),
         {"w": 0.1, "b": 0.0},
@@ -172,7 +191,7 @@ REST = {  # what is zero at rest, from what optax documents of each rule: (decay
 def test_the_decay_of_a_rule_is_found(name):
     rule, decay = REST[name]
     y = {"w": jnp.ones((3, 2), "float32"), "b": jnp.zeros((), "float32")}
-    found = behaviour(as_rule(rule, "inner"), y)
+    found = behaviour(PLAIN, as_rule(rule, "inner"), y)
     decay = decay if isinstance(decay, dict) else {"w": decay, "b": decay}
     if found.plain:
         assert set(decay.values()) == {0.0}
@@ -190,7 +209,7 @@ def test_frozen_leaves_are_found_whichever_way_they_are_frozen():
         optax.chain(optax.sgd(0.1), optax.masked(optax.set_to_zero(), {"w": False, "b": True})),
     ]
     for rule in rules:
-        assert behaviour(as_rule(rule, "inner"), y).active == {"w": True, "b": False}
+        assert behaviour(PLAIN, as_rule(rule, "inner"), y).active == {"w": True, "b": False}
 
 
 LATE_DECAY = optax.chain(optax.trace(0.9), optax.add_decayed_weights(0.1), optax.scale(-0.1))
@@ -208,6 +227,63 @@ def test_a_rule_whose_rest_depends_on_its_memory_is_refused_with_the_reason(meth
     bl.itd(PLAIN, rule, 0.1).init(X, Y)  # which differentiates the steps themselves
 
 
+def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
+    before = lambda function, then: optax.chain(optax.stateless(function), then)
+    for rule in (
+        before(lambda u, y: u + 0.5 * y**3, optax.sgd(0.1, momentum=0.5)),
+        before(lambda u, y: u + 0.5 * (y - 1), optax.adam(0.01)),
+        before(lambda u, y: u + 0.3 * jnp.roll(y, 1), optax.sgd(0.1)),
+    ):
+        with pytest.raises(ValueError, match="cannot be told from a trial"):
+            bl.aid(PLAIN, rule, 0.1, 0.1).init(X, Y)
+    for part in (lambda u, _: u - jnp.mean(u), lambda u, _: jnp.full_like(u, jnp.mean(u))):
+        with pytest.raises(ValueError, match="a part of the gradient only"):
+            bl.aid(PLAIN, before(part, optax.sgd(0.1)), 0.1, 0.1).init(X, Y)
+    with pytest.raises(ValueError, match="not a box"):
+        far = lambda y: optax.projections.projection_l2_ball(y, 20.0)
+        bl.aid(PLAIN, bl.projected(optax.sgd(0.1), far), 0.1, 0.1).init(X, Y)
+
+
+def test_a_y_that_is_wholly_frozen_has_no_adjoint():
+    solver = bl.aid(PLAIN, optax.set_to_zero(), adjoints.cg(), 0.1)
+    _, info = solver.step(solver.init(X, Y))
+    np.testing.assert_array_equal(info.hypergradient, jax.grad(f)(X, Y))
+
+
+def test_numbers_that_are_traced_or_injected():
+    start = lambda rule: bl.aid(PLAIN, rule, 0.1, 0.1).init(X, Y).y
+    with pytest.raises(ValueError, match=r"being traced.*inject_hyperparams"):
+        jax.jit(lambda rate: start(optax.sgd(rate)))(0.1)
+    injected = lambda rate: optax.inject_hyperparams(optax.sgd)(learning_rate=rate)
+    assert jax.vmap(lambda rate: start(injected(rate)))(jnp.array([0.1, 0.2])).shape == (2, N)
+
+    @optax.inject_hyperparams
+    def decaying(learning_rate, decay):
+        return optax.chain(optax.add_decayed_weights(decay), optax.sgd(learning_rate))
+
+    def hypergradient(decay):
+        solver = bl.aid(
+            PLAIN, decaying(learning_rate=STEP, decay=decay), adjoints.cg(1e-12), STILL, inner_steps=300
+        )
+        return solver.step(solver.init(X, Y))[1].hypergradient
+
+    without = hypergradient(0.0)  # first: what is kept of it must not decide for the next
+    plain = bl.aid(PLAIN, STEP, adjoints.cg(1e-12), STILL, inner_steps=300)
+    np.testing.assert_allclose(without, plain.step(plain.init(X, Y))[1].hypergradient, rtol=1e-9)
+    outside = bl.Problem(inner=lambda x, y: g(x, y) + 0.25 * jnp.sum(y * y), outer=f)
+    plain = bl.aid(outside, STEP, adjoints.cg(1e-12), STILL, inner_steps=300)
+    np.testing.assert_allclose(hypergradient(0.5), plain.step(plain.init(X, Y))[1].hypergradient, rtol=1e-9)
+
+
+def test_a_projected_rule_that_decays_is_at_rest_where_it_rests():
+    """½(y − 3)² decayed by ½: at rest y − 3 + y/2 = 0."""
+    problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y))
+    rule = bl.projected(KINDS["decay"][1], optax.projections.projection_non_negative)
+    solver = bl.hoag(problem, rule, 0.1)
+    _, info = solver.step(solver.init(jnp.array([3.0]), jnp.array([2.0])))
+    np.testing.assert_allclose(info.inner_gradient, 0.0, atol=1e-15)
+
+
 def test_other_refusals():
     with pytest.raises(ValueError, match=r"not a box.*pass a step size"):
         bl.aid(PLAIN, bl.projected(optax.adam(0.1), ball), 0.1, 0.1).init(X, Y)
@@ -215,8 +291,8 @@ def test_other_refusals():
     with pytest.raises(ValueError, match=r"leave optax.inject_hyperparams out"):
         bl.aid(PLAIN, decaying, 0.1, 0.1).init(X, Y)
     with pytest.raises(ValueError, match="decays y by itself"):
-        check_rests_at_minima(as_rule(KINDS["decay"][1], "inner"), Y, "F2SA")
-    check_rests_at_minima(as_rule(frozen, "inner"), Y, "F2SA")
+        bl.f2sa(PLAIN, KINDS["decay"][1], 0.1, penalty=10.0).init(X, Y)
+    bl.f2sa(PLAIN, frozen, 0.1, penalty=10.0).init(X, Y)
 
 
 class TestProx:

@@ -28,7 +28,7 @@ class AID(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests(self.inner, y)
+        check_rests(self, y)
         v = tree.zeros_like(y)
         return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
 
@@ -44,7 +44,7 @@ class AID(Solver):
         hypergradient = tree.sub(f.x, inner.cross(v))  # line 7
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))  # line 8
 
-        inner_gradient = residual(rule, state.inner, state.y, gradient)
+        inner_gradient = residual(problem, rule, state.inner, state.y, gradient)
         state = ImplicitState(x, y, v, inner_memory, adjoint_memory, outer_memory)
         return state, Info(f.value, hypergradient, inner_gradient, metrics)
 

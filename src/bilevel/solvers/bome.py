@@ -30,7 +30,7 @@ class BOME(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self.inner, y, self.name)
+        check_rests_at_minima(self, y)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:

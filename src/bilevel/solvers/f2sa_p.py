@@ -43,7 +43,7 @@ class F2SAp(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> F2SApState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self.inner, y, self.name)
+        check_rests_at_minima(self, y)
         copies = jax.tree.map(lambda a: jnp.stack([a] * len(difference(self.order)[0])), y)
         memories = jax.vmap(self.inner.init)(copies), self.outer.init(x)
         return F2SApState(x, *apart(copies), *memories, jnp.int32(0))

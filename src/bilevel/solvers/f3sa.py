@@ -66,7 +66,7 @@ class F3SA(Penalised):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> F3SAState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self.inner, y, self.name)
+        check_rests_at_minima(self, y)
         point, oracles = Points(x, y, y), self.problem.oracles
         lower, (_, upper) = _lower(oracles, point, batch), _upper(oracles, point, batch)
         memories = self.inner.init(y), self.inner.init(y)

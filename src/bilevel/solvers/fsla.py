@@ -51,7 +51,7 @@ class FSLA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> FSLAState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_plain(self.inner, y, self.name)
+        check_plain(self, y)
         v = tree.zeros_like(y)
         memories = self.inner.init(y), self.adjoint.init(v), self.outer.init(x)
         return self._anew(FSLAState(x, y, v, *memories, x, x, jnp.int32(0)), batch)

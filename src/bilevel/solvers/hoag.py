@@ -45,7 +45,7 @@ class HOAG(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> HOAGState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests(self.inner, y)
+        check_rests(self, y)
         nothing = jnp.zeros((), tree.norm(y).dtype)
         memories = self.inner.init(y), self.outer.init(x)
         return HOAGState(x, y, tree.zeros_like(y), *memories, nothing, jnp.int32(0))
@@ -56,7 +56,7 @@ class HOAG(Solver):
         epsilon = jnp.asarray(self.tolerance.value(state.k.astype(dtype)), dtype)
         epsilon = jnp.maximum(epsilon, SMALLEST * jnp.finfo(dtype).eps)
         gradient = oracles.inner_gradient(x, state.y, batch)
-        inner_gradient = at_rest(rule, state.inner, state.y, gradient)
+        inner_gradient = at_rest(problem, rule, state.inner, state.y, gradient)
         scale = jnp.maximum(state.scale, tree.norm(inner_gradient))
         y, inner_memory, inner_steps = solve_inner(
             problem, rule, self.max_inner_steps, epsilon * scale, state, gradient, batch
@@ -150,7 +150,7 @@ def solve_inner(
 
     def unfinished(carry):
         y, gradient, memory, taken = carry
-        return (tree.norm(at_rest(rule, memory, y, gradient)) > epsilon) & (taken < max_steps)
+        return (tree.norm(at_rest(problem, rule, memory, y, gradient)) > epsilon) & (taken < max_steps)
 
     def advance(carry):
         y, gradient, memory, taken = carry

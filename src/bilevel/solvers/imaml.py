@@ -27,7 +27,7 @@ class IMAML(MetaLearner):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MetaState:
         state = super().init(x0, y0, batch)
-        check_plain(self.inner, state.x, self.name)
+        check_plain(self, state.x)
         return state
 
     def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:

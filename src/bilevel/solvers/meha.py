@@ -39,7 +39,7 @@ class MEHA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MEHAState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self.inner, y, self.name)
+        check_rests_at_minima(self, y)
         memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
         return MEHAState(x, y, y, *memories, jnp.int32(0))
 

@@ -48,7 +48,7 @@ class VPBGD(Penalised):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VPBGDState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self.inner, y, self.name)
+        check_rests_at_minima(self, y)
         memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
         return VPBGDState(x, y, y, *memories, jnp.int32(0))
 
@@ -84,7 +84,7 @@ class GPBGD(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> GPBGDState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self.inner, y, self.name)
+        check_rests_at_minima(self, y)
         return GPBGDState(x, y, self.inner.init(y), self.outer.init(x), jnp.int32(0))
 
     def step(self, state: GPBGDState, batch: Batch | None = None) -> tuple[GPBGDState, Info]:

@@ -31,7 +31,7 @@ class QNBO(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_plain(self.inner, y, self.name)
+        check_plain(self, y)
         v = tree.zeros_like(y)
         return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
 

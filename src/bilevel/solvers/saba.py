@@ -54,7 +54,7 @@ class SABA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SABAState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_plain(self.inner, y, self.name)
+        check_plain(self, y)
         v = tree.zeros_like(y)
         counts = Levels(*(place(batch, level, self.name).of for level in Levels._fields))
         of_g, of_f = _first_epoch(self.problem, x, y, batch, counts)

@@ -29,7 +29,7 @@ class SOBA(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests(self.inner, y)
+        check_rests(self, y)
         v = tree.zeros_like(y)
         return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
 
@@ -42,7 +42,7 @@ class SOBA(Solver):
         system = lambda g, f: adjoint_system(problem, rule, state.inner, x, y, g, f.y, drawn[-1])
         for_v, b, _ = system(h, b)
         for_x, _, lagrangian = system(c, f)
-        inner_gradient = residual(rule, state.inner, y, g.gradient)
+        inner_gradient = residual(problem, rule, state.inner, y, g.gradient)
         hypergradient = tree.sub(f.x, for_x.cross(v))
 
         y, inner_memory = descend(rule, g.gradient, state.inner, y, value)

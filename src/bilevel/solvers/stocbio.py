@@ -35,7 +35,7 @@ class StocBiO(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests(self.inner, y)
+        check_rests(self, y)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
@@ -46,7 +46,7 @@ class StocBiO(Solver):
             y, memory, first = carry
             S = drawn[t]
             gradient = oracles.inner_gradient(x, y, S)
-            residual = at_rest(rule, memory, y, gradient)
+            residual = at_rest(problem, rule, memory, y, gradient)
             y, memory = descend(rule, gradient, memory, y, lambda y: problem.g(x, y, S))
             return (y, memory, select(t == 0, residual, first)), None
 

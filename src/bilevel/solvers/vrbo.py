@@ -52,7 +52,7 @@ class VRBO(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VRBOState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_plain(self.inner, y, self.name)
+        check_plain(self, y)
         return VRBOState(
             x, y, self.inner.init(y), self.outer.init(x), tree.zeros_like(Pair(x, y)), jnp.int32(0)
         )

@@ -54,7 +54,7 @@ def adjoint_system(
     """The system at (x, y), where g is linearised and ∇_y f is `b`; `rule` is the inner rule at x, with its memory."""
     if isinstance(rule, Proximal) or (isinstance(rule, Projected) and isinstance(rule.rule, Descent)):
         return _thresholded(problem, rule, x, y, g, b, batch)
-    active, shift = entrywise(rule, memory, y, g.gradient)
+    active, shift = entrywise(problem, rule, memory, y, g.gradient)
     if active is None:
         return System(g, b, lambda v: lagrangian(problem, y, v, batch))
     keep = lambda v: jax.tree.map(lambda m, a: jnp.where(m, a, 0), active, v)
@@ -64,7 +64,9 @@ def adjoint_system(
     return System(inner, keep(b), lambda v: lagrangian(problem, y, keep(v), batch))
 
 
-def entrywise(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[PyTree | None, PyTree]:
+def entrywise(
+    problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree
+) -> tuple[PyTree | None, PyTree]:
     """Which entries move, and d/a there; `None` if all of them do and rest at ∇_y g = 0."""
     within = None
     if isinstance(rule, Projected):  # after a rule that is not plain descent
@@ -72,7 +74,7 @@ def entrywise(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[
         ahead, _ = rule.rule.update(gradient, memory, y)
         within = _inside(rule, ahead)
         rule = rule.rule
-    found = behaviour(rule, y)
+    found = behaviour(problem, rule, y)
     spread = lambda leaves: jax.tree.map(lambda leaf, a: jnp.broadcast_to(leaf, a.shape), leaves, y)
     if found.plain:
         return within, jax.tree.map(lambda a: 0.0, y)
@@ -85,11 +87,11 @@ def entrywise(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[
     return active, shift
 
 
-def residual(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
+def residual(problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
     """Zero exactly where the rule rests; ∇_y g for a rule that rests where that is zero."""
     if isinstance(rule, Projected | Proximal):
-        return rule.gradient_mapping(y, residual(rule.rule, memory, y, gradient))
-    found = behaviour(rule, y)
+        return rule.gradient_mapping(y, residual(problem, rule.rule, memory, y, gradient))
+    found = behaviour(problem, rule, y)
     if found.plain:
         return gradient
     if found.decay is not None:

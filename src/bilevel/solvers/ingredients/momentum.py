@@ -80,7 +80,7 @@ class DoubleMomentum(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> RecursiveState:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_plain(self.inner, y, self.name)
+        check_plain(self, y)
         k, memories = jnp.int32(0), (self.inner.init(y), self.outer.init(x))
         return self._anew(RecursiveState(x, y, *memories, Pair(x, y), Pair(x, y), k), batch)
 

@@ -89,7 +89,7 @@ class Penalised(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any:
         x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self.inner, y, self.name)
+        check_rests_at_minima(self, y)
         memories = self.inner.init(y), self.inner.init(y)
         return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
 
