@@ -239,8 +239,8 @@ def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
     for part in (lambda u, _: u - jnp.mean(u), lambda u, _: jnp.full_like(u, jnp.mean(u))):
         with pytest.raises(ValueError, match="a part of the gradient only"):
             bl.aid(PLAIN, before(part, optax.sgd(0.1)), 0.1, 0.1).init(X, Y)
+    far = lambda y: optax.projections.projection_l2_ball(y, 20.0)
     with pytest.raises(ValueError, match="not a box"):
-        far = lambda y: optax.projections.projection_l2_ball(y, 20.0)
         bl.aid(PLAIN, bl.projected(optax.sgd(0.1), far), 0.1, 0.1).init(X, Y)
 
 

@@ -54,8 +54,8 @@ def minres(
 
     Of all v̂ + Krylov(∇²_yy g, r₀) it takes the one with the smallest residual, so the residual never
     grows, and ∇²_yy g need not be positive definite: the choice for an inner problem that is not convex
-    (y then tracks a stationary point of g). On a singular one it ends at a least-squares solution. On a positive definite Hessian it and
-    [`cg`][bilevel.solvers.adjoints.cg] need about the same number of steps.
+    (y then tracks a stationary point of g). On a singular one it ends at a least-squares solution. On a positive
+    definite Hessian it and [`cg`][bilevel.solvers.adjoints.cg] need about the same number of steps.
 
     Hessian products: 1 for the warm start, 1 a step, of which there is at least one, 1 to measure
     the "adjoint_residual" it leaves, and those of the preconditioner P. With one it is √(rᵀPr) that is smallest and

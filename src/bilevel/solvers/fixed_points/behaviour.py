@@ -248,7 +248,7 @@ def _decays_and_active(trial: Trial, ahead: int) -> tuple[Any, PyTree]:
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((decays, active))):
         return decays, active
     decays, active, blind = jax.device_get((decays, active, blind))
-    if any(jax.tree.leaves(blind)):
+    if not decays and any(jax.tree.leaves(blind)):
         raise ValueError(
             "the inner rule follows a part of the gradient only, such as its deviation from the mean "
             "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
