@@ -191,8 +191,8 @@ class Shuffled(Sampler):
 
     Every example comes exactly once per epoch. Where `size` does not divide the number of examples, a batch
     takes the end of one epoch and the beginning of the next, so all batches have one shape and none is lost.
-    The cursor is (epoch, position in it, this epoch's permutation followed by the next one's); the permutations follow
-    from the epoch, and are carried along so that they are computed once.
+    The cursor is (epoch, position in it or just behind it, this epoch's permutation followed by the next one's); the
+    permutations follow from the epoch, and are carried along so that they are computed once.
     """
 
     key: PyTree  # an array; its axis where a sweep says what it goes over
