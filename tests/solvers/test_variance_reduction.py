@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -75,29 +75,34 @@ def sampled() -> Sampled:
     return Sampled()
 
 
-def follow(solver, stream, start=None, steps=K):
-    """The last state, the trace, and the row numbers of every draw of every step."""
+def after(solver, stream, start=None, steps=K):
+    """The last state, and the trace."""
     case = sampled()
 
     @jax.jit
     def go(stream):
         run = bl.start(solver, case.x0, case.y0, stream) if start is None else start(stream)
-        rows = lambda cursor, _: _rows_of(*draw(stream, cursor, solver.draws))
-        _, drawn = lax.scan(rows, run.cursor, length=steps)
         run, trace = bl.scan(solver, run, stream, steps=steps)
-        return run.solver, trace, drawn
+        return run.solver, trace
 
-    def _rows_of(cursor, batch):
-        one = getattr(batch, "stacked", batch).rows
-        return cursor, jax.tree.map(lambda a: a.reshape(solver.draws, SIZE), one)
+    return go(stream)
 
-    state, trace, drawn = go(stream)
-    inner, outer = (np.asarray(rows) for rows in drawn)
-    return (
-        state,
-        trace,
-        [[(i[d], o[d]) for d in range(solver.draws)] for i, o in zip(inner, outer, strict=True)],
-    )
+
+@partial(jax.jit, static_argnums=1)
+def rows_of(stream, draws):
+    def one(cursor, _):
+        cursor, batch = draw(stream, cursor, draws)
+        rows = getattr(batch, "stacked", batch).rows
+        return cursor, jax.tree.map(lambda a: a.reshape(draws, SIZE), rows)
+
+    return lax.scan(one, stream.start(0), length=K)[1]
+
+
+def follow(solver, stream, start=None):
+    """The last state, the trace, and the row numbers of every draw of every step."""
+    inner, outer = (np.asarray(rows) for rows in rows_of(stream, solver.draws))
+    drawn = [list(zip(*step, strict=True)) for step in zip(inner, outer, strict=True)]
+    return *after(solver, stream, start), drawn
 
 
 def close(state, **expected):
@@ -265,7 +270,7 @@ def test_constant_step_sizes_reach_the_solution_where_soba_does_not():
         bl.srba(p.problem, ALPHA, ETA, BETA, period=5),
         bl.soba(p.problem, ALPHA, ETA, BETA),
     ):
-        state, _, _ = follow(solver, bl.blocks(p.data, SIZE, seed=1), steps=1500)
+        state, _ = after(solver, bl.blocks(p.data, SIZE, seed=1), steps=1500)
         left[solver.name] = np.linalg.norm(p.hypergradient(np.asarray(state.x)))
     assert left["SABA"] < 1e-12
     assert left["SRBA"] < 1e-12

@@ -14,25 +14,29 @@ from bilevel.types import PyTree, Scalar
 
 
 class Averages(NamedTuple):
-    """What every fixed batch said last (SAGA), and the mean of it."""
+    """What every fixed batch said last (SAGA), and the mean of it.
+
+    A row is written one step late: a table that is read first and written after is copied whole at every step.
+    """
 
     last: PyTree  # one row a batch
     mean: PyTree
+    newest: PyTree  # what the batch drawn last said, which its row does not have yet
+    number: Int[Array, ""]  # of that batch
 
 
 def average_of(last: PyTree) -> Averages:
-    return Averages(last, jax.tree.map(lambda a: jnp.mean(a, axis=0), last))
+    mean, first = (jax.tree.map(part, last) for part in (lambda a: jnp.mean(a, axis=0), lambda a: a[0]))
+    return Averages(last, mean, first, jnp.int32(0))
 
 
 def corrected(kept: Averages, new: PyTree, number: Int[Array, ""]) -> tuple[PyTree, Averages]:
     """The mean of all that is remembered, corrected by what this batch says now: unbiased, and exact at a limit."""
-    change = jax.tree.map(
-        lambda a, b: a - lax.dynamic_index_in_dim(b, number, keepdims=False), new, kept.last
-    )
-    put = lambda b, a: lax.dynamic_update_index_in_dim(b, a, number, 0)
-    count = jax.tree.leaves(kept.last)[0].shape[0]
-    last, mean = jax.tree.map(put, kept.last, new), tree.add(kept.mean, scaled(1 / count, change))
-    return tree.add(kept.mean, change), Averages(last, mean)
+    put = lambda table, row: lax.dynamic_update_index_in_dim(table, row, kept.number, 0)
+    last = jax.tree.map(put, kept.last, kept.newest)
+    change = jax.tree.map(lambda a, b: a - lax.dynamic_index_in_dim(b, number, keepdims=False), new, last)
+    mean = tree.add(kept.mean, scaled(1 / jax.tree.leaves(last)[0].shape[0], change))
+    return tree.add(kept.mean, change), Averages(last, mean, new, number)
 
 
 def recursive(estimate: PyTree, now: PyTree, before: PyTree, momentum: Any = 0.0) -> PyTree:
