@@ -429,6 +429,7 @@ class Session:
             status = failed(self.step, *self.failure)
         elif status.code in (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED) and self.step:
             status = status.with_note(remark(trace, self.moved, self.step - self.earlier, self._suspicion))
+        if self.failure is None and status.code is not Code.DIVERGED and self.step:
             status = status.with_note(self.solver.remark(trace))
         if self.suspect is not None and self.suspect[1] < self.step:
             status = status.with_suspect(*self.suspect)
