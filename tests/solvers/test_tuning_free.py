@@ -11,6 +11,9 @@ from bilevel import d_tfbo, s_tfbo, tuning_free
 from bilevel.counting import Counts, oracle_calls
 
 
+C = jnp.array([0.07, -0.02, 0.04])
+
+
 def in_units(p, outer=1.0, inner=1.0, x=1.0, y=1.0):
     """The same problem with f, g, x and y measured in other units."""
     return bl.Problem(
@@ -165,6 +168,27 @@ def test_a_projection_ends_at_the_constrained_minimiser(project):
     assert result.status.code is bl.Code.CONVERGED
     np.testing.assert_allclose(result.x, project(c), atol=1e-7)
     assert result.trace["stationarity"][-1] <= 1e-8 < 0.1 < result.trace["hypergradient_norm"][-1]
+
+
+@pytest.mark.parametrize(
+    ("outer", "project", "solution"),
+    [
+        (lambda y: 0.5 * jnp.sum((y - C) ** 2) + 100, lambda x: jnp.clip(x, -0.1, 0.1), [0.07, -0.02, 0.04]),
+        (
+            lambda y: 4 * y[0] - 0.5 * jnp.sum(y**2),
+            lambda x: x / jnp.maximum(1, jnp.linalg.norm(x)),
+            [-1.0, 0, 0],
+        ),
+    ],
+    ids=["a constant in f", "concave"],
+)
+def test_a_long_step_into_a_bounded_set_is_not_convergence(outer, project, solution):
+    """‖x − P(x − βh)‖/β is at most the set's diameter over β, wherever x is."""
+    problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: outer(y))
+    solver = tuning_free(problem, project=project)
+    result = bl.run(solver, jnp.array([0, 0.01, 0]), jnp.zeros(3), steps=60, tol=1e-3)
+    assert result.status.code is bl.Code.CONVERGED
+    np.testing.assert_allclose(result.x, jnp.asarray(solution), atol=2e-3)
 
 
 def test_minibatches_are_noticed_and_settle():

@@ -49,6 +49,7 @@ class TuningFreeState(NamedTuple):
     noise: Scalar  # n_k, the number of noisy steps so far
     seen: Seen  # at (x, y, v), on the last batch
     refused: Int[Array, ""]  # trials since the last one that was accepted
+    local: Scalar  # a local 1/L, by which stationarity is measured; zero until x has moved
 
 
 class Trial(NamedTuple):
@@ -74,7 +75,7 @@ class TuningFree(Solver):
         x, y = prepare(self.problem, x0, y0, batch)
         zero, nothing = jnp.zeros((), tree.norm(x).dtype), tree.zeros_like(y)
         seen = Seen(nothing, nothing, tree.zeros_like(x))
-        return TuningFreeState(x, y, nothing, zero, zero, zero, seen, jnp.int32(0))
+        return TuningFreeState(x, y, nothing, zero, zero, zero, seen, jnp.int32(0), zero)
 
     def step(self, state: TuningFreeState, batch: Batch | None = None) -> tuple[TuningFreeState, Info]:
         x, y, v, beta = state.x, state.y, state.v, state.step_size
@@ -128,13 +129,22 @@ class TuningFree(Solver):
             "adjoint_steps": trial.adjoint_steps,
         }
         if self.project.value is not None:
-            size = divide(tree.norm(move), gain * beta)
-            metrics["stationarity"] = jnp.where(begins, tree.norm(h), size)
-        state = TuningFreeState(x, y, v, after, slack, noise, seen, refused)
+            metrics["stationarity"] = self._stationarity(state, h)
+        length, bent = tree.norm(move), tree.norm(bend)
+        moved = accepted & (length > 1000 * jnp.finfo(real).eps * tree.norm(state.x))
+        curved = jnp.where(bent > 0, divide(length, bent), jnp.inf)
+        local = jnp.where(moved, jnp.minimum(curved, gain * beta), state.local)
+        state = TuningFreeState(x, y, v, after, slack, noise, seen, refused, local)
         return state, Info(f.value, h, g.gradient, metrics)
 
     def _project(self, x: PyTree) -> PyTree:
         return x if self.project.value is None else self.project.value(x)
+
+    def _stationarity(self, state: TuningFreeState, h: PyTree) -> Scalar:
+        """‖x − P(x − sh)‖/s with s a local 1/L, as a long s makes it small on any bounded set; ‖h‖ without an s."""
+        s, x = state.local, state.x
+        mapped = tree.norm(tree.sub(x, self._project(tree.sub(x, scaled(s, h)))))
+        return jnp.where(s > 0, divide(mapped, s), tree.norm(h))
 
     def _follow(self, x, y, v, held, here, f_here, hidden, batch) -> Trial:
         """y and v brought along to x in passes, each `accuracy` closer, until h and Φ can be relied on."""
@@ -253,7 +263,8 @@ def tuning_free(
     Args:
         problem: the two objectives.
         project: the projection of x onto a closed convex set, from x's tree to itself, such as those of
-            `optax.projections`. The tolerance of a run and the trace's "stationarity" are then ‖x − P(x − βh)‖/β.
+            `optax.projections`. The tolerance of a run and the trace's "stationarity" are then ‖x − P(x − sh)‖/s, with
+            s = min(‖Δx‖/‖Δh‖, β) of the last accepted step that moved x, and ‖h‖ before the first.
         accuracy: how far a pass reduces the errors of y and v, at most 1. Changes the cost, hardly the result.
         max_inner_steps: the most Hessian products of a pass on each of y and v.
     """
