@@ -1,5 +1,6 @@
 """Truncated Newton: minimise a function of y to a relative accuracy, without a step size."""
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from optax import tree
@@ -42,7 +43,7 @@ def minimise(
         steep = scaled(jnp.where(curvature == 0, 1, divide(size**2, jnp.abs(curvature))), residual)
         s = select(~done & (tree.norm(s) == 0), steep, s)
         here, slope = value(y), dot(residual, s)
-        rounding = 10 * jnp.finfo(here.dtype).eps * jnp.abs(here)
+        rounding = 10 * resolution(y) * jnp.abs(here)
 
         def too_long(carry):
             t, times = carry
@@ -59,3 +60,8 @@ def minimise(
         unfinished, advance, (y, zero, zero + jnp.inf, jnp.int32(0), jnp.array(False))
     )
     return Solved(y, taken, done, zero)
+
+
+def resolution(variables: PyTree) -> float:
+    """The coarsest ε of the variables' dtypes: no objective knows its value any better."""
+    return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(variables))
