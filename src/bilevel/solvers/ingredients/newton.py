@@ -23,7 +23,10 @@ def minimise(
     gradient's, of the length at which the curvature's absolute value would end it. It is quartered until
     g(x, y) − ⟨shift, y⟩ falls. Settled is also a y whose value and gradient no direction lowers beyond rounding.
     """
-    value = lambda y: problem.g(x, y, batch) - dot(shift, y)
+
+    def value(y):
+        g = problem.g(x, y, batch)
+        return g - dot(shift, y).astype(g.dtype)
 
     def unfinished(carry):
         _, _, _, taken, done = carry
@@ -42,7 +45,8 @@ def minimise(
 
         steep = scaled(jnp.where(curvature == 0, 1, divide(size**2, jnp.abs(curvature))), residual)
         s = select(~done & (tree.norm(s) == 0), steep, s)
-        here, slope = value(y), dot(residual, s)
+        here = value(y)
+        slope = dot(residual, s).astype(here.dtype)
         rounding = 10 * resolution(y) * jnp.abs(here)
 
         def too_long(carry):
