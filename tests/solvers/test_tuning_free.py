@@ -10,6 +10,8 @@ import bilevel as bl
 from bilevel import d_tfbo, s_tfbo, tuning_free
 from bilevel.counting import Counts, oracle_calls
 
+C = jnp.array([0.07, -0.02, 0.04])
+
 
 def in_units(p, outer=1.0, inner=1.0, x=1.0, y=1.0):
     """The same problem with f, g, x and y measured in other units."""
@@ -167,6 +169,27 @@ def test_a_projection_ends_at_the_constrained_minimiser(project):
     assert result.trace["stationarity"][-1] <= 1e-8 < 0.1 < result.trace["hypergradient_norm"][-1]
 
 
+@pytest.mark.parametrize(
+    ("outer", "project", "solution"),
+    [
+        (lambda y: 0.5 * jnp.sum((y - C) ** 2) + 100, lambda x: jnp.clip(x, -0.1, 0.1), [0.07, -0.02, 0.04]),
+        (
+            lambda y: 4 * y[0] - 0.5 * jnp.sum(y**2),
+            lambda x: x / jnp.maximum(1, jnp.linalg.norm(x)),
+            [-1.0, 0, 0],
+        ),
+    ],
+    ids=["a constant in f", "concave"],
+)
+def test_a_long_step_into_a_bounded_set_is_not_convergence(outer, project, solution):
+    """‖x − P(x − βh)‖/β is at most the set's diameter over β, wherever x is."""
+    problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: outer(y))
+    solver = tuning_free(problem, project=project)
+    result = bl.run(solver, jnp.array([0, 0.01, 0]), jnp.zeros(3), steps=60, tol=1e-3)
+    assert result.status.code is bl.Code.CONVERGED
+    np.testing.assert_allclose(result.x, jnp.asarray(solution), atol=2e-3)
+
+
 def test_minibatches_are_noticed_and_settle():
     rng = np.random.default_rng(3)
     data = bl.Batch(*(jnp.asarray(signed(rng, (60, 5))) for _ in range(2)))
@@ -192,6 +215,57 @@ def test_a_trial_that_is_not_a_number_is_withdrawn():
     result = bl.run(tuning_free(edge), jnp.full(2, 0.5), jnp.zeros(2), steps=100)
     assert result.status.code is bl.Code.COMPLETED
     np.testing.assert_allclose(result.x, 0.01 ** (2 / 3), rtol=1e-4)
+
+
+def test_rounding_is_not_noise():
+    """A network in float32 on one batch: its derivatives differ between two compilations of the same formula."""
+    rng = np.random.default_rng(2)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    inner, outer = draw(40, 4), draw(40, 4)
+    loss = lambda y, a: jnp.mean((jnp.tanh(a @ y["w"]) @ y["u"] - jnp.sin(a.sum(1))) ** 2)
+    ridges = lambda x, y: jnp.exp(x[0]) * jnp.sum(y["w"] ** 2) + jnp.exp(x[1]) * jnp.sum(y["u"] ** 2)
+    problem = bl.Problem(
+        inner=lambda x, y, a: loss(y, a) + 1e-3 * ridges(x, y), outer=lambda x, y, a: loss(y, a)
+    )
+    start = {"w": draw(4, 8), "u": draw(8)}
+    data = bl.Batch(inner=inner, outer=outer)
+    state, _ = run(tuning_free(problem), jnp.zeros(2, jnp.float32), start, data, steps=60)
+    assert state.noise == 0
+
+
+def test_after_a_noisy_step_the_same_batch_shows_nothing_new():
+    """What is kept is seen where the step has ended, behind the correction."""
+    rng = np.random.default_rng(3)
+    first, then = (bl.Batch(*(jnp.asarray(signed(rng, (60, 5))) for _ in range(2))) for _ in range(2))
+    solver = tuning_free(LOG_RIDGES)
+    step, noise = jax.jit(solver.step), []
+    state = solver.init(jnp.zeros(5), jnp.zeros(5), first)
+    for batch in [first] * 3 + [then] * 4:
+        state, _ = step(state, batch)
+        noise.append(float(state.noise))
+    assert noise[2] == 0 < noise[3] == noise[-1]
+
+
+def test_variables_of_two_dtypes():
+    """The objectives are computed in float32, and known no better than y in bfloat16 lets them be."""
+    wide = lambda y: y.astype(jnp.float32)
+    a, c = jnp.asarray([[3.0, 1.0, 0.3], [2.0, 0.1, -0.3]], jnp.float32)
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum(a * (wide(y) - x) ** 2) + jnp.sum(jnp.cosh(wide(y))),
+        outer=lambda x, y: 0.5 * jnp.sum((wide(y) - c) ** 2),
+    )
+    state, _ = run(tuning_free(problem), jnp.full(3, 0.2, jnp.float32), jnp.zeros(3, jnp.bfloat16), steps=20)
+    np.testing.assert_allclose(state.x, c + jnp.sinh(c) / a, rtol=0.05)
+
+
+def test_a_singular_inner_hessian_is_said_to_stall():
+    A, c = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8))), jnp.arange(8.0)
+    problem = bl.Problem(
+        inner=lambda x, y: jnp.sum((A @ y - x) ** 2), outer=lambda x, y: jnp.sum((y - c) ** 2)
+    )
+    result = bl.run(tuning_free(problem), jnp.ones(4), jnp.zeros(8), steps=30)
+    assert "stalled" in result.status.message
+    assert "singular" in result.status.message
 
 
 def test_a_run_that_has_stalled_says_so():
@@ -320,6 +394,15 @@ def test_bad_input():
     problem = bl.problems.quadratic().problem
     with pytest.raises(TypeError, match="project"):
         tuning_free(problem, project=3)
+    init = lambda project: tuning_free(problem, project=project).init(jnp.ones(2), jnp.zeros(2))
+    with pytest.raises(TypeError, match=r"project returned float64\[1\], not a tree like x, float64\[2\]"):
+        init(lambda x: x[:1])
+    with pytest.raises(TypeError, match="project returned float32"):
+        init(lambda x: x.astype(jnp.float32))
+    with pytest.raises(ValueError, match="project returned NaN"):
+        init(lambda x: x * jnp.nan)
+    away = tuning_free(problem, project=lambda x: jnp.where(x == 1, x, jnp.nan))
+    assert "all NaN" in bl.run(away, jnp.ones(2), jnp.zeros(2), steps=12).status.message
     with pytest.raises(ValueError, match=r"accuracy is the weight of .* and at most 1, not 2\.0"):
         tuning_free(problem, accuracy=2.0)
     with pytest.raises(ValueError, match="max_inner_steps"):

@@ -4,18 +4,21 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, prepare, signature
 from bilevel.identity import Static
+from bilevel.oracles import Linearised, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.newton import minimise
+from bilevel.solvers.ingredients.newton import minimise, resolution
 from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
 from bilevel.solvers.ingredients.truncated_cg import truncated_cg
 from bilevel.solvers.ingredients.weights import check_weight
@@ -49,6 +52,7 @@ class TuningFreeState(NamedTuple):
     noise: Scalar  # n_k, the number of noisy steps so far
     seen: Seen  # at (x, y, v), on the last batch
     refused: Int[Array, ""]  # trials since the last one that was accepted
+    local: Scalar  # a local 1/L, by which stationarity is measured; zero until x has moved
 
 
 class Trial(NamedTuple):
@@ -72,18 +76,21 @@ class TuningFree(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> TuningFreeState:
         x, y = prepare(self.problem, x0, y0, batch)
+        self._check_projection(x)
         zero, nothing = jnp.zeros((), tree.norm(x).dtype), tree.zeros_like(y)
         seen = Seen(nothing, nothing, tree.zeros_like(x))
-        return TuningFreeState(x, y, nothing, zero, zero, zero, seen, jnp.int32(0))
+        return TuningFreeState(x, y, nothing, zero, zero, zero, seen, jnp.int32(0), zero)
 
     def step(self, state: TuningFreeState, batch: Batch | None = None) -> tuple[TuningFreeState, Info]:
         x, y, v, beta = state.x, state.y, state.v, state.step_size
         real, begins = beta.dtype, beta == 0
         g, f = self.problem.oracles.linearise(x, y, batch), self.problem.oracles.outer_gradients(x, y, batch)
-        here = Seen(g.gradient, tree.sub(g.hessian(v), f.y), tree.sub(f.x, g.cross(v)))
+        here, eps = look(g, f, v), resolution((x, y))
         f_here, h = f.value.astype(real), here.hypergradient
 
-        changed = jnp.where(begins, 0, change(state.seen, here).astype(real))
+        f_y, cross = tree.norm(f.y).astype(real), tree.norm(tree.sub(f.x, h))
+        floors = jnp.abs(f_here) + f_y * tree.norm(y).astype(real), f_y, tree.norm(f.x) + cross
+        changed = jnp.where(begins, 0, change(state.seen, here, v, [1000 * eps * each for each in floors]))
         noisy = changed > NOISE
         noise = state.noise + jnp.where(noisy, changed, 0)
         gain = (1 + noise) ** -FADING  # γ_k, exactly 1 as long as all steps see the same data
@@ -91,7 +98,7 @@ class TuningFree(Solver):
         ahead = self._project(tree.sub(x, scaled(gain * beta, h)))
         move = tree.sub(ahead, x)
         slope = dot(h, move)
-        rounding = 10 * jnp.finfo(real).eps * jnp.abs(f_here)
+        rounding = 10 * eps * jnp.abs(f_here)
         held = Seen(
             *(scaled(noisy, part) for part in here)
         )  # where the batch is noise, y and v follow x alone
@@ -118,29 +125,58 @@ class TuningFree(Solver):
         kept = jnp.where(accepted, jnp.maximum(MEMORY * (state.slack - rise), 0), state.slack)
         slack = jnp.where(noisy | begins, 0, kept)
 
-        y_new, v_new = self._correct(ahead, trial, gain, noisy & accepted, batch)
-        x, y, v, seen = select(accepted, (ahead, y_new, v_new, there), (x, y, v, here))
+        corrected = lax.cond(
+            noisy & accepted,
+            lambda: self._correct(ahead, trial, gain, batch),
+            lambda: (trial.y, trial.v, there),
+        )
+        x, (y, v, seen) = select(accepted, (ahead, corrected), (x, (y, v, here)))
         refused = jnp.where(accepted, 0, state.refused + 1)
         metrics = {
             "outer_step_size": gain * beta,
             "accepted": accepted.astype(real),
+            "finite": finite.astype(real),
             "inner_steps": trial.inner_steps,
             "adjoint_steps": trial.adjoint_steps,
         }
         if self.project.value is not None:
-            size = divide(tree.norm(move), gain * beta)
-            metrics["stationarity"] = jnp.where(begins, tree.norm(h), size)
-        state = TuningFreeState(x, y, v, after, slack, noise, seen, refused)
+            metrics["stationarity"] = self._stationarity(state, h)
+        length, bent = tree.norm(move), tree.norm(bend)
+        moved = accepted & (length > 1000 * eps * tree.norm(state.x))
+        curved = jnp.where(bent > 0, divide(length, bent), jnp.inf)
+        local = jnp.where(moved, jnp.minimum(curved, gain * beta), state.local)
+        state = TuningFreeState(x, y, v, after, slack, noise, seen, refused, local)
         return state, Info(f.value, h, g.gradient, metrics)
+
+    def _check_projection(self, x: PyTree) -> None:
+        if self.project.value is None:
+            return
+        out = jax.eval_shape(self.project.value, x)
+        if signature(out) != signature(x):
+            described = lambda tree: jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", tree)
+            raise TypeError(
+                f"project returned {described(out)}, not a tree like x, {described(x)}: return the projected x, in "
+                "the dtype of x"
+            )
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(x)):
+            return
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.project.value(x))):
+            raise ValueError("project returned NaN or infinity at x0: return the nearest point of the set")
 
     def _project(self, x: PyTree) -> PyTree:
         return x if self.project.value is None else self.project.value(x)
+
+    def _stationarity(self, state: TuningFreeState, h: PyTree) -> Scalar:
+        """‖x − P(x − sh)‖/s with s a local 1/L, as a long s makes it small on any bounded set; ‖h‖ without an s."""
+        s, x = state.local, state.x
+        mapped = tree.norm(tree.sub(x, self._project(tree.sub(x, scaled(s, h)))))
+        return jnp.where(s > 0, divide(mapped, s), tree.norm(h))
 
     def _follow(self, x, y, v, held, here, f_here, hidden, batch) -> Trial:
         """y and v brought along to x in passes, each `accuracy` closer, until h and Φ can be relied on."""
         oracles, most = self.problem.oracles, self.max_inner_steps
         real = f_here.dtype
-        eps = 10 * jnp.finfo(real).eps
+        eps = 10 * resolution((x, y))
 
         def unsettled(trial: Trial):
             return ~trial.agreed & (trial.passes < MOST_PASSES)
@@ -176,13 +212,14 @@ class TuningFree(Solver):
             unsettled, settle, Trial(y, v, here, f_here, jnp.array(False), zero, zero, zero)
         )
 
-    def _correct(self, x, trial: Trial, gain, wanted, batch) -> tuple[PyTree, PyTree]:
+    def _correct(self, x, trial: Trial, gain, batch) -> tuple[PyTree, PyTree, Seen]:
         """On a noisy batch, γ of one steepest descent step on y and on v, of the best length along it."""
-        g = self.problem.oracles.linearise(x, trial.y, batch)
-        tolerance = jnp.where(wanted, 0, jnp.inf).astype(tree.norm(trial.y).dtype)
-        s = truncated_cg(g.hessian, trial.seen.gradient, tolerance, 1).solution
-        w = truncated_cg(g.hessian, trial.seen.residual, tolerance, 1).solution
-        return tree.sub(trial.y, scaled(gain, s)), tree.sub(trial.v, scaled(gain, w))
+        oracles = self.problem.oracles
+        hessian = oracles.linearise(x, trial.y, batch).hessian
+        s = truncated_cg(hessian, trial.seen.gradient, 0, 1).solution
+        w = truncated_cg(hessian, trial.seen.residual, 0, 1).solution
+        y, v = tree.sub(trial.y, scaled(gain, s)), tree.sub(trial.v, scaled(gain, w))
+        return y, v, look(oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch), v)
 
     def warm_up(self, state: TuningFreeState, batch: Batch | Draws | None = None) -> TuningFreeState:
         accuracy, still = jnp.asarray(self.accuracy, tree.norm(state.y).dtype), tree.zeros_like(state.y)
@@ -190,10 +227,15 @@ class TuningFree(Solver):
         return state._replace(y=solved.solution)
 
     def remark(self, trace: dict[str, np.ndarray]) -> str:
-        """That most trials of the last half were refused, if they were while h was not yet small."""
+        """That most trials of the last half were refused, if they were while h was not yet small, or all not finite."""
         last = -(len(trace.get("accepted", ())) // 2)
         if last > -MANY or "hypergradient_norm" not in trace:
             return ""
+        if not trace["finite"][last:].any():
+            return (
+                f" It has stalled: the last {-last} trials were all NaN or infinite. Is project, or y or v at other x, "
+                "not finite?"
+            )
         accepted = trace["accepted"][last:].mean()
         norms = trace.get("stationarity", trace["hypergradient_norm"])
         if accepted >= 0.5 or norms[-1] <= SMALL * norms.max():
@@ -201,17 +243,31 @@ class TuningFree(Solver):
         return (
             f" It has stalled: {1 - accepted:.0%} of the last {-last} trials were refused, with an estimated "
             f"hypergradient of {norms[-1]:.3g}. Either Φ is not smooth here (does y jump elsewhere?), or y or v "
-            "cannot be found well enough (is the inner model a network?): take bl.aid with step sizes from bl.advise "
-            "or bl.sweep."
+            "cannot be found well enough (is g's Hessian singular, or the inner model a network?): take bl.aid with "
+            "step sizes from bl.advise or bl.sweep."
         )
 
 
-def change(before: Seen, now: Seen) -> Scalar:
-    """How much of what is seen is noise: ‖now − before‖²/(2‖now‖²), the largest of the three, at most 1."""
+def look(g: Linearised, f: OuterGradients, v: PyTree) -> Seen:
+    return Seen(g.gradient, tree.sub(g.hessian(v), f.y), tree.sub(f.x, g.cross(v)))
+
+
+def change(before: Seen, now: Seen, v: PyTree, floors: list[Scalar]) -> Scalar:
+    """How much of what is seen is noise: ‖now − before‖²/(2‖now‖²), the largest of the three, at most 1.
+
+    A difference that may be rounding is none: by the floors of ⟨v, Δ∇_y g⟩, the first-order change of Φ, and of the
+    norms of the other two.
+    """
     square = lambda t: tree.norm(t, squared=True)
-    shares = [divide(square(tree.sub(a, b)), 2 * square(a)) for a, b in zip(now, before, strict=True)]
-    dtype = jnp.result_type(*shares)
-    return jnp.minimum(1, jnp.max(jnp.stack([share.astype(dtype) for share in shares])))
+    apart = Seen(*(tree.sub(a, b) for a, b in zip(now, before, strict=True)))
+    sizes = jnp.abs(dot(v, apart.gradient)), tree.norm(apart.residual), tree.norm(apart.hypergradient)
+    shares = [
+        jnp.where(
+            size.astype(floor.dtype) > floor, divide(square(d), 2 * square(part)).astype(floor.dtype), 0
+        )
+        for size, floor, d, part in zip(sizes, floors, apart, now, strict=True)
+    ]
+    return jnp.minimum(1, jnp.max(jnp.stack(shares)))
 
 
 def tuning_free(
@@ -253,7 +309,8 @@ def tuning_free(
     Args:
         problem: the two objectives.
         project: the projection of x onto a closed convex set, from x's tree to itself, such as those of
-            `optax.projections`. The tolerance of a run and the trace's "stationarity" are then ‖x − P(x − βh)‖/β.
+            `optax.projections`. The tolerance of a run and the trace's "stationarity" are then ‖x − P(x − sh)‖/s, with
+            s = min(‖Δx‖/‖Δh‖, β) of the last accepted step that moved x, and ‖h‖ before the first.
         accuracy: how far a pass reduces the errors of y and v, at most 1. Changes the cost, hardly the result.
         max_inner_steps: the most Hessian products of a pass on each of y and v.
     """

@@ -1,5 +1,6 @@
 """Truncated Newton: minimise a function of y to a relative accuracy, without a step size."""
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from optax import tree
@@ -22,7 +23,10 @@ def minimise(
     gradient's, of the length at which the curvature's absolute value would end it. It is quartered until
     g(x, y) − ⟨shift, y⟩ falls. Settled is also a y whose value and gradient no direction lowers beyond rounding.
     """
-    value = lambda y: problem.g(x, y, batch) - dot(shift, y)
+
+    def value(y):
+        g = problem.g(x, y, batch)
+        return g - dot(shift, y).astype(g.dtype)
 
     def unfinished(carry):
         _, _, _, taken, done = carry
@@ -41,8 +45,9 @@ def minimise(
 
         steep = scaled(jnp.where(curvature == 0, 1, divide(size**2, jnp.abs(curvature))), residual)
         s = select(~done & (tree.norm(s) == 0), steep, s)
-        here, slope = value(y), dot(residual, s)
-        rounding = 10 * jnp.finfo(here.dtype).eps * jnp.abs(here)
+        here = value(y)
+        slope = dot(residual, s).astype(here.dtype)
+        rounding = 10 * resolution(y) * jnp.abs(here)
 
         def too_long(carry):
             t, times = carry
@@ -59,3 +64,8 @@ def minimise(
         unfinished, advance, (y, zero, zero + jnp.inf, jnp.int32(0), jnp.array(False))
     )
     return Solved(y, taken, done, zero)
+
+
+def resolution(variables: PyTree) -> float:
+    """The coarsest ε of the variables' dtypes: no objective knows its value any better."""
+    return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(variables))
