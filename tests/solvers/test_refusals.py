@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import bilevel as bl
@@ -18,9 +19,8 @@ def _minres(H, b, dtype, **options):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("rows, columns", [(20, 60), (3, 5)])
-def test_minres_ends_at_least_squares_where_the_hessian_is_singular(rows, columns, dtype):
-    rng = np.random.default_rng(0)
+def test_minres_ends_at_least_squares_where_the_hessian_is_singular(dtype):
+    rows, columns, rng = 20, 60, np.random.default_rng(0)
     A, b = rng.standard_normal((rows, columns)), rng.standard_normal(columns)
     H = A.T @ A / rows
     best = np.linalg.norm(b - H @ np.linalg.lstsq(H, b, rcond=1e-10)[0])
@@ -48,3 +48,63 @@ def test_minres_never_makes_the_residual_grow():
     b = rng.standard_normal(40)
     _, left, _ = _minres(H, b, "float32")
     assert left <= np.linalg.norm(b) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "1", jnp.ones(2), jnp.nan, -1.0, 0.0, True], ids=lambda value: str(value).replace(" ", "")
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda k: bl.hoag(PROBLEM, 0.1, 0.1, tolerance=k),
+        lambda k: bl.v_pbgd(PROBLEM, 0.1, 0.1, penalty=k),
+        lambda k: bl.f2sa(PROBLEM, 0.1, 0.1, penalty=k),
+        lambda k: bl.fsla(PROBLEM, 0.1, 0.1, 0.1, momentum=k),
+    ],
+    ids=["hoag", "v_pbgd", "f2sa", "fsla"],
+)
+def test_a_schedule_is_looked_at_where_it_begins(make, wrong):
+    with pytest.raises(ValueError, match="at step 0 must be a positive number, not"):
+        make(lambda k: wrong)
+    make(optax.linear_schedule(0.5, 1.0, 10))
+
+
+def test_schedules_that_go_wrong_later_or_are_no_weight():
+    with pytest.raises(ValueError, match="tolerance at step 1000 must be.*not nan"):
+        bl.hoag(PROBLEM, 0.1, 0.1, tolerance=lambda k: jnp.where(k > 9, jnp.nan, 0.1))
+    bl.hoag(PROBLEM, 0.1, 0.1, tolerance=optax.exponential_decay(0.01, 1, 0.5))  # underflows
+    with pytest.raises(ValueError, match="momentum at step 0.*at most 1, not 2.0"):
+        bl.sustain(PROBLEM, 0.1, 0.1, 0.1, momentum=lambda k: 2.0)
+    with pytest.raises(ValueError, match="fading of inner step 0 must be.*not nan"):
+        bl.bda(PROBLEM, 0.1, 0.1, inner_steps=2, fading=lambda t: jnp.nan)
+    with pytest.raises(ValueError, match="damping must be.*not False"):
+        bl.hoag(PROBLEM, 0.1, 0.1, damping=False)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: bl.saba(p, 0.1, 0.1, 0.1), lambda p: bl.itd(p, 0.1, 0.1, inner_steps=2)]
+)
+@pytest.mark.parametrize("wrong", [None, "problem", lambda x, y: 0.0])
+def test_what_is_no_problem(make, wrong, as_users_see_it):
+    with pytest.raises(TypeError, match=f"problem must be a bl.Problem, not {type(wrong).__name__}"):
+        make(wrong)
+
+
+@pytest.mark.parametrize(
+    "project, what",
+    [
+        (lambda z: z[:2], r"returned float\d\d\[2\], not a tree like"),
+        (lambda z: (z, z), "returned .*not a tree like"),
+        (lambda z: z.astype(jnp.float16), "returned float16"),
+        (lambda z: None, "returned None"),
+        (lambda z: "z", ".* returns no arrays"),
+        (lambda x, z: z, "cannot be called"),
+    ],
+)
+@pytest.mark.parametrize("level", ["inner", "outer"])
+@pytest.mark.parametrize("make", [bl.aid, bl.itd, bl.f2sa], ids=["aid", "itd", "f2sa"])
+def test_a_projection_returns_what_it_is_given(make, level, project, what):
+    rules = {"inner": 0.1, "outer": 0.1} | {level: bl.projected(0.1, project)}
+    more = {bl.aid: {"adjoint": 0.1}, bl.itd: {"inner_steps": 2}, bl.f2sa: {"penalty": 2.0}}[make]
+    with pytest.raises(TypeError, match=f"project {what}"):
+        make(PROBLEM, **rules, **more).init(jnp.ones(3), jnp.ones(3))
