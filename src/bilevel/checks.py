@@ -36,7 +36,10 @@ def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | Draws | Non
 def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
     if problem.prox is None:
         return
-    out = jax.eval_shape(lambda x, y: problem.prox(x, y, 0.5), x, y)  # pyright: ignore[reportOptionalCall]
+    try:
+        out = jax.eval_shape(lambda x, y: problem.prox(x, y, 0.5), x, y)  # pyright: ignore[reportOptionalCall]
+    except TypeError as error:
+        raise TypeError(f"prox must take (x, z, step) and return the new y: {error}") from error
     if signature(out) != signature(y):
         described = lambda tree: jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", tree)
         raise TypeError(
