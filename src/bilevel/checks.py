@@ -1,6 +1,7 @@
 """Bad input is refused before any compute, with a sentence that names the value and the fix."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -35,7 +36,10 @@ def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | Draws | Non
 def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
     if problem.prox is None:
         return
-    out = jax.eval_shape(lambda x, y: problem.prox(x, y, 0.5), x, y)  # pyright: ignore[reportOptionalCall]
+    try:
+        out = jax.eval_shape(lambda x, y: problem.prox(x, y, 0.5), x, y)  # pyright: ignore[reportOptionalCall]
+    except TypeError as error:
+        raise TypeError(f"prox must take (x, z, step) and return the new y: {error}") from error
     if signature(out) != signature(y):
         described = lambda tree: jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", tree)
         raise TypeError(
@@ -96,9 +100,18 @@ def check_positive(value: Any, name: str, alternative: str = "") -> None:
 
 def check_not_negative(value: Any, name: str) -> None:
     """Zero, or what `check_positive` lets through."""
-    if isinstance(value, Tracer) or (isinstance(value, int | float) and value == 0):
+    if isinstance(value, Tracer) or (type(value) in (int, float) and value == 0):
         return
     check_positive(value, name, "or 0 for none")
+
+
+def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any]) -> Any:
+    """The function of a step number, once its value at step k has passed `check`."""
+    with jax.ensure_compile_time_eval():
+        value = schedule(k)
+    known = isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, Tracer)
+    check(value.item() if known and value.ndim == 0 else value)
+    return schedule
 
 
 def check_count(value: Any, name: str, least: int = 1) -> int:

@@ -1,8 +1,8 @@
 """Proximal maps of inner penalties that are not smooth, for `bl.Problem(..., prox=...)`.
 
 Each is a function `(x, z, step)` that returns argmin_y h(x, y) + ‖y − z‖²/(2·step). A strength is a function of x, so
-that it can be learned, or a number; what it returns is one number, an array that broadcasts, or a tree like y. It must
-not be negative (write `jnp.exp(x)` or a softplus): below zero it counts as zero, where nothing learns.
+that it can be learned, or a number or an array; what it returns is one number, an array that broadcasts, or a tree
+like y. It must not be negative (write `jnp.exp(x)` or a softplus): below zero it counts as zero, where nothing learns.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from bilevel.types import PyTree
 
 Prox = Callable[[PyTree, PyTree, Any], PyTree]
-Strength = Callable[[PyTree], Any] | float
+Strength = Callable[[PyTree], Any] | float | np.ndarray | jax.Array
+
+MANY = 10**6  # groups that may be without entries
 
 
 def l1(strength: Strength) -> Prox:
@@ -23,7 +26,7 @@ def l1(strength: Strength) -> Prox:
     strength = _function(strength, "strength")
 
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:
-        return _each(lambda a, t: _soft(a, t), z, _times(step, strength(x)))
+        return _each(_soft, z, _times(step, _at(x, strength, "strength")), "strength")
 
     return prox
 
@@ -33,8 +36,8 @@ def elastic_net(l1: Strength, l2: Strength) -> Prox:
     first, second = _function(l1, "l1"), _function(l2, "l2")
 
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:
-        sparse = _each(lambda a, t: _soft(a, t), z, _times(step, first(x)))
-        return _each(lambda a, t: a / (1 + t), sparse, _times(step, second(x)))
+        sparse = _each(_soft, z, _times(step, _at(x, first, "l1")), "l1")
+        return _each(lambda a, t: a / (1 + t), sparse, _times(step, _at(x, second, "l2")), "l2")
 
     return prox
 
@@ -67,9 +70,15 @@ def sparse_group_lasso(l1: Strength, strength: Strength, groups: Any) -> Prox:
                 f"groups has shape {groups.shape}, but y has {jnp.shape(z) or type(z).__name__}: pass one group for "
                 "each entry of y, which must be a single array"
             )
-        z = _each(lambda a, t: _soft(a, t), z, _times(step, first(x)))
+        z = _each(_soft, z, _times(step, _at(x, first, "l1")), "l1")
+        of_groups = _at(x, second, "strength")
+        if not _numeric(of_groups) or jnp.shape(of_groups) not in ((), (1,), (count,)):
+            found = jnp.shape(of_groups) if _numeric(of_groups) else jax.tree.structure(of_groups)
+            raise ValueError(
+                f"strength of prox has shape {found}, but there are {count} groups: return one number, or one for each"
+            )
         squares = jax.ops.segment_sum((z * z).ravel(), groups.ravel(), num_segments=count)
-        threshold = jnp.broadcast_to(jnp.asarray(_times(step, second(x)), z.dtype), (count,))
+        threshold = jnp.broadcast_to(jnp.asarray(_times(step, of_groups), z.dtype), (count,))
         kept = squares > threshold**2
         size = jnp.sqrt(jnp.where(kept, squares, 1))  # no derivative of √0
         return z * jnp.where(kept, 1 - threshold / size, 0)[groups]
@@ -80,9 +89,12 @@ def sparse_group_lasso(l1: Strength, strength: Strength, groups: Any) -> Prox:
 def box(low: Strength, high: Strength) -> Prox:
     """Of the set low(x) ≤ y ≤ high(x), whose bounds may depend on x."""
     lower, upper = _function(low, "low"), _function(high, "high")
+    if all(isinstance(bound, int | float) for bound in (low, high)) and low > high:
+        raise ValueError(f"low must not exceed high, but low is {low!r} and high {high!r}: exchange them")
 
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:
-        return _each(lambda a, bound: jnp.minimum(a, bound), _each(jnp.maximum, z, lower(x)), upper(x))
+        above = _each(jnp.maximum, z, _at(x, lower, "low"), "low")
+        return _each(jnp.minimum, above, _at(x, upper, "high"), "high")
 
     return prox
 
@@ -92,37 +104,95 @@ def _soft(a: jax.Array, threshold: jax.Array) -> jax.Array:
 
 
 def _function(value: Strength, name: str) -> Callable[[PyTree], Any]:
+    """A strength as a function of x; a constant must be a number or an array, finite unless it is a bound."""
     if callable(value):
         return value
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if np.isnan(number) or (number < 0 and name not in ("low", "high")):
-        raise ValueError(f"{name} must be a function of x or a number that is not negative, not {value!r}")
-    return lambda x: number
+    bound = name in ("low", "high")
+    if not _numeric(value) or not (isinstance(value, Tracer) or _allowed(np.asarray(value), bound)):
+        kind = "" if bound else " that is finite and not negative"
+        raise ValueError(
+            f"{name} must be a function of x, or a number or array{kind}, not {value!r}: pass e.g. 0.1"
+            + (", or infinity for no bound" if bound else "")
+        )
+    return lambda x: value
+
+
+def _numeric(value: Any) -> bool:
+    number = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(
+        value, bool
+    )
+    return number and not jnp.issubdtype(jnp.result_type(value), jnp.bool_) and not jnp.iscomplexobj(value)
+
+
+def _allowed(value: np.ndarray, bound: bool) -> bool:
+    return not np.isnan(value).any() if bound else bool((np.isfinite(value) & (value >= 0)).all())
+
+
+def _at(x: PyTree, strength: Callable[[PyTree], Any], name: str) -> Any:
+    """What a strength is at x: numbers, whatever their tree."""
+    value = strength(x)
+    leaves = jax.tree.leaves(value, is_leaf=lambda leaf: leaf is None) or [value]
+    for leaf in leaves:
+        if not _numeric(leaf):
+            raise TypeError(
+                f"{name} of prox returned {value!r} at x: return a number, an array that broadcasts to y, or a tree "
+                "like y"
+            )
+    return value
 
 
 def _times(step: Any, strength: Any) -> Any:
     """step · strength, of which what is negative counts as zero: no penalty has a negative strength."""
-    strength = jax.tree.map(lambda s: jnp.maximum(s, 0), strength)
-    return jax.tree.map(
-        lambda s: jnp.asarray(step, jnp.result_type(s)) * s if hasattr(s, "dtype") else step * s, strength
-    )
+
+    def one(s: Any) -> jax.Array:
+        s = jnp.maximum(s, 0)
+        s = (
+            s if jnp.issubdtype(s.dtype, jnp.floating) else s.astype(float)
+        )  # a whole number of step would be 0
+        return jnp.asarray(step, s.dtype) * s
+
+    return jax.tree.map(one, strength)
 
 
-def _each(function: Callable, z: PyTree, values: Any) -> PyTree:
+def _each(function: Callable, z: PyTree, values: Any, name: str) -> PyTree:
     """`function` of every leaf of z and its value: from a tree like z, or the same for all of them."""
     if jax.tree.structure(values) != jax.tree.structure(z):
+        if not _numeric(values):
+            raise TypeError(
+                f"{name} of prox returned the tree {jax.tree.structure(values)}, but y has {jax.tree.structure(z)}: "
+                "return one number or array for all of y, or a tree like y"
+            )
         values = jax.tree.map(lambda _: values, z)
-    return jax.tree.map(lambda a, value: function(a, jnp.asarray(value, a.dtype)), z, values)
+
+    def one(a: jax.Array, value: Any) -> jax.Array:
+        value = jnp.asarray(value, a.dtype)
+        try:
+            fits = jnp.broadcast_shapes(a.shape, value.shape) == a.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"{name} of prox has shape {value.shape}, which does not broadcast to y's {a.shape}: return one "
+                "number, or one for each entry"
+            )
+        return function(a, value)
+
+    return jax.tree.map(one, z, values)
 
 
 def _groups(groups: Any) -> np.ndarray:
-    array = np.asarray(groups)
+    try:
+        array = np.asarray(groups)
+    except ValueError:  # ragged
+        array = np.empty(0)
     if not array.size or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
         raise ValueError(
             f"groups must hold the number of a group, from 0 on, for each entry of y, not {groups!r}: pass e.g. "
             "np.array([0, 0, 1, 1])"
+        )
+    if array.max() >= MANY + array.size:
+        raise ValueError(
+            f"groups holds the number {array.max()} for only {array.size} entries: number the groups from 0 on, "
+            "e.g. by np.unique(groups, return_inverse=True)[1]"
         )
     return array

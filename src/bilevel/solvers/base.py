@@ -66,6 +66,11 @@ class Solver(eqx.Module):
     composite: ClassVar[bool] = False  # whether it minds the problem's proximal map
 
     def __check_init__(self):
+        if not isinstance(self.problem, Problem):
+            raise TypeError(
+                f"problem must be a bl.Problem, not {type(self.problem).__name__}: pass "
+                "bl.Problem(inner=g, outer=f) first"
+            )
         if self.problem.prox is None:
             return
         if not self.composite:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_positive, prepare
+from bilevel.checks import check_not_negative, check_positive, check_schedule, prepare
 from bilevel.identity import Static
 from bilevel.oracles import Linearised
 from bilevel.problem import Problem
@@ -93,6 +93,7 @@ def bda(
         raise TypeError(
             f"fading must be a function of the inner step's number, not {fading!r}: pass e.g. lambda t: 0.9**t"
         )
+    check_schedule(fading, jnp.zeros(()), lambda value: check_not_negative(value, "fading of inner step 0"))
     return BDA(
         problem,
         as_rule(inner, "inner"),

@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_not_negative, prepare
+from bilevel.checks import check_count, check_not_negative, check_positive, check_schedule, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import residual, with_damping
@@ -125,6 +125,9 @@ def hoag(
             f"tolerance must be a function of the step number, not {tolerance!r}: pass e.g. "
             "optax.exponential_decay(0.1, transition_steps=1, decay_rate=0.9)"
         )
+    check_schedule(tolerance, jnp.zeros(()), lambda value: check_positive(value, "tolerance at step 0"))
+    later = lambda value: check_not_negative(value, "tolerance at step 1000")  # there it may have underflown
+    check_schedule(tolerance, jnp.full((), 1e3), later)
     return HOAG(
         problem,
         as_rule(inner, "inner"),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from optax import tree
 
-from bilevel.checks import check_positive
+from bilevel.checks import check_positive, signature
 from bilevel.identity import Static, made_of
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import PyTree, Scalar, StepSize
@@ -113,6 +113,21 @@ class Projected(Settled):
 
     project: Static = eqx.field(static=True)
 
+    def init(self, point: PyTree) -> PyTree:
+        try:
+            out = jax.eval_shape(self.project.value, point)
+        except TypeError as error:
+            raise TypeError(
+                f"project cannot be called with {_shown(point)}, or returns no arrays: pass a function from that tree "
+                f"to itself ({error})"
+            ) from error
+        if signature(out) != signature(point):
+            raise TypeError(
+                f"project returned {_shown(out)}, not a tree like its argument, {_shown(point)}: return the same "
+                "tree, shapes and dtypes"
+            )
+        return super().init(point)
+
     def settle(self, point: PyTree) -> PyTree:
         return self.project.value(point)
 
@@ -125,6 +140,10 @@ class Proximal(Settled):
 
     def settle(self, point: PyTree) -> PyTree:
         return self.prox.value(self.x, point, self.step_size)
+
+
+def _shown(point: PyTree) -> Any:
+    return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", point)
 
 
 AnyRule = StepSize | Rule  # what stands for a rule

@@ -13,7 +13,7 @@ from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Linearised
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
-from bilevel.solvers.ingredients.trees import divide, scaled
+from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
 from bilevel.types import Number, PyTree, Scalar
 
 
@@ -29,7 +29,7 @@ class Lanczos(NamedTuple):
     rotation: tuple[Scalar, Scalar, Scalar, Scalar]  # the last two Givens rotations: c, s, c_before, s_before
     eta: Scalar
     size: Scalar  # of H, as far as seen
-    least: jax.Array  # whether H r has vanished: no v has a smaller residual
+    done: jax.Array  # whether H r has vanished, so that no v has a smaller residual, or w is rounding
     step: jax.Array
 
 
@@ -42,9 +42,12 @@ class MinimalResiduals(Adjoint):
     def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
         size = sum(leaf.size for leaf in jax.tree.leaves(b))
         P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
-        end = _iterate(inner, b, v, scaled(self.tol, tree.norm(b)), self.max_steps or 10 * size, P)
-        left = tree.norm(residual(inner, b, end.v))
-        return end.v, memory, {"adjoint_residual": left, "adjoint_steps": end.step}
+        start = residual(inner, b, v)
+        end = _iterate(inner, start, v, scaled(self.tol, tree.norm(b)), self.max_steps or 10 * size, P)
+        left = residual(inner, b, end.v)
+        grown = dot(left, P(left)) > dot(start, P(start))  # only by rounding
+        v, left = select(grown, (v, start), (end.v, left))
+        return v, memory, {"adjoint_residual": tree.norm(left), "adjoint_steps": end.step}
 
 
 def minres(
@@ -54,12 +57,13 @@ def minres(
 
     Of all v̂ + Krylov(∇²_yy g, r₀) it takes the one with the smallest residual, so the residual never
     grows, and ∇²_yy g need not be positive definite: the choice for an inner problem that is not convex
-    (y then tracks a stationary point of g). On a singular one it ends at a least-squares solution. On a positive
-    definite Hessian it and [`cg`][bilevel.solvers.adjoints.cg] need about the same number of steps.
+    (y then tracks a stationary point of g). On a singular one it ends at a least-squares solution, as near as rounding
+    lets it come. On a positive definite Hessian it and [`cg`][bilevel.solvers.adjoints.cg] need about the same number
+    of steps.
 
     Hessian products: 1 for the warm start, 1 a step, of which there is at least one, 1 to measure
-    the "adjoint_residual" it leaves, and those of the preconditioner P. With one it is √(rᵀPr) that is smallest and
-    never grows; the tolerance is for ‖r‖ all the same.
+    the "adjoint_residual" it leaves, and those of the preconditioner P. With one it is √(rᵀPr) that is smallest
+    and never grows; the tolerance is for ‖r‖ all the same.
 
     Args:
         tol: the tolerance, relative to ‖b‖.
@@ -72,8 +76,10 @@ def minres(
 
 
 def _iterate(
-    inner: Linearised, b: PyTree, v: PyTree, atol: Any, max_steps: int, P: Callable[[PyTree], PyTree]
+    inner: Linearised, start: PyTree, v: PyTree, atol: Any, max_steps: int, P: Callable[[PyTree], PyTree]
 ) -> Lanczos:
+    """From v, whose H v − b is `start`."""
+
     def normalised(p: PyTree) -> tuple[PyTree, PyTree, Scalar]:
         z = P(p)
         beta = jnp.sqrt(jnp.maximum(tree.vdot(p, z), 0))
@@ -94,13 +100,17 @@ def _iterate(
         pivot = jnp.hypot(diagonal, beta)
         c_next, s_next = divide(diagonal, pivot), divide(beta, pivot)
 
-        # ‖H r‖/‖r‖ is √(diagonal² + c²β²). Where it is rounding H is singular, and the next pivot would be noise.
-        size = jnp.maximum(now.size, jnp.hypot(alpha, beta))
-        least = jnp.hypot(diagonal, c * beta) <= jnp.finfo(size.dtype).eps ** 0.75 * size
-        along = jnp.where(least, 0, c_next * now.eta)
-
         w = tree.add_scale(tree.add_scale(now.q, -two_above, now.w_before), -above, now.w)
         w = tree.scale(divide(jnp.ones_like(pivot), pivot), w)
+
+        # ‖H r‖/‖r‖ is √(diagonal² + c²β²). Where it is rounding H is singular, and the next pivot would be noise.
+        size = jnp.maximum(now.size, jnp.hypot(alpha, beta))
+        eps = jnp.finfo(size.dtype).eps
+        least = jnp.hypot(diagonal, c * beta) <= eps**0.75 * size
+        # A step lowers the residual by c²/2 of it at most, and its rounding is `noise`·c: H w has length 1.
+        noise = eps * size * tree.norm(w)
+        done = least | (noise > 0.1)
+        along = jnp.where(done | (jnp.abs(c_next) <= 2 * noise), 0, c_next * now.eta)
         return Lanczos(
             v=tree.add_scale(now.v, along, w),
             q=q,
@@ -113,15 +123,15 @@ def _iterate(
             rotation=(c_next, s_next, c, s),
             eta=-s_next * now.eta,
             size=size,
-            least=least,
+            done=done,
             step=now.step + 1,
         )
 
     def unfinished(now: Lanczos):
         left = jnp.abs(now.eta) * tree.norm(now.r)
-        return ((left > atol) | (now.step == 0)) & (left > 0) & ~now.least & (now.step < max_steps)
+        return ((left > atol) | (now.step == 0)) & (left > 0) & ~now.done & (now.step < max_steps)
 
-    u, q, norm = normalised(tree.scale(-1, residual(inner, b, v)))
+    u, q, norm = normalised(tree.scale(-1, start))
     zeros, one, zero = tree.zeros_like(v), jnp.ones_like(norm), jnp.zeros_like(norm)
     rotation, never = (one, zero, one, zero), jnp.asarray(False)
     start = Lanczos(v, q, u, zeros, zeros, zeros, u, zero, rotation, norm, zero, never, jnp.int32(0))

@@ -11,14 +11,15 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import prepare
+from bilevel.checks import check_schedule, prepare
+from bilevel.identity import Static
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
 from bilevel.solvers.ingredients.lagrangian import lagrangian
-from bilevel.solvers.ingredients.penalty import Constant, Penalty, as_penalty
+from bilevel.solvers.ingredients.penalty import Constant, Penalty, Scheduled
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.ingredients.weights import check_weight
 from bilevel.solvers.rules import Rule, descend
@@ -112,7 +113,8 @@ class DoubleMomentum(Solver):
 def as_momentum(momentum: Number | Schedule) -> Penalty:
     """A weight between 0 and 1, or a function of the step number."""
     if callable(momentum):
-        return as_penalty(momentum)
+        weight = lambda value: check_weight(value, "momentum at step 0", "the new gradient")
+        return Scheduled(Static(check_schedule(momentum, jnp.int32(0), weight)))
     return Constant(check_weight(momentum, "momentum", "the new gradient"))
 
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws, first
-from bilevel.checks import check_positive, prepare
+from bilevel.checks import check_positive, check_schedule, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver
@@ -60,7 +60,8 @@ def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
     if isinstance(penalty, Penalty):
         return penalty
     if callable(penalty):
-        return Scheduled(Static(penalty))
+        positive = lambda value: check_positive(value, "penalty at step 0")
+        return Scheduled(Static(check_schedule(penalty, jnp.int32(0), positive)))
     check_positive(
         penalty, "penalty", "or a function of the step such as optax.linear_schedule(1.0, 100.0, 1000)"
     )

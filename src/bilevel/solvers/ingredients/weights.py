@@ -1,12 +1,13 @@
 """Numbers between 0 and 1."""
 
+from typing import Any
+
 from jax.core import Tracer
 
 from bilevel.checks import check_positive
-from bilevel.types import Number
 
 
-def check_weight(value: Number, name: str, of: str) -> Number:
+def check_weight(value: Any, name: str, of: str) -> Any:
     """A positive number of at most 1; a traced value is let through, it has no value yet."""
     check_positive(value, name)
     if not isinstance(value, Tracer) and value > 1:

@@ -1,0 +1,160 @@
+"""What is not what a method asks for is refused before any work; what cannot be solved is left as it is."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bilevel as bl
+from bilevel.oracles import Linearised
+
+PROBLEM = bl.Problem(outer=lambda x, y: jnp.sum((y - 1) ** 2), inner=lambda x, y: jnp.sum((y - x) ** 2))
+
+
+def _minres(H, b, dtype, **options):
+    H, b = jnp.asarray(H, dtype), jnp.asarray(b, dtype)
+    inner = Linearised(jnp.zeros_like(b), lambda v: H @ v, lambda v: v, None)
+    v, _, said = bl.adjoints.minres(1e-6, **options).solve(inner, b, jnp.zeros_like(b), ())
+    return np.asarray(v, float), float(said["adjoint_residual"]), int(said["adjoint_steps"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_minres_ends_at_least_squares_where_the_hessian_is_singular(dtype):
+    rows, columns, rng = 20, 60, np.random.default_rng(0)
+    A, b = rng.standard_normal((rows, columns)), rng.standard_normal(columns)
+    H = A.T @ A / rows
+    best = np.linalg.norm(b - H @ np.linalg.lstsq(H, b, rcond=1e-10)[0])
+    v, left, steps = _minres(H, b, dtype)
+    assert best * (1 - 1e-5) <= left <= best * (1 + 1e-5)
+    assert np.linalg.norm(v) < 1e3 * np.linalg.norm(b)
+    assert steps < 3 * rows
+
+
+@pytest.mark.parametrize("preconditioner", [None, bl.adjoints.nystrom(5, 1e-3)])
+def test_minres_still_solves_what_is_ill_conditioned_and_indefinite(preconditioner):
+    rng = np.random.default_rng(1)
+    Q, _ = np.linalg.qr(rng.standard_normal((40, 40)))
+    H = (Q * np.geomspace(1e-6, 1, 40) * rng.choice([-1, 1], 40)) @ Q.T
+    b = rng.standard_normal(40)
+    _, left, _ = _minres(H, b, "float64", max_steps=2000, preconditioner=preconditioner)
+    assert left <= 1.01e-6 * np.linalg.norm(b)
+
+
+def test_minres_never_makes_the_residual_grow():
+    """In float32 this solution is out of reach; no step of it may be for the worse."""
+    rng = np.random.default_rng(2)
+    Q, _ = np.linalg.qr(rng.standard_normal((40, 40)))
+    H = (Q * np.geomspace(1e-7, 1, 40)) @ Q.T
+    b = rng.standard_normal(40)
+    _, left, _ = _minres(H, b, "float32")
+    assert left <= np.linalg.norm(b) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "1", jnp.ones(2), jnp.nan, -1.0, 0.0, True], ids=lambda value: str(value).replace(" ", "")
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda k: bl.hoag(PROBLEM, 0.1, 0.1, tolerance=k),
+        lambda k: bl.v_pbgd(PROBLEM, 0.1, 0.1, penalty=k),
+        lambda k: bl.f2sa(PROBLEM, 0.1, 0.1, penalty=k),
+        lambda k: bl.fsla(PROBLEM, 0.1, 0.1, 0.1, momentum=k),
+    ],
+    ids=["hoag", "v_pbgd", "f2sa", "fsla"],
+)
+def test_a_schedule_is_looked_at_where_it_begins(make, wrong):
+    with pytest.raises(ValueError, match="at step 0 must be a positive number, not"):
+        make(lambda k: wrong)
+    make(optax.linear_schedule(0.5, 1.0, 10))
+
+
+def test_schedules_that_go_wrong_later_or_are_no_weight():
+    with pytest.raises(ValueError, match=r"tolerance at step 1000 must be.*not nan"):
+        bl.hoag(PROBLEM, 0.1, 0.1, tolerance=lambda k: jnp.where(k > 9, jnp.nan, 0.1))
+    bl.hoag(PROBLEM, 0.1, 0.1, tolerance=optax.exponential_decay(0.01, 1, 0.5))  # underflows
+    with pytest.raises(ValueError, match=r"momentum at step 0.*at most 1, not 2.0"):
+        bl.sustain(PROBLEM, 0.1, 0.1, 0.1, momentum=lambda k: 2.0)
+    with pytest.raises(ValueError, match=r"fading of inner step 0 must be.*not nan"):
+        bl.bda(PROBLEM, 0.1, 0.1, inner_steps=2, fading=lambda t: jnp.nan)
+    with pytest.raises(ValueError, match=r"damping must be.*not False"):
+        bl.hoag(PROBLEM, 0.1, 0.1, damping=False)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: bl.saba(p, 0.1, 0.1, 0.1), lambda p: bl.itd(p, 0.1, 0.1, inner_steps=2)]
+)
+@pytest.mark.parametrize("wrong", [None, "problem", lambda x, y: 0.0])
+def test_what_is_no_problem(make, wrong, as_users_see_it):
+    with pytest.raises(TypeError, match=f"problem must be a bl.Problem, not {type(wrong).__name__}"):
+        make(wrong)
+
+
+@pytest.mark.parametrize(
+    ("project", "what"),
+    [
+        (lambda z: z[:2], r"returned float\d\d\[2\], not a tree like"),
+        (lambda z: (z, z), "returned .*not a tree like"),
+        (lambda z: z.astype(jnp.float16), "returned float16"),
+        (lambda z: None, "returned None"),
+        (lambda z: "z", ".* returns no arrays"),
+        (lambda x, z: z, "cannot be called"),
+    ],
+)
+@pytest.mark.parametrize("level", ["inner", "outer"])
+@pytest.mark.parametrize("make", [bl.aid, bl.itd, bl.f2sa], ids=["aid", "itd", "f2sa"])
+def test_a_projection_returns_what_it_is_given(make, level, project, what):
+    rules = {"inner": 0.1, "outer": 0.1} | {level: bl.projected(0.1, project)}
+    more = {bl.aid: {"adjoint": 0.1}, bl.itd: {"inner_steps": 2}, bl.f2sa: {"penalty": 2.0}}[make]
+    with pytest.raises(TypeError, match=f"project {what}"):
+        make(PROBLEM, **rules, **more).init(jnp.ones(3), jnp.ones(3))
+
+
+def _with_prox(prox):
+    return bl.Problem(
+        outer=lambda x, y: jnp.sum((y - 1) ** 2), inner=lambda x, y: jnp.sum((y - x) ** 2), prox=prox
+    )
+
+
+@pytest.mark.parametrize(
+    ("prox", "error", "what"),
+    [
+        (bl.prox.l1(lambda x: None), TypeError, "strength of prox returned None"),
+        (bl.prox.l1(lambda x: "x"), TypeError, "strength of prox returned 'x'"),
+        (bl.prox.l1(lambda x: {"a": x[0]}), TypeError, "strength of prox returned the tree"),
+        (bl.prox.elastic_net(0.1, lambda x: x[:2]), ValueError, r"l2 of prox has shape \(2,\)"),
+        (bl.prox.box(lambda x: jnp.ones((2, 3)), 2.0), ValueError, r"low of prox has shape \(2, 3\)"),
+        (bl.prox.group_lasso(np.ones(3), [0, 0, 1]), ValueError, r"shape \(3,\), but there are 2 groups"),
+        (lambda x, z: z, TypeError, r"prox must take \(x, z, step\)"),
+        (lambda x, z, step: "z", TypeError, r"prox must .* return the new y"),
+    ],
+)
+def test_a_proximal_map_is_tried_before_work(prox, error, what):
+    with pytest.raises(error, match=what):
+        bl.aid(_with_prox(prox), 0.1, 0.1, 0.1).init(jnp.ones(3), jnp.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: bl.prox.l1("0.5"), "strength must be .* not '0.5'"),
+        (lambda: bl.prox.l1(True), "strength must be .* not True"),
+        (lambda: bl.prox.l1(float("inf")), "strength must be .* not inf"),
+        (lambda: bl.prox.l1(np.array([1.0, -1.0])), "strength must be .* not array"),
+        (lambda: bl.prox.box(None, 1.0), "low must be .* not None.*infinity for no bound"),
+        (lambda: bl.prox.box(2.0, -2.0), "low is 2.0 and high -2.0"),
+        (lambda: bl.prox.group_lasso(0.1, [[0], [1, 2]]), "groups must hold"),
+        (lambda: bl.prox.group_lasso(0.1, [0, 10**12]), "number 1000000000000 for only 2 entries"),
+    ],
+)
+def test_what_is_no_strength_bound_or_group(make, what, as_users_see_it):
+    with pytest.raises(ValueError, match=what):
+        make()
+
+
+@pytest.mark.parametrize(
+    "strength", [np.array([1, 2, 3]), jnp.array([1.0, 2.0, 3.0]), lambda x: np.array([1, 2, 3])]
+)
+def test_a_constant_array_is_a_strength(strength):
+    out = bl.prox.l1(strength)(jnp.ones(3), jnp.ones(3), 0.25)
+    np.testing.assert_allclose(out, [0.75, 0.5, 0.25])
