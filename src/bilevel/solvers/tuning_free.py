@@ -32,6 +32,7 @@ AGREEMENT = 0.5  # of what another pass may change in h, and of what y's error m
 MOST_PASSES, PATIENCE = 10, 10
 NOISE = 1e-6  # the share of a changed batch above which a step counts as noisy
 FADING = 2 / 3
+RISEN, UNSOLVED = 1e-3, 0.1  # shares of the start above which a rise of f, or what is left of ∇_y g, is told
 MANY, SMALL = 5, 1e-3  # a stall: steps to judge by, and the share of the largest ‖h‖ that is no stall
 
 
@@ -136,6 +137,8 @@ class TuningFree(Solver):
             "outer_step_size": gain * beta,
             "accepted": accepted.astype(real),
             "finite": finite.astype(real),
+            "noise": noise,
+            "inner_gradient": tree.norm(g.gradient),
             "inner_steps": trial.inner_steps,
             "adjoint_steps": trial.adjoint_steps,
         }
@@ -227,7 +230,26 @@ class TuningFree(Solver):
         return state._replace(y=solved.solution)
 
     def remark(self, trace: dict[str, np.ndarray]) -> str:
-        """That most trials of the last half were refused, if they were while h was not yet small, or all not finite."""
+        """That the end is not to be relied on, or that most trials of the last half were refused while h was not small."""
+        return self._unsolved(trace) or self._stalled(trace)
+
+    def _unsolved(self, trace: dict[str, np.ndarray]) -> str:
+        """That f has risen, or ∇_y g not fallen, although both are made to fall: then y was too far from y*(x)."""
+        if not {"noise", "inner_gradient", "outer_value"} <= trace.keys() or trace["noise"][-1] > 0:
+            return ""
+        values, gradients = trace["outer_value"], trace["inner_gradient"]
+        if len(values) > 2 and values[-1] > values[1] + RISEN * abs(values[1]):
+            what = f"the outer value has risen from {values[1]:.3g} to {values[-1]:.3g}"
+        elif len(values) > 2 and gradients[-1] > UNSOLVED * gradients[0] > RISEN * gradients.max():
+            what = f"the inner gradient is {gradients[-1]:.3g}, as large as at the start"
+        else:
+            return ""
+        return (
+            f" Do not rely on this x: {what}. y could not be found well enough where steps were judged, as where g has "
+            "hardly any curvature left: bound x with project=, add a ridge to g, or start elsewhere."
+        )
+
+    def _stalled(self, trace: dict[str, np.ndarray]) -> str:
         last = -(len(trace.get("accepted", ())) // 2)
         if last > -MANY or "hypergradient_norm" not in trace:
             return ""
