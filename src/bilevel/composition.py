@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from optax import tree
 
 from bilevel.identity import described
@@ -33,7 +34,7 @@ class Composed:
         predictions, state = self._predictions(x, y, data, extras)
         loss, metrics = self._loss(x, predictions, data, extras)
         if self.penalty is not None:
-            loss = loss + _ask(self.penalty, x, y, data, extras)
+            loss = loss + self._penalty(self.penalty, x, y, data, extras)
         if "state" in self.model.extras:
             return loss, metrics, state
         return (loss, metrics) if metrics else loss
@@ -41,11 +42,17 @@ class Composed:
     def gauss_newton(self, x: PyTree, y: PyTree, *data: Any, **extras: Any) -> Callable[[PyTree], PyTree]:
         """v ↦ Jᵀ(∇²loss)J·v + ∇²penalty·v, with J = ∂model/∂y, from one linearisation of each."""
         predictions, J = jax.linearize(lambda y: self._predictions(x, y, data, extras)[0], y)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(predictions):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise TypeError(
+                    f"the predictions{jax.tree_util.keystr(path)} of the composed model have dtype {leaf.dtype}, but "
+                    "Gauss-Newton differentiates the loss in them: return floating arrays alone"
+                )
         JT = jax.linear_transpose(J, y)
         _, curve = jax.linearize(jax.grad(lambda p: self._loss(x, p, data, extras)[0]), predictions)
         if (penalty := self.penalty) is None:
             return lambda v: JT(curve(J(v)))[0]
-        _, penalised = jax.linearize(jax.grad(lambda y: _ask(penalty, x, y, data, extras)), y)
+        _, penalised = jax.linearize(jax.grad(lambda y: self._penalty(penalty, x, y, data, extras)), y)
         return lambda v: tree.add(JT(curve(J(v)))[0], penalised(v))
 
     def _predictions(self, x: PyTree, y: PyTree, data: tuple, extras: dict) -> tuple[PyTree, PyTree]:
@@ -61,7 +68,23 @@ class Composed:
 
     def _loss(self, x: PyTree, predictions: PyTree, data: tuple, extras: dict) -> tuple[Scalar, Metrics]:
         out = _ask(self.loss, x, predictions, data, extras)
-        return out if isinstance(out, tuple) else (out, {})
+        if not isinstance(out, tuple):
+            return out, {}
+        if len(out) != 2 or not isinstance(out[1], dict):
+            raise TypeError(
+                "the loss of a composed objective must return a scalar, or (loss, metrics) with a dict of scalars by "
+                f"name, but returned ({', '.join(type(part).__name__ for part in out)})"
+            )
+        return out
+
+    def _penalty(self, penalty: Objective, x: PyTree, y: PyTree, data: tuple, extras: dict) -> Any:
+        out = _ask(penalty, x, y, data, extras)
+        if not (isinstance(out, int | float) or hasattr(out, "shape")):
+            raise TypeError(
+                f"the penalty of a composed objective must return a scalar, but returned {type(out).__name__}: metrics "
+                "go with the loss"
+            )
+        return out
 
 
 def composed(

@@ -1,5 +1,6 @@
 """What is not what a method asks for is refused before any work; what cannot be solved is left as it is."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -158,3 +159,55 @@ def test_what_is_no_strength_bound_or_group(make, what, as_users_see_it):
 def test_a_constant_array_is_a_strength(strength):
     out = bl.prox.l1(strength)(jnp.ones(3), jnp.ones(3), 0.25)
     np.testing.assert_allclose(out, [0.75, 0.5, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        ({"penalty": lambda x, y: (jnp.sum(y**2), {})}, "penalty of a composed .* returned tuple"),
+        ({"loss": lambda x, p: (jnp.sum(p["a"] ** 2), {}, 0)}, r"loss of a composed .* \(.*, dict, int\)"),
+        ({"loss": lambda x, p: (jnp.sum(p["a"] ** 2), 0.0)}, r"loss of a composed .* \(.*, float\)"),
+        ({"model": lambda x, y: {"a": y, "n": jnp.arange(3)}}, r"predictions\['n'\] .* dtype int"),
+    ],
+    ids=["penalty with metrics", "loss of three", "loss without a dict", "whole predictions"],
+)
+def test_parts_of_a_composed_objective(parts, what, as_users_see_it):
+    parts = {"model": lambda x, y: {"a": y - x}, "loss": lambda x, p: jnp.sum(p["a"] ** 2)} | parts
+    problem = bl.Problem(outer=lambda x, y: jnp.sum(y**2), inner=bl.composed(**parts))
+    solver = bl.aid(problem, 0.1, bl.adjoints.gauss_newton(bl.adjoints.cg()), 0.1)
+    with pytest.raises(TypeError, match=what):
+        jax.eval_shape(solver.step, solver.init(jnp.ones(3), jnp.ones(3)))
+
+
+def test_tasks_that_do_not_fit():
+    loss = lambda x, y, data: jnp.mean((data - y["a"]) ** 2)
+    solver = bl.maml(bl.Problem(outer=loss, inner=loss), 0.1, 0.1)
+    x, data = {"a": jnp.ones(3)}, jnp.ones((4, 5, 3))
+    for y in (jnp.ones(3), {"a": jnp.ones(2)}):
+        with pytest.raises(ValueError, match=r"y starts from x.*pass y0=x0"):
+            solver.init(x, y, bl.Batch(data, data))
+    for data in (jnp.ones((0, 5, 3)), {"a": jnp.ones((0, 3))}):
+        with pytest.raises(ValueError, match="at least one task"):
+            solver.adapt(x, bl.Batch(data))
+    with pytest.raises(TypeError, match=r"cannot be evaluated at this x, \[3\]"):
+        solver.adapt(x["a"], bl.Batch(jnp.ones((4, 5, 3))))
+
+
+@pytest.mark.parametrize("data", [jnp.ones(()), {}], ids=["no axis", "nothing"])
+@pytest.mark.parametrize("make", [bl.saba, bl.srba], ids=["saba", "srba"])
+def test_methods_that_remember_batches_need_rows(make, data):
+    loss = lambda x, y, data: jnp.sum((y - x) ** 2)
+    solver = make(bl.Problem(outer=loss, inner=loss), 0.1, 0.1, 0.1)
+    with pytest.raises(ValueError, match="need one row per example, but their shapes are"):
+        bl.run(solver, jnp.ones(2), jnp.ones(2), data=bl.Batch(data, data), steps=1)
+
+
+def test_where_batches_come_from():
+    batch = bl.Batch(jnp.ones((4, 2)), jnp.ones((4, 2)))
+    for seed in ("a", 2.5, None):
+        with pytest.raises(ValueError, match="seed must be a whole number"):
+            bl.blocks(batch, 2, seed=seed)
+    loss = lambda x, y, data: jnp.sum((y - x) ** 2) * jnp.mean(data)
+    solver = bl.saba(bl.Problem(outer=loss, inner=loss), 0.1, 0.1, 0.1)
+    with pytest.raises(ValueError, match=r"data=bl\.blocks"):
+        bl.run(solver, jnp.ones(2), jnp.ones(2), data=(batch for _ in range(3)), steps=1)

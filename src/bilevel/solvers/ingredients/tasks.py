@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bilevel.batch import Batch, Draws, Levels
-from bilevel.checks import check_count, prepare, prepare_inner
+from bilevel.checks import check_count, prepare, prepare_inner, signature, variables
 from bilevel.problem import Evaluated
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.rules import Rule, ValueFunction, descend
@@ -49,11 +49,12 @@ class MetaLearner(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MetaState:
         tasks = by_task(batch, self.name)
-        x, y = prepare(self.problem, x0, y0, first_task(tasks))
-        if jax.tree.map(lambda a: (a.shape, a.dtype), x) != jax.tree.map(lambda a: (a.shape, a.dtype), y):
+        x, y = variables(x0, y0)
+        if signature(x) != signature(y):
             raise ValueError(
                 f"in {self.name} y starts from x, so both have the same tree and shapes: pass y0=x0"
             )
+        prepare(self.problem, x, y, first_task(tasks))
         many = count(batch, self.name)
         return MetaState(x, jax.tree.map(lambda a: jnp.stack([a] * many), x), self.outer.init(x))
 
@@ -91,7 +92,14 @@ class MetaLearner(Solver):
         if isinstance(data, Batch):
             data = Batch(data.inner, None, Levels(inner=data.rows.inner), data.key, data.state)
         tasks = by_task(data, f"adaptation by {self.name}")
-        x = prepare_inner(self.problem, x, first_task(tasks))
+        try:
+            x = prepare_inner(self.problem, x, first_task(tasks))
+        except (TypeError, KeyError, AttributeError, IndexError) as error:
+            shown = jax.tree.map(lambda leaf: list(jnp.shape(leaf)), x)
+            raise TypeError(
+                f"the inner objective cannot be evaluated at this x, {shown}, and these tasks: pass an x like x0, and "
+                f"tasks like those of the run ({type(error).__name__}: {error})"
+            ) from error
         steps = self.inner_steps if steps is None else check_count(steps, "steps")
         return self.compiled(_adapt_all, steps)(x, tasks)
 
@@ -138,7 +146,10 @@ def count(batch: Batch | None, who: str) -> int:
             f"{who} needs data of many tasks, every array with one row per task, but the numbers of rows are {found}: "
             "pass bl.Batch(inner=supports, outer=queries), each stacked over the tasks"
         )
-    return rows.pop()[0]
+    (tasks,) = rows.pop()
+    if tasks == 0:
+        raise ValueError(f"{who} needs data of at least one task, but every array has 0 rows: pass some")
+    return tasks
 
 
 def by_task(batch: Any, who: str) -> Batch:

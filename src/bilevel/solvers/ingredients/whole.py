@@ -32,7 +32,7 @@ def whole(batch: Batch | None, method: str) -> Batch | None:
         if getattr(batch, level) is not None and getattr(batch.whole, level) is None:
             raise ValueError(
                 f"{method} goes back to all {level} data, which a loader or a stream of your own does not hold: "
-                "pass arrays in memory, e.g. data=bl.epochs(bl.Batch(inner=..., outer=...), size=64)"
+                "pass arrays in memory, e.g. data=bl.blocks(bl.Batch(inner=..., outer=...), size=64)"
             )
     return replace(batch.whole, key=batch.key, state=batch.state)
 
@@ -91,4 +91,10 @@ def _with(batch: Batch, level: str, piece: tuple[PyTree, PyTree]) -> Batch:
 
 
 def _rows(data: PyTree) -> int:
-    return jnp.shape(jax.tree.leaves(data)[0])[0]
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(data)]
+    if not shapes or not shapes[0]:
+        raise ValueError(
+            f"the data of a method that remembers batches need one row per example, but their shapes are {shapes}: "
+            "bind what has no rows to the objective, e.g. with functools.partial"
+        )
+    return shapes[0][0]
