@@ -89,7 +89,7 @@ def sparse_group_lasso(l1: Strength, strength: Strength, groups: Any) -> Prox:
 def box(low: Strength, high: Strength) -> Prox:
     """Of the set low(x) ≤ y ≤ high(x), whose bounds may depend on x."""
     lower, upper = _function(low, "low"), _function(high, "high")
-    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+    if isinstance(low, int | float) and isinstance(high, int | float) and float(low) > float(high):
         raise ValueError(f"low must not exceed high, but low is {low!r} and high {high!r}: exchange them")
 
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:

@@ -412,3 +412,20 @@ def test_bad_input():
             make(problem, accumulators=-1.0)
     with pytest.raises(ValueError, match="adjoint_steps"):
         d_tfbo(problem, adjoint_steps=0)
+
+
+def test_an_end_that_is_not_to_be_relied_on_is_told():
+    """A line search lets f fall, and every pass ∇_y g: where they have not, y was not found where steps were judged."""
+    solver = tuning_free(bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y)))
+    good = {
+        "outer_value": np.array([0.7, 0.6, 0.2, 0.1]),
+        "noise": np.zeros(4),
+        "inner_gradient": np.array([1.0, 1e-3, 1e-3, 1e-9]),
+    }
+    assert solver.remark(good) == ""
+    assert "risen from 0.6 to 1.1" in solver.remark(good | {"outer_value": np.array([0.7, 0.6, 0.2, 1.1])})
+    unsolved = good | {"inner_gradient": np.array([1.0, 1e-3, 2.0, 5.4])}
+    assert "inner gradient is 5.4" in solver.remark(unsolved)
+    assert (
+        solver.remark(unsolved | {"noise": np.array([0.0, 0.0, 0.5, 1.0])}) == ""
+    )  # a batch's gradient is no measure

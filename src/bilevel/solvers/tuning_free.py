@@ -230,7 +230,7 @@ class TuningFree(Solver):
         return state._replace(y=solved.solution)
 
     def remark(self, trace: dict[str, np.ndarray]) -> str:
-        """That the end is not to be relied on, or that most trials of the last half were refused while h was not small."""
+        """That the end is not to be relied on, or that most of the last trials were refused while h was not small."""
         return self._unsolved(trace) or self._stalled(trace)
 
     def _unsolved(self, trace: dict[str, np.ndarray]) -> str:
