@@ -87,11 +87,12 @@ class TuningFree(Solver):
         real, begins = beta.dtype, beta == 0
         g, f = self.problem.oracles.linearise(x, y, batch), self.problem.oracles.outer_gradients(x, y, batch)
         here, eps = look(g, f, v), resolution((x, y))
+        blur = min(1000 * eps, eps**0.5)  # the relative size of what may be rounding
         f_here, h = f.value.astype(real), here.hypergradient
 
         f_y, cross = tree.norm(f.y).astype(real), tree.norm(tree.sub(f.x, h))
         floors = jnp.abs(f_here) + f_y * tree.norm(y).astype(real), f_y, tree.norm(f.x) + cross
-        changed = jnp.where(begins, 0, change(state.seen, here, v, [1000 * eps * each for each in floors]))
+        changed = jnp.where(begins, 0, change(state.seen, here, v, [blur * floor for floor in floors]))
         noisy = changed > NOISE
         noise = state.noise + jnp.where(noisy, changed, 0)
         gain = (1 + noise) ** -FADING  # γ_k, exactly 1 as long as all steps see the same data
@@ -145,7 +146,7 @@ class TuningFree(Solver):
         if self.project.value is not None:
             metrics["stationarity"] = self._stationarity(state, h)
         length, bent = tree.norm(move), tree.norm(bend)
-        moved = accepted & (length > 1000 * eps * tree.norm(state.x))
+        moved = accepted & (length > blur * tree.norm(state.x))
         curved = jnp.where(bent > 0, divide(length, bent), jnp.inf)
         local = jnp.where(moved, jnp.minimum(curved, gain * beta), state.local)
         state = TuningFreeState(x, y, v, after, slack, noise, seen, refused, local)
