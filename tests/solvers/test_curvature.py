@@ -334,7 +334,8 @@ def test_nystrom_keeps_digits_in_single_precision_that_woodbury_loses():
         symmetric(low(RANK), jnp.float32),
         B.astype(jnp.float32),
     )
-    v, _ = solve(adjoints.nystrom(RANK, delta, sketch="columns"), single, b=b)
+    with jax.default_matmul_precision("highest"):  # of the objective's own products, on accelerators
+        v, _ = solve(adjoints.nystrom(RANK, delta, sketch="columns"), single, b=b)
     left = lambda v: (
         np.linalg.norm((exact + delta * np.eye(SIZE)) @ np.asarray(v, float) - B) / np.linalg.norm(B)
     )

@@ -211,3 +211,8 @@ def test_where_batches_come_from():
     solver = bl.saba(bl.Problem(outer=loss, inner=loss), 0.1, 0.1, 0.1)
     with pytest.raises(ValueError, match=r"data=bl\.blocks"):
         bl.run(solver, jnp.ones(2), jnp.ones(2), data=(batch for _ in range(3)), steps=1)
+
+
+def test_multi_steps_must_be_made_a_transformation(as_users_see_it):
+    with pytest.raises(TypeError, match=r"pass its \.gradient_transformation\(\)"):
+        bl.itd(PROBLEM, optax.MultiSteps(optax.sgd(0.1), 2), 0.1)

@@ -178,6 +178,11 @@ def as_rule(value: Any, level: str) -> Rule:
         return value
     if isinstance(value, optax.GradientTransformation):
         return _transformation(value)
+    if isinstance(value, optax.MultiSteps):
+        raise TypeError(
+            f"the {level} rule is an optax.MultiSteps, which is not a transformation itself: pass its "
+            ".gradient_transformation()"
+        )
     check_positive(value, f"{level} step size", "or an optax transformation such as optax.adam(1e-3)")
     return Descent(value)
 

@@ -36,7 +36,7 @@ class Tolerance:
         what = "the projected step's length" if constrained else "the estimated hypergradient's norm"
         return Stop(
             f"{what} {float(measure[small[0]]):.3g} is at most tol={self.tol:g} at step {step}; "
-            "it is an estimate: check ITD's bias with bl.advise, or lower tol for more.",
+            "it is the method's own estimate: if that has a bias (ITD, DARTS and others), check it with bl.advise.",
             Code.CONVERGED,
             step,
         )

@@ -35,6 +35,10 @@ class Nystrom(Adjoint):
         delta = jnp.asarray(self.damping, flat.dtype)
 
         def times(r: jax.Array) -> jax.Array:
+            with jax.default_matmul_precision("highest"):  # accelerators round to ten bits otherwise
+                return in_full(r)
+
+        def in_full(r: jax.Array) -> jax.Array:
             inside = U @ r
             outside = r - inside @ U
             outside = outside - (U @ outside) @ U  # again: 1/δ would enlarge what rounding left of U in it
@@ -52,14 +56,15 @@ class Nystrom(Adjoint):
         else:
             omega = orthonormal(jax.random.uniform(key, (k, n), like.dtype, minval=-1))
         Y = lax.map(product, omega)
-        core = omega @ Y.T
-        d, W = jnp.linalg.eigh((core + core.T) / 2)
-        # Curvature that is lost in rounding: to divide by it would make large eigenvalues out of noise.
-        kept = jnp.abs(d) > rounding(n, like.dtype) * jnp.max(jnp.abs(d))
-        Q = orthonormal(Y)
-        R = (Q @ Y.T) @ W
-        values, Z = jnp.linalg.eigh((R * jnp.where(kept, 1 / jnp.where(kept, d, 1), 0)[None, :]) @ R.T)
-        return Z.T @ Q, values
+        with jax.default_matmul_precision("highest"):
+            core = omega @ Y.T
+            d, W = jnp.linalg.eigh((core + core.T) / 2)
+            # Curvature that is lost in rounding: to divide by it would make large eigenvalues out of noise.
+            kept = jnp.abs(d) > rounding(n, like.dtype) * jnp.max(jnp.abs(d))
+            Q = orthonormal(Y)
+            R = (Q @ Y.T) @ W
+            values, Z = jnp.linalg.eigh((R * jnp.where(kept, 1 / jnp.where(kept, d, 1), 0)[None, :]) @ R.T)
+            return Z.T @ Q, values
 
 
 def orthonormal(rows: jax.Array) -> jax.Array:
@@ -70,8 +75,9 @@ def orthonormal(rows: jax.Array) -> jax.Array:
 
     def add(j: Any, Q: jax.Array) -> jax.Array:
         q = rows[j]
-        for _ in range(2):
-            q = q - (Q @ q) @ Q
+        with jax.default_matmul_precision("highest"):
+            for _ in range(2):
+                q = q - (Q @ q) @ Q
         length = jnp.linalg.norm(q)
         independent = length > rounding(q.size, q.dtype) * jnp.linalg.norm(rows[j])
         return Q.at[j].set(jnp.where(independent, q / jnp.where(independent, length, 1), 0))

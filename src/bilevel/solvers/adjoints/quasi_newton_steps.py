@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
@@ -28,10 +29,12 @@ class QuasiNewton(Adjoint):
             v, r, pairs = carry
             d = inverse_times(pairs, r)
             h = inner.hessian(d)
-            t = divide(tree.vdot(r, d), curvature_along(d, h))
+            t = jnp.where(tree.norm(r) > least, divide(tree.vdot(r, d), curvature_along(d, h)), 0)
             s, z = tree.scale(-t, d), tree.scale(-t, h)
             return (tree.add(v, s), tree.add(r, z), remember(pairs, s, z)), None
 
+        size = tree.norm(b)
+        least = 64 * jnp.finfo(size.dtype).eps * size  # what is left below this is rounding, and no direction
         (v, r, pairs), _ = lax.scan(step, (v, residual(inner, b, v), memory), length=self.steps)
         return v, pairs, {"adjoint_residual": tree.norm(r)}
 
