@@ -33,6 +33,17 @@ for name, value in {
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
 
+# Nearly all of the time goes into compiling programs that run once, for a moment, so they are not made fast. Only
+# machine code is concerned; operations and memory are counted before. The pages' code is compiled as for users.
+flags = os.environ.get("XLA_FLAGS")
+quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+os.environ["XLA_FLAGS"] = f"{flags or ''} {quickly}".strip()
+jax.jit(lambda: 0)()  # they are read at the first compilation
+if flags is None:
+    del os.environ["XLA_FLAGS"]
+else:
+    os.environ["XLA_FLAGS"] = flags
+
 settings.register_profile(
     "bilevel", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -46,12 +46,6 @@ def simplex(y):
         return optax.projections.projection_simplex(y)
 
 
-def quickly_compiled(function):
-    """Programs that run once, for a moment: half of their compilation would go into making them fast."""
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(function, compiler_options=options if jax.default_backend() == "cpu" else None)
-
-
 PLAIN = bl.Problem(inner=g, outer=f)
 with_prox = lambda prox: bl.Problem(inner=g, outer=f, prox=prox)
 frozen = optax.chain(optax.sgd(STEP), optax.stateless(lambda u, _: u * FROZEN))
@@ -110,7 +104,7 @@ def test_every_implicit_method_agrees_with_retraining(kind):
         ahead, behind = jnp.split(jax.vmap(lambda x: f(x, retrained(x)))(ends), 2)
         return (ahead - behind) / (2 * h)
 
-    y, expected = quickly_compiled(lambda x: (retrained(x), differences(x)))(X)
+    y, expected = jax.jit(lambda x: (retrained(x), differences(x)))(X)
 
     def hypergradients(y):
         found = {}
@@ -121,7 +115,7 @@ def test_every_implicit_method_agrees_with_retraining(kind):
             found[name] = estimates[-1], residuals[-1]
         return found
 
-    for name, (estimate, residual) in quickly_compiled(hypergradients)(y).items():
+    for name, (estimate, residual) in jax.jit(hypergradients)(y).items():
         np.testing.assert_allclose(estimate, expected, rtol=1e-6, atol=1e-7, err_msg=name)
         assert jnp.linalg.norm(residual) < 1e-12, name  # whatever the rule, y is at rest and Info says so
 
@@ -140,7 +134,7 @@ def test_unrolled_methods_differentiate_the_proximal_map(name):
         bl.rtho(problem, STEP, STILL, **many),
     ):
         np.testing.assert_allclose(
-            quickly_compiled(solver.step)(solver.init(X, y))[1].hypergradient, expected, rtol=1e-8
+            jax.jit(solver.step)(solver.init(X, y))[1].hypergradient, expected, rtol=1e-8
         )
 
 
