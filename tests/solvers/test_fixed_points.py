@@ -250,6 +250,16 @@ def test_a_y_that_is_wholly_frozen_has_no_adjoint():
     np.testing.assert_array_equal(info.hypergradient, jax.grad(f)(X, Y))
 
 
+def test_parts_whose_step_sizes_begin_or_end_at_zero():
+    y = {"w": jnp.ones(2), "b": jnp.zeros(2)}
+    fades, begins = optax.cosine_decay_schedule(0.1, 1000), lambda k: jnp.where(k < 100, 0.0, 0.1)
+    parts = lambda w, b: optax.multi_transform({"w": optax.sgd(w), "b": optax.sgd(b)}, {"w": "w", "b": "b"})
+    for rule in (parts(0.1, fades), parts(begins, 0.1)):
+        assert behaviour(PLAIN, as_rule(rule, "inner"), y).plain
+    with pytest.raises(ValueError, match="let the schedules of all parts overlap"):
+        behaviour(PLAIN, as_rule(parts(fades, begins), "inner"), y)
+
+
 def test_numbers_that_are_traced_or_injected():
     start = lambda rule: bl.aid(PLAIN, rule, 0.1, 0.1).init(X, Y).y
     with pytest.raises(ValueError, match=r"being traced.*inject_hyperparams"):

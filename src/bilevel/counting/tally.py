@@ -8,9 +8,7 @@ class Counts(NamedTuple):
 
     gradients_f: Any = 0  # ∇_x f and ∇_y f, each on its own
     gradients_g: Any = 0  # ∇_x g and ∇_y g, likewise
-    hessian_products: Any = (
-        0  # ∇²_yy g · v, or Gauss–Newton in its place (and ∇²_yy f · v, for the few methods that take it)
-    )
+    hessian_products: Any = 0  # ∇²_yy g · v, or Gauss–Newton in its place (a few methods: ∇²_yy f · v)
     cross_products: Any = 0  # ∇²_xy g · v and its transpose, likewise
 
     @property

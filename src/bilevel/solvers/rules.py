@@ -146,9 +146,6 @@ def _shown(point: PyTree) -> Any:
     return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", point)
 
 
-AnyRule = StepSize | Rule  # what stands for a rule
-
-
 def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Projected:
     """A rule for x, or for y, that stays in a closed convex set: `rule`, then `project`.
 

@@ -12,8 +12,8 @@ from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
-from bilevel.solvers.rules import AnyRule, Rule, as_rule, descend
-from bilevel.types import PyTree
+from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.types import PyTree, StepSize
 
 
 class SOBA(Solver):
@@ -53,7 +53,12 @@ class SOBA(Solver):
 
 
 def soba(
-    problem: Problem, inner: AnyRule, adjoint: AnyRule | Adjoint, outer: AnyRule, *, batches: str = "shared"
+    problem: Problem,
+    inner: StepSize | Rule,
+    adjoint: StepSize | Rule | Adjoint,
+    outer: StepSize | Rule,
+    *,
+    batches: str = "shared",
 ) -> SOBA:
     """Every direction is taken at (x_k, y_k, v_k), the point the step starts from:
 

@@ -15,17 +15,11 @@ from bilevel.oracles import Oracles, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
+from bilevel.solvers.ingredients.estimates import Point, at_both, leaning, recursive
 from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
 from bilevel.solvers.ingredients.whole import mean
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, Scalar, StepSize
-
-
-class Point(NamedTuple):
-    x: PyTree
-    y: PyTree
-    v: PyTree
 
 
 class SRBAState(NamedTuple):

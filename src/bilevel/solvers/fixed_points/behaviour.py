@@ -10,25 +10,23 @@ A rule is fed gradients γ_1, γ_2, … while y is held fixed, and its updates �
              differentiated as it stands (clipped or thresholded steps).
 
 What depends on y and is neither coupled nor a map has no point of rest that could be told from a trial (`adamw`).
-Schedules are taken at their end, where y comes to rest: the trial is made with counters far ahead, and from the start
-only if nothing moves there. y is tried small and large, so that bounds are met.
+Schedules are taken at their end, where y comes to rest: the trial is made with counters far ahead, and at the start
+where a step size has gone to zero by then. y is tried small and large, so that bounds are met.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.core import Tracer
 from optax import tree
 
 from bilevel.problem import Problem
-from bilevel.solvers.rules import Descent, Projected, Rule, Settled, Transformation
+from bilevel.solvers.fixed_points.trial import Trial, all_equal, mixed
+from bilevel.solvers.rules import Descent, Rule, Transformation
 from bilevel.types import PyTree
 
 STEPS, FEWER, MANY = 48, 4, 1_000_000  # trial steps; fewer for a y of many entries
@@ -69,55 +67,6 @@ def behaviour(problem: Problem, rule: Rule, y: PyTree) -> Behaviour:
     return kept[key]
 
 
-def check_rests(solver: Any, y: PyTree) -> None:
-    """Refuses an inner rule without a point of rest that can be differentiated."""
-    rule = solver.inner
-    if isinstance(rule, Projected) and not isinstance(rule.rule, Descent):
-        check_box(rule, y)
-    behaviour(solver.problem, rule.rule if isinstance(rule, Projected) else rule, y)
-
-
-def check_rests_at_minima(solver: Any, y: PyTree) -> None:
-    """Refuses a rule that decays y, for methods that need ∇_y g = 0 at rest; a frozen or projected y is fine."""
-    rule = solver.inner
-    found = behaviour(solver.problem, rule.rule if isinstance(rule, Projected) else rule, y)
-    if found.decay is None or any(np.any(c) for c in jax.tree.leaves(found.decay)):
-        raise ValueError(
-            f"{solver.name} needs an inner rule that comes to rest where ∇_y g = 0, but this one decays y by itself: "
-            "put the decay into g, as 0.5 * c * ‖y‖²"
-        )
-
-
-def check_plain(solver: Any, y: PyTree) -> None:
-    """Refuses a rule that decays, freezes or projects y, for methods that solve ∇²_yy g·v = ∇_y f as it stands."""
-    if isinstance(solver.inner, Settled) or not behaviour(solver.problem, solver.inner, y).plain:
-        raise ValueError(
-            f"{solver.name} needs an inner rule that comes to rest where ∇_y g = 0 on all of y, but this one decays, "
-            "freezes or projects y: put a decay into g, leave what is frozen out of y, or take bl.aid, bl.soba, "
-            "bl.hoag or bl.stocbio, which follow such rules"
-        )
-
-
-def check_box(rule: Projected, y: PyTree) -> None:
-    """Refuses another set than a box for y under a rule with steps of its own for every entry."""
-    rng = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(rng.normal(size=jnp.shape(leaf)), leaf.dtype)
-
-    def keeps(one, two):
-        mixed = [rule.settle(_mixed(parity, one, two)) for parity in (0, 1)]
-        return _all_equal((_mixed(0, *mixed), _mixed(1, *mixed)), (rule.settle(one), rule.settle(two)))
-
-    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
-        like = jax.eval_shape(lambda: y)
-        one, two = jax.tree.map(draw, like), jax.tree.map(draw, like)
-        found = [jax.jit(keeps)(tree.scale(by, one), tree.scale(by, two)) for by in (0.03, 3.0, 300.0, 3e4)]
-    if not all(found):
-        raise ValueError(
-            "the inner rule is an optax transformation projected onto a set that is not a box; where it rests depends "
-            "on how it scales the entries of y: pass a step size, as bl.projected(0.1, project)"
-        )
-
-
 def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: bool) -> Behaviour:
     # A number that is being traced has no value yet. Which kind of rule it belongs to does not depend on it.
     rule = structure.unflatten([0.1 if isinstance(leaf, Tracer) else leaf for leaf in leaves])
@@ -126,15 +75,14 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
         draw = lambda: _sized(tree_of_y.unflatten([jnp.asarray(rng.normal(size=s), d) for s, d in shapes]))
         trial = Trial(rule, draw(), draw(), draw(), steps)
-        found = [_decays_and_active(trial, ahead) for ahead in (FAR, 0)]
+        found = {ahead: _decays_and_active(trial, ahead) for ahead in (FAR, 0)}
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
             raise ValueError(
                 "the inner rule was made with a number that is being traced, so that it cannot be tried out: pass a "
                 "step size as it is, make the rule with optax.inject_hyperparams, or compare numbers with bl.sweep"
             )
-        moves = [any(np.any(leaf) for leaf in jax.tree.leaves(active)) for _, active in found]
-        ahead = FAR if moves[0] else 0
-        decays, active = found[0 if moves[0] else 1]
+        ahead = _when_all_move({ahead: active for ahead, (_, active) in found.items()})
+        decays, active = found[ahead]
         active = jax.tree.map(_one_if_equal, active)
         if not decays:
             free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
@@ -157,53 +105,16 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
     )
 
 
-class Trial(NamedTuple):
-    rule: Rule
-    y: PyTree
-    gradient: PyTree
-    other: PyTree
-    steps: int
-
-    def updates(self, gradient_at: Callable[[Any], PyTree], y: PyTree, ahead: int, steps: int) -> PyTree:
-        """What the rule adds to y, held fixed, when it is fed `gradient_at(t)` at t = 0, 1, …; stacked."""
-
-        def step(memory, t):
-            gradient = gradient_at(t)
-            value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
-            if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
-                update, memory = _update(self.rule.transformation.value, gradient, memory, y, value)
-            else:
-                after, memory = self.rule.update(gradient, memory, y, value)
-                update = tree.sub(after, y)
-            return memory, update
-
-        memory = _standing_in(self.rule.init(y), ahead)
-        return lax.scan(step, memory, jnp.arange(steps, dtype=jnp.int32))[1]
-
-
-def _update(transformation: Any, gradient: PyTree, memory: PyTree, y: PyTree, value: Callable) -> tuple:
-    try:
-        return transformation.update(gradient, memory, y)
-    except TypeError as error:
-        if "required keyword-only argument" not in str(error):
-            raise
-        return transformation.update(gradient, memory, y, value=value(y), grad=gradient, value_fn=value)
-
-
-def _standing_in(memory: PyTree, ahead: int) -> PyTree:
-    """A rule's first memory with its counters set ahead, and numbers for those that are traced or zero."""
-    injected = lambda part: isinstance(part, optax.InjectStatefulHyperparamsState)
-
-    def number(value):
-        known = None if isinstance(value, Tracer) else float(value)
-        return jnp.asarray(known if known else 0.1, jnp.result_type(value))
-
-    def filled(part):
-        return part._replace(hyperparams=jax.tree.map(number, part.hyperparams)) if injected(part) else part
-
-    memory = jax.tree.map(filled, memory, is_leaf=injected)
-    counts = lambda leaf: eqx.is_array(leaf) and leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
-    return jax.tree.map(lambda leaf: leaf + jnp.asarray(ahead, leaf.dtype) if counts(leaf) else leaf, memory)
+def _when_all_move(active: dict[int, PyTree]) -> int:
+    """The time at which every entry moves that ever does: a step size may begin at zero, or end there."""
+    ever = jax.tree.map(np.logical_or, *active.values())
+    for ahead, then in active.items():
+        if all(jax.tree.leaves(jax.tree.map(np.array_equal, then, ever))):
+            return ahead
+    raise ValueError(
+        "the inner rule moves parts of y only at the start and others only later, so that there is no one point where "
+        "it rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.rtho"
+    )
 
 
 def _decays_and_active(trial: Trial, ahead: int) -> tuple[Any, PyTree]:
@@ -235,7 +146,7 @@ def _decays_and_active(trial: Trial, ahead: int) -> tuple[Any, PyTree]:
         scales, kinds = jnp.array([0.0, *SCALES, 1.0, 1.0, 1.0]), jnp.array([0, 0, 0, 0, 1, 2, 3], jnp.int32)
         found = lax.map(updates, (scales, kinds))  # one after another: a y may be large
         case = lambda i: jax.tree.map(lambda a: a[i], found)
-        decays = jnp.any(jnp.stack([~_all_equal(case(i), case(0)) for i in (1, 2, 3)]))
+        decays = jnp.any(jnp.stack([~all_equal(case(i), case(0)) for i in (1, 2, 3)]))
         rounding = jax.tree.map(lambda a, b: 1e-5 * jnp.max(jnp.abs(a - b), initial=0), case(4), case(1))
         moved = lambda i: jax.tree.map(
             lambda a, b, least: jnp.any(jnp.abs(a - b) > least, axis=0), case(i), case(1), rounding
@@ -321,28 +232,11 @@ def _is_a_map(trial: Trial, ahead: int) -> jax.Array:
         return jax.tree.map(lambda a: a[-1], trial.updates(choose, y, ahead, steps))
 
     update = last(gradient, gradient, y)
-    found = _all_equal(update, last(opposite, gradient, y))
+    found = all_equal(update, last(opposite, gradient, y))
     for parity in (0, 1):
-        mix = partial(_mixed, parity)
-        found = found & _all_equal(
-            mix(last(gradient, mix(gradient, opposite), mix(y, other)), update), update
-        )
+        mix = partial(mixed, parity)
+        found = found & all_equal(mix(last(gradient, mix(gradient, opposite), mix(y, other)), update), update)
     return found
-
-
-def _mixed(parity: int, even: PyTree, odd: PyTree) -> PyTree:
-    """Every other entry from one tree, the rest from the other."""
-    choose = lambda a, b: jnp.where(jnp.arange(a.size).reshape(a.shape) % 2 == parity, a, b)
-    return jax.tree.map(choose, even, odd)
-
-
-def _all_equal(left: PyTree, right: PyTree) -> jax.Array:
-    """Up to the rounding that differs between two compilations of one formula."""
-
-    def equal(a, b):
-        return jnp.all(jnp.abs(a - b) <= 8 * jnp.finfo(a.dtype).eps * jnp.maximum(jnp.abs(a), jnp.abs(b)))
-
-    return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(equal, left, right))))
 
 
 def _quotient(numerator: jax.Array, denominator: jax.Array) -> jax.Array:

@@ -24,7 +24,7 @@ from bilevel.batch import Batch
 from bilevel.oracles import Linearised
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_curvature
-from bilevel.solvers.fixed_points.behaviour import behaviour, check_box
+from bilevel.solvers.fixed_points.behaviour import behaviour
 from bilevel.solvers.ingredients.lagrangian import lagrangian
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Descent, Projected, Proximal, Rule
@@ -70,7 +70,6 @@ def entrywise(
     """Which entries move, and d/a there; `None` if all of them do and rest at ∇_y g = 0."""
     within = None
     if isinstance(rule, Projected):  # after a rule that is not plain descent
-        check_box(rule, y)
         ahead, _ = rule.rule.update(gradient, memory, y)
         within = _inside(rule, ahead)
         rule = rule.rule

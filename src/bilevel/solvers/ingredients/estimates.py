@@ -13,6 +13,14 @@ from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import PyTree, Scalar
 
 
+class Point(NamedTuple):
+    """Where a direction is estimated, or the three directions there."""
+
+    x: PyTree
+    y: PyTree
+    v: PyTree
+
+
 class Averages(NamedTuple):
     """What every fixed batch said last (SAGA), and the mean of it.
 

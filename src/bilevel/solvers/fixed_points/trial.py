@@ -1,0 +1,79 @@
+"""A rule tried out on made-up gradients while y is held fixed, and how two trials are compared."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.core import Tracer
+from optax import tree
+
+from bilevel.solvers.rules import Rule, Transformation
+from bilevel.types import PyTree
+
+
+class Trial(NamedTuple):
+    rule: Rule
+    y: PyTree
+    gradient: PyTree
+    other: PyTree
+    steps: int
+
+    def updates(self, gradient_at: Callable[[Any], PyTree], y: PyTree, ahead: int, steps: int) -> PyTree:
+        """What the rule adds to y, held fixed, when it is fed `gradient_at(t)` at t = 0, 1, …; stacked."""
+
+        def step(memory, t):
+            gradient = gradient_at(t)
+            value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
+            if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
+                update, memory = _update(self.rule.transformation.value, gradient, memory, y, value)
+            else:
+                after, memory = self.rule.update(gradient, memory, y, value)
+                update = tree.sub(after, y)
+            return memory, update
+
+        memory = _standing_in(self.rule.init(y), ahead)
+        return lax.scan(step, memory, jnp.arange(steps, dtype=jnp.int32))[1]
+
+
+def _update(transformation: Any, gradient: PyTree, memory: PyTree, y: PyTree, value: Callable) -> tuple:
+    try:
+        return transformation.update(gradient, memory, y)
+    except TypeError as error:
+        if "required keyword-only argument" not in str(error):
+            raise
+        return transformation.update(gradient, memory, y, value=value(y), grad=gradient, value_fn=value)
+
+
+def _standing_in(memory: PyTree, ahead: int) -> PyTree:
+    """A rule's first memory with its counters set ahead, and numbers for those that are traced or zero."""
+    injected = lambda part: isinstance(part, optax.InjectStatefulHyperparamsState)
+
+    def number(value):
+        known = None if isinstance(value, Tracer) else float(value)
+        return jnp.asarray(known if known else 0.1, jnp.result_type(value))
+
+    def filled(part):
+        return part._replace(hyperparams=jax.tree.map(number, part.hyperparams)) if injected(part) else part
+
+    memory = jax.tree.map(filled, memory, is_leaf=injected)
+    counts = lambda leaf: eqx.is_array(leaf) and leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
+    return jax.tree.map(lambda leaf: leaf + jnp.asarray(ahead, leaf.dtype) if counts(leaf) else leaf, memory)
+
+
+def mixed(parity: int, even: PyTree, odd: PyTree) -> PyTree:
+    """Every other entry from one tree, the rest from the other."""
+    choose = lambda a, b: jnp.where(jnp.arange(a.size).reshape(a.shape) % 2 == parity, a, b)
+    return jax.tree.map(choose, even, odd)
+
+
+def all_equal(left: PyTree, right: PyTree) -> jax.Array:
+    """Up to the rounding that differs between two compilations of one formula."""
+
+    def equal(a, b):
+        return jnp.all(jnp.abs(a - b) <= 8 * jnp.finfo(a.dtype).eps * jnp.maximum(jnp.abs(a), jnp.abs(b)))
+
+    return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(equal, left, right))))
