@@ -3,14 +3,17 @@
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates import prior, recursions, sharp, star, tight
 from bilevel.theory.certificates.analyses import analyses
-from bilevel.theory.certificates.certificate import Certificate
+from bilevel.theory.certificates.certificate import Certificate, StepSizes
 from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_sequence_contraction
 from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
 from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, aid
 from bilevel.theory.certificates.paper_itd import ITDCertificate, itd, radius_beta
 from bilevel.theory.constants import Constants
-from bilevel.theory.estimation.advice import Advice, StepSizes, advise
-from bilevel.theory.estimation.estimating import Assumed, Estimated, estimate
+from bilevel.theory.estimation.advice import Advice
+from bilevel.theory.estimation.advising import advise
+from bilevel.theory.estimation.estimated import Assumed, AssumedBlocks, Estimated
+from bilevel.theory.estimation.estimating import estimate
+from bilevel.theory.estimation.sampling import Sampled
 from bilevel.theory.verification.judgement import judge
 from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.reference import Exact, exact
@@ -21,6 +24,7 @@ __all__ = [
     "AIDCertificate",
     "Advice",
     "Assumed",
+    "AssumedBlocks",
     "Blocks",
     "Certificate",
     "Complexity",
@@ -33,6 +37,7 @@ __all__ = [
     "Report",
     "Row",
     "Run",
+    "Sampled",
     "StepSizes",
     "StrictInstance",
     "TwoSequenceContraction",

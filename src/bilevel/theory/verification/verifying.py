@@ -11,7 +11,7 @@ from bilevel.batch import Batch
 from bilevel.checks import check_count, prepare
 from bilevel.solvers.base import Solver
 from bilevel.theory.constants import Constants
-from bilevel.theory.estimation.estimating import Assumed, Estimated
+from bilevel.theory.estimation.estimated import Assumed, Estimated
 from bilevel.theory.verification.judgement import judge
 from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.report import Report
