@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
-import numpy as np
 
 from bilevel.batch import Batch
 from bilevel.checks import check_count, prepare
@@ -16,15 +16,17 @@ from bilevel.solvers.rules import projected
 from bilevel.theory.certificates.certificate import StepSizes
 from bilevel.theory.estimation.advice import Advice
 from bilevel.theory.estimation.explaining import explain
-from bilevel.theory.estimation.exploring import Explored, explored, places
+from bilevel.theory.estimation.exploring import explored
 from bilevel.theory.estimation.local import Local, local
 from bilevel.theory.estimation.recommending import recommend, without_convexity
-from bilevel.theory.estimation.sampling import Start, sampled
+from bilevel.theory.estimation.sampling import Start, largest_beta, sampled
 from bilevel.theory.estimation.starting import Beginning, begin, is_convex
 from bilevel.theory.estimation.survey import Survey
 from bilevel.theory.estimation.trees import distance
 from bilevel.theory.estimation.trial import Tried, halved, slope
 from bilevel.types import PyTree
+
+FOLLOWED = {"AID": ("AID", "SOBA"), "ITD": ("ITD",)}  # runs that are looked at, and for whose certificates
 
 
 def advise(
@@ -50,10 +52,10 @@ def advise(
     stable up to 2αμ. Curvature at one point may be misleading, so β is tried: halved until in `trial` steps of the
     method itself, from y*(x0), the estimate never changes by more than 2αμ/β times the step that x takes.
 
-    AID and ITD with the practical step sizes then run from (x0, y0): as far as the sampled step sizes would get in
-    `steps` steps (β times the number of steps counts; with the largest sampled β if that is larger than the practical
-    one), and `trial` steps at least. The constants are estimated again along both, and sampled step sizes and bounds
-    are those of certificates for the worst constants seen.
+    AID and ITD then run from (x0, y0), with the practical β or with the largest that a certificate allows for the
+    constants seen so far, if that is larger: as far as the latter would get in `steps` steps (β times the number of
+    steps counts), and `trial` steps at least. The constants are estimated again along both, and the sampled step sizes
+    and bounds are those of certificates for the worst constants seen.
 
     Args:
         problem: the two objectives.
@@ -88,37 +90,37 @@ def advise(
         outer = beta if project is None else projected(beta, project)
         return aid(problem, alpha, alpha, outer) if method == "AID" else itd(problem, alpha, outer)
 
-    gain = lambda beta: beta * float(slope(make(main, beta), trial, x, here.star.y, data))
     main = "AID" if here.convex else "ITD"
-    proposal = min(alpha * here.mu / max(float(at.smoothness), np.finfo(float).tiny), np.finfo(float).max)
-    tried = halved(proposal, gain, 2 * alpha * here.mu) if trial else Tried(proposal, 0, False)
+    gain = lambda beta: beta * float(slope(make(main, beta), trial, x, here.star.y, data))
+    tried = halved(here.proposal, gain, 2 * alpha * here.mu) if trial else Tried(here.proposal, 0, False)
 
-    covered = here.convex and bool(here.star.done) and project is None and trial > 0  # by certificates
-    start = _start(here, y, infimum) if covered else None
-    first = {} if start is None else sampled(survey.estimated, start, steps)
-    largest = max((one.sizes.outer for one in first.values()), default=0.0)
-    runs = Explored(tried.beta, 0, {})
-    if here.convex and trial:
-        length = lambda beta: max(trial, math.ceil(min(largest / beta, 1.0) * steps))
-        runs = explored(make, ("AID", "ITD"), max(tried.beta, largest), length, x, y, data)
-        seen = [moment for run in runs.runs.values() for moment in run]
-        survey.look([place for moment in seen for place in places(*moment)])
+    runs = {}
+    for method, certified in FOLLOWED.items() if here.convex and trial else ():
+        largest = largest_beta(survey.estimated, certified) if project is None else 0.0
+        length = lambda beta, largest=largest: max(trial, math.ceil(min(largest / beta, 1.0) * steps))
+        run = explored(partial(make, method), max(tried.beta, largest), length, x, y, data, 1 / alpha)
+        runs |= {method: run} if run.seen else {}
+    survey.look([place for run in runs.values() for place in run.places])
 
     estimated = survey.estimated
-    final = sampled(estimated, start, steps) if start and runs.runs and is_convex(estimated) else {}
-    look = lambda x, star: jax.device_get(
+    final = {}
+    if here.convex and here.star.done and project is None and runs and is_convex(estimated):
+        known = [method for followed in runs for method in FOLLOWED[followed]]
+        final = sampled(estimated, _start(here, y, infimum), steps, known)
+    look = lambda x, _, star: jax.device_get(
         problem.compiled(_stationarity, project)(x, star.y, data, alpha, at.smoothness)
     )
-    along = [look(x, star) for x, _, star in runs.runs.get("AID", [])]
-    ends = {method: float(look(seen[-1][0], seen[-1][2]).hypergradient) for method, seen in runs.runs.items()}
+    along = [look(*moment) for moment in runs["AID"].seen] if "AID" in runs else []
+    ends = {method: look(*run.seen[-1]) for method, run in runs.items()}
     if here.convex:
-        method, recommendation = recommend(here, [at, *along], ends, runs.steps)
+        method, recommendation = recommend(here, [at, *along], ends, runs)
     else:
         method, recommendation = without_convexity(here, estimated)
+    inner = min(alpha, 1 / (estimated.L_yy_at_least + here.damping))
     return Advice(
         estimated=estimated,
         sampled=final,
-        practical=StepSizes(alpha, alpha, min(tried.beta, runs.beta)),
+        practical=StepSizes(inner, inner, min(tried.beta, runs["AID"].beta if "AID" in runs else tried.beta)),
         tried=tried.passed,
         damping=here.damping,
         at=at,

@@ -11,7 +11,7 @@ def explain(
     here: Beginning,
     tried: Tried,
     trial: int,
-    runs: Explored,
+    runs: dict[str, Explored],
     estimated: Estimated,
     sampled: dict[str, Sampled],
     infimum: float,
@@ -31,10 +31,10 @@ def explain(
         )
     if not trial:
         notes.append("Nothing was run (trial=0), so the practical β is untried.")
-    if runs.runs and runs.beta < tried.beta:
+    if "AID" in runs and runs["AID"].beta < tried.beta:
         notes.append(
-            f"From (x0, y0) itself, where y and v have not settled, runs stayed finite for {runs.steps} steps with "
-            f"β = {runs.beta:.3g} and not with twice that: this is the practical β."
+            f"From (x0, y0) itself, where y and v have not settled, AID stayed finite for {runs['AID'].steps} steps "
+            f"with β = {runs['AID'].beta:.3g} and not with twice that: this is the practical β."
         )
     if sampled:
         notes.append(_worth(runs, estimated, sampled, infimum))
@@ -43,20 +43,26 @@ def explain(
     return tuple(notes)
 
 
-def _worth(runs: Explored, estimated: Estimated, sampled: dict[str, Sampled], infimum: float) -> str:
+def _worth(
+    runs: dict[str, Explored], estimated: Estimated, sampled: dict[str, Sampled], infimum: float
+) -> str:
     steps = next(iter(sampled.values())).steps
-    reach = runs.steps * runs.beta / (steps * max(one.sizes.outer for one in sampled.values()))
+    told = " and ".join(f"{run.steps} steps of {name} with β = {run.beta:.3g}" for name, run in runs.items())
+    farthest = max(one.sizes.outer for one in sampled.values()) * steps
+    reach = min(run.steps * run.beta for run in runs.values()) / farthest
+    far = "which go as far as any of these" if reach >= 1 else f"which go {reach:.0%} as far"
     return (
         f"Sampled: with these steps from (x0, y0) and v = 0, the mean of ‖∇Φ‖² over {steps} steps is at most the bound "
         f"if f ≥ {infimum:g} and the constants below hold wherever the run goes. They are the worst of "
-        f"{estimated.points} points: the start, the way of y to y*(x0), and {runs.steps} steps of AID and of ITD with "
-        f"β = {runs.beta:.3g}, which go {'as far' if reach >= 1 else f'{reach:.0%} as far'}; y*(x) and the middle between "
-        "y and y*(x) included. No sample proves a constant: for a certificate declare constants that are known to "
-        "hold, as in theory.star.aid(theory.Blocks(...))."
+        f"{estimated.points} points: the start, the way of y to y*(x0), and {told}, {far}; y*(x) and the middle "
+        "between y and y*(x) included. No sample proves a constant: for a certificate declare constants that are "
+        "known to hold, as in theory.star.aid(theory.Blocks(...))."
     )
 
 
-def _reason(here: Beginning, trial: int, runs: Explored, estimated: Estimated, projected: bool) -> str:
+def _reason(
+    here: Beginning, trial: int, runs: dict[str, Explored], estimated: Estimated, projected: bool
+) -> str:
     if not here.convex:
         return ""  # the recommendation says so
     if not trial:
@@ -65,8 +71,8 @@ def _reason(here: Beginning, trial: int, runs: Explored, estimated: Estimated, p
         return "none here covers a projected x"
     if not here.star.done:
         return "its start needs y*(x0)"
-    if not runs.runs:
-        return f"runs from (x0, y0) do not stay finite, even with β = {runs.beta:.3g}"
+    if not runs:
+        return f"no run from (x0, y0) stays finite, even with a thousandth of β = {here.proposal:.3g}"
     if not is_convex(estimated):
         return f"along the practical runs g has curvature {estimated.mu_at_most:.3g} in y, so it is not strongly convex"
     return ""

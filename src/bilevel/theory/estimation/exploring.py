@@ -16,46 +16,51 @@ from bilevel.theory.estimation.survey import Place
 from bilevel.theory.estimation.trees import distance, middle, norm
 from bilevel.types import PyTree
 
-POINTS = 12  # of a run: at the ends of its last 1/2, 1/4, ..., counted from the start
+POINTS = 12  # of a run: at its end, after a half of it, a quarter, an eighth, ...
+MOST_HALVINGS = 10
 APART = 1e-6  # ŷ and y* closer than this, relative to y*, are one place
 
 
 class Explored(NamedTuple):
-    """Runs of several methods with one outer step."""
+    """A run, and what it passed."""
 
     beta: float
     steps: int
-    runs: dict[str, list[tuple]]  # (x, ŷ, y*) at POINTS moments of each; empty if no β kept them finite
+    seen: list[
+        tuple[PyTree, PyTree, Settled]
+    ]  # x, ŷ and y*(x) at POINTS moments; none if no β kept it finite
+
+    @property
+    def places(self) -> list[Place]:
+        return [place for moment in self.seen for place in places(*moment)]
 
 
 def explored(
-    make: Callable[[str, float], Solver],
-    methods: tuple[str, ...],
+    make: Callable[[float], Solver],
     beta: float,
     length: Callable[[float], int],
     x: PyTree,
     y: PyTree,
     data: Batch | None,
-    most_halvings: int = 10,
+    L: float,
 ) -> Explored:
-    """`length(β)` steps of each method from (x, y), with β halved until all of them stay finite."""
-    for _ in range(most_halvings + 1):
-        runs = {method: explore(make(method, beta), length(beta), x, y, data) for method in methods}
-        if all(runs.values()):
-            return Explored(beta, length(beta), runs)
+    """`length(β)` steps of `make(β)` from (x, y), with β halved until they stay finite."""
+    for _ in range(MOST_HALVINGS + 1):
+        seen = _explore(make(beta), length(beta), x, y, data, L)
+        if seen:
+            return Explored(beta, length(beta), seen)
         beta = beta / 2
-    return Explored(beta, 0, {})
+    return Explored(beta, 0, [])
 
 
-def explore(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> list[tuple]:
-    """(x, ŷ, y*(x)) at `POINTS` moments of a run of `steps` steps from (x, y); nothing if it does not stay finite."""
+def _explore(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None, L: float) -> list[tuple]:
     state, done, seen = solver.compiled(_begin)(x, y, data), 0, []
     for moment in sorted({math.ceil(steps / 2**j) for j in range(POINTS)}):
         state, done = solver.compiled(_go_on)(state, data, moment - done), moment
         x, y = jax.device_get((state.x, state.y))
         if not math.isfinite(norm((x, y))):
             return []
-        seen.append((x, y, settle(solver.problem, x, y, data)))
+        seen.append((x, y, settle(solver.problem, x, y, data, L)))
     return seen
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bilevel.theory.estimation.estimated import Estimated
+from bilevel.theory.estimation.exploring import Explored
 from bilevel.theory.estimation.local import Local
 from bilevel.theory.estimation.starting import Beginning
 
@@ -15,8 +16,10 @@ class Recommended(NamedTuple):
     why: str
 
 
-def recommend(here: Beginning, along: Sequence[Local], ends: dict[str, float], steps: int) -> Recommended:
-    """From what was seen at the start and `along` AID's run, and from ‖∇Φ‖ where `steps` steps of each method end."""
+def recommend(
+    here: Beginning, along: Sequence[Local], ends: dict[str, Local], runs: dict[str, Explored]
+) -> Recommended:
+    """From what was seen at the start and `along` AID's run, and from ‖∇Φ‖ where the run of each method ends."""
     share = max(at.bias_share for at in along)
     kappa = 1 / (here.alpha * here.mu)
     rough = max(float(at.residual) for at in along)
@@ -25,7 +28,8 @@ def recommend(here: Beginning, along: Sequence[Local], ends: dict[str, float], s
     size = f"up to {share:.1%} of ‖∇Φ‖" if share <= 1 else "larger than ‖∇Φ‖ itself"
     seen = f"ITD's bias is {size} {where}{loose}"
     if ends:
-        seen += f"; {steps} steps end at ‖∇Φ‖ = " + ", ".join(f"{v:.3g} with {k}" for k, v in ends.items())
+        told = [f"{runs[m].steps} steps of {m} end at {at.hypergradient:.3g}" for m, at in ends.items()]
+        seen += f"; from ‖∇Φ‖ = {here.at.hypergradient:.3g}, {' and '.join(told)}"
     if share <= TOLERATED_BIAS:
         return Recommended(
             "ITD",

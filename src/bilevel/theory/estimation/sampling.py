@@ -1,5 +1,6 @@
 """Certificates for constants that were sampled: step sizes and bounds that hold if the constants do."""
 
+from collections.abc import Container
 from typing import NamedTuple
 
 import numpy as np
@@ -28,22 +29,37 @@ class Sampled(NamedTuple):
     certificate: Certificate  # its constants are the sampled ones
 
 
-def sampled(estimated: Estimated, start: Start, steps: int) -> dict[str, Sampled]:
+def sampled(
+    estimated: Estimated, start: Start, steps: int, methods: Container[str] = METHODS
+) -> dict[str, Sampled]:
     """By name, "AID (star)" and so on, for the start and the number of steps given."""
     found = {}
-    for method, analyses in METHODS.items():
-        for name in (name for name in analyses if name in OFFERED):
-            certificate = analyses[name](_constants(estimated, method, name))
-            sizes = certificate.step_sizes(steps, *start)
-            beta = min(float(sizes.outer), float(np.finfo(float).max))
-            bound = float(certificate.bound(steps, *start, beta=beta))
-            if np.isfinite(bound):  # the paper's for ITD asks for a y0 near y*(x0)
-                found[f"{method} ({name})"] = Sampled(sizes._replace(outer=beta), bound, steps, certificate)
+    for certificate in offered(estimated):
+        sizes = certificate.step_sizes(steps, *start)
+        beta = min(float(sizes.outer), float(np.finfo(float).max))
+        bound = float(certificate.bound(steps, *start, beta=beta))
+        if certificate.method in methods and np.isfinite(bound):  # the paper's ITD asks for a y0 near y*(x0)
+            name = f"{certificate.method} ({certificate.analysis})"
+            found[name] = Sampled(sizes._replace(outer=beta), bound, steps, certificate)
     return found
 
 
-def _constants(estimated: Estimated, method: str, analysis: str):
-    """Block by block where the analysis can use it; AID's lemmas need of M only that it bounds ∇_y f."""
-    if analysis == "star":
-        return estimated.assume_blocks()
-    return estimated.assume(M=estimated.M_aid_at_least) if method == "AID" else estimated.assume()
+def offered(estimated: Estimated) -> list[Certificate]:
+    """The certificates of the one list that take these constants; block by block where they can use it."""
+    found = []
+    for method, analyses in METHODS.items():
+        for name in (name for name in analyses if name in OFFERED):
+            if name == "star":
+                constants = estimated.assume_blocks()
+            elif method == "AID":  # its lemmas need of M only that it bounds ∇_y f
+                constants = estimated.assume(M=estimated.M_aid_at_least)
+            else:
+                constants = estimated.assume()
+            found.append(analyses[name](constants))
+    return found
+
+
+def largest_beta(estimated: Estimated, methods: Container[str]) -> float:
+    """Of the certificates for these methods; zero if every one allows any β."""
+    betas = [float(one.beta_max) for one in offered(estimated) if one.method in methods]
+    return max((beta for beta in betas if np.isfinite(beta)), default=0.0)

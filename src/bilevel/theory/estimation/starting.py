@@ -31,6 +31,12 @@ class Beginning(NamedTuple):
     alpha: float
     at: Local
 
+    @property
+    def proposal(self) -> float:
+        """The first outer step to try: αμ/L̂_Φ."""
+        real = np.finfo(float)
+        return min(self.alpha * self.mu / max(float(self.at.smoothness), real.tiny), float(real.max))
+
 
 def begin(
     survey: Survey, x: PyTree, y: PyTree, warmup: int, project: Callable[[PyTree], PyTree] | None
@@ -45,7 +51,7 @@ def begin(
     survey.look([Place(x, y), Place(x, warm)])
     star = Settled(warm, np.inf, False)
     if is_convex(survey.estimated):
-        star = settle(problem, x, warm, data)
+        star = settle(problem, x, warm, data, survey.estimated.L_yy_at_least)
         survey.look(places(x, y, star))
     estimated = survey.estimated
     convex, L = is_convex(estimated), estimated.L_yy_at_least

@@ -43,7 +43,7 @@ class Survey:
         for place, following in zip(places, [*places[1:], *places[-1:]], strict=True):
             here, there = (place.x, place.y), (following.x, following.y)
             at = at_place(*here, there, self.data, self.key, len(self.found))
-            at = Curvature(*(float(number) for number in jax.device_get(at)))
+            at = jax.tree.map(float, jax.device_get(at))
             if not all(math.isfinite(number) for number in at):
                 raise ValueError(
                     "the derivatives of f or g are not finite at a point given: give points where they are"
@@ -54,7 +54,7 @@ class Survey:
     @property
     def estimated(self) -> Estimated:
         """The worst that was seen of each constant, with the smallest curvature resolved where it was found."""
-        most = lambda name, among=self.found: max(getattr(point, name) for point in among)
+        most = lambda name, among=self.found: max(float(getattr(point, name)) for point in among)
         solved = [point for point, place in zip(self.found, self.places, strict=True) if place.solved]
         mu, residual = self._smallest()
         same = (name for name in BLOCKS if name not in ("mu", "M_y"))
@@ -73,8 +73,8 @@ class Survey:
 
     def _smallest(self) -> tuple[float, float]:
         """The smallest eigenvalue and its residual, by more Lanczos steps while the residual is a large part of it."""
-        at, place = min(zip(self.found, self.places, strict=True), key=lambda pair: pair[0].mu)
-        mu, residual = at.mu, at.mu_residual
+        at, place = min(zip(self.found, self.places, strict=True), key=lambda pair: float(pair[0].mu))
+        mu, residual = float(at.mu), float(at.mu_residual)
         for doubling in range(1, MOST_DOUBLINGS + 1):
             if residual <= RESOLVED * abs(mu):
                 break
