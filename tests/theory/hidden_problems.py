@@ -1,10 +1,11 @@
 """One family of problems whose constants a start may hide, with all of its members in the data: compiled once.
 
     g = ½yᵀHy + xᵀBy + cᵀy + Σ a log cosh(ky)/k² + ½Σ r σ(x) y²
-    f = ½τ‖x − e‖² + Σ p log(1 + eʸ) + Σ u (1 − exp(−½(y − t)²))
+    f = ½τ‖x − e‖² + Σ p log(1 + eʸ) + Σ u (1 − exp(−½(y − t)²)) + kink·Σ|x|
 
-log cosh adds curvature near y = 0 only: there μ looks like λ_min(H) + a. σ(x) makes the curvature depend on x. The last
-term of f is flat far from t and curved near it. All terms of f are ≥ 0, and μ = λ_min(H) is never undercut.
+log cosh adds curvature near y = 0 only: there μ looks like λ_min(H) + a. σ(x) makes the curvature depend on x. The
+well in f is flat far from t and curved near it. The kink is zero unless a test sets it. All terms of f are ≥ 0, and
+λ_min(H) is a valid μ everywhere.
 """
 
 from typing import Any, NamedTuple
@@ -34,25 +35,29 @@ class Outer(NamedTuple):
     p: Any
     u: Any
     t: Any
+    kink: Any
 
 
 def g(x, y, b):
     bump = jnp.sum(b.a * (jnp.logaddexp(b.k * y, -b.k * y) - jnp.log(2.0)) / b.k**2)
-    return (
-        0.5 * y @ b.H @ y + x @ b.B @ y + b.c @ y + bump + 0.5 * jnp.sum(b.r * jax.nn.sigmoid(x) * y * y)
-    )
+    return 0.5 * y @ b.H @ y + x @ b.B @ y + b.c @ y + bump + 0.5 * jnp.sum(b.r * jax.nn.sigmoid(x) * y * y)
 
 
 def f(x, y, b):
     well = jnp.sum(b.u * -jnp.expm1(-0.5 * (y - b.t) ** 2))
-    return 0.5 * b.tau * jnp.sum((x - b.e) ** 2) + jnp.sum(b.p * jax.nn.softplus(y)) + well
+    return (
+        0.5 * b.tau * jnp.sum((x - b.e) ** 2)
+        + jnp.sum(b.p * jax.nn.softplus(y))
+        + well
+        + b.kink * jnp.sum(jnp.abs(x))
+    )
 
 
 PROBLEM = bl.Problem(outer=f, inner=g)
 
 
 def draw(kind, seed):
-    """An instance and its start: (data, x0, y0), and μ."""
+    """An instance: its data, x0, y0 and μ."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     mu, L = 10 ** rng.uniform(-1.3, -0.3), 1.0
     Q, U, V = (np.linalg.qr(rng.normal(size=(SIZE, SIZE)))[0] for _ in range(3))
@@ -74,6 +79,7 @@ def draw(kind, seed):
         p=rng.uniform(0, 1, SIZE) * (kind != "flat"),
         u=rng.uniform(0.5, 2, SIZE) * (kind == "flat" or every),
         t=rng.normal(size=SIZE),
+        kink=np.asarray(0.0),
     )
     x0 = np.zeros(SIZE) if hidden else rng.normal(size=SIZE) * (3.0 if kind == "flat" else 1.0)
     y0 = np.zeros(SIZE) if hidden else rng.normal(size=SIZE)

@@ -104,7 +104,7 @@ def advise(
 
     estimated = survey.estimated
     final = {}
-    if here.convex and here.star.done and project is None and runs and is_convex(estimated):
+    if here.star.done and tried.passed and project is None and runs and is_convex(estimated):
         known = [method for followed in runs for method in FOLLOWED[followed]]
         final = sampled(estimated, _start(here, y, infimum), steps, known)
     look = lambda x, _, star: jax.device_get(

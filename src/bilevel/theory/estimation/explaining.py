@@ -38,7 +38,7 @@ def explain(
         )
     if sampled:
         notes.append(_worth(runs, estimated, sampled, infimum))
-    elif reason := _reason(here, trial, runs, estimated, projected):
+    elif reason := _reason(here, tried, trial, runs, estimated, projected):
         notes.append(f"No certificate is offered: {reason}.")
     return tuple(notes)
 
@@ -61,7 +61,12 @@ def _worth(
 
 
 def _reason(
-    here: Beginning, trial: int, runs: dict[str, Explored], estimated: Estimated, projected: bool
+    here: Beginning,
+    tried: Tried,
+    trial: int,
+    runs: dict[str, Explored],
+    estimated: Estimated,
+    projected: bool,
 ) -> str:
     if not here.convex:
         return ""  # the recommendation says so
@@ -71,6 +76,8 @@ def _reason(
         return "none here covers a projected x"
     if not here.star.done:
         return "its start needs y*(x0)"
+    if not tried.passed:
+        return "∇Φ changes faster along a run than its curvature at the points of it explains"
     if not runs:
         return f"no run from (x0, y0) stays finite, even with a thousandth of β = {here.proposal:.3g}"
     if not is_convex(estimated):

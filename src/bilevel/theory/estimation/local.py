@@ -51,7 +51,7 @@ def local(
     data: Batch | None,
     alpha: Any,
     damping: Any,
-    key: Array,
+    key: Array | None,
     steps: int,
     project: Callable[[PyTree], PyTree] | None = None,
     smoothness: Any = None,
@@ -77,6 +77,7 @@ def local(
         return tree.sub(direct, inner.cross(solve(residual, 1e-4)))
 
     if smoothness is None:
+        assert key is not None
         smoothness = jnp.max(jnp.abs(spectrum(curvature_of_value, x, key, steps).values))
     rule = Descent(1.0) if project is None else projected(1 / smoothness, project)
     return Local(

@@ -17,7 +17,7 @@ class Start(NamedTuple):
 
     gap: float  # Φ(x0) − infimum
     y_error: float  # ‖y0 − y*(x0)‖
-    v_error: float  # ‖v*(x0)‖, because v starts at zero
+    v_error: float | None  # ‖v*(x0)‖, because v starts at zero; None if it was not solved for
 
 
 class Sampled(NamedTuple):
