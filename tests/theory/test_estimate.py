@@ -8,7 +8,9 @@ import pytest
 import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, random_quadratic, ridge_logistic
+from bilevel.theory.estimation.curvature import Curvature, inner_spectrum
 from bilevel.theory.estimation.lanczos import lanczos
+from bilevel.theory.estimation.survey import Place, Survey
 
 
 def symmetric(eigenvalues, seed=0):
@@ -148,18 +150,26 @@ def test_blocks_of_the_papers_problem_are_its_own_and_not_the_joint_ones():
 
 
 def test_a_small_end_of_the_spectrum_is_resolved_or_its_residual_reported():
-    """200 unknowns: exactly, where 30 steps show 4 times too much. 1000: with more steps, and how far that got."""
+    """200 unknowns: exactly, where 4 steps show far too much. 300: with up to 32 steps, and how far that got."""
 
     def look(n, low):
         eigenvalues = jnp.concatenate([jnp.asarray([low, 1.0]), jnp.linspace(0.01, 1.0, n - 2)])
         problem = bl.Problem(
             outer=lambda x, y: jnp.sum(y**2), inner=lambda x, y: 0.5 * jnp.sum(eigenvalues * (y - x) ** 2)
         )
-        return theory.estimate(problem, jnp.zeros(()), jnp.zeros(n), iterations=4)
+        survey = Survey(problem, None, 4, jax.random.key(0))
+        x, y = jnp.zeros(()), jnp.zeros(n)
+        ends = inner_spectrum(problem, x, y, None, jax.random.key(1), 4)
+        survey.places.append(Place(x, y))
+        rest = dict.fromkeys(Curvature._fields[2:], 1.0)
+        survey.found.append(Curvature(ends.values[0], ends.residuals[0], **rest))
+        return float(ends.values[0]), survey.estimated
 
-    assert look(200, 1e-4).mu_at_most == pytest.approx(1e-4, rel=1e-9)
-    coarse = look(1000, 1e-3)
-    assert coarse.mu_at_most >= 1e-3 * (1 - 1e-9)
+    first, fine = look(200, 1e-4)
+    assert first == fine.mu_at_most == pytest.approx(1e-4, rel=1e-9)
+    assert fine.mu_residual == 0
+    first, coarse = look(300, 1e-4)
+    assert 1e-4 * (1 - 1e-9) <= coarse.mu_at_most < first / 2
     assert coarse.mu_residual > 0.1 * coarse.mu_at_most  # 32 steps are not enough here, and it says so
     assert "±" in str(coarse)
 
