@@ -42,7 +42,8 @@ class Driven(ErrorSystem):
         ω = 0 is the bound above. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + T) − e²/T), so a part of the price can
         be turned into ‖∇Φ‖² itself; from an exact start all that T² does not need, which gains up to a factor of two.
         """
-        beta, steps = np.asarray(beta), np.asarray(steps)
+        # All of one rank, so that the shares have an axis of their own.
+        beta, steps, gap, w0, w1, _ = np.broadcast_arrays(beta, steps, gap, w0, w1, self.unit_gain)
         T = np.asarray(beta * self.unit_gain)
         price = 1 - beta / self.beta_cap
         s = np.maximum(T, 1e-3)
