@@ -11,10 +11,12 @@ BOUNDS: dict[str, tuple[str, style.Look]] = {
     "earlier": ("earlier bound", style.EARLIER),
     "paper": ("Theorem 5.9's bound", style.PAPER),
     "sharp": ("same lemmas, exact gain", style.SHARP),
+    "star": ("star's bound (κ⁴)", style.STAR),
 }
 RUNS: dict[str, tuple[str, style.Look]] = {
     "paper": ("run with Theorem 5.9's steps", {"color": style.BLUE, "marker": "o"}),
     "sharp": ("run with exact gain's steps", {"color": style.GREEN, "marker": "^"}),
+    "star": ("run with star's steps", {"color": style.PURPLE, "marker": "*"}),
 }
 
 

@@ -22,6 +22,7 @@ Look = dict[str, Any]  # keyword arguments of a plotted line
 EARLIER: Look = {"color": VERMILION, "linestyle": "--"}
 PAPER: Look = {"color": BLUE, "linestyle": "-"}
 SHARP: Look = {"color": GREEN, "linestyle": "-."}
+STAR: Look = {"color": PURPLE, "linestyle": (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5))}
 MEASURED: Look = {"color": BLACK, "marker": "o", "markersize": 3.5, "linestyle": "none"}
 LOWER: Look = {"color": ORANGE, "linestyle": ":", "linewidth": 2.2}
 
