@@ -13,7 +13,6 @@ CURVES: dict[str, tuple[str, style.Look]] = {
     "earlier": ("earlier bound", style.EARLIER),
     "paper": ("Theorem 5.17's bound", style.PAPER),
     "sharp": ("same lemmas, exact gain", style.SHARP),
-    "star": ("star's bound, α = 2/(L + μ)", style.STAR),
 }
 SCALED: dict[str, style.Look] = {
     "measured_limit": {"color": style.SKY, "linestyle": "-"},
@@ -33,8 +32,9 @@ def bounds(results: Results) -> Figure:
         axes.plot(rows["kappa"], rows["inherent"], label=label, **look)
     axes.plot(limits["kappa"], limits["lower_bound"], label="lower bound", **style.LOWER)
     axes.plot(limits["kappa"], limits["measured_limit"], label="measured limit", **style.MEASURED)
-    star: style.Look = style.MEASURED | {"color": style.PURPLE, "marker": "*"}
-    axes.plot(limits["kappa"], limits["measured_limit_star"], label="measured limit, α = 2/(L + μ)", **star)
+    star = select(results["fig2_kappa.csv"], M_is="paper", analysis="star")
+    axes.plot(star["kappa"], star["inherent"], label="star's bound, α = 2/(L + μ)", **style.STAR)
+    axes.plot(limits["kappa"], limits["measured_limit_star"], label="its measured limit", **style.STAR_RUN)
     return _finished(figure, axes, "upper left")
 
 
