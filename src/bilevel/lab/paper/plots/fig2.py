@@ -16,7 +16,7 @@ CURVES: dict[str, tuple[str, style.Look]] = {
 }
 SCALED: dict[str, style.Look] = {
     "measured_limit": {"color": style.SKY, "linestyle": "-"},
-    "lower_bound_strict": {"color": style.PURPLE, "linestyle": "-."},
+    "lower_bound_strict": {"color": style.SKY, "linestyle": "-."},
 }
 
 
