@@ -56,9 +56,7 @@ class ErrorSystem(ABC):
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         """Bound on (1/K) Σ g_k²; infinite where β is not admissible."""
 
-    def best_beta(
-        self, steps: Floats, gap: Floats, w0: Floats, w1: Floats, slack: Floats = 0.0
-    ) -> Floats:
+    def best_beta(self, steps: Floats, gap: Floats, w0: Floats, w1: Floats, slack: Floats = 0.0) -> Floats:
         """The largest β whose bound is within `slack` of the lowest. Every β gives a valid bound."""
         objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
         best = minimise_on_log_scale(objective, self.beta_cap)
