@@ -129,26 +129,6 @@ def test_a_random_quadratic_shows_the_constants_it_was_made_with():
     assert np.linalg.norm(far) == pytest.approx(2.0, rel=1e-3)  # M is attained far away
 
 
-def test_blocks_of_the_papers_problem_are_its_own_and_not_the_joint_ones():
-    q = quadratic(mu=0.1, kappa=10.0)
-    estimated = theory.estimate(q.problem, jnp.ones(2), q.inner_solution(jnp.ones(2)))
-    k = estimated.assume_blocks()
-    assert isinstance(k, theory.Blocks)
-    expected = dict(mu=0.1, L_yy=1.0, L_xy=1.0, f_xx=1.0, f_xy=0.0, f_yy=0.0, M_y=0.1 * 2**0.5)
-    for name, value in expected.items():
-        assert getattr(k, name) == pytest.approx(value, rel=1e-10, abs=1e-12)
-    assert (
-        pytest.approx(2**0.5, rel=1e-10) == estimated.assume().L
-    )  # ‖(∇²_xy g, ∇²_yy g)‖, what the paper's L is
-    assert k.estimated == set(expected) | {"rho_xxy", "rho_xyy", "rho_yyy"}
-    assert estimated.assume_blocks(mu=0.05).mu == 0.05
-    assert "mu" not in estimated.assume_blocks(mu=0.05).estimated
-    with pytest.raises(TypeError, match="'M' is not one of the constants mu, L_yy"):
-        estimated.assume_blocks(M=1.0)
-    with pytest.raises(ValueError, match="mu"):
-        estimated.assume_blocks(mu=-1.0)
-
-
 def test_a_small_end_of_the_spectrum_is_resolved_or_its_residual_reported():
     """200 unknowns: exactly, where 4 steps show far too much. 300: with up to 32 steps, and how far that got."""
 
@@ -238,6 +218,15 @@ def test_estimated_constants_are_not_taken_for_declared_ones(as_users_see_it):
         assert "estimated" in report.hypotheses[symbol]
     with pytest.raises(TypeError, match="'kappa' is not one of the constants"):
         estimated.assume(kappa=3.0)
+
+    blocks = estimated.assume_blocks(mu=0.05, M_y=2.0)
+    assert isinstance(blocks, theory.Blocks)
+    assert (blocks.mu, blocks.M_y, blocks.f_yy) == (0.05, 2.0, estimated.f_yy_at_least)
+    assert blocks.estimated == {"L_yy", "L_xy", "f_xx", "f_xy", "f_yy", "rho_xxy", "rho_xyy", "rho_yyy"}
+    with pytest.raises(TypeError, match="'M' is not one of the constants mu, L_yy"):
+        estimated.assume_blocks(M=1.0)
+    with pytest.raises(ValueError, match="mu"):
+        estimated.assume_blocks(mu=-1.0)
 
 
 def test_negative_curvature_is_reported_and_not_assumed_away():

@@ -95,7 +95,7 @@ def advise(
     tried = halved(here.proposal, gain, 2 * alpha * here.mu) if trial else Tried(here.proposal, 0, False)
 
     runs = {}
-    for method, certified in FOLLOWED.items() if here.convex and trial else ():
+    for method, certified in FOLLOWED.items() if here.convex and tried.passed else ():
         largest = largest_beta(survey.estimated, certified) if project is None else 0.0
         length = lambda beta, largest=largest: max(trial, math.ceil(min(largest / beta, 1.0) * steps))
         run = explored(partial(make, method), max(tried.beta, largest), length, x, y, data, 1 / alpha)

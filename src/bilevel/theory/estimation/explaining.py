@@ -77,7 +77,7 @@ def _reason(
     if not here.star.done:
         return "its start needs y*(x0)"
     if not tried.passed:
-        return "∇Φ changes faster along a run than its curvature at the points of it explains"
+        return "∇Φ changes faster along the trial than its curvature at the start explains"
     if not runs:
         return f"no run from (x0, y0) stays finite, even with a thousandth of β = {here.proposal:.3g}"
     if not is_convex(estimated):
