@@ -117,9 +117,7 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
     # Written so that a NaN on either side counts as a violation.
     broken = np.flatnonzero(_by_iteration(~(lhs <= rhs * (1 + TOLERANCE))).any(axis=1))
     slack = rhs - lhs
-    with np.errstate(invalid="ignore"):
-        relative = np.where(np.isposinf(rhs), 1.0, slack / np.maximum(np.abs(rhs), np.finfo(float).tiny))
-    relative = _by_iteration(np.where(np.isnan(relative), -np.inf, relative)).min(axis=1)
+    relative = _by_iteration(_share(slack, rhs)).min(axis=1)
     worst = int(np.argmin(relative))
     return Row(
         claim.name,
@@ -135,3 +133,10 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
 def _by_iteration(values: np.ndarray) -> np.ndarray:
     """One row per iteration, whether a claim has one entry for each or one for each of several points."""
     return values.reshape(len(values), -1)
+
+
+def _share(slack: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """slack/rhs: 1 where nothing is claimed, −∞ where zero was, or where a side is not a number."""
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        share = np.where(slack == 0, 0.0, slack / np.abs(rhs))
+    return np.where(np.isposinf(rhs), 1.0, np.where(np.isnan(share), -np.inf, share))

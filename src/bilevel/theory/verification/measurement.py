@@ -30,8 +30,8 @@ class Run(NamedTuple):
     y_error: Norms  # ‖ŷ_k − y*_k‖
     warm_error: Norms  # ‖y_k⁰ − y*_k‖
     y_step: Norms  # ‖ŷ_k − y_k⁰‖
-    v_error: Norms  # ‖v̂_k − ṽ*_k‖ (zero for ITD, like the next)
-    v_star_error: Norms  # ‖v̂_k − v*_k‖
+    v_error: Norms  # ‖v̂_k − ṽ*_k‖ (AID; zero for the others)
+    v_star_error: Norms  # ‖v̂_k − v*_k‖ (zero for ITD)
     x_step: Norms  # ‖x_k − x_{k−1}‖
     estimate_error: Norms  # ‖∇̂Φ(x_k) − ∇Φ(x_k)‖
     gradient: Norms  # ‖∇Φ(x_k)‖
@@ -110,48 +110,48 @@ def _measure(
 ) -> tuple[_Point, dict[str, Any]]:
     """The point itself, and the norms of iteration k by name."""
     x, warm, y, v, estimate = iterate
-    oracles, distance = problem.oracles, lambda a, b: tree.norm(tree.sub(a, b))
+    distance = lambda a, b: tree.norm(tree.sub(a, b))
     solve = solution or (lambda x: inner_solution(problem, x, before.y_star, data))
     xs = joined(stacked(before.x), between(before.x, x), stacked(x))
     solved = jax.vmap(solve)(jax.tree.map(lambda a: a[1:], xs))
     y_star, ys = jax.tree.map(lambda a: a[-1], solved), joined(stacked(before.y_star), solved)
 
     star = exact(problem, x, y_star, data, lambda _: y_star)
-    inner, f, f_star = (
-        oracles.linearise(x, y, data),
-        oracles.outer_gradients(x, y, data),
-        oracles.outer_gradients(x, star.y, data),
-    )
-    small = is_small(x, y)
     path = joined(stacked(y), between(y, star.y), stacked(star.y), between(star.y, warm), stacked(warm))
-    here = jax.tree.map(lambda a: jnp.broadcast_to(a, (5 + 4, *a.shape)), x)
+    here = jax.tree.map(lambda a: jnp.broadcast_to(a, (9, *a.shape)), x)
     both = stacked(before.x, x), stacked(before.y, y)
+    at_x, since_last_star, since_last = along(problem, data, (here, path), (xs, ys), both)
     nothing = jnp.zeros_like(star.value)
     norms = {
         "y_error": distance(y, star.y),
         "warm_error": distance(warm, star.y),
         "y_step": distance(y, warm),
-        "v_error": nothing if v is None else distance(v, solve_hessian(inner, f.y)),
+        "v_error": distance(v, _adjoint(problem, data, x, y)) if algorithm.method == "AID" else nothing,
         "v_star_error": nothing if v is None else distance(v, star.v),
         "x_step": distance(x, before.x),
         "estimate_error": distance(estimate, star.hypergradient),
         "gradient": tree.norm(star.hypergradient),
         "gradient_change": distance(star.hypergradient, before.hypergradient),
         "value": star.value,
-        "outer_x": jnp.maximum(tree.norm(f.x), tree.norm(f_star.x)),
-        "outer_y": jnp.maximum(tree.norm(f.y), tree.norm(f_star.y)),
-        "at_x": along(problem, data, here, path, small),
-        "since_last_star": along(problem, data, xs, ys, small),
-        "since_last": along(problem, data, *both, small),
+        "outer_x": at_x.outer_x[0:5:4].max(),
+        "outer_y": at_x.outer_y[0:5:4].max(),
+        "at_x": at_x,
+        "since_last_star": since_last_star,
+        "since_last": since_last,
         "inner_residual": star.inner_residual,
         "adjoint_residual": star.adjoint_residual,
         "sizes": {"x": tree.norm(x), "y": tree.norm(star.y), "v": tree.norm(star.v)},
         "jacobian": None,
         "jacobian_error": None,
     }
-    if small and algorithm.method == "ITD":
+    if is_small(x, y) and algorithm.method == "ITD":
         norms |= _jacobians(problem, algorithm.sizes["alpha"], data, x, warm, star.y)
     return _Point(x, y, star.y, star.hypergradient), norms
+
+
+def _adjoint(problem: Problem, data: Batch | None, x: PyTree, y: PyTree) -> PyTree:
+    """ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)."""
+    return solve_hessian(problem.oracles.linearise(x, y, data), problem.oracles.outer_gradients(x, y, data).y)
 
 
 def _jacobians(problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree) -> dict:

@@ -21,16 +21,16 @@ Norms = Any  # numbers per iteration: a JAX array here, a NumPy array once it is
 
 
 class Along(NamedTuple):
-    """Pieces of a run: steps and changes between neighbouring points, curvatures at every point (last axis)."""
+    """A piece of a run: steps and changes between neighbouring points, curvatures at every point (last axis)."""
 
     x_step: Norms
     y_step: Norms
     outer_x_change: Norms  # of ∇_x f
     outer_y_change: Norms  # of ∇_y f
-    outer_y: Norms  # ‖∇_y f‖
-    # Only while the matrices are small enough to be written out:
-    hessian_change: Norms | None  # of ∇²_yy g
+    hessian_change: Norms | None  # of ∇²_yy g; matrices are written out only while they are small
     cross_change: Norms | None  # of ∇²_xy g
+    outer_x: Norms  # ‖∇_x f‖
+    outer_y: Norms  # ‖∇_y f‖
     curvature_low: Norms | None  # smallest eigenvalue of ∇²_yy g
     curvature_high: Norms | None  # and its largest
     cross: Norms | None  # ‖∇²_xy g‖
@@ -54,28 +54,36 @@ def is_small(x: PyTree, y: PyTree) -> bool:
     return ravel_pytree(x)[0].size <= DENSE and ravel_pytree(y)[0].size <= DENSE
 
 
-def along(problem: Problem, data: Batch | None, x: PyTree, y: PyTree, small: bool) -> Along:
-    """What is seen at a stack of points (x, y) and between neighbours in it."""
+def along(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Along]:
+    """What is seen at the points (x, y) of each piece, which is a stack of them, and between neighbours in it."""
+    lengths = [len(jax.tree.leaves(x)[0]) for x, _ in pieces]
+    small = is_small(*jax.tree.map(lambda a: a[0], pieces[0]))
 
     def at(x, y):
         f, flat = problem.oracles.outer_gradients(x, y, data), lambda tree: ravel_pytree(tree)[0]
-        inner = problem.oracles.linearise(x, y, data) if small else None
-        matrices = (None, None) if inner is None else (hessian_matrix(inner, y), cross_matrix(inner, y))
-        return flat(x), flat(y), flat(f.x), flat(f.y), *matrices
+        vectors = flat(x), flat(y), flat(f.x), flat(f.y)
+        if not small:
+            return vectors
+        inner = problem.oracles.linearise(x, y, data)
+        return *vectors, hessian_matrix(inner, y), cross_matrix(inner, y)
 
-    x, y, f_x, f_y, H, C = jax.vmap(at)(x, y)
+    x, y, f_x, f_y, *matrices = jax.vmap(at)(*joined(*pieces))
     size = lambda a: jnp.linalg.norm(a, axis=-1)
-    change, spectral = lambda a: a[1:] - a[:-1], lambda A: jnp.linalg.norm(A, ord=2, axis=(-2, -1))
-    spectrum = None if H is None else jnp.linalg.eigvalsh(H)
-    return Along(
-        x_step=size(change(x)),
-        y_step=size(change(y)),
-        outer_x_change=size(change(f_x)),
-        outer_y_change=size(change(f_y)),
-        outer_y=size(f_y),
-        hessian_change=None if H is None else spectral(change(H)),
-        cross_change=None if C is None else spectral(change(C)),
-        curvature_low=None if spectrum is None else spectrum[:, 0],
-        curvature_high=None if spectrum is None else spectrum[:, -1],
-        cross=None if C is None else spectral(C),
-    )
+    change = lambda a: a[1:] - a[:-1]
+    steps = [size(change(a)) for a in (x, y, f_x, f_y)]  # those from one piece to the next are left out below
+    changes, points = steps + [None, None], [size(f_x), size(f_y), None, None, None]
+    if matrices:
+        H, C = matrices
+        gram = lambda A: jnp.swapaxes(A, -1, -2) @ A
+        spectra = jnp.linalg.eigvalsh(jnp.concatenate([H, change(H), gram(C), gram(change(C))]))
+        low, high = spectra[:, 0], spectra[:, -1]
+        n, m = len(H), len(H) - 1
+        root = lambda squares: jnp.sqrt(jnp.maximum(squares, 0))
+        changes = steps + [jnp.maximum(high, -low)[n : n + m], root(high[2 * n + m :])]
+        points = [size(f_x), size(f_y), low[:n], high[:n], root(high[n + m : 2 * n + m])]
+    found, first = [], 0
+    for length in lengths:
+        cut = lambda values, end: [None if a is None else a[first:end] for a in values]
+        found.append(Along(*cut(changes, first + length - 1), *cut(points, first + length)))
+        first += length
+    return found

@@ -35,7 +35,7 @@ class Setting:
     inner_steps: int = 1
     adjoint_steps: int = 1
 
-    @property
+    @cached_property
     def blocks(self) -> Blocks:
         return Blocks.of(self.constants)
 
