@@ -3,7 +3,7 @@
 The certificates are read from `analyses.METHODS`. What is said here is where on a run each one's errors are seen.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -31,6 +31,7 @@ SYSTEMS = ("sharp", "tight", "star")
 AT_SOLUTION = ("earlier", "star")  # compare v̂ with v* at y*; the others with ṽ* at ŷ
 
 
+@cache
 def certificate_claims(method: str, analyses: tuple[str, ...] | None = None) -> tuple[Claim, ...]:
     """The claims of the certificates for `method`: all, or those of the `analyses` named."""
     return tuple(claim for name in analyses or METHODS[method] for claim in _claims(method, name))
