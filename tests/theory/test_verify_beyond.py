@@ -60,7 +60,7 @@ def test_constants_that_hold_at_the_solutions_and_not_between_them_are_found_out
 
 
 # The printed L_Φ is 314 for these constants and the blockwise one 412. The problem has all of them as blocks on the box
-# |x + y| ≤ 2e-6: there g_yy and −g_xy lie in [1, 1.02], the third derivatives of g are −ρ, and f has 1.02 in all blocks.
+# |x + y| ≤ 2e-6: g_yy and −g_xy lie in [1, 1.02], the third derivatives of g are −ρ, and all of f's blocks are 1.02.
 K = theory.Constants(mu=1.0, L=1.02, M=0.02, rho=5000.0)
 H, F, V = 1.01, 1.02, 0.0197
 BLOCKWISE = bl.Problem(
@@ -147,7 +147,13 @@ def several_steps_on_a_quadratic():
 def test_soba_and_several_steps_are_judged_by_star(make):
     k, solver, data, solution = make()
     run = measured(solver, jnp.asarray([1.0, -2.0, 0.5]), jnp.zeros(3), 60, data, solution)
-    own = ("star: inner error", "star: adjoint error", "star: hypergradient error", "star: bound", "star: descent")
+    own = (
+        "star: inner error",
+        "star: adjoint error",
+        "star: hypergradient error",
+        "star: bound",
+        "star: descent",
+    )
     for constants in (k, k.blocks):
         report = theory.judge(run, solver, constants)
         assert report.ok, report

@@ -16,7 +16,14 @@ CHOICES = ("paper", "prior", "sharp", "tight", "star", "fast", "short")
 STAR = ("star: inner", "star: adjoint", "star: hypergradient", "star: bound", "star: descent")
 # What each choice of step sizes must at least have judged, so that no row passes by never applying.
 AID_JUDGED = {
-    "paper": ("Lemma 5.6: squared", "Lemma 5.8", "Theorem 5.9", "sharp: bound", "tight: bound", "star: bound"),
+    "paper": (
+        "Lemma 5.6: squared",
+        "Lemma 5.8",
+        "Theorem 5.9",
+        "sharp: bound",
+        "tight: bound",
+        "star: bound",
+    ),
     "prior": ("Theorem 5.11",),
     "sharp": ("sharp: bound", "tight: bound"),
     "tight": ("tight: bound",),
@@ -25,7 +32,15 @@ AID_JUDGED = {
     "short": ("Lemma 5.1a", "Lemma 5.1b", "Lemma 5.3a", "Lemma 5.3b", "Lemma 5.5", "Lemma A.1: "),
 }
 ITD_JUDGED = {
-    "paper": ("Lemma 5.15a", "Lemma 5.15b", "Lemma 5.16", "Theorem 5.17", "sharp: bound", "tight: bound", "star: bound"),
+    "paper": (
+        "Lemma 5.15a",
+        "Lemma 5.15b",
+        "Lemma 5.16",
+        "Theorem 5.17",
+        "sharp: bound",
+        "tight: bound",
+        "star: bound",
+    ),
     "prior": ("earlier bound",),
     "sharp": ("sharp: bound",),
     "tight": ("tight: bound",),

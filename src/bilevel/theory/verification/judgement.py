@@ -100,7 +100,7 @@ def _moved_piece(piece: Along, run: Run, sign: int) -> Along:
     outer = np.hypot(run.outer_x, run.outer_y).max()
     scales = {"x_step": x, "y_step": y, "outer_x_change": outer, "outer_y_change": outer}
     if piece.cross is not None:
-        scales |= {"hessian_change": np.max(piece.curvature_high), "cross_change": piece.cross.max()}
+        scales |= {"hessian_change": piece.curvature_high.max(), "cross_change": piece.cross.max()}
     eps = sign * ULPS * np.finfo(float).eps
     return piece._replace(
         **{name: np.maximum(getattr(piece, name) + eps * scale, 0) for name, scale in scales.items()}

@@ -13,7 +13,13 @@ from bilevel.loop.scan import scan
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver
 from bilevel.theory.verification.algorithm import Algorithm, recognise
-from bilevel.theory.verification.reference import cross_matrix, exact, hessian_matrix, inner_solution, solve_hessian
+from bilevel.theory.verification.reference import (
+    cross_matrix,
+    exact,
+    hessian_matrix,
+    inner_solution,
+    solve_hessian,
+)
 from bilevel.theory.verification.segments import Along, Norms, along, between, is_small, joined, stacked
 from bilevel.types import PyTree
 

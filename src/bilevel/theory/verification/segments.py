@@ -5,18 +5,24 @@ the descent of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is seen at i
 violation proves a constant wrong, and a function that keeps to its constants there and breaks them elsewhere is missed.
 """
 
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 
 from bilevel.batch import Batch
 from bilevel.problem import Problem
 from bilevel.theory.verification.reference import DENSE, cross_matrix, hessian_matrix
 from bilevel.types import PyTree
 
-NODES = (0.5 - (3 / 28) ** 0.5, 0.5, 0.5 + (3 / 28) ** 0.5)  # with the ends, the Gauss–Lobatto points of order five
+NODES = (
+    0.5 - (3 / 28) ** 0.5,
+    0.5,
+    0.5 + (3 / 28) ** 0.5,
+)  # with the ends, the Gauss–Lobatto points of order five
 Norms = Any  # numbers per iteration: a JAX array here, a NumPy array once it is judged
 
 
@@ -27,18 +33,22 @@ class Along(NamedTuple):
     y_step: Norms
     outer_x_change: Norms  # of ∇_x f
     outer_y_change: Norms  # of ∇_y f
-    hessian_change: Norms | None  # of ∇²_yy g; matrices are written out only while they are small
-    cross_change: Norms | None  # of ∇²_xy g
+    hessian_change: (
+        Norms  # of ∇²_yy g; None, like all that needs matrices, where they are too large to be written out
+    )
+    cross_change: Norms  # of ∇²_xy g
     outer_x: Norms  # ‖∇_x f‖
     outer_y: Norms  # ‖∇_y f‖
-    curvature_low: Norms | None  # smallest eigenvalue of ∇²_yy g
-    curvature_high: Norms | None  # and its largest
-    cross: Norms | None  # ‖∇²_xy g‖
+    curvature_low: Norms  # smallest eigenvalue of ∇²_yy g
+    curvature_high: Norms  # and its largest
+    cross: Norms  # ‖∇²_xy g‖
 
 
 def between(start: PyTree, end: PyTree) -> PyTree:
     """The points at `NODES` of the segment, stacked."""
-    return jax.tree.map(lambda a, b: jnp.stack([a + jnp.asarray(t, a.dtype) * (b - a) for t in NODES]), start, end)
+    return jax.tree.map(
+        lambda a, b: jnp.stack([a + jnp.asarray(t, a.dtype) * (b - a) for t in NODES]), start, end
+    )
 
 
 def stacked(*points: PyTree) -> PyTree:
@@ -68,22 +78,24 @@ def along(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) 
         return *vectors, hessian_matrix(inner, y), cross_matrix(inner, y)
 
     x, y, f_x, f_y, *matrices = jax.vmap(at)(*joined(*pieces))
-    size = lambda a: jnp.linalg.norm(a, axis=-1)
-    change = lambda a: a[1:] - a[:-1]
-    steps = [size(change(a)) for a in (x, y, f_x, f_y)]  # those from one piece to the next are left out below
-    changes, points = steps + [None, None], [size(f_x), size(f_y), None, None, None]
-    if matrices:
-        H, C = matrices
-        gram = lambda A: jnp.swapaxes(A, -1, -2) @ A
-        spectra = jnp.linalg.eigvalsh(jnp.concatenate([H, change(H), gram(C), gram(change(C))]))
-        low, high = spectra[:, 0], spectra[:, -1]
-        n, m = len(H), len(H) - 1
-        root = lambda squares: jnp.sqrt(jnp.maximum(squares, 0))
-        changes = steps + [jnp.maximum(high, -low)[n : n + m], root(high[2 * n + m :])]
-        points = [size(f_x), size(f_y), low[:n], high[:n], root(high[n + m : 2 * n + m])]
-    found, first = [], 0
-    for length in lengths:
-        cut = lambda values, end: [None if a is None else a[first:end] for a in values]
-        found.append(Along(*cut(changes, first + length - 1), *cut(points, first + length)))
-        first += length
-    return found
+    size, change = lambda a: jnp.linalg.norm(a, axis=-1), lambda a: a[1:] - a[:-1]
+    steps = [size(change(a)) for a in (x, y, f_x, f_y)]
+    slopes = [size(f_x), size(f_y)]
+    turns, spectra = _spectra(*matrices) if small else ([None] * 2, [None] * 3)
+    # A change from the end of one piece to the start of the next is left out.
+    ends = list(accumulate(lengths))
+    cut = lambda values, start, end: [None if a is None else a[start:end] for a in values]
+    return [
+        Along(*cut(steps + turns, end - length, end - 1), *cut(slopes + spectra, end - length, end))
+        for length, end in zip(lengths, ends, strict=True)
+    ]
+
+
+def _spectra(H: Array, C: Array) -> tuple[list[Array], list[Array]]:
+    """Norms of the changes of H and C, and the ends of H's spectrum and ‖C‖, from one decomposition of them all."""
+    change, gram = lambda A: A[1:] - A[:-1], lambda A: jnp.swapaxes(A, -1, -2) @ A
+    spectra = jnp.linalg.eigvalsh(jnp.concatenate([H, change(H), gram(C), gram(change(C))]))
+    n = len(H)
+    at, turn, cross, cross_turn = jnp.split(spectra, [n, 2 * n - 1, 3 * n - 1])
+    root = lambda squares: jnp.sqrt(jnp.maximum(squares[:, -1], 0))
+    return [jnp.abs(turn).max(axis=1), root(cross_turn)], [at[:, 0], at[:, -1], root(cross)]

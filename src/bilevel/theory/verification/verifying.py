@@ -1,4 +1,4 @@
-"""The paper's lemmas and theorems, checked on a run of the real solver."""
+"""The paper's lemmas and theorems, and every certificate, checked on a run of the real solver."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -30,7 +30,7 @@ def verify(
     data: Batch | None = None,
     solution: Callable[[PyTree], PyTree] | None = None,
 ) -> Report:
-    """Runs `solver` and evaluates both sides of every lemma and theorem of the paper at every iteration.
+    """Runs `solver` and evaluates both sides of every lemma, theorem and certificate at every iteration.
 
     Args:
         solver: `bl.aid`, `bl.itd` or `bl.soba` with floats at every level. For the paper's Algorithms 1 and 2 every
@@ -73,7 +73,9 @@ def _check(constants: Any) -> None:
             "these constants are estimated, not declared: pass constants.assume() to judge the run as if they held"
         )
     if not isinstance(constants, Constants | Blocks):
-        raise TypeError(f"constants must be a theory.Constants or theory.Blocks, not {type(constants).__name__}")
+        raise TypeError(
+            f"constants must be a theory.Constants or theory.Blocks, not {type(constants).__name__}"
+        )
     if any(np.ndim(getattr(constants, name)) for name in _names(constants)):
         raise ValueError("one run has one set of constants: pass scalars to theory.Constants, not arrays")
 
@@ -109,7 +111,11 @@ def _provenance(constants: Constants | Blocks, dense: bool) -> dict[str, str]:
     for name in _names(constants):
         source = "estimated, assumed to hold" if name in estimated else "declared"
         unseen = not dense and name.startswith(("mu", "L_", "rho"))
-        checked = "unchecked" if unseen else "checked along the run" + (" for f only" if name == "L" and not dense else "")
+        checked = (
+            "unchecked"
+            if unseen
+            else "checked along the run" + (" for f only" if name == "L" and not dense else "")
+        )
         texts[SYMBOLS.get(name, name)] = f"{getattr(constants, name):.4g} {source}; {checked}"
     return texts
 

@@ -54,7 +54,9 @@ def _outer_slopes(r):
 # As the paper states them: jointly in (x, y), except that ∇²_yy g and ∇²_xy g are bounded one by one.
 ASSUMPTIONS = (
     Claim("Assumption 4.2: strong convexity (μ)", "μ ≤ λ_min ∇²_yy g", _strongly_convex, (dense,)),
-    Claim("Assumption 4.3: f's slope in y (M)", "‖∇_y f‖ ≤ M at ŷ_k and along y*(x)", _upper(_outer_slopes, "M")),
+    Claim(
+        "Assumption 4.3: f's slope in y (M)", "‖∇_y f‖ ≤ M at ŷ_k and along y*(x)", _upper(_outer_slopes, "M")
+    ),
     Claim("Assumption 4.4: ∇f is Lipschitz (L)", "‖∇f(z) − ∇f(z')‖ ≤ L‖z − z'‖", _outer_smooth),
     Claim(
         "Assumption 4.4: ∇_y g is Lipschitz (L)",
@@ -88,7 +90,9 @@ def _block_change(quantity: str, in_x: str, in_y: str) -> Callable:
 
 def _changes(quantity: str, what: str, in_x: str, in_y: str, *needs) -> Claim:
     statement = f"‖{what}(z) − {what}(z')‖ ≤ {in_x}·‖x − x'‖ + {in_y}·‖y − y'‖"
-    return Claim(f"Blocks: slope of {what} ({in_x}, {in_y})", statement, _block_change(quantity, in_x, in_y), needs)
+    return Claim(
+        f"Blocks: slope of {what} ({in_x}, {in_y})", statement, _block_change(quantity, in_x, in_y), needs
+    )
 
 
 def _norm(quantity: str, constant: str) -> Callable:
@@ -99,7 +103,9 @@ BLOCKWISE = (
     Claim("Blocks: strong convexity (mu)", "mu ≤ λ_min ∇²_yy g", _strongly_convex, (dense,)),
     Claim("Blocks: curvature of g (L_yy)", "‖∇²_yy g‖ ≤ L_yy", _norm("curvature_high", "L_yy"), (dense,)),
     Claim("Blocks: coupling in g (L_xy)", "‖∇²_xy g‖ ≤ L_xy", _norm("cross", "L_xy"), (dense,)),
-    Claim("Blocks: f's slope in y (M_y)", "‖∇_y f(x, y*(x))‖ ≤ M_y", _upper(lambda r: r.to_next.outer_y, "M_y")),
+    Claim(
+        "Blocks: f's slope in y (M_y)", "‖∇_y f(x, y*(x))‖ ≤ M_y", _upper(lambda r: r.to_next.outer_y, "M_y")
+    ),
     _changes("outer_x_change", "∇_x f", "f_xx", "f_xy"),
     _changes("outer_y_change", "∇_y f", "f_xy", "f_yy"),
     _changes("cross_change", "∇²_xy g", "rho_xxy", "rho_xyy", dense),

@@ -4,6 +4,7 @@ The certificates are read from `analyses.METHODS`. What is said here is where on
 """
 
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -68,22 +69,26 @@ def _claims(method: str, analysis: str) -> tuple[Claim, ...]:
                 return objection
         return None
 
-    def bound(r: Run, s: Setting) -> np.ndarray:
+    def bound(r: Run, s: Setting) -> Any:
         """At every horizon; infinite where β is not certified for so many steps."""
         c, first = made_for(s, analysis), tuple(error[0] for error in _errors(r, s, analysis))
         beta = min(s.beta, c.beta_max) if s.beta <= c.beta_max * (1 + ROUNDING) else s.beta
         return c.bound_from(horizons(r), r.descent, first, np.full(len(r.gradient), beta))
 
     def certified(r: Run, s: Setting) -> str | None:
-        too_long = at_most("β", s.beta, made_for(s, analysis).beta_max, f"the largest that {analysis} certifies")
+        too_long = at_most(
+            "β", s.beta, made_for(s, analysis).beta_max, f"the largest that {analysis} certifies"
+        )
         return too_long if too_long and not np.isfinite(bound(r, s)).any() else None
 
     def mean(r: Run, s: Setting) -> Sides:
         return running_mean(r.gradient**2), bound(r, s)
 
     def states(r: Run, s: Setting) -> tuple:
-        c = made_for(s, analysis)
-        return c.system, *(weight * error for weight, error in zip(c.weights, _errors(r, s, analysis), strict=True))
+        c: Any = made_for(s, analysis)
+        return c.system, *(
+            weight * error for weight, error in zip(c.weights, _errors(r, s, analysis), strict=True)
+        )
 
     def inner(r: Run, s: Setting) -> Sides:
         system, w, _ = states(r, s)
