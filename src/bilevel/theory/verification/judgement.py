@@ -96,12 +96,14 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
 
 def _moved_piece(piece: Along, run: Run, sign: int) -> Along:
     """Differences of points, gradients and matrices carry the rounding of what is subtracted."""
+    eps = sign * ULPS * np.finfo(float).eps
     x, y = run.sizes["x"].max(), (run.sizes["y"] + run.y_error + run.warm_error).max()
     outer = np.hypot(run.outer_x, run.outer_y).max()
     scales = {"x_step": x, "y_step": y, "outer_x_change": outer, "outer_y_change": outer}
     if piece.cross is not None:
-        scales |= {"hessian_change": piece.curvature_high.max(), "cross_change": piece.cross.max()}
-    eps = sign * ULPS * np.finfo(float).eps
+        high = piece.curvature_high.max()
+        scales |= {"hessian_change": high, "cross_change": piece.cross.max()}
+        piece = piece._replace(curvature_low=piece.curvature_low + eps * high)  # it may be negative
     return piece._replace(
         **{name: np.maximum(getattr(piece, name) + eps * scale, 0) for name, scale in scales.items()}
     )
