@@ -272,7 +272,7 @@ def test_bad_input_is_refused_with_the_fix():
         limit.aid(k, alpha=2.5)
     with pytest.raises(ValueError, match="below the limit"):
         limit.aid(k).instance(beta=1e-9)
-    with pytest.raises(ValueError, match="radius = 10 leaves no curvature.*reduce it"):
+    with pytest.raises(ValueError, match=r"radius = 10 leaves no curvature.*reduce it"):
         limit.aid(k).instance(radius=10.0)
     with pytest.raises(ValueError, match="pass scalars"):
         limit.aid(Constants([0.1, 0.2], 1.0, 1.0, 1.0)).instance()

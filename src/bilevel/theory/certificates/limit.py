@@ -41,9 +41,10 @@ class Hessian(NamedTuple):
 class UnstableInstance:
     """A problem with scalar x and y whose Φ has a strict local minimum at x = 0, where y* = 0 and v* = f_y/H.
 
-    f = (f_x)x + (f_y)y + (p/2)x² + qxy + (s/2)y² and g = (H/2)y² − ℓxy + (c₁/2)x²y + (c₂/2)xy² + (c₃/6)y³. The cubic part
-    is there for ρM > 0: the steps see f's Hessian less v* times g's third derivatives. Its constants hold for
-    |x|, |y| ≤ `radius`; without it they hold everywhere, and f_x = f_y = v* = 0.
+    f = (f_x)x + (f_y)y + (p/2)x² + qxy + (s/2)y²,   g = (H/2)y² − ℓxy + (c₁/2)x²y + (c₂/2)xy² + (c₃/6)y³.
+
+    The cubic part is there for ρM > 0: the steps see f's Hessian less v* times g's third derivatives. Its constants
+    hold for |x|, |y| ≤ `radius`; without it they hold everywhere, and f_x = f_y = v* = 0.
     """
 
     curvature: Real  # H
@@ -76,14 +77,15 @@ class UnstableInstance:
 
 @dataclass(frozen=True)
 class SlopeInstance:
-    """g = (μ/2)y² − ℓxy and f(x, y) = h(x): h' = −m up to x = X, then rises to 0 with slope f_xx. Φ = h, Φ(0) − inf Φ = gap.
+    """g = (μ/2)y² − ℓxy and f(x, y) = h(x), where h' = −m up to x = X and then rises to 0 with slope f_xx. So Φ = h.
 
-    From x = 0 every method that estimates ∇Φ takes K − 1 steps of length βm before it reaches X: slope m all the way.
+    Φ(0) − inf Φ is the gap. From x = 0 every method with an estimate of ∇Φ takes K − 1 steps of length βm before it
+    reaches X: slope m all the way.
     """
 
-    mu: float
-    coupling: float
-    f_xx: float
+    mu: Floats
+    coupling: Floats
+    f_xx: Floats
     m: float
     X: float
 
@@ -100,9 +102,9 @@ class SlopeInstance:
 class StepLimit:
     """No outer step from `beta` on is good for every problem with these constants, with these α and η.
 
-    `beta` is where the worst of some extreme quadratics stops converging, exactly for that one. For the paper's
-    constants and λ = L + ρM/μ it is below 2/(λκ³) for α = η = 1/L and below 4/(λκ³) for α = η = 2/(L + μ) (with ρM > 0 the
-    former for κ ≥ ∛4). With ρM > 0 it is approached: for any larger step, some minimum of Φ is not attracting.
+    `beta` is where the worst of some extreme quadratics stops converging, exactly for that one. For AID, the paper's
+    constants and λ = L + ρM/μ it is below 2/(λκ³) for α = η = 1/L and below 4/(λκ³) for α = η = 2/(L + μ) (the former,
+    with ρM > 0, for κ ≥ ∛4). With ρM > 0 it is approached: for any larger step, some minimum of Φ is not attracting.
     """
 
     method: str
@@ -152,7 +154,7 @@ class StepLimit:
         )
 
     def rate(self, steps: Real, gap: Real) -> Floats:
-        """gap/(β(K − 1) + 1/(2f_xx)) at the limit β: with any smaller β some problem's mean of ‖∇Φ‖² is larger still."""
+        """gap/(β(K − 1) + 1/(2f_xx)) at the limit β: with any smaller β some problem has a larger mean of ‖∇Φ‖²."""
         steps, gap = horizon(steps), positive(gap, "gap", GAP)
         return _mean_slope(Blocks.of(self.constants).f_xx, steps, gap, self.beta)
 
@@ -178,7 +180,7 @@ def aid(constants: Constants | Blocks, alpha: Real | None = None, eta: Real | No
 
 
 def soba(constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None) -> StepLimit:
-    """The limit for SOBA's order, all directions at the old point: at most 2αL/(λκ³) for α = η and the paper's constants."""
+    """The limit for SOBA's order, all directions at the old point: below 2αL/(λκ³) for α = η."""
     return _limit("SOBA", constants, alpha, eta)
 
 
@@ -187,15 +189,15 @@ def first_unstable_beta(
 ) -> Floats:
     """Where the iteration on one quadratic (module docstring) stops converging; infinite if Φ has no minimum.
 
-    Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 − z_iz_j is 0. The
-    first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
+    Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 − z_iz_j is 0.
+    The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
     """
-    (p, q, s), l, H = hessian, coupling, curvature
+    (p, q, s), ell, H = hessian, coupling, curvature
     r, t = 1 - alpha * H, 1 - eta * H
     if method == "AID":
-        A, B, C = p + q * l * (alpha + eta) + s * l**2 * alpha * eta, -q * l * (alpha * t + eta * r), 0.0
+        A, B, C = p + q * ell * (alpha + eta) + s * ell**2 * alpha * eta, -q * ell * (alpha * t + eta * r), 0.0
     else:
-        A, B, C = p, q * l * (alpha + eta), s * l**2 * alpha * eta - q * l * (alpha * t + eta * r)
+        A, B, C = p, q * ell * (alpha + eta), s * ell**2 * alpha * eta - q * ell * (alpha * t + eta * r)
     B, C = B - p * (r + t), C + p * r * t
     Q0 = (1 - r) * (1 - t) * (1 - r * t)
     Q1 = 2 * r * t * C - B - r * t * A - (1 + r + t) * C
@@ -203,8 +205,8 @@ def first_unstable_beta(
     flip = _quotient(2 * (1 + r) * (1 + t), A - B + C)
     real = Q1**2 - 4 * Q0 * Q2
     pair = _quotient(2 * Q0, np.where(real >= 0, np.sqrt(np.maximum(real, 0)) - Q1, 0.0))
-    bowl = p + 2 * q * l / H + s * (l / H) ** 2
-    sizes = abs(p) + 2 * abs(q) * l / H + abs(s) * (l / H) ** 2
+    bowl = p + 2 * q * ell / H + s * (ell / H) ** 2
+    sizes = abs(p) + 2 * abs(q) * ell / H + abs(s) * (ell / H) ** 2
     return np.where(bowl > 1e-9 * sizes, np.minimum(flip, pair), np.inf)[()]
 
 
