@@ -195,7 +195,11 @@ def first_unstable_beta(
     (p, q, s), ell, H = hessian, coupling, curvature
     r, t = 1 - alpha * H, 1 - eta * H
     if method == "AID":
-        A, B, C = p + q * ell * (alpha + eta) + s * ell**2 * alpha * eta, -q * ell * (alpha * t + eta * r), 0.0
+        A, B, C = (
+            p + q * ell * (alpha + eta) + s * ell**2 * alpha * eta,
+            -q * ell * (alpha * t + eta * r),
+            0.0,
+        )
     else:
         A, B, C = p, q * ell * (alpha + eta), s * ell**2 * alpha * eta - q * ell * (alpha * t + eta * r)
     B, C = B - p * (r + t), C + p * r * t
