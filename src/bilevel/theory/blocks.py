@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from bilevel.theory.reals import Floats, Real, nonnegative, positive
-
-if TYPE_CHECKING:
-    from bilevel.theory.constants import Constants
 
 
 @dataclass(frozen=True, init=False)
@@ -74,7 +71,7 @@ class Blocks:
             )
 
     @classmethod
-    def of(cls, constants: Constants | Blocks) -> Blocks:
+    def of(cls, constants: Any) -> Blocks:
         """The blocks themselves, or those that the paper's constants amount to."""
         if isinstance(constants, Blocks):
             return constants

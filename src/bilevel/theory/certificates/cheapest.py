@@ -70,4 +70,4 @@ def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_
     total = FOREVER * np.min(bounds, axis=0)
     calls = np.maximum(np.ceil(total / eps), 1) * (N + Q + 3)
     i, j = np.unravel_index(np.argmin(calls), calls.shape)
-    return N[i, 0], Q[j]
+    return float(N[i, 0]), float(Q[j])

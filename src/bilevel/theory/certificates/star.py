@@ -55,9 +55,9 @@ class StarCertificate(SystemCertificate):
         if self.method == "ITD":
             raise ValueError("ITD does not converge to a stationary point, so its last value has no linear rate")
         modulus = positive(modulus, "modulus", "it is the m of ‖∇Φ‖² ≥ 2m(Φ − inf Φ)")
-        if np.any(modulus > 1 / self.system.beta_cap):
-            L_Phi = np.min(1 / self.system.beta_cap)
-            raise ValueError(f"modulus = {np.max(modulus):g} exceeds L_Φ = {L_Phi:g}, which no function can do")
+        share = np.max(modulus * self.system.beta_cap)
+        if share > 1 + 1e-9:
+            raise ValueError(f"modulus is {share:g} times L_Φ, the largest curvature of Φ: it can be at most that")
         return modulus
 
 
