@@ -69,7 +69,9 @@ def test_beyond_the_gain_of_its_horizon_nothing_is_certified(system, K):
     np.testing.assert_array_equal(found[clear], (norms < price)[clear])
 
 
-@given(system=systems, share=st.floats(0.05, 0.99), w=st.tuples(size, size), gap=st.floats(0.01, 10), seed=seeds)
+@given(
+    system=systems, share=st.floats(0.05, 0.99), w=st.tuples(size, size), gap=st.floats(0.01, 10), seed=seeds
+)
 def test_bound_covers_every_sequence_of_vectors_that_obeys_the_descent_lemma(system, share, w, gap, seed):
     """Random g_k, e_k in the plane with h = g + e, the errors at their bounds; scaled until descent is used up."""
     rng, K, beta = np.random.default_rng(seed), 30, share * system.beta_max
@@ -181,12 +183,14 @@ def test_smaller_blocks_certify_larger_steps():
     full = Constants(0.1, 1.0, 1.0, 0.5).blocks
     weak = Blocks(0.1, 1.0, 0.05, 1.0, 0.0, 0.2, 1.0, 0.0, 0.1, 0.5)
     assert star.aid(weak).beta_max > 50 * star.aid(full).beta_max
-    assert star.aid(Blocks(0.1, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0)).beta_max == pytest.approx(1.0)  # y does not matter
-    with pytest.raises(ValueError, match="L_xy must be at least 0, got -1"):
+    assert star.aid(Blocks(0.1, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0)).beta_max == pytest.approx(
+        1.0
+    )  # y does not matter
+    with pytest.raises(ValueError, match=r"L_xy must be at least 0, got -1\.0"):
         Blocks(0.1, 1.0, -1.0, 1.0, 0.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match="mu = 2.0 exceeds L_yy = 1.0"):
+    with pytest.raises(ValueError, match=r"mu = 2\.0 exceeds L_yy = 1\.0"):
         Blocks(2.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
-    with pytest.raises(TypeError, match="theory.Constants or theory.Blocks, not Array"):
+    with pytest.raises(TypeError, match=r"theory\.Constants or theory\.Blocks, not Array"):
         Blocks.of(jnp.zeros(3))
 
 
@@ -261,7 +265,10 @@ def test_several_steps_contract_as_their_product(N, Q):
     assert certificate.beta_max > star.aid(b).beta_max
     x, y, v, beta = np.ones(3), np.zeros(3), np.zeros(3), 0.9 * certificate.beta_max
     slope = np.array([1.0, -0.5, 0.2])
-    star_of = lambda x: (np.linalg.solve(H, C.T @ x), np.linalg.solve(H, F @ np.linalg.solve(H, C.T @ x) + slope))
+    star_of = lambda x: (
+        np.linalg.solve(H, C.T @ x),
+        np.linalg.solve(H, F @ np.linalg.solve(H, C.T @ x) + slope),
+    )
     system, (weight, L_xy), before = certificate.system, certificate.weights, None
     for _ in range(60):
         for _ in range(N):
