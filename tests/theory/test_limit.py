@@ -264,6 +264,12 @@ def test_the_factors_that_the_page_states():
     ratio = theory.star.aid(k).bound(steps, gap, 0.0, 0.0) / limit.aid(k).rate(steps, gap)
     assert 1 < ratio.min() < ratio.max() < 8.2
     assert ratio[-1] == pytest.approx(8, rel=1e-2)
+    # At a given β the certificate is within 1 + T of the constant slope.
+    star = theory.star.aid(Constants(1e-3, 1.0, 1.0, 0.0))
+    for T in (0.05, 0.5):
+        beta = T / star.system.unit_gain
+        bound = beta * 1e12 * star.bound(1e12, gap, 0.0, 0.0, beta) / gap
+        assert bound == pytest.approx(1 + T, rel=2e-2)
 
 
 def test_bad_input_is_refused_with_the_fix():
