@@ -54,7 +54,9 @@ def test_the_enclosure_finds_a_peak_inside_the_spectrum(nesterov):
     loop = Loop(1.0, 0.99, 0.01, 1.0, nesterov)
     omega = np.concatenate([[0.0], np.geomspace(1e-3, np.pi, 4000)])
     at = lambda h: np.max(next(responses(loop, np.atleast_1d(h)[:, None], omega)) / np.atleast_1d(h)[:, None])
-    assert at(np.geomspace(loop.mu, loop.L, 101)) <= loop.drift <= 1.01 * at(np.geomspace(loop.mu, loop.L, 101))
+    assert (
+        at(np.geomspace(loop.mu, loop.L, 101)) <= loop.drift <= 1.01 * at(np.geomspace(loop.mu, loop.L, 101))
+    )
     assert at(loop.L) < loop.drift
 
 
@@ -70,7 +72,7 @@ def follow(loop, targets, forces, y):
         y = optax.apply_updates(y, updates)
         return (y, memory), y - target
 
-    return np.asarray(jax.lax.scan(step, (y, rule.init(y)), (targets, forces))[1]), np.asarray(h)
+    return np.asarray(jax.lax.scan(step, (y, rule.init(y)), (targets, forces))[1])
 
 
 @RULES
@@ -80,13 +82,13 @@ def test_gains_bound_what_the_optax_rule_does(nesterov):
         steps, modes, norm = 300, 7, np.linalg.norm
         zero, still = np.zeros((steps, modes)), np.zeros(modes)
         pushes = np.cumsum(rng.standard_normal((steps, modes)), axis=0) * rng.random(modes) ** 4
-        errors, h = follow(loop, jnp.asarray(pushes / np.linspace(loop.mu, loop.L, modes)), zero, pushes[0] * 0)
+        errors = follow(loop, jnp.asarray(pushes / np.linspace(loop.mu, loop.L, modes)), zero, pushes[0] * 0)
         increments = np.diff(pushes, axis=0, prepend=0)  # h·(y*ₖ − y*ₖ₋₁)
         assert norm(errors) <= loop.drift * norm(increments) * (1 + 1e-9)
-        errors, _ = follow(loop, zero, jnp.asarray(pushes), still)
+        errors = follow(loop, zero, jnp.asarray(pushes), still)
         assert norm(errors) <= loop.force * norm(pushes) * (1 + 1e-9)
         start = rng.standard_normal(modes)
-        errors, _ = follow(loop, zero, zero, jnp.asarray(start))
+        errors = follow(loop, zero, zero, jnp.asarray(start))
         assert norm(errors) <= loop.free * norm(start) * (1 + 1e-9)
 
 
@@ -106,13 +108,15 @@ def test_closed_forms():
     for kappa in [1.0, 1.001, 1.3, 2, 5, 30, 1e3, 1e5]:
         root, mu, L = np.sqrt(kappa), 0.3, 0.3 * kappa
         nesterov = Loop(1 / L, (root - 1) / (root + 1), mu, L)
-        polyak = Loop(4 / (np.sqrt(L) + np.sqrt(mu)) ** 2, ((root - 1) / (root + 1)) ** 2, mu, L, nesterov=False)
+        polyak = Loop(
+            4 / (np.sqrt(L) + np.sqrt(mu)) ** 2, ((root - 1) / (root + 1)) ** 2, mu, L, nesterov=False
+        )
         assert nesterov.drift * mu == pytest.approx((1 - nesterov.m) * kappa - 1, rel=1e-6, abs=1e-12)
         assert polyak.drift * mu == pytest.approx(root - 1, rel=1e-6, abs=1e-12)
         assert [loop.force * mu for loop in (nesterov, polyak)] == pytest.approx([1, 1], rel=1e-6)
 
 
-@pytest.mark.parametrize("L_xy, f_xy, f_yy", [(2.0, 2.0, 2.0), (0.1, 3.0, 0.5), (5.0, 0.0, 1.0)])
+@pytest.mark.parametrize(("L_xy", "f_xy", "f_yy"), [(2.0, 2.0, 2.0), (0.1, 3.0, 0.5), (5.0, 0.0, 1.0)])
 def test_without_momentum_it_is_the_certificate_of_plain_steps(L_xy, f_xy, f_yy):
     k = Blocks(0.2, 2.0, L_xy, 1.0, f_xy, f_yy, 1.0)
     plain = star.aid(k)
@@ -135,7 +139,7 @@ def test_orders_in_kappa():
         assert slope(certificate.bound(10**6, 1.0)) == pytest.approx([2.5, 2.5], abs=0.06)
     assert np.all(slope(1 / star.aid(constants).beta_max) > 2.98)
     gained = momentum.heavy_ball(constants).beta_max / star.aid(constants).beta_max
-    assert gained == pytest.approx([6.2, 18, 56], rel=0.03)
+    assert gained == pytest.approx(0.56 * np.sqrt(kappa), rel=0.06)
 
 
 def one_step(k, alpha, m, nesterov, p, f):
@@ -156,7 +160,7 @@ def one_step(k, alpha, m, nesterov, p, f):
     return lambda beta: keep - beta * np.outer(np.eye(5)[0], estimate)
 
 
-@pytest.mark.parametrize("make, share", [(momentum.aid, 2.6), (momentum.heavy_ball, 1.8)])
+@pytest.mark.parametrize(("make", "share"), [(momentum.aid, 2.6), (momentum.heavy_ball, 1.8)])
 def test_the_order_of_beta_is_exact(make, share):
     """On quadratics in one dimension no certified β is unstable, and a little above some are."""
     for kappa in (10.0, 50.0, 300.0):
@@ -186,7 +190,9 @@ def test_no_run_exceeds_its_bound(make):
     c = make(k)
     h, turn = np.array([1 / kappa, 1.0]), rng.choice([0.0, 0.1, 1.5], count)
     coupling = np.stack([np.cos(turn), np.sin(turn)], axis=-1) * rng.choice([-1, 1], (count, 1))
-    f = np.concatenate([rng.choice([-1.0, 0.0, 0.7, 1.0], (count, 2)), np.ones((count, 1)), rng.normal(size=(count, 3))], 1)
+    f = np.concatenate(
+        [rng.choice([-1.0, 0.0, 0.7, 1.0], (count, 2)), np.ones((count, 1)), rng.normal(size=(count, 3))], 1
+    )
     slope = coupling / h
     # Φ'' and Φ' at 0 in closed form; flat and concave Φ are left out, for they have no least value
     curvature = f[:, 0] + 2 * f[:, 1] * slope[:, 0] + np.sum(slope**2, axis=1)
@@ -202,8 +208,7 @@ def test_no_run_exceeds_its_bound(make):
 
     def squared_slopes(x, y, v, f, g, beta, curvature, linear):
         solver = bl.aid(PROBLEM, rules.inner, rules.adjoint, beta)
-        state = bl.start(solver, x, y, bl.Batch(g, f))
-        state = state._replace(solver=state.solver._replace(v=v))
+        state = solver.init(x, y, bl.Batch(g, f))._replace(v=v)
         record = lambda after, info: (linear + curvature * after.x) ** 2
         first = (linear + curvature * x) ** 2
         return jnp.append(first, bl.scan(solver, state, bl.Batch(g, f), steps=steps - 1, record=record)[1])
@@ -214,37 +219,39 @@ def test_no_run_exceeds_its_bound(make):
     gap = ((linear + curvature * x0) ** 2 / (2 * curvature))[use]
     K = np.arange(1, steps + 1)
     bound = c.bound(
-        K[:, None], gap, np.linalg.norm(y_off, axis=1)[use], np.linalg.norm(v_off, axis=1)[use], (shares * c.beta_max)[use]
+        K[:, None],
+        gap,
+        np.linalg.norm(y_off, axis=1)[use],
+        np.linalg.norm(v_off, axis=1)[use],
+        (shares * c.beta_max)[use],
     )
     ratio = np.cumsum(found, axis=1).T / K[:, None] / bound
-    assert use.sum() > 25 and np.all(np.isfinite(found)) and np.max(ratio) <= 1
-    assert np.max(ratio) > 0.3  # the bound is not idle
+    assert use.sum() > 25
+    assert 0.3 < np.max(ratio) <= 1  # never exceeded, and not idle
 
 
-@pytest.mark.parametrize("kappa", [3.0, 60.0])
-def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic(kappa):
-    for seed in range(2):
-        q = bl.problems.random_quadratic(seed, mu=1 / kappa, kappa=kappa, M=2.0, m=2, n=3)
-        c = momentum.aid(Constants(q.mu, q.L, q.M, q.rho))
-        x0, steps = jnp.ones(2), 500
-        y0 = q.inner_solution(x0) + 1.0
-        exact = lambda x: bl.theory.exact(q.problem, x, y0, q.data)
-        start = exact(x0)
-        gap = float(q.problem.f(x0, start.y, q.outer))  # f ≥ 0
-        sizes = c.step_sizes(steps, gap, np.sqrt(3))
-        record = lambda state, info: optax.tree.norm(exact(state.x).hypergradient) ** 2
-        solver = bl.aid(q.problem, *sizes)
-        run = bl.start(solver, x0, y0, q.data)
-        after = jax.jit(lambda: bl.scan(solver, run, q.data, steps=steps - 1, record=record)[1])()
-        seen = np.append(optax.tree.norm(start.hypergradient) ** 2, after)
-        K = np.arange(1, steps + 1)
-        assert np.all(np.cumsum(seen) / K <= c.bound(K, gap, np.sqrt(3), beta=sizes.outer))
+def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic():
+    steps, off, K = 400, np.sqrt(3), np.arange(1, 401)
+    q = bl.problems.random_quadratic(5, mu=0.02, kappa=30.0, M=2.0, m=2, n=3)
+    c = momentum.aid(Constants(q.mu, q.L, q.M, q.rho))
+    inner, adjoint, beta = c.step_sizes(steps, 1.0, off)
+
+    @jax.jit
+    def run(x):
+        phi = lambda x: q.problem.f(x, q.inner_solution(x), q.data)
+        solver = bl.aid(q.problem, inner, adjoint, beta)
+        state = solver.init(x, q.inner_solution(x) + 1.0, q.data)
+        xs = bl.scan(solver, state, q.data, steps=steps - 1, record=lambda state, info: state.x)[1]
+        return phi(x), jnp.sum(jax.vmap(jax.grad(phi))(jnp.concatenate([x[None], xs])) ** 2, axis=1)
+
+    gap, squares = run(jnp.ones(2))  # f ≥ 0, so Φ(x₀) bounds what there is to descend
+    assert np.all(np.cumsum(np.asarray(squares)) / K <= c.bound(K, np.asarray(gap), off, beta=beta))
 
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"rho_xyy = 1: .*constant .*theory\.star\.aid"):
         momentum.aid(Constants(0.1, 1.0, 1.0, 1.0))
-    with pytest.raises(ValueError, match="rho_yyy = 0.5"):
+    with pytest.raises(ValueError, match=r"rho_yyy = 0\.5"):
         momentum.heavy_ball(Blocks(0.1, 1, 1, 1, 1, 1, 1, rho_xxy=3.0, rho_yyy=0.5))
     quadratic = Blocks(0.1, 1, 1, 1, 1, 1, 1, rho_xxy=3.0)
     assert momentum.aid(quadratic).beta_max < momentum.aid(Blocks(0.1, 1, 1, 1, 1, 1, 1)).beta_max
@@ -255,4 +262,6 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match=r"one problem, not for a grid of shape \(2,\)"):
         momentum.aid(Constants([0.1, 0.2], 1.0, 1.0, 0.0)).step_sizes(100, 1.0)
     c = momentum.aid(quadratic)
-    assert c.bound(100, 1.0, beta=1.01 * c.beta_max) == np.inf > c.bound(100, 1.0, 1.0, 1.0, 0.99 * c.beta_max)
+    assert (
+        c.bound(100, 1.0, beta=1.01 * c.beta_max) == np.inf > c.bound(100, 1.0, 1.0, 1.0, 0.99 * c.beta_max)
+    )

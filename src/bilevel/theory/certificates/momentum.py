@@ -76,7 +76,7 @@ class MomentumCertificate(Certificate):
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
     ) -> StepSizes:
-        """The two optax rules and the best β: `bl.aid(problem, *certificate.step_sizes(...))` is the certified solver."""
+        """Both optax rules and the best β: `bl.aid(problem, *certificate.step_sizes(...))` is the certified solver."""
         beta = self.best_beta(steps, gap, y_error, v_error)
         if np.ndim(self.alpha) or np.ndim(self.m) or np.ndim(beta):
             raise ValueError(
@@ -116,7 +116,9 @@ def heavy_ball(
     best = np.maximum(1 - (np.sqrt(share**2 + 8 * share) - share) / 2, 0.0)
     m = best if m is None else number(m, "m")
     both = STRETCH * (1 + m) / k.L_yy
-    return _certificate("heavy ball", constants, both if alpha is None else alpha, both if eta is None else eta, m, False)
+    return _certificate(
+        "heavy ball", constants, both if alpha is None else alpha, both if eta is None else eta, m, False
+    )
 
 
 def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertificate:
@@ -130,9 +132,7 @@ def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertif
     with np.errstate(divide="ignore"):
         limits = {"smoothness": (1 / np.asarray(k.L_Phi))[()], "error feedback": (1 / np.asarray(gain))[()]}
     transient = per_a * y["free"], k.L_xy * v["free"]
-    return MomentumCertificate(
-        analysis, "AID", constants, alpha, eta, limits, m, nesterov, gain, transient
-    )
+    return MomentumCertificate(analysis, "AID", constants, alpha, eta, limits, m, nesterov, gain, transient)
 
 
 def _gains(step: Floats, m: Floats, k: Blocks, nesterov: bool) -> dict[str, Floats]:

@@ -10,7 +10,7 @@ force φ by
 
     e = −((1 − mq) − Dn)/E · δ + αn/E · φ,    E = (1 − q)(1 − mq) + Dqn.
 
-On the unit circle, with u = 1 − cos ω, |numerator|² is linear and |E|² quadratic in u: the peak over ω is a closed form.
+On the unit circle, with u = 1 − cos ω, |numerator|² is linear and |E|² quadratic in u: its peak is a closed form.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         if not 0 <= self.m < 1:
-            raise ValueError(f"the momentum must be at least 0 and below 1, not {self.m}: it is the trace's decay")
+            raise ValueError(
+                f"the momentum must be at least 0 and below 1, not {self.m}: it is the trace's decay"
+            )
         if not 0 < self.alpha * self.L < self.limit:
             raise ValueError(
                 f"step size {self.alpha} with momentum {self.m} is not stable for curvature {self.L}: take one below "
@@ -55,7 +57,7 @@ class Loop:
     @property
     def drift(self) -> float:
         """Γ: sup over h and ω of |e/δ|/h, enclosed from above to a relative 10⁻⁶ by halving cells of D."""
-        edges = np.geomspace(*self.ends, CELLS + 1)
+        edges = np.geomspace(self.ends[0], self.ends[1], CELLS + 1)
         low, high = edges[:-1], edges[1:]
         best = np.max(_peak(self._lag(edges), self._loop(edges)) / edges**2)
         while True:
@@ -116,8 +118,8 @@ class Loop:
     def _over_cell(self, low: Array, high: Array) -> Array:
         """An upper bound on |e/δ|²/D² for D between: the numerator is convex in D, the denominator above a tangent."""
         middle, radius = (low + high) / 2, (high - low) / 2
-        loop, slope = self._loop(middle), self._loop_slope(middle)
-        tangents = [tuple(a + side * radius * b for a, b in zip(loop, slope, strict=True)) for side in (-1, 1)]
+        (e0, e1, e2), (s0, s1, s2) = self._loop(middle), self._loop_slope(middle)
+        tangents = [(e0 + r * s0, e1 + r * s1, e2 + r * s2) for r in (-radius, radius)]
         lags = [self._lag(low), self._lag(high)]
         return np.max([_peak(lag, tangent) for lag in lags for tangent in tangents], axis=0) / low**2
 
