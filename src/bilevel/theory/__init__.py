@@ -4,6 +4,7 @@ from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates import momentum, prior, recursions, sharp, star, tight
 from bilevel.theory.certificates.analyses import analyses
 from bilevel.theory.certificates.certificate import Certificate
+from bilevel.theory.certificates.cheapest import Plan, cheapest
 from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_sequence_contraction
 from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
 from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, aid
@@ -29,6 +30,7 @@ __all__ = [
     "Exact",
     "ITDCertificate",
     "LowerBound",
+    "Plan",
     "QuadraticInstance",
     "Report",
     "Row",
@@ -40,6 +42,7 @@ __all__ = [
     "advise",
     "aid",
     "analyses",
+    "cheapest",
     "estimate",
     "exact",
     "itd",
