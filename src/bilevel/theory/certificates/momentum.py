@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.certificate import Certificate, Errors, StepSizes
+from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors, StepSizes
 from bilevel.theory.certificates.gain import largest_below, minimise_on_log_scale
 from bilevel.theory.certificates.momentum_gains import Loop
 from bilevel.theory.constants import Constants
@@ -46,11 +46,15 @@ class MomentumCertificate(Certificate):
         k = Blocks.of(self.constants)
         return y_error, k.M_y / k.mu if v_error is None else v_error
 
-    def bound_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real) -> Floats:
+    def bound_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
+    ) -> Floats:
         """The lowest of (2·gap/β + (1 + ω/T)I²γ'/(γ' − T²))/(1 + ω/(1 + T))/K, with γ' = (γ − ω)/(1 + ω/T).
 
         ω = 0 is the bound above; ω‖h‖² ≥ ω(‖∇Φ‖²/(1 + T) − e²/T) turns what T² does not need of γ into ‖∇Φ‖².
         """
+        if beta is None:
+            beta = self.best_beta_from(steps, gap, errors, 0.0)
         steps, gap = horizon(steps), nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
         beta = np.asarray(positive(beta, "beta", "it is the outer step size"))
         T, price = beta * self.unit_gain, 1 - beta * Blocks.of(self.constants).L_Phi
@@ -67,11 +71,24 @@ class MomentumCertificate(Certificate):
         certified = beta <= self.beta_max
         return np.where(certified, lowest / steps, np.inf)[()]
 
-    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = 0.0) -> Floats:
+    def best_beta_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
+    ) -> Floats:
+        gap = positive(gap, "gap", GAP)
+        slack = nonnegative(
+            slack, "slack", "it is what a larger step may cost, as a share of the lowest bound"
+        )
+        if not np.all(np.isfinite(self.beta_max)):
+            raise ValueError(
+                "every outer step is certified, and the bound falls with it: L_xy and L_Phi are zero, so Φ is linear "
+                "and no error feeds back; choose a step size yourself"
+            )
         objective = lambda beta: self.bound_from(steps, gap, errors, beta)
         best = minimise_on_log_scale(objective, self.beta_max)
         limit = (1 + np.asarray(slack)) * objective(best)
-        return largest_below(objective, limit, best, self.beta_max) if np.any(slack) else best
+        if not np.any(slack):
+            return best
+        return np.minimum(largest_below(objective, limit, best, self.beta_max), self.beta_max)
 
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
