@@ -248,6 +248,26 @@ def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic(
     assert np.all(np.cumsum(np.asarray(squares)) / K <= c.bound(K, np.asarray(gap), off, beta=beta))
 
 
+@pytest.mark.parametrize(("make", "least", "most"), [(momentum.aid, 8, 20), (star.aid, 0.5, 1)])
+def test_a_curvature_that_is_not_constant_breaks_momentum_and_not_plain_steps(make, least, most):
+    """L for y > 0 and μ for y < 0, with ∇²_xy g = 0, Φ = ℓx and e = ŷ: what the page shows under "Where it ends"."""
+    mu, beta, K = 0.01, 1e-6, np.arange(1, 61)
+    g = lambda x, y: 0.5 * mu * y**2 + 0.5 * (1 - mu) * jnp.maximum(y, 0.0) ** 2
+    problem = bl.Problem(outer=lambda x, y, ell: x * y + ell * x, inner=g)
+    c = make(Blocks(mu, 1.0, 0.0, 1e-9, 1.0, 0.0, 0.0))
+    rules = c.step_sizes(60, 1.0, 1.0, 0.0)
+
+    def descended(ell):
+        solver, data = bl.aid(problem, rules.inner, rules.adjoint, beta), bl.Batch(inner=None, outer=ell)
+        state = solver.init(jnp.zeros(()), jnp.ones(()), data)
+        return -ell * bl.scan(solver, state, data, steps=60, record=lambda state, info: state.x)[1]
+
+    ell = np.geomspace(0.01, 10, 60)
+    gap = np.asarray(jax.jit(jax.vmap(descended))(ell))
+    bound = c.bound(K, np.maximum(gap, 0.0), 1.0, 0.0, beta)
+    assert least <= np.max(np.where(gap > 0, ell[:, None] ** 2 / bound, 0)) <= most
+
+
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"rho_xyy = 1: .*constant .*theory\.star\.aid"):
         momentum.aid(Constants(0.1, 1.0, 1.0, 1.0))

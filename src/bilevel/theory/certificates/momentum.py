@@ -148,6 +148,11 @@ def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertif
     gain = per_a * y["drift"] * k.L_xy + k.L_xy * v["drift"] * (k.f_xy + k.f_yy * k.y_slope)
     with np.errstate(divide="ignore"):
         limits = {"smoothness": (1 / np.asarray(k.L_Phi))[()], "error feedback": (1 / np.asarray(gain))[()]}
+    if not np.all(np.isfinite(gain)):
+        raise ValueError(
+            f"with m = {np.max(m):g} the step sizes {np.max(alpha):g} and {np.max(eta):g} are so close to the largest stable "
+            "ones that their gain cannot be told from infinity: take smaller ones"
+        )
     transient = per_a * y["free"], k.L_xy * v["free"]
     return MomentumCertificate(analysis, "AID", constants, alpha, eta, limits, m, nesterov, gain, transient)
 
