@@ -68,11 +68,11 @@ def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_
     a = r * y_error
     b = t * (k.M_y / k.mu if v_error is None else v_error) + eta_t * k.Lambda_yy * a
     # The best β is the largest one from an exact start, and not much smaller otherwise.
-    bounds = [
-        system.bound(share * system.beta_max, FOREVER, gap, weights[0] * a, weights[1] * b)
-        for share in SHARES
-    ]
-    total = FOREVER * np.minimum.reduce(bounds)
+    lowest = np.inf
+    for share in SHARES:
+        beta = share * system.beta_max
+        lowest = np.minimum(lowest, system.bound(beta, FOREVER, gap, weights[0] * a, weights[1] * b))
+    total = FOREVER * lowest
     calls = np.maximum(np.ceil(total / eps), 1) * (N + Q + 3)
     i, j = np.unravel_index(np.argmin(calls), calls.shape)
     return float(N[i, 0]), float(Q[j])

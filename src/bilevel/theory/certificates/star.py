@@ -79,7 +79,8 @@ def aid(
     a_k ≤ r(a_{k−1} + s·d_k),  b_k ≤ t(b_{k−1} + V·d_k) + ηₜΛ_yy·a_k,  e_k ≤ Λ_xy·a_k + L_xy·b_k,
 
     r = (1 − αμ)ᴺ, t = (1 − ημ)^Q, ηₜ = (1 − t)/μ, s and V the slopes of y* and v* (`Blocks`). For N = Q = 1, the
-    paper's constants and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), half of that with the default α = η = 2/(L_yy + μ).
+    paper's constants and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), and half of that with the default
+    α = η = 2/(L_yy + μ).
     """
     k = Blocks.of(constants)
     N, Q = check_count(inner_steps, "inner_steps"), check_count(adjoint_steps, "adjoint_steps")

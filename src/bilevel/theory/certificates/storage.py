@@ -39,14 +39,11 @@ class Driven(ErrorSystem):
         """(2·gap/β + (1 + ω/s)w₀ᵀX_K w₀)/(1 + ω/(1 + s))/K, with γ lowered to (γ − ω)/(1 + ω/s).
 
         ω = 0 is the bound above. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s), so a part of the price
-        can be turned into ‖∇Φ‖² itself; from an exact start all that T² does not need, which gains up to a factor of two.
+        can be turned into ‖∇Φ‖² itself: from an exact start all that T² does not need, which gains a factor of up to 2.
         """
         beta, steps = np.asarray(beta), np.asarray(steps)
-        T = np.asarray(beta * self.unit_gain)
-        price, s = (
-            1 - beta / self.beta_cap,
-            np.maximum(T, 1e-3),
-        )  # any s > 0 is valid, T is best from an exact start
+        T, price = np.asarray(beta * self.unit_gain), 1 - beta / self.beta_cap
+        s = np.maximum(T, 1e-3)  # any s > 0 is valid; T is best from an exact start
         surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
         lowest = np.inf
         for omega in (0.0, 0.5 * surplus, surplus):
