@@ -150,8 +150,8 @@ def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertif
         limits = {"smoothness": (1 / np.asarray(k.L_Phi))[()], "error feedback": (1 / np.asarray(gain))[()]}
     if not np.all(np.isfinite(gain)):
         raise ValueError(
-            f"with m = {np.max(m):g} the step sizes {np.max(alpha):g} and {np.max(eta):g} are so close to the largest stable "
-            "ones that their gain cannot be told from infinity: take smaller ones"
+            f"with m = {np.max(m):g} the step sizes {np.max(alpha):g} and {np.max(eta):g} are so close to the "
+            "largest stable ones that their gain cannot be told from infinity: take smaller ones"
         )
     transient = per_a * y["free"], k.L_xy * v["free"]
     return MomentumCertificate(analysis, "AID", constants, alpha, eta, limits, m, nesterov, gain, transient)
