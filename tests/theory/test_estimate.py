@@ -139,7 +139,7 @@ def test_a_small_end_of_the_spectrum_is_resolved_or_its_residual_reported():
         )
         survey = Survey(problem, None, 4, jax.random.key(0))
         x, y = jnp.zeros(()), jnp.zeros(n)
-        ends = inner_spectrum(problem, x, y, None, jax.random.key(1), 4)
+        ends = jax.jit(lambda: inner_spectrum(problem, x, y, None, jax.random.key(1), 4))()
         survey.places.append(Place(x, y))
         rest = dict.fromkeys(Curvature._fields[2:], 1.0)
         survey.found.append(Curvature(ends.values[0], ends.residuals[0], **rest))
