@@ -91,5 +91,5 @@ def steep():
     """The curvature is 1 at the start, and 0.05 where x is pulled to: data, x0, y0 and μ."""
     one, none, identity = jnp.ones(SIZE), jnp.zeros(SIZE), jnp.eye(SIZE)
     inner = Inner(H=0.05 * identity, B=-identity, c=none, a=0.95 * one, k=one, r=none)
-    outer = Outer(tau=jnp.asarray(0.5), e=5 * one, p=one, u=none, t=none, kink=jnp.asarray(0.0))
+    outer = Outer(tau=jnp.asarray(0.5, float), e=5 * one, p=one, u=none, t=none, kink=jnp.asarray(0.0, float))
     return bl.Batch(inner=inner, outer=outer), none, none, 0.05

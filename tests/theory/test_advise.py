@@ -151,7 +151,8 @@ def test_a_trial_that_nothing_passes_is_told():
     assert halved(8.0, lambda beta: beta, limit=1.0) == (1.0, 3, True)
     data, x0, y0, _ = hidden.draw("quadratic", 0)
     kinked = bl.Batch(
-        inner=data.inner, outer=data.outer._replace(kink=jnp.asarray(1.0), p=0 * data.outer.p, e=0.01 * x0)
+        inner=data.inner,
+        outer=data.outer._replace(kink=jnp.asarray(1.0, float), p=0 * data.outer.p, e=0.01 * x0),
     )
     advice = theory.advise(hidden.PROBLEM, 0 * x0, y0, kinked, steps=300)
     untried = theory.advise(hidden.PROBLEM, 0 * x0, y0, kinked, steps=300, trial=0)
