@@ -1,13 +1,14 @@
 """From a problem's constants to step sizes, warm-up lengths, bounds and verdicts."""
 
 from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates import prior, recursions, sharp, star, tight
+from bilevel.theory.certificates import prior, recursions, sharp, star, stochastic, tight
 from bilevel.theory.certificates.analyses import analyses
 from bilevel.theory.certificates.certificate import Certificate
 from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_sequence_contraction
 from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
 from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, aid
 from bilevel.theory.certificates.paper_itd import ITDCertificate, itd, radius_beta
+from bilevel.theory.certificates.stochastic import Noise
 from bilevel.theory.constants import Constants
 from bilevel.theory.estimation.advice import Advice, StepSizes, advise
 from bilevel.theory.estimation.estimating import Assumed, Estimated, estimate
@@ -29,6 +30,7 @@ __all__ = [
     "Exact",
     "ITDCertificate",
     "LowerBound",
+    "Noise",
     "QuadraticInstance",
     "Report",
     "Row",
@@ -51,6 +53,7 @@ __all__ = [
     "recursions",
     "sharp",
     "star",
+    "stochastic",
     "tight",
     "two_sequence_contraction",
     "verify",
