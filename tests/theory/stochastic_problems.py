@@ -1,9 +1,9 @@
 """Quadratic inner problems with noisy rows, whose constants, noise and hypergradient are known in closed form.
 
-    g(x, y; i) = ½yᵀH_i y + xᵀB_i y + c_iᵀy        f(x, y; j) = Σ_l w_l φ(u_lᵀ(x, y) − b_l) + l_jᵀ(x, y)
+    g(x, y; i) = ½yᵀH_i y + xᵀB_i y + c_iᵀy        f(x, y; j) = Σ_l w_l φ(u_lᵀ(x, y) − b_l) + z_jᵀ(x, y)
 
-over rows i and j, with φ(t) = δ²(√(1 + t²/δ²) − 1) and Σ l_j = 0. The rows' means are the problem; a batch of one row is an
-unbiased draw of it. Data are arguments, so that one compiled program serves all problems, and `jax.vmap` their runs.
+over rows i and j, with φ(t) = δ²(√(1 + t²/δ²) − 1) and Σ z_j = 0. The mean over rows is the problem; one row is an
+unbiased draw of it. Data are arguments, so that one compiled program serves all problems of a size.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Outer(NamedTuple):
     w: jax.Array
     b: jax.Array
     delta: jax.Array
-    l: jax.Array
+    z: jax.Array
 
 
 def inner(x, y, rows):
@@ -38,58 +38,115 @@ def smooth(x, y, U, w, b, delta):
 
 def outer(x, y, rows):
     fixed = (a[0] for a in rows[:4])  # the same in every row
-    return smooth(x, y, *fixed) + jnp.mean(rows.l, axis=0) @ jnp.concatenate([x, y])
+    return smooth(x, y, *fixed) + jnp.mean(rows.z, axis=0) @ jnp.concatenate([x, y])
 
 
 PROBLEM = bl.Problem(inner=inner, outer=outer)
 
 
 class Case(NamedTuple):
+    """What a run needs."""
+
     data: bl.Batch
     x0: jax.Array
     y0: jax.Array
+
+
+class Known(NamedTuple):
+    """What its certificate needs."""
+
+    blocks: Blocks
+    noise: Noise
+    v_bend: float
+    gap: float
+    y_error: float
+    v_error: float
+
+    @property
+    def start(self):
+        return self.gap, self.y_error, self.v_error
+
+
+def build(rng, H, B, c, U, w, b, delta, noise, curved, x0, y_off):
+    """`noise` are the deviations of ∇_y g, ∇_y f and ∇_x f, `curved` that of H's and of B's entries together."""
+    n = len(H)
+    H_rows = centred(rng, curved, n, n)
+    H_rows = H + (H_rows + np.swapaxes(H_rows, 1, 2)) / 2
+    B_rows, c_rows = B + centred(rng, curved, n, n), c + centred(rng, noise[0], n)
+    z = np.concatenate([centred(rng, noise[2], n), centred(rng, noise[1], n)], axis=1)
+    tile = lambda a: jnp.asarray(np.broadcast_to(a, (ROWS, *np.shape(a))))
+    data = bl.Batch(
+        inner=tuple(map(jnp.asarray, (H_rows, B_rows, c_rows))),
+        outer=Outer(tile(U), tile(w), tile(b), tile(delta), jnp.asarray(z)),
+    )
+    x0 = jnp.asarray(x0)
+    case = Case(data, x0, inner_solution(data, x0) + y_off)
+
+    norm = lambda a: float(np.linalg.norm(a, 2))
+    mu, L = np.linalg.eigvalsh(H)[[0, -1]]
+    block = lambda columns: norm(U[:, columns].T * w @ U[:, columns])
+    f_xx, f_yy = block(slice(0, n)), block(slice(n, 2 * n))
+    k = Blocks(mu, L, norm(B), f_xx, np.sqrt(f_xx * f_yy), f_yy, M_y=delta * float(np.linalg.norm(w)))
+    spread = lambda rows, mean: np.sqrt(norm(np.mean([(a - mean).T @ (a - mean) for a in rows], axis=0)))
+    # B_i sends y to x: ∇²_xy g·u = B_i u.
+    sigma = Noise(*noise, hessian=spread(H_rows, H), cross=spread(B_rows, B))
+    # |φ'''| ≤ 0.859/δ, and (x, y*(x)) moves by at most √(1 + s²) per unit of x.
+    v_bend = float(0.859 * max(w) / delta * (1 + k.y_slope**2) / mu)
+    y_error = float(jnp.linalg.norm(case.y0 - inner_solution(data, x0)))
+    v_error = float(jnp.linalg.norm(adjoint_solution(data, x0)))
+    return case, Known(k, sigma, v_bend, float(phi(data, x0)), y_error, v_error)  # f ≥ 0, so gap ≤ Φ(x₀)
+
+
+def random(seed, n=2, mu=0.5, kappa=3.0, level=0.3, curved=0.0, L_xy=0.5):
+    """Everything at once."""
+    rng = np.random.default_rng(seed)
+    Q = orthogonal(rng, n)
+    H = Q * np.linspace(mu, kappa * mu, n) @ Q.T
+    B = orthogonal(rng, n) * (L_xy * np.linspace(1, 0.4, n)) @ orthogonal(rng, n)
+    U, w, b = orthogonal(rng, 2 * n), rng.uniform(0.3, 1, 2 * n), rng.normal(size=2 * n)
+    x0, c, y_off = rng.normal(size=(3, n))
+    return build(rng, H, B, c, U, w, b, 1.0, (level, level, level), curved, x0, y_off)
+
+
+def slope(distance, n=2):
+    """Φ falls with almost constant slope 0.1 from x₀ for `distance`: the gap is spent evenly, the worst way."""
+    rng = np.random.default_rng(0)
+    U, w = np.eye(2 * n), np.array([1.0] + [0.0] * (2 * n - 1))
+    x0 = np.eye(n)[0] * distance
+    return build(
+        rng, np.eye(n), 0.1 * np.eye(n), np.zeros(n), U, w, np.zeros(2 * n), 0.1, (0.01,) * 3, 0.0, x0, 0.0
+    )
+
+
+def followed(level=0.3, n=2):
+    """y* stays where it is and f = ½‖x + y‖²: x follows the noise of y, so that ∇Φ is all of the error it makes."""
+    rng = np.random.default_rng(0)
+    U = np.concatenate([np.eye(n), np.eye(n)], axis=1) / np.sqrt(2)
+    U = np.concatenate([U, np.concatenate([np.eye(n), -np.eye(n)], axis=1) / np.sqrt(2)])
+    w, zeros = np.array([1.0] * n + [0.0] * n), np.zeros(n)
+    return build(
+        rng, np.eye(n), 0 * np.eye(n), zeros, U, w, np.zeros(2 * n), 100.0, (level, 0, 0), 0.0, zeros, 0.0
+    )
+
+
+def shaken(level=0.3, n=2):
+    """Noise in the outer direction alone, y and v exact."""
+    rng = np.random.default_rng(0)
+    U, w, zeros = np.eye(2 * n), np.array([1.0] * n + [0.0] * n), np.zeros(n)
+    return build(
+        rng, np.eye(n), 0 * np.eye(n), zeros, U, w, np.zeros(2 * n), 100.0, (0, 0, level), 0.0, zeros, 0.0
+    )
 
 
 def centred(rng, size, *shape):
     """Rows with mean zero and mean squared norm size²."""
     rows = rng.normal(size=(ROWS, *shape))
     rows -= rows.mean(0)
-    axes = tuple(range(1, rows.ndim))
-    return size * rows / max(np.sqrt(np.mean(np.sum(rows**2, axis=axes))), 1e-300)
+    return size * rows / np.sqrt(np.mean(np.sum(rows**2, axis=tuple(range(1, rows.ndim)))))
 
 
 def orthogonal(rng, n):
     return np.linalg.qr(rng.normal(size=(n, n)))[0]
-
-
-def make(seed, mu=0.5, kappa=3.0, noise=(0.3, 0.3, 0.3), curved=0.0, n=2, L_xy=0.5, start="away"):
-    """A case with its constants. `noise` are the deviations of ∇_y g, ∇_y f, ∇_x f; `curved` that of H (and of B)."""
-    rng = np.random.default_rng(seed)
-    L = kappa * mu
-    Q = orthogonal(rng, n)
-    H = Q * np.linspace(mu, L, n) @ Q.T if n > 1 else np.full((1, 1), mu)
-    B = orthogonal(rng, n) * (L_xy * np.linspace(1, 0.4, n)) @ orthogonal(rng, n)
-    U, w, b, delta = orthogonal(rng, 2 * n), rng.uniform(0.3, 1, 2 * n), rng.normal(size=2 * n), 1.0
-    H_rows = centred(rng, curved, n, n)
-    H_rows = H + (H_rows + np.swapaxes(H_rows, 1, 2)) / 2
-    B_rows, c_rows = B + centred(rng, curved, n, n), rng.normal(size=n) + centred(rng, noise[0], n)
-    l = np.concatenate([centred(rng, noise[2], n), centred(rng, noise[1], n)], axis=1)
-    tile = lambda a: jnp.asarray(np.broadcast_to(a, (ROWS, *np.shape(a))))
-    data = bl.Batch(
-        inner=tuple(map(jnp.asarray, (H_rows, B_rows, c_rows))),
-        outer=Outer(tile(U), tile(w), tile(b), tile(delta), jnp.asarray(l)),
-    )
-    x0 = jnp.asarray(rng.normal(size=n))
-    y0 = inner_solution(data, x0) + (jnp.asarray(rng.normal(size=n)) if start == "away" else 0.0)
-    norm = lambda a: float(np.linalg.norm(a, 2))
-    f_xx, f_yy = norm(U[:, :n].T * w @ U[:, :n]), norm(U[:, n:].T * w @ U[:, n:])
-    k = Blocks(mu, L, norm(B), f_xx, np.sqrt(f_xx * f_yy), f_yy, M_y=delta * float(np.linalg.norm(w)))
-    gram = lambda rows, mean: np.sqrt(norm(np.mean([(a - mean) @ (a - mean).T for a in rows], axis=0)))
-    by_u = lambda rows, mean: np.sqrt(norm(np.mean([(a - mean).T @ (a - mean) for a in rows], axis=0)))
-    sigma = Noise(*noise, hessian=gram(H_rows, H), cross=by_u(B_rows, B))
-    # |φ'''| ≤ 0.859/δ, and (x, y*(x)) moves by at most √(1 + s²) per unit of x.
-    v_bend = 0.859 * max(w) / delta * (1 + k.y_slope**2) / mu
-    return Case(data, x0, y0), k, sigma, float(v_bend)
 
 
 def inner_solution(data, x):
@@ -97,23 +154,21 @@ def inner_solution(data, x):
     return -jnp.linalg.solve(H, B.T @ x + c)
 
 
+def adjoint_solution(data, x):
+    f_y = jax.grad(smooth, 1)(x, inner_solution(data, x), *(a[0] for a in data.outer[:4]))
+    return jnp.linalg.solve(jnp.mean(data.inner[0], axis=0), f_y)
+
+
 def phi(data, x):
     return smooth(x, inner_solution(data, x), *(a[0] for a in data.outer[:4]))
 
 
-def adjoint_solution(data, x):
-    H = jnp.mean(data.inner[0], axis=0)
-    f_y = jax.grad(smooth, 1)(x, inner_solution(data, x), *(a[0] for a in data.outer[:4]))
-    return jnp.linalg.solve(H, f_y)
-
-
-def runs(make_solver, case, sizes, steps, seeds, start=None):
-    """(x_0 … x_{K−1} of every seed, ‖∇Φ‖² there): the real solver on batches of one row drawn with replacement."""
+def runs(make_solver, case, sizes, steps, seeds, draws=bl.iid):
+    """x_0, …, x_{K−1} of every seed, and ‖∇Φ‖² there: the real solver, on batches of one row."""
 
     def one(seed):
-        solver = make_solver(*sizes)
-        stream = bl.iid(case.data, 1, seed=seed)
-        state = solver.init(case.x0, case.y0, stream.next(stream.start(0))[1])
+        solver, stream = make_solver(*sizes), draws(case.data, 1, seed=seed)
+        state = solver.init(case.x0, case.y0, case.data)
         _, xs = bl.scan(solver, state, stream, steps=steps, record=lambda state, info: state.x)
         xs = jnp.concatenate([case.x0[None], xs[:-1]])
         gradients = jax.vmap(jax.grad(phi, 1), (None, 0))(case.data, xs)
@@ -122,7 +177,12 @@ def runs(make_solver, case, sizes, steps, seeds, start=None):
     return jax.vmap(one)(seeds)
 
 
-def start_errors(case):
-    v = adjoint_solution(case.data, case.x0)
-    y = inner_solution(case.data, case.x0)
-    return float(jnp.linalg.norm(case.y0 - y)), float(jnp.linalg.norm(v))
+def inner_noise(case, xs):
+    """The largest deviation of ∇_y g at y*(x) over these x, where H and B have noise of their own."""
+    H, B, c = (a - jnp.mean(a, axis=0, keepdims=True) for a in case.data.inner)
+
+    at = lambda x: (
+        jnp.einsum("rij,j->ri", H, inner_solution(case.data, x)) + jnp.einsum("rji,j->ri", B, x) + c
+    )
+    deviation = lambda x: jnp.sqrt(jnp.mean(jnp.sum(at(x) ** 2, axis=-1)))
+    return float(jnp.max(jax.vmap(deviation)(xs.reshape(-1, xs.shape[-1]))))

@@ -16,7 +16,7 @@ from bilevel.theory.certificates.stochastic.constant import mean_bound
 from bilevel.theory.certificates.stochastic.noise import Noise, one
 from bilevel.theory.certificates.stochastic.search import lowest
 from bilevel.theory.certificates.stochastic.system import Method, Tracking
-from bilevel.theory.certificates.stochastic.varying import weighted_bound
+from bilevel.theory.certificates.stochastic.varying import best_weighted_bound, weighted_bound
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Real, horizon, nonnegative, positive
 
@@ -82,7 +82,8 @@ class StochasticCertificate:
         positive(gap, "gap", GAP)
         start = self._start(gap, y_error, v_error)
         objective = lambda at: mean_bound(at, np.asarray(K), *start)
-        found = lowest(self._method, objective, decades=(8, 8, 10), points=13, rounds=10)
+        reach = 3.0 + float(np.log10(K))  # none shrinks faster than 1/K
+        found = lowest(self._method, objective, decades=(reach, reach, reach), points=13, rounds=10)
         return StepSizes(float(found.alpha), float(found.eta), float(found.beta))
 
     def schedule_bound(
@@ -104,7 +105,7 @@ class StochasticCertificate:
                 "a schedule is an array with one step size per step, got single numbers: use `bound` for constant ones"
             )
         gap, y_error, v_error = self._start(gap, y_error, v_error)
-        return float(weighted_bound(Tracking(self._method, *sizes), gap, y_error, v_error))
+        return best_weighted_bound(Tracking(self._method, *sizes), gap, y_error, v_error)
 
     def decreasing(
         self,
@@ -133,7 +134,7 @@ class StochasticCertificate:
         slow, fast = k**-power, k**-outer
         along = lambda at: Tracking(at.method, at.alpha * slow, at.eta * slow, at.beta * fast)
         objective = lambda at: weighted_bound(along(at), *start)
-        found = along(lowest(self._method, objective, decades=(3, 3, 4), points=5, rounds=7))
+        found = along(lowest(self._method, objective, decades=(3.0, 3.0, 4.0), points=5, rounds=7))
         return Schedule(found.alpha[:, 0], found.eta[:, 0], found.beta[:, 0])
 
     def _start(self, gap: Real, y_error: Real, v_error: Real | None) -> tuple[float, float, float]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from bilevel.theory.certificates.stochastic.system import Array, Tracking
+from bilevel.theory.certificates.stochastic.system import Numbers, Tracking
+from bilevel.theory.certificates.stochastic.turned import Turned
 
 
-def unit_gain(at: Tracking) -> Array:
+def unit_gain(at: Tracking) -> Numbers:
     """u: the response of e to a constant movement ‖x_{k+1} − x_k‖ = 1, without noise that multiplies."""
-    k, (r, coupling, t) = at.method.blocks, at.P
-    a = k.y_slope / (1 - r)
-    b = (k.v_slope + coupling * a) / (1 - t)
-    row = at.e_row
-    return row[0] * a + row[1] * b
+    k, (r, coupling, t), row = at.method.blocks, at.P, at.e_row
+    with np.errstate(divide="ignore", invalid="ignore"):
+        a = k.y_slope / (1 - r)
+        b = (k.v_slope + coupling * a) / (1 - t)
+        return row[0] * a + row[1] * b
 
 
-def mean_bound(at: Tracking, steps: Array, gap: Array, y_error: Array, v_error: Array) -> Array:
+def mean_bound(at: Tracking, steps: Numbers, gap: Numbers, y_error: Numbers, v_error: Numbers) -> Numbers:
     """Bound on (1/K) Σ_{k<K} E‖∇Φ(x_k)‖²; infinite where the step sizes are not certified."""
     m, k, beta = at.method, at.method.blocks, at.beta
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        nu_y, nu_v, nu_e = stationary(at)
+        nu_v, nu_e = stationary(at)
         (bias_y, _), (bias_v, _) = at.drifts
         s, V, sigma_C = k.y_slope, k.v_slope, m.noise.cross
         e_row, v_row = at.e_row, at.v_row
@@ -45,14 +48,17 @@ def mean_bound(at: Tracking, steps: Array, gap: Array, y_error: Array, v_error: 
         W = sigma_C * free(P, v_row, y_error, v_error, stable) / np.sqrt(steps) + omega
 
         c = beta * k.L_Phi
-        room = 1 - c - T**2 - c * T_omega**2
-        # In units of √K. sup over N of (TN + J)² + c(T_ω N + W)² − (1 − c)N².
-        mean = 2 * gap / (beta * steps) + J**2 + c * W**2 + (T * J + c * T_omega * W) ** 2 / room
-        return np.where(stable & (room > 0), mean, np.inf)
+        turned = Turned.of(T, 1 - c - T**2 - c * T_omega**2)
+        weight, price = turned.weight, 1 - c - turned.omega
+        room = price - weight * T**2 - c * T_omega**2
+        # In units of √K. sup over N of weight·(TN + J)² + c(T_ω N + W)² − price·N².
+        gained = weight * J**2 + c * W**2 + (weight * T * J + c * T_omega * W) ** 2 / room
+        mean = (2 * gap / (beta * steps) + gained) / turned.share
+        return np.min(np.where(stable & (room > 0), mean, np.inf), axis=0)
 
 
-def stationary(at: Tracking) -> tuple[Array, Array, Array]:
-    """Limits of |n|, of |m| and what n leaves in v, and of their share in e, where the outer direction is taken.
+def stationary(at: Tracking) -> tuple[Numbers, Numbers]:
+    """(ν', ν): limits of the noise in v, its own and what n leaves there, and in e, where the outer direction is taken.
 
     They grow to these limits from zero, so the limits bound every step.
     """
@@ -62,10 +68,10 @@ def stationary(at: Tracking) -> tuple[Array, Array, Array]:
     nu_v = level(at, at.eta, m.adjoint_noise, away_v)
     _, t = at.contraction(at.eta)
     nu_v = nu_v + at.eta * k.Lambda_yy * nu_y / (1 - t)
-    return nu_y, nu_v, k.Lambda_xy * nu_y + k.L_xy * nu_v
+    return nu_v, k.Lambda_xy * nu_y + k.L_xy * nu_v
 
 
-def level(at: Tracking, step: Array, sigma: float, away: Array) -> Array:
+def level(at: Tracking, step: Numbers, sigma: float, away: Numbers) -> Numbers:
     """The root U of U² = r²U² + step²(σ + σ_H U)² + away², read after the update in AID and before it in SOBA.
 
     With one draw for all, step·(σ + σ_H U) and `away` are added before they are squared.
@@ -81,7 +87,7 @@ def level(at: Tracking, step: Array, sigma: float, away: Array) -> Array:
     return np.sqrt(np.maximum(U**2 - away**2, 0)) if m.sequential else U
 
 
-def free(P: tuple, row: tuple, a: Array, b: Array, stable: Array) -> Array:
+def free(P: tuple, row: tuple, a: Numbers, b: Numbers, stable: Any) -> Numbers:
     """(Σ_k (row·P^k z)²)^½ for z = (a, b): zᵀXz with X = PᵀXP + rowᵀrow, three linear equations."""
     p, q, r, s, u, w, stable = np.broadcast_arrays(*P, *row, stable)
     rows = [

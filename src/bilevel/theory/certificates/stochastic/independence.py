@@ -22,7 +22,7 @@ class NotCovered(ValueError):
 
 
 def check(solver: Solver, data: Any = None) -> None:
-    """Raises [`NotCovered`][bilevel.theory.stochastic.NotCovered] unless the theorem is about this solver on these draws.
+    """Raises [`NotCovered`][bilevel.theory.stochastic.NotCovered] unless the theorem covers this solver on these draws.
 
     It asks for AID with a draw each for y, v and x, or SOBA with either kind of draws; plain steps of a size that
     depends on the number of the step alone, one each for y and v; draws that are independent from step to step.
@@ -34,7 +34,7 @@ def check(solver: Solver, data: Any = None) -> None:
 
 
 def check_solver(solver: Solver) -> None:
-    if type(solver) not in (AID, SOBA):
+    if not isinstance(solver, AID | SOBA) or type(solver) not in (AID, SOBA):
         raise NotCovered(
             f"there is no bound for {getattr(solver, 'name', type(solver).__name__)} on minibatches here: take "
             'bl.aid(..., batches="independent") or bl.soba(...)'

@@ -32,26 +32,25 @@ def measure_noise(problem: Problem, x: PyTree, y: PyTree, data: Any, draws: int 
         data: a stream such as `bl.iid(data, size)`.
         draws: how many batches to compare.
     """
-    return Noise(*_deviations(problem, as_stream(data), check_count(draws, "draws", least=2), x, y))
+    stream, count = as_stream(data), check_count(draws, "draws", least=2)
+    squares = problem.compiled(_squares, count)(stream, x, y)
+    return Noise(*(float(jnp.sqrt(square / (count - 1))) for square in squares))
 
 
-def _deviations(problem: Problem, stream: Stream, count: int, x: PyTree, y: PyTree) -> list[float]:
+def _squares(problem: Problem, count: int, stream: Stream, x: PyTree, y: PyTree) -> list[Any]:
+    """Σ‖·‖² over the draws around their mean: of ∇_y g, ∇_y f, ∇_x f, and the most of Hessian and cross products."""
     oracles = problem.oracles
     _, batches = lax.scan(lambda cursor, _: stream.next(cursor), stream.start(0), length=count)
     every = lambda function: jax.vmap(function)(batches)
     outer = every(lambda batch: oracles.outer_gradients(x, y, batch))
-    first = [every(lambda batch: oracles.inner_gradient(x, y, batch)), outer.y, outer.x]
-    products = [
-        lambda u: every(lambda batch: oracles.linearise(x, y, batch).hessian(u)),
-        lambda u: every(lambda batch: oracles.linearise(x, y, batch).cross(u)),
-    ]
-    squares = [_energy(_centred(stacked)) for stacked in first]
-    squares += [_largest(lambda u, product=product: _centred(product(u)), y) for product in products]
-    return [float(jnp.sqrt(square / (count - 1))) for square in squares]
+    gradients = every(lambda batch: oracles.inner_gradient(x, y, batch)), outer.y, outer.x
+    hessian = lambda u: _centred(every(lambda batch: oracles.linearise(x, y, batch).hessian(u)))
+    cross = lambda u: _centred(every(lambda batch: oracles.linearise(x, y, batch).cross(u)))
+    return [*(_energy(_centred(each)) for each in gradients), _largest(hessian, y), _largest(cross, y)]
 
 
 def _centred(stacked: PyTree) -> PyTree:
-    return jax.tree.map(lambda a: a - jnp.mean(a, axis=0), stacked)
+    return jax.tree.map(lambda a: a - jnp.mean(a, axis=0, keepdims=True), stacked)
 
 
 def _energy(stacked: PyTree) -> Any:

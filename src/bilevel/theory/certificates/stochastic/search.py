@@ -1,4 +1,4 @@
-"""Step sizes with the lowest bound, by a grid that zooms in. A bound is valid for any, so the search need not be exact."""
+"""Step sizes with the lowest bound, by a grid that zooms in. Any others have a valid bound too."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from itertools import product
 import numpy as np
 
 from bilevel.theory.certificates.stochastic.constant import unit_gain
-from bilevel.theory.certificates.stochastic.system import Array, Method, Tracking
+from bilevel.theory.certificates.stochastic.system import Method, Numbers, Tracking
 
 
-def candidates(method: Method, exponents: Array) -> Tracking:
+def candidates(method: Method, exponents: np.ndarray) -> Tracking:
     """Step sizes as powers of ten of the largest: 2/(L_yy + μ) for α and η, and for β what exact gradients admit."""
     k = method.blocks
     share = 10.0**exponents
     largest = 2 / (k.L_yy + k.mu)
     alpha, eta = largest * share[0], largest * share[1]
-    still = Tracking(method, alpha, eta, np.zeros_like(alpha))
+    still = Tracking(method, alpha, eta, np.asarray(0.0))
     # T² < 1 − c, with c = βL_Φ and T = βu: β < 2/(L_Φ + √(L_Φ² + 4u²)).
     u = unit_gain(still)
     beta = 2 / (k.L_Phi + np.sqrt(k.L_Phi**2 + 4 * u**2)) * share[2]
-    return Tracking(method, alpha, eta, beta)
+    return Tracking(method, *map(np.asarray, (alpha, eta, beta)))
 
 
 def lowest(
     method: Method,
-    objective: Callable[[Tracking], Array],
+    objective: Callable[[Tracking], Numbers],
     decades: tuple[float, float, float],
     points: int,
     rounds: int,

@@ -11,13 +11,14 @@ B_k = |v̂ − v*|, of which the noise of the cross product is a multiple. The d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.stochastic.noise import Noise
 
-Array = np.ndarray
+Numbers = Any  # arrays of float64, or numbers that broadcast against them
 
 
 @dataclass(frozen=True)
@@ -47,37 +48,37 @@ class Tracking:
     """How y and v follow their targets with these step sizes; entries broadcast."""
 
     method: Method
-    alpha: Array
-    eta: Array
-    beta: Array
+    alpha: Numbers
+    eta: Numbers
+    beta: Numbers
 
-    def contraction(self, step: Array) -> tuple[Array, Array]:
+    def contraction(self, step: Numbers) -> tuple[Numbers, Numbers]:
         """(r, r̄): of I − step·H, and in mean square of I − step·H_B, r̄² = r² + step²σ_H²."""
         k = self.method.blocks
         r = np.maximum(np.abs(1 - step * k.mu), np.abs(1 - step * k.L_yy))
         return r, np.hypot(r, step * self.method.noise.hessian)
 
     @property
-    def P(self) -> tuple[Array, Array, Array]:
+    def P(self) -> tuple[Numbers, Numbers, Numbers]:
         """(P₁₁, P₂₁, P₂₂): the inner error is paid for in v at ηΛ_yy, after its update in AID and before in SOBA."""
         _, r = self.contraction(self.alpha)
         _, t = self.contraction(self.eta)
         return r, self.eta * self.method.blocks.Lambda_yy * (r if self.method.sequential else 1.0), t
 
     @property
-    def v_row(self) -> tuple[Array, Array]:
+    def v_row(self) -> tuple[Numbers, Numbers]:
         """o': |v̂ − v*| where the outer direction is taken, from Z."""
         _, coupling, t = self.P
         return (coupling, t) if self.method.sequential else (0 * coupling, 1 + 0 * t)
 
     @property
-    def e_row(self) -> tuple[Array, Array]:
+    def e_row(self) -> tuple[Numbers, Numbers]:
         """o: Λ_xy|ŷ − y*| + L_xy|v̂ − v*|, there."""
         k, (r, _, _), (row_a, row_b) = self.method.blocks, self.P, self.v_row
         a = r if self.method.sequential else 1.0
         return k.Lambda_xy * a + k.L_xy * row_a, k.L_xy * row_b
 
-    def drift(self, slope: float, bend: float, step: Array) -> tuple[Array, Array]:
+    def drift(self, slope: Numbers, bend: float, step: Numbers) -> tuple[Numbers, Numbers]:
         """How noise in x moves a target with Lipschitz constant `slope`: (its mean, the deviation around it).
 
         A target with a Lipschitz Jacobian moves by −β·J·ω on average not at all, and by at most ½·bend·β²σ² besides.
@@ -93,14 +94,14 @@ class Tracking:
         return np.where(split, mean, all_of_it), np.where(split, all_of_it, 0.0)
 
     @property
-    def drifts(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def drifts(self) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
         """Those of y* and of v*."""
         k, m = self.method.blocks, self.method
         y = self.drift(k.y_slope, m.y_bend, self.alpha)
         return y, self.drift(k.v_slope, m.v_bend, self.eta)
 
     @property
-    def certified(self) -> Array:
+    def certified(self) -> Any:
         """Whether both updates contract in mean square, and β ≤ 1/L_Φ."""
         r, _, t = self.P
         return (r < 1) & (t < 1) & (self.beta * self.method.blocks.L_Phi <= 1)

@@ -7,10 +7,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from bilevel.theory.certificates.stochastic.system import Array, Tracking
+from bilevel.theory.certificates.stochastic.constant import unit_gain
+from bilevel.theory.certificates.stochastic.system import Numbers, Tracking
+from bilevel.theory.certificates.stochastic.turned import Turned
+
+NOTHING = Turned(0.0, 1.0, 1.0)
 
 
-def weighted_bound(at: Tracking, gap: float, y_error: float, v_error: float) -> Array:
+def best_weighted_bound(at: Tracking, gap: float, y_error: float, v_error: float) -> float:
+    """The lowest `weighted_bound` of one schedule over the ways to turn a part of ‖h‖² into ‖∇Φ‖²."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        T = np.max(at.beta * unit_gain(at))
+        turned = Turned.of(T, 1 - np.max(at.beta) * at.method.blocks.L_Phi - T**2)
+    bounds = [weighted_bound(at, gap, y_error, v_error, Turned(*each)) for each in zip(*turned, strict=True)]
+    return float(np.min(bounds))
+
+
+def weighted_bound(
+    at: Tracking, gap: float, y_error: float, v_error: float, turned: Turned = NOTHING
+) -> Numbers:
     """Bound on Σ_k β_k E‖∇Φ(x_k)‖² / Σ_k β_k; infinite where the step sizes are not certified.
 
     sup over N of Σ_k β_k e_k² + L_Φβ_k²|ω_k|² − β_k(1 − L_Φβ_k)N_k² for the system with input N_k = |h_k|: a
@@ -31,8 +46,8 @@ def weighted_bound(at: Tracking, gap: float, y_error: float, v_error: float) -> 
     omega = matrix([[zero, zero, m.outer_noise + zero]]) + loop
     turn = lambda a: np.swapaxes(a, -1, -2)
     scale = beta[..., None, None]
-    stage = scale * turn(e) @ e + k.L_Phi * scale**2 * turn(omega) @ omega
-    price = beta * (1 - k.L_Phi * beta)
+    stage = turned.weight * scale * turn(e) @ e + k.L_Phi * scale**2 * turn(omega) @ omega
+    price = beta * (1 - k.L_Phi * beta - turned.omega)
 
     fine = np.all(at.certified, axis=0)
     X = np.zeros((*fine.shape, 3, 3))
@@ -44,10 +59,10 @@ def weighted_bound(at: Tracking, gap: float, y_error: float, v_error: float) -> 
         gained = from_input @ turn(from_input) / np.where(room > 0, room, 1.0)[..., None, None]
         X = np.where(fine[..., None, None], stage[i] + turn(A[i]) @ X @ A[i] + gained, 0.0)
     start = np.array([y_error, v_error, 1.0])
-    return np.where(fine, (2 * gap + start @ X @ start) / beta.sum(0), np.inf)
+    return np.where(fine, (2 * gap + start @ X @ start) / beta.sum(0) / turned.share, np.inf)
 
 
-def noise(at: Tracking) -> tuple[Array, Array]:
+def noise(at: Tracking) -> tuple[Numbers, Numbers]:
     """(ν'_k, ν_k): the martingale parts of |v̂_k − v*_k| and of e_k, where the outer direction of step k is taken."""
     m, k = at.method, at.method.blocks
     (_, away_y), (_, away_v) = at.drifts
@@ -64,7 +79,7 @@ def noise(at: Tracking) -> tuple[Array, Array]:
     return own + carried, k.Lambda_xy * n + k.L_xy * (own + carried)
 
 
-def own_noise(at: Tracking, step: Array, sigma: float, away: Array) -> Array:
+def own_noise(at: Tracking, step: Numbers, sigma: float, away: Numbers) -> Numbers:
     """|n_k| (or |m_k|): U² ← r²U² + step²(σ + σ_H U)² + away², as in `constant.level`, from zero."""
     m, (r, _) = at.method, at.contraction(step)
     r, away = np.broadcast_to(r, at.beta.shape), np.broadcast_to(away, at.beta.shape)
