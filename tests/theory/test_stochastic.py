@@ -152,7 +152,8 @@ def test_changing_steps_by_brute_force(name):
     map_ = np.stack([outputs(each) - still for each in np.eye(K)], axis=1)
     price = np.diag(sizes[2] * (1 - k.L_Phi * sizes[2]))
     N = np.linalg.solve(price - map_.T @ map_, map_.T @ still)
-    assert np.all(N[:-1] > 0) and N[-1] == 0  # the last movement is not seen
+    assert np.all(N[:-1] > 0)
+    assert N[-1] == 0  # the last movement is not seen
     worst = np.sum(outputs(N) ** 2) - N @ price @ N
     np.testing.assert_allclose(weighted_bound(at, gap, *start), (2 * gap + worst) / sizes[2].sum(), rtol=1e-9)
 
@@ -359,7 +360,7 @@ def test_refused_draws(data, words):
 
 
 def test_what_is_covered():
-    plain = optax.sgd(lambda k: 0.1 / (1 + k))
+    plain = optax.sgd(optax.exponential_decay(0.1, 10, 0.5))
     for solver in (
         AID(0.1, 0.1, 0.1),
         AID(plain, plain, plain),

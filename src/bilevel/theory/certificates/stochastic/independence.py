@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -103,24 +104,30 @@ def check_draws(data: Any) -> None:
 
 
 def _plain(rule: Transformation) -> bool:
-    """Whether its updates are −s_t·gradient, with one s_t for any gradients before, their size, and any point."""
-    update, rng = rule.transformation.value.update, np.random.default_rng(0)
-    sizes = []
+    """Whether its updates are −s_t·gradient, with one s_t for any gradients before, of any size, and any point."""
+    rng, sizes = np.random.default_rng(0), []
     for scale in (1e-3, 1.0, 1e3):
-        point = jnp.asarray(rng.normal(size=3) / scale)
+        point = rng.normal(size=3) / scale
         gradients = scale * rng.normal(size=(TRIED, 3)) * rng.uniform(0.5, 2, size=(TRIED, 1))
         try:
-            memory, row = rule.init(point), []
-            for gradient in gradients:
-                moved, memory = update(jnp.asarray(gradient), memory, point)
-                moved = np.asarray(moved)
-                row.append(-(moved @ gradient) / (gradient @ gradient))
-                off = np.linalg.norm(moved + row[-1] * gradient)
-                if not off <= 1e-5 * np.linalg.norm(moved):
-                    return False
-        except (
-            Exception
-        ):  # a rule for trees of a certain shape, or one that asks for values: not a plain step
+            moves = _updates(rule, point, gradients)
+        except Exception as error:  # a rule for trees of a certain shape, or one that asks for values
+            raise NotCovered(
+                f"an optax rule could not be tried on a vector: pass a number, or optax.sgd(schedule) ({error})"
+            ) from error
+        size = -np.sum(moves * gradients, axis=1) / np.sum(gradients**2, axis=1)
+        off = np.linalg.norm(moves + size[:, None] * gradients, axis=1)
+        if not np.all(off <= 1e-5 * np.linalg.norm(moves, axis=1)):
             return False
-        sizes.append(row)
-    return bool(np.all(np.asarray(sizes) >= 0) and np.allclose(sizes, sizes[0], rtol=1e-5, atol=0))
+        sizes.append(size)
+    return bool(np.min(sizes) >= 0 and np.allclose(sizes, sizes[0], rtol=1e-5, atol=0))
+
+
+def _updates(rule: Transformation, point: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    update, at, moves = rule.transformation.value.update, jnp.asarray(point), []
+    with jax.numpy_dtype_promotion("standard"):  # whatever the user's, it is not the rule that is at fault
+        memory = rule.init(at)
+        for gradient in gradients:
+            moved, memory = update(jnp.asarray(gradient), memory, at)
+            moves.append(moved)
+    return np.asarray(jnp.stack(moves), float)
