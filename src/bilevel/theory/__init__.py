@@ -4,6 +4,7 @@ from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates import prior, recursions, sharp, star, stochastic, tight
 from bilevel.theory.certificates.analyses import analyses
 from bilevel.theory.certificates.certificate import Certificate
+from bilevel.theory.certificates.cheapest import Plan, cheapest
 from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_sequence_contraction
 from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
 from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, aid
@@ -31,6 +32,7 @@ __all__ = [
     "ITDCertificate",
     "LowerBound",
     "Noise",
+    "Plan",
     "QuadraticInstance",
     "Report",
     "Row",
@@ -42,6 +44,7 @@ __all__ = [
     "advise",
     "aid",
     "analyses",
+    "cheapest",
     "estimate",
     "exact",
     "itd",

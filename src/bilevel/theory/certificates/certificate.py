@@ -37,7 +37,7 @@ class Certificate(ABC):
     method: str
     constants: Any
     alpha: Floats
-    eta: Floats | None  # ITD has none
+    eta: Any  # as α; ITD has none
     beta_terms: Mapping[str, Floats]  # what limits β, by name
 
     @property
@@ -60,11 +60,15 @@ class Certificate(ABC):
         """The analysis' own initial errors, from those of y₀ and v₀."""
 
     @abstractmethod
-    def bound_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real) -> Floats:
-        """The bound from the analysis' own initial errors; infinite where β is not certified."""
+    def bound_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
+    ) -> Floats:
+        """`bound` from the analysis' own initial errors; infinite where β is not certified."""
 
     @abstractmethod
-    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real) -> Floats:
+    def best_beta_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
+    ) -> Floats:
         """`best_beta` from the analysis' own initial errors."""
 
     def bound(
@@ -76,10 +80,7 @@ class Certificate(ABC):
         beta: Real | None = None,
     ) -> Floats:
         """The bound after K steps with outer step β; without β the lowest that any certified β has."""
-        errors = self._errors(y_error, v_error)
-        if beta is None:
-            beta = self.best_beta_from(steps, positive(gap, "gap", GAP), errors, 0.0)
-        return self.bound_from(steps, gap, errors, beta)
+        return self.bound_from(steps, gap, self._errors(y_error, v_error), beta)
 
     def best_beta(
         self,
@@ -90,9 +91,7 @@ class Certificate(ABC):
         slack: Real = SLACK,
     ) -> Floats:
         """The largest certified outer step whose bound after K steps is within `slack` of the lowest."""
-        errors = self._errors(y_error, v_error)
-        slack = nonnegative(slack, "slack", "it is what a larger step may cost, as a share of the lowest bound")
-        return self.best_beta_from(horizon(steps), positive(gap, "gap", GAP), errors, slack)
+        return self.best_beta_from(steps, gap, self._errors(y_error, v_error), slack)
 
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
@@ -127,7 +126,10 @@ class OneBeta(Certificate):
         at = replace(self, beta=np.minimum(beta, self.beta_max))
         return np.where(certified, at.at_beta(steps, gap, errors), np.inf)[()]
 
-    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = 0.0) -> Floats:
+    def best_beta_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
+    ) -> Floats:
+        steps, gap = horizon(steps), positive(gap, "gap", GAP)
         return self.beta
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bilevel.theory.certificates.certificate import Certificate, Errors
+from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors
 from bilevel.theory.certificates.gain import ErrorSystem
 from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive
 
@@ -41,14 +41,24 @@ class SystemCertificate(Certificate):
     def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         return self.start(y_error, v_error)
 
-    def bound_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real) -> Floats:
+    def bound_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
+    ) -> Floats:
+        if beta is None:
+            beta = self.best_beta_from(steps, gap, errors, 0.0)
         beta = positive(beta, "beta", "it is the outer step size")
         gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
         return self.system.bound(beta, horizon(steps), gap, *self._states(errors))
 
-    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = 0.0) -> Floats:
+    def best_beta_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
+    ) -> Floats:
+        gap = positive(gap, "gap", GAP)
+        slack = nonnegative(
+            slack, "slack", "it is what a larger step may cost, as a share of the lowest bound"
+        )
         return self.system.best_beta(horizon(steps), gap, *self._states(errors), slack=slack)
 
     def _states(self, errors: tuple[Real, Real]) -> Errors:
-        return self.weights[0] * errors[0], self.weights[1] * errors[1]
-
+        a, b = (nonnegative(error, "an initial error", "it is a distance") for error in errors)
+        return self.weights[0] * a, self.weights[1] * b

@@ -15,15 +15,14 @@ finite for all K if and only if T² ≤ γ. So Σ g_k² ≤ 2·gap/β + w₀ᵀX
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel.theory.certificates.gain import ErrorSystem
+from bilevel.theory.certificates.gain import ErrorSystem, largest_below
 from bilevel.theory.reals import Floats
-
-SHARES = np.array([0.0, 0.5, 1.0])  # of the surplus in ‖h‖² that is turned into ‖∇Φ‖²
 
 
 @dataclass(frozen=True)
@@ -32,27 +31,59 @@ class Driven(ErrorSystem):
 
     @property
     def beta_max(self) -> Floats:
-        """The root of β²u² + βL_Φ = 1, u = unit_gain."""
+        """The root of β²u² + βL_Φ = 1, u = unit_gain, less what rounding needs to tell it from an unstable one."""
         L_Phi = 1 / np.asarray(self.beta_cap)
-        return (2 / (L_Phi + np.sqrt(L_Phi**2 + 4 * self.unit_gain**2)))[()]
+        return (2 * (1 - 1e-9) / (L_Phi + np.sqrt(L_Phi**2 + 4 * self.unit_gain**2)))[()]
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
-        """(2·gap/β + (1 + ω/T)w₀ᵀX_K w₀)/(1 + ω/(1 + T))/K, with γ lowered to (γ − ω)/(1 + ω/T).
+        """(2·gap/β + (1 + ω/s)w₀ᵀX_K w₀)/(1 + ω/(1 + s))/K, with γ lowered to (γ − ω)/(1 + ω/s).
 
-        ω = 0 is the bound above. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + T) − e²/T), so a part of the price can
-        be turned into ‖∇Φ‖² itself; from an exact start all that T² does not need, which gains up to a factor of two.
+        ω = 0 is the bound above. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s), so a part of the price
+        can be turned into ‖∇Φ‖² itself: from an exact start all that T² does not need, which gains a factor of up to 2.
         """
         beta, steps = np.asarray(beta), np.asarray(steps)
         T = np.asarray(beta * self.unit_gain)
-        price = 1 - beta / self.beta_cap
-        s = np.maximum(T, 1e-3)
+        price, s = (
+            1 - beta / self.beta_cap,
+            np.maximum(T, 1e-3),
+        )  # any s > 0 is valid, T is best from an exact start
         surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
-        omega = surplus * SHARES.reshape((-1,) + (1,) * np.ndim(surplus))
-        stored = self.storage(beta, (price - omega) / (1 + omega / s), steps, w0, w1)
-        with np.errstate(invalid="ignore"):
+        lowest = np.inf
+        for omega in (0.0, 0.5 * surplus, surplus):
+            stored = self.storage(beta, (price - omega) / (1 + omega / s), steps, w0, w1)
             total = (2 * gap / (beta * steps) + (1 + omega / s) * stored) / (1 + omega / (1 + s))
-        # No price is left at β = 1/L_Φ: certified only if nothing drives the errors.
-        return np.min(np.where(np.isfinite(total), total, np.inf), axis=0)[()]
+            lowest = np.minimum(lowest, total)
+        return np.asarray(lowest)[()]
+
+    def last(
+        self, beta: Floats, steps: Floats, gap: Floats, modulus: Floats, w0: Floats, w1: Floats
+    ) -> Floats:
+        """Bound on Φ(x_K) − inf Φ if ‖∇Φ‖² ≥ 2m(Φ − inf Φ): σ²ᴷ(gap + (β/2σ²)w₀ᵀX_K w₀), σ² = 1 − βm.
+
+        X_K is that of the system whose every step counts 1/σ times as much.
+        """
+        decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
+        price = 1 - beta / np.asarray(self.beta_cap)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            scaled = {name: getattr(self, name) / decay for name in ("r0", "r1", "p", "q0", "q1")}
+            stored = steps * replace(self, **scaled).storage(beta, price, steps, w0, w1)
+            total = np.exp(2 * steps * np.log(decay)) * (gap + beta / (2 * decay**2) * stored)
+        return np.where(np.isfinite(stored) & (decay > 0), total, np.inf)[()]
+
+    def linear_beta(self, modulus: Floats) -> Floats:
+        """The largest β with T_σ² ≤ 1 − βL_Φ, T_σ = β·cᵀ(σI − P)⁻¹q and σ² = 1 − βm, for every number of steps."""
+
+        def excess(beta: Floats) -> Floats:
+            sigma = np.sqrt(np.maximum(1 - beta * modulus, 0))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                first = self.q0 / (sigma - self.r0)
+                gain = beta * (self.c0 * first + (self.p * first + self.q1) / (sigma - self.r1))
+                slow = (sigma <= self.r0) | (sigma <= self.r1)
+                return np.where(slow, np.inf, gain**2 - (1 - beta / self.beta_cap))
+
+        return largest_below(
+            excess, np.zeros(np.shape(excess(self.beta_max))), self.beta_max * 1e-12, self.beta_max
+        )
 
     def storage(self, beta: Floats, price: Floats, steps: Floats, w0: Floats, w1: Floats) -> Floats:
         """w₀ᵀX_K w₀/K, by doubling; infinite where no X_K exists.
@@ -66,56 +97,55 @@ class Driven(ErrorSystem):
         ok = (price > 0) | ((q0 == 0) & (q1 == 0) & (price >= 0))
         push = 1 / np.sqrt(np.where(price > 0, price, 1.0))
         q0, q1 = q0 * push, q1 * push
-        one = np.ones_like(c0)
-        step = Stage(A=_matrix(r0, 0 * p, p, r1), G=_outer(q0, q1), H=_outer(c0, one))
+        step = Stage(
+            A=np.array([[r0, 0 * p], [p, r1]]),
+            G=np.array([[q0 * q0, q0 * q1], [q0 * q1, q1 * q1]]),
+            H=np.array([[c0 * c0, c0], [c0, np.ones_like(c0)]]),
+        )
         X, ok = _power(step, steps, ok)
-        energy = (X[..., 0, 0] * w0 + 2 * X[..., 0, 1] * w1) * w0 + X[..., 1, 1] * w1**2
+        energy = (X[0, 0] * w0 + 2 * X[0, 1] * w1) * w0 + X[1, 1] * w1**2
         return np.where(ok, energy / steps, np.inf)
 
 
 class Stage(NamedTuple):
-    """Some steps of the system: from w, with wᵀYw stored at the end, at most wᵀ(H + AᵀY(I − GY)⁻¹A)w is gained."""
+    """Some steps of the system: from w, with wᵀYw stored at the end, at most wᵀ(H + AᵀY(I − GY)⁻¹A)w is gained.
+
+    Each is a 2 × 2 array of arrays: the first two axes are those of the matrix.
+    """
 
     A: np.ndarray
     G: np.ndarray
     H: np.ndarray
 
 
-def _power(step: Stage, steps: np.ndarray, ok: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _power(step: Stage, steps: Any, ok: Any) -> tuple[np.ndarray, Any]:
     """H of K equal stages, K = `steps` elementwise, by squaring; and where it exists."""
-    eye, left = np.eye(2), np.floor(steps)
-    total = Stage(np.broadcast_to(eye, step.A.shape), np.zeros_like(step.G), np.zeros_like(step.H))
-    while np.any(left > 0):
+    left = np.floor(steps)
+    eye = np.broadcast_to(np.eye(2).reshape(2, 2, *(1,) * np.ndim(steps)), step.A.shape)
+    total = Stage(eye, np.zeros_like(step.G), np.zeros_like(step.H))
+    while True:
         odd = left % 2 == 1
-        joined, fine = _then(step, total, ok & odd)
-        choose = odd[..., None, None]
-        total = Stage(*(np.where(choose, new, old) for new, old in zip(joined, total, strict=True)))
+        joined, fine = _then(step, total)
+        total = Stage(*(np.where(odd & fine, new, old) for new, old in zip(joined, total, strict=True)))
         ok = ok & (fine | ~odd)
         left = np.floor(left / 2)
-        if np.any(left > 0):
-            doubled, fine = _then(step, step, ok & (left > 0))
-            step, ok = doubled, ok & (fine | (left == 0))
-    return total.H, ok
+        if not np.any(ok & (left > 0)):
+            return total.H, ok
+        step, fine = _then(step, step)
+        ok = ok & (fine | (left == 0))
 
 
-def _then(first: Stage, second: Stage, ok: np.ndarray) -> tuple[Stage, np.ndarray]:
+def _then(first: Stage, second: Stage) -> tuple[Stage, Any]:
     """The two stages one after the other, and where that is finite: all eigenvalues of G₁H₂ below one."""
-    loop = first.G @ second.H
-    half = np.trace(loop, axis1=-2, axis2=-1) / 2
-    det = loop[..., 0, 0] * loop[..., 1, 1] - loop[..., 0, 1] * loop[..., 1, 0]
-    fine = ok & (half < 1) & (1 - 2 * half + det > 0)
-    inverse = np.linalg.inv(np.where(fine[..., None, None], np.eye(2) - loop, np.eye(2)))
-    transpose = lambda matrix: np.swapaxes(matrix, -1, -2)
-    keep = lambda new, old: np.where(fine[..., None, None], new, old)
-    A = second.A @ inverse @ first.A
-    G = second.G + second.A @ inverse @ first.G @ transpose(second.A)
-    H = first.H + transpose(first.A) @ second.H @ inverse @ first.A
-    return Stage(keep(A, first.A), keep(G, first.G), keep(H, first.H)), fine
+    (a, b), (c, d) = _product(first.G, second.H)
+    det = (1 - a) * (1 - d) - b * c
+    fine = (a + d < 2) & (det > 0)
+    inverse = np.where(fine, np.array([[1 - d, b], [c, 1 - a]]) / np.where(fine, det, 1), 0)
+    A = _product(second.A, inverse, first.A)
+    G = second.G + _product(second.A, inverse, first.G, second.A.swapaxes(0, 1))
+    H = first.H + _product(first.A.swapaxes(0, 1), second.H, inverse, first.A)
+    return Stage(A, G, H), fine
 
 
-def _outer(a, b) -> np.ndarray:
-    return _matrix(a * a, a * b, a * b, b * b)
-
-
-def _matrix(a, b, c, d) -> np.ndarray:
-    return np.stack([np.stack([a, b], axis=-1), np.stack([c, d], axis=-1)], axis=-2)
+def _product(*matrices: np.ndarray) -> np.ndarray:
+    return reduce(lambda A, B: np.einsum("ij...,jk...->ik...", A, B), matrices)
