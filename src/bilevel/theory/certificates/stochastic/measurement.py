@@ -13,10 +13,12 @@ from optax import tree
 from bilevel.checks import check_count
 from bilevel.loop.streams import Stream, as_stream
 from bilevel.problem import Problem
+from bilevel.solvers.ingredients.trees import scaled
 from bilevel.theory.certificates.stochastic.noise import Noise
 from bilevel.types import PyTree
 
 POWER_STEPS = 30
+TINY = 1e-30
 
 
 def measure_noise(problem: Problem, x: PyTree, y: PyTree, data: Any, draws: int = 256) -> Noise:
@@ -60,7 +62,7 @@ def _energy(stacked: PyTree) -> Any:
 def _largest(linear: Callable[[PyTree], PyTree], like: PyTree) -> Any:
     """max over ‖u‖ = 1 of ‖linear(u)‖², by power iteration on its Gram operator."""
     back = jax.linear_transpose(linear, like)
-    unit = lambda u: tree.scale(1 / jnp.maximum(tree.norm(u), jnp.finfo(float).tiny), u)
+    unit = lambda u: scaled(1 / (tree.norm(u) + TINY), u)  # of an operator that is zero, zero
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(jax.random.key(0), len(leaves))
     u = structure.unflatten(
