@@ -80,7 +80,7 @@ def build(rng, H, B, c, U, w, b, delta, noise, curved, x0, y_off):
         outer=Outer(tile(U), tile(w), tile(b), tile(delta), jnp.asarray(z)),
     )
     x0 = jnp.asarray(x0)
-    case = Case(data, x0, inner_solution(data, x0) + y_off)
+    case = Case(data, x0, jnp.asarray(inner_solution(data, x0) + y_off))
 
     norm = lambda a: float(np.linalg.norm(a, 2))
     mu, L = np.linalg.eigvalsh(H)[[0, -1]]
@@ -92,8 +92,8 @@ def build(rng, H, B, c, U, w, b, delta, noise, curved, x0, y_off):
     sigma = Noise(*noise, hessian=spread(H_rows, H), cross=spread(B_rows, B))
     # |φ'''| ≤ 0.859/δ, and (x, y*(x)) moves by at most √(1 + s²) per unit of x.
     v_bend = float(0.859 * max(w) / delta * (1 + k.y_slope**2) / mu)
-    y_error = float(jnp.linalg.norm(case.y0 - inner_solution(data, x0)))
-    v_error = float(jnp.linalg.norm(adjoint_solution(data, x0)))
+    y_error = float(np.linalg.norm(case.y0 - inner_solution(data, x0)))
+    v_error = float(np.linalg.norm(adjoint_solution(data, x0)))
     return case, Known(k, sigma, v_bend, float(phi(data, x0)), y_error, v_error)  # f ≥ 0, so gap ≤ Φ(x₀)
 
 
@@ -150,39 +150,51 @@ def orthogonal(rng, n):
 
 
 def inner_solution(data, x):
-    H, B, c = (jnp.mean(a, axis=0) for a in data.inner)
-    return -jnp.linalg.solve(H, B.T @ x + c)
+    """y*(x), for one x or many."""
+    H, B, c = (np.mean(np.asarray(a), axis=0) for a in data.inner)
+    return -(np.asarray(x) @ B + c) @ np.linalg.inv(H)
+
+
+def outer_gradients(data, x, y):
+    """∇_x f and ∇_y f."""
+    U, w, b, delta = (np.asarray(a[0]) for a in data.outer[:4])
+    t = (np.concatenate([x, y], axis=-1) @ U.T - b) / delta
+    return np.split((w * delta * t / np.sqrt(1 + t * t)) @ U, 2, axis=-1)
 
 
 def adjoint_solution(data, x):
-    f_y = jax.grad(smooth, 1)(x, inner_solution(data, x), *(a[0] for a in data.outer[:4]))
-    return jnp.linalg.solve(jnp.mean(data.inner[0], axis=0), f_y)
+    f_y = outer_gradients(data, x, inner_solution(data, x))[1]
+    return f_y @ np.linalg.inv(np.mean(np.asarray(data.inner[0]), axis=0))
 
 
 def phi(data, x):
-    return smooth(x, inner_solution(data, x), *(a[0] for a in data.outer[:4]))
+    return smooth(x, jnp.asarray(inner_solution(data, x)), *(a[0] for a in data.outer[:4]))
 
 
-def runs(make_solver, case, sizes, steps, seeds, draws=bl.iid):
-    """x_0, …, x_{K−1} of every seed, and ‖∇Φ‖² there: the real solver, on batches of one row."""
+def phi_gradients(data, x):
+    """∇Φ at many x."""
+    x = np.asarray(x)
+    f_x, f_y = outer_gradients(data, x, inner_solution(data, x))
+    H, B, _ = (np.mean(np.asarray(a), axis=0) for a in data.inner)
+    return f_x - f_y @ np.linalg.inv(H) @ B.T
+
+
+def runs(make_solver, case, sizes, steps, seeds):
+    """x_0, …, x_{K−1} of every seed: the real solver, on batches of one row."""
 
     def one(seed):
-        solver, stream = make_solver(*sizes), draws(case.data, 1, seed=seed)
+        solver, stream = make_solver(*sizes), bl.iid(case.data, 1, seed=seed)
         state = solver.init(case.x0, case.y0, case.data)
         _, xs = bl.scan(solver, state, stream, steps=steps, record=lambda state, info: state.x)
-        xs = jnp.concatenate([case.x0[None], xs[:-1]])
-        gradients = jax.vmap(jax.grad(phi, 1), (None, 0))(case.data, xs)
-        return xs, jnp.sum(gradients**2, axis=-1)
+        return jnp.concatenate([case.x0[None], xs[:-1]])
 
     return jax.vmap(one)(seeds)
 
 
 def inner_noise(case, xs):
     """The largest deviation of ∇_y g at y*(x) over these x, where H and B have noise of their own."""
-    H, B, c = (a - jnp.mean(a, axis=0, keepdims=True) for a in case.data.inner)
-
-    at = lambda x: (
-        jnp.einsum("rij,j->ri", H, inner_solution(case.data, x)) + jnp.einsum("rji,j->ri", B, x) + c
-    )
-    deviation = lambda x: jnp.sqrt(jnp.mean(jnp.sum(at(x) ** 2, axis=-1)))
-    return float(jnp.max(jax.vmap(deviation)(xs.reshape(-1, xs.shape[-1]))))
+    H, B, c = (np.asarray(a) - np.mean(np.asarray(a), axis=0) for a in case.data.inner)
+    xs = np.asarray(xs).reshape(-1, np.shape(xs)[-1])
+    ys = inner_solution(case.data, xs)
+    off = np.einsum("rij,kj->kri", H, ys) + np.einsum("rji,kj->kri", B, xs) + c
+    return float(np.sqrt(np.max(np.mean(np.sum(off**2, axis=-1), axis=-1))))
