@@ -76,7 +76,7 @@ class StochasticCertificate:
         """The constant (α, η, β) with the lowest bound after K steps, found by a search; any others give a valid bound.
 
         With noise all three shrink with K. Of order K^(−1/2), and the bound too, if the Jacobians of y* and v* are
-        Lipschitz (`v_bend`); otherwise α and η of order K^(−2/5), β of K^(−3/5), and the bound of K^(−2/5).
+        Lipschitz (`v_bend`); otherwise η of order K^(−2/5), β of K^(−3/5), and the bound of K^(−2/5).
         """
         K = one(horizon(steps), "steps")
         positive(gap, "gap", GAP)
