@@ -46,7 +46,8 @@ class Driven(ErrorSystem):
         s = np.maximum(T, 1e-3)  # any s > 0 is valid; T is best from an exact start
         surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
         lowest = np.inf
-        for omega in (0.0, 0.5 * surplus, surplus):
+        # All of the surplus would leave a price at which rounding cannot tell finite from infinite.
+        for omega in (0.0, 0.5 * surplus, 0.999 * surplus):
             stored = self.storage(beta, (price - omega) / (1 + omega / s), steps, w0, w1)
             total = (2 * gap / (beta * steps) + (1 + omega / s) * stored) / (1 + omega / (1 + s))
             lowest = np.minimum(lowest, total)
