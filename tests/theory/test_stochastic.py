@@ -24,9 +24,9 @@ import bilevel as bl
 from bilevel import adjoints, theory
 from bilevel.batch import Draws
 from bilevel.theory import Blocks, Constants, Noise, stochastic
-from bilevel.theory.certificates.stochastic.certificate import y_bend
+from bilevel.theory.certificates.stochastic.bounds import y_bend
 from bilevel.theory.certificates.stochastic.constant import level, stationary
-from bilevel.theory.certificates.stochastic.system import Method, Tracking
+from bilevel.theory.certificates.stochastic.tracking import Method, Tracking
 from bilevel.theory.certificates.stochastic.turned import TRIED
 from bilevel.theory.certificates.stochastic.varying import noise as noise_along, weighted_bound
 

@@ -1,6 +1,6 @@
 """Minibatches: bounds in expectation for AID and SOBA, what their draws must be, and how noisy they are."""
 
-from bilevel.theory.certificates.stochastic.certificate import Schedule, StochasticCertificate, aid, soba
+from bilevel.theory.certificates.stochastic.bounds import Schedule, StochasticCertificate, aid, soba
 from bilevel.theory.certificates.stochastic.independence import NotCovered, check
 from bilevel.theory.certificates.stochastic.measurement import measure_noise
 from bilevel.theory.certificates.stochastic.noise import Noise

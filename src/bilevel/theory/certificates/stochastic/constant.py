@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.theory.certificates.stochastic.system import Numbers, Tracking
+from bilevel.theory.certificates.stochastic.tracking import Numbers, Tracking
 from bilevel.theory.certificates.stochastic.turned import Turned
 
 

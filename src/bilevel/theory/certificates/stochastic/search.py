@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from bilevel.theory.certificates.stochastic.constant import unit_gain
-from bilevel.theory.certificates.stochastic.system import Method, Numbers, Tracking
+from bilevel.theory.certificates.stochastic.tracking import Method, Numbers, Tracking
 
 
 def candidates(method: Method, exponents: np.ndarray) -> Tracking:

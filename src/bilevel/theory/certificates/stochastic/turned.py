@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel.theory.certificates.stochastic.system import Numbers
+from bilevel.theory.certificates.stochastic.tracking import Numbers
 
 # Shares of the surplus in ‖h‖² (all of it would leave rounding to decide), and the least Young parameter s.
 TRIED = np.array([(0, 1), (0.5, 1e-3), (0.999, 1e-3), (0.5, 0.1), (0.9, 0.1), (0.5, 0.5), (0.9, 0.5)])

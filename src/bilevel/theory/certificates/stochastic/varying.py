@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from bilevel.theory.certificates.stochastic.constant import unit_gain
-from bilevel.theory.certificates.stochastic.system import Numbers, Tracking
+from bilevel.theory.certificates.stochastic.tracking import Numbers, Tracking
 from bilevel.theory.certificates.stochastic.turned import Turned
 
 NOTHING = Turned(0.0, 1.0, 1.0)

@@ -15,7 +15,7 @@ from bilevel.theory.certificates.certificate import GAP, StepSizes
 from bilevel.theory.certificates.stochastic.constant import mean_bound
 from bilevel.theory.certificates.stochastic.noise import Noise, one
 from bilevel.theory.certificates.stochastic.search import lowest
-from bilevel.theory.certificates.stochastic.system import Method, Tracking
+from bilevel.theory.certificates.stochastic.tracking import Method, Tracking
 from bilevel.theory.certificates.stochastic.varying import best_weighted_bound, weighted_bound
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Real, horizon, nonnegative, positive
