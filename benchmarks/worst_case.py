@@ -1,0 +1,176 @@
+"""The exact worst case of AID over all runs that obey the inequalities behind its certificates, for a few steps.
+
+    pip install 'bilevel[worst-case]'
+    python benchmarks/worst_case.py
+
+Performance estimation (Drori & Teboulle 2014; Taylor, Hendrickx & Glineur 2017): a run of K steps is a handful of
+vectors. Everything the analysis knows of it is linear in their inner products and in the values Φ(x_k), so the largest
+mean of ‖∇Φ(x_k)‖² is a semidefinite program. The vectors live in three spaces that meet only through norms:
+
+    x    G_k = ∇Φ(x_k), and the two parts of the hypergradient's error: t_k, ‖t_k‖ ≤ Λ_xy‖ŷ_k − y*_k‖, from ŷ_k,
+         and c_k, ‖c_k‖ ≤ L_xy‖v̂_k − v*_k‖, from v̂_k;  x_{k+1} = x_k − β(G_k + t_k + c_k); Φ is L_Φ-smooth
+    y    y*_k, ‖y*_i − y*_j‖ ≤ s‖x_i − x_j‖, and the inner gradient p_k at ŷ_{k−1};  ŷ_k = ŷ_{k−1} − αp_k
+    v    v*_k, ‖v*_i − v*_j‖ ≤ V‖x_i − x_j‖, the product q_k = Ĥ_k(v̂_{k−1} − v*_k), and w_k, ‖w_k‖ ≤ Λ_yy‖ŷ_k − y*_k‖;
+         v̂_k = v̂_{k−1} − η(q_k − w_k)
+
+with ⟨p, u⟩ ≥ ‖p‖²/(L + μ) + μL/(L + μ)‖u‖² for what the inner gradient p makes of u = ŷ_{k−1} − y*_k, and for q. Real
+problems obey all of this, and the certificates use nothing else: actual ≤ worst case ≤ bound.
+"""
+
+import argparse
+from dataclasses import dataclass
+from itertools import combinations, permutations
+
+import numpy as np
+
+
+class Space:
+    """Vectors by name, written in a basis whose Gram matrix is unknown. Inner products are linear in that matrix: rows."""
+
+    def __init__(self, names: list[str], zero: set[str]):
+        self.names = [name for name in names if name not in zero]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """A vector of the basis, or zero."""
+        return np.array([float(name == other) for other in self.names])
+
+    def dot(self, a: np.ndarray, b: np.ndarray) -> "Row":
+        return Row({self: (np.outer(a, b) + np.outer(b, a)) / 2})
+
+    def square(self, a: np.ndarray) -> "Row":
+        return self.dot(a, a)
+
+
+class Row(dict):
+    """A linear form in the Gram matrices of the spaces and in other unknowns: coefficients by space."""
+
+    def __add__(self, other: "Row") -> "Row":
+        return Row({key: self.get(key, 0) + other.get(key, 0) for key in (*self, *other)})
+
+    def __sub__(self, other: "Row") -> "Row":
+        return self + -1.0 * other
+
+    def __rmul__(self, factor: float) -> "Row":
+        return Row({key: factor * value for key, value in self.items()})
+
+
+def largest(objective: Row, limits: list[tuple[Row, float]], sizes: dict) -> float:
+    """max objective subject to row ≤ limit for every (row, limit), Gram matrices positive semidefinite."""
+    import cvxpy as cp
+    import scipy.sparse as sp
+
+    unknowns = {
+        key: cp.Variable((n, n), PSD=True) if isinstance(key, Space) else cp.Variable(n)
+        for key, n in sizes.items()
+        if n
+    }
+    z = cp.hstack([cp.vec(unknown, order="C") for unknown in unknowns.values()])
+    flat = lambda row: np.concatenate(
+        [np.ravel(row.get(key, np.zeros(unknowns[key].shape))) for key in unknowns]
+    )
+    A, b = np.array([flat(row) for row, _ in limits]), np.array([limit for _, limit in limits])
+    says = np.any(A != 0, axis=1)  # the others speak of vectors that are zero
+    problem = cp.Problem(cp.Maximize(flat(objective) @ z), [sp.csr_array(A[says]) @ z <= b[says]])
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-6, tol_gap_rel=1e-6, tol_feas=1e-7)
+    if problem.status != cp.OPTIMAL:
+        raise RuntimeError(f"the semidefinite program ended as {problem.status!r}: take fewer steps or a smaller beta")
+    return float(problem.value)
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """What of the block constants the inequalities use (symbols as in the documentation)."""
+
+    mu: float
+    L: float
+    L_xy: float
+    xy: float  # Λ_xy
+    yy: float  # Λ_yy
+    s: float
+    V: float
+    L_Phi: float
+
+    @classmethod
+    def of(cls, b) -> "Slopes":
+        lagrangian = lambda f, rho: f + rho * b.M_y / b.mu
+        xx, xy, yy = lagrangian(b.f_xx, b.rho_xxy), lagrangian(b.f_xy, b.rho_xyy), lagrangian(b.f_yy, b.rho_yyy)
+        s = b.L_xy / b.mu
+        return cls(b.mu, b.L_yy, b.L_xy, xy, yy, s, (xy + yy * s) / b.mu, xx + 2 * xy * s + yy * s**2)
+
+
+def worst_case(
+    blocks,
+    alpha: float,
+    eta: float,
+    beta: float,
+    steps: int,
+    gap: float,
+    y_error: float = 0.0,
+    v_error: float = 0.0,
+    gap_to: str = "run",
+) -> float:
+    """sup (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² over the runs described above, with ‖y₀ − y*₀‖ ≤ y_error, ‖v₀ − v*₀‖ ≤ v_error.
+
+    Args:
+        blocks: the block constants, `theory.Blocks`.
+        alpha: α, the inner step.
+        eta: η, the adjoint step.
+        beta: β, the outer step.
+        steps: K; the program has three matrices of about 3K rows.
+        gap: Δ.
+        y_error: of the start, before the first update.
+        v_error: of the start, before the first update.
+        gap_to: "run", Φ(x₀) − Φ(x_k) ≤ Δ for k ≤ K, which is what the certificates use; or "infimum",
+            Φ(x₀) − inf Φ ≤ Δ, which allows less: inf Φ ≤ Φ(x_k) − ‖∇Φ(x_k)‖²/2L_Φ.
+    """
+    if gap_to not in ("run", "infimum"):
+        raise ValueError(f'gap_to must be "run" or "infimum", got {gap_to!r}')
+    k, K = Slopes.of(blocks), steps
+    # The origins are y*₀ and v*₀, so that "y*0" and "v*0" are free to name y₀ and v₀. What an exact start makes zero is
+    # left out: a program with an interior is solved more accurately.
+    zero = {"y*0", "p0", "t0", "w0"} if y_error == 0 else set()
+    zero |= {"v*0", "q0"} if v_error == 0 else set()
+    zero |= {"c0"} if y_error == v_error == 0 else set()
+    names = lambda **counts: [f"{name}{i}" for name, n in counts.items() for i in range(n)]
+    x = Space(names(G=K + 1, t=K, c=K), zero)
+    y = Space([*names(p=K), *(f"y*{i}" for i in range(K))], zero)
+    v = Space([*names(q=K, w=K), *(f"v*{i}" for i in range(K))], zero)
+    value = lambda i: Row(values=np.eye(K + 1)[i, 1:])  # Φ(x_i) − Φ(x₀)
+    # Units: x in β, y in sβ, v in Vβ, p, q and w as the steps they make, Φ in β, and all of it relative to the gap, so
+    # that the numbers of the program are of order one.
+    unit, c = gap / beta, beta * k.L_Phi
+    at_x, at_y, at_v, y_hat, v_hat = [x[""]], [], [], y["y*0"], v["v*0"]
+    limits = [
+        (y.square(y_hat), y_error**2 / (k.s * beta) ** 2 / unit),
+        (v.square(v_hat), v_error**2 / (k.V * beta) ** 2 / unit),
+    ]
+    no_more = lambda small, large: limits.append((small - large, 0.0))
+    for i in range(K):
+        at_y.append(y[f"y*{i}" if i else ""])
+        at_v.append(v[f"v*{i}" if i else ""])
+        p, q, w, t, cross = y[f"p{i}"], v[f"q{i}"], v[f"w{i}"], x[f"t{i}"], x[f"c{i}"]
+        for space, step, u, size in ((y, p, y_hat - at_y[i], alpha), (v, q, v_hat - at_v[i], eta)):
+            curved = (1 / size) * space.square(step) + (size * k.mu * k.L) * space.square(u)
+            no_more(1 / (k.L + k.mu) * curved, space.dot(step, u))
+        y_hat, v_hat = y_hat - p, v_hat - q + w
+        a, b = y.square(y_hat - at_y[i]), v.square(v_hat - at_v[i])
+        no_more(v.square(w), (eta * k.yy * k.s / k.V) ** 2 * a)
+        no_more(x.square(t), (beta * k.xy * k.s) ** 2 * a)
+        no_more(x.square(cross), (beta * k.L_xy * k.V) ** 2 * b)
+        at_x.append(at_x[i] - (x[f"G{i}"] + t + cross))
+    for i, j in combinations(range(K), 2):
+        moved = x.square(at_x[i] - at_x[j])
+        no_more(y.square(at_y[i] - at_y[j]), moved)
+        no_more(v.square(at_v[i] - at_v[j]), moved)
+    for i, j in permutations(range(K + 1), 2):  # interpolation by an L_Φ-smooth function
+        G, H, d = x[f"G{i}"], x[f"G{j}"], at_x[i] - at_x[j]
+        curved = 1 / c * x.square(G - H) - c * x.square(d) + 2 * x.dot(G - H, d)
+        no_more(value(j) + x.dot(H, d) + 0.25 * curved, value(i))
+    for i in range(K + 1):
+        below = 0.5 / c * x.square(x[f"G{i}"]) if gap_to == "infimum" else Row()
+        limits.append((value(0) - value(i) + below, 1.0))
+    objective = Row()
+    for i in range(K):
+        objective = objective + 1 / K * x.square(x[f"G{i}"])
+    sizes = {space: len(space.names) for space in (x, y, v)} | {"values": K}
+    return largest(objective, limits, sizes) * unit
