@@ -1,0 +1,209 @@
+"""How close real runs come to every certificate: adversarial and random problems through the real solvers.
+
+    python benchmarks/certificates.py [--problems 2500] [--random 1000] [--seed 0]
+
+For every certificate, `problems` one-dimensional problems made against it (`adversaries.py`, κ from 1 to 1000) and
+`random` three-dimensional ones, each at 0.1, 0.5 and 0.98 of the largest certified β. At every K the mean of ‖∇Φ(x_k)‖²
+is compared with the bound whose gap is what the run itself descended, Φ(x₀) − min_{j≤K} Φ(x_j): no smaller gap is valid.
+A run counts up to where it leaves the box in which its constants hold. The table has the smallest bound/actual.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import adversaries
+import jax
+import numpy as np
+import random_problems
+from adversaries import Adversaries, Bounds, Choices
+
+import bilevel as bl
+from bilevel import theory
+
+SHARES = (0.1, 0.5, 0.98)  # of beta_max
+EDGES = np.array([1.0, 1.5, 3.0, 10.0, 100.0, 1000.0])  # of the ranges of κ
+STEPS = (30, 60, 200, 600, 3000)  # in each: long enough for errors to settle
+
+
+@dataclass(frozen=True)
+class Case:
+    """One certificate: how to make it from constants, M and a radius for y, and whether M has to bound all of ∇f."""
+
+    analysis: str
+    method: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.analysis}.{self.method.lower()}"
+
+    @property
+    def whole(self) -> bool:
+        """Lemma 5.12 bounds the steps of ITD by M, which then has to bound ∇_x f as well."""
+        return self.method == "ITD" and self.analysis in ("earlier", "paper", "sharp")
+
+    def certificate(self, k: Bounds, M: np.ndarray, y_error: np.ndarray) -> theory.Certificate:
+        if self.analysis == "star":
+            return getattr(theory.star, self.method.lower())(theory.Blocks(**asdict(k)))
+        constants = theory.Constants(k.mu, k.L, M, k.rho)
+        make = {"earlier": theory.prior, "paper": theory, "sharp": theory.sharp, "tight": theory.tight}
+        make = getattr(make[self.analysis], self.method.lower())
+        return make(constants, np.maximum(y_error, theory.itd(constants).R_y_min)) if self.whole else make(constants)
+
+
+CASES = [Case(analysis, "AID") for analysis in ("earlier", "paper", "sharp", "tight", "star")]
+CASES += [Case(analysis, "ITD") for analysis in ("earlier", "paper", "sharp", "tight", "star")]
+CASES += [Case("star", "SOBA")]
+
+
+@partial(jax.jit, static_argnames=("problem", "method", "steps"))
+def run(problem, method, steps, alpha, eta, beta, x0, y0, v0, inner, outer):
+    """x_k for k = 0..K and the inner iterates, with one row a problem, by the library's solvers."""
+
+    def one(alpha, eta, beta, x0, y0, v0, inner, outer):
+        data = bl.Batch(inner=inner, outer=outer)
+        if method == "ITD":
+            solver = bl.itd(problem, alpha, beta)
+            state = solver.init(x0, y0, data)
+        else:
+            solver = {"AID": bl.aid, "SOBA": bl.soba}[method](problem, alpha, eta, beta)
+            state = solver.init(x0, y0, data)._replace(v=v0)
+        _, (x, y) = bl.scan(solver, state, data, steps=steps, record=lambda state, info: (state.x, state.y))
+        return jax.numpy.concatenate([x0[None], x]), y
+
+    return jax.vmap(one)(alpha, eta, beta, x0, y0, v0, inner, outer)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Of every problem: κ, the smallest bound/actual over all K, that K, and how many K were judged."""
+
+    kappa: np.ndarray
+    ratio: np.ndarray
+    at: np.ndarray
+    steps: np.ndarray
+
+    @classmethod
+    def of(cls, kappa: np.ndarray, ratio: np.ndarray) -> "Judged":
+        return cls(kappa, ratio.min(axis=1), ratio.argmin(axis=1) + 1, np.isfinite(ratio).sum(axis=1))
+
+
+def judge(
+    certificate: theory.Certificate,
+    beta: np.ndarray,
+    squares: np.ndarray,
+    values: np.ndarray,
+    inside: np.ndarray,
+    y_error: np.ndarray,
+    v_error: np.ndarray,
+) -> np.ndarray:
+    """bound/actual at every K, in rows; infinite where the run has left its box.
+
+    `squares` are ‖∇Φ(x_k)‖² for k < K, `values` Φ(x_k) for k ≤ K, `inside` whether x_K and all before it count.
+    """
+    steps = squares.shape[1]
+    K = np.arange(1, steps + 1)
+    actual = np.cumsum(squares, axis=1) / K
+    descent = values[:, :1] - np.minimum.accumulate(values, axis=1)[:, 1:]
+    # Rounding of Φ is the most by which a descent can be too small.
+    descent = descent + 4 * np.finfo(values.dtype).eps * np.max(np.abs(values), axis=1, keepdims=True)
+    column = lambda a: np.broadcast_to(np.asarray(a)[:, None], actual.shape).T
+    bound = certificate.bound(
+        np.broadcast_to(K[:, None], actual.T.shape),
+        descent.astype(float).T,
+        column(y_error),
+        column(v_error),
+        column(beta),
+    ).T
+    assert np.all(np.isfinite(bound)), "a certified β has a bound"
+    ratio = bound / np.maximum(actual.astype(float), np.finfo(float).tiny)
+    return np.where(np.logical_and.accumulate(inside, axis=1), ratio, np.inf)
+
+
+def against(case: Case, k: Bounds, choices: Choices, share: float, steps: int):
+    """The certificate, its β and the problems; where M and the radius depend on β, the smallest found that are valid."""
+    M, y_error = k.M_y, np.zeros_like(k.M_y)
+    for _ in range(30):
+        certificate = case.certificate(k, M, y_error)
+        beta = share * np.broadcast_to(certificate.beta_max, k.mu.shape)
+        alpha = certificate.alpha if case.method == "ITD" else None
+        problems = choices.against(k, beta, steps, alpha, steepest=k.M_y if case.whole else np.inf)
+        needed = np.hypot(k.M_y, np.abs(problems.outer.p) + k.f_xx * problems.X + k.f_xy * problems.Y)
+        valid = (needed <= M) & (problems.y_error <= y_error)
+        if not case.whole or np.all(valid):
+            return certificate, beta, problems
+        M, y_error = np.where(needed <= M, M, 1.1 * needed), np.maximum(y_error, 1.1 * problems.y_error)
+    raise AssertionError("no valid M was found")
+
+
+def adversarial(case: Case, rng: np.random.Generator, count: int, share: float) -> Iterator[Judged]:
+    """`count` problems against one certificate, range by range of κ."""
+    for low, high, steps in zip(EDGES[:-1], EDGES[1:], STEPS, strict=True):
+        n = count // len(STEPS)
+        kappa = np.exp(rng.uniform(np.log(low), np.log(high), n))
+        k, choices = Bounds.random(rng, kappa), Choices.random(rng, n)
+        certificate, beta, problems = against(case, k, choices, share, steps)
+        ratio = ratios(case, certificate, beta, problems, steps)
+        yield Judged.of(kappa, ratio)
+
+
+def ratios(
+    case: Case, certificate: theory.Certificate, beta: np.ndarray, problems: Adversaries, steps: int
+) -> np.ndarray:
+    """bound/actual of a run of every problem, at every K."""
+    full = lambda a: np.broadcast_to(0.0 if a is None else a, beta.shape)
+    start = problems.x0, problems.y0, problems.v0
+    sizes = full(certificate.alpha), full(certificate.eta), beta
+    out = run(adversaries.PROBLEM, case.method, steps, *sizes, *start, problems.inner, problems.outer)
+    x, y = (np.asarray(a) for a in out)
+    edge = 1 + 1e-9  # rounding
+    inside = (np.abs(x[:, 1:]) <= edge * problems.X[:, None]) & (np.abs(y) <= edge * problems.Y[:, None])
+    x = np.where(np.concatenate([inside[:, :1] | True, inside], axis=1), x, 0.0)
+    values = problems.value(x.astype(np.longdouble))  # β‖∇Φ‖² may be an ulp of Φ in double precision
+    squares = problems.slope(x[:, :-1]) ** 2
+    return judge(certificate, beta, squares, values, inside, problems.y_error, problems.v_error)
+
+
+def random(case: Case, rng: np.random.Generator, count: int, share: float, steps: int = 150) -> Judged:
+    """`count` random three-dimensional problems."""
+    k, inner, outer, x0, y_off, v_off = random_problems.sample(rng, count)
+    star = random_problems.solved(x0, 0 * x0, inner, outer)
+    y0, v0 = star.y + y_off, np.asarray(star.v) * (1 + v_off[:, None])
+    y_error, v_error = np.linalg.norm(y_off, axis=1), np.linalg.norm(v0 - star.v, axis=1)
+    certificate = case.certificate(k, k.M_y, y_error)  # M_y bounds all of ∇f here
+    beta = share * np.broadcast_to(certificate.beta_max, k.mu.shape)
+    full = lambda a: np.broadcast_to(0.0 if a is None else a, beta.shape)
+    sizes = full(certificate.alpha), full(certificate.eta), beta
+    x, _ = run(random_problems.PROBLEM, case.method, steps, *sizes, x0, y0, v0, inner, outer)
+    values, squares = (np.asarray(a) for a in random_problems.solved_along(x, star.y, inner, outer))
+    inside = np.ones_like(values[:, 1:], bool)
+    ratio = judge(certificate, beta, squares[:, :-1], values, inside, y_error, v_error)
+    return Judged.of(k.L_yy / k.mu, ratio)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problems", type=int, default=2500, help="adversarial problems for each certificate")
+    parser.add_argument("--random", type=int, default=1000, help="random problems for each certificate")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    ranges = [f"κ {low:g}–{high:g}" for low, high in zip(EDGES[:-1], EDGES[1:], strict=True)]
+    print("| certificate | β/β_max | " + " | ".join(ranges) + " | random, 3-D | violations |")
+    print("|---" * (len(ranges) + 4) + "|")
+    for i, case in enumerate(CASES):
+        for j, share in enumerate(SHARES):
+            rng = np.random.default_rng([options.seed, i, j])
+            groups = list(adversarial(case, rng, options.problems, share))
+            if options.random:
+                groups.append(random(case, rng, options.random, share))
+            cells = " | ".join(f"{group.ratio.min():.3f}" for group in groups)
+            violations = sum(int(np.sum(group.ratio < 1)) for group in groups)
+            print(f"| `{case.name}` | {share} | {cells} | {violations} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
