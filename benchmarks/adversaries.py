@@ -7,9 +7,12 @@ The constants come first. The third derivatives of g are at their bounds everywh
 corner of the box: h = μ + |r₂|X + |r₃|Y, or L_yy less as much, |c| = L_xy − |r₁|X − |r₂|Y, and so on. The smaller the
 box, the closer to its worst constants the problem is all along. Signs, box, slope of Φ and start are the adversary's.
 All fields are arrays with one entry a problem.
+
+`worst` searches: it mutates the problems that came closest to a bound.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,8 +137,8 @@ def _beside(value: np.ndarray, x: np.ndarray) -> np.ndarray:
 class Choices:
     """What an adversary chooses once the constants are known; numbers without units, one entry a problem."""
 
-    signs: np.ndarray  # of c, a, b, d, r1, r2, r3, a3, d3 and the slope, in rows
-    high: np.ndarray  # whether the curvature is near L_yy rather than μ
+    signs: np.ndarray  # of c, a, b, d, r1, r2, r3, a3, d3 and the slope, in rows; less than 1 in size: less than allowed
+    high: np.ndarray  # where the curvature is between μ (0) and L_yy (1)
     box: np.ndarray  # X as a share of the largest possible
     bend: np.ndarray  # how much of f_xx and f_yy is left to the third derivatives of f
     travel: np.ndarray  # distance that the run would cover at its first speed, as a share of X
@@ -155,7 +158,7 @@ class Choices:
         off = rng.choice([-1.0, 1.0], n)
         return cls(
             signs=signs,
-            high=rng.random(n) < 0.15,
+            high=(rng.random(n) < 0.15).astype(float),
             box=10 ** rng.uniform(-5, 0, n),
             bend=np.where(rng.random(n) < 0.5, 0.0, rng.random(n)),
             travel=10 ** rng.uniform(-1.5, 0.5, n),
@@ -164,6 +167,36 @@ class Choices:
             # exact; off by 30 %; v₀ = 0; exact but for y₀; made to cancel the first step
             v_off=np.select([kind == 1, kind == 2], [0.3 * off, -1.0], 0.0),
             cancel=np.where(kind == 4, rng.uniform(-2, 2, n), 0.0),
+        )
+
+    @property
+    def exact(self) -> np.ndarray:
+        """Whether the run starts at y* and v*."""
+        return (self.y_off == 0) & (self.v_off == 0) & (self.cancel == 0)
+
+    def starting_exactly(self) -> "Choices":
+        nothing = np.zeros_like(self.y_off)
+        return replace(self, y_off=nothing, v_off=nothing, cancel=nothing)
+
+    def bred(self, rng: np.random.Generator, best: np.ndarray, size: float) -> "Choices":
+        """As many again: the best as they are, and mutations of them, of the given size."""
+        n = len(self.box)
+        parents = np.concatenate([best, rng.choice(best, n - len(best))])
+        moved = np.arange(n) >= len(best)
+        pick = lambda field: field[..., parents]
+        noise = lambda shape: size * moved * rng.standard_normal(shape) * (rng.random(shape) < 0.5)
+        added = lambda field, low, high: np.clip(pick(field) + noise(pick(field).shape), low, high)
+        scaled = lambda field, low, high: np.clip(pick(field) * np.exp(4 * noise(n)), low, high)
+        return Choices(
+            signs=added(self.signs, -1, 1),
+            high=added(self.high, 0, 1),
+            box=scaled(self.box, 1e-4, 1),  # below, rounding is what is found
+            bend=added(self.bend, 0, 1),
+            travel=scaled(self.travel, 1e-2, 10),
+            x0=added(self.x0, -1, 1),
+            y_off=pick(self.y_off) * np.exp(noise(n)),
+            v_off=pick(self.v_off) * np.exp(noise(n)),
+            cancel=pick(self.cancel) * np.exp(noise(n)),
         )
 
     def against(
@@ -196,7 +229,7 @@ class Choices:
         r1, r2, r3 = r1 * k.rho_xxy, r2 * k.rho_xyy, r3 * k.rho_yyy
         spread = np.abs(r2) * X + np.abs(r3) * Y
         inner = Inner(
-            h=np.where(self.high, k.L_yy - spread, k.mu + spread),
+            h=k.mu + spread + self.high * (k.L_yy - k.mu - 2 * spread),
             c=c * (k.L_xy - np.abs(r1) * X - np.abs(r2) * Y),
             r1=r1,
             r2=r2,
@@ -204,7 +237,7 @@ class Choices:
         )
         m = k.M_y - k.f_xy * X - k.f_yy * Y
         outer = Outer(
-            p=downhill * slope + inner.c * m * (1 / inner.h if alpha is None else alpha),
+            p=np.sign(downhill) * slope + inner.c * m * (1 / inner.h if alpha is None else alpha),
             m=m,
             a=a * k.f_xx * (1 - self.bend),
             b=b * k.f_xy,
@@ -214,5 +247,23 @@ class Choices:
         )
         bare = Adversaries(inner, outer, X, Y, self.x0 * X, 0 * X, 0 * X)
         y0 = bare.y_star(bare.x0) + self.y_off * s * X
-        v0 = bare.v_star(bare.x0) * (1 + self.v_off) + self.cancel * slope / inner.c
+        v0 = bare.v_star(bare.x0) * (1 + self.v_off) + self.cancel * slope / inner.c * np.abs(c)
         return Adversaries(inner, outer, X, Y, bare.x0, y0, v0)
+
+
+def worst(
+    ratio: Callable[[Choices], np.ndarray],
+    start: Choices,
+    rng: np.random.Generator,
+    generations: int = 40,
+    keep: float = 0.02,
+) -> tuple[float, Choices]:
+    """The smallest `ratio` found, and the choices of it: the best few of every generation, and mutations of them."""
+    choices, count = start, max(1, int(keep * len(start.box)))
+    for i in range(generations):
+        found = ratio(choices)
+        best = np.argsort(found)[:count]
+        if i + 1 < generations:
+            choices = choices.bred(rng, best, 0.5 * 0.02 ** (i / generations))
+    one = lambda field: field[..., best[:1]]
+    return float(found[best[0]]), Choices(**{name: one(field) for name, field in vars(choices).items()})

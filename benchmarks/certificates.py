@@ -3,7 +3,7 @@
     python benchmarks/certificates.py [--problems 2500] [--random 1000] [--seed 0]
 
 For every certificate, `problems` one-dimensional problems made against it (`adversaries.py`, κ from 1 to 1000) and
-`random` three-dimensional ones, each at 0.1, 0.5 and 0.98 of the largest certified β. At every K the mean of ‖∇Φ(x_k)‖²
+`random` three-dimensional ones, each at 0.1, 0.5 and 0.98 of the largest certified β. At every K up to 100, and a hundred more, the mean of ‖∇Φ(x_k)‖²
 is compared with the bound whose gap is what the run itself descended, Φ(x₀) − min_{j≤K} Φ(x_j): no smaller gap is valid.
 A run counts up to where it leaves the box in which its constants hold. The table has the smallest bound/actual.
 """
@@ -77,16 +77,21 @@ def run(problem, method, steps, alpha, eta, beta, x0, y0, v0, inner, outer):
 
 @dataclass(frozen=True)
 class Judged:
-    """Of every problem: κ, the smallest bound/actual over all K, that K, and how many K were judged."""
+    """Of every problem: the smallest bound/actual over all K, the K of it, and the largest K that was judged."""
 
-    kappa: np.ndarray
     ratio: np.ndarray
     at: np.ndarray
-    steps: np.ndarray
+    last: np.ndarray
 
     @classmethod
-    def of(cls, kappa: np.ndarray, ratio: np.ndarray) -> "Judged":
-        return cls(kappa, ratio.min(axis=1), ratio.argmin(axis=1) + 1, np.isfinite(ratio).sum(axis=1))
+    def of(cls, ratio: np.ndarray, steps: int) -> "Judged":
+        K, judged = horizons(steps), np.isfinite(ratio)
+        return cls(ratio.min(axis=1), K[ratio.argmin(axis=1)], np.max(np.where(judged, K, 0), axis=1))
+
+
+def horizons(steps: int) -> np.ndarray:
+    """Every K up to 100, and a hundred more up to `steps`."""
+    return np.unique(np.append(np.arange(1, min(steps, 100) + 1), np.geomspace(1, steps, 200).round().astype(int)))
 
 
 def judge(
@@ -97,15 +102,14 @@ def judge(
     inside: np.ndarray,
     y_error: np.ndarray,
     v_error: np.ndarray,
+    K: np.ndarray,
 ) -> np.ndarray:
-    """bound/actual at every K, in rows; infinite where the run has left its box.
+    """bound/actual at all K, in rows; infinite where the run has left its box.
 
     `squares` are ‖∇Φ(x_k)‖² for k < K, `values` Φ(x_k) for k ≤ K, `inside` whether x_K and all before it count.
     """
-    steps = squares.shape[1]
-    K = np.arange(1, steps + 1)
-    actual = np.cumsum(squares, axis=1) / K
-    descent = values[:, :1] - np.minimum.accumulate(values, axis=1)[:, 1:]
+    actual = np.cumsum(squares, axis=1)[:, K - 1] / K
+    descent = values[:, :1] - np.minimum.accumulate(values, axis=1)[:, K]
     # Rounding of Φ is the most by which a descent can be too small.
     descent = descent + 4 * np.finfo(values.dtype).eps * np.max(np.abs(values), axis=1, keepdims=True)
     column = lambda a: np.broadcast_to(np.asarray(a)[:, None], actual.shape).T
@@ -118,7 +122,7 @@ def judge(
     ).T
     assert np.all(np.isfinite(bound)), "a certified β has a bound"
     ratio = bound / np.maximum(actual.astype(float), np.finfo(float).tiny)
-    return np.where(np.logical_and.accumulate(inside, axis=1), ratio, np.inf)
+    return np.where(np.logical_and.accumulate(inside, axis=1)[:, K - 1], ratio, np.inf)
 
 
 def against(case: Case, k: Bounds, choices: Choices, share: float, steps: int):
@@ -144,14 +148,15 @@ def adversarial(case: Case, rng: np.random.Generator, count: int, share: float) 
         kappa = np.exp(rng.uniform(np.log(low), np.log(high), n))
         k, choices = Bounds.random(rng, kappa), Choices.random(rng, n)
         certificate, beta, problems = against(case, k, choices, share, steps)
-        ratio = ratios(case, certificate, beta, problems, steps)
-        yield Judged.of(kappa, ratio)
+        ratio = ratios(case, certificate, beta, problems, horizons(steps))
+        yield Judged.of(ratio, steps)
 
 
 def ratios(
-    case: Case, certificate: theory.Certificate, beta: np.ndarray, problems: Adversaries, steps: int
+    case: Case, certificate: theory.Certificate, beta: np.ndarray, problems: Adversaries, K: np.ndarray
 ) -> np.ndarray:
-    """bound/actual of a run of every problem, at every K."""
+    """bound/actual of a run of every problem, at all K."""
+    steps = int(K[-1])
     full = lambda a: np.broadcast_to(0.0 if a is None else a, beta.shape)
     start = problems.x0, problems.y0, problems.v0
     sizes = full(certificate.alpha), full(certificate.eta), beta
@@ -162,7 +167,7 @@ def ratios(
     x = np.where(np.concatenate([inside[:, :1] | True, inside], axis=1), x, 0.0)
     values = problems.value(x.astype(np.longdouble))  # β‖∇Φ‖² may be an ulp of Φ in double precision
     squares = problems.slope(x[:, :-1]) ** 2
-    return judge(certificate, beta, squares, values, inside, problems.y_error, problems.v_error)
+    return judge(certificate, beta, squares, values, inside, problems.y_error, problems.v_error, K)
 
 
 def random(case: Case, rng: np.random.Generator, count: int, share: float, steps: int = 150) -> Judged:
@@ -178,8 +183,8 @@ def random(case: Case, rng: np.random.Generator, count: int, share: float, steps
     x, _ = run(random_problems.PROBLEM, case.method, steps, *sizes, x0, y0, v0, inner, outer)
     values, squares = (np.asarray(a) for a in random_problems.solved_along(x, star.y, inner, outer))
     inside = np.ones_like(values[:, 1:], bool)
-    ratio = judge(certificate, beta, squares[:, :-1], values, inside, y_error, v_error)
-    return Judged.of(k.L_yy / k.mu, ratio)
+    ratio = judge(certificate, beta, squares[:, :-1], values, inside, y_error, v_error, horizons(steps))
+    return Judged.of(ratio, steps)
 
 
 def main() -> None:
