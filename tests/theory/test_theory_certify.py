@@ -24,7 +24,7 @@ def invoke(monkeypatch):
 def test_table_shows_the_analyses_side_by_side(invoke):
     result = invoke(*ARGUMENTS)
     assert result.exit_code == 0
-    for word in ("earlier", "paper", "sharp", "tight", "Single-loop AID", "Single-loop ITD", "κ = 10"):
+    for word in ("earlier", "paper", "sharp", "tight", "star", "Single-loop AID", "Single-loop SOBA", "Single-loop ITD", "κ = 10"):
         assert word in result.stdout
     k = theory.Constants(0.1, 1.0, 0.1, 0.1)
     for value in (theory.prior.aid(k).beta, theory.aid(k).beta, theory.itd(k).inherent_error):
@@ -38,17 +38,22 @@ def test_json_carries_the_numbers_of_the_library(invoke):
     report = json.loads(result.stdout)
     k = theory.Constants(0.1, 1.0, 0.1, 0.1)
     aid, itd = report["aid"], report["itd"]
-    assert list(aid) == list(itd) == ["earlier", "paper", "sharp", "tight"]
-    a0 = 0.9 * 0.5 * 0.1  # warmed up to c_y·mu, then one contraction by 1 − mu/L
+    assert list(aid) == list(itd) == ["earlier", "paper", "sharp", "tight", "star"]
+    assert list(report["soba"]) == ["star"]
+    start = 0.5 * 0.1  # warmed up to c_y·mu
     paper = theory.aid(k)
-    assert aid["paper"]["bound"] == pytest.approx(paper.bound(10_000, 2.0, 0.9 + paper.C1 * a0))
-    assert aid["sharp"]["bound"] == pytest.approx(theory.sharp.aid(k).bound(10_000, 2.0, a0))
-    assert aid["earlier"]["bound"] == pytest.approx(theory.prior.aid(k).bound(10_000, 2.0, a0))
+    # One contraction by 1 − mu/L; from v₀ = 0 the adjoint error is at most 0.9·M/mu = 0.9.
+    assert aid["paper"]["bound"] == pytest.approx(paper.bound_from(10_000, 2.0, (0.9 * start, 0.9)))
+    for name, certificate in theory.analyses(k).items():
+        assert aid[name]["bound"] <= 1.1 * certificate.bound(10_000, 2.0, start) * (1 + 1e-9)
+        beta = aid[name]["beta"]
+        assert aid[name]["bound"] == pytest.approx(certificate.bound(10_000, 2.0, start, beta=beta))
     assert aid["paper"]["warmup_steps"] == paper.warmup_steps(3.0, 0.5) > 0
-    assert aid["earlier"]["bound"] > aid["paper"]["bound"] > aid["sharp"]["bound"] > aid["tight"]["bound"]
+    bounds = [column["bound"] for column in aid.values()]
+    assert bounds == sorted(bounds, reverse=True)
     R_y = theory.itd(k).R_y
-    assert itd["paper"]["bound"] == pytest.approx(theory.itd(k).bound(10_000, 2.0, 0.9 * R_y))
-    assert itd["tight"]["bound"] == pytest.approx(theory.tight.itd(k).bound(10_000, 2.0, R_y))
+    assert itd["paper"]["bound"] == pytest.approx(theory.itd(k).bound_from(10_000, 2.0, (0.9 * R_y, 0.0)))
+    assert itd["tight"]["bound"] <= 1.1 * theory.tight.itd(k).bound(10_000, 2.0, R_y) * (1 + 1e-9)
     assert itd["tight"]["inherent_error"] == pytest.approx(report["itd_lower_bound"]) == pytest.approx(0.81)
     assert report["constants"]["kappa"] == pytest.approx(10)
     assert report["run"]["steps"] == 10_000

@@ -16,8 +16,8 @@ def slope(values):
 def test_outer_step_sizes():
     assert slope(1 / theory.prior.aid(GRID).beta) == pytest.approx(6, abs=0.2)
     assert slope(1 / theory.aid(GRID).beta) == pytest.approx(5, abs=0.2)
-    assert slope(1 / theory.sharp.aid(GRID).best_beta(1.0)) == pytest.approx(5, abs=0.2)
-    assert slope(1 / theory.tight.aid(GRID).best_beta(1.0)) == pytest.approx(5, abs=0.2)
+    assert slope(1 / theory.sharp.aid(GRID).best_beta(1, 1.0)) == pytest.approx(5, abs=0.2)
+    assert slope(1 / theory.tight.aid(GRID).best_beta(1, 1.0)) == pytest.approx(5, abs=0.2)
     assert slope(1 / theory.itd(GRID).beta) == pytest.approx(3, abs=0.2)
     assert slope(1 / theory.prior.itd(GRID, R_y=1.0).beta) == pytest.approx(3, abs=0.2)
 
@@ -26,7 +26,7 @@ def test_aid_bounds():
     """From ‖y₀ − y*₀‖ ≤ c_yμ and v₀ = 0, as Lemma 5.8 has it."""
     paper = theory.aid(GRID)
     assert slope(theory.prior.aid(GRID).bound(1, 1.0, GRID.mu)) == pytest.approx(6, abs=0.2)
-    assert slope(paper.bound(1, 1.0, paper.E0_bound())) == pytest.approx(5, abs=0.2)
+    assert slope(paper.bound_from(1, 1.0, (0.0, paper.E0_bound()))) == pytest.approx(5, abs=0.2)
     assert slope(theory.sharp.aid(GRID).bound(1, 1.0, GRID.mu)) == pytest.approx(5, abs=0.2)
     assert slope(2 * paper.C0 * GRID.L**3 * paper.E0_bound() ** 2 * GRID.mu) < 5.2
 

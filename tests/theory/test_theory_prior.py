@@ -86,11 +86,12 @@ def test_initial_adjoint_error_bound_covers_a_step_from_zero():
     k = Constants(0.5, 2.0, 0.8, 0.3)
     certificate = theory.prior.aid(k)
     a0 = 0.4
-    v_star = -k.M / k.mu
     H_star, H_hat = k.mu + k.rho * a0, k.mu  # curvature falls by rho per unit between y* and ŷ
     v_star = -k.M / H_star
     f_hat = H_star * v_star + k.L * a0
     v_hat = certificate.eta * f_hat
-    assert abs(v_hat - v_star) <= certificate.b0_bound(a0) * (1 + 1e-12)
-    assert certificate.b0_bound(0.0) == pytest.approx((1 - certificate.eta * k.mu) * k.M / k.mu)
+    inner, adjoint = certificate.errors(a0 / (1 - 1 / k.kappa), None)
+    assert inner == pytest.approx(a0)
+    assert abs(v_hat - v_star) <= adjoint * (1 + 1e-12)
+    assert certificate.errors(0.0, None)[1] == pytest.approx((1 - certificate.eta * k.mu) * k.M / k.mu)
     assert H_hat < H_star

@@ -1,5 +1,7 @@
 """No bound is ever violated: random problems with valid constants, run in plain NumPy."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from theory_problems import LogCosh, Quadratics, norm, simulate, start, with_valid_M
@@ -39,30 +41,31 @@ def test_aid_bounds_hold_at_every_horizon(family, loose_rho):
     def paper(M):
         certificate = theory.aid(theory.Constants(problem.mu, problem.L, M, problem.rho + loose_rho))
         run = simulate(problem, x, y, certificate.alpha, certificate.beta, STEPS, certificate.eta)
-        return run, certificate.bound(HORIZONS, gap, run.b[0] + certificate.C1 * run.a[0])
+        return run, certificate.bound_from(HORIZONS, gap, (run.a[0], run.b[0]))
 
     def earlier(M):
         certificate = theory.prior.aid(theory.Constants(problem.mu, problem.L, M, problem.rho + loose_rho))
         run = simulate(problem, x, y, certificate.alpha, certificate.beta, STEPS, certificate.eta)
-        return run, certificate.bound(HORIZONS, gap, run.a[0], run.b_star[0])
+        return run, certificate.bound_from(HORIZONS, gap, (run.a[0], run.b_star[0]))
 
     def exact(analysis):
         def bound(M):
             certificate = analysis.aid(theory.Constants(problem.mu, problem.L, M, problem.rho + loose_rho))
             first = simulate(problem, x, y, certificate.alpha, 0.0, 1, certificate.eta)
-            beta = certificate.best_beta(gap, first.a[0], first.b[0])
+            state = lambda run: (run.a[0], run.b_star[0] if analysis is theory.star else run.b[0])
+            beta = certificate.best_beta_from(STEPS, gap, state(first))
             run = simulate(problem, x, y, certificate.alpha, beta, STEPS, certificate.eta)
-            return run, certificate.bound(HORIZONS, gap, run.a[0], run.b[0], beta)
+            return run, certificate.bound_from(HORIZONS, gap, state(run), beta)
 
         return bound
 
-    for bound in (paper, earlier, exact(theory.sharp), exact(theory.tight)):
+    for bound in (paper, earlier, exact(theory.sharp), exact(theory.tight), exact(theory.star)):
         _, run, certified = with_valid_M(bound, M_y, whole=False)
         assert np.all(running_mean(run.G) <= certified * (1 + 1e-9))
 
 
 @families
-@pytest.mark.parametrize("analysis", [theory.sharp, theory.tight])
+@pytest.mark.parametrize("analysis", [theory.sharp, theory.tight, theory.star])
 def test_aid_error_systems_hold_step_by_step(family, analysis):
     """The recursion behind the gain, not only its summary, for outer steps all over the admissible range."""
     problem, x, y, M_y, _, rng = problems(family, 23)
@@ -74,11 +77,12 @@ def test_aid_error_systems_hold_step_by_step(family, analysis):
         return simulate(problem, x, y, certificate.alpha, beta, STEPS, certificate.eta), (certificate, beta)
 
     _, run, (certificate, beta) = with_valid_M(run_for, M_y, whole=False)
-    system, L = certificate.system, certificate.constants.L
-    w = np.stack([certificate.C3 * run.a, L * run.b])
-    drive = beta * (np.sqrt(run.G) + w.sum(axis=0))[:-1]
+    system, adjoint = certificate.system, run.b_star if analysis is theory.star else run.b
+    w = np.stack([weight * error for weight, error in zip(certificate.weights, (run.a, adjoint), strict=True)])
+    e = system.c0 * w[0] + w[1]
+    drive = beta * (run.h if analysis is theory.star else np.sqrt(run.G) + e)[:-1]
     tolerance = 1e-9 * (1 + w.sum(axis=0)[1:])
-    assert np.all(run.e <= w.sum(axis=0) + 1e-9)
+    assert np.all(run.e <= e + 1e-9)
     assert np.all(w[0, 1:] <= system.r0 * w[0, :-1] + system.q0 * drive + tolerance)
     assert np.all(w[1, 1:] <= system.p * w[0, :-1] + system.r1 * w[1, :-1] + system.q1 * drive + tolerance)
 
@@ -101,7 +105,7 @@ def test_itd_bounds_hold_at_every_horizon(family, loose_rho):
             certificate = make(constants, radius(constants))
             run = simulate(problem, x, y, certificate.alpha, certificate.beta, STEPS)
             assert np.all(run.s <= certificate.R_y * (1 + 1e-12)) or np.any(run.M > M)
-            return run, certificate.bound(HORIZONS, gap, run.a[0])
+            return run, certificate.bound_from(HORIZONS, gap, (run.a[0], 0.0))
 
         return bound
 
@@ -110,24 +114,25 @@ def test_itd_bounds_hold_at_every_horizon(family, loose_rho):
         certificate = theory.sharp.itd(constants, radius(constants))
         beta = certificate.best_beta(STEPS, gap, distance)
         run = simulate(problem, x, y, certificate.alpha, beta, STEPS)
-        return run, certificate.bound(HORIZONS, gap, run.a[0], beta)
+        return run, certificate.bound_from(HORIZONS, gap, (run.a[0], 0.0), beta)
 
-    def tight(M):
-        certificate = theory.tight.itd(constants_for(M))
+    def free(analysis, M):
+        certificate = analysis.itd(constants_for(M))
         beta = certificate.best_beta(STEPS, gap, distance)
         run = simulate(problem, x, y, certificate.alpha, beta, STEPS)
-        weight, system = certificate.weight, certificate.system
+        weight, system = certificate.weights[0], certificate.system
         assert np.all(run.e <= weight * run.s + certificate.C5 + 1e-9) or np.any(run.M_y > M)
-        drive = beta * (np.sqrt(run.G) + run.e)[:-1]
+        drive = beta * run.h[:-1]
         right = system.r0 * weight * run.s[:-1] + system.q0 * drive
         assert np.all(weight * run.s[1:] <= right * (1 + 1e-9) + 1e-9) or np.any(run.M_y > M)
-        return run, certificate.bound(HORIZONS, gap, run.s[0], beta)
+        return run, certificate.bound_from(HORIZONS, gap, (run.s[0], 0.0), beta)
 
     for bound, M, whole in (
         (printed(theory.itd), M_all, True),
         (printed(theory.prior.itd), M_all, True),
         (sharp, M_all, True),
-        (tight, M_y, False),
+        (partial(free, theory.tight), M_y, False),
+        (partial(free, theory.star), M_y, False),
     ):
         _, run, certified = with_valid_M(bound, M, whole)
         assert np.all(running_mean(run.G) <= certified * (1 + 1e-9))

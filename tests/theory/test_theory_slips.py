@@ -89,5 +89,5 @@ def test_initial_adjoint_error_is_smaller_than_the_initialisation_lemma_says():
     k = Constants(0.2, 1.0, 0.6, 0.0)
     H, slope = np.diag([k.mu, k.L]), np.array([k.M, 0.0])
     error = np.linalg.norm(slope / k.L - np.linalg.solve(H, slope))
-    assert error == pytest.approx(theory.sharp.aid(k).b0_bound)
+    assert error == pytest.approx(theory.sharp.aid(k).errors(0.0, None)[1])
     assert error < k.M / k.L + k.M / k.mu

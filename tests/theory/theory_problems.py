@@ -152,6 +152,7 @@ class Run:
     b: np.ndarray  # ‖v̂_k − ṽ*_k‖ (AID)
     b_star: np.ndarray  # ‖v̂_k − v*_k‖ (AID)
     e: np.ndarray  # hypergradient error
+    h: np.ndarray  # norm of the estimate
     M_y: np.ndarray  # largest ‖∇_y f‖ seen, per problem
     M: np.ndarray  # largest ‖∇f‖ seen, per problem
     x: np.ndarray  # last iterate
@@ -159,7 +160,7 @@ class Run:
 
 def simulate(problem, x, y, alpha, beta, steps, eta=None):
     """Algorithm 1 if `eta` is given, Algorithm 2 otherwise, from v₀ = 0; step sizes are per problem."""
-    rows = {name: [] for name in ("G", "a", "s", "b", "b_star", "e")}
+    rows = {name: [] for name in ("G", "a", "s", "b", "b_star", "e", "h")}
     M = M_y = np.zeros(len(x))
     v = np.zeros_like(y)
     alpha, beta = (np.broadcast_to(step, len(x))[:, None] for step in (alpha, beta))
@@ -184,6 +185,7 @@ def simulate(problem, x, y, alpha, beta, steps, eta=None):
         rows["G"].append(norm(exact) ** 2)
         rows["a"].append(norm(y - star))
         rows["e"].append(norm(estimate - exact))
+        rows["h"].append(norm(estimate))
         M_y = np.maximum.reduce([M_y, norm(fy), norm(fy_star)])
         M = np.maximum.reduce([M, np.hypot(norm(fx), norm(fy)), np.hypot(norm(fx_star), norm(fy_star))])
         x = x - beta * estimate

@@ -1,4 +1,4 @@
-"""`bilevel certify`: the earlier, the paper's and the exact-gain analyses side by side."""
+"""`bilevel certify`: every analysis of AID, ITD and SOBA side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ ROWS = {
     "bound": "bound, K = {steps:,}",
     "inherent_error": "inherent error",
 }
-ANALYSES = ("earlier", "paper", "sharp", "tight")
 
 
 def _real(text: str | float | int) -> float:  # typer sends defaults through the parser, too
@@ -48,7 +47,7 @@ def certify(
     ] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Certified step sizes and convergence bounds for single-loop AID and ITD, by four analyses.
+    """Certified step sizes and convergence bounds for single-loop AID, ITD and SOBA, by every analysis.
 
     The run starts from v₀ = 0 and a y₀ warmed up by gradient descent at x₀.
     """
@@ -70,6 +69,10 @@ def certificates(
     constants: theory.Constants, steps: float, gap: float, y_distance: float = 0.0, c_y: float = 1.0
 ) -> dict[str, Any]:
     """Everything the command prints, as plain Python values; all analyses start from the same errors."""
+    aid, itd = theory.aid(constants), theory.itd(constants)
+    at_aid = min(y_distance, c_y * constants.mu), aid.warmup_steps(y_distance, c_y)
+    # Its theorem wants y₀ within R_y of y*(x₀).
+    starts = {"AID": at_aid, "ITD": (min(y_distance, itd.R_y), itd.warmup_steps(y_distance)), "SOBA": at_aid}
     return {
         "constants": {
             "mu": constants.mu,
@@ -77,77 +80,37 @@ def certificates(
             "M": constants.M,
             "rho": constants.rho,
             "kappa": constants.kappa,
-            "L_Phi": constants.L_Phi,
+            "L_Phi": constants.L_Phi_blockwise,
         },
         "run": {"steps": int(steps) if steps == steps // 1 else steps, "gap": gap, "y_distance": y_distance},
-        "aid": _aid(constants, steps, gap, y_distance, c_y),
-        "itd": _itd(constants, steps, gap, y_distance),
+        **{
+            method.lower(): {
+                name: _column(certificate, steps, gap, *starts[method])
+                for name, certificate in theory.analyses(constants, method).items()
+            }
+            for method in starts
+        },
         "itd_lower_bound": float(theory.lower_bound(constants).value),
     }
 
 
-def _aid(constants: theory.Constants, steps: float, gap: float, y_distance: float, c_y: float) -> dict:
-    earlier, paper = theory.prior.aid(constants), theory.aid(constants)
-    sharp, tight = theory.sharp.aid(constants), theory.tight.aid(constants)
-    warmup = paper.warmup_steps(y_distance, c_y)
-    # Warm-up reaches c_y·μ and the first update of y contracts once more.
-    a0 = (1 - 1 / constants.kappa) * min(y_distance, c_y * constants.mu)
-    E0 = sharp.b0_bound + paper.C1 * a0
-    common = {"alpha": paper.alpha, "warmup_steps": warmup, "inherent_error": 0.0}
-    table = {
-        "earlier": {**common, **_step(earlier), "eta": earlier.eta, "bound": earlier.bound(steps, gap, a0)},
-        "paper": {**common, **_step(paper), "eta": paper.eta, "bound": paper.bound(steps, gap, E0)},
+def _column(
+    certificate: theory.Certificate, steps: float, gap: float, y_error: float, warmup: int
+) -> dict[str, Any]:
+    beta = certificate.best_beta(steps, gap, y_error)
+    inside = beta < certificate.beta_max * (1 - 1e-6)
+    answers = {
+        "alpha": certificate.alpha,
+        "eta": certificate.eta,
+        "beta": beta,
+        "binding": "lowest bound" if inside else certificate.binding,
+        "warmup_steps": warmup,
+        "bound": certificate.bound(steps, gap, y_error, beta=beta),
+        "inherent_error": certificate.inherent_error,
     }
-    for name, exact in {"sharp": sharp, "tight": tight}.items():
-        beta = exact.best_beta(gap, a0)
-        bound = exact.bound(steps, gap, a0, beta=beta)
-        limit = _limit(exact, beta)
-        table[name] = {**common, "beta": beta, "binding": limit, "eta": exact.eta, "bound": bound}
-    return _plain(table)
-
-
-def _itd(constants: theory.Constants, steps: float, gap: float, y_distance: float) -> dict:
-    earlier, paper = theory.prior.itd(constants), theory.itd(constants)
-    sharp, tight = theory.sharp.itd(constants), theory.tight.itd(constants)
-    warmup = paper.warmup_steps(y_distance)
-    s0 = min(y_distance, paper.R_y)
-    a0 = (1 - 1 / constants.kappa) * s0
-    common = {"alpha": paper.alpha, "warmup_steps": warmup}
-    table = {
-        name: {
-            **common,
-            **_step(certificate),
-            "bound": certificate.bound(steps, gap, a0),
-            "inherent_error": certificate.inherent_error,
-        }
-        for name, certificate in {"earlier": earlier, "paper": paper}.items()
-    }
-    for name, exact, start in (("sharp", sharp, a0), ("tight", tight, s0)):
-        beta = exact.best_beta(steps, gap, start)
-        table[name] = {
-            **common,
-            "beta": beta,
-            "binding": _limit(exact, beta),
-            "bound": exact.bound(steps, gap, start, beta=beta),
-            "inherent_error": exact.inherent_error,
-        }
-    return _plain(table)
-
-
-def _step(certificate) -> dict[str, Any]:
-    return {"beta": certificate.beta, "binding": certificate.binding}
-
-
-def _limit(exact: theory.sharp.SharpAID | theory.sharp.SharpITD, beta) -> str:
-    if beta < exact.system.beta_cap * (1 - 1e-6):
-        return "lowest bound"
-    return "smoothness" if np.isclose(beta * exact.constants.L_Phi, 1) else "radius"
-
-
-def _plain(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """NumPy scalars as Python ones, so that JSON and formatting see numbers."""
+    # NumPy scalars as Python ones, so that JSON and formatting see numbers.
     python = lambda value: value.item() if isinstance(value, np.generic) else value
-    return {name: {key: python(value) for key, value in column.items()} for name, column in table.items()}
+    return {name: python(value) for name, value in answers.items() if value is not None}
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -157,13 +120,13 @@ def _show(report: dict[str, Any]) -> None:
         f"μ = {k['mu']:g}, L = {k['L']:g}, M = {k['M']:g}, ρ = {k['rho']:g}: "
         f"κ = {k['kappa']:.4g}, L_Φ = {k['L_Phi']:.4g}; Φ(x₀) − inf Φ = {run['gap']:g}"
     )
-    for method in ("aid", "itd"):
+    for method in ("aid", "itd", "soba"):
         table = Table(title=f"Single-loop {method.upper()}")
         table.add_column("")
-        for name in ANALYSES:
+        for name in report[method]:
             table.add_column(name, justify="right")
         for key, label in ROWS.items():
-            cells = [report[method][name].get(key) for name in ANALYSES]
+            cells = [column.get(key) for column in report[method].values()]
             if cells[0] is not None:
                 table.add_row(label.format(steps=run["steps"]), *(_cell(cell) for cell in cells))
         console.print(table)

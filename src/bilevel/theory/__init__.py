@@ -1,6 +1,10 @@
 """From a problem's constants to step sizes, warm-up lengths, bounds and verdicts."""
 
-from bilevel.theory.certificates import prior, recursions, sharp, tight
+from bilevel.theory.blocks import Blocks
+from bilevel.theory.certificates import prior, recursions, sharp, star, tight
+from bilevel.theory.certificates.analyses import analyses
+from bilevel.theory.certificates.certificate import Certificate
+from bilevel.theory.certificates.cheapest import Plan, cheapest
 from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_sequence_contraction
 from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
 from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, aid
@@ -18,12 +22,15 @@ __all__ = [
     "AIDCertificate",
     "Advice",
     "Assumed",
+    "Blocks",
+    "Certificate",
     "Complexity",
     "Constants",
     "Estimated",
     "Exact",
     "ITDCertificate",
     "LowerBound",
+    "Plan",
     "QuadraticInstance",
     "Report",
     "Row",
@@ -34,6 +41,8 @@ __all__ = [
     "Verdict",
     "advise",
     "aid",
+    "analyses",
+    "cheapest",
     "estimate",
     "exact",
     "itd",
@@ -44,6 +53,7 @@ __all__ = [
     "radius_beta",
     "recursions",
     "sharp",
+    "star",
     "tight",
     "two_sequence_contraction",
     "verify",

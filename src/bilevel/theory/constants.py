@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bilevel.theory.blocks import Blocks
 from bilevel.theory.reals import Floats, Real, nonnegative, positive
 
 
@@ -64,11 +65,17 @@ class Constants:
         return self.L / self.mu
 
     @property
+    def blocks(self) -> Blocks:
+        """The same bounds block by block: every block of ∇²f and ∇²g at most L, every one of ∇³g at most ρ."""
+        L, rho = self.L, self.rho
+        return Blocks(self.mu, L, L, L, L, L, self.M, rho, rho, rho)
+
+    @property
     def L_Phi(self) -> Floats:
-        """Lipschitz constant of ∇Φ as the paper prints it.
+        """Lipschitz constant of ∇Φ as the paper prints it, which Theorems 5.9 and 5.17 use.
 
         L_Φ = L + (2L² + ρM²)/μ + (2ρLM + L³)/μ² + ρL²M/μ³. Valid when L and ρ are joint Lipschitz constants
-        (Assumptions 4.4 and 4.5 as written); see `L_Phi_blockwise` for block-by-block constants.
+        (Assumptions 4.4 and 4.5 as written); all other certificates use `L_Phi_blockwise`, which always is.
         """
         mu, L, M, rho = self.mu, self.L, self.M, self.rho
         return L + (2 * L**2 + rho * M**2) / mu + (2 * rho * L * M + L**3) / mu**2 + rho * L**2 * M / mu**3

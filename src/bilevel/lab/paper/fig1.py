@@ -22,7 +22,7 @@ RHO = 0.1  # valid for every quadratic g, whose true ρ is 0
 STEPS = 10_000
 KAPPAS = np.geomspace(1.5, 20, 24)
 KAPPA_RIGHT = 2.0  # of the right panel
-ANALYSES = ("earlier", "paper", "sharp", "tight")
+ANALYSES = tuple(theory.analyses(theory.Constants(1.0, 1.0, 1.0, 1.0), "AID"))
 
 # The paper sets M = 0.1, but ‖∇_y f‖ = 0.1·√2, which is what the lemmas for AID need of M. Both are computed.
 M_VALUES = {"paper": COEFFICIENT, "valid": COEFFICIENT * np.sqrt(2)}
@@ -68,26 +68,12 @@ def certify(name: str, M: float, kappas: np.ndarray, settings: dict[str, Any]) -
     """The analysis' step sizes for every κ, and its bound as a function of K."""
     L = kappas * settings["mu"]
     constants = theory.Constants(settings["mu"], L, M, settings["rho"])
-    analysis = {
-        "earlier": theory.prior.aid,
-        "paper": theory.aid,
-        "sharp": theory.sharp.aid,
-        "tight": theory.tight.aid,
-    }[name]
-    certificate = analysis(constants)
-    eta = np.broadcast_to(certificate.eta, L.shape)
-    gap, b0 = start(settings["mu"], L, settings["m"], eta)
-    match name:
-        case "earlier":
-            beta = certificate.beta
-            bound = lambda K: certificate.bound(K, gap, a0=0.0, b0=b0)
-        case "paper":  # E₀ = ‖v̂₀ − ṽ*₀‖ + C₁‖ŷ₀ − y*₀‖, and ŷ₀ = y*₀
-            beta = certificate.beta
-            bound = lambda K: certificate.bound(K, gap, E0=b0)
-        case _:
-            beta = certificate.best_beta(gap, b0=b0)
-            bound = lambda K: certificate.bound(K, gap, b0=b0, beta=beta)
-    return {"eta": eta, "beta": beta, "bound": bound}
+    certificate = theory.analyses(constants, "AID")[name]
+    alpha, eta = (np.broadcast_to(step, L.shape) for step in (certificate.alpha, certificate.eta))
+    gap, v_error = start(settings["mu"], L, settings["m"])
+    beta = np.broadcast_to(certificate.best_beta(settings["steps"], gap, v_error=v_error), L.shape)
+    bound = lambda K: certificate.bound(K, gap, v_error=v_error, beta=beta)
+    return {"alpha": alpha, "eta": eta, "beta": beta, "bound": bound}
 
 
 def over_kappa(cases: list[dict], norms: np.ndarray, kappas: np.ndarray, steps: int) -> Table:

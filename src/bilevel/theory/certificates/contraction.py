@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bilevel.theory.certificates.paper_aid import smallest
+from bilevel.theory.certificates.certificate import smallest
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, horizon, nonnegative, short_step
 

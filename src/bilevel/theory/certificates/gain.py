@@ -1,20 +1,21 @@
-"""Exact ℓ₂ gain of the linear error systems behind AID and ITD.
+"""Positive linear error systems, and their closed loop: what `sharp` and `tight` sum.
 
-All norm recursions of the paper have the form of a *positive* linear system with feedback,
+All norm recursions here have the form of a *positive* linear system,
 
-    w_k ≤ P w_{k−1} + β q (g_{k−1} + e_{k−1}),     e_k ≤ w_k[0] + w_k[1] + C₅,     g_k = ‖∇Φ(x_k)‖,
+    w_k ≤ P w_{k−1} + β q ‖h_{k−1}‖,     e_k ≤ cᵀw_k + C₅,     h_k the estimate of ∇Φ(x_k), e_k its error.
 
-with P ≥ 0 lower triangular, q ≥ 0, and the descent lemma ties g and e together: for β ≤ 1/L_Φ,
+*Closed loop*: ‖h_k‖ ≤ g_k + e_k with g_k = ‖∇Φ(x_k)‖, and the descent lemma ties g and e together: for β ≤ 1/L_Φ,
 
     Σ_{k<K} g_k² ≤ 2·gap/β + Σ_{k<K} e_k².
 
-The impulse response h of a positive system is non-negative, so by Young's convolution inequality its ℓ₂ gain is
-Σ h, the response to a constant input: open loop T = β·1ᵀ(I − P)⁻¹q, closed loop G = T/(1 − T).
+The impulse response of a positive system is non-negative, so by Young's convolution inequality its ℓ₂ gain is its
+sum, the response to a constant input: open loop T = β·1ᵀ(I − P)⁻¹q, closed loop G = T/(1 − T).
 The proofs are in the documentation under "Certificates by exact gain".
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,10 +25,10 @@ from bilevel.theory.reals import Floats
 
 
 @dataclass(frozen=True)
-class ErrorSystem:
-    """w_k ≤ P w_{k−1} + βq(g_{k−1} + e_{k−1}) and e_k ≤ w_k[0] + w_k[1] + C5.
+class ErrorSystem(ABC):
+    """w_k ≤ P w_{k−1} + βq‖h_{k−1}‖ and e_k ≤ c0·w_k[0] + w_k[1] + C5.
 
-    P = [[r0, 0], [p, r1]]; q = (q0, q1). States are scaled so that each adds to e_k with weight one.
+    P = [[r0, 0], [p, r1]]; q = (q0, q1). States are scaled so that they add to e_k with the weights c = (c0, 1).
     `beta_cap` collects the bounds on β that the lemmas themselves need.
     """
 
@@ -38,16 +39,40 @@ class ErrorSystem:
     q1: Floats
     C5: Floats
     beta_cap: Floats
+    c0: Floats = 1.0
 
     @property
     def unit_gain(self) -> Floats:
-        """T/β = 1ᵀ(I − P)⁻¹q, by forward substitution."""
+        """T/β = cᵀ(I − P)⁻¹q, by forward substitution."""
         first = self.q0 / (1 - self.r0)
-        return first + (self.p * first + self.q1) / (1 - self.r1)
+        return self.c0 * first + (self.p * first + self.q1) / (1 - self.r1)
+
+    @property
+    @abstractmethod
+    def beta_max(self) -> Floats:
+        """Supremum of the β that are admissible for every number of steps."""
+
+    @abstractmethod
+    def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
+        """Bound on (1/K) Σ g_k²; infinite where β is not admissible."""
+
+    def best_beta(
+        self, steps: Floats, gap: Floats, w0: Floats, w1: Floats, slack: Floats = 0.0
+    ) -> Floats:
+        """The largest β whose bound is within `slack` of the lowest. Every β gives a valid bound."""
+        objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
+        best = minimise_on_log_scale(objective, self.beta_cap)
+        limit = (1 + np.asarray(slack)) * objective(best)
+        return largest_below(objective, limit, best, self.beta_cap) if np.any(slack) else best
+
+
+@dataclass(frozen=True)
+class ClosedLoop(ErrorSystem):
+    """Driven by g + e: admissible while G < 1, that is T < 1/2."""
 
     @property
     def beta_max(self) -> Floats:
-        """Supremum of the admissible β: min(beta_cap, 1/(2·unit_gain)), beyond which G ≥ 1."""
+        """min(beta_cap, 1/(2·unit_gain)), beyond which G ≥ 1."""
         with np.errstate(divide="ignore", over="ignore"):
             return np.minimum(self.beta_cap, 0.5 / np.asarray(self.unit_gain))[()]
 
@@ -82,10 +107,7 @@ class ErrorSystem:
         return np.where(stable, np.sqrt(np.maximum(squared, 0)), np.where(moving, np.inf, 0))[()]
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
-        """Bound on (1/K) Σ g_k²: the larger root of S² = 2·gap/β + (G·S + J)², squared, over K.
-
-        J = I₀ + (1 + G)C₅√K; infinite where β is not admissible (G ≥ 1 or β > beta_cap).
-        """
+        """The larger root of S² = 2·gap/β + (G·S + J)², squared, over K, with J = I₀ + (1 + G)C₅√K."""
         G = np.asarray(self.gain(beta))
         admissible = (G < 1) & (np.asarray(beta) <= self.beta_cap)
         G = np.where(admissible, G, 0)
@@ -95,14 +117,9 @@ class ErrorSystem:
         s = (G * J + np.sqrt((G * J) ** 2 + (1 - G**2) * (energy + J**2))) / (1 - G**2)
         return np.where(admissible, s**2, np.inf)[()]
 
-    def best_beta(self, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
-        """The admissible β with the smallest bound. Every β gives a valid bound; this one the lowest."""
-        objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
-        return minimise_on_log_scale(objective, self.beta_max)
-
 
 def minimise_on_log_scale(
-    objective: Callable[[Floats], Floats], largest: Floats, decades: float = 12
+    objective: Callable[[Floats], Floats], largest: Floats, decades: float = 18
 ) -> Floats:
     """Minimiser of `objective` on [10^−decades·largest, largest], elementwise over arrays.
 
@@ -118,3 +135,18 @@ def minimise_on_log_scale(
         pick = lambda index, exponent=exponent: np.take_along_axis(exponent, index, axis=0)[0]
         best, low, high = pick(i), pick(np.maximum(i - 1, 0)), pick(np.minimum(i + 1, len(exponent) - 1))
     return np.asarray(largest * 10.0**best)[()]
+
+
+def largest_below(
+    objective: Callable[[Floats], Floats], limit: Floats, low: Floats, high: Floats, rounds: int = 50
+) -> Floats:
+    """The largest point of [low, high] up to which an `objective` that rises beyond `low` stays below `limit`."""
+    shape = np.shape(limit)
+    low, high = (np.log(np.broadcast_to(end, shape)) for end in (low, high))
+    # The upper end itself may do; rounding must not exclude it.
+    low = np.where(objective(np.exp(high)) <= limit, high, low)
+    for _ in range(rounds):
+        middle = 0.5 * (low + high)
+        inside = objective(np.exp(middle)) <= limit
+        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    return np.exp(low)[()]

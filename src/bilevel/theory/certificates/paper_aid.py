@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.certificates.warmup import steps_to_reach
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, fraction, horizon, nonnegative, positive
@@ -23,19 +23,13 @@ class Complexity(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AIDCertificate:
+class AIDCertificate(OneBeta):
     """Step sizes, constants and bounds of Theorem 5.9 (paper's symbols, α = η = 1/L).
 
     Potential E_k = ‖v̂_k − ṽ*_k‖ + C₁‖ŷ_k − y*_k‖, which obeys E_k ≤ (1 − μ/2L) E_{k−1} + βC₂‖∇Φ(x_{k−1})‖
     and dominates the hypergradient error, ‖∇̂Φ(x_k) − ∇Φ(x_k)‖ ≤ L·E_k.
     """
 
-    constants: Constants
-    alpha: Floats
-    eta: Floats
-    beta: Floats
-    beta_terms: Mapping[str, Floats]
-    binding: str | np.ndarray
     C0: Floats
     C1: Floats
     C2: Floats
@@ -57,9 +51,13 @@ class AIDCertificate:
         """Gradient steps on g(x₀, ·) that bring ‖y₀ − y*₀‖ from D_y down to c_yμ."""
         return steps_to_reach(self.constants, D_y, _radius(c_y) * self.constants.mu)
 
-    def bound(self, steps: Real, gap: Real, E0: Real) -> Floats:
-        """(1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ gap/(βAK) + 2L³(1 + 2βL_Φ)E₀²/(μAK), gap = Φ(x₀) − inf Φ."""
-        return self._scaled_bound(gap, E0) / horizon(steps)
+    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        """(‖ŷ₀ − y*₀‖, ‖v̂₀ − ṽ*₀‖)."""
+        return start_of_aid(self.constants, self.C0, y_error, v_error)
+
+    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
+        """gap/(βAK) + 2L³(1 + 2βL_Φ)E₀²/(μAK) with E₀ = ‖v̂₀ − ṽ*₀‖ + C₁‖ŷ₀ − y*₀‖."""
+        return self._scaled_bound(gap, errors[1] + self.C1 * errors[0]) / steps
 
     def complexity(self, eps: Real, gap: Real, D_y: Real = 0.0, c_y: Real = 1.0) -> Complexity:
         """Iterations K with bound(K) ≤ ε from v₀ = 0 and a raw inner point at distance D_y, and their cost.
@@ -75,7 +73,6 @@ class AIDCertificate:
         """K times the bound: it does not depend on K."""
         k = self.constants
         gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
-        E0 = nonnegative(E0, "E0", "it is the initial error ‖v̂₀ − ṽ*₀‖ + C₁‖ŷ₀ − y*₀‖")
         start = 2 * k.L**3 * (1 + 2 * self.beta * k.L_Phi) / k.mu * E0**2
         return (gap / self.beta + start) / self.A
 
@@ -98,17 +95,15 @@ def aid(constants: Constants, c: Real = 1.0) -> AIDCertificate:
         "adjoint contraction": eta * mu / (2 * L * C2),
         "error feedback": mu / (8 * C2 * L**2),
     }
-    beta, binding = smallest(terms)
-    beta = fraction(c, "c") * beta
-    return AIDCertificate(constants, alpha, eta, beta, terms, binding, C0, C1, C2, C3)
+    beta = fraction(c, "c") * smallest(terms)[0]
+    return AIDCertificate("paper", "AID", constants, alpha, eta, terms, beta, C0, C1, C2, C3)
 
 
-def smallest(terms: Mapping[str, Floats]) -> tuple[Floats, str | np.ndarray]:
-    """The minimum over the terms, and the name of the term that attains it."""
-    names = np.array(list(terms))
-    values = np.stack(np.broadcast_arrays(*terms.values()))
-    binding = names[np.argmin(values, axis=0)]
-    return values.min(axis=0)[()], str(binding) if np.ndim(binding) == 0 else binding
+def start_of_aid(constants: Constants, C0: Floats, y_error: Floats, v_error: Floats | None) -> Errors:
+    """(‖ŷ₀ − y*₀‖, ‖v̂₀ − ṽ*₀‖) after the first update with α = η = 1/L: ‖ṽ*‖ ≤ M/μ, and ‖ṽ* − v*‖ ≤ C₀‖ŷ₀ − y*₀‖."""
+    inner = 1 - 1 / constants.kappa
+    a0 = inner * y_error
+    return a0, inner * (constants.M / constants.mu if v_error is None else v_error + C0 * a0)
 
 
 def _whole(count: Floats) -> int | np.ndarray:

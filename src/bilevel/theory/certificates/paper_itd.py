@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from bilevel.theory.certificates.paper_aid import smallest
+from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.certificates.warmup import steps_to_reach
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, fraction, horizon, nonnegative
 
 
 @dataclass(frozen=True)
-class ITDCertificate:
+class ITDCertificate(OneBeta):
     """Step sizes, constants and bounds of Theorem 5.17 (paper's symbols, α = 1/L).
 
     ‖∇̂Φ(x_k) − ∇Φ(x_k)‖ ≤ C₄‖ŷ_k − y*_k‖ + C₅ with C₄ = L + αL² + αρM and C₅ = M(1 − αμ)L/μ + αρMR_y, as long
     as ‖y_k⁰ − y*_k‖ ≤ R_y, which the radius lemma (5.12) guarantees from ‖y₀ − y*₀‖ ≤ R_y.
     """
 
-    constants: Constants
-    alpha: Floats
-    beta: Floats
-    beta_terms: Mapping[str, Floats]
-    binding: str | np.ndarray
     R_y: Floats
     R_y_min: Floats
     C4: Floats
@@ -48,10 +42,9 @@ class ITDCertificate:
         descent = self.beta * self.constants.L_Phi
         return self.beta * ((0.5 - descent) - (0.5 + descent) * self._feedback)
 
-    def B1(self, y_error: Real) -> Floats:
+    def B1(self, a0: Floats) -> Floats:
         """B₁ = (β/2 + β²L_Φ)·8LC₄²/μ·‖ŷ₀ − y*₀‖²."""
-        y_error = nonnegative(y_error, "y_error", "it is the initial inner error ‖ŷ₀ − y*(x₀)‖")
-        return self._error_weight * 8 * self.constants.kappa * (self.C4 * y_error) ** 2
+        return self._error_weight * 8 * self.constants.kappa * (self.C4 * a0) ** 2
 
     @property
     def B2(self) -> Floats:
@@ -63,10 +56,14 @@ class ITDCertificate:
         """The part of the bound that no number of steps removes: B₂/A + (β/2 + β²L_Φ)·2C₅²/A."""
         return (self.B2 + 2 * self._error_weight * self.C5**2) / self.A
 
-    def bound(self, steps: Real, gap: Real, y_error: Real) -> Floats:
-        """(1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ (gap + B₁)/(AK) + inherent_error, y_error = ‖ŷ₀ − y*₀‖."""
-        gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
-        return (gap + self.B1(y_error)) / (self.A * horizon(steps)) + self.inherent_error
+    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        """(‖ŷ₀ − y*₀‖, 0); infinite where y₀ is outside R_y, of which the theorem says nothing."""
+        inside = np.less_equal(y_error, self.R_y * (1 + 1e-12))
+        return np.where(inside, (1 - 1 / self.constants.kappa) * y_error, np.inf)[()], 0.0
+
+    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
+        """(gap + B₁)/(AK) + inherent_error."""
+        return (gap + self.B1(errors[0])) / (self.A * steps) + self.inherent_error
 
     def warmup_steps(self, D_y: Real) -> int | np.ndarray:
         """Gradient steps on g(x₀, ·) that bring ‖y₀ − y*₀‖ from D_y down to R_y."""
@@ -98,9 +95,8 @@ def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> ITDCert
         "smoothness": 1 / (8 * constants.L_Phi),
         "error feedback": mu**2 / (16 * L**2 * C4),
     }
-    beta, binding = smallest(terms)
-    beta = fraction(c, "c") * beta
-    return ITDCertificate(constants, alpha, beta, terms, binding, R_y, R_y_min, C4, C5)
+    beta = fraction(c, "c") * smallest(terms)[0]
+    return ITDCertificate("paper", "ITD", constants, alpha, None, terms, beta, R_y, R_y_min, C4, C5)
 
 
 def smallest_radius(constants: Constants) -> Floats:

@@ -8,31 +8,24 @@ analysis"). Both bounds are valid, which is what makes them comparable with the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from bilevel.theory.certificates.paper_aid import smallest
+from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.certificates.paper_itd import itd as paper_itd, radius_beta
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, fraction, horizon, nonnegative
 
 
 @dataclass(frozen=True)
-class PriorAID:
+class PriorAID(OneBeta):
     """AID with α = 1/L and η = μ²/(4L³): the unweighted potential forces the small η.
 
     Potential δ_k = λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖², λ = L + ρM/μ, with e_k² ≤ 2δ_k and
     δ_k ≤ (1 − ημ/4)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = (3/2)λ²κ³ + 8κ³(1 + κ)²κ²λ².
     """
 
-    constants: Constants
-    alpha: Floats
-    eta: Floats
-    beta: Floats
-    beta_terms: Mapping[str, Floats]
-    binding: str | np.ndarray
     slope: Floats
     W: Floats
 
@@ -41,35 +34,25 @@ class PriorAID:
         """Descent factor A = 1/2 − 32κ³Wβ² ≥ 1/4."""
         return 0.5 - 32 * self.constants.kappa**3 * self.W * self.beta**2
 
-    def b0_bound(self, a0: Real = 0.0) -> Floats:
-        """‖v̂₀ − v*₀‖ ≤ (1 − ημ)M/μ + ηλ·a0 when v₀ = 0 and a0 = ‖ŷ₀ − y*₀‖."""
-        k, a0 = self.constants, nonnegative(a0, "a0", "it is the initial inner error ‖ŷ₀ − y*(x₀)‖")
-        return (1 - self.eta * k.mu) * k.M / k.mu + self.eta * self.slope * a0
+    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        """(‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖): the first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖."""
+        k, a0 = self.constants, (1 - 1 / self.constants.kappa) * y_error
+        return a0, (1 - self.eta * k.mu) * (k.M / k.mu if v_error is None else v_error) + self.eta * self.slope * a0
 
-    def bound(self, steps: Real, gap: Real, a0: Real = 0.0, b0: Real | None = None) -> Floats:
-        """(1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ (gap/β + 16κ³δ₀)/(AK), a0 = ‖ŷ₀ − y*₀‖, b0 = ‖v̂₀ − v*₀‖.
-
-        `b0` defaults to `b0_bound`, which needs v₀ = 0. Note that v* is taken at y*, not at ŷ.
-        """
-        gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
-        a0 = nonnegative(a0, "a0", "it is the initial inner error ‖ŷ₀ − y*(x₀)‖")
-        b0 = self.b0_bound(a0) if b0 is None else nonnegative(b0, "b0", "it is the error ‖v̂₀ − v*₀‖")
-        delta0 = (self.slope * a0) ** 2 + (self.constants.L * b0) ** 2
-        return (gap / self.beta + 16 * self.constants.kappa**3 * delta0) / (self.A * horizon(steps))
+    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
+        """(gap/β + 16κ³δ₀)/(AK). Note that v* is taken at y*, not at ŷ."""
+        a0, b0 = errors
+        start = 16 * self.constants.kappa**3 * ((self.slope * a0) ** 2 + (self.constants.L * b0) ** 2)
+        return (gap / self.beta + start) / (self.A * steps)
 
 
 @dataclass(frozen=True)
-class PriorITD:
+class PriorITD(OneBeta):
     """ITD with α = 1/L: Young's parameter αμ on the constant error as well costs a factor 1 + κ.
 
     e_k² ≤ (1 + αμ)C₄²‖ŷ_k − y*_k‖² + (1 + κ)C₅² with the paper's C₄, C₅ and radius R_y.
     """
 
-    constants: Constants
-    alpha: Floats
-    beta: Floats
-    beta_terms: Mapping[str, Floats]
-    binding: str | np.ndarray
     R_y: Floats
     C4: Floats
     C5: Floats
@@ -85,13 +68,15 @@ class PriorITD:
         """(1 + θ)/(1 − θ)·(1 + κ)·C₅² = Θ(κ³): the part that no number of steps removes."""
         return (1 + self.feedback) / (1 - self.feedback) * (1 + self.constants.kappa) * self.C5**2
 
-    def bound(self, steps: Real, gap: Real, y_error: Real = 0.0) -> Floats:
-        """(1/K) Σ ‖∇Φ(x_k)‖² ≤ [2·gap/β + 2κ(1 + 1/κ)C₄²·y_error²]/((1 − θ)K) + inherent_error."""
-        gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
-        y_error = nonnegative(y_error, "y_error", "it is the initial inner error ‖ŷ₀ − y*(x₀)‖")
-        start = 2 * (self.constants.kappa + 1) * (self.C4 * y_error) ** 2
-        vanishing = (2 * gap / self.beta + start) / ((1 - self.feedback) * horizon(steps))
-        return vanishing + self.inherent_error
+    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        """(‖ŷ₀ − y*₀‖, 0), while y₀ is within R_y."""
+        inside = np.less_equal(y_error, self.R_y * (1 + 1e-12))
+        return np.where(inside, (1 - 1 / self.constants.kappa) * y_error, np.inf)[()], 0.0
+
+    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
+        """[2·gap/β + 2(κ + 1)C₄²‖ŷ₀ − y*₀‖²]/((1 − θ)K) + inherent_error."""
+        start = 2 * (self.constants.kappa + 1) * (self.C4 * errors[0]) ** 2
+        return (2 * gap / self.beta + start) / ((1 - self.feedback) * steps) + self.inherent_error
 
 
 def aid(constants: Constants, c: Real = 1.0) -> PriorAID:
@@ -99,10 +84,9 @@ def aid(constants: Constants, c: Real = 1.0) -> PriorAID:
     L, kappa = constants.L, constants.kappa
     slope = L + constants.rho * constants.M / constants.mu
     W = (1.5 + 8 * kappa**2 * (1 + kappa) ** 2) * kappa**3 * slope**2
-    terms = {"smoothness": 1 / constants.L_Phi, "error feedback": 1 / np.sqrt(128 * kappa**3 * W)}
-    beta, binding = smallest(terms)
-    eta = 1 / (4 * L * kappa**2)
-    return PriorAID(constants, 1 / L, eta, fraction(c, "c") * beta, terms, binding, slope, W)
+    terms = {"smoothness": 1 / constants.L_Phi_blockwise, "error feedback": 1 / np.sqrt(128 * kappa**3 * W)}
+    beta, eta = fraction(c, "c") * smallest(terms)[0], 1 / (4 * L * kappa**2)
+    return PriorAID("earlier", "AID", constants, 1 / L, eta, terms, beta, slope, W)
 
 
 def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> PriorITD:
@@ -110,8 +94,8 @@ def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> PriorIT
     p, kappa = paper_itd(constants, R_y), constants.kappa
     terms = {
         "radius": radius_beta(constants, p.R_y),
-        "smoothness": 1 / constants.L_Phi,
+        "smoothness": 1 / constants.L_Phi_blockwise,
         "error feedback": 1 / (kappa**2 * p.C4 * np.sqrt(8 * (1 + 1 / kappa))),
     }
-    beta, binding = smallest(terms)
-    return PriorITD(constants, p.alpha, fraction(c, "c") * beta, terms, binding, p.R_y, p.C4, p.C5)
+    beta = fraction(c, "c") * smallest(terms)[0]
+    return PriorITD("earlier", "ITD", constants, p.alpha, None, terms, beta, p.R_y, p.C4, p.C5)

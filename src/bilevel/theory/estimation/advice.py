@@ -193,7 +193,7 @@ def _certified(estimated: Estimated, at: Local, steps: int, infimum: float) -> d
     y_error = float(at.inner_gradient) / k.mu  # ‖y − y*‖ ≤ ‖∇_y g‖/μ
     betas = {
         "AID (Theorem 5.9)": paper_aid.aid(k).beta,
-        "AID (tight)": tight.aid(k).best_beta(gap, y_error),
+        "AID (tight)": tight.aid(k).best_beta(steps, gap, y_error),
         "ITD (Theorem 5.17)": paper_itd.itd(k).beta,
         "ITD (tight)": tight.itd(k).best_beta(steps, gap, y_error),
     }

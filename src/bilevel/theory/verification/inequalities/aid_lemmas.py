@@ -2,22 +2,17 @@
 
 import numpy as np
 
-from bilevel.theory.certificates import prior, sharp, tight
 from bilevel.theory.certificates.contraction import two_sequence_contraction
-from bilevel.theory.certificates.paper_aid import aid
 from bilevel.theory.verification.inequalities.claim import (
     Claim,
     alpha_is_inverse_L,
     at_most,
     discounted,
-    equal,
     eta_is_inverse_L,
-    horizons,
-    running_mean,
     short_alpha,
     short_eta,
 )
-from bilevel.theory.verification.inequalities.exact_gain import bound_from, gain_claims
+from bilevel.theory.verification.inequalities.exact_gain import certificate_claims
 
 
 def _inner_move(r, s):
@@ -63,17 +58,6 @@ def _start(r, s):
     return _potential(r, s)[:1], np.atleast_1d(s.aid.E0_bound(c_y))
 
 
-def _theorem(r, s):
-    certificate = aid(s.constants, s.share(s.aid.beta))
-    return running_mean(r.gradient**2), certificate.bound(horizons(r), r.descent, _potential(r, s)[0])
-
-
-def _earlier(r, s):
-    certificate = prior.aid(s.constants, s.share(prior.aid(s.constants).beta))
-    bound = certificate.bound(horizons(r), r.descent, r.y_error[0], r.v_star_error[0])
-    return running_mean(r.gradient**2), bound
-
-
 def _radius_a(r, s):
     return r.y_error, np.full_like(r.y_error, two_sequence_contraction(s.constants, s.alpha, s.eta).R_a)
 
@@ -86,18 +70,6 @@ def _contracting_beta(r, s):
     terms = s.aid.beta_terms
     limit = min(terms["inner contraction"], terms["adjoint contraction"])
     return at_most("β", s.beta, limit, "min{C₁μα/(4C₂C₃), ημ/(2LC₂)}")
-
-
-def _theorem_beta(r, s):
-    return at_most("β", s.beta, s.aid.beta, "the theorem's largest")
-
-
-def _earlier_eta(r, s):
-    return equal("η", s.eta, prior.aid(s.constants).eta, "μ²/(4L³)")
-
-
-def _earlier_beta(r, s):
-    return at_most("β", s.beta, prior.aid(s.constants).beta, "the earlier analysis' largest")
 
 
 def _two_sequences(r, s):
@@ -160,30 +132,9 @@ PAPER = (
         (*_both, _contracting_beta),
     ),
     Claim("Lemma 5.8: initialisation", "E₀ ≤ M/L + M/μ + C₁‖y_0 − y*_0‖", _start, _both),
-    Claim(
-        "Theorem 5.9: bound",
-        "mean of ‖∇Φ‖² over K steps ≤ bound(K)",
-        _theorem,
-        (*_both, _theorem_beta),
-        first=1,
-    ),
-    Claim(
-        "Theorem 5.11: earlier bound, made explicit",
-        "mean of ‖∇Φ‖² over K steps ≤ bound(K)",
-        _earlier,
-        (alpha_is_inverse_L, _earlier_eta, _earlier_beta),
-        first=1,
-    ),
     Claim("Lemma B.2: inner radius", "‖ŷ_k − y*_k‖ ≤ R_a", _radius_a, (_two_sequences,)),
     Claim("Lemma B.2: adjoint radius", "‖v̂_k − ṽ*_k‖ ≤ R_b", _radius_b, (_two_sequences,)),
 )
 
 
-def _gain(name, analysis):
-    certificate = lambda s: analysis.aid(s.constants)
-    states = lambda r, s: (certificate(s).C3 * r.y_error, s.constants.L * r.v_error)
-    bound = lambda r, s: bound_from(certificate(s), r, s, r.y_error[0], r.v_error[0])
-    return gain_claims(name, certificate, states, bound, "AID")
-
-
-ABOUT_AID = PAPER + _gain("sharp", sharp) + _gain("tight", tight)
+ABOUT_AID = PAPER + certificate_claims("AID")

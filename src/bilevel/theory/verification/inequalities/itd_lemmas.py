@@ -4,19 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from bilevel.theory.certificates import prior, sharp, tight
-from bilevel.theory.certificates.paper_itd import itd
 from bilevel.theory.verification.inequalities.claim import (
     Claim,
     alpha_is_inverse_L,
     at_most,
     dense,
     discounted,
-    horizons,
-    running_mean,
     short_alpha,
 )
-from bilevel.theory.verification.inequalities.exact_gain import bound_from, gain_claims
+from bilevel.theory.verification.inequalities.exact_gain import certificate_claims
 
 
 def _radius(r, s):
@@ -48,16 +44,6 @@ def _squared_estimate(r, s):
     return r.estimate_error**2, start + drift * discounted(rate, (r.gradient + C5) ** 2) + 2 * C5**2
 
 
-def _theorem(r, s):
-    certificate = itd(s.constants, s.R_y, s.share(s.itd.beta))
-    return running_mean(r.gradient**2), certificate.bound(horizons(r), r.descent, r.y_error[0])
-
-
-def _earlier(r, s):
-    certificate = prior.itd(s.constants, s.R_y, s.share(prior.itd(s.constants, s.R_y).beta))
-    return running_mean(r.gradient**2), certificate.bound(horizons(r), r.descent, r.y_error[0])
-
-
 def _jacobian(r, s):
     k = s.constants
     return r.dense.jacobian_error, (1 - s.alpha * k.mu) * r.dense.jacobian + s.alpha * k.rho * r.warm_error
@@ -67,14 +53,6 @@ def _contracting_beta(r, s):
     terms = s.itd.beta_terms
     limit = min(terms["radius"], terms["error feedback"])
     return at_most("β", s.beta, limit, "min{μ³/(2L(2L² + ρM)), μ²/(16L²C₄)}")
-
-
-def _theorem_beta(r, s):
-    return at_most("β", s.beta, s.itd.beta, "the theorem's largest")
-
-
-def _earlier_beta(r, s):
-    return at_most("β", s.beta, prior.itd(s.constants, s.R_y).beta, "the earlier analysis' largest")
 
 
 PAPER = (
@@ -100,20 +78,6 @@ PAPER = (
         (alpha_is_inverse_L, _contracting_beta),
     ),
     Claim(
-        "Theorem 5.17: bound",
-        "mean of ‖∇Φ‖² over K steps ≤ bound(K)",
-        _theorem,
-        (alpha_is_inverse_L, _theorem_beta),
-        first=1,
-    ),
-    Claim(
-        "earlier bound, made explicit",
-        "mean of ‖∇Φ‖² over K steps ≤ bound(K)",
-        _earlier,
-        (alpha_is_inverse_L, _earlier_beta),
-        first=1,
-    ),
-    Claim(
         "Lemma B.1: Jacobian error",
         "‖∇_x ŷ_k − ∇_x y*_k‖ ≤ (1 − αμ)‖∇_x y*_k‖ + αρ‖y_k⁰ − y*_k‖",
         _jacobian,
@@ -122,18 +86,4 @@ PAPER = (
 )
 
 
-def _sharp():
-    certificate = lambda s: sharp.itd(s.constants, s.R_y)
-    states = lambda r, s: (certificate(s).weight * r.y_error, np.zeros_like(r.y_error))
-    bound = lambda r, s: bound_from(certificate(s), r, s, r.y_error[0])
-    return gain_claims("sharp", certificate, states, bound, "ITD")
-
-
-def _tight():
-    certificate = lambda s: tight.itd(s.constants)
-    states = lambda r, s: (certificate(s).weight * r.warm_error, np.zeros_like(r.y_error))
-    bound = lambda r, s: bound_from(certificate(s), r, s, r.warm_error[0])
-    return gain_claims("tight", certificate, states, bound, "ITD")
-
-
-ABOUT_ITD = PAPER + _sharp() + _tight()
+ABOUT_ITD = PAPER + certificate_claims("ITD")

@@ -1,0 +1,137 @@
+"""What every certificate answers: which step sizes, for how good a bound, what is left for ever, and what binds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive
+
+GAP = "it is Φ(x₀) − inf Φ; at 0 there is nothing left to descend and no step size is best"
+SLACK = 0.1  # a step this much off the lowest bound is taken if it is larger
+Errors = tuple[Floats, Floats]
+
+
+class StepSizes(NamedTuple):
+    """Named like the arguments of `bl.aid`: `bl.aid(problem, *sizes)`, `bl.itd(problem, sizes.inner, sizes.outer)`."""
+
+    inner: Any  # α
+    adjoint: Any  # η
+    outer: Any  # β
+
+
+@dataclass(frozen=True)
+class Certificate(ABC):
+    """A bound on (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² for every run of `method` with these constants, by one `analysis`.
+
+    A start is described by what is passed to the solver, before its first update: `gap` = Φ(x₀) − inf Φ,
+    `y_error` = ‖y₀ − y*(x₀)‖ and `v_error` = ‖v₀ − v*(x₀)‖, where v* is taken at y*. Left out, v₀ = 0 and the latter
+    is at most M/μ. Numbers may be arrays that broadcast against the constants.
+    """
+
+    analysis: str
+    method: str
+    constants: Any
+    alpha: Floats
+    eta: Floats | None  # ITD has none
+    beta_terms: Mapping[str, Floats]  # what limits β, by name
+
+    @property
+    def beta_max(self) -> Floats:
+        """Supremum of the outer steps that are certified for every number of steps."""
+        return smallest(self.beta_terms)[0]
+
+    @property
+    def binding(self) -> str | np.ndarray:
+        """What keeps `beta_max` from being larger."""
+        return smallest(self.beta_terms)[1]
+
+    @property
+    def inherent_error(self) -> Floats:
+        """The part of the bound that no number of steps removes, whatever β; zero for AID and SOBA."""
+        return 0.0
+
+    @abstractmethod
+    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        """The analysis' own initial errors, from those of y₀ and v₀."""
+
+    @abstractmethod
+    def bound_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
+    ) -> Floats:
+        """`bound` from the analysis' own initial errors; infinite where β is not certified."""
+
+    @abstractmethod
+    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK) -> Floats:
+        """`best_beta` from the analysis' own initial errors."""
+
+    def bound(
+        self,
+        steps: Real,
+        gap: Real,
+        y_error: Real = 0.0,
+        v_error: Real | None = None,
+        beta: Real | None = None,
+    ) -> Floats:
+        """The bound after K steps with outer step β; without β the lowest that any certified β has."""
+        return self.bound_from(steps, gap, self._errors(y_error, v_error), beta)
+
+    def best_beta(
+        self,
+        steps: Real,
+        gap: Real,
+        y_error: Real = 0.0,
+        v_error: Real | None = None,
+        slack: Real = SLACK,
+    ) -> Floats:
+        """The largest certified outer step whose bound after K steps is within `slack` of the lowest."""
+        return self.best_beta_from(steps, gap, self._errors(y_error, v_error), slack)
+
+    def step_sizes(
+        self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
+    ) -> StepSizes:
+        """α, η and the best β, for this start and this many steps."""
+        return StepSizes(self.alpha, self.eta, self.best_beta(steps, gap, y_error, v_error))
+
+    def _errors(self, y_error: Real, v_error: Real | None) -> Errors:
+        y_error = nonnegative(y_error, "y_error", "it is the distance of y₀ from y*(x₀)")
+        if v_error is not None:
+            v_error = nonnegative(v_error, "v_error", "it is the distance of v₀ from v*(x₀)")
+        return self.errors(y_error, v_error)
+
+
+@dataclass(frozen=True)
+class OneBeta(Certificate):
+    """An analysis that fixes β; a smaller one may be asked about as well."""
+
+    beta: Floats
+
+    @abstractmethod
+    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
+        """The bound with `self.beta`."""
+
+    def bound_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
+    ) -> Floats:
+        steps, gap = horizon(steps), nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
+        errors = np.asarray(errors[0])[()], np.asarray(errors[1])[()]
+        beta = self.beta if beta is None else positive(beta, "beta", "it is the outer step size")
+        certified = np.less_equal(beta, self.beta_max * (1 + 1e-12))
+        at = replace(self, beta=np.minimum(beta, self.beta_max))
+        return np.where(certified, at.at_beta(steps, gap, errors), np.inf)[()]
+
+    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK) -> Floats:
+        horizon(steps), positive(gap, "gap", GAP)
+        return self.beta
+
+
+def smallest(terms: Mapping[str, Floats]) -> tuple[Floats, str | np.ndarray]:
+    """The minimum over the terms, and the name of the term that attains it."""
+    names = np.array(list(terms))
+    values = np.stack(np.broadcast_arrays(*terms.values()))
+    binding = names[np.argmin(values, axis=0)]
+    return values.min(axis=0)[()], str(binding) if np.ndim(binding) == 0 else binding

@@ -1,0 +1,73 @@
+"""How many inner and adjoint steps a step of x should have, by certified oracle calls."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bilevel.theory.blocks import Blocks
+from bilevel.theory.certificates.certificate import GAP
+from bilevel.theory.certificates.star import aid, contraction, tracking
+from bilevel.theory.constants import Constants
+from bilevel.theory.reals import Real, positive
+
+FOREVER = 2.0**60  # steps: the bound times K does not grow any more
+SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the largest β, among which N and Q are compared
+
+
+class Plan(NamedTuple):
+    """`bl.aid(problem, alpha, bl.adjoints.steps(Q, eta), beta, inner_steps=N)` for `iterations` steps."""
+
+    alpha: float
+    eta: float
+    beta: float
+    inner_steps: int
+    adjoint_steps: int
+    iterations: int
+    calls: int  # of oracles: N + 2 gradients and Q + 1 products an iteration
+
+
+def cheapest(
+    constants: Constants | Blocks,
+    eps: Real,
+    gap: Real,
+    y_error: Real = 0.0,
+    v_error: Real | None = None,
+    most: int | None = None,
+) -> Plan:
+    """The (α, η, N, Q) of AID whose certificate reaches a mean of ‖∇Φ‖² ≤ ε with the fewest oracle calls.
+
+    The certificate grows with both contractions, so α = η = 2/(L_yy + μ) is best for every N and Q. These are searched
+    up to `most`, ten condition numbers by default. Constants must be scalars.
+    """
+    k = Blocks.of(constants)
+    if np.ndim(k.L_Phi) or np.ndim(k.kappa):
+        raise ValueError("one plan is for one set of constants: pass scalars")
+    eps, gap = positive(eps, "eps", "it is the target for the mean of ‖∇Φ‖²"), positive(gap, "gap", GAP)
+    most = max(2, int(10 * k.kappa)) if most is None else int(positive(most, "most", "it is a number of steps"))
+    counts = np.unique(np.geomspace(1, most, 60).round())
+    N, Q = _fewest_calls(k, counts[:, None], counts, eps, gap, y_error, v_error)
+    near = lambda n: np.arange(max(1, int(n / 1.1) - 1), min(most, int(n * 1.1) + 1) + 1)
+    N, Q = _fewest_calls(k, near(N)[:, None], near(Q), eps, gap, y_error, v_error)
+    best = aid(constants, inner_steps=int(N), adjoint_steps=int(Q))
+    beta = best.best_beta(FOREVER, gap, y_error, v_error, slack=0.0)
+    iterations = int(np.ceil(FOREVER * best.bound(FOREVER, gap, y_error, v_error, beta) / eps))
+    calls = iterations * int(N + Q + 3)
+    return Plan(float(best.alpha), float(best.alpha), float(beta), int(N), int(Q), iterations, calls)
+
+
+def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_error) -> tuple[float, float]:
+    """The pair of a grid with the fewest calls."""
+    _, rate = contraction(k, None, "alpha")
+    r, t = rate**N, rate**Q
+    eta_t = (1 - t) / k.mu
+    system, weights = tracking(k, r, t, eta_t)
+    a = r * y_error
+    b = t * (k.M_y / k.mu if v_error is None else v_error) + eta_t * k.Lambda_yy * a
+    # The best β is the largest one from an exact start, and not much smaller otherwise.
+    bounds = [system.bound(share * system.beta_max, FOREVER, gap, weights[0] * a, weights[1] * b) for share in SHARES]
+    total = FOREVER * np.min(bounds, axis=0)
+    calls = np.maximum(np.ceil(total / eps), 1) * (N + Q + 3)
+    i, j = np.unravel_index(np.argmin(calls), calls.shape)
+    return N[i, 0], Q[j]

@@ -1,0 +1,60 @@
+"""A certificate that is an error system: `sharp`, `tight` and `star`, for AID, ITD and SOBA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors
+from bilevel.theory.certificates.gain import ErrorSystem
+from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive
+
+
+@dataclass(frozen=True)
+class SystemCertificate(Certificate):
+    """Bounds for any admissible β. `weights` scale the two errors to the states of the system; ITD has only one."""
+
+    system: ErrorSystem
+    weights: tuple[Floats, Floats]
+    start: Callable[[Floats, Floats | None], Errors]
+    inner_steps: int = 1
+    adjoint_steps: int = 1
+
+    @property
+    def beta_max(self) -> Floats:
+        return self.system.beta_max
+
+    @property
+    def C5(self) -> Floats:
+        """The part of the hypergradient error that does not vanish with the errors."""
+        return self.system.C5
+
+    @property
+    def inherent_error(self) -> Floats:
+        """C₅²: what remains of the bound as K → ∞ and β → 0 with βK → ∞."""
+        return self.C5**2
+
+    def limit(self, beta: Real) -> Floats:
+        """What remains as K → ∞ with β fixed; infinite where β is not certified."""
+        return self.bound_from(2.0**60, 0.0, (0.0, 0.0), beta)
+
+    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        return self.start(y_error, v_error)
+
+    def bound_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
+    ) -> Floats:
+        if beta is None:
+            beta = self.best_beta_from(steps, gap, errors, 0.0)
+        beta = positive(beta, "beta", "it is the outer step size")
+        gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
+        return self.system.bound(beta, horizon(steps), gap, *self._states(errors))
+
+    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK) -> Floats:
+        gap = positive(gap, "gap", GAP)
+        slack = nonnegative(slack, "slack", "it is what a larger step may cost, as a share of the lowest bound")
+        return self.system.best_beta(horizon(steps), gap, *self._states(errors), slack=slack)
+
+    def _states(self, errors: tuple[Real, Real]) -> Errors:
+        a, b = (nonnegative(error, "an initial error", "it is a distance") for error in errors)
+        return self.weights[0] * a, self.weights[1] * b

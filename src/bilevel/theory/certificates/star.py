@@ -1,0 +1,186 @@
+"""The κ⁴ certificates: errors measured at the solutions y* and v*, and driven by the step itself.
+
+Two things cost the paper's analysis, and `tight`, a factor κ and more (documentation, "κ⁴"):
+
+* v̂ was compared with ṽ* = (∇²_yy g)⁻¹∇_y f at ŷ, which moves with ŷ and charges every inner error 1/μ. At y* the target
+  v* stays, and the inner error enters once per step, with weight η;
+* the step was bounded by ‖∇Φ‖ + e, which closes a loop, and −‖h‖² was dropped from the descent lemma. Kept, it pays
+  for everything that the step ‖h‖ itself causes (`storage`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bilevel.checks import check_count
+from bilevel.theory.blocks import Blocks
+from bilevel.theory.certificates.certificate import GAP, Errors
+from bilevel.theory.certificates.from_system import SystemCertificate
+from bilevel.theory.certificates.storage import Driven
+from bilevel.theory.constants import Constants
+from bilevel.theory.reals import Floats, Real, horizon, positive
+
+
+@dataclass(frozen=True)
+class StarCertificate(SystemCertificate):
+    """A certificate of tracking; besides the bound on the mean it has one on the last value."""
+
+    system: Driven
+
+    def linear_beta(self, modulus: Real) -> Floats:
+        """The largest β for which Φ − inf Φ falls by 1 − βm a step, where ‖∇Φ‖² ≥ 2m(Φ − inf Φ) (Polyak–Łojasiewicz)."""
+        return self.system.linear_beta(self._modulus(modulus))
+
+    def last_value(
+        self,
+        steps: Real,
+        gap: Real,
+        modulus: Real,
+        y_error: Real = 0.0,
+        v_error: Real | None = None,
+        beta: Real | None = None,
+    ) -> Floats:
+        """Bound on Φ(x_K) − inf Φ, for a Φ with the Polyak–Łojasiewicz modulus m; `linear_beta` by default.
+
+        (1 − βm)ᴷ·gap from an exact start; an inexact one adds to the gap.
+        """
+        modulus = self._modulus(modulus)
+        beta = self.linear_beta(modulus) if beta is None else positive(beta, "beta", "it is the outer step size")
+        states = self._states(self._errors(y_error, v_error))
+        return self.system.last(beta, horizon(steps), positive(gap, "gap", GAP), modulus, *states)
+
+    def _modulus(self, modulus: Real) -> Floats:
+        if self.method == "ITD":
+            raise ValueError("ITD does not converge to a stationary point, so its last value has no linear rate")
+        modulus = positive(modulus, "modulus", "it is the m of ‖∇Φ‖² ≥ 2m(Φ − inf Φ)")
+        if np.any(modulus > 1 / self.system.beta_cap):
+            L_Phi = np.min(1 / self.system.beta_cap)
+            raise ValueError(f"modulus = {np.max(modulus):g} exceeds L_Φ = {L_Phi:g}, which no function can do")
+        return modulus
+
+
+def aid(
+    constants: Constants | Blocks,
+    alpha: Real | None = None,
+    eta: Real | None = None,
+    inner_steps: int = 1,
+    adjoint_steps: int = 1,
+) -> StarCertificate:
+    """AID, with N inner and Q adjoint steps. For a_k = ‖ŷ_k − y*_k‖, b_k = ‖v̂_k − v*_k‖, d_k = ‖x_k − x_{k−1}‖:
+
+    a_k ≤ r(a_{k−1} + s·d_k),  b_k ≤ t(b_{k−1} + V·d_k) + ηₜΛ_yy·a_k,  e_k ≤ Λ_xy·a_k + L_xy·b_k,
+
+    r = (1 − αμ)ᴺ, t = (1 − ημ)^Q, ηₜ = (1 − t)/μ, s and V the slopes of y* and v* (`Blocks`). For N = Q = 1, the paper's
+    constants and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), half of that with the default α = η = 2/(L_yy + μ).
+    """
+    k = Blocks.of(constants)
+    N, Q = check_count(inner_steps, "inner_steps"), check_count(adjoint_steps, "adjoint_steps")
+    alpha, rate = contraction(k, alpha, "alpha")
+    r = rate**N
+    eta, rate = contraction(k, eta, "eta")
+    t, eta_t = rate**Q, eta * np.sum([rate**j for j in range(Q)], axis=0)  # ≥ ‖Σ_{j<Q} η(I − ηH)ʲ‖
+
+    def start(y_error: Floats, v_error: Floats | None) -> Errors:
+        a = r * y_error
+        return a, t * (k.M_y / k.mu if v_error is None else v_error) + eta_t * k.Lambda_yy * a
+
+    system, weights = tracking(k, r, t, eta_t)
+    return _certificate("AID", constants, alpha, eta, system, weights, start, N, Q)
+
+
+def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors]:
+    """The error system of AID whose inner and adjoint steps contract by r and t, and the weights of its states."""
+    weight, c0 = _scale(k)
+    force = eta_t * k.Lambda_yy
+    system = Driven(
+        r0=r,
+        r1=t,
+        p=_ratio(k.L_xy * force * r, weight),
+        q0=weight * r * k.y_slope,
+        q1=k.L_xy * (t * k.v_slope + force * r * k.y_slope),
+        C5=0.0,
+        beta_cap=1 / k.L_Phi,
+        c0=c0,
+    )
+    return system, (weight, k.L_xy)
+
+
+def soba(
+    constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None
+) -> StarCertificate:
+    """SOBA, which takes all directions at the old point, so that nothing contracts a step of x at once:
+
+    a_k ≤ r·a_{k−1} + s·d_k,  b_k ≤ t·b_{k−1} + ηΛ_yy·a_{k−1} + V·d_k,  e_k ≤ Λ_xy·a_k + L_xy·b_k.
+
+    For the paper's constants the gain is 2λκ²(κ + 1) with α = η = 1/L, and λκ(κ + 1)² with the default 2/(L_yy + μ).
+    """
+    k = Blocks.of(constants)
+    alpha, r = contraction(k, alpha, "alpha")
+    eta, t = contraction(k, eta, "eta")
+    weight, c0 = _scale(k)
+    system = Driven(
+        r0=r,
+        r1=t,
+        p=_ratio(k.L_xy * eta * k.Lambda_yy, weight),
+        q0=weight * k.y_slope,
+        q1=k.L_xy * k.v_slope,
+        C5=0.0,
+        beta_cap=1 / k.L_Phi,
+        c0=c0,
+    )
+    start = lambda y_error, v_error: (y_error, k.M_y / k.mu if v_error is None else v_error)
+    return _certificate("SOBA", constants, alpha, eta, system, (weight, k.L_xy), start)
+
+
+def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertificate:
+    """ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖, as in `tight.itd` and with blocks:
+
+    s_k ≤ r·s_{k−1} + (L_xy/μ)d_k,  e_k ≤ (r(f_xy + αL_xy·f_yy) + α·rho_xyy·M_y)s_k + C₅,  C₅ = M_y(1 − αμ)L_xy/μ.
+
+    The excess of the bound over C₅² decays like K^(−2/3). With the default α = 2/(L_yy + μ) the inherent error C₅² is
+    M²κ²((κ − 1)/(κ + 1))² for the paper's constants, where α = 1/L has M²(κ − 1)².
+    """
+    k = Blocks.of(constants)
+    alpha, r = contraction(k, alpha, "alpha")
+    weight = r * (k.f_xy + alpha * k.L_xy * k.f_yy) + alpha * k.rho_xyy * k.M_y
+    miss = np.maximum(1 / k.mu - alpha, alpha - 1 / k.L_yy)  # ‖αI − (∇²_yy g)⁻¹‖
+    system = Driven(
+        r0=r,
+        r1=0.0,
+        p=0.0,
+        q0=weight * k.y_slope,
+        q1=0.0,
+        C5=k.L_xy * k.M_y * miss,
+        beta_cap=1 / k.L_Phi,
+    )
+    return _certificate("ITD", constants, alpha, None, system, (weight, 0.0), lambda y, v: (y, 0.0))
+
+
+def contraction(k: Blocks, step: Real | None, name: str) -> tuple[Floats, Floats]:
+    """The step size, 2/(L_yy + μ) by default, and by what a step on y (or v) contracts."""
+    step = 2 / (k.L_yy + k.mu) if step is None else positive(step, name, "it is a step size")
+    rate = np.maximum(np.abs(1 - step * k.mu), np.abs(step * k.L_yy - 1))
+    if np.any(rate >= 1):
+        raise ValueError(
+            f"{name} = {np.max(step):g} does not contract: it must be below 2/L_yy = {np.min(2 / k.L_yy):g}"
+        )
+    return step, rate
+
+
+def _certificate(method, constants, alpha, eta, system, weights, start, N=1, Q=1) -> StarCertificate:
+    with np.errstate(divide="ignore"):
+        limits = {"smoothness": system.beta_cap, "error feedback": (1 / np.asarray(system.unit_gain))[()]}
+    return StarCertificate("star", method, constants, alpha, eta, limits, system, weights, start, N, Q)
+
+
+def _scale(k: Blocks) -> tuple[Floats, Floats]:
+    """A weight for the inner error that is positive even where Λ_xy is zero, and its share in the error."""
+    weight = np.asarray(k.Lambda_xy + k.Lambda_yy * k.y_slope)[()]
+    return weight, _ratio(k.Lambda_xy, weight)
+
+
+def _ratio(a: Floats, b: Floats) -> Floats:
+    a, b = np.broadcast_arrays(a, b)
+    return np.divide(a, b, out=np.zeros(np.shape(a)), where=b > 0)[()]

@@ -1,0 +1,146 @@
+"""Error systems driven by the step itself, summed exactly by a storage function: what `star` sums.
+
+The descent lemma with nothing dropped, c = βL_Φ and γ = 1 − c, reads
+
+    Σ_{k<K} g_k² + γ Σ_{k<K} ‖h_k‖² ≤ 2·gap/β + Σ_{k<K} e_k².
+
+Its second sum pays for the errors, because the steps β‖h_k‖ are all that drives them: no loop needs to be closed. The
+most that errors can exceed their price over K steps, from the errors w₀, is a linear-quadratic optimum,
+
+    sup Σ_{k<K} ((cᵀw_k)² − γ n_k²) = w₀ᵀX_K w₀,     w_k = P w_{k−1} + βq n_{k−1},
+    X_0 = 0,     X_{j+1} = ccᵀ + Pᵀ(X_j + β²X_jq qᵀX_j / (γ − β²qᵀX_jq))P,
+
+finite for all K if and only if T² ≤ γ. So Σ g_k² ≤ 2·gap/β + w₀ᵀX_K w₀. Proofs: documentation, "κ⁴".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bilevel.theory.certificates.gain import ErrorSystem, largest_below
+from bilevel.theory.reals import Floats
+
+
+@dataclass(frozen=True)
+class Driven(ErrorSystem):
+    """Driven by ‖h‖: admissible for every K while T² ≤ 1 − βL_Φ, and for few steps beyond. `beta_cap` is 1/L_Φ."""
+
+    @property
+    def beta_max(self) -> Floats:
+        """The root of β²u² + βL_Φ = 1, u = unit_gain."""
+        L_Phi = 1 / np.asarray(self.beta_cap)
+        return (2 / (L_Phi + np.sqrt(L_Phi**2 + 4 * self.unit_gain**2)))[()]
+
+    def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
+        """(2·gap/β + (1 + ω/s)w₀ᵀX_K w₀)/(1 + ω/(1 + s))/K, with γ lowered to (γ − ω)/(1 + ω/s).
+
+        ω = 0 is the bound above. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s), so a part of the price can
+        be turned into ‖∇Φ‖² itself; from an exact start all that T² does not need, which gains up to a factor of two.
+        """
+        beta, steps = np.asarray(beta), np.asarray(steps)
+        T = np.asarray(beta * self.unit_gain)
+        price, s = 1 - beta / self.beta_cap, np.maximum(T, 1e-3)  # any s > 0 is valid, T is best from an exact start
+        surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
+        lowest = np.inf
+        for omega in (0.0, 0.5 * surplus, surplus):
+            stored = self.storage(beta, (price - omega) / (1 + omega / s), steps, w0, w1)
+            total = (2 * gap / (beta * steps) + (1 + omega / s) * stored) / (1 + omega / (1 + s))
+            lowest = np.minimum(lowest, total)
+        return np.asarray(lowest)[()]
+
+    def last(
+        self, beta: Floats, steps: Floats, gap: Floats, modulus: Floats, w0: Floats, w1: Floats
+    ) -> Floats:
+        """Bound on Φ(x_K) − inf Φ if ‖∇Φ‖² ≥ 2m(Φ − inf Φ): σ²ᴷ(gap + (β/2σ²)w₀ᵀX_K w₀), σ² = 1 − βm.
+
+        X_K is that of the system whose every step counts 1/σ times as much.
+        """
+        decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
+        price = 1 - beta / np.asarray(self.beta_cap)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            scaled = {name: getattr(self, name) / decay for name in ("r0", "r1", "p", "q0", "q1")}
+            stored = steps * replace(self, **scaled).storage(beta, price, steps, w0, w1)
+            total = np.exp(2 * steps * np.log(decay)) * (gap + beta / (2 * decay**2) * stored)
+        return np.where(np.isfinite(stored) & (decay > 0), total, np.inf)[()]
+
+    def linear_beta(self, modulus: Floats) -> Floats:
+        """The largest β with T_σ² ≤ 1 − βL_Φ, T_σ = β·cᵀ(σI − P)⁻¹q and σ² = 1 − βm, for every number of steps."""
+
+        def excess(beta: Floats) -> Floats:
+            sigma = np.sqrt(np.maximum(1 - beta * modulus, 0))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                first = self.q0 / (sigma - self.r0)
+                gain = beta * (self.c0 * first + (self.p * first + self.q1) / (sigma - self.r1))
+                slow = (sigma <= self.r0) | (sigma <= self.r1)
+                return np.where(slow, np.inf, gain**2 - (1 - beta / self.beta_cap))
+
+        return largest_below(excess, np.zeros(np.shape(excess(self.beta_max))), self.beta_max * 1e-12, self.beta_max)
+
+    def storage(self, beta: Floats, price: Floats, steps: Floats, w0: Floats, w1: Floats) -> Floats:
+        """w₀ᵀX_K w₀/K, by doubling; infinite where no X_K exists.
+
+        A constant error C₅ is a state that stays: r₁ = 1, undriven. Only ITD has one, and ITD has one other state.
+        """
+        constant = np.any(np.greater(self.C5, 0))
+        r1, q1, w1 = (1.0, 0.0, self.C5) if constant else (self.r1, self.q1, w1)
+        entries = self.c0, self.r0, r1, self.p, beta * self.q0, beta * q1, price, w0, w1, steps
+        c0, r0, r1, p, q0, q1, price, w0, w1, steps = np.broadcast_arrays(*map(np.asarray, entries))
+        ok = (price > 0) | ((q0 == 0) & (q1 == 0) & (price >= 0))
+        push = 1 / np.sqrt(np.where(price > 0, price, 1.0))
+        q0, q1 = q0 * push, q1 * push
+        step = Stage(
+            A=np.array([[r0, 0 * p], [p, r1]]),
+            G=np.array([[q0 * q0, q0 * q1], [q0 * q1, q1 * q1]]),
+            H=np.array([[c0 * c0, c0], [c0, np.ones_like(c0)]]),
+        )
+        X, ok = _power(step, steps, ok)
+        energy = (X[0, 0] * w0 + 2 * X[0, 1] * w1) * w0 + X[1, 1] * w1**2
+        return np.where(ok, energy / steps, np.inf)
+
+
+class Stage(NamedTuple):
+    """Some steps of the system: from w, with wᵀYw stored at the end, at most wᵀ(H + AᵀY(I − GY)⁻¹A)w is gained.
+
+    Each is a 2 × 2 array of arrays: the first two axes are those of the matrix.
+    """
+
+    A: np.ndarray
+    G: np.ndarray
+    H: np.ndarray
+
+
+def _power(step: Stage, steps: Any, ok: Any) -> tuple[np.ndarray, Any]:
+    """H of K equal stages, K = `steps` elementwise, by squaring; and where it exists."""
+    left = np.floor(steps)
+    eye = np.broadcast_to(np.eye(2).reshape(2, 2, *(1,) * np.ndim(steps)), step.A.shape)
+    total = Stage(eye, np.zeros_like(step.G), np.zeros_like(step.H))
+    while True:
+        odd = left % 2 == 1
+        joined, fine = _then(step, total)
+        total = Stage(*(np.where(odd & fine, new, old) for new, old in zip(joined, total, strict=True)))
+        ok = ok & (fine | ~odd)
+        left = np.floor(left / 2)
+        if not np.any(ok & (left > 0)):
+            return total.H, ok
+        step, fine = _then(step, step)
+        ok = ok & (fine | (left == 0))
+
+
+def _then(first: Stage, second: Stage) -> tuple[Stage, Any]:
+    """The two stages one after the other, and where that is finite: all eigenvalues of G₁H₂ below one."""
+    (a, b), (c, d) = _product(first.G, second.H)
+    det = (1 - a) * (1 - d) - b * c
+    fine = (a + d < 2) & (det > 0)
+    inverse = np.where(fine, np.array([[1 - d, b], [c, 1 - a]]) / np.where(fine, det, 1), 0)
+    A = _product(second.A, inverse, first.A)
+    G = second.G + _product(second.A, inverse, first.G, second.A.swapaxes(0, 1))
+    H = first.H + _product(first.A.swapaxes(0, 1), second.H, inverse, first.A)
+    return Stage(A, G, H), fine
+
+
+def _product(*matrices: np.ndarray) -> np.ndarray:
+    return reduce(lambda A, B: np.einsum("ij...,jk...->ik...", A, B), matrices)
