@@ -114,7 +114,10 @@ class Adversaries:
 
     def v_star(self, x: np.ndarray) -> np.ndarray:
         y = self.y_star(x)
-        k, j = Inner(*(_beside(value, x) for value in self.inner)), Outer(*(_beside(value, x) for value in self.outer))
+        k, j = (
+            Inner(*(_beside(value, x) for value in self.inner)),
+            Outer(*(_beside(value, x) for value in self.outer)),
+        )
         return (j.m + j.b * x + j.d * y + 0.5 * j.d3 * y**2) / (k.h + k.r2 * x + k.r3 * y)
 
     def value(self, x: np.ndarray) -> np.ndarray:
@@ -124,7 +127,10 @@ class Adversaries:
     def slope(self, x: np.ndarray) -> np.ndarray:
         """Φ'(x)."""
         y = self.y_star(x)
-        k, j = Inner(*(_beside(value, x) for value in self.inner)), Outer(*(_beside(value, x) for value in self.outer))
+        k, j = (
+            Inner(*(_beside(value, x) for value in self.inner)),
+            Outer(*(_beside(value, x) for value in self.outer)),
+        )
         return j.p + j.a * x + j.b * y + 0.5 * j.a3 * x**2 - (k.c + k.r1 * x + k.r2 * y) * self.v_star(x)
 
 
@@ -137,7 +143,9 @@ def _beside(value: np.ndarray, x: np.ndarray) -> np.ndarray:
 class Choices:
     """What an adversary chooses once the constants are known; numbers without units, one entry a problem."""
 
-    signs: np.ndarray  # of c, a, b, d, r1, r2, r3, a3, d3 and the slope, in rows; less than 1 in size: less than allowed
+    signs: (
+        np.ndarray
+    )  # of c, a, b, d, r1, r2, r3, a3, d3 and the slope, in rows; less than 1 in size: less than allowed
     high: np.ndarray  # where the curvature is between μ (0) and L_yy (1)
     box: np.ndarray  # X as a share of the largest possible
     bend: np.ndarray  # how much of f_xx and f_yy is left to the third derivatives of f

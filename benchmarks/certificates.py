@@ -2,22 +2,31 @@
 
     python benchmarks/certificates.py [--problems 2500] [--random 1000] [--seed 0]
 
-For every certificate, `problems` one-dimensional problems made against it (`adversaries.py`, κ from 1 to 1000) and
-`random` three-dimensional ones, each at 0.1, 0.5 and 0.98 of the largest certified β. At every K up to 100, and a hundred more, the mean of ‖∇Φ(x_k)‖²
-is compared with the bound whose gap is what the run itself descended, Φ(x₀) − min_{j≤K} Φ(x_j): no smaller gap is valid.
-A run counts up to where it leaves the box in which its constants hold. The table has the smallest bound/actual.
+For every certificate and at 0.1, 0.5 and 0.98 of its largest β: `problems` one-dimensional problems made against it
+(`adversaries.py`, κ from 1 to 1000) and `random` three-dimensional ones (`random_problems.py`). At every K up to 100,
+and a hundred more, the mean of ‖∇Φ(x_k)‖² is compared with the bound whose gap is what the run itself descended,
+Φ(x₀) − min_{j≤K} Φ(x_j), the smallest that is valid. A run counts up to where it leaves the box in which its constants
+hold. The table has the smallest bound/actual: from any start, and from y*(x₀) and v*(x₀). Last come the number of runs
+judged, and of those that were above their bound.
+
+    python benchmarks/certificates.py --search
+
+looks for the worst problem instead and prints bound/actual of it: `star.aid`, the paper's constants L = M = ρ = 1, an
+exact start.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import adversaries
 import jax
 import numpy as np
 import random_problems
-from adversaries import Adversaries, Bounds, Choices
+from adversaries import Adversaries, Bounds, Choices, worst
 
 import bilevel as bl
 from bilevel import theory
@@ -49,7 +58,11 @@ class Case:
         constants = theory.Constants(k.mu, k.L, M, k.rho)
         make = {"earlier": theory.prior, "paper": theory, "sharp": theory.sharp, "tight": theory.tight}
         make = getattr(make[self.analysis], self.method.lower())
-        return make(constants, np.maximum(y_error, theory.itd(constants).R_y_min)) if self.whole else make(constants)
+        return (
+            make(constants, np.maximum(y_error, theory.itd(constants).R_y_min))
+            if self.whole
+            else make(constants)
+        )
 
 
 CASES = [Case(analysis, "AID") for analysis in ("earlier", "paper", "sharp", "tight", "star")]
@@ -77,21 +90,34 @@ def run(problem, method, steps, alpha, eta, beta, x0, y0, v0, inner, outer):
 
 @dataclass(frozen=True)
 class Judged:
-    """Of every problem: the smallest bound/actual over all K, the K of it, and the largest K that was judged."""
+    """Of every problem: the smallest bound/actual over all K (infinite if none could be judged), and its start."""
 
     ratio: np.ndarray
-    at: np.ndarray
-    last: np.ndarray
+    exact: np.ndarray  # whether it started at y* and v*
 
-    @classmethod
-    def of(cls, ratio: np.ndarray, steps: int) -> "Judged":
-        K, judged = horizons(steps), np.isfinite(ratio)
-        return cls(ratio.min(axis=1), K[ratio.argmin(axis=1)], np.max(np.where(judged, K, 0), axis=1))
+    def __str__(self) -> str:
+        return f"{self.ratio.min():.3f}, {self.ratio[self.exact].min():.3f}"
+
+    @property
+    def runs(self) -> int:
+        return int(np.sum(np.isfinite(self.ratio)))
+
+    @property
+    def violations(self) -> int:
+        return int(np.sum(self.ratio < 1))
 
 
 def horizons(steps: int) -> np.ndarray:
     """Every K up to 100, and a hundred more up to `steps`."""
-    return np.unique(np.append(np.arange(1, min(steps, 100) + 1), np.geomspace(1, steps, 200).round().astype(int)))
+    return np.unique(
+        np.append(np.arange(1, min(steps, 100) + 1), np.geomspace(1, steps, 200).round().astype(int))
+    )
+
+
+def descended(values: np.ndarray) -> np.ndarray:
+    """Φ(x₀) − min_{j≤K} Φ(x_j) for K = 1, 2, …, no less than it is by rounding."""
+    rounding = 8 * np.finfo(values.dtype).eps * np.max(np.abs(values), axis=1, keepdims=True)
+    return values[:, :1] - np.minimum.accumulate(values, axis=1)[:, 1:] + rounding
 
 
 def judge(
@@ -102,16 +128,14 @@ def judge(
     inside: np.ndarray,
     y_error: np.ndarray,
     v_error: np.ndarray,
-    K: np.ndarray,
 ) -> np.ndarray:
-    """bound/actual at all K, in rows; infinite where the run has left its box.
+    """bound/actual at all `horizons`, in rows; infinite where the run has left its box.
 
     `squares` are ‖∇Φ(x_k)‖² for k < K, `values` Φ(x_k) for k ≤ K, `inside` whether x_K and all before it count.
     """
+    K = horizons(squares.shape[1])
     actual = np.cumsum(squares, axis=1)[:, K - 1] / K
-    descent = values[:, :1] - np.minimum.accumulate(values, axis=1)[:, K]
-    # Rounding of Φ is the most by which a descent can be too small.
-    descent = descent + 4 * np.finfo(values.dtype).eps * np.max(np.abs(values), axis=1, keepdims=True)
+    descent = descended(values)[:, K - 1]
     column = lambda a: np.broadcast_to(np.asarray(a)[:, None], actual.shape).T
     bound = certificate.bound(
         np.broadcast_to(K[:, None], actual.T.shape),
@@ -122,11 +146,11 @@ def judge(
     ).T
     assert np.all(np.isfinite(bound)), "a certified β has a bound"
     ratio = bound / np.maximum(actual.astype(float), np.finfo(float).tiny)
-    return np.where(np.logical_and.accumulate(inside, axis=1)[:, K - 1], ratio, np.inf)
+    return np.where(inside[:, K - 1], ratio, np.inf)
 
 
 def against(case: Case, k: Bounds, choices: Choices, share: float, steps: int):
-    """The certificate, its β and the problems; where M and the radius depend on β, the smallest found that are valid."""
+    """The certificate, its β and the problems. Where M and the radius depend on β they grow until they are valid."""
     M, y_error = k.M_y, np.zeros_like(k.M_y)
     for _ in range(30):
         certificate = case.certificate(k, M, y_error)
@@ -148,26 +172,26 @@ def adversarial(case: Case, rng: np.random.Generator, count: int, share: float) 
         kappa = np.exp(rng.uniform(np.log(low), np.log(high), n))
         k, choices = Bounds.random(rng, kappa), Choices.random(rng, n)
         certificate, beta, problems = against(case, k, choices, share, steps)
-        ratio = ratios(case, certificate, beta, problems, horizons(steps))
-        yield Judged.of(ratio, steps)
+        runs = measured(case.method, certificate.alpha, certificate.eta, beta, problems, steps)
+        ratio = judge(certificate, beta, *runs, problems.y_error, problems.v_error)
+        yield Judged(ratio.min(axis=1), problems.y_error + problems.v_error * (case.method != "ITD") == 0)
 
 
-def ratios(
-    case: Case, certificate: theory.Certificate, beta: np.ndarray, problems: Adversaries, K: np.ndarray
-) -> np.ndarray:
-    """bound/actual of a run of every problem, at all K."""
-    steps = int(K[-1])
+def measured(
+    method: str, alpha: Any, eta: Any, beta: np.ndarray, problems: Adversaries, steps: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of a run of every problem: ‖∇Φ(x_k)‖² for k < K, Φ(x_k) for k ≤ K, and whether the run has been in its box."""
     full = lambda a: np.broadcast_to(0.0 if a is None else a, beta.shape)
     start = problems.x0, problems.y0, problems.v0
-    sizes = full(certificate.alpha), full(certificate.eta), beta
-    out = run(adversaries.PROBLEM, case.method, steps, *sizes, *start, problems.inner, problems.outer)
-    x, y = (np.asarray(a) for a in out)
+    data = problems.inner, problems.outer
+    out = run(adversaries.PROBLEM, method, steps, full(alpha), full(eta), beta, *start, *data)
+    x, y = (np.array(a) for a in out)
     edge = 1 + 1e-9  # rounding
     inside = (np.abs(x[:, 1:]) <= edge * problems.X[:, None]) & (np.abs(y) <= edge * problems.Y[:, None])
-    x = np.where(np.concatenate([inside[:, :1] | True, inside], axis=1), x, 0.0)
+    inside = np.logical_and.accumulate(inside, axis=1)
+    x[:, 1:] = np.where(inside, x[:, 1:], x[:, :1])
     values = problems.value(x.astype(np.longdouble))  # β‖∇Φ‖² may be an ulp of Φ in double precision
-    squares = problems.slope(x[:, :-1]) ** 2
-    return judge(certificate, beta, squares, values, inside, problems.y_error, problems.v_error, K)
+    return problems.slope(x[:, :-1]) ** 2, values, inside
 
 
 def random(case: Case, rng: np.random.Generator, count: int, share: float, steps: int = 150) -> Judged:
@@ -183,31 +207,76 @@ def random(case: Case, rng: np.random.Generator, count: int, share: float, steps
     x, _ = run(random_problems.PROBLEM, case.method, steps, *sizes, x0, y0, v0, inner, outer)
     values, squares = (np.asarray(a) for a in random_problems.solved_along(x, star.y, inner, outer))
     inside = np.ones_like(values[:, 1:], bool)
-    ratio = judge(certificate, beta, squares[:, :-1], values, inside, y_error, v_error, horizons(steps))
-    return Judged.of(ratio, steps)
+    ratio = judge(certificate, beta, squares[:, :-1], values, inside, y_error, v_error)
+    return Judged(ratio.min(axis=1), y_error + v_error * (case.method != "ITD") == 0)
+
+
+def searched(
+    kappa: float,
+    alpha: float,
+    eta: float,
+    beta: float,
+    steps: int,
+    rng: np.random.Generator,
+    count: int = 1000,
+) -> float:
+    """The largest mean of ‖∇Φ(x_k)‖² per unit of descent that AID has from an exact start, as far as a search finds it.
+
+    With the paper's constants L = M = ρ = 1.
+    """
+    one = np.ones(count)
+    k, beta = Bounds(one / kappa, *(one for _ in range(9))), beta * one
+
+    def descent(choices: Choices) -> np.ndarray:
+        problems = choices.against(k, beta, steps)
+        squares, values, inside = measured("AID", alpha, eta, beta, problems, steps)
+        least = descended(values)[:, -1] / squares.mean(axis=1)
+        return np.where(inside[:, -1], least, np.inf).astype(float)
+
+    return 1 / worst(descent, Choices.random(rng, count).starting_exactly(), rng)[0]
+
+
+def table(problems: int, random_ones: int, seed: int) -> None:
+    ranges = [f"κ {low:g}–{high:g}" for low, high in pairwise(EDGES)]
+    print("| certificate | β/β_max | " + " | ".join(ranges) + " | random, 3-D | runs | violations |")
+    print("|---" * (len(ranges) + 5) + "|")
+    for i, case in enumerate(CASES):
+        for j, share in enumerate(SHARES):
+            rng = np.random.default_rng([seed, i, j])
+            groups = [*adversarial(case, rng, problems, share), random(case, rng, random_ones, share)]
+            runs, violations = sum(group.runs for group in groups), sum(group.violations for group in groups)
+            cells = " | ".join(map(str, groups))
+            print(f"| `{case.name}` | {share} | {cells} | {runs} | {violations} |", flush=True)
+
+
+def search(seed: int) -> None:
+    kappas, steps = (2, 5, 10, 100), (1, 3, 6, 20, 100, 1000)
+    print("| κ | β/β_max | " + " | ".join(f"K = {K}" for K in steps) + " |")
+    print("|---" * (len(steps) + 2) + "|")
+    for kappa in kappas:
+        c = theory.star.aid(theory.Constants(1 / kappa, 1.0, 1.0, 1.0))
+        for share in SHARES:
+            beta, cells = share * c.beta_max, []
+            for K in steps:
+                actual = searched(kappa, c.alpha, c.eta, beta, K, np.random.default_rng([seed, kappa, K]))
+                cells.append(f"{c.bound(K, 1.0, 0.0, 0.0, beta) / actual:.3f}")
+            print(f"| {kappa} | {share} | " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problems", type=int, default=2500, help="adversarial problems for each certificate")
-    parser.add_argument("--random", type=int, default=1000, help="random problems for each certificate")
+    parser.add_argument("--problems", type=int, default=2500, help="adversarial problems for each row")
+    parser.add_argument("--random", type=int, default=1000, help="random problems for each row")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--search", action="store_true", help="look for the worst problem instead")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    ranges = [f"κ {low:g}–{high:g}" for low, high in zip(EDGES[:-1], EDGES[1:], strict=True)]
-    print("| certificate | β/β_max | " + " | ".join(ranges) + " | random, 3-D | violations |")
-    print("|---" * (len(ranges) + 4) + "|")
-    for i, case in enumerate(CASES):
-        for j, share in enumerate(SHARES):
-            rng = np.random.default_rng([options.seed, i, j])
-            groups = list(adversarial(case, rng, options.problems, share))
-            if options.random:
-                groups.append(random(case, rng, options.random, share))
-            cells = " | ".join(f"{group.ratio.min():.3f}" for group in groups)
-            violations = sum(int(np.sum(group.ratio < 1)) for group in groups)
-            print(f"| `{case.name}` | {share} | {cells} | {violations} |", flush=True)
+    if options.search:
+        search(options.seed)
+    else:
+        table(options.problems, options.random, options.seed)
 
 
 if __name__ == "__main__":

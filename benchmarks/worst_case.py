@@ -18,14 +18,18 @@ problems obey all of this, and the certificates use nothing else: actual ≤ wor
 """
 
 import argparse
-from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, permutations
 
+import jax
 import numpy as np
+from certificates import searched
+
+from bilevel import theory
 
 
 class Space:
-    """Vectors by name, written in a basis whose Gram matrix is unknown. Inner products are linear in that matrix: rows."""
+    """Vectors by name, in a basis whose Gram matrix is unknown. Inner products are linear forms in that matrix."""
 
     def __init__(self, names: list[str], zero: set[str]):
         self.names = [name for name in names if name not in zero]
@@ -71,35 +75,22 @@ def largest(objective: Row, limits: list[tuple[Row, float]], sizes: dict) -> flo
     A, b = np.array([flat(row) for row, _ in limits]), np.array([limit for _, limit in limits])
     says = np.any(A != 0, axis=1)  # the others speak of vectors that are zero
     problem = cp.Problem(cp.Maximize(flat(objective) @ z), [sp.csr_array(A[says]) @ z <= b[says]])
-    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-6, tol_gap_rel=1e-6, tol_feas=1e-7)
-    if problem.status != cp.OPTIMAL:
-        raise RuntimeError(f"the semidefinite program ended as {problem.status!r}: take fewer steps or a smaller beta")
+    try:
+        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-6, tol_gap_rel=1e-6, tol_feas=1e-7)
+        status = problem.status
+    except cp.SolverError:
+        status = "not solved"
+    if status in (cp.UNBOUNDED, cp.UNBOUNDED_INACCURATE):
+        return np.inf
+    if status != cp.OPTIMAL:
+        raise RuntimeError(
+            f"the semidefinite program ended as {status!r}: take fewer steps or a smaller beta"
+        )
     return float(problem.value)
 
 
-@dataclass(frozen=True)
-class Slopes:
-    """What of the block constants the inequalities use (symbols as in the documentation)."""
-
-    mu: float
-    L: float
-    L_xy: float
-    xy: float  # Λ_xy
-    yy: float  # Λ_yy
-    s: float
-    V: float
-    L_Phi: float
-
-    @classmethod
-    def of(cls, b) -> "Slopes":
-        lagrangian = lambda f, rho: f + rho * b.M_y / b.mu
-        xx, xy, yy = lagrangian(b.f_xx, b.rho_xxy), lagrangian(b.f_xy, b.rho_xyy), lagrangian(b.f_yy, b.rho_yyy)
-        s = b.L_xy / b.mu
-        return cls(b.mu, b.L_yy, b.L_xy, xy, yy, s, (xy + yy * s) / b.mu, xx + 2 * xy * s + yy * s**2)
-
-
 def worst_case(
-    blocks,
+    blocks: theory.Blocks,
     alpha: float,
     eta: float,
     beta: float,
@@ -112,7 +103,7 @@ def worst_case(
     """sup (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² over the runs described above, with ‖y₀ − y*₀‖ ≤ y_error, ‖v₀ − v*₀‖ ≤ v_error.
 
     Args:
-        blocks: the block constants, `theory.Blocks`.
+        blocks: the constants; L_xy and the Λ must not be zero.
         alpha: α, the inner step.
         eta: η, the adjoint step.
         beta: β, the outer step.
@@ -125,7 +116,7 @@ def worst_case(
     """
     if gap_to not in ("run", "infimum"):
         raise ValueError(f'gap_to must be "run" or "infimum", got {gap_to!r}')
-    k, K = Slopes.of(blocks), steps
+    k, K, s, V = blocks, steps, blocks.y_slope, blocks.v_slope
     # The origins are y*₀ and v*₀, so that "y*0" and "v*0" are free to name y₀ and v₀. What an exact start makes zero is
     # left out: a program with an interior is solved more accurately.
     zero = {"y*0", "p0", "t0", "w0"} if y_error == 0 else set()
@@ -141,8 +132,8 @@ def worst_case(
     unit, c = gap / beta, beta * k.L_Phi
     at_x, at_y, at_v, y_hat, v_hat = [x[""]], [], [], y["y*0"], v["v*0"]
     limits = [
-        (y.square(y_hat), y_error**2 / (k.s * beta) ** 2 / unit),
-        (v.square(v_hat), v_error**2 / (k.V * beta) ** 2 / unit),
+        (y.square(y_hat), y_error**2 / (s * beta) ** 2 / unit),
+        (v.square(v_hat), v_error**2 / (V * beta) ** 2 / unit),
     ]
     no_more = lambda small, large: limits.append((small - large, 0.0))
     for i in range(K):
@@ -150,13 +141,13 @@ def worst_case(
         at_v.append(v[f"v*{i}" if i else ""])
         p, q, w, t, cross = y[f"p{i}"], v[f"q{i}"], v[f"w{i}"], x[f"t{i}"], x[f"c{i}"]
         for space, step, u, size in ((y, p, y_hat - at_y[i], alpha), (v, q, v_hat - at_v[i], eta)):
-            curved = (1 / size) * space.square(step) + (size * k.mu * k.L) * space.square(u)
-            no_more(1 / (k.L + k.mu) * curved, space.dot(step, u))
+            curved = (1 / size) * space.square(step) + (size * k.mu * k.L_yy) * space.square(u)
+            no_more(1 / (k.L_yy + k.mu) * curved, space.dot(step, u))
         y_hat, v_hat = y_hat - p, v_hat - q + w
         a, b = y.square(y_hat - at_y[i]), v.square(v_hat - at_v[i])
-        no_more(v.square(w), (eta * k.yy * k.s / k.V) ** 2 * a)
-        no_more(x.square(t), (beta * k.xy * k.s) ** 2 * a)
-        no_more(x.square(cross), (beta * k.L_xy * k.V) ** 2 * b)
+        no_more(v.square(w), (eta * k.Lambda_yy * s / V) ** 2 * a)
+        no_more(x.square(t), (beta * k.Lambda_xy * s) ** 2 * a)
+        no_more(x.square(cross), (beta * k.L_xy * V) ** 2 * b)
         at_x.append(at_x[i] - (x[f"G{i}"] + t + cross))
     for i, j in combinations(range(K), 2):
         moved = x.square(at_x[i] - at_x[j])
@@ -174,3 +165,74 @@ def worst_case(
         objective = objective + 1 / K * x.square(x[f"G{i}"])
     sizes = {space: len(space.names) for space in (x, y, v)} | {"values": K}
     return largest(objective, limits, sizes) * unit
+
+
+LARGER = np.geomspace(1, 4, 21)[1:]  # than the best β of `star`: among which the best of all is looked for
+
+
+def best_worst_case(
+    blocks: theory.Blocks, alpha: float, eta: float, beta: float, steps: int
+) -> tuple[float, float]:
+    """The lowest worst case of β and some that are larger, and where it is."""
+    found = [(worst_case(blocks, alpha, eta, beta, steps, 1.0), beta)]
+    for larger in beta * LARGER:
+        try:
+            found.append((worst_case(blocks, alpha, eta, larger, steps, 1.0), larger))
+        except RuntimeError:
+            break
+        if found[-1][0] > 2 * found[0][0]:
+            break
+    return min(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kappas", type=int, nargs="+", default=[2, 5, 10])
+    parser.add_argument("--steps", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    cells = lambda *values: " | ".join(f"{value:.4g}" for value in values)
+    found = lambda kappa, c, beta, K: searched(
+        kappa, c.alpha, c.eta, beta, K, np.random.default_rng([options.seed, kappa, K])
+    )
+    print("Paper's constants L = M = ρ = 1, exact start, gap 1. At star's best β, α = η = 2/(L + μ):\n")
+    print(
+        "| κ | K | β | found | worst case | star | star/worst case | to the infimum | best β | worst case there |"
+    )
+    print("|---" * 10 + "|")
+    for kappa in options.kappas:
+        constants = theory.Constants(1 / kappa, 1.0, 1.0, 1.0)
+        c = theory.star.aid(constants)
+        for K in options.steps:
+            beta = c.best_beta(K, 1.0, 0.0, 0.0, slack=0.0)
+            exact = partial(worst_case, constants.blocks, c.alpha, c.eta, beta, K, 1.0)
+            bound = c.bound(K, 1.0, 0.0, 0.0, beta)
+            row = cells(
+                beta, found(kappa, c, beta, K), exact(), bound, bound / exact(), exact(gap_to="infimum")
+            )
+            lowest, at = best_worst_case(constants.blocks, c.alpha, c.eta, beta, K)
+            print(f"| {kappa} | {K} | {row} | {cells(at, lowest)} |", flush=True)
+    print("\nAt the paper's α = η = 1/L and β:\n")
+    print("| κ | K | β | found | worst case | star | tight | sharp | paper |")
+    print("|---" * 9 + "|")
+    for kappa in options.kappas:
+        constants = theory.Constants(1 / kappa, 1.0, 1.0, 1.0)
+        paper = theory.aid(constants)
+        others = (
+            theory.star.aid(constants, 1.0, 1.0),
+            theory.tight.aid(constants),
+            theory.sharp.aid(constants),
+            paper,
+        )
+        for K in options.steps:
+            exact = worst_case(constants.blocks, paper.alpha, paper.eta, paper.beta, K, 1.0)
+            bounds = (c.bound(K, 1.0, 0.0, 0.0, paper.beta) for c in others)
+            row = cells(paper.beta, found(kappa, paper, paper.beta, K), exact, *bounds)
+            print(f"| {kappa} | {K} | {row} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
