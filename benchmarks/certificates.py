@@ -230,8 +230,10 @@ def searched(
     def descent(choices: Choices) -> np.ndarray:
         problems = choices.against(k, beta, steps)
         squares, values, inside = measured("AID", alpha, eta, beta, problems, steps)
-        least = descended(values)[:, -1] / squares.mean(axis=1)
-        return np.where(inside[:, -1], least, np.inf).astype(float)
+        mean = squares.mean(axis=1)
+        # A slope that is nearly nothing is the rounding of p and of v*, which a search would find.
+        counts = inside[:, -1] & (np.sqrt(mean) > 1e-6 * np.abs(problems.outer.p))
+        return np.where(counts, descended(values)[:, -1] / mean, np.inf).astype(float)
 
     return 1 / worst(descent, Choices.random(rng, count).starting_exactly(), rng)[0]
 
