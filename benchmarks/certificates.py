@@ -144,25 +144,32 @@ def judge(
         column(v_error),
         column(beta),
     ).T
-    assert np.all(np.isfinite(bound)), "a certified β has a bound"
+    if not np.all(np.isfinite(bound[inside[:, K - 1]])):
+        raise AssertionError("a certified β has a bound")
     ratio = bound / np.maximum(actual.astype(float), np.finfo(float).tiny)
     return np.where(inside[:, K - 1], ratio, np.inf)
 
 
-def against(case: Case, k: Bounds, choices: Choices, share: float, steps: int):
-    """The certificate, its β and the problems. Where M and the radius depend on β they grow until they are valid."""
-    M, y_error = k.M_y, np.zeros_like(k.M_y)
-    for _ in range(30):
+def against(
+    case: Case, k: Bounds, choices: Choices, share: float, steps: int
+) -> tuple[theory.Certificate, np.ndarray, Adversaries, np.ndarray]:
+    """The certificate, its β, the problems, and which of them it covers.
+
+    Where M and the radius depend on β, they grow until they are valid, for nearly all.
+    """
+    M, y_error, covered = k.M_y, np.zeros_like(k.M_y), np.zeros_like(k.M_y, bool)
+    for _ in range(20):
         certificate = case.certificate(k, M, y_error)
         beta = share * np.broadcast_to(certificate.beta_max, k.mu.shape)
         alpha = certificate.alpha if case.method == "ITD" else None
         problems = choices.against(k, beta, steps, alpha, steepest=k.M_y if case.whole else np.inf)
         needed = np.hypot(k.M_y, np.abs(problems.outer.p) + k.f_xx * problems.X + k.f_xy * problems.Y)
-        valid = (needed <= M) & (problems.y_error <= y_error)
-        if not case.whole or np.all(valid):
-            return certificate, beta, problems
-        M, y_error = np.where(needed <= M, M, 1.1 * needed), np.maximum(y_error, 1.1 * problems.y_error)
-    raise AssertionError("no valid M was found")
+        covered = (needed <= M) & (problems.y_error <= y_error) | (not case.whole)
+        if np.all(covered):
+            break
+        M = np.where(needed <= M, M, 1.1 * needed)
+        y_error = np.where(problems.y_error <= y_error, y_error, 1.1 * problems.y_error)
+    return certificate, beta, problems, covered
 
 
 def adversarial(case: Case, rng: np.random.Generator, count: int, share: float) -> Iterator[Judged]:
@@ -171,9 +178,12 @@ def adversarial(case: Case, rng: np.random.Generator, count: int, share: float) 
         n = count // len(STEPS)
         kappa = np.exp(rng.uniform(np.log(low), np.log(high), n))
         k, choices = Bounds.random(rng, kappa), Choices.random(rng, n)
-        certificate, beta, problems = against(case, k, choices, share, steps)
-        runs = measured(case.method, certificate.alpha, certificate.eta, beta, problems, steps)
-        ratio = judge(certificate, beta, *runs, problems.y_error, problems.v_error)
+        certificate, beta, problems, covered = against(case, k, choices, share, steps)
+        squares, values, inside = measured(
+            case.method, certificate.alpha, certificate.eta, beta, problems, steps
+        )
+        inside = inside & covered[:, None]
+        ratio = judge(certificate, beta, squares, values, inside, problems.y_error, problems.v_error)
         yield Judged(ratio.min(axis=1), problems.y_error + problems.v_error * (case.method != "ITD") == 0)
 
 
