@@ -30,5 +30,7 @@ result = bl.run(solver, *start, steps=steps, record=lambda state, info: {"size":
 
 measured = jnp.mean(jnp.concatenate([size(x0)[None], result.trace["size"][:-1]]))
 print(f"outer step: the paper certifies {paper.beta:.2e}, the star certificate {beta:.2e}")
-print(f"mean ‖∇Φ‖² over {steps} steps: measured {measured:.2e}, bound {star.bound(steps, gap, beta=beta):.2e}")
+print(
+    f"mean ‖∇Φ‖² over {steps} steps: measured {measured:.2e}, bound {star.bound(steps, gap, beta=beta):.2e}"
+)
 print(f"the paper's bound at its own step: {paper.bound(steps, gap):.2e}")

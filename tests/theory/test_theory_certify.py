@@ -24,7 +24,17 @@ def invoke(monkeypatch):
 def test_table_shows_the_analyses_side_by_side(invoke):
     result = invoke(*ARGUMENTS)
     assert result.exit_code == 0
-    for word in ("earlier", "paper", "sharp", "tight", "star", "Single-loop AID", "Single-loop SOBA", "Single-loop ITD", "κ = 10"):
+    for word in (
+        "earlier",
+        "paper",
+        "sharp",
+        "tight",
+        "star",
+        "Single-loop AID",
+        "Single-loop SOBA",
+        "Single-loop ITD",
+        "κ = 10",
+    ):
         assert word in result.stdout
     k = theory.Constants(0.1, 1.0, 0.1, 0.1)
     for value in (theory.prior.aid(k).beta, theory.aid(k).beta, theory.itd(k).inherent_error):

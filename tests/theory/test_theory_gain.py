@@ -10,9 +10,7 @@ from bilevel.theory.certificates.gain import ClosedLoop, minimise_on_log_scale
 
 unit = st.floats(0, 0.95)
 size = st.floats(0.01, 5)
-systems = st.builds(
-    ClosedLoop, r0=unit, r1=unit, p=size, q0=size, q1=size, C5=st.floats(0, 2), beta_cap=size
-)
+systems = st.builds(ClosedLoop, r0=unit, r1=unit, p=size, q0=size, q1=size, C5=st.floats(0, 2), beta_cap=size)
 zero_or = lambda largest: st.one_of(st.just(0.0), st.floats(1e-6, largest))
 constants = st.builds(
     lambda mu, ratio, M, rho: Constants(mu, mu * ratio, M, rho),

@@ -160,7 +160,9 @@ def test_aid_initialisation_bound_and_complexity(mu, ratio, M, rho, c_y, gap, ep
     scaled = gap / (beta * A) + 4 * L**3 * (1 + 2 * beta * L_Phi) / (2 * mu * A) * E0**2
     assert close(certificate.bound_from(7, float(gap), (0.0, float(E0))), scaled / 7, rel=1e-9)
     cost = certificate.complexity(float(eps), float(gap), D_y=5.0, c_y=float(c_y))
-    assert certificate.bound_from(float(cost.iterations), float(gap), (0.0, float(E0))) <= float(eps) * (1 + 1e-9)
+    assert certificate.bound_from(float(cost.iterations), float(gap), (0.0, float(E0))) <= float(eps) * (
+        1 + 1e-9
+    )
     fewer = math.floor(cost.iterations * (1 - 1e-9)) - 1
     if fewer >= 1:
         assert certificate.bound_from(fewer, float(gap), (0.0, float(E0))) > float(eps) * (1 - 1e-9)

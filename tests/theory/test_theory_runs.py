@@ -78,7 +78,9 @@ def test_aid_error_systems_hold_step_by_step(family, analysis):
 
     _, run, (certificate, beta) = with_valid_M(run_for, M_y, whole=False)
     system, adjoint = certificate.system, run.b_star if analysis is theory.star else run.b
-    w = np.stack([weight * error for weight, error in zip(certificate.weights, (run.a, adjoint), strict=True)])
+    w = np.stack(
+        [weight * error for weight, error in zip(certificate.weights, (run.a, adjoint), strict=True)]
+    )
     e = system.c0 * w[0] + w[1]
     drive = beta * (run.h if analysis is theory.star else np.sqrt(run.G) + e)[:-1]
     tolerance = 1e-9 * (1 + w.sum(axis=0)[1:])

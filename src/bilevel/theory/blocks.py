@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from bilevel.theory.reals import Floats, Real, nonnegative, positive
-
-if TYPE_CHECKING:
-    from bilevel.theory.constants import Constants
 
 
 @dataclass(frozen=True, init=False)
@@ -55,17 +52,31 @@ class Blocks:
         rho_xyy: Real = 0.0,
         rho_yyy: Real = 0.0,
     ) -> None:
-        given = dict(zip((field.name for field in fields(Blocks)), (mu, L_yy, L_xy, f_xx, f_xy, f_yy, M_y)))
-        given |= {"rho_xxy": rho_xxy, "rho_xyy": rho_xyy, "rho_yyy": rho_yyy}
+        given = {
+            "mu": mu,
+            "L_yy": L_yy,
+            "L_xy": L_xy,
+            "f_xx": f_xx,
+            "f_xy": f_xy,
+            "f_yy": f_yy,
+            "M_y": M_y,
+            "rho_xxy": rho_xxy,
+            "rho_xyy": rho_xyy,
+            "rho_yyy": rho_yyy,
+        }
         for name in ("mu", "L_yy"):
-            meaning = "it bounds the eigenvalues of ∇²_yy g; add a ridge term to the inner problem if it has none"
+            meaning = (
+                "it bounds the eigenvalues of ∇²_yy g; add a ridge term to the inner problem if it has none"
+            )
             object.__setattr__(self, name, _plain(positive(given.pop(name), name, meaning)))
         for name, value in given.items():
             object.__setattr__(self, name, _plain(nonnegative(value, name, "it bounds a norm")))
         try:
             np.broadcast_shapes(*(np.shape(getattr(self, field.name)) for field in fields(Blocks)))
         except ValueError:
-            shapes = ", ".join(f"{field.name} {np.shape(getattr(self, field.name))}" for field in fields(Blocks))
+            shapes = ", ".join(
+                f"{field.name} {np.shape(getattr(self, field.name))}" for field in fields(Blocks)
+            )
             raise ValueError(f"the blocks must broadcast against each other, got shapes {shapes}") from None
         if np.any(np.greater(self.mu, self.L_yy)):
             raise ValueError(
@@ -74,7 +85,7 @@ class Blocks:
             )
 
     @classmethod
-    def of(cls, constants: Constants | Blocks) -> Blocks:
+    def of(cls, constants: Any) -> Blocks:
         """The blocks themselves, or those that the paper's constants amount to."""
         if isinstance(constants, Blocks):
             return constants

@@ -37,7 +37,7 @@ class Certificate(ABC):
     method: str
     constants: Any
     alpha: Floats
-    eta: Floats | None  # ITD has none
+    eta: Any  # as α; ITD has none
     beta_terms: Mapping[str, Floats]  # what limits β, by name
 
     @property
@@ -66,7 +66,9 @@ class Certificate(ABC):
         """`bound` from the analysis' own initial errors; infinite where β is not certified."""
 
     @abstractmethod
-    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK) -> Floats:
+    def best_beta_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
+    ) -> Floats:
         """`best_beta` from the analysis' own initial errors."""
 
     def bound(
@@ -124,8 +126,10 @@ class OneBeta(Certificate):
         at = replace(self, beta=np.minimum(beta, self.beta_max))
         return np.where(certified, at.at_beta(steps, gap, errors), np.inf)[()]
 
-    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK) -> Floats:
-        horizon(steps), positive(gap, "gap", GAP)
+    def best_beta_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
+    ) -> Floats:
+        steps, gap = horizon(steps), positive(gap, "gap", GAP)
         return self.beta
 
 

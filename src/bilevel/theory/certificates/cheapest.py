@@ -38,14 +38,16 @@ def cheapest(
 ) -> Plan:
     """The (α, η, N, Q) of AID whose certificate reaches a mean of ‖∇Φ‖² ≤ ε with the fewest oracle calls.
 
-    The certificate grows with both contractions, so α = η = 2/(L_yy + μ) is best for every N and Q. These are searched
-    up to `most`, ten condition numbers by default. Constants must be scalars.
+    The error's gain grows with both contraction rates, so α = η = 2/(L_yy + μ) is best for every N and Q. These are
+    searched up to `most`, ten condition numbers by default. Constants must be scalars.
     """
     k = Blocks.of(constants)
     if np.ndim(k.L_Phi) or np.ndim(k.kappa):
         raise ValueError("one plan is for one set of constants: pass scalars")
     eps, gap = positive(eps, "eps", "it is the target for the mean of ‖∇Φ‖²"), positive(gap, "gap", GAP)
-    most = max(2, int(10 * k.kappa)) if most is None else int(positive(most, "most", "it is a number of steps"))
+    most = (
+        max(2, int(10 * k.kappa)) if most is None else int(positive(most, "most", "it is a number of steps"))
+    )
     counts = np.unique(np.geomspace(1, most, 60).round())
     N, Q = _fewest_calls(k, counts[:, None], counts, eps, gap, y_error, v_error)
     near = lambda n: np.arange(max(1, int(n / 1.1) - 1), min(most, int(n * 1.1) + 1) + 1)
@@ -66,8 +68,11 @@ def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_
     a = r * y_error
     b = t * (k.M_y / k.mu if v_error is None else v_error) + eta_t * k.Lambda_yy * a
     # The best β is the largest one from an exact start, and not much smaller otherwise.
-    bounds = [system.bound(share * system.beta_max, FOREVER, gap, weights[0] * a, weights[1] * b) for share in SHARES]
-    total = FOREVER * np.min(bounds, axis=0)
+    lowest = np.inf
+    for share in SHARES:
+        beta = share * system.beta_max
+        lowest = np.minimum(lowest, system.bound(beta, FOREVER, gap, weights[0] * a, weights[1] * b))
+    total = FOREVER * lowest
     calls = np.maximum(np.ceil(total / eps), 1) * (N + Q + 3)
     i, j = np.unravel_index(np.argmin(calls), calls.shape)
-    return N[i, 0], Q[j]
+    return float(N[i, 0]), float(Q[j])

@@ -50,9 +50,13 @@ class SystemCertificate(Certificate):
         gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
         return self.system.bound(beta, horizon(steps), gap, *self._states(errors))
 
-    def best_beta_from(self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK) -> Floats:
+    def best_beta_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
+    ) -> Floats:
         gap = positive(gap, "gap", GAP)
-        slack = nonnegative(slack, "slack", "it is what a larger step may cost, as a share of the lowest bound")
+        slack = nonnegative(
+            slack, "slack", "it is what a larger step may cost, as a share of the lowest bound"
+        )
         return self.system.best_beta(horizon(steps), gap, *self._states(errors), slack=slack)
 
     def _states(self, errors: tuple[Real, Real]) -> Errors:

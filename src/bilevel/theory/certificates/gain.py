@@ -56,14 +56,14 @@ class ErrorSystem(ABC):
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         """Bound on (1/K) Σ g_k²; infinite where β is not admissible."""
 
-    def best_beta(
-        self, steps: Floats, gap: Floats, w0: Floats, w1: Floats, slack: Floats = 0.0
-    ) -> Floats:
+    def best_beta(self, steps: Floats, gap: Floats, w0: Floats, w1: Floats, slack: Floats = 0.0) -> Floats:
         """The largest β whose bound is within `slack` of the lowest. Every β gives a valid bound."""
         objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
         best = minimise_on_log_scale(objective, self.beta_cap)
+        if not np.any(slack):
+            return best
         limit = (1 + np.asarray(slack)) * objective(best)
-        return largest_below(objective, limit, best, self.beta_cap) if np.any(slack) else best
+        return np.minimum(largest_below(objective, limit, best, self.beta_cap), self.beta_cap)
 
 
 @dataclass(frozen=True)

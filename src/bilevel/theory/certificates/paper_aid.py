@@ -10,7 +10,7 @@ import numpy as np
 from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.certificates.warmup import steps_to_reach
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, fraction, horizon, nonnegative, positive
+from bilevel.theory.reals import Floats, Real, fraction, nonnegative, positive
 
 
 class Complexity(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.certificates.warmup import steps_to_reach
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, fraction, horizon, nonnegative
+from bilevel.theory.reals import Floats, Real, fraction, nonnegative
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.certificates.paper_itd import itd as paper_itd, radius_beta
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, fraction, horizon, nonnegative
+from bilevel.theory.reals import Floats, Real, fraction
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class PriorAID(OneBeta):
     def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         """(‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖): the first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖."""
         k, a0 = self.constants, (1 - 1 / self.constants.kappa) * y_error
-        return a0, (1 - self.eta * k.mu) * (k.M / k.mu if v_error is None else v_error) + self.eta * self.slope * a0
+        return a0, (1 - self.eta * k.mu) * (
+            k.M / k.mu if v_error is None else v_error
+        ) + self.eta * self.slope * a0
 
     def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         """(gap/β + 16κ³δ₀)/(AK). Note that v* is taken at y*, not at ŷ."""

@@ -30,7 +30,7 @@ class StarCertificate(SystemCertificate):
     system: Driven
 
     def linear_beta(self, modulus: Real) -> Floats:
-        """The largest β for which Φ − inf Φ falls by 1 − βm a step, where ‖∇Φ‖² ≥ 2m(Φ − inf Φ) (Polyak–Łojasiewicz)."""
+        """The largest β for which Φ − inf Φ falls by 1 − βm a step, if ‖∇Φ‖² ≥ 2m(Φ − inf Φ) (Polyak–Łojasiewicz)."""
         return self.system.linear_beta(self._modulus(modulus))
 
     def last_value(
@@ -47,17 +47,23 @@ class StarCertificate(SystemCertificate):
         (1 − βm)ᴷ·gap from an exact start; an inexact one adds to the gap.
         """
         modulus = self._modulus(modulus)
-        beta = self.linear_beta(modulus) if beta is None else positive(beta, "beta", "it is the outer step size")
+        beta = (
+            self.linear_beta(modulus) if beta is None else positive(beta, "beta", "it is the outer step size")
+        )
         states = self._states(self._errors(y_error, v_error))
         return self.system.last(beta, horizon(steps), positive(gap, "gap", GAP), modulus, *states)
 
     def _modulus(self, modulus: Real) -> Floats:
         if self.method == "ITD":
-            raise ValueError("ITD does not converge to a stationary point, so its last value has no linear rate")
+            raise ValueError(
+                "ITD does not converge to a stationary point, so its last value has no linear rate"
+            )
         modulus = positive(modulus, "modulus", "it is the m of ‖∇Φ‖² ≥ 2m(Φ − inf Φ)")
-        if np.any(modulus > 1 / self.system.beta_cap):
-            L_Phi = np.min(1 / self.system.beta_cap)
-            raise ValueError(f"modulus = {np.max(modulus):g} exceeds L_Φ = {L_Phi:g}, which no function can do")
+        share = np.max(modulus * self.system.beta_cap)
+        if share > 1 + 1e-9:
+            raise ValueError(
+                f"modulus is {share:g} times L_Φ, the largest curvature of Φ: it can be at most that"
+            )
         return modulus
 
 
@@ -72,15 +78,16 @@ def aid(
 
     a_k ≤ r(a_{k−1} + s·d_k),  b_k ≤ t(b_{k−1} + V·d_k) + ηₜΛ_yy·a_k,  e_k ≤ Λ_xy·a_k + L_xy·b_k,
 
-    r = (1 − αμ)ᴺ, t = (1 − ημ)^Q, ηₜ = (1 − t)/μ, s and V the slopes of y* and v* (`Blocks`). For N = Q = 1, the paper's
-    constants and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), half of that with the default α = η = 2/(L_yy + μ).
+    r = (1 − αμ)ᴺ, t = (1 − ημ)^Q, ηₜ = (1 − t)/μ, s and V the slopes of y* and v* (`Blocks`). For N = Q = 1, the
+    paper's constants and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), and half of that with the default
+    α = η = 2/(L_yy + μ).
     """
     k = Blocks.of(constants)
     N, Q = check_count(inner_steps, "inner_steps"), check_count(adjoint_steps, "adjoint_steps")
     alpha, rate = contraction(k, alpha, "alpha")
     r = rate**N
     eta, rate = contraction(k, eta, "eta")
-    t, eta_t = rate**Q, eta * np.sum([rate**j for j in range(Q)], axis=0)  # ≥ ‖Σ_{j<Q} η(I − ηH)ʲ‖
+    t, eta_t = rate**Q, eta * sum(rate**j for j in range(Q))  # η_t ≥ ‖Σ_{j<Q} η(I − ηH)ʲ‖
 
     def start(y_error: Floats, v_error: Floats | None) -> Errors:
         a = r * y_error

@@ -31,19 +31,22 @@ class Driven(ErrorSystem):
 
     @property
     def beta_max(self) -> Floats:
-        """The root of β²u² + βL_Φ = 1, u = unit_gain."""
+        """The root of β²u² + βL_Φ = 1, u = unit_gain, less what rounding needs to tell it from an unstable one."""
         L_Phi = 1 / np.asarray(self.beta_cap)
-        return (2 / (L_Phi + np.sqrt(L_Phi**2 + 4 * self.unit_gain**2)))[()]
+        return (2 * (1 - 1e-9) / (L_Phi + np.sqrt(L_Phi**2 + 4 * self.unit_gain**2)))[()]
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         """(2·gap/β + (1 + ω/s)w₀ᵀX_K w₀)/(1 + ω/(1 + s))/K, with γ lowered to (γ − ω)/(1 + ω/s).
 
-        ω = 0 is the bound above. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s), so a part of the price can
-        be turned into ‖∇Φ‖² itself; from an exact start all that T² does not need, which gains up to a factor of two.
+        ω = 0 is the bound above. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s), so a part of the price
+        can be turned into ‖∇Φ‖² itself: from an exact start all that T² does not need, which gains a factor of up to 2.
         """
         beta, steps = np.asarray(beta), np.asarray(steps)
         T = np.asarray(beta * self.unit_gain)
-        price, s = 1 - beta / self.beta_cap, np.maximum(T, 1e-3)  # any s > 0 is valid, T is best from an exact start
+        price, s = (
+            1 - beta / self.beta_cap,
+            np.maximum(T, 1e-3),
+        )  # any s > 0 is valid, T is best from an exact start
         surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
         lowest = np.inf
         for omega in (0.0, 0.5 * surplus, surplus):
@@ -78,7 +81,9 @@ class Driven(ErrorSystem):
                 slow = (sigma <= self.r0) | (sigma <= self.r1)
                 return np.where(slow, np.inf, gain**2 - (1 - beta / self.beta_cap))
 
-        return largest_below(excess, np.zeros(np.shape(excess(self.beta_max))), self.beta_max * 1e-12, self.beta_max)
+        return largest_below(
+            excess, np.zeros(np.shape(excess(self.beta_max))), self.beta_max * 1e-12, self.beta_max
+        )
 
     def storage(self, beta: Floats, price: Floats, steps: Floats, w0: Floats, w1: Floats) -> Floats:
         """w₀ᵀX_K w₀/K, by doubling; infinite where no X_K exists.
