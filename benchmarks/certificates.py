@@ -230,7 +230,7 @@ def searched(
     beta: float,
     steps: int,
     rng: np.random.Generator,
-    count: int = 1000,
+    count: int = 400,
 ) -> float:
     """The largest mean of ‖∇Φ(x_k)‖² per unit of descent that AID has from an exact start, as far as a search finds it.
 
