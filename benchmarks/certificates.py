@@ -44,10 +44,12 @@ class Case:
 
     analysis: str
     method: str
+    loops: tuple[int, int] = (1, 1)  # inner and adjoint steps a step, for AID
 
     @property
     def name(self) -> str:
-        return f"{self.analysis}.{self.method.lower()}"
+        loops = "" if self.loops == (1, 1) else ", N = {}, Q = {}, α = η = 1/L".format(*self.loops)
+        return f"{self.analysis}.{self.method.lower()}{loops}"
 
     @property
     def whole(self) -> bool:
@@ -55,6 +57,8 @@ class Case:
         return self.method == "ITD" and self.analysis in ("earlier", "paper", "sharp")
 
     def certificate(self, k: Bounds, M: np.ndarray, y_error: np.ndarray) -> theory.Certificate:
+        if self.loops != (1, 1):  # not longer than 1/L, so that no inner step leaves the box
+            return theory.star.aid(theory.Blocks(**asdict(k)), 1 / k.L_yy, 1 / k.L_yy, *self.loops)
         if self.analysis == "star":
             return getattr(theory.star, self.method.lower())(theory.Blocks(**asdict(k)))
         constants = theory.Constants(k.mu, k.L, M, k.rho)
@@ -68,12 +72,13 @@ class Case:
 
 
 CASES = [Case(analysis, "AID") for analysis in ("earlier", "paper", "sharp", "tight", "star")]
+CASES += [Case("star", "AID", (4, 3))]
 CASES += [Case(analysis, "ITD") for analysis in ("earlier", "paper", "sharp", "tight", "star")]
 CASES += [Case("star", "SOBA")]
 
 
-@partial(jax.jit, static_argnames=("problem", "method", "steps"))
-def run(problem, method, steps, alpha, eta, beta, x0, y0, v0, inner, outer):
+@partial(jax.jit, static_argnames=("problem", "method", "loops", "steps"))
+def run(problem, method, loops, steps, alpha, eta, beta, x0, y0, v0, inner, outer):
     """x_k for k = 0..K and the inner iterates, with one row a problem, by the library's solvers."""
 
     def one(alpha, eta, beta, x0, y0, v0, inner, outer):
@@ -82,7 +87,10 @@ def run(problem, method, steps, alpha, eta, beta, x0, y0, v0, inner, outer):
             solver = bl.itd(problem, alpha, beta)
             state = solver.init(x0, y0, data)
         else:
-            solver = {"AID": bl.aid, "SOBA": bl.soba}[method](problem, alpha, eta, beta)
+            N, Q = loops
+            adjoint = eta if Q == 1 else bl.adjoints.steps(eta, Q)
+            solver = bl.aid(problem, alpha, adjoint, beta, inner_steps=N)
+            solver = solver if method == "AID" else bl.soba(problem, alpha, eta, beta)
             state = solver.init(x0, y0, data)._replace(v=v0)
         _, (x, y) = bl.scan(solver, state, data, steps=steps, record=lambda state, info: (state.x, state.y))
         return jax.numpy.concatenate([x0[None], x]), y
@@ -181,22 +189,22 @@ def adversarial(case: Case, rng: np.random.Generator, count: int, share: float) 
         kappa = np.exp(rng.uniform(np.log(low), np.log(high), n))
         k, choices = Bounds.random(rng, kappa), Choices.random(rng, n)
         certificate, beta, problems, covered = against(case, k, choices, share, steps)
-        squares, values, inside = measured(
-            case.method, certificate.alpha, certificate.eta, beta, problems, steps
-        )
+        squares, values, inside = measured(case, certificate.alpha, certificate.eta, beta, problems, steps)
         inside, y_error = inside & covered[:, None], np.where(covered, problems.y_error, 0.0)
         ratio = judge(certificate, beta, squares, values, inside, y_error, problems.v_error)
         yield Judged(ratio.min(axis=1), problems.y_error + problems.v_error * (case.method != "ITD") == 0)
 
 
 def measured(
-    method: str, alpha: Any, eta: Any, beta: np.ndarray, problems: Adversaries, steps: int
+    case: Case, alpha: Any, eta: Any, beta: np.ndarray, problems: Adversaries, steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of a run of every problem: ‖∇Φ(x_k)‖² for k < K, Φ(x_k) for k ≤ K, and whether the run has been in its box."""
     full = lambda a: np.broadcast_to(0.0 if a is None else a, beta.shape)
     start = problems.x0, problems.y0, problems.v0
     data = problems.inner, problems.outer
-    out = run(adversaries.PROBLEM, method, steps, full(alpha), full(eta), beta, *start, *data)
+    out = run(
+        adversaries.PROBLEM, case.method, case.loops, steps, full(alpha), full(eta), beta, *start, *data
+    )
     x, y = (np.array(a) for a in out)
     edge = 1 + 1e-9  # rounding
     inside = (np.abs(x[:, 1:]) <= edge * problems.X[:, None]) & (np.abs(y) <= edge * problems.Y[:, None])
@@ -216,7 +224,7 @@ def random(case: Case, rng: np.random.Generator, count: int, share: float, steps
     beta = share * np.broadcast_to(certificate.beta_max, k.mu.shape)
     full = lambda a: np.broadcast_to(0.0 if a is None else a, beta.shape)
     sizes = full(certificate.alpha), full(certificate.eta), beta
-    x, _ = run(random_problems.PROBLEM, case.method, steps, *sizes, x0, y0, v0, inner, outer)
+    x, _ = run(random_problems.PROBLEM, case.method, case.loops, steps, *sizes, x0, y0, v0, inner, outer)
     values, squares = (np.asarray(a) for a in random_problems.solved_along(x, star.y, inner, outer))
     inside = np.ones_like(values[:, 1:], bool)
     ratio = judge(certificate, beta, squares[:, :-1], values, inside, y_error, v_error)
@@ -241,7 +249,7 @@ def searched(
 
     def descent(choices: Choices) -> np.ndarray:
         problems = choices.against(k, beta, steps)
-        squares, values, inside = measured("AID", alpha, eta, beta, problems, steps)
+        squares, values, inside = measured(Case("star", "AID"), alpha, eta, beta, problems, steps)
         mean = squares.mean(axis=1)
         # A slope that is nearly nothing is the rounding of p and of v*, which a search would find.
         counts = inside[:, -1] & (np.sqrt(mean) > 1e-6 * np.abs(problems.outer.p))
@@ -264,7 +272,7 @@ def table(problems: int, random_ones: int, seed: int) -> None:
 
 
 def search(seed: int) -> None:
-    kappas, steps = (2, 5, 10, 100), (1, 3, 10, 100, 1000)
+    kappas, steps = (2, 5, 10, 100), (1, 3, 10, 30, 100, 300)
     print("| κ | β | " + " | ".join(f"K = {K}" for K in steps) + " |")
     print("|---" * (len(steps) + 2) + "|")
     for kappa in kappas:

@@ -55,7 +55,9 @@ def test_a_quarter_of_the_constants_is_not_enough():
     certificate = Case("star", "AID").certificate(halved, halved.M_y, 0 * k.mu)
     beta = 0.9 * certificate.beta_max
     problems = Choices.random(rng, 60).against(k, beta, STEPS)
-    squares, values, inside = measured("AID", certificate.alpha, certificate.eta, beta, problems, STEPS)
+    squares, values, inside = measured(
+        Case("star", "AID"), certificate.alpha, certificate.eta, beta, problems, STEPS
+    )
     ratio = judge(certificate, beta, squares, values, inside, problems.y_error, problems.v_error)
     assert ratio.min() < 1
 
