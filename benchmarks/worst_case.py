@@ -192,7 +192,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kappas", type=int, nargs="+", default=[2, 5, 10])
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
+    parser.add_argument("--steps", type=int, nargs="+", default=[1, 2, 3, 4, 6, 10])
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     cells = lambda *values: " | ".join(f"{value:.4g}" for value in values)

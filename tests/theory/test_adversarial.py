@@ -33,7 +33,7 @@ def test_no_run_is_above_its_bound(case):
     rng = np.random.default_rng(0)
     share = rng.choice([0.1, 0.5, 0.98], 150)
     _, certificate, beta, problems, covered = made_against(case, rng, 150, share)
-    squares, values, inside = measured(case.method, certificate.alpha, certificate.eta, beta, problems, STEPS)
+    squares, values, inside = measured(case, certificate.alpha, certificate.eta, beta, problems, STEPS)
     inside, y_error = inside & covered[:, None], np.where(covered, problems.y_error, 0.0)
     ratio = judge(certificate, beta, squares, values, inside, y_error, problems.v_error)
     assert np.sum(np.isfinite(ratio.min(axis=1))) > 75  # runs that stayed in their boxes
