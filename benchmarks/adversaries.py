@@ -11,7 +11,7 @@ All fields are arrays with one entry a problem.
 `worst` searches: it mutates the problems that came closest to a bound.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -186,6 +186,12 @@ class Choices:
         nothing = np.zeros_like(self.y_off)
         return replace(self, y_off=nothing, v_off=nothing, cancel=nothing)
 
+    def after(self, known: Sequence["Choices"]) -> "Choices":
+        """As many, of which the first are the known ones."""
+        fields = {name: [getattr(one, name) for one in (*known, self)] for name in vars(self)}
+        n = len(self.box)
+        return Choices(**{name: np.concatenate(parts, axis=-1)[..., :n] for name, parts in fields.items()})
+
     def bred(self, rng: np.random.Generator, best: np.ndarray, size: float) -> "Choices":
         """As many again: the best as they are, and mutations of them, of the given size."""
         n = len(self.box)
@@ -200,7 +206,7 @@ class Choices:
             high=added(self.high, 0, 1),
             box=scaled(self.box, 1e-4, 1),  # below, rounding is what is found
             bend=added(self.bend, 0, 1),
-            travel=scaled(self.travel, 1e-2, 10),
+            travel=scaled(self.travel, 1e-6, 10),
             x0=added(self.x0, -1, 1),
             y_off=pick(self.y_off) * np.exp(noise(n)),
             v_off=pick(self.v_off) * np.exp(noise(n)),

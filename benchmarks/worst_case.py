@@ -18,6 +18,7 @@ problems obey all of this, and the certificates use nothing else: actual ≤ wor
 """
 
 import argparse
+import warnings
 from functools import partial
 from itertools import combinations, permutations
 
@@ -76,7 +77,8 @@ def largest(objective: Row, limits: list[tuple[Row, float]], sizes: dict) -> flo
     says = np.any(A != 0, axis=1)  # the others speak of vectors that are zero
     problem = cp.Problem(cp.Maximize(flat(objective) @ z), [sp.csr_array(A[says]) @ z <= b[says]])
     try:
-        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-6, tol_gap_rel=1e-5, tol_feas=1e-6)
+        with warnings.catch_warnings(action="ignore"):  # of inaccuracy, which the status says as well
+            problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-6, tol_gap_rel=1e-5, tol_feas=1e-6)
         status = problem.status
     except cp.SolverError:
         status = "not solved"
@@ -198,7 +200,7 @@ def main() -> None:
     cells = lambda *values: " | ".join(f"{value:.4g}" for value in values)
     found = lambda kappa, c, beta, K: searched(
         kappa, c.alpha, c.eta, beta, K, np.random.default_rng([options.seed, kappa, K])
-    )
+    )[0]
     print("Paper's constants L = M = ρ = 1, exact start, gap 1. At star's best β, α = η = 2/(L + μ):\n")
     print(
         "| κ | K | β | found | worst case | star | star/worst case | to the infimum | best β | worst case there |"
