@@ -16,6 +16,8 @@ SHOWN = re.findall(r"^::: (\S+)$", PAGE, re.MULTILINE)
 
 # Certificates of one analysis are a module of their own; their names are read as `theory.prior.aid`.
 ROOMS = {
+    "bilevel.theory.limit",
+    "bilevel.theory.momentum",
     "bilevel.theory.prior",
     "bilevel.theory.sharp",
     "bilevel.theory.star",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from bilevel import theory
 from bilevel.theory import Constants, recursions, two_sequence_contraction
 
 rates = st.floats(0.01, 0.99)
@@ -69,6 +70,51 @@ def test_the_weight_of_the_potential_decides_the_order_of_eta():
     np.testing.assert_array_equal(recursions.largest_adjoint_step(k, 4 * kappa**2), 1.0)
     # The earlier certificate's η = μ²/(4L³) is within its own rule.
     assert np.all(1 / (4 * kappa**2) <= recursions.largest_adjoint_step(k, 1.0))
+
+
+@given(
+    mu=st.floats(0.05, 5),
+    ratio=st.floats(1, 50),
+    M=st.floats(0, 5),
+    rho=st.floats(0, 5),
+    start=st.tuples(st.floats(0, 3), st.floats(0, 3)),
+    seed=seeds,
+)
+def test_weighted_squares_sum_as_claimed(mu, ratio, M, rho, start, seed):
+    """The two squared recursions of the earlier analysis with η = 1/L, iterated with equality, against Σδ."""
+    k = Constants(mu, mu * ratio, M, rho)
+    certificate = recursions.weighted_squares(k)
+    slope, beta, kappa = k.L + rho * M / mu, certificate.beta, k.kappa
+    G = np.random.default_rng(seed).random(40) ** 4
+    potential = lambda A, B: 4 * kappa**2 * slope**2 * A + k.L**2 * B
+    A, B, total = start[0] ** 2, start[1] ** 2, 0.0
+    first = potential(A, B)
+    for g in G:
+        delta = potential(A, B)
+        total += delta
+        X = 2 * beta**2 * (g + 2 * delta)
+        A = (1 - 1 / kappa) * A + kappa**3 * X
+        B = (1 - 1 / (2 * kappa)) * B + 2 * slope**2 / (k.L * mu) * A
+        B += 2 * kappa * (slope / mu) ** 2 * (1 + kappa) ** 2 * X
+        claim = (1 - 1 / (4 * kappa)) * delta + 2 * certificate.W * beta**2 * g
+        assert potential(A, B) <= claim * (1 + 1e-12)
+    assert total <= 4 * kappa * (first + 2 * certificate.W * beta**2 * G.sum()) * (1 + 1e-12)
+    assert 0.25 - 1e-12 <= certificate.A <= 0.5
+
+
+def test_squares_first_reach_the_same_order():
+    """β = Θ(κ⁻⁴) for ρM > 0 and Θ(κ⁻³) for ρM = 0: larger than Theorem 5.9's for every κ, smaller than `star`'s."""
+    kappa = np.geomspace(1, 1e5, 200)
+    for rho, order in ((1.0, 4), (0.0, 3)):
+        k = Constants(1 / kappa, 1.0, 1.0, rho)
+        beta = recursions.weighted_squares(k).beta
+        assert np.all(theory.aid(k).beta < beta)
+        assert np.all(beta < theory.star.aid(k, 1.0, 1.0).beta_max)
+        slope = np.polyfit(np.log(kappa[-50:]), np.log(beta[-50:]), 1)[0]
+        assert slope == pytest.approx(-order, abs=0.02)
+        bound = [recursions.weighted_squares(k).bound(10, 1.0), theory.prior.aid(k).bound(10, 1.0)]
+        slopes = [np.polyfit(np.log(kappa[-50:]), np.log(values[-50:]), 1)[0] for values in bound]
+        assert slopes == pytest.approx([order, order + 2], abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,12 @@ def test_aid_bounds_hold_at_every_horizon(family, loose_rho):
         run = simulate(problem, x, y, certificate.alpha, certificate.beta, STEPS, certificate.eta)
         return run, certificate.bound_from(HORIZONS, gap, (run.a[0], run.b_star[0]))
 
+    def weighted(M):
+        k = theory.Constants(problem.mu, problem.L, M, problem.rho + loose_rho)
+        certificate = theory.recursions.weighted_squares(k)
+        run = simulate(problem, x, y, certificate.alpha, certificate.beta, STEPS, certificate.eta)
+        return run, certificate.bound_from(HORIZONS, gap, (run.a[0], run.b_star[0]))
+
     def exact(analysis):
         def bound(M):
             certificate = analysis.aid(theory.Constants(problem.mu, problem.L, M, problem.rho + loose_rho))
@@ -59,7 +65,7 @@ def test_aid_bounds_hold_at_every_horizon(family, loose_rho):
 
         return bound
 
-    for bound in (paper, earlier, exact(theory.sharp), exact(theory.tight), exact(theory.star)):
+    for bound in (paper, earlier, weighted, exact(theory.sharp), exact(theory.tight), exact(theory.star)):
         _, run, certified = with_valid_M(bound, M_y, whole=False)
         assert np.all(running_mean(run.G) <= certified * (1 + 1e-9))
 

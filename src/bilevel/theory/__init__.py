@@ -1,7 +1,7 @@
 """From a problem's constants to step sizes, warm-up lengths, bounds and verdicts."""
 
 from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates import prior, recursions, sharp, star, tight
+from bilevel.theory.certificates import limit, momentum, prior, recursions, sharp, star, tight
 from bilevel.theory.certificates.analyses import analyses
 from bilevel.theory.certificates.certificate import Certificate
 from bilevel.theory.certificates.cheapest import Plan, cheapest
@@ -47,8 +47,10 @@ __all__ = [
     "exact",
     "itd",
     "judge",
+    "limit",
     "lower_bound",
     "measure",
+    "momentum",
     "prior",
     "radius_beta",
     "recursions",

@@ -14,7 +14,12 @@ from bilevel.lab.paper.tables import write_table
 MINIATURES = {
     "fig1": {"kappas": [1.5, 4.0, 12.0], "steps": 300},
     "fig2": {"kappas": [1.5, 4.0, 12.0], "steps": 300},
-    "table1": {"kappas_of_runs": [1.5, 2.0], "epsilons": [0.6, 0.4], "counted_steps": 5},
+    "table1": {
+        "kappas_of_bounds": [1e3, 1e4, 1e5],
+        "kappas_of_runs": [1.5, 2.0],
+        "epsilons": [0.6, 0.4],
+        "counted_steps": 5,
+    },
     "fig3-features": {"kappas": [3.0, 6.0], "steps": 40, "seeds": 2},
     "fig3-reweighting": {
         "train": 60,

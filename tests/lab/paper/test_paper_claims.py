@@ -114,16 +114,23 @@ def exponents(rows: list[tuple[str, str, str, float]]) -> Results:
 
 @pytest.mark.parametrize(("paper", "verdict"), [(5.1, Verdict.HOLDS), (5.6, Verdict.DIFFERS)])
 def test_aid_rate(paper, verdict):
-    found = exponents(
-        [("AID", "earlier", "rate", 6.0), ("AID", "paper", "rate", paper), ("AID", "sharp", "rate", 5.0)]
-    )
-    assert aid.rate(found).verdict is verdict
+    by_analysis = {"earlier": 6.0, "paper": paper, "sharp": 5.0, "star": 4.0}
+    answer = aid.rate(exponents([("AID", name, "rate", value) for name, value in by_analysis.items()]))
+    assert answer.verdict is verdict
+    assert "star: κ^4.00/K" in answer.ours
+
+
+@pytest.mark.parametrize(("star", "less"), [(4.0, True), (5.0, False)])
+def test_aid_rate_says_that_less_is_possible_only_if_it_is(star, less):
+    by_analysis = {"earlier": 6.0, "paper": 5.0, "sharp": 5.0, "star": star}
+    answer = aid.rate(exponents([("AID", name, "rate", value) for name, value in by_analysis.items()]))
+    assert ("not the end" in answer.why) is less
 
 
 @pytest.mark.parametrize(("eta", "verdict"), [(0.0, Verdict.HOLDS), (-1.0, Verdict.DIFFERS)])
 def test_step_sizes(eta, verdict):
     rows = [("AID", "earlier", "beta", -6.0), ("AID", "paper", "beta", -5.0)]
-    rows += [("AID", "earlier", "eta", -2.0), ("AID", "paper", "eta", eta)]
+    rows += [("AID", "earlier", "eta", -2.0), ("AID", "paper", "eta", eta), ("AID", "star", "beta", -4.0)]
     assert aid.step_sizes(exponents(rows)).verdict is verdict
 
 

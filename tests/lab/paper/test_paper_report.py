@@ -93,6 +93,25 @@ def test_markdown_tables_are_regular(folder):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1
 
 
+def test_every_analysis_has_a_column_of_exponents(folder):
+    lines = (folder / "report.md").read_text().splitlines()
+    assert "| method | quantity | earlier | paper | sharp | tight | star | lower bound |" in lines
+    rate = next(line for line in lines if line.startswith("| AID | part that vanishes, × K |"))
+    assert [float(cell.split()[0]) for cell in rate.split("|")[3:8]] == pytest.approx(
+        [6, 5, 5, 5, 4], abs=0.05
+    )
+    beta = next(line for line in lines if line.startswith("| AID | β |"))
+    assert "(−6)" in beta
+    assert "-" not in beta  # a minus sign, not a hyphen
+
+
+def test_beyond_the_paper_is_in_plain_numbers(folder):
+    beyond = (folder / "report.md").read_text().split("## Beyond the paper")[1].split("##")[0]
+    assert not re.search(r"\de[+-]\d", beyond)
+    assert "star κ^4.00/K" in beyond
+    assert "κ<sup>4.00</sup>/K" in (folder / "report.html").read_text()
+
+
 def test_same_tables_same_figures_and_page(folder):
     names = [
         "report.html",

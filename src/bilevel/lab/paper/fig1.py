@@ -4,6 +4,8 @@ Every analysis certifies a step size of its own, so every analysis is drawn with
 a bound and the run it speaks of always share α, η and β. All runs are one vmapped call.
 """
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +24,6 @@ RHO = 0.1  # valid for every quadratic g, whose true ρ is 0
 STEPS = 10_000
 KAPPAS = np.geomspace(1.5, 20, 24)
 KAPPA_RIGHT = 2.0  # of the right panel
-ANALYSES = tuple(theory.analyses(theory.Constants(1.0, 1.0, 1.0, 1.0), "AID"))
 
 # The paper sets M = 0.1, but ‖∇_y f‖ = 0.1·√2, which is what the lemmas for AID need of M. Both are computed.
 M_VALUES = {"paper": COEFFICIENT, "valid": COEFFICIENT * np.sqrt(2)}
@@ -45,15 +46,15 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
         report(0.0, "certificates")
         kappas = np.append(settings["kappas"], settings["kappa_right"])
         cases = [
-            certify(name, M, kappas, settings) | {"M_is": label, "analysis": name}
+            case | {"M_is": label}
             for label, M in settings["M"].items()
-            for name in ANALYSES
+            for case in certify(M, kappas, settings)
         ]
         report(0.2, f"{len(cases) * len(kappas)} runs of {settings['steps']:,} steps in one call")
-        eta, beta = (np.concatenate([case[column] for case in cases]) for column in ("eta", "beta"))
         L = np.tile(kappas * settings["mu"], len(cases))
+        sizes = [np.concatenate([case[name] for case in cases]) for name in ("alpha", "eta", "beta")]
         norms = aid_norms(
-            settings["mu"], *map(jnp.asarray, (L, settings["m"], eta, beta)), steps=settings["steps"]
+            settings["mu"], *map(jnp.asarray, (L, settings["m"], *sizes)), steps=settings["steps"]
         )
         norms = np.asarray(norms).reshape(len(cases), len(kappas), -1)
         report(1.0)
@@ -64,16 +65,16 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
         }
 
 
-def certify(name: str, M: float, kappas: np.ndarray, settings: dict[str, Any]) -> dict[str, Any]:
-    """The analysis' step sizes for every κ, and its bound as a function of K."""
+def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every analysis' step sizes for every κ, and its bound as a function of K."""
     L = kappas * settings["mu"]
-    constants = theory.Constants(settings["mu"], L, M, settings["rho"])
-    certificate = theory.analyses(constants, "AID")[name]
-    alpha, eta = (np.broadcast_to(step, L.shape) for step in (certificate.alpha, certificate.eta))
     gap, v_error = start(settings["mu"], L, settings["m"])
-    beta = np.broadcast_to(certificate.best_beta(settings["steps"], gap, v_error=v_error), L.shape)
-    bound = lambda K: certificate.bound(K, gap, v_error=v_error, beta=beta)
-    return {"alpha": alpha, "eta": eta, "beta": beta, "bound": bound}
+    analyses = theory.analyses(theory.Constants(settings["mu"], L, M, settings["rho"]), "AID")
+    for name, certificate in analyses.items():
+        sizes = certificate.step_sizes(settings["steps"], gap, v_error=v_error)
+        alpha, eta, beta = (np.broadcast_to(size, L.shape) for size in sizes)
+        bound = partial(certificate.bound, gap=gap, v_error=v_error, beta=beta)
+        yield {"analysis": name, "alpha": alpha, "eta": eta, "beta": beta, "bound": bound}
 
 
 def over_kappa(cases: list[dict], norms: np.ndarray, kappas: np.ndarray, steps: int) -> Table:
@@ -83,6 +84,7 @@ def over_kappa(cases: list[dict], norms: np.ndarray, kappas: np.ndarray, steps: 
         "M_is": np.repeat([case["M_is"] for case in cases], n),
         "analysis": np.repeat([case["analysis"] for case in cases], n),
         "kappa": np.tile(kappas, len(cases)),
+        "alpha": np.concatenate([case["alpha"][:n] for case in cases]),
         "eta": np.concatenate([case["eta"][:n] for case in cases]),
         "beta": np.concatenate([case["beta"][:n] for case in cases]),
         "bound": np.concatenate([case["bound"](steps)[:n] for case in cases]),
@@ -98,7 +100,7 @@ def over_steps(cases: list[dict], norms: np.ndarray, steps: int) -> Table:
         "M_is": np.repeat([case["M_is"] for case in cases], len(K)),
         "analysis": np.repeat([case["analysis"] for case in cases], len(K)),
         "steps": np.tile(K, len(cases)),
-        "bound": np.concatenate([[case["bound"](k)[-1] for k in K] for case in cases]),
+        "bound": np.concatenate([case["bound"](K[:, None])[:, -1] for case in cases]),
         "measured": means(norms)[:, K - 1].ravel(),
         "last": norms[:, K].ravel(),
     }

@@ -15,43 +15,42 @@ from bilevel.solvers.itd import itd
 
 
 class Start(NamedTuple):
-    """Where the runs of Figures 1 and 2 begin: x₀ = 1 and y₀ = y*(x₀)."""
+    """Where the runs of Figures 1 and 2 begin: x₀ = 1, y₀ = y*(x₀) and v₀ = 0."""
 
     gap: np.ndarray  # Φ(x₀) − min Φ
-    adjoint_error: np.ndarray  # ‖v̂₀ − v*‖ after the first adjoint step η from v₀ = 0
+    v_error: np.ndarray  # ‖v₀ − v*(x₀)‖
 
 
-def start(mu: float, L: np.ndarray, m: float, eta: np.ndarray) -> Start:
-    """The initial errors that the bounds need, from the closed forms; ŷ₀ = y*(x₀), so a₀ = 0."""
+def start(mu: float, L: np.ndarray, m: float) -> Start:
+    """What every bound needs to know of the start, from the closed forms; ‖y₀ − y*(x₀)‖ = 0."""
 
-    def one(L: Any, eta: Any):
-        q = Quadratic(mu, L, m)
-        error = q.adjoint_solution(jnp.ones(2)) - eta * m
-        return q.value(jnp.ones(2)) - q.value(q.solution), jnp.linalg.norm(error)
+    def one(L: Any):
+        q, x0 = Quadratic(mu, L, m), jnp.ones(2)
+        return q.value(x0) - q.value(q.solution), jnp.linalg.norm(q.adjoint_solution(x0))
 
-    return Start(*(np.asarray(value) for value in jax.vmap(one)(jnp.asarray(L), jnp.asarray(eta))))
-
-
-@partial(jax.jit, static_argnames="steps")
-def aid_norms(mu: Any, L: Any, m: Any, eta: Any, beta: Any, *, steps: int) -> jax.Array:
-    """‖∇Φ(x_k)‖² for k = 0..steps of AID with α = 1/L, one row for each entry of L, η and β."""
-
-    def one(L: Any, eta: Any, beta: Any) -> jax.Array:
-        q = Quadratic(mu, L, m)
-        return _norms(q, aid(q.problem, 1 / L, eta, beta), steps)
-
-    return jax.vmap(one)(L, eta, beta)
+    return Start(*(np.asarray(value) for value in jax.vmap(one)(jnp.asarray(L))))
 
 
 @partial(jax.jit, static_argnames="steps")
-def itd_norms(mu: Any, L: Any, m: Any, beta: Any, *, steps: int) -> jax.Array:
-    """‖∇Φ(x_k)‖² for k = 0..steps of ITD with α = 1/L, one row for each entry of L and β."""
+def aid_norms(mu: Any, L: Any, m: Any, alpha: Any, eta: Any, beta: Any, *, steps: int) -> jax.Array:
+    """‖∇Φ(x_k)‖² for k = 0..steps of AID, one row for each entry of L, α, η and β."""
 
-    def one(L: Any, beta: Any) -> jax.Array:
+    def one(L: Any, alpha: Any, eta: Any, beta: Any) -> jax.Array:
         q = Quadratic(mu, L, m)
-        return _norms(q, itd(q.problem, 1 / L, beta), steps)
+        return _norms(q, aid(q.problem, alpha, eta, beta), steps)
 
-    return jax.vmap(one)(L, beta)
+    return jax.vmap(one)(L, alpha, eta, beta)
+
+
+@partial(jax.jit, static_argnames="steps")
+def itd_norms(mu: Any, L: Any, m: Any, alpha: Any, beta: Any, *, steps: int) -> jax.Array:
+    """‖∇Φ(x_k)‖² for k = 0..steps of ITD, one row for each entry of L, α and β."""
+
+    def one(L: Any, alpha: Any, beta: Any) -> jax.Array:
+        q = Quadratic(mu, L, m)
+        return _norms(q, itd(q.problem, alpha, beta), steps)
+
+    return jax.vmap(one)(L, alpha, beta)
 
 
 def _norms(q: Quadratic, solver: Solver, steps: int) -> jax.Array:

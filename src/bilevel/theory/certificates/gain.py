@@ -141,12 +141,11 @@ def largest_below(
     objective: Callable[[Floats], Floats], limit: Floats, low: Floats, high: Floats, rounds: int = 50
 ) -> Floats:
     """The largest point of [low, high] up to which an `objective` that rises beyond `low` stays below `limit`."""
-    shape = np.shape(limit)
-    low, high = (np.log(np.broadcast_to(end, shape)) for end in (low, high))
-    # The upper end itself may do; rounding must not exclude it.
-    low = np.where(objective(np.exp(high)) <= limit, high, low)
+    first, last = (np.broadcast_to(end, np.shape(limit)) for end in (low, high))
+    low, high = np.log(first), np.log(last)
     for _ in range(rounds):
         middle = 0.5 * (low + high)
         inside = objective(np.exp(middle)) <= limit
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-    return np.exp(low)[()]
+    # The ends themselves: exp(log(end)) may lie beyond them.
+    return np.where(objective(last) <= limit, last, np.clip(np.exp(low), first, last))[()]

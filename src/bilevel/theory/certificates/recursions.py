@@ -5,13 +5,17 @@
 
 Summed over all steps, persistent perturbations cost the same: the best θ gives the direct gain 1/(1 − r)², equal to
 the decoupled one. A perturbation that comes and goes does not: the direct recursion charges 1 + 1/θ ≈ κ for it at
-once, the decoupled one charges 1. The κ lost in coupled recursions comes from the potential (`largest_adjoint_step`).
+once, the decoupled one charges 1. The κ lost in coupled recursions come from the potential (`largest_adjoint_step`):
+two of them, for with the right weight squaring first gives κ⁴ as well (`weighted_squares`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, nonnegative, number, positive
 
@@ -75,12 +79,51 @@ def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
 
     Squaring leaves (2ηλ²/μ)‖ŷ − y*‖² in the adjoint's recursion, which the inner contraction has to absorb:
     (weight + 2ηL²/μ)(1 − 1/κ) ≤ weight·(1 − ημ/2). With weight 1 (the earlier analysis) η = Θ(κ⁻²)/L; a weight of
-    order κ² already allows η = Θ(1)/L. This, not Young's inequality as such, is where AID's sixth κ comes from.
+    order κ² already allows η = 1/L. This, not Young's inequality as such, is where the earlier AID bound loses two κ.
     """
     weight = positive(weight, "weight", "it multiplies the inner error in the potential")
     mu, L, kappa = constants.mu, constants.L, constants.kappa
     limit = (weight / kappa) / ((2 * L**2 / mu) * (1 - 1 / kappa) + weight * mu / 2)
     return np.minimum(limit, 1 / L)
+
+
+@dataclass(frozen=True)
+class WeightedSquares(OneBeta):
+    """AID with α = η = 1/L by squares alone, in the potential δ_k = 4κ²λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖².
+
+    e_k² ≤ 2δ_k and δ_k ≤ (1 − 1/4κ)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = λ²κ³(6κ² + 6κ + 2) ≤ 14λ²κ⁵, λ = L + ρM/μ.
+    """
+
+    slope: Floats  # λ
+    W: Floats
+
+    @property
+    def A(self) -> Floats:
+        """Descent factor A = 1/2 − 8κWβ² ≥ 1/4."""
+        return 0.5 - 8 * self.constants.kappa * self.W * self.beta**2
+
+    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        """(‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖) after the first update."""
+        k, rate = self.constants, 1 - 1 / self.constants.kappa
+        a0 = rate * y_error
+        return a0, rate * (k.M / k.mu if v_error is None else v_error) + self.slope / k.L * a0
+
+    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
+        """(gap/β + 4κδ₀)/(AK)."""
+        k = self.constants
+        start = (2 * k.kappa * self.slope * errors[0]) ** 2 + (k.L * errors[1]) ** 2
+        return (gap / self.beta + 4 * k.kappa * start) / (self.A * steps)
+
+
+def weighted_squares(constants: Constants) -> WeightedSquares:
+    """The earlier analysis with a weight: squares first, and still β = min{1/L_Φ, 1/√(32κW)} = Θ(1/(λκ³)), O(κ⁴/K)."""
+    L, kappa = constants.L, constants.kappa
+    slope = L + constants.rho * constants.M / constants.mu
+    W = (6 * kappa**2 + 6 * kappa + 2) * kappa**3 * slope**2
+    terms = {"smoothness": 1 / constants.L_Phi_blockwise, "error feedback": 1 / np.sqrt(32 * kappa * W)}
+    return WeightedSquares(
+        "weighted squares", "AID", constants, 1 / L, 1 / L, terms, smallest(terms)[0], slope, W
+    )
 
 
 def _contraction(r: Real) -> Floats:

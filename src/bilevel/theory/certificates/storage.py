@@ -42,14 +42,12 @@ class Driven(ErrorSystem):
         can be turned into ‖∇Φ‖² itself: from an exact start all that T² does not need, which gains a factor of up to 2.
         """
         beta, steps = np.asarray(beta), np.asarray(steps)
-        T = np.asarray(beta * self.unit_gain)
-        price, s = (
-            1 - beta / self.beta_cap,
-            np.maximum(T, 1e-3),
-        )  # any s > 0 is valid, T is best from an exact start
+        T, price = np.asarray(beta * self.unit_gain), 1 - beta / self.beta_cap
+        s = np.maximum(T, 1e-3)  # any s > 0 is valid; T is best from an exact start
         surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
         lowest = np.inf
-        for omega in (0.0, 0.5 * surplus, surplus):
+        # All of the surplus would leave a price at which rounding cannot tell finite from infinite.
+        for omega in (0.0, 0.5 * surplus, 0.999 * surplus):
             stored = self.storage(beta, (price - omega) / (1 + omega / s), steps, w0, w1)
             total = (2 * gap / (beta * steps) + (1 + omega / s) * stored) / (1 + omega / (1 + s))
             lowest = np.minimum(lowest, total)

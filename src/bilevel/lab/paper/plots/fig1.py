@@ -11,10 +11,12 @@ BOUNDS: dict[str, tuple[str, style.Look]] = {
     "earlier": ("earlier bound", style.EARLIER),
     "paper": ("Theorem 5.9's bound", style.PAPER),
     "sharp": ("same lemmas, exact gain", style.SHARP),
+    "star": ("star's bound (κ⁴)", style.STAR),
 }
 RUNS: dict[str, tuple[str, style.Look]] = {
-    "paper": ("run with Theorem 5.9's steps", {"color": style.BLUE, "marker": "o"}),
-    "sharp": ("run with exact gain's steps", {"color": style.GREEN, "marker": "^"}),
+    "paper": ("run with Theorem 5.9's steps", style.PAPER_RUN),
+    "sharp": ("run with exact gain's steps", style.SHARP_RUN),
+    "star": ("run with star's steps", style.STAR_RUN),
 }
 
 
@@ -54,4 +56,4 @@ def _curves(axes: Axes, table: Table, along: str) -> None:
         axes.plot(rows[along], rows["bound"], label=label, **look)
     for name, (label, look) in RUNS.items():
         rows = select(table, M_is="paper", analysis=name)
-        axes.plot(rows[along], rows["measured"], label=label, linestyle="none", markersize=3.5, **look)
+        axes.plot(rows[along], rows["measured"], label=label, **look)

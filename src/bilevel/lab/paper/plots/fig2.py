@@ -16,7 +16,7 @@ CURVES: dict[str, tuple[str, style.Look]] = {
 }
 SCALED: dict[str, style.Look] = {
     "measured_limit": {"color": style.SKY, "linestyle": "-"},
-    "lower_bound_strict": {"color": style.PURPLE, "linestyle": "-."},
+    "lower_bound_strict": {"color": style.SKY, "linestyle": "-."},
 }
 
 
@@ -32,6 +32,9 @@ def bounds(results: Results) -> Figure:
         axes.plot(rows["kappa"], rows["inherent"], label=label, **look)
     axes.plot(limits["kappa"], limits["lower_bound"], label="lower bound", **style.LOWER)
     axes.plot(limits["kappa"], limits["measured_limit"], label="measured limit", **style.MEASURED)
+    star = select(results["fig2_kappa.csv"], M_is="paper", analysis="star")
+    axes.plot(star["kappa"], star["inherent"], label="star's bound, α = 2/(L + μ)", **style.STAR)
+    axes.plot(limits["kappa"], limits["measured_limit_star"], label="its measured limit", **style.STAR_RUN)
     return _finished(figure, axes, "upper left")
 
 

@@ -22,7 +22,11 @@ Look = dict[str, Any]  # keyword arguments of a plotted line
 EARLIER: Look = {"color": VERMILION, "linestyle": "--"}
 PAPER: Look = {"color": BLUE, "linestyle": "-"}
 SHARP: Look = {"color": GREEN, "linestyle": "-."}
+STAR: Look = {"color": PURPLE, "linestyle": (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5))}
 MEASURED: Look = {"color": BLACK, "marker": "o", "markersize": 3.5, "linestyle": "none"}
+PAPER_RUN: Look = MEASURED | {"color": BLUE}
+SHARP_RUN: Look = MEASURED | {"color": GREEN, "marker": "^"}
+STAR_RUN: Look = MEASURED | {"color": PURPLE, "marker": "*", "markersize": 5}
 LOWER: Look = {"color": ORANGE, "linestyle": ":", "linewidth": 2.2}
 
 

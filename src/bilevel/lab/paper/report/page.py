@@ -29,8 +29,10 @@ def as_page(content: Content, folder: Path) -> str:
         notes="".join(f'<p class="note">{escape(note)}</p>' for note in content.notes),
         claims="\n".join(map(_claim, content.claims)),
         sections="\n".join(_section(name, content, folder) for name in content.grids),
-        beyond=_grid(content.beyond) if content.beyond.rows else "<p>Nothing was run that would show it.</p>",
-        runs=_grid(content.runs),
+        beyond=_grid(content.beyond, "scroll words")
+        if content.beyond.rows
+        else "<p>Nothing was run that would show it.</p>",
+        runs=_grid(content.runs, "scroll words"),
         environment="".join(
             f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in content.environment.items()
         ),
@@ -71,9 +73,10 @@ def _figure(panel: str, folder: Path) -> str:
     return f'<figure><img alt="{caption}" src="{source}"><figcaption>{caption}</figcaption></figure>'
 
 
-def _grid(grid: Grid) -> str:
+def _grid(grid: Grid, kind: str = "scroll") -> str:
+    """Numbers scroll sideways where the page is narrow, words are broken into lines."""
     head = "".join(f"<th>{escape(title)}</th>" for title in grid.header)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in grid.rows
+        "<tr>" + "".join(f"<td>{_raised(str(cell))}</td>" for cell in row) + "</tr>" for row in grid.rows
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

@@ -1,0 +1,263 @@
+"""How large the outer step can be at all: quadratics on which AID and SOBA do not converge, and what that leaves.
+
+On g = (H/2)y² − ℓxy and f = (p/2)x² + qxy + (s/2)y², with scalar x and y, one iteration is a 3 × 3 matrix. Its
+characteristic polynomial, with r = 1 − αH and t = 1 − ηH, is
+
+    AID:   (z − 1)(z − r)(z − t) + β(p(z − r)(z − t) + qℓz(α(z − t) + η(z − r)) + sℓ²αηz²),
+    SOBA:  the same with z = 1 in the factors of q and s,
+
+and Jury's criterion says exactly from which β on it has a root outside the unit circle. β and f enter only through
+their product, so an f that is unstable at β becomes, scaled down, one that is unstable at a larger β: a limit for one
+problem limits the class. Proofs: documentation, "Where κ⁴ ends".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from bilevel.theory.blocks import Blocks
+from bilevel.theory.certificates.certificate import GAP
+from bilevel.theory.constants import Constants
+from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive
+
+CONVEX = 0.98  # how much of the curvature of Φ the mixed derivative may take away
+
+
+class Hessian(NamedTuple):
+    """Second derivatives of a function of two numbers."""
+
+    xx: Real
+    xy: Real
+    yy: Real
+
+    def scaled(self, factor: Floats) -> Hessian:
+        return Hessian(factor * self.xx, factor * self.xy, factor * self.yy)
+
+
+@dataclass(frozen=True)
+class UnstableInstance:
+    """A problem with scalar x and y whose Φ has a strict local minimum at x = 0, where y* = 0 and v* = f_y/H.
+
+    f = (f_x)x + (f_y)y + (p/2)x² + qxy + (s/2)y²,   g = (H/2)y² − ℓxy + (c₁/2)x²y + (c₂/2)xy² + (c₃/6)y³.
+
+    The cubic part is there for ρM > 0: the steps see f's Hessian less v* times g's third derivatives. Its constants
+    hold for |x|, |y| ≤ `radius`; without it they hold everywhere, and f_x = f_y = v* = 0.
+    """
+
+    curvature: Real  # H
+    coupling: Real  # ℓ
+    slope: tuple[Real, Real]  # (f_x, f_y)
+    hessian: Hessian  # (p, q, s)
+    third: Hessian  # (c₁, c₂, c₃): derivative of g's Hessian with y
+    radius: float
+
+    def f(self, x, y):
+        p, q, s = self.hessian
+        return self.slope[0] * x + self.slope[1] * y + 0.5 * p * x * x + q * x * y + 0.5 * s * y * y
+
+    def g(self, x, y):
+        c1, c2, c3 = self.third
+        cubic = 0.5 * c1 * x * x * y + 0.5 * c2 * x * y * y + c3 / 6 * y * y * y
+        return 0.5 * self.curvature * y * y - self.coupling * x * y + cubic
+
+    @property
+    def v_star(self) -> Real:
+        return self.slope[1] / self.curvature
+
+    @property
+    def lagrangian(self) -> Hessian:
+        """The Hessian of f − v*·∇_y g at 0: what AID and SOBA see of f."""
+        return Hessian(
+            *(own - self.v_star * third for own, third in zip(self.hessian, self.third, strict=True))
+        )
+
+
+@dataclass(frozen=True)
+class SlopeInstance:
+    """g = (μ/2)y² − ℓxy and f(x, y) = h(x), where h' = −m up to x = X and then rises to 0 with slope f_xx. So Φ = h.
+
+    Φ(0) − inf Φ is the gap. From x = 0 every method with an estimate of ∇Φ takes K − 1 steps of length βm before it
+    reaches X: slope m all the way.
+    """
+
+    mu: Floats
+    coupling: Floats
+    f_xx: Floats
+    m: float
+    X: float
+
+    def f(self, x, y):
+        past, width = x - self.X, self.m / self.f_xx
+        t = 0.5 * (abs(past) - abs(past - width) + width)  # x − X clipped to [0, width]
+        return -self.m * x + self.f_xx * (t * past - 0.5 * t * t) + 0 * y
+
+    def g(self, x, y):
+        return 0.5 * self.mu * y * y - self.coupling * x * y
+
+
+@dataclass(frozen=True)
+class StepLimit:
+    """No outer step from `beta` on is good for every problem with these constants, with these α and η.
+
+    `beta` is where the worst of some extreme quadratics stops converging, exactly for that one. For AID, the paper's
+    constants and λ = L + ρM/μ it is below 2/(λκ³) for α = η = 1/L and below 4/(λκ³) for α = η = 2/(L + μ) (the former,
+    with ρM > 0, for κ ≥ ∛4). With ρM > 0 it is approached: for any larger step, some minimum of Φ is not attracting.
+    """
+
+    method: str
+    constants: Constants | Blocks
+    alpha: Floats
+    eta: Floats
+    beta: Floats
+    curvature: Floats  # H of the worst quadratic
+    lagrangian: Hessian  # and its p, q, s
+
+    def instance(self, beta: Real | None = None, radius: Real = 0.0) -> UnstableInstance:
+        """A problem that is unstable from `beta` on (the limit itself by default): f scaled down for a larger one.
+
+        With ρM > 0 a positive `radius` says how far around the minimum the constants shall hold; the curvature there
+        is larger than μ by 2ρ·radius, and the instance unstable from a slightly larger β on (`first_unstable_beta`).
+        """
+        k, beta = (
+            self._scalars(),
+            self.beta if beta is None else positive(beta, "beta", "it is the outer step size"),
+        )
+        if beta < self.beta:
+            raise ValueError(
+                f"beta = {beta:g} is below the limit {self.beta:g}: no unstable instance is known there; "
+                "leave beta out for the one at the limit"
+            )
+        radius = float(nonnegative(radius, "radius", "it is a distance from the minimum"))
+        scale = float(self.beta / beta)
+        smallest = float(self.curvature) == k.mu
+        room = (k.rho_xyy + k.rho_yyy) * radius
+        H = float(self.curvature) + (room if smallest else -room)
+        if not k.mu <= H <= k.L_yy:
+            raise ValueError(f"radius = {radius:g} leaves no curvature between mu and L_yy; reduce it")
+        pull = k.M_y if max(k.rho_xxy, k.rho_xyy, k.rho_yyy) > 0 else 0.0
+        parts = zip(self.lagrangian, _lagrangian(k, self.curvature), strict=True)
+        share = Hessian(
+            *(scale * float(part / whole) if whole else 0.0 for part, whole in parts)
+        )  # in [−1, 1]
+        return UnstableInstance(
+            curvature=H,
+            coupling=k.L_xy,
+            slope=(-k.L_xy * pull / H, pull),  # so that ∇Φ(0) = f_x + ℓv* = 0
+            hessian=Hessian(share.xx * k.f_xx, share.xy * k.f_xy, share.yy * k.f_yy),
+            third=Hessian(-share.xx * k.rho_xxy, -share.xy * k.rho_xyy, -share.yy * k.rho_yyy).scaled(
+                1.0 if pull else 0.0
+            ),
+            radius=radius if pull else np.inf,
+        )
+
+    def rate(self, steps: Real, gap: Real) -> Floats:
+        """gap/(β(K − 1) + 1/(2f_xx)) at the limit β: with any smaller β some problem has a larger mean of ‖∇Φ‖²."""
+        steps, gap = horizon(steps), positive(gap, "gap", GAP)
+        return _mean_slope(Blocks.of(self.constants).f_xx, steps, gap, self.beta)
+
+    def slope_instance(self, steps: Real, gap: Real, beta: Real) -> SlopeInstance:
+        """The problem whose mean of ‖∇Φ‖² over K steps from x = 0 is exactly gap/(β(K − 1) + 1/(2f_xx))."""
+        k, beta = self._scalars(), float(positive(beta, "beta", "it is the outer step size"))
+        if k.f_xx == 0:
+            raise ValueError("f_xx = 0: an f that is linear in x has no lowest value; give f_xx some room")
+        m = float(np.sqrt(_mean_slope(k.f_xx, horizon(steps), positive(gap, "gap", GAP), beta)))
+        return SlopeInstance(
+            mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=float(horizon(steps) - 1) * beta * m
+        )
+
+    def _scalars(self) -> Blocks:
+        if np.ndim(self.beta) > 0:
+            raise ValueError("an instance belongs to one set of constants: pass scalars, not arrays")
+        return Blocks.of(self.constants)
+
+
+def aid(constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None) -> StepLimit:
+    """The limit for AID with inner step α and adjoint step η, 2/(L_yy + μ) by default."""
+    return _limit("AID", constants, alpha, eta)
+
+
+def soba(constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None) -> StepLimit:
+    """The limit for SOBA's order, all directions at the old point: below 2αL/(λκ³) for α = η."""
+    return _limit("SOBA", constants, alpha, eta)
+
+
+def first_unstable_beta(
+    hessian: Hessian, coupling: Real, curvature: Real, alpha: Real, eta: Real, method: str = "AID"
+) -> Floats:
+    """Where the iteration on one quadratic (module docstring) stops converging; infinite if Φ has no minimum.
+
+    Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 − z_iz_j is 0.
+    The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
+    """
+    (p, q, s), ell, H = hessian, coupling, curvature
+    r, t = 1 - alpha * H, 1 - eta * H
+    if method == "AID":
+        A, B, C = (
+            p + q * ell * (alpha + eta) + s * ell**2 * alpha * eta,
+            -q * ell * (alpha * t + eta * r),
+            0.0,
+        )
+    else:
+        A, B, C = p, q * ell * (alpha + eta), s * ell**2 * alpha * eta - q * ell * (alpha * t + eta * r)
+    B, C = B - p * (r + t), C + p * r * t
+    Q0 = (1 - r) * (1 - t) * (1 - r * t)
+    Q1 = 2 * r * t * C - B - r * t * A - (1 + r + t) * C
+    Q2 = C * (A - C)
+    flip = _quotient(2 * (1 + r) * (1 + t), A - B + C)
+    real = Q1**2 - 4 * Q0 * Q2
+    pair = _quotient(2 * Q0, np.where(real >= 0, np.sqrt(np.maximum(real, 0)) - Q1, 0.0))
+    bowl = p + 2 * q * ell / H + s * (ell / H) ** 2
+    sizes = abs(p) + 2 * abs(q) * ell / H + abs(s) * (ell / H) ** 2
+    return np.where(bowl > 1e-9 * sizes, np.minimum(flip, pair), np.inf)[()]
+
+
+def _limit(method: str, constants: Constants | Blocks, alpha: Real | None, eta: Real | None) -> StepLimit:
+    k = Blocks.of(constants)
+    alpha, eta = _step(k, alpha, "alpha"), _step(k, eta, "eta")
+    candidates = [(H, hessian) for H in (k.mu, k.L_yy) for hessian in _extremes(k, H)]
+    values = [first_unstable_beta(hessian, k.L_xy, H, alpha, eta, method) for H, hessian in candidates]
+    shape = np.broadcast_shapes(*(np.shape(value) for value in values))
+    stack = lambda parts: np.stack([np.broadcast_to(part, shape) for part in parts])
+    worst = np.argmin(stack(values), axis=0)[None]
+    pick = lambda parts: np.take_along_axis(stack(parts), worst, axis=0)[0][()]
+    hessian = Hessian(*(pick(parts) for parts in zip(*(hessian for _, hessian in candidates), strict=True)))
+    return StepLimit(method, constants, alpha, eta, pick(values), pick([H for H, _ in candidates]), hessian)
+
+
+def _lagrangian(k: Blocks, H: Floats) -> Hessian:
+    """The largest blocks that f and v* = M_y/H make together where the curvature of g in y is H; Λ for H = μ."""
+    v = k.M_y / H
+    return Hessian(k.f_xx + k.rho_xxy * v, k.f_xy + k.rho_xyy * v, k.f_yy + k.rho_yyy * v)
+
+
+def _extremes(k: Blocks, H: Floats) -> list[Hessian]:
+    """Blocks at their bounds with either sign, and the most negative mixed one that leaves Φ convex."""
+    (p, q, s), slope = _lagrangian(k, H), k.L_xy / H
+    with np.errstate(divide="ignore", invalid="ignore"):
+        most = 0.5 * CONVEX * (s * slope - p / np.asarray(slope))
+    lean = -np.clip(np.nan_to_num(most, neginf=0.0), 0.0, q)
+    return [Hessian(i * p, j * q, s) for i in (-1, 0, 1) for j in (-1, 0, 1)] + [Hessian(-p, lean, s)]
+
+
+def _step(k: Blocks, step: Real | None, name: str) -> Floats:
+    step = 2 / (k.L_yy + k.mu) if step is None else positive(step, name, "it is a step size")
+    if np.any(np.greater_equal(step * k.L_yy, 2)):
+        raise ValueError(
+            f"{name} = {np.max(step):g} does not converge even with x at rest: it must be below 2/L_yy = "
+            f"{np.min(2 / np.asarray(k.L_yy)):g}"
+        )
+    return step
+
+
+def _mean_slope(f_xx: Floats, steps: Floats, gap: Floats, beta: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return (gap / (beta * (steps - 1) + 0.5 / np.asarray(f_xx)))[()]
+
+
+def _quotient(a: Floats, b: Floats) -> np.ndarray:
+    """a/b where b is positive, and infinity elsewhere."""
+    a, b = np.broadcast_arrays(a, b)
+    return np.divide(a, b, out=np.full(b.shape, np.inf), where=b > 0)

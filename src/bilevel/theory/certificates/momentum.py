@@ -1,0 +1,178 @@
+"""AID with momentum on y and v, certified where ∇²_yy g is constant: κ^2.5 where plain steps have κ³.
+
+A momentum method follows a target that drifts with a lag of about 2√κ steps instead of κ. Its error system is not a
+positive one, so its gain is an H∞ norm, largest over the spectrum of ∇²_yy g (`momentum_gains`). If that Hessian
+depends on x or y the modes are no longer apart and nothing here holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import optax
+
+from bilevel.theory.blocks import Blocks
+from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors, StepSizes
+from bilevel.theory.certificates.gain import largest_below, minimise_on_log_scale
+from bilevel.theory.certificates.momentum_gains import Loop
+from bilevel.theory.constants import Constants
+from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, positive
+
+SHARES = (0.0, 0.5, 1.0)  # of the surplus in ‖h‖² that is turned into ‖∇Φ‖², as in `storage`
+DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL_yy/(1 + m), which must stay below 2
+
+
+@dataclass(frozen=True)
+class MomentumCertificate(Certificate):
+    """Bounds for any β below beta_max. With T = β·unit_gain, γ = 1 − βL_Φ and I the ℓ₂ norm of the free response:
+
+    (Σ_{k<K} e_k²)^½ ≤ T(Σ_{k<K} ‖h_k‖²)^½ + I,    Σ_{k<K} ‖∇Φ(x_k)‖² ≤ 2·gap/β + I²γ/(γ − T²).
+    """
+
+    m: Floats  # the momentum of both rules
+    nesterov: bool
+    unit_gain: Floats
+    transient: tuple[Floats, Floats]  # I per unit of y₀'s and of v₀'s error
+
+    @property
+    def beta_max(self) -> Floats:
+        """The root of β²·unit_gain² + βL_Φ = 1."""
+        L_Phi = Blocks.of(self.constants).L_Phi
+        with np.errstate(divide="ignore"):
+            return np.asarray(2 / np.asarray(L_Phi + np.sqrt(L_Phi**2 + 4 * np.square(self.unit_gain))))[()]
+
+    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        k = Blocks.of(self.constants)
+        return y_error, k.M_y / k.mu if v_error is None else v_error
+
+    def bound_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
+    ) -> Floats:
+        """The lowest of (2·gap/β + (1 + ω/T)I²γ'/(γ' − T²))/(1 + ω/(1 + T))/K, with γ' = (γ − ω)/(1 + ω/T).
+
+        ω = 0 is the bound above; ω‖h‖² ≥ ω(‖∇Φ‖²/(1 + T) − e²/T) turns what T² does not need of γ into ‖∇Φ‖².
+        """
+        if beta is None:
+            beta = self.best_beta_from(steps, gap, errors, 0.0)
+        steps, gap = horizon(steps), nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
+        beta = np.asarray(positive(beta, "beta", "it is the outer step size"))
+        T, price = beta * self.unit_gain, 1 - beta * Blocks.of(self.constants).L_Phi
+        free = np.square(self.transient[0] * errors[0] + self.transient[1] * errors[1])
+        s = np.maximum(T, 1e-3)
+        surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
+        lowest = np.inf
+        for omega in (share * surplus for share in SHARES):
+            left = (price - omega) / (1 + omega / s)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                stored = np.where(free > 0, free * left / np.maximum(left - T**2, 0), 0.0)
+            total = (2 * gap / beta + (1 + omega / s) * stored) / (1 + omega / (1 + s))
+            lowest = np.fmin(lowest, total)
+        certified = beta <= self.beta_max
+        return np.where(certified, lowest / steps, np.inf)[()]
+
+    def best_beta_from(
+        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
+    ) -> Floats:
+        gap = positive(gap, "gap", GAP)
+        slack = nonnegative(
+            slack, "slack", "it is what a larger step may cost, as a share of the lowest bound"
+        )
+        if not np.all(np.isfinite(self.beta_max)):
+            raise ValueError(
+                "every outer step is certified, and the bound falls with it: L_xy and L_Phi are zero, so Φ is linear "
+                "and no error feeds back; choose a step size yourself"
+            )
+        objective = lambda beta: self.bound_from(steps, gap, errors, beta)
+        best = minimise_on_log_scale(objective, self.beta_max)
+        limit = (1 + np.asarray(slack)) * objective(best)
+        if not np.any(slack):
+            return best
+        return np.minimum(largest_below(objective, limit, best, self.beta_max), self.beta_max)
+
+    def step_sizes(
+        self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
+    ) -> StepSizes:
+        """Both optax rules and the best β: `bl.aid(problem, *certificate.step_sizes(...))` is the certified solver."""
+        beta = self.best_beta(steps, gap, y_error, v_error)
+        if np.ndim(self.alpha) or np.ndim(self.m) or np.ndim(beta):
+            raise ValueError(
+                f"step_sizes is for one problem, not for a grid of shape {np.shape(beta)}: take .alpha, .eta, .m and "
+                ".best_beta(...) one by one"
+            )
+        rule = lambda size: optax.sgd(float(size), momentum=float(self.m), nesterov=self.nesterov)
+        return StepSizes(rule(self.alpha), rule(self.eta), beta)
+
+
+def aid(
+    constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None, m: Real | None = None
+) -> MomentumCertificate:
+    """AID with `optax.sgd(alpha, momentum=m, nesterov=True)` on y and the same with `eta` on v.
+
+    By default α = η = 1/L_yy and m = (√κ − 1)/(√κ + 1). Then the lag is (1 − m)κ − 1, about 2√κ, and for the paper's
+    constants with ρ = 0 the gain of d on e is 2Lκ(κ + 1)((1 − m)κ − 1). Needs rho_xyy = rho_yyy = 0.
+    """
+    k = _with_constant_hessian(constants)
+    root = np.sqrt(k.kappa)
+    alpha = 1 / k.L_yy if alpha is None else alpha
+    eta = 1 / k.L_yy if eta is None else eta
+    return _certificate("Nesterov", constants, alpha, eta, (root - 1) / (root + 1) if m is None else m, True)
+
+
+def heavy_ball(
+    constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None, m: Real | None = None
+) -> MomentumCertificate:
+    """AID with `optax.sgd(alpha, momentum=m)` on y and the same with `eta` on v.
+
+    By default α = η = 5(1 + m)/4L_yy, five eighths of the largest stable step, and m = 1 − 1.25√(αμ): what is certified
+    is about 2.2 times Nesterov's β. Polyak's α = 4/(√L_yy + √μ)² and m = ((√κ − 1)/(√κ + 1))², whose lag is √κ − 1, are
+    certified as well, but there a wrong start costs κ^¾ times its error instead of κ^¼. Needs rho_xyy = rho_yyy = 0.
+    """
+    k = _with_constant_hessian(constants)
+    share = DAMPING**2 * STRETCH / k.kappa  # (1 − m)² = share·(1 + m)
+    best = np.maximum(1 - (np.sqrt(share**2 + 8 * share) - share) / 2, 0.0)
+    m = best if m is None else number(m, "m")
+    both = STRETCH * (1 + m) / k.L_yy
+    return _certificate(
+        "heavy ball", constants, both if alpha is None else alpha, both if eta is None else eta, m, False
+    )
+
+
+def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertificate:
+    """‖a‖ ≤ Γ_y L_xy‖d‖ + I_y and ‖b‖ ≤ Γ_v(f_xy + f_yy L_xy/μ)‖d‖ + Γ_w f_yy‖a‖ + I_v; e ≤ f_xy a + L_xy b."""
+    k = Blocks.of(constants)
+    alpha = positive(alpha, "alpha", "it is a step size")
+    eta, m = positive(eta, "eta", "it is a step size"), number(m, "m")
+    y, v = _gains(alpha, m, k, nesterov), _gains(eta, m, k, nesterov)
+    per_a = k.f_xy + k.L_xy * v["force"] * k.f_yy
+    gain = per_a * y["drift"] * k.L_xy + k.L_xy * v["drift"] * (k.f_xy + k.f_yy * k.y_slope)
+    with np.errstate(divide="ignore"):
+        limits = {"smoothness": (1 / np.asarray(k.L_Phi))[()], "error feedback": (1 / np.asarray(gain))[()]}
+    if not np.all(np.isfinite(gain)):
+        raise ValueError(
+            f"with m = {np.max(m):g} the step sizes {np.max(alpha):g} and {np.max(eta):g} are so close to the "
+            "largest stable ones that their gain cannot be told from infinity: take smaller ones"
+        )
+    transient = per_a * y["free"], k.L_xy * v["free"]
+    return MomentumCertificate(analysis, "AID", constants, alpha, eta, limits, m, nesterov, gain, transient)
+
+
+def _gains(step: Floats, m: Floats, k: Blocks, nesterov: bool) -> dict[str, Floats]:
+    def each(step, m, mu, L):
+        loop = Loop(step, m, mu, L, nesterov)
+        return loop.drift, loop.force, loop.free
+
+    found = np.vectorize(each, otypes=[float] * 3)(step, m, k.mu, k.L_yy)
+    return {name: values[()] for name, values in zip(("drift", "force", "free"), found, strict=True)}
+
+
+def _with_constant_hessian(constants: Constants | Blocks) -> Blocks:
+    k = Blocks.of(constants)
+    for name in ("rho_xyy", "rho_yyy"):
+        if np.any(np.greater(getattr(k, name), 0)):
+            raise ValueError(
+                f"{name} = {np.max(getattr(k, name)):g}: momentum is certified for a constant ∇²_yy g only, that is "
+                "rho_xyy = rho_yyy = 0 (g quadratic in y, with a Hessian that does not depend on x); for any other g "
+                "take theory.star.aid, which certifies plain steps"
+            )
+    return k
