@@ -247,15 +247,17 @@ def test_large_inner_problems_are_solved_by_conjugate_gradients():
         lambda problem: bl.itd(problem, inner=1.0, outer=optax.sgd(0.1)),
         lambda problem: bl.itd(problem, inner=1.0, outer=0.1, inner_steps=3, truncate=1),
         lambda problem: bl.itd(problem, inner=1.0, outer=bl.projected(0.1, lambda x: x)),
-        lambda problem: bl.aid(problem, 1.0, 1.0, 0.1, inner_steps=2),
+        lambda problem: bl.itd(problem, inner=1.0, outer=0.1, inner_steps=2),
         lambda problem: bl.aid(problem, 1.0, optax.sgd(1.0), 0.1),
-        lambda problem: bl.aid(problem, 1.0, bl.adjoints.steps(1.0, 2), 0.1),
+        lambda problem: bl.aid(problem, 1.0, bl.adjoints.steps(optax.sgd(1.0), 2), 0.1),
         lambda problem: bl.aid(problem, 1.0, bl.adjoints.cg(3), 0.1),
-        lambda problem: bl.soba(problem, 1.0, 1.0, 0.1),  # all floats, and not the paper's order of updates
+        lambda problem: bl.soba(problem, 1.0, bl.adjoints.steps(1.0, 2), 0.1),
+        lambda problem: bl.soba(problem, 1.0, 1.0, optax.sgd(0.1)),
+        lambda problem: bl.aid(replace(problem, prox=bl.prox.l1(0.1)), 1.0, 1.0, 0.1),
     ],
 )
-def test_a_solver_the_paper_says_nothing_about_is_refused(make):
-    """The theorem follows from what the solver is, not from the numbers it was given."""
+def test_a_solver_of_which_nothing_is_known_is_refused(make):
+    """What is claimed follows from what the solver is, not from the numbers it was given."""
     q, k, _ = paper_problem(M=1.0)
     solver, start = make(q.problem), jnp.ones(2)
     with pytest.raises(ValueError, match=f"plain gradient steps, and this {solver.name} is not"):

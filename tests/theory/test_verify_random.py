@@ -11,55 +11,61 @@ from bilevel.problems import random_quadratic, ridge_logistic
 
 STEPS = 100
 # Which certificate the step sizes come from. With "fast", β is none's and only lemmas that allow any β are judged; with
-# "short", α and η are below 1/L.
-CHOICES = ("paper", "prior", "sharp", "tight", "fast", "short")
+# "short", α and η are below 1/L. "star" has α = η = 2/(L + μ), beyond what the paper's lemmas allow.
+CHOICES = ("paper", "prior", "sharp", "tight", "star", "fast", "short")
+STAR = ("star: inner", "star: adjoint", "star: hypergradient", "star: bound", "star: descent")
 # What each choice of step sizes must at least have judged, so that no row passes by never applying.
 AID_JUDGED = {
-    "paper": ("Lemma 5.6: squared", "Lemma 5.8", "Theorem 5.9", "sharp: bound", "tight: bound"),
+    "paper": (
+        "Lemma 5.6: squared",
+        "Lemma 5.8",
+        "Theorem 5.9",
+        "sharp: bound",
+        "tight: bound",
+        "star: bound",
+    ),
     "prior": ("Theorem 5.11",),
     "sharp": ("sharp: bound", "tight: bound"),
     "tight": ("tight: bound",),
+    "star": STAR,
     "fast": ("Lemma 5.1b", "Lemma 5.5", "tight: inner", "tight: adjoint", "sharp: adjoint", "Assumption 4.5"),
     "short": ("Lemma 5.1a", "Lemma 5.1b", "Lemma 5.3a", "Lemma 5.3b", "Lemma 5.5", "Lemma A.1: "),
 }
 ITD_JUDGED = {
-    "paper": ("Lemma 5.15a", "Lemma 5.15b", "Lemma 5.16", "Theorem 5.17", "sharp: bound", "tight: bound"),
+    "paper": (
+        "Lemma 5.15a",
+        "Lemma 5.15b",
+        "Lemma 5.16",
+        "Theorem 5.17",
+        "sharp: bound",
+        "tight: bound",
+        "star: bound",
+    ),
     "prior": ("earlier bound",),
     "sharp": ("sharp: bound",),
     "tight": ("tight: bound",),
+    "star": ("star: inner", "star: hypergradient", "star: bound", "star: descent"),
     "fast": ("Lemma 5.12", "Lemma 5.13", "sharp: hypergradient", "tight: inner", "tight: hypergradient"),
     "short": ("Lemma 5.12", "Lemma 5.13", "Lemma B.1", "Lemma A.1: "),
 }
 
 
-def aid_steps(k, choice, gap):
-    """α, η and β of a certificate (the exact-gain ones with their best β for this gap), or of none."""
-    if choice == "paper":
-        certificate = theory.aid(k)
-    elif choice == "prior":
-        certificate = theory.prior.aid(k)
-    elif choice in ("sharp", "tight"):
-        certificate = getattr(theory, choice).aid(k)
-        return {"alpha": certificate.alpha, "eta": certificate.eta, "beta": float(certificate.best_beta(gap))}
-    else:
+def aid_steps(k, choice, gap, y_error):
+    """α, η and β of a certificate (its best β for this start), or of none."""
+    if choice in ("fast", "short"):
         share = 1.0 if choice == "fast" else 0.6
         return {"alpha": share / k.L, "eta": share / k.L, "beta": 0.3 / (k.L * k.kappa**2)}
-    return {"alpha": certificate.alpha, "eta": certificate.eta, "beta": certificate.beta}
+    sizes = (theory if choice == "paper" else getattr(theory, choice)).aid(k).step_sizes(STEPS, gap, y_error)
+    return {"alpha": sizes.inner, "eta": sizes.adjoint, "beta": float(sizes.outer)}
 
 
 def itd_steps(k, choice, gap, y_error):
-    if choice == "paper":
-        certificate = theory.itd(k, max(theory.itd(k).R_y_min, y_error))
-    elif choice == "prior":
-        certificate = theory.prior.itd(k, max(theory.itd(k).R_y_min, y_error))
-    elif choice == "sharp":
-        certificate = theory.sharp.itd(k, max(theory.itd(k).R_y_min, y_error))
-        return {"alpha": 1 / k.L, "beta": float(certificate.best_beta(STEPS, gap, y_error))}
-    elif choice == "tight":
-        return {"alpha": 1 / k.L, "beta": float(theory.tight.itd(k).best_beta(STEPS, gap, y_error))}
-    else:
+    if choice in ("fast", "short"):
         return {"alpha": (1.0 if choice == "fast" else 0.6) / k.L, "beta": 0.3 / (k.L * k.kappa)}
-    return {"alpha": certificate.alpha, "beta": certificate.beta}
+    make = (theory if choice == "paper" else getattr(theory, choice)).itd
+    radius = () if choice in ("tight", "star") else (max(theory.itd(k).R_y_min, y_error),)
+    sizes = make(k, *radius).step_sizes(STEPS, gap, y_error)
+    return {"alpha": sizes.inner, "beta": float(sizes.outer)}
 
 
 def make(problem, steps):
@@ -105,12 +111,12 @@ def quadratics(seed, count):
 @pytest.mark.parametrize("method", ["AID", "ITD"])
 def test_nothing_is_violated_on_random_quadratics(method):
     instances = quadratics(seed=1 if method == "AID" else 2, count=126)
-    choices = [CHOICES[i % 6] for i in range(len(instances))]
+    choices = [CHOICES[i % 7] for i in range(len(instances))]
     steps = []
     for (p, k, x0, y0), choice in zip(instances, choices, strict=True):
         gap = float(p.problem.f(x0, p.inner_solution(x0), p.data))  # f ≥ 0
         y_error = float(jnp.linalg.norm(y0 - p.inner_solution(x0)))
-        steps.append(aid_steps(k, choice, gap) if method == "AID" else itd_steps(k, choice, gap, y_error))
+        steps.append((aid_steps if method == "AID" else itd_steps)(k, choice, gap, y_error))
     _, constants, x0, y0 = zip(*instances, strict=True)
     problem = instances[0][0].problem  # they differ in their data only
     runs = measure_all(problem, steps, x0, y0, [p.data for p, *_ in instances])
@@ -129,11 +135,11 @@ def test_nothing_is_violated_on_ridge_logistic_regression(method):
         k = p.constants(x_radius=2 * float(jnp.linalg.norm(start)))
         gap = float(p.problem.f(start, jnp.zeros(3), p.data))  # f ≥ 0; y changes it by less than it is
         y_start = jnp.asarray(rng.normal(size=3)) * rng.uniform(0, 0.3) * p.inner_radius
-        choice = CHOICES[i % 6]
+        choice = CHOICES[i % 7]
         y_error = 2 * p.inner_radius
         instances.append((p, k))
         choices.append(choice)
-        steps.append(aid_steps(k, choice, gap) if method == "AID" else itd_steps(k, choice, gap, y_error))
+        steps.append((aid_steps if method == "AID" else itd_steps)(k, choice, gap, y_error))
         x0.append(start)
         y0.append(y_start)
     problem = instances[0][0].problem  # they differ in their data only

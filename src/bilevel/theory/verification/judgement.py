@@ -5,29 +5,29 @@ from typing import Any
 import jax
 import numpy as np
 
-from bilevel.solvers.aid import AID
 from bilevel.solvers.base import Solver
+from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
-from bilevel.theory.verification.inequalities.aid_lemmas import ABOUT_AID
-from bilevel.theory.verification.inequalities.assumptions import ASSUMPTIONS, SLOPE_IN_X
+from bilevel.theory.verification.algorithm import recognise
+from bilevel.theory.verification.inequalities.applicable import claims_about
 from bilevel.theory.verification.inequalities.claim import Claim, Setting
-from bilevel.theory.verification.inequalities.itd_lemmas import ABOUT_ITD
-from bilevel.theory.verification.inequalities.phi import ABOUT_PHI
-from bilevel.theory.verification.measurement import Dense, Run
+from bilevel.theory.verification.measurement import Run
 from bilevel.theory.verification.report import Report, Row, Verdict
-from bilevel.theory.verification.single_loop import step_sizes
+from bilevel.theory.verification.segments import Along
 
 TOLERANCE = 1e-9  # of the right side, for rounding in the inequality itself
 ULPS = 64  # of the quantities that a norm is the difference of
 
 
-def judge(run: Run, solver: Solver, constants: Constants, hypotheses: dict[str, str] | None = None) -> Report:
+def judge(
+    run: Run, solver: Solver, constants: Constants | Blocks, hypotheses: dict[str, str] | None = None
+) -> Report:
     """The report on a run of `solver` that [`measure`][bilevel.theory.measure] took, for scalar constants.
 
     Args:
         run: the measured norms.
-        solver: the single-loop AID or ITD that took the steps; its kind says which theorem applies.
-        constants: the μ, L, M and ρ to judge it by.
+        solver: what took the steps; its kind says which lemmas and certificates apply.
+        constants: the μ, L, M and ρ to judge it by; or blocks, for what `theory.star` says of them.
         hypotheses: by constant, a line for the report on where it comes from.
 
     Measured norms carry the error of the reference (`uncertainty`). An inequality counts as violated where its
@@ -35,12 +35,12 @@ def judge(run: Run, solver: Solver, constants: Constants, hypotheses: dict[str, 
     more than `TOLERANCE`; every claim is written so that both sides grow with the norms.
     """
     run = jax.tree.map(np.asarray, run)
-    sizes = {name: float(value) for name, value in step_sizes(solver).items()}
-    about = ABOUT_AID if isinstance(solver, AID) else (SLOPE_IN_X, *ABOUT_ITD)
-    setting = Setting(constants, sizes["alpha"], sizes["beta"], sizes.get("eta"), float(run.warm_error[0]))
-    error = uncertainty(run, constants)
+    method, given, *counts = recognise(solver)
+    sizes = {name: float(value) for name, value in given.items()}
+    start = float(run.warm_error[0])
+    setting = Setting(method, constants, sizes["alpha"], sizes["beta"], sizes.get("eta"), start, *counts)
+    error = uncertainty(run, setting.blocks)
     low, high = _moved(run, error, -1), _moved(run, error, 1)
-    rows = tuple(_row(claim, setting, run, low, high) for claim in (*ASSUMPTIONS, *about, *ABOUT_PHI))
     return Report(
         method=solver.name,
         steps=len(run.gradient),
@@ -48,23 +48,23 @@ def judge(run: Run, solver: Solver, constants: Constants, hypotheses: dict[str, 
         hypotheses=hypotheses or {},
         reference_residual=float(max(run.inner_residual.max(), run.adjoint_residual.max())),
         tolerance=TOLERANCE,
-        rows=rows,
+        rows=tuple(_row(claim, setting, run, low, high) for claim in claims_about(setting)),
     )
 
 
 SYMBOLS = {"alpha": "α", "eta": "η", "beta": "β"}
 
 
-def uncertainty(run: Run, constants: Constants) -> dict[str, Any]:
+def uncertainty(run: Run, k: Blocks) -> dict[str, Any]:
     """How far each measured norm may be off: the reference's residuals over μ, and rounding.
 
-    An error δ_y in y* and δ_v in v* moves ∇Φ by at most (L + ρM/μ)δ_y + Lδ_v, and Φ by ‖∇_y f‖δ_y.
+    An error δ_y in y* and δ_v in v* moves ∇Φ by at most Λ_xy·δ_y + L_xy·δ_v, and Φ by ‖∇_y f‖δ_y.
     """
-    k, eps = constants, ULPS * np.finfo(float).eps
+    eps = ULPS * np.finfo(float).eps
     x, y, v = (run.sizes[name].max() for name in ("x", "y", "v"))
     d_y = run.inner_residual.max() / k.mu + eps * y
-    d_v = run.adjoint_residual.max() / k.mu + eps * v
-    d_gradient = (k.L + k.rho * k.M / k.mu) * d_y + k.L * d_v + eps * (run.outer_x.max() + k.L * v)
+    d_v = (run.adjoint_residual.max() + k.Lambda_yy * d_y) / k.mu + eps * v
+    d_gradient = k.Lambda_xy * d_y + k.L_xy * d_v + eps * (run.outer_x.max() + k.L_xy * v)
     d_value = run.outer_y.max() * d_y + eps * np.abs(run.value).max()
     return {
         "y_error": d_y,
@@ -79,8 +79,6 @@ def uncertainty(run: Run, constants: Constants) -> dict[str, Any]:
         "value": d_value,
         "next_value": d_value,
         "descent": 2 * d_value,
-        "outer_change": eps * np.hypot(run.outer_x, run.outer_y).max(),
-        "point_step": eps * np.hypot(x, y),
     }
 
 
@@ -88,22 +86,26 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
     """The run with each norm at one end of its interval; only the values of Φ may be negative."""
     moved = {name: getattr(run, name) + sign * delta for name, delta in error.items()}
     moved = {name: norm if name.endswith("value") else np.maximum(norm, 0) for name, norm in moved.items()}
-    return run._replace(**moved, dense=_moved_dense(run.dense, sign))
-
-
-def _moved_dense(dense: Dense | None, sign: int) -> Dense | None:
-    """Differences of matrices carry the rounding of the matrices."""
-    if dense is None:
-        return None
+    pieces = {name: _moved_piece(getattr(run, name), run, sign) for name in ("at_x", "to_next", "since_last")}
     eps = sign * ULPS * np.finfo(float).eps
-    shifts = {
-        "hessian_change": eps * dense.curvature_high.max(),
-        "cross_change": eps * dense.cross.max(),
-        "jacobian_error": eps * dense.jacobian.max(),
-        "jacobian": eps * dense.jacobian.max(),
-    }
-    return dense._replace(
-        **{name: np.maximum(getattr(dense, name) + shift, 0) for name, shift in shifts.items()}
+    if run.jacobian is not None:
+        scale = eps * run.jacobian.max()
+        moved |= {name: np.maximum(getattr(run, name) + scale, 0) for name in ("jacobian", "jacobian_error")}
+    return run._replace(**moved, **pieces)
+
+
+def _moved_piece(piece: Along, run: Run, sign: int) -> Along:
+    """Differences of points, gradients and matrices carry the rounding of what is subtracted."""
+    eps = sign * ULPS * np.finfo(float).eps
+    x, y = run.sizes["x"].max(), (run.sizes["y"] + run.y_error + run.warm_error).max()
+    outer = np.hypot(run.outer_x, run.outer_y).max()
+    scales = {"x_step": x, "y_step": y, "outer_x_change": outer, "outer_y_change": outer}
+    if piece.cross is not None:
+        high = piece.curvature_high.max()
+        scales |= {"hessian_change": high, "cross_change": piece.cross.max()}
+        piece = piece._replace(curvature_low=piece.curvature_low + eps * high)  # it may be negative
+    return piece._replace(
+        **{name: np.maximum(getattr(piece, name) + eps * scale, 0) for name, scale in scales.items()}
     )
 
 
@@ -111,15 +113,14 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
     for needed in claim.needs:
         if (reason := needed(run, setting)) is not None:
             return Row(claim.name, claim.statement, Verdict.NOT_APPLICABLE, reason)
-    lhs, rhs = claim.sides(run, setting)
+    lhs, rhs = claim.sides(low, setting)[0], claim.sides(high, setting)[1]
     if len(lhs) == 0:
         return Row(claim.name, claim.statement, Verdict.NOT_APPLICABLE, "needs at least two iterations")
     # Written so that a NaN on either side counts as a violation.
-    kept = claim.sides(low, setting)[0] <= claim.sides(high, setting)[1] * (1 + TOLERANCE)
-    broken = np.flatnonzero(~kept)
+    broken = np.flatnonzero(_by_iteration(~(lhs <= rhs * (1 + TOLERANCE))).any(axis=1))
     slack = rhs - lhs
-    relative = slack / np.maximum(np.abs(rhs), np.finfo(float).tiny)
-    worst = int(np.argmin(np.where(np.isnan(relative), -np.inf, relative)))
+    relative = _by_iteration(_share(slack, rhs)).min(axis=1)
+    worst = int(np.argmin(relative))
     return Row(
         claim.name,
         claim.statement,
@@ -129,3 +130,15 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
         at=claim.first + worst,
         first_violation=claim.first + int(broken[0]) if len(broken) else None,
     )
+
+
+def _by_iteration(values: np.ndarray) -> np.ndarray:
+    """One row per iteration, whether a claim has one entry for each or one for each of several points."""
+    return values.reshape(len(values), -1)
+
+
+def _share(slack: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """slack/rhs: 1 where nothing is claimed, −∞ where zero was, or where a side is not a number."""
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        share = np.where(slack == 0, 0.0, slack / np.abs(rhs))
+    return np.where(np.isposinf(rhs), 1.0, np.where(np.isnan(share), -np.inf, share))

@@ -6,41 +6,38 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.flatten_util import ravel_pytree
 from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.loop.scan import scan
 from bilevel.problem import Problem
-from bilevel.solvers.aid import AID
 from bilevel.solvers.base import Solver
-from bilevel.theory.verification.reference import DENSE, cross_matrix, exact, hessian_matrix, solve_hessian
-from bilevel.theory.verification.single_loop import step_sizes
-from bilevel.types import Number, PyTree
+from bilevel.theory.verification.algorithm import Algorithm, recognise
+from bilevel.theory.verification.reference import (
+    cross_matrix,
+    exact,
+    hessian_matrix,
+    inner_solution,
+    solve_hessian,
+)
+from bilevel.theory.verification.segments import Along, Norms, along, between, is_small, joined, stacked
+from bilevel.types import PyTree
 
-Norms = Any  # one number per iteration: a JAX array here, a NumPy array once it is judged
-
-
-class Dense(NamedTuple):
-    """What is measured only while ∇²_yy g and ∇²_xy g are small enough to be written out."""
-
-    curvature_low: Norms  # smallest eigenvalue of ∇²_yy g(x_k, ŷ_k)
-    curvature_high: Norms  # and its largest
-    cross: Norms  # ‖∇²_xy g(x_k, ŷ_k)‖
-    hessian_change: Norms  # ‖∇²_yy g(x_k, ŷ_k) − ∇²_yy g(x_{k−1}, ŷ_{k−1})‖
-    cross_change: Norms  # ‖∇²_xy g(x_k, ŷ_k) − ∇²_xy g(x_{k−1}, ŷ_{k−1})‖
-    jacobian: Norms  # ‖∇_x y*(x_k)‖
-    jacobian_error: Norms  # ‖∇_x ŷ_k − ∇_x y*(x_k)‖ where ŷ_k is one inner step (ITD)
+Solution = Callable[[PyTree], PyTree]
 
 
 class Run(NamedTuple):
-    """Norms at iterations k = 0..K−1; a change from k − 1 to k is zero at k = 0."""
+    """Norms at iterations k = 0..K−1; a change from k − 1 to k is zero at k = 0.
+
+    ŷ_k and v̂_k are the points at which iteration k estimates ∇Φ(x_k): for AID and ITD those it has just computed, for
+    SOBA those it starts from.
+    """
 
     y_error: Norms  # ‖ŷ_k − y*_k‖
     warm_error: Norms  # ‖y_k⁰ − y*_k‖
     y_step: Norms  # ‖ŷ_k − y_k⁰‖
-    v_error: Norms  # ‖v̂_k − ṽ*_k‖ (AID; zero for ITD, like the next)
-    v_star_error: Norms  # ‖v̂_k − v*_k‖
+    v_error: Norms  # ‖v̂_k − ṽ*_k‖ (AID; zero for the others)
+    v_star_error: Norms  # ‖v̂_k − v*_k‖ (zero for ITD)
     x_step: Norms  # ‖x_k − x_{k−1}‖
     estimate_error: Norms  # ‖∇̂Φ(x_k) − ∇Φ(x_k)‖
     gradient: Norms  # ‖∇Φ(x_k)‖
@@ -50,12 +47,14 @@ class Run(NamedTuple):
     descent: Norms  # Φ(x_0) − min_{j≤k+1} Φ(x_j)
     outer_x: Norms  # ‖∇_x f‖, the larger of its values at ŷ_k and at y*_k
     outer_y: Norms  # ‖∇_y f‖, likewise
-    point_step: Norms  # ‖(x_k, ŷ_k) − (x_{k−1}, ŷ_{k−1})‖
-    outer_change: Norms  # ‖∇f(x_k, ŷ_k) − ∇f(x_{k−1}, ŷ_{k−1})‖
+    at_x: Along  # at x_k, from ŷ_k to y*_k and on to y_k⁰
+    to_next: Along  # along (x, y*(x)) from x_k to x_{k+1}
+    since_last: Along  # (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k), and nothing between
+    jacobian: Norms | None  # ‖∇_x y*(x_k)‖; ITD with few variables only, like the next
+    jacobian_error: Norms | None  # ‖∇_x ŷ_k − ∇_x y*(x_k)‖
     inner_residual: Norms  # of the reference, as is the next
     adjoint_residual: Norms
     sizes: dict[str, Norms]  # ‖x_k‖, ‖y*_k‖ and ‖v*_k‖, from which rounding is judged
-    dense: Dense | None
 
 
 class _Point(NamedTuple):
@@ -63,9 +62,8 @@ class _Point(NamedTuple):
 
     x: PyTree
     y: PyTree
-    outer: tuple[PyTree, PyTree]
+    y_star: PyTree
     hypergradient: PyTree
-    matrices: tuple | None
 
 
 def measure(
@@ -74,115 +72,99 @@ def measure(
     y0: PyTree,
     steps: int,
     data: Batch | None = None,
-    solution: Callable[[PyTree], PyTree] | None = None,
+    solution: Solution | None = None,
 ) -> Run:
-    """`steps` steps of AID or ITD from (x0, y0), measured against `exact` answers at every x_k.
+    """`steps` steps from (x0, y0), measured against `exact` answers at every x_k and at three points between each two.
 
     Args:
-        solver: `bl.aid` or `bl.itd` with floats at every level: the paper's Algorithms 1 and 2.
+        solver: `bl.aid`, `bl.itd` or `bl.soba` with floats at every level.
         x0: where x starts.
         y0: where y starts.
         steps: how many iterations to run and measure.
         data: the whole data at every step; the theory is about deterministic gradients.
         solution: x ↦ y*(x) in closed form; left out, y* is solved for by Newton's method.
     """
-    problem, adjoint, alpha = solver.problem, isinstance(solver, AID), step_sizes(solver)["alpha"]
+    problem, algorithm = solver.problem, recognise(solver)
     start = solver.init(x0, y0, data)
-    record = lambda state, info: (state.x, state.y, state.v if adjoint else None, info.hypergradient)
+    record = lambda state, info: (state.x, state.y, getattr(state, "v", None), info.hypergradient)
     _, (x_next, y, v, estimate) = scan(solver, start, data, steps=steps, record=record)
     # One row more than there are steps: Φ(x_K) is wanted as well. The rest of that row is padding.
     before = lambda first, rest: jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
     padded = lambda rest: jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), rest)
-    rows = (before(start.x, x_next), before(start.y, y), padded(y), padded(v), padded(estimate))
+    x, warm = before(start.x, x_next), before(start.y, y)
+    used = (warm, before(start.v, v)) if algorithm.method == "SOBA" else (padded(y), padded(v))
+    rows = (x, warm, *used, padded(estimate))
 
-    def body(carry, row):
-        point, guess = carry
-        star, point, norms = _measure(problem, alpha, data, solution, point, guess, row)
-        return (point, star.y), norms
-
-    first = jax.tree.map(lambda a: a[0], rows)
-    shapes = jax.eval_shape(lambda row: _measure(problem, alpha, data, solution, None, row[1], row)[1], first)
-    _, norms = lax.scan(body, (tree.zeros_like(shapes), start.y), rows)
-    values = norms["value"]
-    norms = jax.tree.map(lambda a: a[:-1], _without_first_change(norms))
+    first = _Point(start.x, jax.tree.map(lambda a: a[0], used[0]), start.y, tree.zeros_like(start.x))
+    body = lambda point, row: _measure(problem, algorithm, data, solution, point, row)
+    _, norms = lax.scan(body, first, rows)
+    values, to_next = norms["value"], jax.tree.map(lambda a: a[1:], norms.pop("since_last_star"))
+    norms = jax.tree.map(lambda a: a[:-1], norms)
+    # Before the first iteration there is nothing to compare with.
+    norms["gradient_change"] = norms["gradient_change"].at[0].set(0)
     descent = values[0] - jnp.minimum(values[0], lax.cummin(values[1:]))
-    return Run(**norms, next_value=values[1:], descent=descent)
-
-
-def _without_first_change(norms: dict[str, Any]) -> dict[str, Any]:
-    """Changes from k − 1 to k start at k = 1: before that there is nothing to compare with."""
-    zero = lambda a: a.at[0].set(0)
-    changes = {
-        name: zero(norms[name]) for name in ("x_step", "gradient_change", "point_step", "outer_change")
-    }
-    dense = norms["dense"]
-    if dense is not None:
-        dense = dense._replace(
-            hessian_change=zero(dense.hessian_change), cross_change=zero(dense.cross_change)
-        )
-    return norms | changes | {"dense": dense}
+    return Run(**norms, to_next=to_next, next_value=values[1:], descent=descent)
 
 
 def _measure(
     problem: Problem,
-    alpha: Number,
+    algorithm: Algorithm,
     data: Batch | None,
-    solution: Callable[[PyTree], PyTree] | None,
-    before: _Point | None,
-    guess: PyTree,
+    solution: Solution | None,
+    before: _Point,
     iterate: tuple,
-):
-    """The exact answers at x_k, the point itself, and the norms of iteration k by name."""
+) -> tuple[_Point, dict[str, Any]]:
+    """The point itself, and the norms of iteration k by name."""
     x, warm, y, v, estimate = iterate
-    oracles, distance = problem.oracles, lambda a, b: tree.norm(tree.sub(a, b))
-    star = exact(problem, x, guess, data, solution)
-    inner, f, f_star = (
-        oracles.linearise(x, y, data),
-        oracles.outer_gradients(x, y, data),
-        oracles.outer_gradients(x, star.y, data),
-    )
-    small = ravel_pytree(y)[0].size <= DENSE and ravel_pytree(x)[0].size <= DENSE
-    matrices = (hessian_matrix(inner, y), cross_matrix(inner, y)) if small else None
-    point = _Point(x, y, (f.x, f.y), star.hypergradient, matrices)
-    before = point if before is None else before
+    distance = lambda a, b: tree.norm(tree.sub(a, b))
+    solve = solution or (lambda x: inner_solution(problem, x, before.y_star, data))
+    xs = joined(stacked(before.x), between(before.x, x), stacked(x))
+    solved = jax.vmap(solve)(jax.tree.map(lambda a: a[1:], xs))
+    y_star, ys = jax.tree.map(lambda a: a[-1], solved), joined(stacked(before.y_star), solved)
+
+    star = exact(problem, x, y_star, data, lambda _: y_star)
+    path = joined(stacked(y), between(y, star.y), stacked(star.y), between(star.y, warm), stacked(warm))
+    here = jax.tree.map(lambda a: jnp.broadcast_to(a, (9, *a.shape)), x)
+    both = stacked(before.x, x), stacked(before.y, y)
+    at_x, since_last_star, since_last = along(problem, data, (here, path), (xs, ys), both)
     nothing = jnp.zeros_like(star.value)
     norms = {
         "y_error": distance(y, star.y),
         "warm_error": distance(warm, star.y),
         "y_step": distance(y, warm),
-        "v_error": nothing if v is None else distance(v, solve_hessian(inner, f.y)),
+        "v_error": distance(v, _adjoint(problem, data, x, y)) if algorithm.method == "AID" else nothing,
         "v_star_error": nothing if v is None else distance(v, star.v),
         "x_step": distance(x, before.x),
         "estimate_error": distance(estimate, star.hypergradient),
         "gradient": tree.norm(star.hypergradient),
         "gradient_change": distance(star.hypergradient, before.hypergradient),
         "value": star.value,
-        "outer_x": jnp.maximum(tree.norm(f.x), tree.norm(f_star.x)),
-        "outer_y": jnp.maximum(tree.norm(f.y), tree.norm(f_star.y)),
-        "point_step": distance((x, y), (before.x, before.y)),
-        "outer_change": distance((f.x, f.y), before.outer),
+        "outer_x": at_x.outer_x[0:5:4].max(),
+        "outer_y": at_x.outer_y[0:5:4].max(),
+        "at_x": at_x,
+        "since_last_star": since_last_star,
+        "since_last": since_last,
         "inner_residual": star.inner_residual,
         "adjoint_residual": star.adjoint_residual,
         "sizes": {"x": tree.norm(x), "y": tree.norm(star.y), "v": tree.norm(star.v)},
-        "dense": None if matrices is None else _dense(oracles, alpha, data, before, star, x, warm, matrices),
+        "jacobian": None,
+        "jacobian_error": None,
     }
-    return star, point, norms
+    if is_small(x, y) and algorithm.method == "ITD":
+        norms |= _jacobians(problem, algorithm.sizes["alpha"], data, x, warm, star.y)
+    return _Point(x, y, star.y, star.hypergradient), norms
 
 
-def _dense(oracles, alpha, data, before, star, x, warm, matrices) -> Dense:
-    H, C = matrices
-    spectrum = jnp.linalg.eigvalsh(H)
-    at_star, at_warm = oracles.linearise(x, star.y, data), oracles.linearise(x, warm, data)
+def _adjoint(problem: Problem, data: Batch | None, x: PyTree, y: PyTree) -> PyTree:
+    """ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)."""
+    return solve_hessian(problem.oracles.linearise(x, y, data), problem.oracles.outer_gradients(x, y, data).y)
+
+
+def _jacobians(problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree) -> dict:
+    """Both Jacobians as m × n matrices: −∇²_xy g (∇²_yy g)⁻¹ at y*, and −α∇²_xy g at the warm start."""
+    at_star, at_warm = problem.oracles.linearise(x, y, data), problem.oracles.linearise(x, warm, data)
     C_star, C_warm = cross_matrix(at_star, warm), cross_matrix(at_warm, warm)
-    # Both Jacobians as m × n matrices: −∇²_xy g (∇²_yy g)⁻¹ at y*, and −α∇²_xy g at the warm start.
-    exact_jacobian = -jnp.linalg.solve(hessian_matrix(at_star, warm), C_star.T).T
+    jacobian = -jnp.linalg.solve(hessian_matrix(at_star, warm), C_star.T).T
     spectral = lambda A: jnp.linalg.norm(A, ord=2)
-    return Dense(
-        curvature_low=spectrum[0],
-        curvature_high=spectrum[-1],
-        cross=spectral(C),
-        hessian_change=spectral(H - before.matrices[0]),
-        cross_change=spectral(C - before.matrices[1]),
-        jacobian=spectral(exact_jacobian),
-        jacobian_error=spectral(-jnp.asarray(alpha, C_warm.dtype) * C_warm - exact_jacobian),
-    )
+    missed = -jnp.asarray(alpha, C_warm.dtype) * C_warm - jacobian
+    return {"jacobian": spectral(jacobian), "jacobian_error": spectral(missed)}

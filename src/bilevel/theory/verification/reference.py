@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import lu_factor, lu_solve
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float
 from optax import tree
@@ -115,8 +116,9 @@ def solve_hessian(inner: Linearised, b: PyTree) -> PyTree:
     if flat.size > DENSE:
         return cg(inner.hessian, b, tol=1e-14, maxiter=4 * flat.size)[0]
     H = hessian_matrix(inner, b)
-    v = jnp.linalg.solve(H, flat)
-    return unravel(v + jnp.linalg.solve(H, flat - H @ v))  # one refinement, down to rounding
+    factors = lu_factor(H)
+    v = lu_solve(factors, flat)
+    return unravel(v + lu_solve(factors, flat - H @ v))  # one refinement, down to rounding
 
 
 def hessian_matrix(inner: Linearised, y: PyTree) -> Float[Array, "n n"]:

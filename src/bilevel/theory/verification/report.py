@@ -23,7 +23,9 @@ class Row:
     statement: str
     verdict: Verdict
     reason: str = ""  # the hypothesis that is not met
-    slack: float | None = None  # smallest rhs − lhs
+    slack: float | None = (
+        None  # smallest rhs − lhs, after what measuring may have added to lhs or taken from rhs
+    )
     relative_slack: float | None = None  # smallest (rhs − lhs)/rhs
     at: int | None = None  # where the relative slack is smallest
     first_violation: int | None = None  # the first iteration where lhs > rhs

@@ -1,6 +1,7 @@
-"""The paper's lemmas and theorems, checked on a run of the real solver."""
+"""The paper's lemmas and theorems, and every certificate, checked on a run of the real solver."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -10,12 +11,13 @@ import numpy as np
 from bilevel.batch import Batch
 from bilevel.checks import check_count, prepare
 from bilevel.solvers.base import Solver
+from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
-from bilevel.theory.estimation.estimating import Assumed, Estimated
+from bilevel.theory.estimation.estimating import Estimated
+from bilevel.theory.verification.algorithm import recognise
 from bilevel.theory.verification.judgement import judge
 from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.report import Report
-from bilevel.theory.verification.single_loop import step_sizes
 from bilevel.types import PyTree
 
 
@@ -28,11 +30,13 @@ def verify(
     data: Batch | None = None,
     solution: Callable[[PyTree], PyTree] | None = None,
 ) -> Report:
-    """Runs `solver` and evaluates both sides of every lemma and theorem of the paper at every iteration.
+    """Runs `solver` and evaluates both sides of every lemma, theorem and certificate at every iteration.
 
     Args:
-        solver: `bl.aid` or `bl.itd` with floats at every level: the paper's Algorithms 1 and 2.
-        constants: a `Constants`: μ, L, M and ρ, declared or assumed (`Estimated.assume()`), as scalars.
+        solver: `bl.aid`, `bl.itd` or `bl.soba` with floats at every level. For the paper's Algorithms 1 and 2 every
+            lemma is judged; for AID with several steps and for SOBA, what `theory.star` says.
+        constants: a `Constants`: μ, L, M and ρ, declared or assumed (`Estimated.assume()`), as scalars; or `Blocks`,
+            to judge what `theory.star` says of them.
         x0: where x starts, in float64.
         y0: where y starts, in float64.
         steps: how many iterations to run and judge.
@@ -42,14 +46,14 @@ def verify(
     Returns:
         A [`Report`][bilevel.theory.Report]: `report.ok`, `report.violations`, and a table when printed.
     """
-    sizes, steps = step_sizes(solver), check_count(steps, "steps")
+    sizes, steps = recognise(solver).sizes, check_count(steps, "steps")
     _check(constants)
     x, y = prepare(solver.problem, x0, y0, data)
     _check_double(x, "x0")
     _check_double(y, "y0")
     run = solver.compiled(_measured, steps, solution)(x, y, data)
     _check_finite(run, sizes)
-    return judge(run, solver, constants, _provenance(constants, run.dense is not None))
+    return judge(run, solver, constants, _provenance(constants, run.at_x.cross is not None))
 
 
 def _measured(
@@ -68,10 +72,17 @@ def _check(constants: Any) -> None:
         raise TypeError(
             "these constants are estimated, not declared: pass constants.assume() to judge the run as if they held"
         )
-    if not isinstance(constants, Constants):
-        raise TypeError(f"constants must be a theory.Constants, not {type(constants).__name__}")
-    if any(np.ndim(value) for value in (constants.mu, constants.L, constants.M, constants.rho)):
+    if not isinstance(constants, Constants | Blocks):
+        raise TypeError(
+            f"constants must be a theory.Constants or theory.Blocks, not {type(constants).__name__}"
+        )
+    if any(np.ndim(getattr(constants, name)) for name in _names(constants)):
         raise ValueError("one run has one set of constants: pass scalars to theory.Constants, not arrays")
+
+
+def _names(constants: Constants | Blocks) -> tuple[str, ...]:
+    """Its constants; what an assumed one adds to them is not one."""
+    return tuple(field.name for field in fields(Blocks if isinstance(constants, Blocks) else Constants))
 
 
 def _check_double(tree: PyTree, name: str) -> None:
@@ -93,14 +104,20 @@ def _check_finite(run: Any, sizes: dict[str, Any]) -> None:
         )
 
 
-def _provenance(constants: Constants, dense: bool) -> dict[str, str]:
+def _provenance(constants: Constants | Blocks, dense: bool) -> dict[str, str]:
     """By constant: its value, where it comes from, and how far the run can see whether it holds."""
-    estimated = constants.estimated if isinstance(constants, Assumed) else frozenset()
-    seen = {"mu": dense, "L": True, "M": True, "rho": dense}
-    part = {"L": "" if dense else " for f only"}
+    estimated = getattr(constants, "estimated", frozenset())
     texts = {}
-    for name, symbol in (("mu", "μ"), ("L", "L"), ("M", "M"), ("rho", "ρ")):
+    for name in _names(constants):
         source = "estimated, assumed to hold" if name in estimated else "declared"
-        checked = "checked at the points visited" + part.get(name, "") if seen[name] else "unchecked"
-        texts[symbol] = f"{getattr(constants, name):.4g} {source}; {checked}"
+        unseen = not dense and name.startswith(("mu", "L_", "rho"))
+        checked = (
+            "unchecked"
+            if unseen
+            else "checked along the run" + (" for f only" if name == "L" and not dense else "")
+        )
+        texts[SYMBOLS.get(name, name)] = f"{getattr(constants, name):.4g} {source}; {checked}"
     return texts
+
+
+SYMBOLS = {"mu": "μ", "rho": "ρ"}

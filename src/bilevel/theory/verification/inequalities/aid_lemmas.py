@@ -12,7 +12,6 @@ from bilevel.theory.verification.inequalities.claim import (
     short_alpha,
     short_eta,
 )
-from bilevel.theory.verification.inequalities.exact_gain import certificate_claims
 
 
 def _inner_move(r, s):
@@ -94,7 +93,7 @@ def _two_sequences(r, s):
 
 _both = (alpha_is_inverse_L, eta_is_inverse_L)
 
-PAPER = (
+AID_LEMMAS = (
     Claim(
         "Lemma 5.1a: inner step",
         "‖ŷ_k − y_k⁰‖ ≤ αL(‖ŷ_{k−1} − y*_{k−1}‖ + ‖x_k − x_{k−1}‖)",
@@ -135,6 +134,3 @@ PAPER = (
     Claim("Lemma B.2: inner radius", "‖ŷ_k − y*_k‖ ≤ R_a", _radius_a, (_two_sequences,)),
     Claim("Lemma B.2: adjoint radius", "‖v̂_k − ṽ*_k‖ ≤ R_b", _radius_b, (_two_sequences,)),
 )
-
-
-ABOUT_AID = PAPER + certificate_claims("AID")

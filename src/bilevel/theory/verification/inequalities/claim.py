@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.paper_aid import AIDCertificate, aid
 from bilevel.theory.certificates.paper_itd import (
     ITDCertificate,
@@ -15,22 +16,28 @@ from bilevel.theory.certificates.paper_itd import (
     radius_beta,
     smallest_radius,
 )
-from bilevel.theory.constants import Constants
 from bilevel.theory.verification.measurement import Run
 
 ROUNDING = 1e-12  # how far a step size may exceed its limit: α = 1/L is computed, not given
-Sides = tuple[Any, Any]  # arrays of one entry per iteration
+Sides = tuple[Any, Any]  # arrays of one entry per iteration, or of one row per iteration
 
 
 @dataclass(frozen=True)
 class Setting:
     """The constants and step sizes of a run, with the paper's certificates for them."""
 
-    constants: Constants
+    method: str  # "AID", "ITD" or "SOBA"
+    constants: Any  # Constants; or Blocks, of which the paper says nothing
     alpha: float
     beta: float
-    eta: float | None  # AID's; ITD has none
+    eta: float | None  # ITD has none
     y_start: float  # ‖y_0 − y*_0‖
+    inner_steps: int = 1
+    adjoint_steps: int = 1
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        return Blocks.of(self.constants)
 
     @cached_property
     def aid(self) -> AIDCertificate:
@@ -53,10 +60,6 @@ class Setting:
         """The constants of ITD's estimator for this α, which need not be 1/L."""
         C4, C5 = estimator_constants(self.constants, self.R_y, self.alpha)
         return float(C4), float(C5)
-
-    def share(self, beta_max: float) -> float:
-        """β as a share of the largest admissible one."""
-        return min(self.beta / beta_max, 1.0)
 
 
 Hypothesis = Callable[[Run, Setting], str | None]
@@ -102,7 +105,7 @@ def eta_is_inverse_L(r: Run, s: Setting) -> str | None:
 
 
 def dense(r: Run, s: Setting) -> str | None:
-    return None if r.dense is not None else "not measured: x or y is too large for dense Jacobians"
+    return None if r.at_x.cross is not None else "not measured: x or y is too large for dense Jacobians"
 
 
 def horizons(r: Run) -> np.ndarray:

@@ -12,7 +12,6 @@ from bilevel.theory.verification.inequalities.claim import (
     discounted,
     short_alpha,
 )
-from bilevel.theory.verification.inequalities.exact_gain import certificate_claims
 
 
 def _radius(r, s):
@@ -46,7 +45,7 @@ def _squared_estimate(r, s):
 
 def _jacobian(r, s):
     k = s.constants
-    return r.dense.jacobian_error, (1 - s.alpha * k.mu) * r.dense.jacobian + s.alpha * k.rho * r.warm_error
+    return r.jacobian_error, (1 - s.alpha * k.mu) * r.jacobian + s.alpha * k.rho * r.warm_error
 
 
 def _contracting_beta(r, s):
@@ -55,7 +54,7 @@ def _contracting_beta(r, s):
     return at_most("β", s.beta, limit, "min{μ³/(2L(2L² + ρM)), μ²/(16L²C₄)}")
 
 
-PAPER = (
+ITD_LEMMAS = (
     Claim("Lemma 5.12: radius", "‖y_k⁰ − y*_k‖ ≤ R_y", _radius, (short_alpha,)),
     Claim("Lemma 5.13: hypergradient error", "‖∇̂Φ − ∇Φ‖ ≤ C₄‖ŷ_k − y*_k‖ + C₅", _estimate, (short_alpha,)),
     Claim(
@@ -84,6 +83,3 @@ PAPER = (
         (short_alpha, dense),
     ),
 )
-
-
-ABOUT_ITD = PAPER + certificate_claims("ITD")

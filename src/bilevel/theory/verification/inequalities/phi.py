@@ -8,7 +8,7 @@ def _lipschitz(r, s):
 
 
 def _lipschitz_blockwise(r, s):
-    return r.gradient_change[1:], s.constants.L_Phi_blockwise * r.x_step[1:]
+    return r.gradient_change[1:], s.blocks.L_Phi * r.x_step[1:]
 
 
 def _descent(r, s):
@@ -28,28 +28,21 @@ def _half_over_smoothness(r, s):
 
 def _kept_descent(r, s):
     """Both sides with ‖h_k‖² = ‖x_{k+1} − x_k‖²/β² left where it is; the last iteration's step is not seen."""
-    kept = (1 - s.beta * s.constants.L_Phi_blockwise) * (r.x_step[1:] / s.beta) ** 2
+    kept = (1 - s.beta * s.blocks.L_Phi) * (r.x_step[1:] / s.beta) ** 2
     left, right = (side[:-1] for side in _exact_descent(r, s))
     return left + s.beta / 2 * kept, right
 
 
 def _one_over_smoothness(r, s):
-    return at_most("β", s.beta, 1 / s.constants.L_Phi_blockwise, "1/L_Φ")
+    return at_most("βL_Φ", s.beta * s.blocks.L_Phi, 1.0, "its largest")
 
 
-ABOUT_PHI = (
-    Claim("Lemma A.1: ∇Φ is Lipschitz", "‖∇Φ(x_k) − ∇Φ(x_{k−1})‖ ≤ L_Φ‖x_k − x_{k−1}‖", _lipschitz, first=1),
+PHI_BLOCKWISE = (
     Claim(
         "Lemma A.1, block by block",
-        "‖∇Φ(x_k) − ∇Φ(x_{k−1})‖ ≤ (1 + κ)²(L + ρM/μ)‖x_k − x_{k−1}‖",
+        "‖∇Φ(x_k) − ∇Φ(x_{k−1})‖ ≤ (Λ_xx + 2Λ_xy·L_xy/μ + Λ_yy·L_xy²/μ²)‖x_k − x_{k−1}‖",
         _lipschitz_blockwise,
         first=1,
-    ),
-    Claim(
-        "Theorems 5.9 and 5.17: descent",
-        "Φ_{k+1} + (β/2 − β²L_Φ)‖∇Φ‖² ≤ Φ_k + (β/2 + β²L_Φ)‖∇̂Φ − ∇Φ‖²",
-        _descent,
-        (_half_over_smoothness,),
     ),
     Claim(
         "exact gain: descent",
@@ -63,4 +56,14 @@ ABOUT_PHI = (
         _kept_descent,
         (_one_over_smoothness,),
     ),
+)
+ABOUT_PHI = (
+    Claim("Lemma A.1: ∇Φ is Lipschitz", "‖∇Φ(x_k) − ∇Φ(x_{k−1})‖ ≤ L_Φ‖x_k − x_{k−1}‖", _lipschitz, first=1),
+    Claim(
+        "Theorems 5.9 and 5.17: descent",
+        "Φ_{k+1} + (β/2 − β²L_Φ)‖∇Φ‖² ≤ Φ_k + (β/2 + β²L_Φ)‖∇̂Φ − ∇Φ‖²",
+        _descent,
+        (_half_over_smoothness,),
+    ),
+    *PHI_BLOCKWISE,
 )
