@@ -598,6 +598,7 @@ def test_metrics_go_into_the_trace_by_level_with_their_dtypes():
 
 METHODS = {
     "AID": lambda p: bl.aid(p, 0.1, 0.1, 0.1, inner_steps=2),
+    "AID, three draws": lambda p: bl.aid(p, 0.1, 0.1, 0.1, batches="independent"),
     "ITD": lambda p: bl.itd(p, 0.1, 0.1, inner_steps=2),
     "SOBA": lambda p: bl.soba(p, 0.1, 0.1, 0.1),
     "SOBA, three draws": lambda p: bl.soba(p, 0.1, 0.1, 0.1, batches="independent"),

@@ -40,6 +40,7 @@ def as_users_run_it():
         (lambda: stocbio(P, 0.1, -0.1, 0.1), "adjoint step size must be a positive number, not -0.1"),
         (lambda: stocbio(P, 0.1, 0.1, 0.1, products=0), "products must be a whole number.*not 0"),
         (lambda: stocbio(P, 0.1, 0.1, 0.1, inner_steps=0), "inner_steps must be a whole number.*not 0"),
+        (lambda: aid(P, 0.1, 0.1, 0.1, batches="both"), 'must be "shared" or "independent", not \'both\''),
         (lambda: stocbio(P, 0.1, 0.1, 0.1, batches="cut"), 'must be "shared" or "independent", not \'cut\''),
         (lambda: darts(P, 0.1, 0.1, xi=0.0), "xi must be a positive number, not 0.0"),
         (lambda: darts(P, 0.1, 0.1, xi=0.1, epsilon=-1.0), "epsilon must be a positive number, not -1.0"),

@@ -15,6 +15,7 @@ PER_STEP = {
     "aid_steps": Counts(2, 4, 4, 1),  # N = Q = 4
     "aid_neumann": Counts(2, 1, 5, 1),  # Q = 5
     "aid_quasi_newton": Counts(2, 1, 2 + 1, 1),  # Q = 2, and the residual at the warm start
+    "aid_three_draws": Counts(2, 1, 1, 1),  # the calls are shared out among the draws
     "soba": Counts(2, 1, 1, 1),
     "stocbio": Counts(2, 1, 3, 1),  # N = 1, Q = 3
     "darts": Counts(2, 4, 0, 0),  # ∇_y g for y and, where that arrives, for y'; ∇_x g at two points

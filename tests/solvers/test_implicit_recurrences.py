@@ -154,6 +154,28 @@ def independent(*batches):
     return Draws(jax.tree.map(stack, *batches), bl.Batch())
 
 
+def test_aid_takes_a_draw_for_each_of_y_v_and_x(case):
+    p, dense, x, y = case
+    solver = aid(p.problem, ALPHA, ETA, BETA, batches="independent")
+    assert (solver.draws, aid(p.problem, ALPHA, ETA, BETA).draws) == (3, 1)
+    slice_of = lambda examples, i: jax.tree.map(lambda a: a[9 * i : 9 * i + 9], examples)
+    for_y, for_v, for_x = draw = [bl.Batch(slice_of(p.train, i), slice_of(p.valid, i)) for i in range(3)]
+    state, info = follow(solver, x, y, independent(*draw))
+    v = jnp.zeros(5)
+    for _ in range(K):
+        at = x
+        d_y = dense.inner_gradient(x, y, for_y.inner)
+        y = y - ALPHA * d_y
+        v = v - ETA * (dense.hessian(x, y, for_v.inner) @ v - jax.grad(p.f, 1)(x, y, for_v.outer))
+        h = jax.grad(p.f, 0)(x, y, for_x.outer) - dense.cross(x, y, for_x.inner) @ v
+        x = x - BETA * h
+    for got, expected in zip((state.x, state.y, state.v), (x, y, v), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+    np.testing.assert_allclose(info.hypergradient, h, rtol=1e-11)
+    np.testing.assert_allclose(info.inner_gradient, d_y, rtol=1e-11)
+    np.testing.assert_allclose(info.outer_value, p.f(at, y, for_x.outer), rtol=1e-12)
+
+
 def test_stocbio_uses_a_draw_for_every_term(case):
     p, dense, x, y = case
     N, Q = 2, 3

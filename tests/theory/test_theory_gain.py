@@ -95,6 +95,14 @@ def test_systems_are_the_lemmas_in_scaled_coordinates(k):
     assert theory.tight.aid(k).system.unit_gain == pytest.approx(kept, rel=1e-9, abs=1e-12 * expected)
 
 
+def test_starts_outside_the_radius_have_an_infinite_bound():
+    """Theorem 5.17 and its kin speak of y₀ within R_y; the others of any start."""
+    for name, certificate in theory.analyses(Constants(0.1, 1.0, 0.1, 0.1), "ITD").items():
+        bound = certificate.bound(10, 1.0, y_error=[100.0, 0.001])
+        assert np.isfinite(bound[1])
+        assert np.isinf(bound[0]) == (name in ("earlier", "paper", "sharp"))
+
+
 def test_uncertified_steps_have_an_infinite_bound():
     certificate = theory.sharp.aid(Constants(0.1, 1.0, 0.1, 0.1))
     assert np.isfinite(certificate.bound(10, 1.0, beta=0.99 * certificate.beta_max))

@@ -26,6 +26,11 @@ ROWS: list[Row] = [
             0.2 / L,
         ),
     ),
+    Row(
+        "aid_three_draws",
+        lambda problem, L: aid(problem, 1 / L, 1 / L, 0.1 / L, batches="independent"),
+        ("ridge_logistic",),
+    ),
     Row("soba", lambda problem, L: soba(problem, 1 / L, 1 / L, 0.1 / L)),
     Row(
         "hoag",

@@ -5,12 +5,12 @@ from typing import ClassVar
 import equinox as eqx
 from optax import tree
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import check_count, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
-from bilevel.solvers.base import ImplicitState, Info, Solver
+from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
 from bilevel.solvers.ingredients.inner import inner_loop
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -22,25 +22,36 @@ class AID(Solver):
     adjoint: Adjoint
     outer: Rule
     inner_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True, default="shared")
     name: ClassVar[str] = "AID"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
+    independent: ClassVar[int] = 3
     composite: ClassVar[bool] = True
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ImplicitState:
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
         check_rests(self, y)
         v = tree.zeros_like(y)
         return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))
 
-    def step(self, state: ImplicitState, batch: Batch | None = None) -> tuple[ImplicitState, Info]:
+    def step(self, state: ImplicitState, batch: Batch | Draws | None = None) -> tuple[ImplicitState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
+        drawn = [draws(batch)[i] for i in range(self.draws)]  # for y, v and x; one for all three if shared
         y, inner_memory, gradient = inner_loop(
-            problem, self.inner, self.inner_steps, x, state.y, state.inner, batch
+            problem, self.inner, self.inner_steps, x, state.y, state.inner, drawn[0]
         )  # line 4
 
-        g, f, rule = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch), self.inner_at(x)
-        inner, b, lagrangian = adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
-        v, adjoint_memory, metrics = self.adjoint.solve(inner, b, state.v, state.adjoint)  # line 6
+        rule = self.inner_at(x)
+
+        def at_new_y(batch):
+            g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+            return adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch), f
+
+        seen = [at_new_y(each) for each in drawn[1:] or drawn]
+        (for_v, _), ((inner, _, lagrangian), f) = seen[0], seen[-1]
+        v, adjoint_memory, metrics = self.adjoint.solve(
+            for_v.inner, for_v.b, state.v, state.adjoint
+        )  # line 6
         hypergradient = tree.sub(f.x, inner.cross(v))  # line 7
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))  # line 8
 
@@ -56,6 +67,7 @@ def aid(
     outer: StepSize | Rule,
     *,
     inner_steps: int = 1,
+    batches: str = "shared",
 ) -> AID:
     """One warm-started step on y, one on the adjoint v, one on x:
 
@@ -75,6 +87,9 @@ def aid(
         adjoint: η as a float, any optax transformation, or an [`Adjoint`][bilevel.Adjoint].
         outer: β as a float, or any optax transformation.
         inner_steps: the number of steps on y per step on x, all on the same batch.
+        batches: "shared", one draw of each level for all three lines; or "independent", one for each of y, v and x. A
+            product with v̂_k on the batch that made ŷ_k is biased, so [certificates for minibatches]
+            [bilevel.theory.stochastic.aid] ask for "independent".
     """
     return AID(
         problem,
@@ -82,4 +97,5 @@ def aid(
         as_adjoint(adjoint),
         as_rule(outer, "outer"),
         check_count(inner_steps, "inner_steps"),
+        check_batches(batches),
     )

@@ -1,7 +1,7 @@
 """From a problem's constants to step sizes, warm-up lengths, bounds and verdicts."""
 
 from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates import limit, momentum, prior, recursions, sharp, star, tight
+from bilevel.theory.certificates import limit, momentum, prior, recursions, sharp, star, stochastic, tight
 from bilevel.theory.certificates.analyses import analyses
 from bilevel.theory.certificates.certificate import Certificate, StepSizes
 from bilevel.theory.certificates.cheapest import Plan, cheapest
@@ -9,6 +9,7 @@ from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_
 from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
 from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, aid
 from bilevel.theory.certificates.paper_itd import ITDCertificate, itd, radius_beta
+from bilevel.theory.certificates.stochastic import Noise
 from bilevel.theory.constants import Constants
 from bilevel.theory.estimation.advice import Advice
 from bilevel.theory.estimation.advising import advise
@@ -34,6 +35,7 @@ __all__ = [
     "Exact",
     "ITDCertificate",
     "LowerBound",
+    "Noise",
     "Plan",
     "QuadraticInstance",
     "Report",
@@ -61,6 +63,7 @@ __all__ = [
     "recursions",
     "sharp",
     "star",
+    "stochastic",
     "tight",
     "two_sequence_contraction",
     "verify",

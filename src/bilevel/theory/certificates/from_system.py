@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors
 from bilevel.theory.certificates.gain import ErrorSystem
 from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive
@@ -48,7 +50,8 @@ class SystemCertificate(Certificate):
             beta = self.best_beta_from(steps, gap, errors, 0.0)
         beta = positive(beta, "beta", "it is the outer step size")
         gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
-        return self.system.bound(beta, horizon(steps), gap, *self._states(errors))
+        bound = self.system.bound(beta, horizon(steps), gap, *self._states(errors))
+        return np.where(np.isinf(errors[0]), np.inf, bound)[()]
 
     def best_beta_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
@@ -60,5 +63,7 @@ class SystemCertificate(Certificate):
         return self.system.best_beta(horizon(steps), gap, *self._states(errors), slack=slack)
 
     def _states(self, errors: tuple[Real, Real]) -> Errors:
-        a, b = (nonnegative(error, "an initial error", "it is a distance") for error in errors)
+        # An infinite error marks a start that the analysis does not cover.
+        covered = np.where(np.isinf(errors[0]), 0.0, errors[0])
+        a, b = (nonnegative(error, "an initial error", "it is a distance") for error in (covered, errors[1]))
         return self.weights[0] * a, self.weights[1] * b

@@ -1,0 +1,200 @@
+"""Certificates for AID and SOBA on minibatches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bilevel.solvers.base import check_batches
+from bilevel.theory.blocks import Blocks
+from bilevel.theory.certificates.certificate import GAP, StepSizes
+from bilevel.theory.certificates.stochastic.constant import mean_bound
+from bilevel.theory.certificates.stochastic.noise import Noise, one
+from bilevel.theory.certificates.stochastic.search import lowest
+from bilevel.theory.certificates.stochastic.tracking import Method, Tracking
+from bilevel.theory.certificates.stochastic.varying import best_weighted_bound, weighted_bound
+from bilevel.theory.constants import Constants
+from bilevel.theory.reals import Real, horizon, nonnegative, positive
+
+STEP = "it is a step size"
+
+
+class Schedule(NamedTuple):
+    """Step sizes of every step."""
+
+    alpha: np.ndarray
+    eta: np.ndarray
+    beta: np.ndarray
+
+    @property
+    def rules(self) -> StepSizes:
+        """As optax rules: `bl.aid(problem, *schedule.rules, batches="independent")`; after its end the last one."""
+        return StepSizes(*(optax.sgd(_looked_up(sizes)) for sizes in self))
+
+
+@dataclass(frozen=True)
+class StochasticCertificate:
+    """Bounds on E‖∇Φ‖² for every run of `method` with these constants, on draws with this noise.
+
+    `theory.stochastic.check(solver, data)` refuses runs whose draws are not those of the theorem. A start is described
+    as in the certificates for exact gradients: `gap` = Φ(x₀) − inf Φ, `y_error` = ‖y₀ − y*(x₀)‖ and
+    `v_error` = ‖v₀ − v*(x₀)‖ before the first update; left out, v₀ = 0 and the latter is at most M_y/μ.
+    """
+
+    method: str
+    constants: Blocks
+    noise: Noise
+    _method: Method
+
+    analysis = "stochastic"
+
+    def bound(
+        self,
+        steps: Real,
+        gap: Real,
+        y_error: Real = 0.0,
+        v_error: Real | None = None,
+        sizes: StepSizes | tuple[Real, Real, Real] | None = None,
+    ) -> float:
+        """Bound on (1/K) Σ_{k<K} E‖∇Φ(x_k)‖² with constant `sizes` (α, η, β), by default those of `step_sizes`.
+
+        Infinite where they are not certified.
+        """
+        sizes = self.step_sizes(steps, gap, y_error, v_error) if sizes is None else sizes
+        alpha, eta, beta = (np.asarray(one(positive(size, "a size", STEP), "a size")) for size in sizes)
+        at = Tracking(self._method, alpha, eta, beta)
+        K = one(horizon(steps), "steps")
+        return float(mean_bound(at, np.asarray(K), *self._start(gap, y_error, v_error)))
+
+    def step_sizes(
+        self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
+    ) -> StepSizes:
+        """The constant (α, η, β) with the lowest bound after K steps, found by a search; any others give a valid bound.
+
+        With noise all three shrink with K. Of order K^(−1/2), and the bound too, if the Jacobians of y* and v* are
+        Lipschitz (`v_bend`); otherwise η of order K^(−2/5), β of K^(−3/5), and the bound of K^(−2/5).
+        """
+        K = one(horizon(steps), "steps")
+        positive(gap, "gap", GAP)
+        start = self._start(gap, y_error, v_error)
+        objective = lambda at: mean_bound(at, np.asarray(K), *start)
+        reach = 3.0 + float(np.log10(K))  # none shrinks faster than 1/K
+        found = lowest(self._method, objective, decades=(reach, reach, reach), points=13, rounds=10)
+        return StepSizes(float(found.alpha), float(found.eta), float(found.beta))
+
+    def schedule_bound(
+        self, schedule: Any, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
+    ) -> float:
+        """Bound on Σ_k β_k E‖∇Φ(x_k)‖² / Σ_k β_k for arrays (α_k), (η_k), (β_k), k < K; infinite if not certified.
+
+        It is what a step picked at random, with probability β_k/Σβ, has to expect. Equal numbers may be floats, if one
+        of the three is an array; for constant steps it is at most `bound`, which sums to the end of time.
+        """
+        alpha, eta, beta = (np.asarray(positive(sizes, "a size", STEP)) for sizes in schedule)
+        try:
+            sizes = np.broadcast_arrays(alpha, eta, beta)
+        except ValueError:
+            shapes = ", ".join(str(np.shape(each)) for each in (alpha, eta, beta))
+            raise ValueError(f"the three schedules must have one length, got shapes {shapes}") from None
+        if sizes[0].ndim != 1:
+            raise ValueError(
+                "a schedule is an array with one step size per step, got single numbers: use `bound` for constant ones"
+            )
+        gap, y_error, v_error = self._start(gap, y_error, v_error)
+        return best_weighted_bound(Tracking(self._method, *sizes), gap, y_error, v_error)
+
+    def decreasing(
+        self,
+        steps: Real,
+        gap: Real,
+        y_error: Real = 0.0,
+        v_error: Real | None = None,
+        power: Real = 0.5,
+        outer_power: Real | None = None,
+    ) -> Schedule:
+        """α_k = α₀(k+1)^(−power), η_k likewise, β_k = β₀(k+1)^(−outer_power), with α₀, η₀, β₀ for the lowest bound.
+
+        `outer_power` is `power` by default; without `v_bend` take 2/5 and 3/5. The search costs some hundred
+        evaluations of `schedule_bound`; for long runs search at fewer steps, and extend the powers.
+        """
+        K = int(one(horizon(steps), "steps"))
+        power = one(nonnegative(power, "power", "steps must not grow"), "power")
+        outer = (
+            power
+            if outer_power is None
+            else one(nonnegative(outer_power, "outer_power", STEP), "outer_power")
+        )
+        positive(gap, "gap", GAP)
+        start = self._start(gap, y_error, v_error)
+        k = np.arange(1.0, K + 1)[:, None]
+        slow, fast = k**-power, k**-outer
+        along = lambda at: Tracking(at.method, at.alpha * slow, at.eta * slow, at.beta * fast)
+        objective = lambda at: weighted_bound(along(at), *start)
+        found = along(lowest(self._method, objective, decades=(3.0, 3.0, 4.0), points=5, rounds=7))
+        return Schedule(found.alpha[:, 0], found.eta[:, 0], found.beta[:, 0])
+
+    def _start(self, gap: Real, y_error: Real, v_error: Real | None) -> tuple[float, float, float]:
+        k = self.constants
+        gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
+        y_error = nonnegative(y_error, "y_error", "it is the distance of y₀ from y*(x₀)")
+        v_error = k.M_y / k.mu if v_error is None else v_error
+        v_error = nonnegative(v_error, "v_error", "it is the distance of v₀ from v*(x₀)")
+        return one(gap, "gap"), one(y_error, "y_error"), one(v_error, "v_error")
+
+
+def aid(constants: Constants | Blocks, noise: Noise, v_bend: Real | None = None) -> StochasticCertificate:
+    """AID (Algorithm 1) with three independent draws a step, for y, v and x: `bl.aid(..., batches="independent")`.
+
+    Args:
+        constants: of the problem; single numbers.
+        noise: of one draw.
+        v_bend: Lipschitz constant of the Jacobian of v*(x) = (∇²_yy g)⁻¹∇_y f at y*(x). It exists if f has bounded
+            third and g bounded fourth derivatives; zero if both are quadratic. Left out, it is not assumed, and the
+            noise of x moves v* in the worst direction at every step.
+    """
+    return _certificate("AID", constants, noise, v_bend, sequential=True, shared=False)
+
+
+def soba(
+    constants: Constants | Blocks, noise: Noise, v_bend: Real | None = None, batches: str = "shared"
+) -> StochasticCertificate:
+    """SOBA: every direction at the point the step starts from, so one draw may serve all three.
+
+    Args:
+        constants: of the problem; single numbers.
+        noise: of one draw.
+        v_bend: as for [`aid`][bilevel.theory.stochastic.aid].
+        batches: as the solver's. "independent" draws have a slightly smaller bound.
+    """
+    shared = check_batches(batches) == "shared"
+    return _certificate("SOBA", constants, noise, v_bend, sequential=False, shared=shared)
+
+
+def _certificate(
+    name: str,
+    constants: Constants | Blocks,
+    noise: Noise,
+    v_bend: Real | None,
+    sequential: bool,
+    shared: bool,
+) -> StochasticCertificate:
+    k = Blocks.of(constants)
+    if not isinstance(noise, Noise):
+        raise TypeError(f"noise must be a theory.Noise(inner, adjoint, outer), not {noise!r}")
+    k = Blocks(**{field.name: one(getattr(k, field.name), field.name) for field in fields(k)})
+    bend = np.inf if v_bend is None else one(nonnegative(v_bend, "v_bend", "it bounds a norm"), "v_bend")
+    return StochasticCertificate(name, k, noise, Method(k, noise, y_bend(k), bend, sequential, shared))
+
+
+def y_bend(k: Blocks) -> float:
+    """(ρ_xxy + 2ρ_xyy·s + ρ_yyy·s²)/μ with s = L_xy/μ: Lipschitz constant of the Jacobian of y*(x)."""
+    s = k.y_slope
+    return float((k.rho_xxy + 2 * k.rho_xyy * s + k.rho_yyy * s * s) / k.mu)
+
+
+def _looked_up(sizes: np.ndarray) -> Any:
+    return lambda count: jnp.asarray(sizes)[jnp.minimum(count, len(sizes) - 1)]
