@@ -131,8 +131,8 @@ def _show(report: dict[str, Any]) -> None:
                 table.add_row(label.format(steps=run["steps"]), *(_cell(cell) for cell in cells))
         console.print(table)
     console.print(
-        f"Bounds are on (1/K) Σ ‖∇Φ(x_k)‖². No analysis of ITD can do better than {_cell(report['itd_lower_bound'])} "
-        "as K grows (its worst case)."
+        "Bounds are on (1/K) Σ ‖∇Φ(x_k)‖². As K grows, no analysis of ITD with α = 1/L can do better than "
+        f"{_cell(report['itd_lower_bound'])} (its worst case), and star attains the worst case of its own α."
     )
 
 
