@@ -1,4 +1,4 @@
-"""The cheap version of `benchmarks/momentum_adversaries.py`: what docs/theory/momentum.md says under "Where it ends"."""
+"""The cheap version of `benchmarks/momentum_adversaries.py`: what docs/theory/momentum.md says where it ends."""
 
 import jax.numpy as jnp
 import momentum_adversaries as adversaries

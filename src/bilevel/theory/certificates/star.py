@@ -78,16 +78,18 @@ def aid(
 
     a_k ≤ r(a_{k−1} + s·d_k),  b_k ≤ t(b_{k−1} + V·d_k) + ηₜΛ_yy·a_k,  e_k ≤ Λ_xy·a_k + L_xy·b_k,
 
-    r = (1 − αμ)ᴺ, t = (1 − ημ)^Q, ηₜ = (1 − t)/μ, s and V the slopes of y* and v* (`Blocks`). For N = Q = 1, the
-    paper's constants and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), and half of that with the default
-    α = η = 2/(L_yy + μ).
+    r = (1 − αμ)ᴺ, t = (1 − ημ)^Q, ηₜ = (1 − t)/μ, s and V the slopes of y* and v* (`Blocks`). (Steps beyond
+    2/(L_yy + μ), up to 2/L_yy, contract by αL_yy − 1 instead of 1 − αμ.) For N = Q = 1, the paper's constants
+    and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), and half of that with the default α = η = 2/(L_yy + μ).
     """
     k = Blocks.of(constants)
     N, Q = check_count(inner_steps, "inner_steps"), check_count(adjoint_steps, "adjoint_steps")
     alpha, rate = contraction(k, alpha, "alpha")
     r = rate**N
     eta, rate = contraction(k, eta, "eta")
-    t, eta_t = rate**Q, eta * sum(rate**j for j in range(Q))  # η_t ≥ ‖Σ_{j<Q} η(I − ηH)ʲ‖
+    # ‖Σ_{j<Q} η(I − ηH)ʲ‖: eigenvalues with ηh > 1 alternate, and sum to η at most.
+    slowest = np.maximum(1 - eta * k.mu, 0.0)
+    t, eta_t = rate**Q, eta * sum(slowest**j for j in range(Q))
 
     def start(y_error: Floats, v_error: Floats | None) -> Errors:
         a = r * y_error
@@ -144,7 +146,8 @@ def soba(
 def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertificate:
     """ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖, as in `tight.itd` and with blocks:
 
-    s_k ≤ r·s_{k−1} + (L_xy/μ)d_k,  e_k ≤ (r(f_xy + αL_xy·f_yy) + α·rho_xyy·M_y)s_k + C₅,  C₅ = M_y(1 − αμ)L_xy/μ.
+    s_k ≤ r·s_{k−1} + (L_xy/μ)d_k,  e_k ≤ (r(f_xy + αL_xy·f_yy) + α·rho_xyy·M_y)s_k + C₅,  C₅ = M_y(1 − αμ)L_xy/μ
+    (M_yL_xy(α − 1/L_yy) where that is more, for an α well beyond 2/(L_yy + μ)).
 
     The excess of the bound over C₅² decays like K^(−2/3). With the default α = 2/(L_yy + μ) the inherent error C₅² is
     M²κ²((κ − 1)/(κ + 1))² for the paper's constants, where α = 1/L has M²(κ − 1)².
