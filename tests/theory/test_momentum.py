@@ -104,6 +104,19 @@ def test_the_free_response_is_attained_at_an_end_of_the_spectrum(nesterov):
         assert loop.free == pytest.approx(np.sqrt(np.max(energy)), rel=1e-5)
 
 
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("left", [1e-2, 1e-5, 1e-7])
+def test_gains_close_to_the_largest_stable_step(nesterov, left):
+    """There the fastest mode, at z = −1, has them all: |E| = 2(1 + m)·left, |n| = 1 + 2m (or 1), and D is known."""
+    m = 0.4
+    n, E = (1 + 2 * m if nesterov else 1.0), 2 * (1 + m) * left
+    loop = Loop((1 - left) * 2 * (1 + m) / n, m, 0.5, 1.0, nesterov)
+    lag = abs(1 + m - loop.alpha * n)
+    assert loop.force == pytest.approx(loop.alpha * n / E, rel=1e-8)
+    assert lag / E <= loop.drift * (1 + 1e-8)
+    assert loop.drift == pytest.approx(lag / E, rel=1e-6)
+
+
 def test_closed_forms():
     for kappa in [1.0, 1.001, 1.3, 2, 5, 30, 1e3, 1e5]:
         root, mu, L = np.sqrt(kappa), 0.3, 0.3 * kappa

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 Array = np.ndarray
-Parabola = tuple[Array, Array, Array]  # coefficients of 1, u, u²
+Parabola = tuple[
+    Array, Array, Array, Array
+]  # coefficients of 1, u, u², and the value at u = 2, which they may lose
 
 EXCESS = 1e-6  # relative width of the enclosure of `drift`²
 CELLS = 64
@@ -102,32 +104,36 @@ class Loop:
 
     def _loop(self, D: Array) -> Parabola:
         """|E|²."""
-        m = self.m
+        m, end = self.m, self._at_end(D) ** 2
         if self.nesterov:
-            return D**2, 2 * (1 - D) * ((1 - m) ** 2 - m * (1 + m) * D), 4 * m * (1 - D)
-        return D**2, 2 * ((1 - m) ** 2 - (1 + m) * D), np.full_like(D, 4 * m)
+            return D**2, 2 * (1 - D) * ((1 - m) ** 2 - m * (1 + m) * D), 4 * m * (1 - D), end
+        return D**2, 2 * ((1 - m) ** 2 - (1 + m) * D), np.full_like(D, 4 * m), end
 
     def _loop_slope(self, D: Array) -> Parabola:
         """d|E|²/dD; |E|² is convex in D."""
-        m = self.m
+        m, end = self.m, -2 * (1 + 2 * self.m if self.nesterov else 1) * self._at_end(D)
         if self.nesterov:
             linear = -2 * (1 - m + 2 * m**2) + 2 * self._n * D
-            return 2 * D, linear, np.full_like(D, -4 * m)
-        return 2 * D, np.full_like(D, -2 * (1 + m)), np.zeros_like(D)
+            return 2 * D, linear, np.full_like(D, -4 * m), end
+        return 2 * D, np.full_like(D, -2 * (1 + m)), np.zeros_like(D), end
+
+    def _at_end(self, D: Array) -> Array:
+        """E at u = 2, where it vanishes at the largest stable D."""
+        return 2 * (1 + self.m) - D * (1 + 2 * self.m if self.nesterov else 1)
 
     def _over_cell(self, low: Array, high: Array) -> Array:
         """An upper bound on |e/δ|²/D² for D between: the numerator is convex in D, the denominator above a tangent."""
         middle, radius = (low + high) / 2, (high - low) / 2
-        (e0, e1, e2), (s0, s1, s2) = self._loop(middle), self._loop_slope(middle)
-        tangents = [(e0 + r * s0, e1 + r * s1, e2 + r * s2) for r in (-radius, radius)]
+        (e0, e1, e2, e3), (s0, s1, s2, s3) = self._loop(middle), self._loop_slope(middle)
+        tangents = [(e0 + r * s0, e1 + r * s1, e2 + r * s2, e3 + r * s3) for r in (-radius, radius)]
         lags = [self._lag(low), self._lag(high)]
         return np.max([_peak(lag, tangent) for lag in lags for tangent in tangents], axis=0) / low**2
 
 
 def _peak(line: tuple[Array, Array], parabola: Parabola) -> Array:
     """sup over 0 ≤ u ≤ 2 of line/parabola; infinite where the parabola is not positive."""
-    (n0, n1), (e0, e1, e2) = line, parabola
-    below = lambda u: e0 + u * (e1 + u * e2)
+    (n0, n1), (e0, e1, e2, end) = line, parabola
+    below = lambda u: ((2 - u) ** 2 * e0 + 2 * u * (2 - u) * (e0 + e1) + u**2 * end) / 4
     with np.errstate(divide="ignore", invalid="ignore"):
         # n1·e2·u² + 2n0·e2·u + n0·e1 − n1·e0 = 0 at the stationary points, −e1/2e2 at the parabola's vertex
         root = np.sqrt((n0 * e2) ** 2 - n1 * e2 * (n0 * e1 - n1 * e0))
