@@ -27,9 +27,10 @@ def phi_gradient(instance, x):
 
 
 @pytest.mark.parametrize("kappa", [1.0, 2.0, 10.0])
-@pytest.mark.parametrize("shorter", [1.0, 0.5])
+@pytest.mark.parametrize("shorter", [1.0, 0.5, None])
 def test_itd_converges_to_the_lower_bound(kappa, shorter):
     k = Constants(0.1, 0.1 * kappa, 0.1, 0.1)
+    shorter = 2 * kappa / (kappa + 1) if shorter is None else shorter  # α = 2/(L + μ)
     alpha = shorter / k.L
     lower = theory.lower_bound(k, alpha)
     instance = lower.instance()
@@ -91,6 +92,10 @@ def test_upper_and_lower_bound_meet():
     k = Constants(0.1, np.geomspace(0.1, 10, 50), 0.3, 0.9)
     np.testing.assert_allclose(theory.tight.itd(k).inherent_error, theory.lower_bound(k).value, rtol=1e-12)
     assert np.all(theory.itd(k).inherent_error >= theory.lower_bound(k).value)
+    longer = theory.star.itd(k)  # α = 2/(L + μ)
+    np.testing.assert_allclose(longer.inherent_error, theory.lower_bound(k, longer.alpha).value, rtol=1e-9)
+    with pytest.raises(ValueError, match="at most 2/"):
+        theory.lower_bound(k, 1.01 * longer.alpha)
 
 
 def test_tight_bound_is_attained_by_a_long_run():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, short_step
+from bilevel.theory.reals import Floats, Real, positive
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class StrictInstance:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """lim ‖∇Φ(x_K)‖² of ITD on its worst instance, for any α ≤ 1/L and any β for which ITD converges.
+    """lim ‖∇Φ(x_K)‖² of ITD on its worst instance, for any α ≤ 2/(L + μ) and any β for which ITD converges.
 
     * `value` = M²(L/μ)²(1 − αμ)², M²(κ − 1)² for α = 1/L: L bounds the derivatives block by block and M bounds
-      ∇_y f (all that `tight.itd` needs: upper and lower bound then agree, constant included).
+      ∇_y f (all that `tight.itd` and `star.itd` need: upper and lower bound then agree, constant included).
     * `strict` = (1 − κ⁻²)·value/(1 + α²(L² − μ²)): an instance on which Assumptions 4.2 to 4.5 hold to the letter,
       jointly in (x, y) and on the whole space; for α = 1/L it tends to value/2 as κ grows.
     """
@@ -118,9 +118,14 @@ class LowerBound:
 
 
 def lower_bound(constants: Constants, alpha: Real | None = None) -> LowerBound:
-    """Worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 1/L (1/L by default)."""
+    """Worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 2/(L + μ); 1/L by default."""
     mu, L, M, kappa = constants.mu, constants.L, constants.M, constants.kappa
-    alpha = short_step(alpha, "alpha", L)
+    alpha = 1 / L if alpha is None else positive(alpha, "alpha", "it is a step size")
+    if np.any(alpha * (L + mu) > 2 * (1 + 1e-12)):
+        raise ValueError(
+            f"alpha must be at most 2/(L + μ), got α(L + μ) = {np.max(alpha * (L + mu)):g}: beyond it the largest "
+            "curvature is the worst, not the smallest"
+        )
     value = (M * kappa * (1 - alpha * mu)) ** 2
     strict = (1 - kappa**-2.0) * value / (1 + alpha**2 * (L**2 - mu**2))
     return LowerBound(constants, alpha, value, strict)
