@@ -53,6 +53,7 @@ from bilevel.solvers.stocbio import stocbio as stocbio
 from bilevel.solvers.sustain import sustain as sustain
 from bilevel.solvers.tuning_free import tuning_free as tuning_free
 from bilevel.solvers.vrbo import vrbo as vrbo
-from bilevel.theory.estimation.advice import Advice as Advice, advise as advise
+from bilevel.theory.estimation.advice import Advice as Advice
+from bilevel.theory.estimation.advising import advise as advise
 
 __version__ = "0.2.0"

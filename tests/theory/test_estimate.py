@@ -8,7 +8,9 @@ import pytest
 import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, random_quadratic, ridge_logistic
+from bilevel.theory.estimation.curvature import Curvature, inner_spectrum
 from bilevel.theory.estimation.lanczos import lanczos
+from bilevel.theory.estimation.survey import Place, Survey
 
 
 def symmetric(eigenvalues, seed=0):
@@ -30,7 +32,8 @@ def test_as_many_lanczos_steps_as_dimensions_give_the_whole_spectrum(eigenvalues
     A = symmetric(eigenvalues)
     start = jnp.asarray(np.random.default_rng(1).normal(size=len(eigenvalues)))
     ritz = lanczos(lambda v: A @ v, start, 50, jax.random.key(0))
-    np.testing.assert_allclose(ritz, np.sort(eigenvalues), atol=1e-12)
+    np.testing.assert_allclose(ritz.values, np.sort(eigenvalues), atol=1e-12)
+    np.testing.assert_array_equal(ritz.residuals, 0)
 
 
 def test_ritz_values_stay_inside_the_spectrum_and_reach_its_ends_first():
@@ -39,7 +42,8 @@ def test_ritz_values_stay_inside_the_spectrum_and_reach_its_ends_first():
     A, start = symmetric(eigenvalues), jnp.asarray(rng.normal(size=200))
     previous = np.array([np.inf, -np.inf])
     for steps in (2, 5, 20):
-        ritz = lanczos(lambda v: A @ v, start, steps, jax.random.key(0))
+        ritz, residuals = lanczos(lambda v: A @ v, start, steps, jax.random.key(0))
+        assert np.all(np.abs(np.asarray(ritz)[:, None] - eigenvalues).min(1) <= residuals + 1e-12)
         assert ritz[0] >= 0.1 - 1e-12
         assert ritz[-1] <= 3.0 + 1e-12
         assert ritz[0] <= previous[0] + 1e-12
@@ -65,19 +69,33 @@ def test_estimates_at_a_point_are_the_dense_quantities():
     g2, g3, f1, f2 = dense(p.problem, x, y, p.data)
     norm = lambda A: np.linalg.norm(A, 2)
     assert estimated.mu_at_most == pytest.approx(np.linalg.eigvalsh(g2[3:, 3:])[0], rel=1e-10)
-    assert estimated.inner_L_at_least == pytest.approx(norm(g2[3:, 3:]), rel=1e-10)
+    assert estimated.L_yy_at_least == pytest.approx(norm(g2[3:, 3:]), rel=1e-10)
     assert estimated.L_at_least == pytest.approx(max(norm(g2[:, 3:]), norm(f2)), rel=1e-10)
     assert estimated.M_at_least == pytest.approx(np.linalg.norm(f1), rel=1e-12)
     assert estimated.M_y_at_least == pytest.approx(np.linalg.norm(f1[3:]), rel=1e-12)
 
+    in_x, in_y = slice(3), slice(3, 6)
+    assert estimated.L_xy_at_least == pytest.approx(norm(g2[in_x, in_y]), rel=1e-10)
+    for name, rows, columns in (("xx", in_x, in_x), ("xy", in_x, in_y), ("yy", in_y, in_y)):
+        found = getattr(estimated, f"f_{name}_at_least")
+        assert found == pytest.approx(norm(f2[rows, columns]), rel=1e-10, abs=1e-12)
+
     # ρ: at least what random directions show, at most the norm of the unfolded tensor.
     rng = np.random.default_rng(0)
-    blocks = g3[3:, 3:], g3[:3, 3:]
     directions = rng.normal(size=(300, 6))
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    shown = max(norm(block @ d) for block in blocks for d in directions)
-    most = max(norm(block.reshape(9, 6)) for block in blocks)
-    assert shown <= estimated.rho_at_least <= most * (1 + 1e-12)
+
+    def between(found, blocks, along):
+        d = directions[:, along] / np.linalg.norm(directions[:, along], axis=1, keepdims=True)
+        shown = max(norm(block[:, :, along] @ one) for block in blocks for one in d)
+        most = max(norm(block[:, :, along].reshape(9, -1)) for block in blocks)
+        assert shown * (1 - 1e-12) <= found <= most * (1 + 1e-12)
+
+    hessian, cross = g3[in_y, in_y], g3[in_x, in_y]
+    between(estimated.rho_at_least, (hessian, cross), slice(6))
+    between(estimated.rho_yyy_at_least, (hessian,), in_y)
+    between(estimated.rho_xyy_at_least, (hessian,), in_x)
+    between(estimated.rho_xyy_at_least, (cross,), in_y)
+    between(estimated.rho_xxy_at_least, (cross,), in_x)
 
 
 def test_estimates_never_contradict_valid_declared_constants():
@@ -102,13 +120,38 @@ def test_a_random_quadratic_shows_the_constants_it_was_made_with():
     estimated = theory.estimate(p.problem, x, y, p.data)
     g2, _, f1, f2 = dense(p.problem, x, y, p.data)
     assert estimated.mu_at_most == pytest.approx(0.2, rel=1e-10)
-    assert estimated.inner_L_at_least == pytest.approx(1.4, rel=1e-10)
+    assert estimated.L_yy_at_least == pytest.approx(1.4, rel=1e-10)
     assert np.linalg.norm(g2[:2, 2:], 2) == pytest.approx(1.4, rel=1e-10)
     assert np.linalg.norm(f2, 2) <= 1.4
     assert np.linalg.norm(f1) <= 2.0
     assert estimated.rho_at_least < 1e-12
     far = jax.grad(lambda z: p.problem.f(z[:2], z[2:], p.data))(jnp.full(7, 1e6))
     assert np.linalg.norm(far) == pytest.approx(2.0, rel=1e-3)  # M is attained far away
+
+
+def test_a_small_end_of_the_spectrum_is_resolved_or_its_residual_reported():
+    """200 unknowns: exactly, where 4 steps show far too much. 300: with up to 32 steps, and how far that got."""
+
+    def look(n, low):
+        eigenvalues = jnp.concatenate([jnp.asarray([low, 1.0]), jnp.linspace(0.01, 1.0, n - 2)])
+        problem = bl.Problem(
+            outer=lambda x, y: jnp.sum(y**2), inner=lambda x, y: 0.5 * jnp.sum(eigenvalues * (y - x) ** 2)
+        )
+        survey = Survey(problem, None, 4, jax.random.key(0))
+        x, y = jnp.zeros(()), jnp.zeros(n)
+        ends = jax.jit(lambda: inner_spectrum(problem, x, y, None, jax.random.key(1), 4))()
+        survey.places.append(Place(x, y))
+        rest = dict.fromkeys(Curvature._fields[2:], 1.0)
+        survey.found.append(Curvature(ends.values[0], ends.residuals[0], **rest))
+        return float(ends.values[0]), survey.estimated
+
+    first, fine = look(200, 1e-4)
+    assert first == fine.mu_at_most == pytest.approx(1e-4, rel=1e-9)
+    assert fine.mu_residual == 0
+    first, coarse = look(300, 1e-4)
+    assert 1e-4 * (1 - 1e-9) <= coarse.mu_at_most < first / 2
+    assert coarse.mu_residual > 0.1 * coarse.mu_at_most  # 32 steps are not enough here, and it says so
+    assert "±" in str(coarse)
 
 
 def test_trees_single_precision_and_seeds():
@@ -123,7 +166,7 @@ def test_trees_single_precision_and_seeds():
     first, again = (theory.estimate(problem, x, y) for _ in range(2))
     assert first == again
     assert first.mu_at_most == pytest.approx(1.0, rel=1e-5)
-    assert first.inner_L_at_least == pytest.approx(2.0, rel=1e-5)
+    assert first.L_yy_at_least == pytest.approx(2.0, rel=1e-5)
     assert first.L_at_least == pytest.approx(8.0, rel=1e-5)  # (Σa)² has curvature 2·4
 
 
@@ -142,7 +185,21 @@ def test_estimated_constants_are_not_taken_for_declared_ones(as_users_see_it):
     ):
         with pytest.raises(AttributeError, match=r"only estimated from 1 points.*assume\(\)"):
             certificate(estimated)
-    for name in ("mu", "L", "M", "rho", "kappa", "L_Phi", "L_Phi_blockwise"):
+    with pytest.raises(TypeError, match=r"not Estimated.*assume\(\)"):
+        theory.star.aid(estimated)
+    for name in (
+        "mu",
+        "L",
+        "M",
+        "rho",
+        "L_yy",
+        "f_xy",
+        "rho_yyy",
+        "kappa",
+        "L_Phi",
+        "L_Phi_blockwise",
+        "blocks",
+    ):
         assert not hasattr(estimated, name)
     with pytest.raises(AttributeError, match=r"only estimated from 1 points.*\.mu_at_most"):
         _ = estimated.mu
@@ -161,6 +218,15 @@ def test_estimated_constants_are_not_taken_for_declared_ones(as_users_see_it):
         assert "estimated" in report.hypotheses[symbol]
     with pytest.raises(TypeError, match="'kappa' is not one of the constants"):
         estimated.assume(kappa=3.0)
+
+    blocks = estimated.assume_blocks(mu=0.05, M_y=2.0)
+    assert isinstance(blocks, theory.Blocks)
+    assert (blocks.mu, blocks.M_y, blocks.f_yy) == (0.05, 2.0, estimated.f_yy_at_least)
+    assert blocks.estimated == {"L_yy", "L_xy", "f_xx", "f_xy", "f_yy", "rho_xxy", "rho_xyy", "rho_yyy"}
+    with pytest.raises(TypeError, match="'M' is not one of the constants mu, L_yy"):
+        estimated.assume_blocks(M=1.0)
+    with pytest.raises(ValueError, match="mu"):
+        estimated.assume_blocks(mu=-1.0)
 
 
 def test_negative_curvature_is_reported_and_not_assumed_away():

@@ -3,7 +3,7 @@
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates import limit, momentum, prior, recursions, sharp, star, stochastic, tight
 from bilevel.theory.certificates.analyses import analyses
-from bilevel.theory.certificates.certificate import Certificate
+from bilevel.theory.certificates.certificate import Certificate, StepSizes
 from bilevel.theory.certificates.cheapest import Plan, cheapest
 from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_sequence_contraction
 from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
@@ -11,8 +11,11 @@ from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, ai
 from bilevel.theory.certificates.paper_itd import ITDCertificate, itd, radius_beta
 from bilevel.theory.certificates.stochastic import Noise
 from bilevel.theory.constants import Constants
-from bilevel.theory.estimation.advice import Advice, StepSizes, advise
-from bilevel.theory.estimation.estimating import Assumed, Estimated, estimate
+from bilevel.theory.estimation.advice import Advice
+from bilevel.theory.estimation.advising import advise
+from bilevel.theory.estimation.estimated import Assumed, AssumedBlocks, Estimated
+from bilevel.theory.estimation.estimating import estimate
+from bilevel.theory.estimation.sampling import Sampled
 from bilevel.theory.verification.judgement import judge
 from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.reference import Exact, exact
@@ -23,6 +26,7 @@ __all__ = [
     "AIDCertificate",
     "Advice",
     "Assumed",
+    "AssumedBlocks",
     "Blocks",
     "Certificate",
     "Complexity",
@@ -37,6 +41,7 @@ __all__ = [
     "Report",
     "Row",
     "Run",
+    "Sampled",
     "StepSizes",
     "StrictInstance",
     "TwoSequenceContraction",

@@ -138,7 +138,7 @@ def minimise_on_log_scale(
 
 
 def largest_below(
-    objective: Callable[[Floats], Floats], limit: Floats, low: Floats, high: Floats, rounds: int = 50
+    objective: Callable[[Floats], Floats], limit: Floats, low: Floats, high: Floats, rounds: int = 30
 ) -> Floats:
     """The largest point of [low, high] up to which an `objective` that rises beyond `low` stays below `limit`."""
     first, last = (np.broadcast_to(end, np.shape(limit)) for end in (low, high))

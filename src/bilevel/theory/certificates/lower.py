@@ -118,14 +118,12 @@ class LowerBound:
 
 
 def lower_bound(constants: Constants, alpha: Real | None = None) -> LowerBound:
-    """Worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 2/(L + μ); 1/L by default."""
+    """Worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 2/(L + μ) (1/L by default)."""
     mu, L, M, kappa = constants.mu, constants.L, constants.M, constants.kappa
     alpha = 1 / L if alpha is None else positive(alpha, "alpha", "it is a step size")
     if np.any(alpha * (L + mu) > 2 * (1 + 1e-12)):
-        raise ValueError(
-            f"alpha must be at most 2/(L + μ), got α(L + μ) = {np.max(alpha * (L + mu)):g}: beyond it the largest "
-            "curvature is the worst, not the smallest"
-        )
+        share = np.max(alpha * (L + mu) / 2)
+        raise ValueError(f"alpha must be at most 2/(L + mu), got {share:g} times that; reduce it")
     value = (M * kappa * (1 - alpha * mu)) ** 2
     strict = (1 - kappa**-2.0) * value / (1 + alpha**2 * (L**2 - mu**2))
     return LowerBound(constants, alpha, value, strict)

@@ -1,6 +1,7 @@
 """The extreme eigenvalues of a symmetric operator from its products alone."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +11,21 @@ from jaxtyping import Array, Float
 Vector = Float[Array, " n"]
 
 
-def lanczos(
-    product: Callable[[Vector], Vector], start: Vector, steps: int, key: Array
-) -> Float[Array, " steps"]:
+class Ritz(NamedTuple):
+    values: Float[Array, " steps"]  # ascending
+    residuals: Float[Array, " steps"]  # of each: an eigenvalue lies within that distance of it
+
+
+def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key: Array) -> Ritz:
     """Ritz values of the symmetric `product`, ascending, after `steps` Lanczos steps from `start`.
 
     v_{j+1} ∝ A v_j − Σ_{i≤j} ⟨v_i, A v_j⟩ v_i, orthogonalised twice against all earlier vectors, so that no
     ghost copies of converged eigenvalues appear. A Ritz value is a Rayleigh quotient: the largest never exceeds
     the largest eigenvalue and the smallest is never below the smallest, up to rounding. Where the Krylov space
     is exhausted the iteration goes on with a random vector orthogonal to it, so n steps give all n eigenvalues.
+
+    The residual ‖Au − θu‖ of a Ritz pair is |β_k s_k|, with s_k the last entry of its vector in the Krylov basis. There
+    is an eigenvalue in [θ − residual, θ + residual]; for the smallest θ it need not be the smallest one.
     """
     n = start.size
     steps = min(steps, n)
@@ -50,4 +57,6 @@ def lanczos(
     _, diagonal, off, _, _ = lax.fori_loop(
         0, steps, step, (V, zeros, zeros, unit(start), jnp.zeros((), start.dtype))
     )
-    return jnp.linalg.eigvalsh(jnp.diag(diagonal) + jnp.diag(off[:-1], 1) + jnp.diag(off[:-1], -1))
+    values, vectors = jnp.linalg.eigh(jnp.diag(diagonal) + jnp.diag(off[:-1], 1) + jnp.diag(off[:-1], -1))
+    left = off[-1] if steps < n else jnp.zeros_like(off[-1])  # n steps span the whole space
+    return Ritz(values, jnp.abs(left * vectors[-1]))

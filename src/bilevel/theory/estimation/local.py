@@ -23,7 +23,8 @@ from bilevel.solvers.rules import Descent, projected
 from bilevel.theory.estimation.curvature import spectrum
 from bilevel.types import PyTree, Scalar
 
-CG_STEPS = 200
+SMALL = 1024  # inner variables up to which conjugate gradients may take four steps for each
+CG_STEPS = 200  # beyond
 
 
 class Local(NamedTuple):
@@ -31,8 +32,16 @@ class Local(NamedTuple):
     inner_gradient: Scalar  # ‖∇_y g‖: how far y is from y*(x)
     hypergradient: Scalar  # ‖∇Φ‖, or the gradient mapping's norm if x is projected
     bias: Scalar  # ‖C(I − αH)H⁻¹∇_y f‖
+    adjoint: Scalar  # ‖v‖
     residual: Scalar  # ‖Hv − ∇_y f‖/‖∇_y f‖
+    rounding: Scalar  # what bias and hypergradient may be off by, from the size of their parts
     smoothness: Scalar  # largest |eigenvalue| of ∇²Φ that was found
+
+    @property
+    def bias_share(self) -> float:
+        """ITD's bias as a share of ‖∇Φ‖; zero where it is no more than rounding."""
+        bias, rounding = float(self.bias), float(self.rounding)
+        return 0.0 if bias <= rounding else bias / max(float(self.hypergradient), rounding)
 
 
 def local(
@@ -42,19 +51,21 @@ def local(
     data: Batch | None,
     alpha: Any,
     damping: Any,
-    key: Array,
+    key: Array | None,
     steps: int,
     project: Callable[[PyTree], PyTree] | None = None,
+    smoothness: Any = None,
 ) -> Local:
-    """The local quantities; the curvature of Φ by `steps` Lanczos steps, two linear solves each."""
+    """The local quantities; the curvature of Φ, unless given, by `steps` Lanczos steps, two linear solves each."""
     oracles = problem.oracles
     inner, f = oracles.linearise(x, y, data), oracles.outer_gradients(x, y, data)
     H = lambda v: tree.add_scale(inner.hessian(v), damping, v)
     # Rounding leaves no more to gain than this from single precision.
-    tolerance = 1e-10 if f.value.dtype == jnp.float64 else 1e-5
-    solve = lambda b, tol: cg(H, b, tol=tol, maxiter=CG_STEPS)[0]
-    v = solve(f.y, tolerance)
-    estimate = tree.sub(f.x, inner.cross(v))
+    double = f.value.dtype == jnp.float64
+    solve = lambda b, tol: cg(H, b, tol=tol, maxiter=most_cg_steps(y))[0]
+    v = solve(f.y, 1e-10 if double else 1e-5)
+    pulled = inner.cross(v)
+    estimate = tree.sub(f.x, pulled)
 
     def stationarity(x, y):
         f, g = oracles.outer_gradients(x, y, data), oracles.linearise(x, y, data)
@@ -65,13 +76,23 @@ def local(
         direct, residual = jax.jvp(stationarity, (x, y), (u, response))[1]
         return tree.sub(direct, inner.cross(solve(residual, 1e-4)))
 
-    smoothness = jnp.max(jnp.abs(spectrum(curvature_of_value, x, key, steps)))
+    if smoothness is None:
+        assert key is not None
+        smoothness = jnp.max(jnp.abs(spectrum(curvature_of_value, x, key, steps).values))
     rule = Descent(1.0) if project is None else projected(1 / smoothness, project)
     return Local(
         value=f.value,
         inner_gradient=tree.norm(inner.gradient),
         hypergradient=rule.stationarity(x, estimate),
         bias=tree.norm(inner.cross(tree.add_scale(v, -alpha, f.y))),
+        adjoint=tree.norm(v),
         residual=tree.norm(tree.sub(H(v), f.y)) / jnp.maximum(tree.norm(f.y), jnp.finfo(f.value.dtype).tiny),
+        rounding=(1e-9 if double else 1e-4) * (tree.norm(f.x) + tree.norm(pulled)),
         smoothness=smoothness,
     )
+
+
+def most_cg_steps(y: PyTree) -> int:
+    """How many steps a linear system in y may take."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(y))
+    return 4 * size + 20 if size <= SMALL else CG_STEPS

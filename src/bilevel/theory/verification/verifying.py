@@ -13,7 +13,7 @@ from bilevel.checks import check_count, prepare
 from bilevel.solvers.base import Solver
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
-from bilevel.theory.estimation.estimating import Estimated
+from bilevel.theory.estimation.estimated import Estimated
 from bilevel.theory.verification.algorithm import recognise
 from bilevel.theory.verification.judgement import judge
 from bilevel.theory.verification.measurement import Run, measure
