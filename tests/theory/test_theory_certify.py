@@ -65,7 +65,9 @@ def test_json_carries_the_numbers_of_the_library(invoke):
     assert itd["paper"]["bound"] == pytest.approx(theory.itd(k).bound_from(10_000, 2.0, (0.9 * R_y, 0.0)))
     assert itd["tight"]["bound"] <= 1.1 * theory.tight.itd(k).bound(10_000, 2.0, R_y) * (1 + 1e-9)
     assert itd["tight"]["inherent_error"] == pytest.approx(report["itd_lower_bound"]) == pytest.approx(0.81)
-    for column in itd.values():  # none promises less than what its own α can do, and star's α is not the paper's
+    for (
+        column
+    ) in itd.values():  # none promises less than what its own α can do, and star's α is not the paper's
         assert column["inherent_error"] >= column["lower_bound"] * (1 - 1e-12)
     assert itd["star"]["lower_bound"] == pytest.approx(0.81 * (10 / 11) ** 2)
     assert report["constants"]["kappa"] == pytest.approx(10)

@@ -293,7 +293,10 @@ CONSTANTS = Constants(0.1, 1.0, 0.1, 0.1)
         (lambda: theory.star.aid(CONSTANTS, alpha=2.5), "alpha = 2.5 does not contract.*2/L_yy = 2"),
         (lambda: theory.star.aid(CONSTANTS, inner_steps=0), "inner_steps must be a whole number"),
         (lambda: theory.analyses(CONSTANTS, "HOAG"), "no certificate is known for 'HOAG'.*AID, ITD, SOBA"),
-        (lambda: theory.lower_bound(CONSTANTS, alpha=2.2), r"alpha must be at most 2/\(L \+ mu\), got 1.21 times"),
+        (
+            lambda: theory.lower_bound(CONSTANTS, alpha=2.2),
+            r"alpha must be at most 2/\(L \+ mu\), got 1.21 times",
+        ),
         (lambda: theory.lower_bound(Constants([0.1, 0.2], 1, 1, 1)).instance(), "pass scalars"),
     ],
 )

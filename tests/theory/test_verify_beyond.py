@@ -158,7 +158,9 @@ def test_soba_and_several_steps_are_judged_by_star(make):
         report = theory.judge(run, solver, constants)
         assert report.ok, report
         assert all(report[name].verdict is theory.Verdict.HOLDS for name in own)
-        assert not any(row.name.startswith(("Lemma 5.1a", "Lemma 5.6", "Theorem 5.9:", "tight")) for row in report.rows)
+        assert not any(
+            row.name.startswith(("Lemma 5.1a", "Lemma 5.6", "Theorem 5.9:", "tight")) for row in report.rows
+        )
     # Errors that stay as they begin, and an estimate that does not feel them: rows of their own fail.
     stuck = run._replace(v_star_error=np.full(60, 10 * k.M / k.mu), x_step=np.zeros(60))
     assert "star: adjoint error" in names(theory.judge(stuck, solver, k.blocks))
