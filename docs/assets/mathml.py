@@ -11,6 +11,14 @@ ARITHMATEX = re.compile(
 TAG = re.compile(r"\\tag\{([^}]*)\}")
 TOKEN = re.compile(r"\\qquad|\\begin|\\end|\\.|[{}]|[^\\{}]+")
 SAME = [(r"{aligned}", r"{split}"), (r"\arg\min", r"\operatorname{argmin}")]  # what the converter calls them
+CORE = [  # what browsers know of MathML has no mathvariant and no menclose, and takes a bar for a relation
+    (r"\\([{}])(?=</mo>)", r"\1"),  # \Big\{ keeps its backslash
+    (r"<mo[^>]*>(&#x02016;|&#x0007C;)</mo>", r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>'),
+    (r"<mi>(&#x027E8;|&#x027E9;)</mi>", r'<mo stretchy="false">\1</mo>'),
+    (r'<mi mathvariant="double-struck">E</mi>', "<mi>&#x1D53C;</mi>"),
+    (r'<mi mathvariant="script">O</mi>', "<mi>&#x1D4AA;</mi>"),
+    (r'<menclose notation="box">(.*)</menclose>', r'<mrow class="boxed">\1</mrow>'),
+]
 LONG = 24  # characters; a formula in the text that has more may be wider than a small screen
 
 
@@ -45,7 +53,9 @@ def _parts(tex: str) -> list[str]:
 def _convert(tex: str, display: str = "inline") -> str:
     for ours, theirs in SAME:
         tex = tex.replace(ours, theirs)
-    math = re.sub(r"\\([{}])(?=</mo>)", r"\1", convert(tex, display=display))  # \Big\{ keeps its backslash
+    math = convert(tex, display=display)
+    for theirs, browsers in CORE:
+        math = re.sub(theirs, browsers, math)
     if re.search(r"[\\&$]", _text(math)):
         raise ValueError(f"the formula {tex!r} has something in it that is not converted: {_text(math)}")
     return math
