@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -72,6 +73,15 @@ def test_json_carries_the_numbers_of_the_library(invoke):
     assert itd["star"]["lower_bound"] == pytest.approx(0.81 * (10 / 11) ** 2)
     assert report["constants"]["kappa"] == pytest.approx(10)
     assert report["run"]["steps"] == 10_000
+
+
+def test_json_says_null_where_there_is_no_bound(invoke, monkeypatch):
+    monkeypatch.setattr(theory.Certificate, "bound", lambda self, *start, **options: np.inf)
+    result = invoke(*ARGUMENTS, "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["aid"]["paper"]["bound"] is None
+    assert report["aid"]["paper"]["beta"] > 0
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def certify(
     except ValueError as error:
         fail(str(error))
     if as_json:
-        typer.echo(json.dumps(report, indent=2, allow_nan=False))
+        typer.echo(json.dumps(_finite(report), indent=2, allow_nan=False))
     else:
         _show(report)
 
@@ -119,6 +119,13 @@ def _limit(certificate: theory.Certificate) -> dict[str, float]:
     if certificate.method != "ITD":
         return {}
     return {"lower_bound": float(theory.lower_bound(certificate.constants, certificate.alpha).value)}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: a bound that an analysis does not have is null."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _show(report: dict[str, Any]) -> None:
