@@ -35,7 +35,7 @@ def analyses(constants: Constants | Blocks, method: str = "AID") -> dict[str, Ce
 
     With `Blocks` only `star`, the one analysis that takes them apart.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"no certificate is known for {method!r}: the methods are {', '.join(METHODS)}")
     known = METHODS[method]
     names = OF_BLOCKS if isinstance(constants, Blocks) else known

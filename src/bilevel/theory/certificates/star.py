@@ -80,7 +80,7 @@ def aid(
 
     r = (1 − αμ)ᴺ, t = (1 − ημ)^Q, ηₜ = (1 − t)/μ, s and V the slopes of y* and v* (`Blocks`). For N = Q = 1, the
     paper's constants and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), and half of that with the default
-    α = η = 2/(L_yy + μ). Its step sizes are for `bl.aid(problem, α, bl.adjoints.steps(η, Q), β, inner_steps=N)`.
+    α = η = 2/(L_yy + μ).
     """
     k = Blocks.of(constants)
     N, Q = check_count(inner_steps, "inner_steps"), check_count(adjoint_steps, "adjoint_steps")
