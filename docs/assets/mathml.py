@@ -9,6 +9,17 @@ ARITHMATEX = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\s*\\(?P<open>[(\[])(?P<tex>.*?)\\[)\]]\s*</(?P=tag)>', re.DOTALL
 )
 TAG = re.compile(r"\\tag\{([^}]*)\}")
+TOKEN = re.compile(r"\\qquad|\\begin|\\end|\\.|[{}]|[^\\{}]+")
+SAME = [(r"{aligned}", r"{split}"), (r"\arg\min", r"\operatorname{argmin}")]  # what the converter calls them
+CORE = [  # what browsers know of MathML has no mathvariant and no menclose, and takes a bar for a relation
+    (r"\\([{}])(?=</mo>)", r"\1"),  # \Big\{ keeps its backslash
+    (r"<mo[^>]*>(&#x02016;|&#x0007C;)</mo>", r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>'),
+    (r"<mi>(&#x027E8;|&#x027E9;)</mi>", r'<mo stretchy="false">\1</mo>'),
+    (r'<mi mathvariant="double-struck">E</mi>', "<mi>&#x1D53C;</mi>"),
+    (r'<mi mathvariant="script">O</mi>', "<mi>&#x1D4AA;</mi>"),
+    (r'<menclose notation="box">(.*)</menclose>', r'<mrow class="boxed">\1</mrow>'),
+]
+LONG = 24  # characters; a formula in the text that has more may be wider than a small screen
 
 
 def on_page_content(content: str, **_) -> str:
@@ -18,7 +29,37 @@ def on_page_content(content: str, **_) -> str:
 def _formula(match: re.Match) -> str:
     tex = html.unescape(match["tex"])
     if match["open"] == "(":
-        return convert(tex)
+        math = _convert(tex)
+        return f'<span class="long">{math}</span>' if len(_text(math)) > LONG else math
     number = TAG.search(tex)
     label = f'<span class="equation-number">({number[1]})</span>' if number else ""
-    return f'<div class="equation">{convert(TAG.sub("", tex), display="block")}{label}</div>'
+    parts = "".join(_convert(part, display="block") for part in _parts(TAG.sub("", tex)))
+    return f'<div class="equation"><div class="formulas">{parts}</div>{label}</div>'
+
+
+def _parts(tex: str) -> list[str]:
+    """The formulas that \\qquad sets apart, outside braces and environments: they may go on lines of their own."""
+    parts, depth = [""], 0
+    for token in TOKEN.findall(tex):
+        depth += token in ("{", r"\begin")
+        depth -= token in ("}", r"\end")
+        if token == r"\qquad" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
+
+
+def _convert(tex: str, display: str = "inline") -> str:
+    for ours, theirs in SAME:
+        tex = tex.replace(ours, theirs)
+    math = convert(tex, display=display)
+    for theirs, browsers in CORE:
+        math = re.sub(theirs, browsers, math)
+    if re.search(r"[\\&$]", _text(math)):
+        raise ValueError(f"the formula {tex!r} has something in it that is not converted: {_text(math)}")
+    return math
+
+
+def _text(math: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", math))

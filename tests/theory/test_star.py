@@ -305,3 +305,11 @@ def test_the_cheapest_plan_is_the_best_of_all():
         assert plan.calls <= other * (1 + 1e-9)
     with pytest.raises(ValueError, match="pass scalars"):
         theory.cheapest(Constants([0.1, 0.2], 1.0, 1.0, 1.0), 0.1, 1.0)
+
+
+@pytest.mark.parametrize("method", ["AID", "ITD", "SOBA"])
+def test_blocks_have_the_analyses_that_take_them_apart(method):
+    k = theory.Constants(0.1, 1.0, 0.5, 0.3)
+    found = theory.analyses(k.blocks, method)
+    assert list(found) == ["star"]
+    assert found["star"].bound(1000, 1.0) == theory.analyses(k, method)["star"].bound(1000, 1.0)

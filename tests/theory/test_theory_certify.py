@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -65,8 +66,22 @@ def test_json_carries_the_numbers_of_the_library(invoke):
     assert itd["paper"]["bound"] == pytest.approx(theory.itd(k).bound_from(10_000, 2.0, (0.9 * R_y, 0.0)))
     assert itd["tight"]["bound"] <= 1.1 * theory.tight.itd(k).bound(10_000, 2.0, R_y) * (1 + 1e-9)
     assert itd["tight"]["inherent_error"] == pytest.approx(report["itd_lower_bound"]) == pytest.approx(0.81)
+    for (
+        column
+    ) in itd.values():  # none promises less than what its own α can do, and star's α is not the paper's
+        assert column["inherent_error"] >= column["lower_bound"] * (1 - 1e-12)
+    assert itd["star"]["lower_bound"] == pytest.approx(0.81 * (10 / 11) ** 2)
     assert report["constants"]["kappa"] == pytest.approx(10)
     assert report["run"]["steps"] == 10_000
+
+
+def test_json_says_null_where_there_is_no_bound(invoke, monkeypatch):
+    monkeypatch.setattr(theory.Certificate, "bound", lambda self, *start, **options: np.inf)
+    result = invoke(*ARGUMENTS, "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["aid"]["paper"]["bound"] is None
+    assert report["aid"]["paper"]["beta"] > 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates import paper_aid, paper_itd, prior, sharp, star, tight
 from bilevel.theory.certificates.certificate import Certificate
 from bilevel.theory.constants import Constants
@@ -26,10 +27,16 @@ METHODS: dict[str, dict[str, Callable[..., Certificate]]] = {
     "SOBA": {"star": star.soba},
 }
 ANALYSES = tuple(METHODS["AID"])
+OF_BLOCKS = ("star",)  # the others are about single L, M and ρ
 
 
-def analyses(constants: Constants, method: str = "AID") -> dict[str, Certificate]:
-    """Every certificate for `method` ("AID", "ITD" or "SOBA") by its analysis, from the oldest to the sharpest."""
-    if method not in METHODS:
+def analyses(constants: Constants | Blocks, method: str = "AID") -> dict[str, Certificate]:
+    """Every certificate for `method` ("AID", "ITD" or "SOBA") by its analysis, from the oldest to the sharpest.
+
+    With `Blocks` only `star`, the one analysis that takes them apart.
+    """
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"no certificate is known for {method!r}: the methods are {', '.join(METHODS)}")
-    return {name: make(constants) for name, make in METHODS[method].items()}
+    known = METHODS[method]
+    names = OF_BLOCKS if isinstance(constants, Blocks) else known
+    return {name: known[name](constants) for name in names}

@@ -17,7 +17,7 @@ SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the largest β, among which N and Q are
 
 
 class Plan(NamedTuple):
-    """`bl.aid(problem, alpha, bl.adjoints.steps(Q, eta), beta, inner_steps=N)` for `iterations` steps."""
+    """`bl.aid(problem, alpha, bl.adjoints.steps(eta, Q), beta, inner_steps=N)` for `iterations` steps."""
 
     alpha: float
     eta: float

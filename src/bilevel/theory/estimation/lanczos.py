@@ -48,7 +48,8 @@ def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key:
         beta = jnp.linalg.norm(w)
         exhausted = beta <= n**0.5 * jnp.finfo(start.dtype).eps * scale
         fresh = orthogonalise(V, jax.random.normal(jax.random.fold_in(key, j), (n,), start.dtype))
-        following = unit(jnp.where(exhausted, fresh, w))
+        # Of a tiny w most is rounding, which is not orthogonal to anything: once more, at length one.
+        following = unit(orthogonalise(V, unit(jnp.where(exhausted, fresh, w))))
         off = off.at[j].set(jnp.where(exhausted, jnp.zeros_like(beta), beta))
         return V, diagonal.at[j].set(alpha), off, following, scale
 
