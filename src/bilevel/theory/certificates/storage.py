@@ -33,7 +33,7 @@ class Driven(ErrorSystem):
     def beta_max(self) -> Floats:
         """The root of β²u² + βL_Φ = 1, u = unit_gain, less what rounding needs to tell it from an unstable one."""
         L_Phi = 1 / np.asarray(self.beta_cap)
-        return (2 * (1 - 1e-9) / (L_Phi + np.sqrt(L_Phi**2 + 4 * self.unit_gain**2)))[()]
+        return (2 * (1 - 1e-7) / (L_Phi + np.sqrt(L_Phi**2 + 4 * self.unit_gain**2)))[()]
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         """(2·gap/β + (1 + ω/s)w₀ᵀX_K w₀)/(1 + ω/(1 + s))/K, with γ lowered to (γ − ω)/(1 + ω/s).
