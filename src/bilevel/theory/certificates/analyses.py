@@ -30,6 +30,6 @@ ANALYSES = tuple(METHODS["AID"])
 
 def analyses(constants: Constants, method: str = "AID") -> dict[str, Certificate]:
     """Every certificate for `method` ("AID", "ITD" or "SOBA") by its analysis, from the oldest to the sharpest."""
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"no certificate is known for {method!r}: the methods are {', '.join(METHODS)}")
     return {name: make(constants) for name, make in METHODS[method].items()}

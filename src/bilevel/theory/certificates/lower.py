@@ -119,6 +119,7 @@ class LowerBound:
 
 def lower_bound(constants: Constants, alpha: Real | None = None) -> LowerBound:
     """Worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 1/L (1/L by default)."""
+    constants = Constants.of(constants)
     mu, L, M, kappa = constants.mu, constants.L, constants.M, constants.kappa
     alpha = short_step(alpha, "alpha", L)
     value = (M * kappa * (1 - alpha * mu)) ** 2
