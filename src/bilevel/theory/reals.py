@@ -79,6 +79,13 @@ def short_step(value: Real | None, name: str, L: Floats) -> Floats:
     return result
 
 
+def one(value: Floats, name: str) -> float:
+    """A single number, where other certificates take arrays as well."""
+    if np.ndim(value):
+        raise TypeError(f"{name} must be one number, got {value!r}: take one case at a time")
+    return float(value)
+
+
 def resolved(kappa: Floats) -> None:
     """Refuses condition numbers for which float64 has too few digits between 1 − 1/κ and one."""
     if np.any(np.greater(kappa, LARGEST_KAPPA)):
