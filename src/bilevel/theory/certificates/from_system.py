@@ -49,7 +49,7 @@ class SystemCertificate(Certificate):
         steps, gap, errors, beta = self._numbers(steps, gap, errors, beta)
         beta = self.best_beta_from(steps, gap, errors, 0.0) if beta is None else beta
         bound = self.system.bound(beta, steps, gap, *self._states(errors))
-        return np.where(np.isinf(errors[0]), np.inf, bound)[()]
+        return np.where(np.isinf(errors[0]) | np.isinf(errors[1]), np.inf, bound)[()]
 
     def best_beta_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
@@ -63,4 +63,5 @@ class SystemCertificate(Certificate):
         # An infinite error marks a start that the analysis does not cover.
         covered = np.where(np.isinf(errors[0]), 0.0, errors[0])[()]
         with np.errstate(over="ignore"):
-            return self.weights[0] * covered, self.weights[1] * errors[1]
+            states = self.weights[0] * covered, self.weights[1] * np.where(np.isinf(errors[1]), 0.0, errors[1])
+        return states[0], states[1][()]

@@ -67,7 +67,9 @@ class ErrorSystem(ABC):
         if not np.all(np.isfinite(self.beta_cap)):
             raise ValueError(EVERY_STEP)
         objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
-        best = minimise_on_log_scale(objective, self.beta_cap)
+        # Twelve decades below the largest step for every K, which may itself be far below the cap.
+        decades = max(18.0, 12 + float(np.max(np.log10(self.beta_cap / np.asarray(self.beta_max)), initial=0.0)))
+        best = minimise_on_log_scale(objective, self.beta_cap, decades)
         if not np.any(slack):
             return best
         limit = raised(objective(best), slack)

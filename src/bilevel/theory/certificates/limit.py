@@ -21,7 +21,7 @@ import numpy as np
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, positive, together
+from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, one, positive, together
 
 CURVED = "it is the curvature of g in y, and g is strongly convex"
 CONVEX = 0.98  # how much of the curvature of Φ the mixed derivative may take away
@@ -126,8 +126,7 @@ class StepLimit:
             self._scalars(),
             self.beta if beta is None else positive(beta, "beta", "it is the outer step size"),
         )
-        if np.ndim(beta):
-            raise ValueError(f"an instance belongs to one step size, got an array of shape {np.shape(beta)}")
+        beta = one(beta, "beta")
         if not np.isfinite(self.beta):
             raise ValueError("no outer step is too large: Φ has no curvature here, and there is no unstable instance")
         if beta < self.beta:

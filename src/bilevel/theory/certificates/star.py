@@ -198,7 +198,7 @@ def _steps(count: int, name: str) -> int:
 
 
 def _certificate(method, constants, alpha, eta, system, weights, start, N=1, Q=1) -> StarCertificate:
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         limits = {"smoothness": system.beta_cap, "error feedback": (1 / np.asarray(system.unit_gain))[()]}
     return StarCertificate("star", method, constants, alpha, eta, limits, system, weights, start, N, Q)
 

@@ -68,13 +68,13 @@ class Driven(ErrorSystem):
 
         X_K is that of the system whose every step counts 1/σ times as much.
         """
-        decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
-        price = 1 - beta / np.asarray(self.beta_cap)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
+            price = 1 - beta / np.asarray(self.beta_cap)
             scaled = {name: getattr(self, name) / decay for name in ("r0", "r1", "p", "q0", "q1")}
             stored = steps * replace(self, **scaled).storage(beta, price, steps, w0, w1)
             total = np.exp(2 * steps * np.log(decay)) * (gap + beta / (2 * decay**2) * stored)
-        return np.where(np.isfinite(stored) & (decay > 0), total, np.inf)[()]
+        return np.where(np.isfinite(stored) & (decay > 0) & ~np.isnan(total), total, np.inf)[()]
 
     def linear_beta(self, modulus: Floats) -> Floats:
         """The largest β with T_σ² ≤ 1 − βL_Φ, T_σ = β·cᵀ(σI − P)⁻¹q and σ² = 1 − βm, for every number of steps."""
