@@ -45,7 +45,7 @@ def certify(
     c_y: Annotated[
         float, typer.Option("--c-y", parser=_real, help="AID warms y₀ up to distance c_y·μ.")
     ] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table (null for infinity).")] = False,
 ) -> None:
     """Certified step sizes and convergence bounds for single-loop AID, ITD and SOBA, by every analysis.
 
@@ -56,7 +56,7 @@ def certify(
     except ValueError as error:
         fail(str(error))
     if as_json:
-        typer.echo(json.dumps(report, indent=2, allow_nan=False))
+        typer.echo(json.dumps(_without_infinity(report), indent=2, allow_nan=False))
     else:
         _show(report)
 
@@ -72,7 +72,8 @@ def certificates(
     aid, itd = theory.aid(constants), theory.itd(constants)
     at_aid = min(y_distance, c_y * constants.mu), aid.warmup_steps(y_distance, c_y)
     # Its theorem wants y₀ within R_y of y*(x₀).
-    starts = {"AID": at_aid, "ITD": (min(y_distance, itd.R_y), itd.warmup_steps(y_distance)), "SOBA": at_aid}
+    at_itd = (min(y_distance, itd.R_y), itd.warmup_steps(y_distance)) if itd.R_y > 0 else at_aid
+    starts = {"AID": at_aid, "ITD": at_itd, "SOBA": at_aid}
     return {
         "constants": {
             "mu": constants.mu,
@@ -111,6 +112,13 @@ def _column(
     # NumPy scalars as Python ones, so that JSON and formatting see numbers.
     python = lambda value: value.item() if isinstance(value, np.generic) else value
     return {name: python(value) for name, value in answers.items() if value is not None}
+
+
+def _without_infinity(value: Any) -> Any:
+    """JSON has no infinity: null where nothing is certified."""
+    if isinstance(value, dict):
+        return {name: _without_infinity(part) for name, part in value.items()}
+    return None if value == float("inf") else value
 
 
 def _show(report: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from bilevel.theory.certificates.gain import ErrorSystem, largest_below
 from bilevel.theory.reals import Floats
 
 
-FOREVER = 2.0**128  # steps after which w₀ᵀX_K w₀ is at its limit, or, for ITD, its mean
+FOREVER = 2.0**80  # steps after which w₀ᵀX_K w₀ is at its limit, or, for ITD, its mean
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,8 @@ def _power(step: Stage, steps: Any, ok: Any) -> tuple[np.ndarray, Any]:
             return total.H, ok
         step, fine = _then(step, step)
         ok = ok & (fine | (left == 0))
+        # Once A is zero further steps change nothing; two more of them check that what is stored stays finite.
+        left = np.where(np.all(step.A == 0, axis=(0, 1)), np.minimum(left, 3), left)
 
 
 def _then(first: Stage, second: Stage) -> tuple[Stage, Any]:
