@@ -38,6 +38,8 @@ def _options(
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters shows question marks in their place
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a terminal without Greek letters shows question marks in their place
             stream.reconfigure(errors="replace")
     app()

@@ -45,7 +45,9 @@ def certify(
     c_y: Annotated[
         float, typer.Option("--c-y", parser=_real, help="AID warms y₀ up to distance c_y·μ.")
     ] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table (null for infinity).")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of a table (null for infinity).")
+    ] = False,
 ) -> None:
     """Certified step sizes and convergence bounds for single-loop AID, ITD and SOBA, by every analysis.
 

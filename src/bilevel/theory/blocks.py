@@ -139,7 +139,9 @@ class Blocks:
     @property
     def L_Phi(self) -> Floats:
         """Λ_xx + 2Λ_xy·L_xy/μ + Λ_yy·(L_xy/μ)², a Lipschitz constant of ∇Φ: ∇²Φ = (I, J)ᵀΛ(I, J) with J = ∇y*."""
-        return self.Lambda_xx + 2 * self.Lambda_xy * self.y_slope + self.Lambda_yy * self.y_slope * self.y_slope
+        return (
+            self.Lambda_xx + 2 * self.Lambda_xy * self.y_slope + self.Lambda_yy * self.y_slope * self.y_slope
+        )
 
 
 def _plain(value: Floats) -> Floats:

@@ -28,7 +28,9 @@ def number(value: Real, name: str) -> Floats:
             result = result.astype(np.float64)
         if result.dtype.kind not in "iuf":
             raise TypeError
-        with np.errstate(over="ignore"):  # a long double may be out of range: infinite, which is refused below
+        with np.errstate(
+            over="ignore"
+        ):  # a long double may be out of range: infinite, which is refused below
             result = result.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} must be a real number or an array of them, got {value!r}") from None

@@ -56,7 +56,9 @@ def cheapest(
         return _plan(constants, k, eps, gap, y_error, v_error, most)
 
 
-def _plan(constants, k: Blocks, eps: float, gap: float, y_error: float, v_error: float | None, most: int) -> Plan:
+def _plan(
+    constants, k: Blocks, eps: float, gap: float, y_error: float, v_error: float | None, most: int
+) -> Plan:
     counts = np.unique(np.geomspace(1, most, 60).round())
     N, Q = _fewest_calls(k, counts[:, None], counts, eps, gap, y_error, v_error)
     near = lambda n: _some(max(1, int(n / 1.1) - 1), min(most, int(n * 1.1) + 1))

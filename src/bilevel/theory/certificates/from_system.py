@@ -63,5 +63,8 @@ class SystemCertificate(Certificate):
         # An infinite error marks a start that the analysis does not cover.
         covered = np.where(np.isinf(errors[0]), 0.0, errors[0])[()]
         with np.errstate(over="ignore"):
-            states = self.weights[0] * covered, self.weights[1] * np.where(np.isinf(errors[1]), 0.0, errors[1])
+            states = (
+                self.weights[0] * covered,
+                self.weights[1] * np.where(np.isinf(errors[1]), 0.0, errors[1]),
+            )
         return states[0], states[1][()]

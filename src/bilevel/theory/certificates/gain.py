@@ -23,7 +23,6 @@ import numpy as np
 
 from bilevel.theory.reals import Floats
 
-
 EVERY_STEP = (
     "every outer step is certified, and the bound falls with it: L_Phi is zero, so Φ is linear and no error feeds "
     "back; choose a step size yourself"
@@ -68,7 +67,9 @@ class ErrorSystem(ABC):
             raise ValueError(EVERY_STEP)
         objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
         # Twelve decades below the largest step for every K, which may itself be far below the cap.
-        decades = max(18.0, 12 + float(np.max(np.log10(self.beta_cap / np.asarray(self.beta_max)), initial=0.0)))
+        decades = max(
+            18.0, 12 + float(np.max(np.log10(self.beta_cap / np.asarray(self.beta_max)), initial=0.0))
+        )
         best = minimise_on_log_scale(objective, self.beta_cap, decades)
         if not np.any(slack):
             return best

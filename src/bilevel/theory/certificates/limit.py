@@ -128,7 +128,9 @@ class StepLimit:
         )
         beta = one(beta, "beta")
         if not np.isfinite(self.beta):
-            raise ValueError("no outer step is too large: Φ has no curvature here, and there is no unstable instance")
+            raise ValueError(
+                "no outer step is too large: Φ has no curvature here, and there is no unstable instance"
+            )
         if beta < self.beta:
             raise ValueError(
                 f"beta = {beta:g} is below the limit {self.beta:g}: no unstable instance is known there; "
@@ -170,9 +172,7 @@ class StepLimit:
         if k.f_xx == 0:
             raise ValueError("f_xx = 0: an f that is linear in x has no lowest value; give f_xx some room")
         m = float(np.sqrt(_mean_slope(k.f_xx, steps, gap, beta)))
-        return SlopeInstance(
-            mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=(steps - 1) * beta * m
-        )
+        return SlopeInstance(mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=(steps - 1) * beta * m)
 
     def _scalars(self) -> Blocks:
         if np.ndim(self.beta) > 0:

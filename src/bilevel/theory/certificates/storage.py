@@ -24,7 +24,6 @@ import numpy as np
 from bilevel.theory.certificates.gain import ErrorSystem, largest_below
 from bilevel.theory.reals import Floats
 
-
 FOREVER = 2.0**80  # steps after which w₀ᵀX_K w₀ is at its limit, or, for ITD, its mean
 
 
