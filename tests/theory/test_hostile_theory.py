@@ -208,8 +208,8 @@ def test_the_best_step_is_within_its_slack_of_the_lowest_bound():
                 found = certificate.bound(
                     30, 1.0, y_error, 0.1, certificate.best_beta(30, 1.0, y_error, 0.1, slack)
                 )
-                assert np.all(np.isfinite(found)) and np.all(
-                    found[:2] <= (1 + slack[:2]) * lowest * (1 + 1e-9)
+                assert np.all(np.isfinite(found))
+                assert np.all(found[:2] <= (1 + slack[:2]) * lowest * (1 + 1e-9))
                 )
 
 
@@ -240,9 +240,14 @@ def test_large_condition_numbers_have_finite_bounds():
     k = Constants(1.0, np.array([1.0, 1e6, 1e12]), 1.0, 1.0)
     for certificate in every_certificate(k)[:-1]:  # the heavy ball takes seconds at 1e12
         bound, beta = certificate.bound(100, 1.0), certificate.best_beta(100, 1.0)
-        assert np.all(np.isfinite(bound)) and np.all(bound > 0), (certificate.method, certificate.analysis)
+        assert np.all((bound > 0) & np.isfinite(bound)), (certificate.method, certificate.analysis)
         assert np.all(np.diff(bound) > 0)
         assert np.all(certificate.bound(100, 1.0, beta=beta) <= 1.1 * bound * (1 + 1e-9))
+
+
+def test_momentum_next_to_the_limit_of_stability_ends():
+    with pytest.raises(ValueError, match="cannot be told from infinity"):
+        momentum.heavy_ball(Constants(0.1, 1.0, 1.0, 0.0), alpha=2 * (1 - 1e-12), m=0.0)
 
 
 def test_runs_of_any_length_end_and_have_finite_bounds():
@@ -399,4 +404,5 @@ def test_certify_prints_on_a_terminal_without_greek_letters(monkeypatch):
     with pytest.raises(SystemExit) as end:
         main()
     screen.flush()
-    assert end.value.code == 0 and b"Single-loop AID" in screen.buffer.getvalue()
+    assert end.value.code == 0
+    assert b"Single-loop AID" in screen.buffer.getvalue()

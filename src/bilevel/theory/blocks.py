@@ -89,8 +89,8 @@ class Blocks:
             in_range = np.isfinite(self.kappa) & np.isfinite(self.v_slope) & np.isfinite(self.L_Phi)
         if not np.all(in_range):
             raise ValueError(
-                "the constants are so large, or mu so small, that L_Phi is beyond what float64 holds: measure x, y, f or g "
-                "in other units"
+                "the constants are so large, or mu so small, that L_Phi is beyond what float64 holds: measure x, y, f "
+                "or g in other units"
             )
 
     @classmethod

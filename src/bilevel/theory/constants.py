@@ -65,8 +65,8 @@ class Constants:
             in_range = np.isfinite(self.L_Phi) & np.isfinite(self.L_Phi_blockwise)
         if not np.all(in_range):
             raise ValueError(
-                "the constants are so large, or mu so small, that L_Phi is beyond what float64 holds: measure x, y, f or g "
-                "in other units"
+                "the constants are so large, or mu so small, that L_Phi is beyond what float64 holds: measure x, y, f "
+                "or g in other units"
             )
 
     @classmethod

@@ -92,8 +92,8 @@ def resolved(kappa: Floats) -> None:
     """Refuses condition numbers for which float64 has too few digits between 1 − 1/κ and one."""
     if np.any(np.greater(kappa, LARGEST_KAPPA)):
         raise ValueError(
-            f"the condition number is {np.max(kappa):g}, and beyond {LARGEST_KAPPA:g} float64 cannot tell an inner step "
-            "from none: add a ridge term to the inner problem"
+            f"the condition number is {np.max(kappa):g}, and beyond {LARGEST_KAPPA:g} float64 cannot tell an inner "
+            "step from none: add a ridge term to the inner problem"
         )
 
 

@@ -137,10 +137,10 @@ class OneBeta(Certificate):
     def bound_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
     ) -> Floats:
-        steps, gap, errors, beta = self._numbers(steps, gap, errors, beta)
-        beta = self.beta if beta is None else beta
-        certified = np.less_equal(beta, self.beta_max * (1 + 1e-12))
-        at = replace(self, beta=np.minimum(beta, self.beta_max))
+        steps, gap, errors, given = self._numbers(steps, gap, errors, beta)
+        size = self.beta if given is None else given
+        certified = np.less_equal(size, self.beta_max * (1 + 1e-12))
+        at = replace(self, beta=np.minimum(size, self.beta_max))
         with np.errstate(over="ignore", invalid="ignore"):
             bound = np.asarray(at.at_beta(steps, gap, errors))
         return np.where(certified & ~np.isnan(bound), bound, np.inf)[()]

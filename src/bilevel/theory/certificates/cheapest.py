@@ -68,8 +68,8 @@ def _plan(
     needed = np.ceil(FOREVER * best.bound(FOREVER, gap, y_error, v_error, beta) / eps)
     if not np.isfinite(needed):
         raise ValueError(
-            f"no number of steps that float64 holds reaches eps = {eps:g} from gap = {gap:g} and y_error = {y_error:g}: "
-            "take a larger eps, or a better start"
+            f"no number of steps that float64 holds reaches eps = {eps:g} from gap = {gap:g} and y_error = "
+            f"{y_error:g}: take a larger eps, or a better start"
         )
     iterations = max(int(needed), 1)
     calls = iterations * int(N + Q + 3)

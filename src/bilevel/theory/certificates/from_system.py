@@ -46,9 +46,9 @@ class SystemCertificate(Certificate):
     def bound_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
     ) -> Floats:
-        steps, gap, errors, beta = self._numbers(steps, gap, errors, beta)
-        beta = self.best_beta_from(steps, gap, errors, 0.0) if beta is None else beta
-        bound = self.system.bound(beta, steps, gap, *self._states(errors))
+        steps, gap, errors, given = self._numbers(steps, gap, errors, beta)
+        at = self.best_beta_from(steps, gap, errors, 0.0) if given is None else given
+        bound = self.system.bound(at, steps, gap, *self._states(errors))
         return np.where(np.isinf(errors[0]) | np.isinf(errors[1]), np.inf, bound)[()]
 
     def best_beta_from(

@@ -51,8 +51,8 @@ class StarCertificate(SystemCertificate):
         states = self._states(self._errors(y_error, v_error))
         given = {"steps": steps, "gap": gap, "modulus": modulus, "beta": beta}
         together(**given, start=states[0] + states[1], constants=self.beta_max)
-        beta = self.linear_beta(modulus) if beta is None else beta
-        return self.system.last(beta, steps, gap, modulus, *states)
+        at = self.linear_beta(modulus) if beta is None else beta
+        return self.system.last(at, steps, gap, modulus, *states)
 
     def _modulus(self, modulus: Real) -> Floats:
         if self.method == "ITD":
