@@ -210,7 +210,6 @@ def test_the_best_step_is_within_its_slack_of_the_lowest_bound():
                 )
                 assert np.all(np.isfinite(found))
                 assert np.all(found[:2] <= (1 + slack[:2]) * lowest * (1 + 1e-9))
-                )
 
 
 # Extremes.
