@@ -42,7 +42,7 @@ class Loop:
             raise ValueError(
                 f"the momentum must be at least 0 and below 1, not {self.m}: it is the trace's decay"
             )
-        if not 0 < self.alpha * self.L < self.limit:
+        if not 0 < self.alpha * self.L < self.limit * (1 - 1e-9):  # closer, and rounding decides
             raise ValueError(
                 f"step size {self.alpha} with momentum {self.m} is not stable for curvature {self.L}: take one below "
                 f"{self.limit / self.L:.6g}"
@@ -72,7 +72,8 @@ class Loop:
             if (
                 not low.size or seen > MOST_CELLS
             ):  # what is left to halve is enclosed all the same, only less closely
-                largest = np.max(most[above], initial=best * (1 + EXCESS))
+                wide = high > low * (1 + 1e-13)  # a cell that rounding fills is the point that was looked at
+                largest = np.max(most[above][wide], initial=best * (1 + EXCESS))
                 return float(self.alpha * np.sqrt(largest))
             middle = np.sqrt(low * high)
             best = max(best, np.max(_peak(self._lag(middle), self._loop(middle)) / middle**2))
