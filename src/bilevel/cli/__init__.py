@@ -1,5 +1,7 @@
 """The command line: one file a command, registered here."""
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -35,4 +37,9 @@ def _options(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a terminal without Greek letters shows question marks in their place
+            stream.reconfigure(errors="replace")
     app()

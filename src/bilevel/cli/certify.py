@@ -46,7 +46,9 @@ def certify(
     c_y: Annotated[
         float, typer.Option("--c-y", parser=_real, help="AID warms y₀ up to distance c_y·μ.")
     ] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of a table (null for infinity).")
+    ] = False,
 ) -> None:
     """Certified step sizes and convergence bounds for single-loop AID, ITD and SOBA, by every analysis.
 
@@ -73,7 +75,8 @@ def certificates(
     aid, itd = theory.aid(constants), theory.itd(constants)
     at_aid = min(y_distance, c_y * constants.mu), aid.warmup_steps(y_distance, c_y)
     # Its theorem wants y₀ within R_y of y*(x₀).
-    starts = {"AID": at_aid, "ITD": (min(y_distance, itd.R_y), itd.warmup_steps(y_distance)), "SOBA": at_aid}
+    at_itd = (min(y_distance, itd.R_y), itd.warmup_steps(y_distance)) if itd.R_y > 0 else at_aid
+    starts = {"AID": at_aid, "ITD": at_itd, "SOBA": at_aid}
     return {
         "constants": {
             "mu": constants.mu,

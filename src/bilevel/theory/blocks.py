@@ -78,10 +78,19 @@ class Blocks:
                 f"{field.name} {np.shape(getattr(self, field.name))}" for field in fields(Blocks)
             )
             raise ValueError(f"the blocks must broadcast against each other, got shapes {shapes}") from None
-        if np.any(np.greater(self.mu, self.L_yy)):
+        low, high = np.broadcast_arrays(self.mu, self.L_yy)
+        if np.any(low > high):
+            i = np.argmax(low > high)
             raise ValueError(
-                f"mu = {np.max(self.mu)} exceeds L_yy = {np.min(self.L_yy)}: they are the smallest and the largest "
+                f"mu = {low.flat[i]} exceeds L_yy = {high.flat[i]}: they are the smallest and the largest "
                 "curvature of g in y; check whether the two are swapped"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            in_range = np.isfinite(self.kappa) & np.isfinite(self.v_slope) & np.isfinite(self.L_Phi)
+        if not np.all(in_range):
+            raise ValueError(
+                "the constants are so large, or mu so small, that L_Phi is beyond what float64 holds: measure x, y, f "
+                "or g in other units"
             )
 
     @classmethod
@@ -130,7 +139,9 @@ class Blocks:
     @property
     def L_Phi(self) -> Floats:
         """Λ_xx + 2Λ_xy·L_xy/μ + Λ_yy·(L_xy/μ)², a Lipschitz constant of ∇Φ: ∇²Φ = (I, J)ᵀΛ(I, J) with J = ∇y*."""
-        return self.Lambda_xx + 2 * self.Lambda_xy * self.y_slope + self.Lambda_yy * self.y_slope**2
+        return (
+            self.Lambda_xx + 2 * self.Lambda_xy * self.y_slope + self.Lambda_yy * self.y_slope * self.y_slope
+        )
 
 
 def _plain(value: Floats) -> Floats:

@@ -1,11 +1,14 @@
 """The four constants every certificate starts from."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bilevel.theory.blocks import Blocks
-from bilevel.theory.reals import Floats, Real, nonnegative, positive
+from bilevel.theory.reals import Floats, Real, nonnegative, positive, resolved
 
 
 @dataclass(frozen=True, init=False)
@@ -58,6 +61,25 @@ class Constants:
             )
         for name, value in fields.items():
             object.__setattr__(self, name, float(value) if np.ndim(value) == 0 else value)
+        with np.errstate(over="ignore", invalid="ignore"):
+            in_range = np.isfinite(self.L_Phi) & np.isfinite(self.L_Phi_blockwise)
+        if not np.all(in_range):
+            raise ValueError(
+                "the constants are so large, or mu so small, that L_Phi is beyond what float64 holds: measure x, y, f "
+                "or g in other units"
+            )
+
+    @classmethod
+    def of(cls, constants: Any) -> Constants:
+        """The constants themselves, once they are the paper's and float64 can tell 1 − 1/κ from one."""
+        if not isinstance(constants, Constants):
+            raise TypeError(
+                f"this analysis is stated for theory.Constants(mu, L, M, rho), not {type(constants).__name__}"
+                + ("; theory.star takes blocks" if isinstance(constants, Blocks) else "")
+                + ("; call .assume() on estimates" if hasattr(constants, "assume") else "")
+            )
+        resolved(constants.kappa)
+        return constants
 
     @property
     def kappa(self) -> Floats:
@@ -77,8 +99,8 @@ class Constants:
         L_Φ = L + (2L² + ρM²)/μ + (2ρLM + L³)/μ² + ρL²M/μ³. Valid when L and ρ are joint Lipschitz constants
         (Assumptions 4.4 and 4.5 as written); all other certificates use `L_Phi_blockwise`, which always is.
         """
-        mu, L, M, rho = self.mu, self.L, self.M, self.rho
-        return L + (2 * L**2 + rho * M**2) / mu + (2 * rho * L * M + L**3) / mu**2 + rho * L**2 * M / mu**3
+        L, M, kappa, bent = self.L, self.M, self.kappa, self.rho * self.M / self.mu
+        return L + (2 * kappa * L + bent * M) + (2 * bent * kappa + kappa * kappa * L) + bent * kappa * kappa
 
     @property
     def L_Phi_blockwise(self) -> Floats:
@@ -86,4 +108,4 @@ class Constants:
 
         It differs from `L_Phi` in one term, ρM/μ in place of ρM²/μ, and equals it when ρ = 0.
         """
-        return (1 + self.kappa) ** 2 * (self.L + self.rho * self.M / self.mu)
+        return (1 + self.kappa) * (1 + self.kappa) * (self.L + self.rho * self.M / self.mu)

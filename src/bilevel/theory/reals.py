@@ -12,6 +12,8 @@ Floats = np.ndarray | float
 Real = Any
 """What they accept: numbers and nested sequences or arrays of numbers. `number` checks, and says what is wrong."""
 
+LARGEST_KAPPA = 1e13
+
 
 def number(value: Real, name: str) -> Floats:
     """`value` as float64: an array stays an array, anything zero-dimensional becomes a scalar."""
@@ -19,10 +21,17 @@ def number(value: Real, name: str) -> Floats:
         # A Python integer may exceed 64 bits (iteration counts do, at large κ); NumPy alone would refuse it.
         if isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
+        if np.any(np.ma.getmask(value)):
+            raise TypeError
         result = np.asarray(value)
+        if result.dtype == object and all(type(entry) is int for entry in result.flat):
+            result = result.astype(np.float64)
         if result.dtype.kind not in "iuf":
             raise TypeError
-        result = result.astype(np.float64)
+        with np.errstate(
+            over="ignore"
+        ):  # a long double may be out of range: infinite, which is refused below
+            result = result.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} must be a real number or an array of them, got {value!r}") from None
     if not np.all(np.isfinite(result)):
@@ -70,6 +79,34 @@ def short_step(value: Real | None, name: str, L: Floats) -> Floats:
     if np.any(result * L > 1 + 1e-12):
         raise ValueError(f"{name} must be at most 1/L, got {name}·L = {np.max(result * L):g}; reduce it")
     return result
+
+
+def one(value: Floats, name: str) -> float:
+    """A single number, where other certificates take arrays as well."""
+    if np.ndim(value):
+        raise TypeError(f"{name} must be one number, got {value!r}: take one case at a time")
+    return float(value)
+
+
+def resolved(kappa: Floats) -> None:
+    """Refuses condition numbers for which float64 has too few digits between 1 − 1/κ and one."""
+    if np.any(np.greater(kappa, LARGEST_KAPPA)):
+        raise ValueError(
+            f"the condition number is {np.max(kappa):g}, and beyond {LARGEST_KAPPA:g} float64 cannot tell an inner "
+            "step from none: add a ridge term to the inner problem"
+        )
+
+
+def together(**values: Any) -> None:
+    """Refuses numbers whose shapes do not broadcast against each other."""
+    shapes = {name: np.shape(value) for name, value in values.items() if np.ndim(value)}
+    try:
+        np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(
+            f"numbers must broadcast against each other, got shapes {listed}; add axes of length one, as in a[:, None]"
+        ) from None
 
 
 def _first(values: Floats, bad: Any) -> float:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive
+from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive, together
 
 GAP = "it is Φ(x₀) − inf Φ; at 0 there is nothing left to descend and no step size is best"
 SLACK = 0.1  # a step this much off the lowest bound is taken if it is larger
@@ -99,11 +99,29 @@ class Certificate(ABC):
         """α, η and the best β, for this start and this many steps."""
         return StepSizes(self.alpha, self.eta, self.best_beta(steps, gap, y_error, v_error))
 
+    def _numbers(
+        self, steps: Real, gap: Real, errors: Any, beta: Real | None = None, **others: Real
+    ) -> tuple[Floats, Floats, Errors, Any]:
+        """All of them as numbers that fit together and fit the constants."""
+        steps, gap = horizon(steps), nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
+        if not isinstance(errors, tuple) or len(errors) != 2:
+            raise TypeError(f"errors must be a pair of numbers, of y and of v, got {errors!r}")
+        errors = (
+            initial(errors[0], "the first initial error"),
+            initial(errors[1], "the second initial error"),
+        )
+        beta = None if beta is None else positive(beta, "beta", "it is the outer step size")
+        start = {"the first initial error": errors[0], "the second": errors[1]}
+        together(steps=steps, gap=gap, **start, beta=beta, **others, constants=self.beta_max)
+        return steps, gap, errors, beta
+
     def _errors(self, y_error: Real, v_error: Real | None) -> Errors:
         y_error = nonnegative(y_error, "y_error", "it is the distance of y₀ from y*(x₀)")
         if v_error is not None:
             v_error = nonnegative(v_error, "v_error", "it is the distance of v₀ from v*(x₀)")
-        return self.errors(y_error, v_error)
+        together(y_error=y_error, v_error=v_error, constants=self.beta_max)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.errors(y_error, v_error)
 
 
 @dataclass(frozen=True)
@@ -119,18 +137,33 @@ class OneBeta(Certificate):
     def bound_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
     ) -> Floats:
-        steps, gap = horizon(steps), nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
-        errors = np.asarray(errors[0])[()], np.asarray(errors[1])[()]
-        beta = self.beta if beta is None else positive(beta, "beta", "it is the outer step size")
-        certified = np.less_equal(beta, self.beta_max * (1 + 1e-12))
-        at = replace(self, beta=np.minimum(beta, self.beta_max))
-        return np.where(certified, at.at_beta(steps, gap, errors), np.inf)[()]
+        steps, gap, errors, given = self._numbers(steps, gap, errors, beta)
+        size = self.beta if given is None else given
+        certified = np.less_equal(size, self.beta_max * (1 + 1e-12))
+        at = replace(self, beta=np.minimum(size, self.beta_max))
+        with np.errstate(over="ignore", invalid="ignore"):
+            bound = np.asarray(at.at_beta(steps, gap, errors))
+        return np.where(certified & ~np.isnan(bound), bound, np.inf)[()]
 
     def best_beta_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
     ) -> Floats:
-        steps, gap = horizon(steps), positive(gap, "gap", GAP)
+        positive(gap, "gap", GAP)
+        self._numbers(steps, gap, errors, slack=allowance(slack))
         return self.beta
+
+
+def initial(error: Real, name: str) -> Floats:
+    """A distance; infinite where the analysis does not cover the start."""
+    if np.any(np.asarray(error) == np.inf):
+        error = np.asarray(error)
+        finite = nonnegative(np.where(np.isinf(error), 0.0, error), name, "it is a distance")
+        return np.where(np.isinf(error), np.inf, finite)[()]
+    return nonnegative(error, name, "it is a distance")
+
+
+def allowance(slack: Real) -> Floats:
+    return nonnegative(slack, "slack", "it is what a larger step may cost, as a share of the lowest bound")
 
 
 def smallest(terms: Mapping[str, Floats]) -> tuple[Floats, str | np.ndarray]:

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevel.checks import check_count
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.certificates.star import aid, contraction, tracking
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Real, positive
+from bilevel.theory.reals import Real, nonnegative, one, positive, resolved
 
 FOREVER = 2.0**60  # steps: the bound times K does not grow any more
 SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the largest β, among which N and Q are compared
@@ -42,21 +43,42 @@ def cheapest(
     searched up to `most`, ten condition numbers by default. Constants must be scalars.
     """
     k = Blocks.of(constants)
+    resolved(k.kappa)
     if np.ndim(k.L_Phi) or np.ndim(k.kappa):
         raise ValueError("one plan is for one set of constants: pass scalars")
     eps, gap = positive(eps, "eps", "it is the target for the mean of ‖∇Φ‖²"), positive(gap, "gap", GAP)
-    most = (
-        max(2, int(10 * k.kappa)) if most is None else int(positive(most, "most", "it is a number of steps"))
-    )
+    eps, gap = one(eps, "eps"), one(gap, "gap")
+    y_error = one(nonnegative(y_error, "y_error", "it is the distance of y₀ from y*(x₀)"), "y_error")
+    if v_error is not None:
+        v_error = one(nonnegative(v_error, "v_error", "it is the distance of v₀ from v*(x₀)"), "v_error")
+    most = max(2, int(10 * k.kappa)) if most is None else min(check_count(most, "most"), 10**15)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _plan(constants, k, eps, gap, y_error, v_error, most)
+
+
+def _plan(
+    constants, k: Blocks, eps: float, gap: float, y_error: float, v_error: float | None, most: int
+) -> Plan:
     counts = np.unique(np.geomspace(1, most, 60).round())
     N, Q = _fewest_calls(k, counts[:, None], counts, eps, gap, y_error, v_error)
-    near = lambda n: np.arange(max(1, int(n / 1.1) - 1), min(most, int(n * 1.1) + 1) + 1)
+    near = lambda n: _some(max(1, int(n / 1.1) - 1), min(most, int(n * 1.1) + 1))
     N, Q = _fewest_calls(k, near(N)[:, None], near(Q), eps, gap, y_error, v_error)
     best = aid(constants, inner_steps=int(N), adjoint_steps=int(Q))
     beta = best.best_beta(FOREVER, gap, y_error, v_error, slack=0.0)
-    iterations = int(np.ceil(FOREVER * best.bound(FOREVER, gap, y_error, v_error, beta) / eps))
+    needed = np.ceil(FOREVER * best.bound(FOREVER, gap, y_error, v_error, beta) / eps)
+    if not np.isfinite(needed):
+        raise ValueError(
+            f"no number of steps that float64 holds reaches eps = {eps:g} from gap = {gap:g} and y_error = "
+            f"{y_error:g}: take a larger eps, or a better start"
+        )
+    iterations = max(int(needed), 1)
     calls = iterations * int(N + Q + 3)
     return Plan(float(best.alpha), float(best.alpha), float(beta), int(N), int(Q), iterations, calls)
+
+
+def _some(low: int, high: int) -> np.ndarray:
+    """All counts from `low` to `high`, or so many of them that no other is much better."""
+    return np.unique(np.linspace(low, high, min(high - low + 1, 100)).round())
 
 
 def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_error) -> tuple[float, float]:

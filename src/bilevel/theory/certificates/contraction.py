@@ -61,6 +61,7 @@ def two_sequence_contraction(
     β ≤ min{αμ³/(8ρLc'), μ³η/(16ρL²c₀), ημ/(2c₀ρ), αμL/(2ρc')}. The last two never bind (they exceed the second
     and the first by 8κ² and 4κ²). The lemma as printed omits η ≤ 1/L, which its second step needs.
     """
+    constants = Constants.of(constants)
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
     alpha = short_step(alpha, "alpha", L)
     eta = short_step(eta, "eta", L)

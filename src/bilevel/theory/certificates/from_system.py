@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors
+from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors, allowance
 from bilevel.theory.certificates.gain import ErrorSystem
-from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive
+from bilevel.theory.reals import Floats, Real, positive
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,25 @@ class SystemCertificate(Certificate):
     def bound_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
     ) -> Floats:
-        if beta is None:
-            beta = self.best_beta_from(steps, gap, errors, 0.0)
-        beta = positive(beta, "beta", "it is the outer step size")
-        gap = nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
-        bound = self.system.bound(beta, horizon(steps), gap, *self._states(errors))
-        return np.where(np.isinf(errors[0]), np.inf, bound)[()]
+        steps, gap, errors, given = self._numbers(steps, gap, errors, beta)
+        at = self.best_beta_from(steps, gap, errors, 0.0) if given is None else given
+        bound = self.system.bound(at, steps, gap, *self._states(errors))
+        return np.where(np.isinf(errors[0]) | np.isinf(errors[1]), np.inf, bound)[()]
 
     def best_beta_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
     ) -> Floats:
-        gap = positive(gap, "gap", GAP)
-        slack = nonnegative(
-            slack, "slack", "it is what a larger step may cost, as a share of the lowest bound"
-        )
-        return self.system.best_beta(horizon(steps), gap, *self._states(errors), slack=slack)
+        positive(gap, "gap", GAP)
+        slack = allowance(slack)
+        steps, gap, errors, _ = self._numbers(steps, gap, errors, slack=slack)
+        return self.system.best_beta(steps, gap, *self._states(errors), slack=slack)
 
     def _states(self, errors: tuple[Real, Real]) -> Errors:
         # An infinite error marks a start that the analysis does not cover.
-        covered = np.where(np.isinf(errors[0]), 0.0, errors[0])
-        a, b = (nonnegative(error, "an initial error", "it is a distance") for error in (covered, errors[1]))
-        return self.weights[0] * a, self.weights[1] * b
+        covered = np.where(np.isinf(errors[0]), 0.0, errors[0])[()]
+        with np.errstate(over="ignore"):
+            states = (
+                self.weights[0] * covered,
+                self.weights[1] * np.where(np.isinf(errors[1]), 0.0, errors[1]),
+            )
+        return states[0], states[1][()]

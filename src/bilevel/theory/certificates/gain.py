@@ -23,6 +23,11 @@ import numpy as np
 
 from bilevel.theory.reals import Floats
 
+EVERY_STEP = (
+    "every outer step is certified, and the bound falls with it: L_Phi is zero, so Φ is linear and no error feeds "
+    "back; choose a step size yourself"
+)
+
 
 @dataclass(frozen=True)
 class ErrorSystem(ABC):
@@ -58,11 +63,17 @@ class ErrorSystem(ABC):
 
     def best_beta(self, steps: Floats, gap: Floats, w0: Floats, w1: Floats, slack: Floats = 0.0) -> Floats:
         """The largest β whose bound is within `slack` of the lowest. Every β gives a valid bound."""
+        if not np.all(np.isfinite(self.beta_cap)):
+            raise ValueError(EVERY_STEP)
         objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
-        best = minimise_on_log_scale(objective, self.beta_cap)
+        # Twelve decades below the largest step for every K, which may itself be far below the cap.
+        decades = max(
+            18.0, 12 + float(np.max(np.log10(self.beta_cap / np.asarray(self.beta_max)), initial=0.0))
+        )
+        best = minimise_on_log_scale(objective, self.beta_cap, decades)
         if not np.any(slack):
             return best
-        limit = (1 + np.asarray(slack)) * objective(best)
+        limit = raised(objective(best), slack)
         return np.minimum(largest_below(objective, limit, best, self.beta_cap), self.beta_cap)
 
 
@@ -108,6 +119,10 @@ class ClosedLoop(ErrorSystem):
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         """The larger root of S² = 2·gap/β + (G·S + J)², squared, over K, with J = I₀ + (1 + G)C₅√K."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._closed(beta, steps, gap, w0, w1)
+
+    def _closed(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         G = np.asarray(self.gain(beta))
         admissible = (G < 1) & (np.asarray(beta) <= self.beta_cap)
         G = np.where(admissible, G, 0)
@@ -115,7 +130,7 @@ class ClosedLoop(ErrorSystem):
         energy = 2 * gap / (beta * steps)
         # In units of √K, so that s² is the mean itself and nothing overflows for long horizons.
         s = (G * J + np.sqrt((G * J) ** 2 + (1 - G**2) * (energy + J**2))) / (1 - G**2)
-        return np.where(admissible, s**2, np.inf)[()]
+        return np.where(admissible & ~np.isnan(s), s**2, np.inf)[()]
 
 
 def minimise_on_log_scale(
@@ -135,6 +150,12 @@ def minimise_on_log_scale(
         pick = lambda index, exponent=exponent: np.take_along_axis(exponent, index, axis=0)[0]
         best, low, high = pick(i), pick(np.maximum(i - 1, 0)), pick(np.minimum(i + 1, len(exponent) - 1))
     return np.asarray(largest * 10.0**best)[()]
+
+
+def raised(lowest: Floats, slack: Floats) -> Floats:
+    """(1 + slack)·lowest, finite where `lowest` is: an infinite limit would admit steps that are not certified."""
+    with np.errstate(over="ignore"):
+        return np.minimum((1 + np.asarray(slack)) * lowest, np.finfo(float).max)
 
 
 def largest_below(

@@ -21,8 +21,9 @@ import numpy as np
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive
+from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, one, positive, together
 
+CURVED = "it is the curvature of g in y, and g is strongly convex"
 CONVEX = 0.98  # how much of the curvature of Φ the mixed derivative may take away
 
 
@@ -125,12 +126,17 @@ class StepLimit:
             self._scalars(),
             self.beta if beta is None else positive(beta, "beta", "it is the outer step size"),
         )
+        beta = one(beta, "beta")
+        if not np.isfinite(self.beta):
+            raise ValueError(
+                "no outer step is too large: Φ has no curvature here, and there is no unstable instance"
+            )
         if beta < self.beta:
             raise ValueError(
                 f"beta = {beta:g} is below the limit {self.beta:g}: no unstable instance is known there; "
                 "leave beta out for the one at the limit"
             )
-        radius = float(nonnegative(radius, "radius", "it is a distance from the minimum"))
+        radius = one(nonnegative(radius, "radius", "it is a distance from the minimum"), "radius")
         scale = float(self.beta / beta)
         smallest = float(self.curvature) == k.mu
         room = (k.rho_xyy + k.rho_yyy) * radius
@@ -156,17 +162,17 @@ class StepLimit:
     def rate(self, steps: Real, gap: Real) -> Floats:
         """gap/(β(K − 1) + 1/(2f_xx)) at the limit β: with any smaller β some problem has a larger mean of ‖∇Φ‖²."""
         steps, gap = horizon(steps), positive(gap, "gap", GAP)
+        together(steps=steps, gap=gap, constants=self.beta)
         return _mean_slope(Blocks.of(self.constants).f_xx, steps, gap, self.beta)
 
     def slope_instance(self, steps: Real, gap: Real, beta: Real) -> SlopeInstance:
         """The problem whose mean of ‖∇Φ‖² over K steps from x = 0 is exactly gap/(β(K − 1) + 1/(2f_xx))."""
-        k, beta = self._scalars(), float(positive(beta, "beta", "it is the outer step size"))
+        k, beta = self._scalars(), one(positive(beta, "beta", "it is the outer step size"), "beta")
+        steps, gap = one(horizon(steps), "steps"), one(positive(gap, "gap", GAP), "gap")
         if k.f_xx == 0:
             raise ValueError("f_xx = 0: an f that is linear in x has no lowest value; give f_xx some room")
-        m = float(np.sqrt(_mean_slope(k.f_xx, horizon(steps), positive(gap, "gap", GAP), beta)))
-        return SlopeInstance(
-            mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=float(horizon(steps) - 1) * beta * m
-        )
+        m = float(np.sqrt(_mean_slope(k.f_xx, steps, gap, beta)))
+        return SlopeInstance(mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=(steps - 1) * beta * m)
 
     def _scalars(self) -> Blocks:
         if np.ndim(self.beta) > 0:
@@ -192,7 +198,22 @@ def first_unstable_beta(
     Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 − z_iz_j is 0.
     The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
     """
-    (p, q, s), ell, H = hessian, coupling, curvature
+    if method not in ("AID", "SOBA"):
+        raise ValueError(f"no limit is known for {method!r}: the methods are AID and SOBA")
+    if not isinstance(hessian, tuple) or len(hessian) != 3:
+        raise TypeError(f"hessian must be a theory.limit.Hessian(xx, xy, yy), got {hessian!r}")
+    p, q, s = (number(block, f"hessian.{name}") for block, name in zip(hessian, Hessian._fields, strict=True))
+    ell, H = nonnegative(coupling, "coupling", "it is a norm"), positive(curvature, "curvature", CURVED)
+    alpha, eta = positive(alpha, "alpha", "it is a step size"), positive(eta, "eta", "it is a step size")
+    together(xx=p, xy=q, yy=s, coupling=ell, curvature=H, alpha=alpha, eta=eta)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return _first_unstable(Hessian(p, q, s), ell, H, alpha, eta, method)
+
+
+def _first_unstable(
+    hessian: Hessian, ell: Floats, H: Floats, alpha: Floats, eta: Floats, method: str
+) -> Floats:
+    (p, q, s) = hessian
     r, t = 1 - alpha * H, 1 - eta * H
     if method == "AID":
         A, B, C = (
@@ -218,6 +239,7 @@ def _limit(method: str, constants: Constants | Blocks, alpha: Real | None, eta: 
     k = Blocks.of(constants)
     alpha, eta = _step(k, alpha, "alpha"), _step(k, eta, "eta")
     candidates = [(H, hessian) for H in (k.mu, k.L_yy) for hessian in _extremes(k, H)]
+    together(alpha=alpha, eta=eta, constants=np.asarray(k.L_Phi + k.kappa))
     values = [first_unstable_beta(hessian, k.L_xy, H, alpha, eta, method) for H, hessian in candidates]
     shape = np.broadcast_shapes(*(np.shape(value) for value in values))
     stack = lambda parts: np.stack([np.broadcast_to(part, shape) for part in parts])
@@ -244,7 +266,8 @@ def _extremes(k: Blocks, H: Floats) -> list[Hessian]:
 
 def _step(k: Blocks, step: Real | None, name: str) -> Floats:
     step = 2 / (k.L_yy + k.mu) if step is None else positive(step, name, "it is a step size")
-    if np.any(np.greater_equal(step * k.L_yy, 2)):
+    together(**{name: step, "constants": np.asarray(k.kappa)})
+    if np.any(np.greater_equal(step, 2 / np.asarray(k.L_yy))):
         raise ValueError(
             f"{name} = {np.max(step):g} does not converge even with x at rest: it must be below 2/L_yy = "
             f"{np.min(2 / np.asarray(k.L_yy)):g}"
@@ -253,7 +276,7 @@ def _step(k: Blocks, step: Real | None, name: str) -> Floats:
 
 
 def _mean_slope(f_xx: Floats, steps: Floats, gap: Floats, beta: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return (gap / (beta * (steps - 1) + 0.5 / np.asarray(f_xx)))[()]
 
 

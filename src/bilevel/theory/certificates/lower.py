@@ -119,6 +119,7 @@ class LowerBound:
 
 def lower_bound(constants: Constants, alpha: Real | None = None) -> LowerBound:
     """Worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 2/(L + μ) (1/L by default)."""
+    constants = Constants.of(constants)
     mu, L, M, kappa = constants.mu, constants.L, constants.M, constants.kappa
     alpha = 1 / L if alpha is None else positive(alpha, "alpha", "it is a step size")
     if np.any(alpha * (L + mu) > 2 * (1 + 1e-12)):

@@ -13,11 +13,11 @@ import numpy as np
 import optax
 
 from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors, StepSizes
-from bilevel.theory.certificates.gain import largest_below, minimise_on_log_scale
+from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors, StepSizes, allowance
+from bilevel.theory.certificates.gain import EVERY_STEP, largest_below, minimise_on_log_scale, raised
 from bilevel.theory.certificates.momentum_gains import Loop
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, positive
+from bilevel.theory.reals import Floats, Real, number, positive, resolved, together
 
 SHARES = (0.0, 0.5, 1.0)  # of the surplus in ‖h‖² that is turned into ‖∇Φ‖², as in `storage`
 DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL_yy/(1 + m), which must stay below 2
@@ -40,7 +40,7 @@ class MomentumCertificate(Certificate):
         """The root of β²·unit_gain² + βL_Φ = 1."""
         L_Phi = Blocks.of(self.constants).L_Phi
         with np.errstate(divide="ignore"):
-            return np.asarray(2 / np.asarray(L_Phi + np.sqrt(L_Phi**2 + 4 * np.square(self.unit_gain))))[()]
+            return np.asarray(2 / np.asarray(L_Phi + np.hypot(L_Phi, 2 * self.unit_gain)))[()]
 
     def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         k = Blocks.of(self.constants)
@@ -53,10 +53,12 @@ class MomentumCertificate(Certificate):
 
         ω = 0 is the bound above; ω‖h‖² ≥ ω(‖∇Φ‖²/(1 + T) − e²/T) turns what T² does not need of γ into ‖∇Φ‖².
         """
-        if beta is None:
-            beta = self.best_beta_from(steps, gap, errors, 0.0)
-        steps, gap = horizon(steps), nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
-        beta = np.asarray(positive(beta, "beta", "it is the outer step size"))
+        steps, gap, errors, beta = self._numbers(steps, gap, errors, beta)
+        beta = np.asarray(self.best_beta_from(steps, gap, errors, 0.0) if beta is None else beta)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return self._lowest(steps, gap, errors, beta)
+
+    def _lowest(self, steps: Floats, gap: Floats, errors: Errors, beta: np.ndarray) -> Floats:
         T, price = beta * self.unit_gain, 1 - beta * Blocks.of(self.constants).L_Phi
         free = np.square(self.transient[0] * errors[0] + self.transient[1] * errors[1])
         s = np.maximum(T, 1e-3)
@@ -64,30 +66,25 @@ class MomentumCertificate(Certificate):
         lowest = np.inf
         for omega in (share * surplus for share in SHARES):
             left = (price - omega) / (1 + omega / s)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                stored = np.where(free > 0, free * left / np.maximum(left - T**2, 0), 0.0)
+            stored = np.where(free > 0, free * left / np.maximum(left - T**2, 0), 0.0)
             total = (2 * gap / beta + (1 + omega / s) * stored) / (1 + omega / (1 + s))
             lowest = np.fmin(lowest, total)
-        certified = beta <= self.beta_max
+        certified = (beta <= self.beta_max) & ~np.isnan(lowest) & ~np.isnan(free)
         return np.where(certified, lowest / steps, np.inf)[()]
 
     def best_beta_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
     ) -> Floats:
-        gap = positive(gap, "gap", GAP)
-        slack = nonnegative(
-            slack, "slack", "it is what a larger step may cost, as a share of the lowest bound"
-        )
+        positive(gap, "gap", GAP)
+        slack = allowance(slack)
+        steps, gap, errors, _ = self._numbers(steps, gap, errors, slack=slack)
         if not np.all(np.isfinite(self.beta_max)):
-            raise ValueError(
-                "every outer step is certified, and the bound falls with it: L_xy and L_Phi are zero, so Φ is linear "
-                "and no error feeds back; choose a step size yourself"
-            )
+            raise ValueError(EVERY_STEP)
         objective = lambda beta: self.bound_from(steps, gap, errors, beta)
         best = minimise_on_log_scale(objective, self.beta_max)
-        limit = (1 + np.asarray(slack)) * objective(best)
         if not np.any(slack):
             return best
+        limit = raised(objective(best), slack)
         return np.minimum(largest_below(objective, limit, best, self.beta_max), self.beta_max)
 
     def step_sizes(
@@ -141,8 +138,10 @@ def heavy_ball(
 def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertificate:
     """‖a‖ ≤ Γ_y L_xy‖d‖ + I_y and ‖b‖ ≤ Γ_v(f_xy + f_yy L_xy/μ)‖d‖ + Γ_w f_yy‖a‖ + I_v; e ≤ f_xy a + L_xy b."""
     k = Blocks.of(constants)
+    resolved(k.kappa)
     alpha = positive(alpha, "alpha", "it is a step size")
     eta, m = positive(eta, "eta", "it is a step size"), number(m, "m")
+    together(alpha=alpha, eta=eta, m=m, constants=np.asarray(k.L_Phi + k.kappa))
     y, v = _gains(alpha, m, k, nesterov), _gains(eta, m, k, nesterov)
     per_a = k.f_xy + k.L_xy * v["force"] * k.f_yy
     gain = per_a * y["drift"] * k.L_xy + k.L_xy * v["drift"] * (k.f_xy + k.f_yy * k.y_slope)
@@ -162,7 +161,8 @@ def _gains(step: Floats, m: Floats, k: Blocks, nesterov: bool) -> dict[str, Floa
         loop = Loop(step, m, mu, L, nesterov)
         return loop.drift, loop.force, loop.free
 
-    found = np.vectorize(each, otypes=[float] * 3)(step, m, k.mu, k.L_yy)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        found = np.vectorize(each, otypes=[float] * 3)(step, m, k.mu, k.L_yy)
     return {name: values[()] for name, values in zip(("drift", "force", "free"), found, strict=True)}
 
 

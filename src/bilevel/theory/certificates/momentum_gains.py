@@ -24,6 +24,9 @@ Parabola = tuple[
 
 EXCESS = 1e-6  # relative width of the enclosure of `drift`²
 CELLS = 64
+MOST_CELLS = (
+    300_000  # that are looked at, in at most 100 rounds; more would be needed only next to instability
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Loop:
             raise ValueError(
                 f"the momentum must be at least 0 and below 1, not {self.m}: it is the trace's decay"
             )
-        if not 0 < self.alpha * self.L < self.limit:
+        if not 0 < self.alpha * self.L < self.limit * (1 - 1e-9):  # closer, and rounding decides
             raise ValueError(
                 f"step size {self.alpha} with momentum {self.m} is not stable for curvature {self.L}: take one below "
                 f"{self.limit / self.L:.6g}"
@@ -62,11 +65,18 @@ class Loop:
         edges = np.geomspace(self.ends[0], self.ends[1], CELLS + 1)
         low, high = edges[:-1], edges[1:]
         best = np.max(_peak(self._lag(edges), self._loop(edges)) / edges**2)
+        seen = 0
         while True:
-            above = self._over_cell(low, high) > best * (1 + EXCESS)
+            most = self._over_cell(low, high)
+            above = most > best * (1 + EXCESS)
             low, high = low[above], high[above]
-            if not low.size:
-                return float(self.alpha * np.sqrt(best * (1 + EXCESS)))
+            seen += low.size + MOST_CELLS // 100
+            if (
+                not low.size or seen > MOST_CELLS
+            ):  # what is left to halve is enclosed all the same, only less closely
+                wide = high > low * (1 + 1e-13)  # a cell that rounding fills is the point that was looked at
+                largest = np.max(most[above][wide], initial=best * (1 + EXCESS))
+                return float(self.alpha * np.sqrt(largest))
             middle = np.sqrt(low * high)
             best = max(best, np.max(_peak(self._lag(middle), self._loop(middle)) / middle**2))
             low, high = np.concatenate([low, middle]), np.concatenate([middle, high])

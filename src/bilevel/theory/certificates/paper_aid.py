@@ -83,6 +83,7 @@ def aid(constants: Constants, c: Real = 1.0) -> AIDCertificate:
     β = c·min{1/(8L_Φ), C₁μα/(4C₂C₃), ημ/(2LC₂), μ/(8C₂L²)} with α = η = 1/L, C₀ = ρM/μ² + L/μ,
     C₁ = 4C₀L/μ, C₂ = αL²C₀/μ + ρM/μ² + L/μ + LC₁/μ, C₃ = L + ρM/μ + C₀L, and c in (0, 1].
     """
+    constants = Constants.of(constants)
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
     alpha = eta = 1 / L
     C0 = rho * M / mu**2 + L / mu

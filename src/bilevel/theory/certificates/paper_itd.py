@@ -85,6 +85,7 @@ def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> ITDCert
     β = c·min{μ³/(2L(2L² + ρM)), 1/(8L_Φ), μ²/(16L²C₄)} with α = 1/L. `R_y` is the radius within which the
     warm-started inner iterates stay; the theorem needs R_y ≥ μLM/(2L² + ρM), the default.
     """
+    constants = Constants.of(constants)
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
     alpha = 1 / L
     R_y_min = smallest_radius(constants)

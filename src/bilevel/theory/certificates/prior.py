@@ -83,6 +83,7 @@ class PriorITD(OneBeta):
 
 def aid(constants: Constants, c: Real = 1.0) -> PriorAID:
     """Direct squared-norm certificate for AID: β = c·min{1/L_Φ, 1/√(128κ³W)} = Θ(κ⁻⁶)."""
+    constants = Constants.of(constants)
     L, kappa = constants.L, constants.kappa
     slope = L + constants.rho * constants.M / constants.mu
     W = (1.5 + 8 * kappa**2 * (1 + kappa) ** 2) * kappa**3 * slope**2

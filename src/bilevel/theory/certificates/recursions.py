@@ -82,6 +82,7 @@ def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
     order κ² already allows η = 1/L. This, not Young's inequality as such, is where the earlier AID bound loses two κ.
     """
     weight = positive(weight, "weight", "it multiplies the inner error in the potential")
+    constants = Constants.of(constants)
     mu, L, kappa = constants.mu, constants.L, constants.kappa
     limit = (weight / kappa) / ((2 * L**2 / mu) * (1 - 1 / kappa) + weight * mu / 2)
     return np.minimum(limit, 1 / L)
@@ -117,6 +118,7 @@ class WeightedSquares(OneBeta):
 
 def weighted_squares(constants: Constants) -> WeightedSquares:
     """The earlier analysis with a weight: squares first, and still β = min{1/L_Φ, 1/√(32κW)} = Θ(1/(λκ³)), O(κ⁴/K)."""
+    constants = Constants.of(constants)
     L, kappa = constants.L, constants.kappa
     slope = L + constants.rho * constants.M / constants.mu
     W = (6 * kappa**2 + 6 * kappa + 2) * kappa**3 * slope**2

@@ -20,7 +20,7 @@ from bilevel.theory.certificates.certificate import GAP, Errors
 from bilevel.theory.certificates.from_system import SystemCertificate
 from bilevel.theory.certificates.storage import Driven
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, horizon, positive
+from bilevel.theory.reals import Floats, Real, horizon, positive, resolved, together
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,13 @@ class StarCertificate(SystemCertificate):
 
         (1 − βm)ᴷ·gap from an exact start; an inexact one adds to the gap.
         """
-        modulus = self._modulus(modulus)
-        beta = (
-            self.linear_beta(modulus) if beta is None else positive(beta, "beta", "it is the outer step size")
-        )
+        modulus, steps, gap = self._modulus(modulus), horizon(steps), positive(gap, "gap", GAP)
+        beta = None if beta is None else positive(beta, "beta", "it is the outer step size")
         states = self._states(self._errors(y_error, v_error))
-        return self.system.last(beta, horizon(steps), positive(gap, "gap", GAP), modulus, *states)
+        given = {"steps": steps, "gap": gap, "modulus": modulus, "beta": beta}
+        together(**given, start=states[0] + states[1], constants=self.beta_max)
+        at = self.linear_beta(modulus) if beta is None else beta
+        return self.system.last(at, steps, gap, modulus, *states)
 
     def _modulus(self, modulus: Real) -> Floats:
         if self.method == "ITD":
@@ -59,7 +60,9 @@ class StarCertificate(SystemCertificate):
                 "ITD does not converge to a stationary point, so its last value has no linear rate"
             )
         modulus = positive(modulus, "modulus", "it is the m of ‖∇Φ‖² ≥ 2m(Φ − inf Φ)")
-        share = np.max(modulus * self.system.beta_cap)
+        together(modulus=modulus, constants=self.system.beta_cap)
+        with np.errstate(over="ignore"):
+            share = np.max(modulus * self.system.beta_cap, initial=0.0)
         if share > 1 + 1e-9:
             raise ValueError(
                 f"modulus is {share:g} times L_Φ, the largest curvature of Φ: it can be at most that"
@@ -83,13 +86,15 @@ def aid(
     and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), and half of that with the default α = η = 2/(L_yy + μ).
     """
     k = Blocks.of(constants)
-    N, Q = check_count(inner_steps, "inner_steps"), check_count(adjoint_steps, "adjoint_steps")
+    N, Q = _steps(inner_steps, "inner_steps"), _steps(adjoint_steps, "adjoint_steps")
     alpha, rate = contraction(k, alpha, "alpha")
     r = rate**N
     eta, rate = contraction(k, eta, "eta")
+    t = rate**Q
     # ‖Σ_{j<Q} η(I − ηH)ʲ‖: eigenvalues with ηh > 1 alternate, and sum to η at most.
-    slowest = np.maximum(1 - eta * k.mu, 0.0)
-    t, eta_t = rate**Q, eta * sum(slowest**j for j in range(Q))
+    with np.errstate(divide="ignore"):
+        slowest = -np.expm1(Q * np.log(np.maximum(1 - eta * k.mu, 0.0))) / k.mu
+    eta_t = np.maximum(eta, slowest)
 
     def start(y_error: Floats, v_error: Floats | None) -> Errors:
         a = r * y_error
@@ -110,7 +115,7 @@ def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Er
         q0=weight * r * k.y_slope,
         q1=k.L_xy * (t * k.v_slope + force * r * k.y_slope),
         C5=0.0,
-        beta_cap=1 / k.L_Phi,
+        beta_cap=_inverse(k.L_Phi),
         c0=c0,
     )
     return system, (weight, k.L_xy)
@@ -136,7 +141,7 @@ def soba(
         q0=weight * k.y_slope,
         q1=k.L_xy * k.v_slope,
         C5=0.0,
-        beta_cap=1 / k.L_Phi,
+        beta_cap=_inverse(k.L_Phi),
         c0=c0,
     )
     start = lambda y_error, v_error: (y_error, k.M_y / k.mu if v_error is None else v_error)
@@ -163,26 +168,48 @@ def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertifi
         q0=weight * k.y_slope,
         q1=0.0,
         C5=k.L_xy * k.M_y * miss,
-        beta_cap=1 / k.L_Phi,
+        beta_cap=_inverse(k.L_Phi),
     )
     return _certificate("ITD", constants, alpha, None, system, (weight, 0.0), lambda y, v: (y, 0.0))
 
 
 def contraction(k: Blocks, step: Real | None, name: str) -> tuple[Floats, Floats]:
     """The step size, 2/(L_yy + μ) by default, and by what a step on y (or v) contracts."""
+    resolved(k.kappa)
     step = 2 / (k.L_yy + k.mu) if step is None else positive(step, name, "it is a step size")
-    rate = np.maximum(np.abs(1 - step * k.mu), np.abs(step * k.L_yy - 1))
-    if np.any(rate >= 1):
+    together(**{name: step, "constants": np.asarray(k.kappa)})
+    with np.errstate(over="ignore"):
+        rate = np.maximum(np.abs(1 - step * k.mu), np.abs(step * k.L_yy - 1))
+    if np.any(1 - rate < 1e-15):
         raise ValueError(
-            f"{name} = {np.max(step):g} does not contract: it must be below 2/L_yy = {np.min(2 / k.L_yy):g}"
+            f"{name} = {_worst(step, rate):g} does not contract: it must be below 2/L_yy = {np.min(2 / k.L_yy):g}, and "
+            "not so small that float64 cannot tell the step from none"
         )
     return step, rate
 
 
+def _worst(step: Floats, rate: Floats) -> float:
+    step, rate = np.broadcast_arrays(step, rate)
+    return float(step.flat[np.argmax(rate)])
+
+
+def _steps(count: int, name: str) -> int:
+    count = check_count(count, name)
+    if count > 10**15:
+        raise ValueError(f"{name} must be at most 10**15, not {count}: no run takes as many")
+    return count
+
+
 def _certificate(method, constants, alpha, eta, system, weights, start, N=1, Q=1) -> StarCertificate:
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         limits = {"smoothness": system.beta_cap, "error feedback": (1 / np.asarray(system.unit_gain))[()]}
     return StarCertificate("star", method, constants, alpha, eta, limits, system, weights, start, N, Q)
+
+
+def _inverse(value: Floats) -> Floats:
+    """1/value, infinite at zero."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return (1 / np.asarray(value))[()]
 
 
 def _scale(k: Blocks) -> tuple[Floats, Floats]:

@@ -24,6 +24,8 @@ import numpy as np
 from bilevel.theory.certificates.gain import ErrorSystem, largest_below
 from bilevel.theory.reals import Floats
 
+FOREVER = 2.0**80  # steps after which w₀ᵀX_K w₀ is at its limit, or, for ITD, its mean
+
 
 @dataclass(frozen=True)
 class Driven(ErrorSystem):
@@ -33,7 +35,8 @@ class Driven(ErrorSystem):
     def beta_max(self) -> Floats:
         """The root of β²u² + βL_Φ = 1, u = unit_gain, less what rounding needs to tell it from an unstable one."""
         L_Phi = 1 / np.asarray(self.beta_cap)
-        return (2 * (1 - 1e-7) / (L_Phi + np.sqrt(L_Phi**2 + 4 * self.unit_gain**2)))[()]
+        with np.errstate(divide="ignore"):
+            return (2 * (1 - 1e-7) / (L_Phi + np.hypot(L_Phi, 2 * self.unit_gain)))[()]
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         """(2·gap/β + (1 + ω/s)w₀ᵀX_K w₀)/(1 + ω/(1 + s))/K, with γ lowered to (γ − ω)/(1 + ω/s).
@@ -42,6 +45,10 @@ class Driven(ErrorSystem):
         can be turned into ‖∇Φ‖² itself: from an exact start all that T² does not need, which gains a factor of up to 2.
         """
         beta, steps = np.asarray(beta), np.asarray(steps)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._lowest(beta, steps, gap, w0, w1)
+
+    def _lowest(self, beta: Any, steps: Any, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         T, price = np.asarray(beta * self.unit_gain), 1 - beta / self.beta_cap
         s = np.maximum(T, 1e-3)  # any s > 0 is valid; T is best from an exact start
         surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
@@ -50,7 +57,7 @@ class Driven(ErrorSystem):
         for omega in (0.0, 0.5 * surplus, 0.999 * surplus):
             stored = self.storage(beta, (price - omega) / (1 + omega / s), steps, w0, w1)
             total = (2 * gap / (beta * steps) + (1 + omega / s) * stored) / (1 + omega / (1 + s))
-            lowest = np.minimum(lowest, total)
+            lowest = np.fmin(lowest, total)
         return np.asarray(lowest)[()]
 
     def last(
@@ -60,13 +67,13 @@ class Driven(ErrorSystem):
 
         X_K is that of the system whose every step counts 1/σ times as much.
         """
-        decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
-        price = 1 - beta / np.asarray(self.beta_cap)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
+            price = 1 - beta / np.asarray(self.beta_cap)
             scaled = {name: getattr(self, name) / decay for name in ("r0", "r1", "p", "q0", "q1")}
             stored = steps * replace(self, **scaled).storage(beta, price, steps, w0, w1)
             total = np.exp(2 * steps * np.log(decay)) * (gap + beta / (2 * decay**2) * stored)
-        return np.where(np.isfinite(stored) & (decay > 0), total, np.inf)[()]
+        return np.where(np.isfinite(stored) & (decay > 0) & ~np.isnan(total), total, np.inf)[()]
 
     def linear_beta(self, modulus: Floats) -> Floats:
         """The largest β with T_σ² ≤ 1 − βL_Φ, T_σ = β·cᵀ(σI − P)⁻¹q and σ² = 1 − βm, for every number of steps."""
@@ -100,9 +107,12 @@ class Driven(ErrorSystem):
             G=np.array([[q0 * q0, q0 * q1], [q0 * q1, q1 * q1]]),
             H=np.array([[c0 * c0, c0], [c0, np.ones_like(c0)]]),
         )
-        X, ok = _power(step, steps, ok)
-        energy = (X[0, 0] * w0 + 2 * X[0, 1] * w1) * w0 + X[1, 1] * w1**2
-        return np.where(ok, energy / steps, np.inf)
+        count = np.minimum(steps, FOREVER)
+        with np.errstate(over="ignore", invalid="ignore"):
+            X, ok = _power(step, count, ok)
+            energy = (X[0, 0] * w0 + 2 * X[0, 1] * w1) * w0 + X[1, 1] * w1**2
+            mean = energy / (count if constant else steps)
+        return np.where(ok & ~np.isnan(mean), mean, np.inf)
 
 
 class Stage(NamedTuple):
@@ -131,6 +141,8 @@ def _power(step: Stage, steps: Any, ok: Any) -> tuple[np.ndarray, Any]:
             return total.H, ok
         step, fine = _then(step, step)
         ok = ok & (fine | (left == 0))
+        # Once A is zero further steps change nothing; two more of them check that what is stored stays finite.
+        left = np.where(np.all(step.A == 0, axis=(0, 1)), np.minimum(left, 3), left)
 
 
 def _then(first: Stage, second: Stage) -> tuple[Stage, Any]:

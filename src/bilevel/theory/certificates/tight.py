@@ -43,6 +43,7 @@ def itd(constants: Constants) -> SystemCertificate:
 
     s_k ≤ (1 − αμ)s_{k−1} + (L/μ)d_k  and  e_k ≤ ((1 − αμ)(L + αL²) + αρM)s_k + M(1 − αμ)L/μ.
     """
+    constants = Constants.of(constants)
     L, M = constants.L, constants.M
     alpha = 1 / L
     inner = 1 - alpha * constants.mu

@@ -21,7 +21,9 @@ def steps_to_reach(constants: Constants, D_y: Real, target: Floats) -> int | np.
             "a target distance of 0 is never reached in finitely many steps; give a positive one"
         )
     # Divisions by zero below belong to entries that the two `where` discard.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slow = np.ceil(np.log(np.divide(D_y, target)) / -np.log(contraction))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.divide(D_y, target)
+        distance = np.where(np.isinf(ratio), np.log(D_y) - np.log(target), np.log(ratio))
+        slow = np.ceil(distance / -np.log1p(-1 / np.asarray(constants.kappa)))
     count = np.where(far, np.where(contraction > 0, slow, 1), 0).astype(np.int64)
     return int(count) if count.ndim == 0 else count

@@ -12,15 +12,17 @@ import optax
 from bilevel.solvers.base import check_batches
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP, StepSizes
+from bilevel.theory.certificates.gain import EVERY_STEP
 from bilevel.theory.certificates.stochastic.constant import mean_bound
-from bilevel.theory.certificates.stochastic.noise import Noise, one
+from bilevel.theory.certificates.stochastic.noise import Noise
 from bilevel.theory.certificates.stochastic.search import lowest
 from bilevel.theory.certificates.stochastic.tracking import Method, Tracking
 from bilevel.theory.certificates.stochastic.varying import best_weighted_bound, weighted_bound
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Real, horizon, nonnegative, positive
+from bilevel.theory.reals import Real, horizon, nonnegative, one, positive, resolved
 
 STEP = "it is a step size"
+LONGEST = 20_000  # steps of a schedule that is searched for: all of its candidates are held at once
 
 
 class Schedule(NamedTuple):
@@ -64,11 +66,10 @@ class StochasticCertificate:
 
         Infinite where they are not certified.
         """
+        K, start = one(horizon(steps), "steps"), self._start(gap, y_error, v_error)
         sizes = self.step_sizes(steps, gap, y_error, v_error) if sizes is None else sizes
-        alpha, eta, beta = (np.asarray(one(positive(size, "a size", STEP), "a size")) for size in sizes)
-        at = Tracking(self._method, alpha, eta, beta)
-        K = one(horizon(steps), "steps")
-        return float(mean_bound(at, np.asarray(K), *self._start(gap, y_error, v_error)))
+        alpha, eta, beta = (np.asarray(one(size, name)) for name, size in _three(sizes).items())
+        return float(mean_bound(Tracking(self._method, alpha, eta, beta), np.asarray(K), *start))
 
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
@@ -81,6 +82,7 @@ class StochasticCertificate:
         K = one(horizon(steps), "steps")
         positive(gap, "gap", GAP)
         start = self._start(gap, y_error, v_error)
+        self._check_curvature()
         objective = lambda at: mean_bound(at, np.asarray(K), *start)
         reach = 3.0 + float(np.log10(K))  # none shrinks faster than 1/K
         found = lowest(self._method, objective, decades=(reach, reach, reach), points=13, rounds=10)
@@ -94,15 +96,16 @@ class StochasticCertificate:
         It is what a step picked at random, with probability β_k/Σβ, has to expect. Equal numbers may be floats, if one
         of the three is an array; for constant steps it is at most `bound`, which sums to the end of time.
         """
-        alpha, eta, beta = (np.asarray(positive(sizes, "a size", STEP)) for sizes in schedule)
+        alpha, eta, beta = map(np.asarray, _three(schedule).values())
         try:
             sizes = np.broadcast_arrays(alpha, eta, beta)
         except ValueError:
             shapes = ", ".join(str(np.shape(each)) for each in (alpha, eta, beta))
             raise ValueError(f"the three schedules must have one length, got shapes {shapes}") from None
-        if sizes[0].ndim != 1:
+        if sizes[0].ndim != 1 or not sizes[0].size:
+            got = f"an array of shape {sizes[0].shape}" if sizes[0].ndim else "single numbers"
             raise ValueError(
-                "a schedule is an array with one step size per step, got single numbers: use `bound` for constant ones"
+                f"a schedule is an array with one step size per step, got {got}: use `bound` for constant ones"
             )
         gap, y_error, v_error = self._start(gap, y_error, v_error)
         return best_weighted_bound(Tracking(self._method, *sizes), gap, y_error, v_error)
@@ -121,7 +124,11 @@ class StochasticCertificate:
         `outer_power` is `power` by default; without `v_bend` take 2/5 and 3/5. The search costs some hundred
         evaluations of `schedule_bound`; for long runs search at fewer steps, and extend the powers.
         """
-        K = int(one(horizon(steps), "steps"))
+        K = one(horizon(steps), "steps")
+        if K > LONGEST:
+            raise ValueError(
+                f"steps = {K:g} are too many to search over: take at most {LONGEST}, and extend the powers to more"
+            )
         power = one(nonnegative(power, "power", "steps must not grow"), "power")
         outer = (
             power
@@ -130,12 +137,17 @@ class StochasticCertificate:
         )
         positive(gap, "gap", GAP)
         start = self._start(gap, y_error, v_error)
+        self._check_curvature()
         k = np.arange(1.0, K + 1)[:, None]
         slow, fast = k**-power, k**-outer
         along = lambda at: Tracking(at.method, at.alpha * slow, at.eta * slow, at.beta * fast)
         objective = lambda at: weighted_bound(along(at), *start)
         found = along(lowest(self._method, objective, decades=(3.0, 3.0, 4.0), points=5, rounds=7))
         return Schedule(found.alpha[:, 0], found.eta[:, 0], found.beta[:, 0])
+
+    def _check_curvature(self) -> None:
+        if self.constants.L_Phi == 0:
+            raise ValueError(EVERY_STEP)
 
     def _start(self, gap: Real, y_error: Real, v_error: Real | None) -> tuple[float, float, float]:
         k = self.constants
@@ -185,9 +197,18 @@ def _certificate(
     k = Blocks.of(constants)
     if not isinstance(noise, Noise):
         raise TypeError(f"noise must be a theory.Noise(inner, adjoint, outer), not {noise!r}")
+    resolved(np.max(k.kappa, initial=1.0))
     k = Blocks(**{field.name: one(getattr(k, field.name), field.name) for field in fields(k)})
     bend = np.inf if v_bend is None else one(nonnegative(v_bend, "v_bend", "it bounds a norm"), "v_bend")
     return StochasticCertificate(name, k, noise, Method(k, noise, y_bend(k), bend, sequential, shared))
+
+
+def _three(sizes: Any) -> dict[str, Any]:
+    """α, η and β by name, all of them positive."""
+    if not isinstance(sizes, tuple | list) or len(sizes) != 3:
+        raise TypeError(f"step sizes must be three, (α, η, β), got {sizes!r}")
+    named = zip(("alpha", "eta", "beta"), sizes, strict=True)
+    return {name: positive(size, name, STEP) for name, size in named}
 
 
 def y_bend(k: Blocks) -> float:

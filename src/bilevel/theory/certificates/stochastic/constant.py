@@ -54,7 +54,7 @@ def mean_bound(at: Tracking, steps: Numbers, gap: Numbers, y_error: Numbers, v_e
         # In units of √K. sup over N of weight·(TN + J)² + c(T_ω N + W)² − price·N².
         gained = weight * J**2 + c * W**2 + (weight * T * J + c * T_omega * W) ** 2 / room
         mean = (2 * gap / (beta * steps) + gained) / turned.share
-        return np.min(np.where(stable & (room > 0), mean, np.inf), axis=0)
+        return np.min(np.where(stable & (room > 0) & ~np.isnan(mean), mean, np.inf), axis=0)
 
 
 def stationary(at: Tracking) -> tuple[Numbers, Numbers]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bilevel.theory.reals import Floats, Real, nonnegative
+from bilevel.checks import check_count
+from bilevel.theory.reals import Real, nonnegative, one
 
 
 @dataclass(frozen=True, init=False)
@@ -38,15 +39,12 @@ class Noise:
 
     def of_batches(self, rows: int, outer_rows: int | None = None) -> Noise:
         """The noise of means over `rows` independent draws of g's data and `outer_rows` of f's (as many by default)."""
-        g, f = one(rows, "rows") ** 0.5, one(rows if outer_rows is None else outer_rows, "outer_rows") ** 0.5
-        if min(g, f) < 1:
-            raise ValueError(f"a batch has at least one row, got {rows} and {outer_rows}")
+        outer_rows = rows if outer_rows is None else outer_rows
+        g, f = _rows(rows, "rows") ** 0.5, _rows(outer_rows, "outer_rows") ** 0.5
         return Noise(self.inner / g, self.adjoint / f, self.outer / f, self.hessian / g, self.cross / g)
 
 
-def one(value: Real | Floats, name: str) -> float:
-    """A single number, where the certificates for exact gradients also take arrays."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be one number, got {value!r}: certify one case at a time") from None
+def _rows(count: int, name: str) -> float:
+    if isinstance(count, int) and count < 1:
+        raise ValueError(f"a batch has at least one row, got {name} = {count}")
+    return one(nonnegative(check_count(count, name), name, "it is a number of rows"), name)

@@ -16,11 +16,11 @@ NOTHING = Turned(0.0, 1.0, 1.0)
 
 def best_weighted_bound(at: Tracking, gap: float, y_error: float, v_error: float) -> float:
     """The lowest `weighted_bound` of one schedule over the ways to turn a part of ‖h‖² into ‖∇Φ‖²."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         T = np.max(at.beta * unit_gain(at))
         turned = Turned.of(T, 1 - np.max(at.beta) * at.method.blocks.L_Phi - T**2)
     bounds = [weighted_bound(at, gap, y_error, v_error, Turned(*each)) for each in zip(*turned, strict=True)]
-    return float(np.min(bounds))
+    return float(np.min(np.where(np.isnan(bounds), np.inf, bounds)))
 
 
 def weighted_bound(
@@ -31,6 +31,11 @@ def weighted_bound(
     sup over N of Σ_k β_k e_k² + L_Φβ_k²|ω_k|² − β_k(1 − L_Φβ_k)N_k² for the system with input N_k = |h_k|: a
     quadratic form in (Z_0, 1), from the last step backwards. Nothing is lost between the system and this number.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _weighted(at, gap, y_error, v_error, turned)
+
+
+def _weighted(at: Tracking, gap: float, y_error: float, v_error: float, turned: Turned) -> Numbers:
     m, k, beta = at.method, at.method.blocks, at.beta
     nu_v, nu_e = noise(at)
     (bias_y, _), (bias_v, _) = at.drifts
@@ -59,7 +64,8 @@ def weighted_bound(
         gained = from_input @ turn(from_input) / np.where(room > 0, room, 1.0)[..., None, None]
         X = np.where(fine[..., None, None], stage[i] + turn(A[i]) @ X @ A[i] + gained, 0.0)
     start = np.array([y_error, v_error, 1.0])
-    return np.where(fine, (2 * gap + start @ X @ start) / beta.sum(0) / turned.share, np.inf)
+    bound = (2 * gap + start @ X @ start) / beta.sum(0) / turned.share
+    return np.where(fine & ~np.isnan(bound), bound, np.inf)
 
 
 def noise(at: Tracking) -> tuple[Numbers, Numbers]:
