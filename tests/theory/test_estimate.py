@@ -183,7 +183,7 @@ def test_estimated_constants_are_not_taken_for_declared_ones(as_users_see_it):
         theory.lower_bound,
         theory.two_sequence_contraction,
     ):
-        with pytest.raises(AttributeError, match=r"only estimated from 1 points.*assume\(\)"):
+        with pytest.raises(TypeError, match=r"not Estimated.*assume\(\)"):
             certificate(estimated)
     with pytest.raises(TypeError, match=r"not Estimated.*assume\(\)"):
         theory.star.aid(estimated)

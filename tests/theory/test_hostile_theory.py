@@ -321,7 +321,6 @@ def test_empty_arrays_have_empty_answers():
             "mu = 3.0 exceeds L_yy = 2.0",
         ),
         (lambda: theory.aid(Blocks(**ONES)), TypeError, "stated for theory.Constants.*star takes blocks"),
-        (lambda: theory.analyses(Blocks(**ONES)), TypeError, "stated for theory.Constants"),
         (lambda: theory.itd(3.0), TypeError, "stated for theory.Constants.*not float"),
         (lambda: theory.tight.itd(None), TypeError, "stated for theory.Constants"),
         (lambda: theory.lower_bound(None), TypeError, "stated for theory.Constants"),

@@ -110,7 +110,7 @@ def quadratics(seed, count):
 
 @pytest.mark.parametrize("method", ["AID", "ITD"])
 def test_nothing_is_violated_on_random_quadratics(method):
-    instances = quadratics(seed=1 if method == "AID" else 2, count=126)
+    instances = quadratics(seed=1 if method == "AID" else 2, count=84)
     choices = [CHOICES[i % 7] for i in range(len(instances))]
     steps = []
     for (p, k, x0, y0), choice in zip(instances, choices, strict=True):
@@ -128,7 +128,7 @@ def test_nothing_is_violated_on_ridge_logistic_regression(method):
     """ρ > 0, and constants that are derived rather than prescribed."""
     rng = np.random.default_rng(3)
     instances, choices, steps, x0, y0 = [], [], [], [], []
-    for i in range(54):
+    for i in range(42):
         p = ridge_logistic(features=3, train=16, valid=16, seed=100 + i, low=0.5, high=1.5)
         start = jnp.asarray(rng.normal(size=3))
         # β is far too small for x to double its distance from zero, and the region is checked below.
