@@ -50,13 +50,16 @@ class Driven(ErrorSystem):
 
     def _lowest(self, beta: Any, steps: Any, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         T, price = np.asarray(beta * self.unit_gain), 1 - beta / self.beta_cap
-        s = np.maximum(T, 1e-3)  # any s > 0 is valid; T is best from an exact start
+        descent, stored = 2 * gap / (beta * steps), self.storage(beta, price, steps, w0, w1)
+        lowest = descent + stored
+        # Any s > 0 is valid. T is best from an exact start, and √(stored/descent) where T is small.
+        share = np.divide(stored, descent, out=np.ones(np.shape(lowest)), where=np.asarray(descent > 0))
+        s = np.clip(np.maximum(T, np.sqrt(share)), 1e-6, 1e6)
         surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
-        lowest = np.inf
         # All of the surplus would leave a price at which rounding cannot tell finite from infinite.
-        for omega in (0.0, 0.5 * surplus, 0.999 * surplus):
+        for omega in (0.5 * surplus, 0.999 * surplus):
             stored = self.storage(beta, (price - omega) / (1 + omega / s), steps, w0, w1)
-            total = (2 * gap / (beta * steps) + (1 + omega / s) * stored) / (1 + omega / (1 + s))
+            total = (descent + (1 + omega / s) * stored) / (1 + omega / (1 + s))
             lowest = np.fmin(lowest, total)
         return np.asarray(lowest)[()]
 
