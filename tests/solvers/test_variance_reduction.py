@@ -100,7 +100,7 @@ def rows_of(stream, draws):
 
 def follow(solver, stream, start=None):
     """The last state, the trace, and the row numbers of every draw of every step."""
-    inner, outer = (np.asarray(rows) for rows in rows_of(stream, solver.draws))
+    inner, outer = (np.array(rows) for rows in rows_of(stream, solver.draws))  # copies: no view of a buffer
     drawn = [list(zip(*step, strict=True)) for step in zip(inner, outer, strict=True)]
     return *after(solver, stream, start), drawn
 

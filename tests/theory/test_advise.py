@@ -1,5 +1,6 @@
 """Advice against closed forms, dense derivatives, and runs that follow it."""
 
+import itertools
 from functools import partial
 
 import hidden_problems as hidden
@@ -114,10 +115,9 @@ def check_bounds(advice, x0, y0, data):
         assert f"{one.bound:.4g}" in str(advice)
 
 
-@pytest.mark.parametrize("kind", hidden.KINDS)
-def test_a_printed_bound_is_never_exceeded_by_the_run_it_speaks_of(kind):
-    """Four problems of every kind, most of which hide their worst constants from the start."""
-    for seed in range(4):
+def test_a_printed_bound_is_never_exceeded_by_the_run_it_speaks_of():
+    """Four problems of every kind, most of which hide their worst constants from the start; compiled for once."""
+    for kind, seed in itertools.product(hidden.KINDS, range(4)):
         data, x0, y0, mu = hidden.draw(kind, seed)
         advice = theory.advise(hidden.PROBLEM, x0, y0, data, steps=300)
         assert advice.tried

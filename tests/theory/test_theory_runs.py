@@ -9,7 +9,7 @@ from theory_problems import LogCosh, Quadratics, norm, simulate, start, with_val
 from bilevel import theory
 
 STEPS = 150
-B = 200
+B = 80
 
 
 def problems(family, seed):
