@@ -126,6 +126,13 @@ def interrupted(step: int) -> Status:
     )
 
 
+def under_way(step: int, steps: int) -> Status:
+    return Status(
+        Code.INTERRUPTED,
+        f"saved after {step} of {steps} steps, while the run was under way; pass resume=result to go on from there.",
+    )
+
+
 def interrupted_in_warm_up(step: int, steps: int) -> Status:
     return Status(
         Code.INTERRUPTED,

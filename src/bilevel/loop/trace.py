@@ -1,5 +1,6 @@
 """What a run saw: the trace of every step and the probes between chunks, as plain NumPy arrays."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from bilevel.types import PyTree
 
 Columns = dict[str, Any]  # by name: an array with one row per step, or a tree of such arrays
+Probed = tuple[int, dict[str, Any]]  # the step a probe was called at, and what it returned
 
 
 class Log:
@@ -20,8 +22,8 @@ class Log:
     def add(self, rows: Columns) -> None:
         self._traces.append(rows)
 
-    def add_probes(self, rows: list[tuple[int, dict[str, Any]]]) -> None:
-        self._probes += [{"step": step, **values} for step, values in rows]
+    def add_probes(self, rows: Sequence[Probed]) -> None:
+        self._probes += _numbered(rows)
 
     def keep(self, steps: int) -> None:
         """The first so many steps; what came later is forgotten."""
@@ -60,11 +62,14 @@ class Log:
     def trace(self) -> Columns:
         return join(self._traces)
 
-    @property
-    def probes(self) -> dict[str, np.ndarray]:
-        """One row per call of a probe; a name that a call left out is NaN there (or None, if it is no number)."""
-        names = list(dict.fromkeys(name for row in self._probes for name in row))
-        return {name: _column([row.get(name) for row in self._probes]) for name in names}
+    def probes(self, more: Sequence[Probed] = ()) -> dict[str, np.ndarray]:
+        """One row per call of a probe; a name that a call left out is NaN there (or None, if it is no number).
+
+        `more` are rows that a probe still holds.
+        """
+        rows = [*self._probes, *_numbered(more)]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        return {name: _column([row.get(name) for row in rows]) for name in names}
 
 
 def rows_in(columns: Columns) -> int:
@@ -76,6 +81,10 @@ def join(rows: list[Columns]) -> PyTree:
     if len(rows) <= 1:
         return rows[0] if rows else {}
     return jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
+
+
+def _numbered(rows: Sequence[Probed]) -> list[dict[str, Any]]:
+    return [{"step": step, **values} for step, values in rows]
 
 
 def _column(values: list[Any]) -> np.ndarray:
