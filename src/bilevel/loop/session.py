@@ -1,7 +1,9 @@
 """One call of `run`: the compiled loop in chunks, with hooks, a trace and outcomes around it."""
 
+import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -42,6 +44,7 @@ class Session:
             True,
             self.course.step,
         )  # whether the last chunk moved x, and where it began
+        self.resumed = resume is not None
         if resume is not None:
             self.course.run = _checked(resume, solver, self.course.source.stream)
 
@@ -56,6 +59,10 @@ class Session:
         x, y = variables(x0, y0)
         model_state = as_arrays(model_state, "model_state")  # jit would refuse in its own words
         course.run = course.program.start(course.leaves, x, y, stream, seed, model_state)
+
+    def heed_term(self) -> None:
+        """SIGTERM asks the run to end, as Ctrl-C does."""
+        self.course.interrupts.heeds_term = True
 
     def go(self, warmup: int) -> Result:
         """To the end, whatever that is."""
@@ -92,7 +99,8 @@ class Session:
         if course.failure is not None:
             result = self._result()
             raise RunError(result.status.message, result if course.whole else None) from course.failure[1]
-        return result
+        notes = "".join(getattr(hook, "note", "") for hook in begun)
+        return replace(result, status=result.status.with_note(notes))
 
     def so_far(self) -> Result:
         """The result as if the run ended here: what there is to save of a run that goes on.
@@ -121,7 +129,7 @@ class Session:
         while course.step < course.total and course.status is None:
             left = course.total - course.step
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
-            wanted = min(paced, left, fit.count)
+            wanted = int(min(paced, left, fit.count, self._to_next_mark()))
             began, start = time.perf_counter(), course.step
             course.kept.at_start_of_chunk(course.run, course.step)
             rows, done, info, seen = take_chunk(course, fit, wanted, self.every)
@@ -140,6 +148,11 @@ class Session:
                 course.status = interrupted(course.step)
             elif course.status is None and course.source.ended:
                 course.status = exhausted(course.step, course.total)
+
+    def _to_next_mark(self) -> float:
+        """Steps until a hook wants to see the run: at the multiples of its stride."""
+        strides = [stride for hook in self.hooks if (stride := getattr(hook, "stride", None))]
+        return min((stride - self.course.step % stride for stride in strides), default=math.inf)
 
     def _note_metrics(self, rows: Columns) -> None:
         if self.suspect is None and (found := bad_metric(rows)) is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bilevel.loop.checkpoints.contents import FORMAT, Origin, into, made_by, places, shapes, unpacked
+from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, places, shapes, unpacked
 from bilevel.loop.checkpoints.folder import Damaged, orbax, read_arrays, read_contents, steps_in
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.fingerprint import difference
@@ -68,19 +68,20 @@ def restore(
     return Restored(result, hooks, damaged), origin
 
 
-def check_origin(path: Path, before: dict[str, Any], now: Origin) -> None:
-    """Refuses to go on by itself with other step sizes, another start or other data."""
+def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuses to go on by itself with other step sizes, another start, other data or another seed."""
+    numbers = before["numbers"]
     differ = [
-        f"{name} was {before['numbers'].get(name)}, here it is {value}"
-        for name, value in now.numbers.items()
-        if before["numbers"].get(name) != value
+        f"{name} was {numbers.get(name)}, here it is {value}"
+        for name, value in now["numbers"].items()
+        if numbers.get(name) != value
     ]
-    if not _close(before["start"], now.start):
-        differ.append("it began from another x0 or y0")
-    if not _close(before["data"], now.data):
+    if before["start"] is not None and not _close(before["start"], now["start"]):
+        differ.append("it began from another x0, y0 or model_state")
+    if not _close(before["data"], now["data"]):
         differ.append("its data had other values")
-    if before["seed"] != now.seed:
-        differ.append(f"its seed was {before['seed']}, here it is {now.seed}")
+    if before["seed"] != now["seed"]:
+        differ.append(f"its seed was {before['seed']}, here it is {now['seed']}")
     if differ:
         raise ValueError(
             f'the run in {str(path)!r} is another one: {differ[0]}. resume="auto" only goes on with the same run: pass '

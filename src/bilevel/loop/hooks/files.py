@@ -20,10 +20,21 @@ class _Lines(ABC):
     def __init__(self, path: str | Path, *, thin: int = 1):
         self.path, self.thin = Path(path), check_count(thin, "thin")
         self._file: Any = None
+        self._length: int | None = None  # of the file, at the checkpoint that the run goes on from
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it: lines after this belong to steps that will be taken again."""
+        return {"length": None if self._file is None else self._file.tell()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._length = state["length"]
 
     def begin(self, event: Event) -> None:
         # A resumed run goes on in its file; a new one begins a new file.
         self._file = self.path.open("a" if event.step else "w", newline="", encoding="utf-8")
+        if event.step and self._length is not None and self._length < self._file.tell():
+            self._file.truncate(self._length)
+        self._length = None
 
     def __call__(self, event: Event) -> None:
         scalars = {name: v for name, v in event.trace.items() if isinstance(v, np.ndarray) and v.ndim == 1}

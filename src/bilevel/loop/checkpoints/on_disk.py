@@ -1,0 +1,141 @@
+"""A run with a folder: it begins anew, or goes on where the run in the folder stands, and saves itself there."""
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bilevel.loop.checkpoints.contents import Origin, remembers
+from bilevel.loop.checkpoints.folder import steps_in
+from bilevel.loop.checkpoints.restoring import Restored, as_folder, check_origin, restore
+from bilevel.loop.hooks.checkpointing import Checkpoint
+from bilevel.loop.interrupts import TERMINATED
+from bilevel.loop.result import Result
+from bilevel.loop.session import Session
+from bilevel.loop.status import Code
+from bilevel.types import PyTree
+
+ENDED = (Code.CONVERGED, Code.STOPPED, Code.DIVERGED)  # the same run would end so again
+
+
+class Start(NamedTuple):
+    """What a new run begins with."""
+
+    x0: PyTree
+    y0: PyTree
+    model_state: PyTree
+    seed: Any
+    warmup: int
+
+
+def saver_among(hooks: Sequence[Any], checkpoint: Any, save_every: Any) -> tuple[list[Any], Checkpoint | None]:
+    """The hooks, with the one that `checkpoint=` is short for; and the one among them that saves."""
+    hooks = list(hooks)
+    if checkpoint is not None:
+        hooks.append(Checkpoint(checkpoint, save_every=save_every))
+    elif save_every is not None:
+        raise ValueError(f"save_every={save_every!r} says how often to save, but not where: pass checkpoint=folder")
+    savers = [hook for hook in hooks if isinstance(hook, Checkpoint)]
+    if len(savers) > 1:
+        raise ValueError("a run saves into one folder: pass checkpoint= or one bl.hooks.Checkpoint, not both")
+    return hooks, savers[0] if savers else None
+
+
+def run_on_disk(
+    session_of: Callable[[int, Result | None], Session],
+    saver: Checkpoint | None,
+    resume: Result | str | Path | None,
+    start: Start,
+    steps: int,
+) -> Result:
+    """A run that saves itself, or that goes on from what was saved, or both."""
+    auto = resume == "auto"
+    source = None if resume is None or isinstance(resume, Result) else _source(resume, saver)
+    if saver is not None:
+        saver.take(going_on=auto or source == saver.path)  # nobody else writes there from here on
+    try:
+        restored, origin = None, None
+        if source is not None and not (auto and not steps_in(source)):
+            fresh = session_of(1, None)
+            restored, before = restore(source, lambda *trees: _begun(fresh, start, *trees), *start[:3])
+            origin = asdict(_origin(fresh, start.seed))
+            if auto:
+                check_origin(source, before, origin)
+                left = _left(source, restored.result, steps)
+                if left is None:
+                    return restored.result
+                steps = left
+            origin |= {"start": before["start"], "seed": before["seed"]}
+        session = session_of(steps, restored.result if restored else resume if isinstance(resume, Result) else None)
+        if session.resumed:
+            origin = origin or {**asdict(_origin(session, 0)), "start": None}
+        else:
+            session.begin(start.x0, start.y0, start.seed, start.model_state)
+            origin = asdict(_origin(session, start.seed))
+        if restored is not None:
+            _remind(session.hooks, restored.hooks)
+        if saver is not None:
+            saver.prepare(origin, session.hooks, restored.damaged if restored and source == saver.path else ())
+            session.heed_term()
+            if not session.course.source.movable:
+                warnings.warn(
+                    "the loader cannot say where it stands, so the checkpoints of this run can be read with bl.load but not "
+                    "gone on from: give it get_state and set_state",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+        result = session.go(0 if session.resumed else start.warmup)
+    finally:
+        if saver is not None:
+            saver.release()
+    if session.course.interrupts.terminated:
+        print(f"bilevel: ended by SIGTERM after {result.steps} steps. {result.status.message}", file=sys.stderr)
+        raise SystemExit(TERMINATED)
+    return result
+
+
+def _source(resume: str | Path, saver: Checkpoint | None) -> Path:
+    """The folder to go on from."""
+    if resume == "auto":
+        if saver is None:
+            raise ValueError('resume="auto" goes on with the run in the checkpoint folder: pass checkpoint=folder too')
+        return saver.path
+    path = as_folder(resume, "resume")
+    if not steps_in(path):
+        raise ValueError(
+            f"resume={str(resume)!r} has no checkpoint in it: pass the folder that a run was given as checkpoint="
+        )
+    return path
+
+
+def _begun(session: Session, start: Start, x0: PyTree, y0: PyTree, model_state: PyTree) -> Any:
+    session.begin(x0, y0, start.seed, model_state)
+    return session.course.run
+
+
+def _origin(session: Session, seed: Any) -> Origin:
+    run = session.course.run
+    return Origin.of(session.solver, (run.x, run.y, run.model), session.course.source.stream, seed)
+
+
+def _left(path: Path, result: Result, steps: int) -> int | None:
+    """How many steps there are to go; `None` if the run has ended."""
+    if result.steps > steps:
+        raise ValueError(
+            f'the run in {str(path)!r} has taken {result.steps} steps already, and with resume="auto", steps={steps} is '
+            f"how many to take in all: pass steps={result.steps} or more, or read it with bl.load"
+        )
+    done = result.status.code is Code.COMPLETED and result.steps == steps
+    return None if done or result.status.code in ENDED else steps - result.steps
+
+
+def _remind(hooks: Sequence[Any], states: list[Any]) -> None:
+    """Gives hooks back what they remembered: the first of a kind to the first of that kind, and so on."""
+    waiting = [hook for hook in hooks if remembers(hook)]
+    for kind, state in states:
+        hook = next((hook for hook in waiting if type(hook).__name__ == kind), None)
+        if hook is not None and state is not None:
+            waiting.remove(hook)
+            hook.set_state(state)
