@@ -114,9 +114,11 @@ def _check(
             f'resume must be the result of an earlier run, a folder of its checkpoints, or "auto", not '
             f"{type(resume).__name__}"
         )
-    fresh = warmup != 0 or seed != 0 or (isinstance(resume, Result) and any(
-        given is not None for given in (x0, y0, model_state)
-    ))
+    fresh = (
+        warmup != 0
+        or seed != 0
+        or (isinstance(resume, Result) and any(given is not None for given in (x0, y0, model_state)))
+    )
     if resume is not None and not auto and fresh:
         raise ValueError(
             "a resumed run starts where the other ended: leave x0, y0, model_state, seed and warmup out"

@@ -1,18 +1,20 @@
 """What a checkpoint consists of: the whole result so far, what the hooks remember, and what produced it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel.identity import Static, captured
 from bilevel.loop.checkpoints.trees import flatten, is_key, unflatten, words_of
 from bilevel.loop.loaders import Mark
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status
+from bilevel.problem import Problem
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
@@ -32,7 +34,25 @@ class Origin:
     def of(cls, solver: Solver, start: PyTree, data: PyTree, seed: int) -> "Origin":
         named = jax.tree_util.tree_leaves_with_path(solver)
         values = {jax.tree_util.keystr(path).lstrip("."): _figure(leaf) for path, leaf in named}
+        for name, rule in _statics(solver):
+            values[f"numbers in {name}"] = [_figure(number) for number in captured(rule)]
         return cls(values, figures(start), figures(data), int(seed))
+
+
+def _statics(value: Any, name: str = "") -> list[tuple[str, Any]]:
+    """The functions in a solver, its rules and its problem, which are no leaves; by name."""
+    if isinstance(value, Static):
+        return [(name, value.value)]
+    if isinstance(value, Problem):
+        return [
+            ("the inner objective", value.inner),
+            ("the outer objective", value.outer),
+            ("prox", value.prox),
+        ]
+    if not is_dataclass(value) or isinstance(value, type):
+        return []
+    within = lambda field: f"{name}.{field.name}".lstrip(".")
+    return [pair for field in fields(value) for pair in _statics(getattr(value, field.name), within(field))]
 
 
 def figures(tree: PyTree) -> list[list[float]]:
@@ -61,9 +81,7 @@ def made_by() -> dict[str, str]:
     return {"bilevel": bilevel.__version__, "jax": jax.__version__, "device": jax.devices()[0].device_kind}
 
 
-def packed(
-    result: Result, hooks: Sequence[Any], origin: dict[str, Any]
-) -> tuple[dict[str, Any], list[Any]]:
+def packed(result: Result, hooks: Sequence[Any], origin: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """The result and what the hooks remember, as plain data and arrays."""
     remembered = [[type(hook).__name__, hook.get_state() if remembers(hook) else None] for hook in hooks]
     loader = result.feed if isinstance(result.feed, Mark) else None

@@ -1,11 +1,14 @@
 """A folder of checkpoints, written by Orbax: one run at a time, in the background, each whole or not there at all."""
 
+import errno
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,9 +24,9 @@ except ImportError:  # where there are no such locks, only this process is told 
     fcntl = None
 
 LOCK = "in-use"
-TEMPORARY = ".orbax-checkpoint-tmp"
-DAMAGED = ".damaged"
-ARRAYS, CONTENTS = "arrays", "contents"
+TEMPORARY, DAMAGED = ".unfinished", ".damaged"
+ARRAYS, CONTENTS = "arrays", "contents.json"
+SPARE = 64 * 2**10  # bytes of a disk that a checkpoint needs besides its arrays
 _ours: set[str] = set()  # folders that runs of this process are writing into
 
 
@@ -43,66 +46,78 @@ class Damaged(Exception):
 
 
 class Folder:
-    """A folder that a run writes into. Another run, of this process or any other on the machine, is refused."""
+    """A folder that a run writes into. Another run, of this process or any other on the machine, is refused.
+
+    A checkpoint is a folder of its own, with a number for a name: written under another name, and renamed when whole.
+    """
 
     def __init__(self, path: Path, keep: int):
         self.path, self._keep = path, keep
-        self._lock, self._manager = None, None
+        self._lock: Any = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future | None = None
 
     def open(self) -> None:
         """What cannot be written into is found out here, before any work is done."""
-        checkpointing = orbax()
+        orbax()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
                 pass
+            self._take()
         except OSError as error:
             raise ValueError(
                 f"cannot write checkpoints into {str(self.path)!r} ({error.strerror or error}): pass another folder"
             ) from error
-        self._take()
-        options = checkpointing.CheckpointManagerOptions(
-            max_to_keep=self._keep,
-            cleanup_tmp_directories=True,
-            enable_async_checkpointing=True,
-            create=True,
-        )
-        self._hush = Hush()
-        self._hush.__enter__()
-        self._manager = checkpointing.CheckpointManager(self.path, options=options)
+        for left in self.path.glob(f"*{TEMPORARY}"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="bilevel-checkpoint")
 
-    def save(self, step: int, contents: dict[str, Any], arrays: list[Any]) -> None:
-        """Begins to write; returns as soon as the arrays are copied. Raises what went wrong with an earlier one."""
-        checkpointing = orbax()
+    def save(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
+        """Begins to write, and returns as soon as the arrays are copied; `finish` first, if another is being written."""
+        assert self._writer is not None and self._writing is None
         held = [_held(array) for array in arrays]
         text = json.dumps({**contents, "checksums": [_checksum(array) for array in held]})
-        sealed = {"text": text, "checksum": zlib.crc32(text.encode())}
-        full = {str(i): array for i, array in enumerate(held) if array.size}  # Orbax refuses empty arrays
-        items = checkpointing.args.Composite(
-            **{
-                CONTENTS: checkpointing.args.JsonSave(sealed),
-                ARRAYS: checkpointing.args.PyTreeSave(full or {"nothing": np.zeros(1)}),
-            }
-        )
-        self._manager.save(step, args=items, force=True)
+        self._writing = self._writer.submit(self._write, number, text, held)
+
+    def _write(self, number: int, text: str, arrays: list[Any]) -> None:
+        checkpointing = orbax()
+        new = self.path / f"{number}{TEMPORARY}"
+        needed = len(text) + sum(array.nbytes for array in arrays) + SPARE
+        try:
+            (new / ARRAYS).mkdir(parents=True)
+            if shutil.disk_usage(new).free < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with (new / CONTENTS).open("w") as file:
+                json.dump({"text": text, "checksum": zlib.crc32(text.encode())}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            full = {
+                str(i): array for i, array in enumerate(arrays) if array.size
+            }  # Orbax refuses empty arrays
+            if full:
+                with Hush():
+                    handler = checkpointing.PyTreeCheckpointHandler()
+                    handler.save(epath(new / ARRAYS), args=checkpointing.args.PyTreeSave(full))
+                    handler.finalize(epath(new / ARRAYS))
+                    handler.close()
+            new.rename(self.path / str(number))
+        except BaseException:  # what is left of it takes the room that the next one needs
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        for old in steps_in(self.path)[self._keep :]:
+            shutil.rmtree(self.path / str(old), ignore_errors=True)
 
     def finish(self) -> None:
         """Waits for what is being written, and raises what went wrong with it."""
-        self._manager.wait_until_finished()
-        self._manager.check_for_errors()
-
-    def clear_failed(self) -> None:
-        """What a failed write left behind takes the room that the next one needs."""
-        with suppress(OSError):
-            for left in self.path.glob(f"*{TEMPORARY}"):
-                shutil.rmtree(left, ignore_errors=True)
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def close(self) -> None:
-        if self._manager is not None:
-            with suppress(Exception):
-                self._manager.close()
-            self._manager = None
-            self._hush.__exit__()
+        if self._writer is not None:
+            self._writer.shutdown(wait=True)
+            self._writer = self._writing = None
         if self._lock is not None:
             _ours.discard(os.path.realpath(self.path))
             self._lock.close()
@@ -120,7 +135,7 @@ class Folder:
         try:
             if fcntl is not None:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             lock.close()
             raise taken from None
         self._lock = lock
@@ -141,7 +156,7 @@ def steps_in(path: Path) -> list[int]:
 def read_contents(path: Path, step: int) -> dict[str, Any]:
     """What a checkpoint says besides its arrays."""
     try:
-        sealed = json.loads((path / str(step) / CONTENTS / "metadata").read_text())
+        sealed = json.loads((path / str(step) / CONTENTS).read_text())
         text = sealed["text"]
         if zlib.crc32(text.encode()) != sealed["checksum"]:
             raise Damaged("its contents are not what was written")
@@ -160,11 +175,12 @@ def read_arrays(path: Path, step: int, contents: dict[str, Any], places: list[An
     found: dict[str, Any] = {}
     try:
         if full:
-            with Hush(), checkpointing.PyTreeCheckpointer() as reader:
-                found = reader.restore(
-                    path / str(step) / ARRAYS,
-                    args=checkpointing.args.PyTreeRestore(item={name: 0 for name in how}, restore_args=how),
+            with Hush():
+                handler = checkpointing.PyTreeCheckpointHandler()
+                found = handler.restore(
+                    epath(path / str(step) / ARRAYS), args=checkpointing.args.PyTreeRestore(restore_args=how)
                 )
+                handler.close()
     except Exception as error:  # whatever Orbax and its file formats make of damage
         raise Damaged(f"its arrays cannot be read: {said(error)}") from error
     arrays = [
@@ -208,9 +224,20 @@ def _checksum(array: Any) -> dict[str, Any]:
 
 
 def said(error: BaseException) -> str:
-    """The first line of what an error says."""
+    """What went wrong, in a few words; the operating system's, where they are to be found."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if number := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(number[1]))
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}{': ' if first else ''}{first[:200]}"
+
+
+def epath(path: Path) -> Any:
+    """As Orbax wants it."""
+    from etils import epath  # which Orbax brings
+
+    return epath.Path(path)
 
 
 class Hush(logging.Filter):

@@ -30,13 +30,17 @@ class Start(NamedTuple):
     warmup: int
 
 
-def saver_among(hooks: Sequence[Any], checkpoint: Any, save_every: Any) -> tuple[list[Any], Checkpoint | None]:
+def saver_among(
+    hooks: Sequence[Any], checkpoint: Any, save_every: Any
+) -> tuple[list[Any], Checkpoint | None]:
     """The hooks, with the one that `checkpoint=` is short for; and the one among them that saves."""
     hooks = list(hooks)
     if checkpoint is not None:
         hooks.append(Checkpoint(checkpoint, save_every=save_every))
     elif save_every is not None:
-        raise ValueError(f"save_every={save_every!r} says how often to save, but not where: pass checkpoint=folder")
+        raise ValueError(
+            f"save_every={save_every!r} says how often to save, but not where: pass checkpoint=folder"
+        )
     savers = [hook for hook in hooks if isinstance(hook, Checkpoint)]
     if len(savers) > 1:
         raise ValueError("a run saves into one folder: pass checkpoint= or one bl.hooks.Checkpoint, not both")
@@ -68,7 +72,9 @@ def run_on_disk(
                     return restored.result
                 steps = left
             origin |= {"start": before["start"], "seed": before["seed"]}
-        session = session_of(steps, restored.result if restored else resume if isinstance(resume, Result) else None)
+        session = session_of(
+            steps, restored.result if restored else resume if isinstance(resume, Result) else None
+        )
         if session.resumed:
             origin = origin or {**asdict(_origin(session, 0)), "start": None}
         else:
@@ -77,7 +83,9 @@ def run_on_disk(
         if restored is not None:
             _remind(session.hooks, restored.hooks)
         if saver is not None:
-            saver.prepare(origin, session.hooks, restored.damaged if restored and source == saver.path else ())
+            saver.prepare(
+                origin, session.hooks, restored.damaged if restored and source == saver.path else ()
+            )
             session.heed_term()
             if not session.course.source.movable:
                 warnings.warn(
@@ -91,7 +99,16 @@ def run_on_disk(
         if saver is not None:
             saver.release()
     if session.course.interrupts.terminated:
-        print(f"bilevel: ended by SIGTERM after {result.steps} steps. {result.status.message}", file=sys.stderr)
+        where = (
+            "nothing could be saved"
+            if saver is None or saver.saved is None
+            else f"saved in {str(saver.path)!r}"
+        )
+        print(
+            f'bilevel: ended by SIGTERM after {result.steps} steps, {where}; the same call with resume="auto" goes on.'
+            f"{'' if saver is None else saver.note}",
+            file=sys.stderr,
+        )
         raise SystemExit(TERMINATED)
     return result
 
@@ -100,7 +117,9 @@ def _source(resume: str | Path, saver: Checkpoint | None) -> Path:
     """The folder to go on from."""
     if resume == "auto":
         if saver is None:
-            raise ValueError('resume="auto" goes on with the run in the checkpoint folder: pass checkpoint=folder too')
+            raise ValueError(
+                'resume="auto" goes on with the run in the checkpoint folder: pass checkpoint=folder too'
+            )
         return saver.path
     path = as_folder(resume, "resume")
     if not steps_in(path):

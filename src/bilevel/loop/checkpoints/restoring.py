@@ -1,5 +1,6 @@
 """Going on from a folder: the newest checkpoint that is whole, if it is of the run that is asked for."""
 
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,11 @@ def load(folder: str | Path) -> Result:
 
 
 def restore(
-    path: Path, begin: Callable[[PyTree, PyTree, PyTree], RunState], x0: PyTree, y0: PyTree, model_state: PyTree
+    path: Path,
+    begin: Callable[[PyTree, PyTree, PyTree], RunState],
+    x0: PyTree,
+    y0: PyTree,
+    model_state: PyTree,
 ) -> tuple[Restored, dict[str, Any]]:
     """The newest whole checkpoint as a run that `begin` would have begun, and what it says of its origin.
 
@@ -73,7 +78,7 @@ def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
     numbers = before["numbers"]
     differ = [
         f"{name} was {numbers.get(name)}, here it is {value}"
-        for name, value in now["numbers"].items()
+        for name, value in json.loads(json.dumps(now["numbers"])).items()  # as they come back from a file
         if numbers.get(name) != value
     ]
     if before["start"] is not None and not _close(before["start"], now["start"]):
@@ -112,13 +117,17 @@ def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tup
             damaged.append(number)
             then = "the one before it is used" if number != numbers[-1] else "there is none before it"
             warnings.warn(
-                f"checkpoint {number} in {str(path)!r} is damaged ({error}): {then}", RuntimeWarning, stacklevel=4
+                f"checkpoint {number} in {str(path)!r} is damaged ({error}): {then}",
+                RuntimeWarning,
+                stacklevel=4,
             )
     if damaged:
         raise ValueError(
             f"no checkpoint in {str(path)!r} is whole ({len(damaged)} damaged): begin a new run in another folder"
         )
-    raise ValueError(f"there is no checkpoint in {str(path)!r}: pass the folder that a run was given as checkpoint=")
+    raise ValueError(
+        f"there is no checkpoint in {str(path)!r}: pass the folder that a run was given as checkpoint="
+    )
 
 
 def _check_format(path: Path, contents: dict[str, Any]) -> None:
@@ -160,4 +169,8 @@ def _close(before: list[list[float]], now: list[list[float]]) -> bool:
     if len(before) != len(now):
         return False
     pairs = zip(before, now, strict=True)
-    return all(abs(a - b) <= CLOSE * max(was[1], here[1]) for was, here in pairs for a, b in zip(was, here, strict=True))
+    return all(
+        abs(a - b) <= CLOSE * max(was[1], here[1])
+        for was, here in pairs
+        for a, b in zip(was, here, strict=True)
+    )

@@ -38,9 +38,7 @@ class Checkpoint:
     of_one_run = True  # not of a sweep
     last = True  # after the hooks whose memory it saves
 
-    def __init__(
-        self, folder: str | Path, *, save_every: int | timedelta | None = None, keep: int = 3
-    ):
+    def __init__(self, folder: str | Path, *, save_every: int | timedelta | None = None, keep: int = 3):
         self.path = as_folder(folder, "checkpoint")
         self.stride, self._pause = _rhythm(save_every)  # chunks end at multiples of the stride
         self._by_clock = save_every is None
@@ -89,7 +87,9 @@ class Checkpoint:
             self._settle()
             if self._told:
                 safe = "none is" if self.saved is None else f"the last one that is, is of step {self.saved}"
-                self.note = f" Not every checkpoint could be saved in {str(self.path)!r} ({self._why}): {safe}."
+                self.note = (
+                    f" Not every checkpoint could be saved in {str(self.path)!r} ({self._why}): {safe}."
+                )
         finally:
             self._prepared = False
 
@@ -118,7 +118,6 @@ class Checkpoint:
             self._failed(error, step)
 
     def _failed(self, error: Exception, step: int) -> None:
-        self._folder.clear_failed()
         self._why = said(error)
         if not self._told:
             warnings.warn(
@@ -135,6 +134,8 @@ def _rhythm(save_every: Any) -> tuple[int | None, float]:
         return None, MINUTE.total_seconds()
     if isinstance(save_every, timedelta):
         if save_every <= timedelta(0):
-            raise ValueError(f"save_every must be a positive time, not {save_every!r}: pass e.g. timedelta(minutes=5)")
+            raise ValueError(
+                f"save_every must be a positive time, not {save_every!r}: pass e.g. timedelta(minutes=5)"
+            )
         return None, save_every.total_seconds()
     return check_count(save_every, "save_every"), 0.0
