@@ -35,6 +35,7 @@ def run(
     progress: bool = False,
     resume: Result | None = None,
     replay: str = "auto",
+    thin: int | None = None,
 ) -> Result:
     """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
 
@@ -59,6 +60,8 @@ def run(
         resume: the result of an earlier run of the same solver on the same data, to go on from bit for bit.
         replay: what is kept to go back to when a run breaks: "device" (a second copy of the state), "host" (a copy in
             the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
+        thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
+            "step" says which. Hooks still see every row.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
@@ -67,13 +70,14 @@ def run(
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
+    thin = None if thin is None else check_count(thin, "thin")
     hooks = [
         *hooks,
         *([Probe(probe)] if probe is not None else []),
         *([Tolerance(tol)] if tol is not None else []),
         *([Progress()] if progress else []),
     ]
-    session = Session(solver, record, data, steps, resume, replay, every, hooks)
+    session = Session(solver, record, data, steps, resume, replay, every, hooks, thin)
     if resume is None:
         session.begin(x0, y0, check_seed(seed), model_state)
     return session.go(warmup)

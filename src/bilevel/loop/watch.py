@@ -116,16 +116,19 @@ def bad_data(data: Any) -> str | None:
     return None
 
 
-def remark(trace: Columns, moved: bool, steps: int, suspicion: Callable[[], str]) -> str:
-    """What a finite end deserves to have said about it: a loss far from its start, or an x that no longer moves."""
+def remark(trace: Columns, taken: int, moved: bool, steps: int, suspicion: Callable[[], str]) -> str:
+    """What a finite end deserves to have said about it: a loss far from its start, or an x that no longer moves.
+
+    `taken` steps led there, of which the trace may be thinned; the last `steps` of them moved x, or did not.
+    """
     values = np.asarray(trace["outer_value"], dtype=float)
     first, last = values[0], values[-max(1, min(100, len(values) // 20)) :]
     # Even the lowest of the last values: one lucky batch at the start, among noisy ones, is no blow-up.
     far = 10 * max(abs(first), np.abs(values).min())
-    if len(values) >= 10 and last.min() > first + far:
+    if taken >= 10 and last.min() > first + far:
         why = suspicion() or "as from step sizes that are too large."
         return f" Its outer value rose from {first:.3g} to {np.median(last):.3g}, a finite blow-up: {why}"
-    if len(values) >= 10 and last.max() < first - far and (why := suspicion()):
+    if taken >= 10 and last.max() < first - far and (why := suspicion()):
         return f" Its outer value fell from {first:.3g} to {np.median(last):.3g}: {why}"
     if steps >= 2 and not moved:
         norm = float(trace["hypergradient_norm"][-1])
