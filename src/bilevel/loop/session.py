@@ -24,7 +24,7 @@ from bilevel.loop.status import Code, Status, completed, exhausted, failed, inte
 from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.warm_up import warm_up
-from bilevel.loop.watch import Watch, bad_metric, remark
+from bilevel.loop.watch import NORM, Watch, bad_metric, remark
 from bilevel.solvers.base import Info, Solver
 from bilevel.types import PyTree
 
@@ -228,7 +228,8 @@ class Session:
             )
         if course.failure is None and status.code is not Code.DIVERGED and course.step:
             status = status.with_note(self.solver.remark(trace))
-        if self.suspect is not None and self.suspect[1] < course.step:
+        hidden = status.code is Code.DIVERGED and self.suspect is not None and self.suspect[0] == NORM
+        if self.suspect is not None and self.suspect[1] < course.step and not hidden:
             status = status.with_suspect(*self.suspect)
         result = self._packed(status)
         for hook in self._probes:
