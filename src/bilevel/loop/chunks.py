@@ -34,7 +34,8 @@ def take_chunk(
     except Exception as error:  # from the objectives, as they run or as they are traced
         course.recover()
         raise course.fail("an objective", error) from error
-    return jax.tree.map(lambda a: a[:done], rows), done, info, seen
+    # A view would keep the whole buffer alive, which has room for far more rows than a short chunk fills.
+    return jax.tree.map(lambda a: a[:done].copy(), rows), done, info, seen
 
 
 def _batches(course: Course, fit: Fit, wanted: int, every: int | None) -> tuple[Columns, int, Info | None]:

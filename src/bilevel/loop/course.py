@@ -24,12 +24,19 @@ class Course:
     watch: Watch
 
     def __init__(
-        self, solver: Solver, program: Program, leaves: list, data, steps: int, resume: Result | None
+        self,
+        solver: Solver,
+        program: Program,
+        leaves: list,
+        data,
+        steps: int,
+        resume: Result | None,
+        thin: int | None,
     ):
         self.solver, self.program, self.leaves = solver, program, leaves
         self.step = 0 if resume is None else resume.steps
         self.total = self.step + steps
-        self.log = Log() if resume is None else Log(resume.trace, resume.probes)
+        self.log = Log(thin=thin) if resume is None else Log(resume.trace, resume.probes, thin)
         self.source: Memory | Loader = source_of(data, solver, resume)
         self.kept = Kept("off", 0)  # nothing, until the run begins
         self.interrupts = Interrupts()

@@ -1,4 +1,4 @@
-"""Ctrl-C as a request: the step under way is finished and kept. A second one is an order. SIGTERM likewise, if asked."""
+"""Ctrl-C as a request: the step under way is finished and kept. A second one is an order. SIGTERM likewise."""
 
 import os
 import signal

@@ -3,9 +3,10 @@
 import numpy as np
 
 from bilevel.loop.course import Course
+from bilevel.loop.diagnosis import cause
 from bilevel.loop.status import diverged
 from bilevel.loop.trace import Columns, rows_in
-from bilevel.loop.watch import bad_data, first_bad_row
+from bilevel.loop.watch import bad_data, first_bad_row, narrow
 from bilevel.solvers.base import Info
 
 LOOK_AHEAD = 200  # steps, after the loss alone has become infinite, within which a variable may follow
@@ -35,6 +36,7 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
     grown = course.watch.grown(run)  # a variable that has run away is the reason, whichever breaks first
     names = names or grown or ["outer_value"]
     course.back_to(last, run)
+    why = cause(course, grown)
     course.status = diverged(
         course.solver,
         last,
@@ -42,6 +44,7 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
         data=data,
         loss_first=loss_first,
         because=grown,
-        suspicion=course.suspicion(),
-    )
+        suspicion=why.sentence,
+        culprit=why.variables[0] if why.variables else None,
+    ).with_note(narrow(run))
     return info

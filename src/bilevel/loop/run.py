@@ -40,6 +40,7 @@ def run(
     checkpoint: str | Path | None = None,
     save_every: int | timedelta | None = None,
     replay: str = "auto",
+    thin: int | None = None,
 ) -> Result:
     """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
 
@@ -61,14 +62,16 @@ def run(
             the scalars that the trace always has ("outer_value", "hypergradient_norm" and the metrics).
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
         progress: draw a progress bar on a terminal or in a notebook; short for `bl.hooks.Progress`.
-        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go on
-            from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps are
+        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
+            on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps are
             taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing had
             happened.
         checkpoint: a folder to save the run into while it goes on; short for `bl.hooks.Checkpoint`.
         save_every: how often, as a number of steps or a `datetime.timedelta`; left out, about once a minute.
         replay: what is kept to go back to when a run breaks: "device" (a second copy of the state), "host" (a copy in
             the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
+        thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
+            "step" says which. Hooks still see every row.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
@@ -76,6 +79,7 @@ def run(
     """
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
+    thin = None if thin is None else check_count(thin, "thin")
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     hooks, saver = saver_among(hooks, checkpoint, save_every)
     hooks = [
@@ -84,13 +88,14 @@ def run(
         *([Tolerance(tol)] if tol is not None else []),
         *([Progress()] if progress else []),
     ]
-    session_of = lambda steps, resume: Session(solver, record, data, steps, resume, replay, every, hooks)
+    session_of = lambda steps, resume: Session(solver, record, data, steps, resume, replay, every, hooks, thin)
     if saver is None and not isinstance(resume, str | Path):
         session = session_of(steps, resume)
         if resume is None:
             session.begin(x0, y0, check_seed(seed), model_state)
         return session.go(warmup)
-    return run_on_disk(session_of, saver, resume, Start(x0, y0, model_state, check_seed(seed), warmup), steps)
+    start = Start(x0, y0, model_state, check_seed(seed), warmup)
+    return run_on_disk(session_of, saver, resume, start, steps)
 
 
 def _check(

@@ -26,7 +26,7 @@ from bilevel.loop.status import Code, Status, completed, exhausted, failed, inte
 from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.warm_up import warm_up
-from bilevel.loop.watch import Watch, bad_metric, remark
+from bilevel.loop.watch import NORM, Watch, bad_metric, remark
 from bilevel.solvers.base import Info, Solver
 from bilevel.types import PyTree
 
@@ -34,11 +34,27 @@ from bilevel.types import PyTree
 class Session:
     """A run from its beginning to its end."""
 
-    def __init__(self, solver: Solver, record, data, steps: int, resume, replay: str, every, hooks: list):
+    def __init__(
+        self,
+        solver: Solver,
+        record,
+        data,
+        steps: int,
+        resume,
+        replay: str,
+        every,
+        hooks: list,
+        thin: int | None,
+    ):
         self.began = time.perf_counter()
         self.solver, self.replay, self.every = solver, replay, every
         self.hooks = _in_order(hooks)
-        self.course = Course(solver, *program_of(solver, record), data, steps, resume)
+        if resume is not None and resume.thin != thin:
+            raise ValueError(
+                f"the earlier run had thin={resume.thin}, this one has thin={thin}: pass the same, so that their "
+                "traces can be joined"
+            )
+        self.course = Course(solver, *program_of(solver, record), data, steps, resume, thin)
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
         self.moved, self.earlier = (
             True,
@@ -132,11 +148,12 @@ class Session:
             wanted = int(min(paced, left, fit.count, self._to_next_mark()))
             began, start = time.perf_counter(), course.step
             course.kept.at_start_of_chunk(course.run, course.step)
+            course.log.settle(course.kept_step)
             rows, done, info, seen = take_chunk(course, fit, wanted, self.every)
             pace.took(done, time.perf_counter() - began, compiled=not fit.compiled)
             fit.compiled, fit.seconds = True, pace.seconds_per_step
             if done:
-                course.log.add(rows)
+                course.log.add(rows, start)
                 course.step = start + done
                 self.moved, self.earlier = bool(seen[0]), start
                 self._note_metrics(rows)
@@ -219,10 +236,13 @@ class Session:
         if course.failure is not None:
             status = failed(course.step, *course.failure)
         elif status.code in (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED) and course.step:
-            status = status.with_note(remark(trace, self.moved, course.step - self.earlier, course.suspicion))
+            status = status.with_note(
+                remark(trace, course.step, self.moved, course.step - self.earlier, course.suspicion)
+            )
         if course.failure is None and status.code is not Code.DIVERGED and course.step:
             status = status.with_note(self.solver.remark(trace))
-        if self.suspect is not None and self.suspect[1] < course.step:
+        hidden = status.code is Code.DIVERGED and self.suspect is not None and self.suspect[0] == NORM
+        if self.suspect is not None and self.suspect[1] < course.step and not hidden:
             status = status.with_suspect(*self.suspect)
         result = self._packed(status)
         for hook in self._probes:
@@ -242,6 +262,7 @@ class Session:
             run=course.run,
             seconds=time.perf_counter() - self.began,
             feed=course.source.mark(),
+            thin=course.log.thin,
         )
 
     @property

@@ -78,10 +78,11 @@ def diverged(
     loss_first: bool = False,
     because: Sequence[str] = (),
     suspicion: str = "",
+    culprit: str | None = None,
 ) -> Status:
     """`broken` are the state's variables, or "outer_value", or "memory of the … rule"; `because` names the culprits.
 
-    `suspicion` is a cause that was measured, with its own remedy.
+    `suspicion` is a cause that was measured, with its own remedy; `culprit` is the variable it is about.
     """
     when = f"at {'warm-up ' if warmup else ''}step {step}"
     value = "the outer objective's value"
@@ -97,7 +98,7 @@ def diverged(
     remedy = suspicion or _remedy(solver, list(because) or broken, warmup)
     if data:
         remedy = f"{data}: clean the data."
-    return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", broken[0], step)
+    return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", culprit or broken[0], step)
 
 
 def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:

@@ -6,9 +6,10 @@ import jax
 
 from bilevel.loop.chunks import next_batch
 from bilevel.loop.course import Course, Failed
+from bilevel.loop.diagnosis import cause
 from bilevel.loop.pace import Pace
 from bilevel.loop.status import diverged, exhausted, interrupted_in_warm_up
-from bilevel.loop.watch import bad_data
+from bilevel.loop.watch import bad_data, narrow
 
 
 def warm_up(course: Course, count: int) -> None:
@@ -51,6 +52,8 @@ def _warm_up(course: Course, count: int) -> None:
     if course.broken(course.run):
         data = bad_data(course.source.seen(course.kept.taken))
         course.run, last, names, _ = course.last_sane(course.kept.run(), start, start + done, warm=True)
+        grown = course.watch.grown(course.run)
+        why = cause(course, grown, warmup=True).sentence
         course.status = diverged(
-            course.solver, last - start, names, warmup=True, data=data, suspicion=course.suspicion()
-        )
+            course.solver, last - start, names, warmup=True, data=data, suspicion=why
+        ).with_note(narrow(course.run))

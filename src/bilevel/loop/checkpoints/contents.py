@@ -94,6 +94,7 @@ def packed(result: Result, hooks: Sequence[Any], origin: dict[str, Any]) -> tupl
         "fingerprint": [list(pair) for pair in result.run.fingerprint],
         "origin": origin,
         "steps": result.steps,
+        "thin": result.thin,
         "seconds": result.seconds,
         "status": {
             "code": str(result.status.code),
@@ -121,6 +122,7 @@ def unpacked(contents: dict[str, Any], arrays: list[Any]) -> tuple[Result, list[
         probes=probes,
         run=run,
         seconds=contents["seconds"],
+        thin=contents["thin"],
         feed=tuple(map(tuple, contents["order"])) if loader is None else Mark(None, **loader),
     )
     return result, hooks
