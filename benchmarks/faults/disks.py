@@ -1,4 +1,4 @@
-"""Signals, full and read-only disks, folders that vanish: the run goes on or ends with its result in hand, and says so."""
+"""Signals, full and read-only disks, folders that vanish: the run goes on, or ends with its result, and says so."""
 
 import os
 import shutil

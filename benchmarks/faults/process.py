@@ -28,7 +28,7 @@ class Worker:
     """A run under way in another process."""
 
     def __init__(self, folder: Path, steps: int, cache: Path, *options: str):
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "faults.worker", str(folder), str(steps), *options],
             stdout=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
     python -m faults.worker FOLDER STEPS [--save-every N] [--plain]
 
-Prints "ready" when the first steps are taken and "done STATUS" at the end; leaves with the status that bilevel documents.
+Prints "ready" when the first steps are taken and "done …" at the end; leaves with the status that bilevel documents.
 """
 
 import argparse

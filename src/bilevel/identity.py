@@ -105,7 +105,7 @@ def _skeleton(value: Any, above: tuple[int, ...]) -> Any:
 
 
 def captured(value: Any) -> list[Any]:
-    """The floating numbers and the arrays in a function's closures, defaults and bound arguments, one after the other."""
+    """The floating numbers and the arrays in a function's closures, defaults and bound arguments, in order."""
     return list(_captured(value, ()))
 
 

@@ -63,9 +63,9 @@ def run(
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
         progress: draw a progress bar on a terminal or in a notebook; short for `bl.hooks.Progress`.
         resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
-            on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps are
-            taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing had
-            happened.
+            on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps
+            are taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing
+            had happened.
         checkpoint: a folder to save the run into while it goes on; short for `bl.hooks.Checkpoint`.
         save_every: how often, as a number of steps or a `datetime.timedelta`; left out, about once a minute.
         replay: what is kept to go back to when a run breaks: "device" (a second copy of the state), "host" (a copy in
@@ -88,7 +88,9 @@ def run(
         *([Tolerance(tol)] if tol is not None else []),
         *([Progress()] if progress else []),
     ]
-    session_of = lambda steps, resume: Session(solver, record, data, steps, resume, replay, every, hooks, thin)
+    session_of = lambda steps, resume: Session(
+        solver, record, data, steps, resume, replay, every, hooks, thin
+    )
     if saver is None and not isinstance(resume, str | Path):
         session = session_of(steps, resume)
         if resume is None:

@@ -1,6 +1,5 @@
 """One call of `run`: the compiled loop in chunks, with hooks, a trace and outcomes around it."""
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -145,7 +144,7 @@ class Session:
         while course.step < course.total and course.status is None:
             left = course.total - course.step
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
-            wanted = int(min(paced, left, fit.count, self._to_next_mark()))
+            wanted = min(paced, fit.count, self._to_next_mark(left))
             began, start = time.perf_counter(), course.step
             course.kept.at_start_of_chunk(course.run, course.step)
             course.log.settle(course.kept_step)
@@ -166,10 +165,10 @@ class Session:
             elif course.status is None and course.source.ended:
                 course.status = exhausted(course.step, course.total)
 
-    def _to_next_mark(self) -> float:
-        """Steps until a hook wants to see the run: at the multiples of its stride."""
+    def _to_next_mark(self, left: int) -> int:
+        """Steps until a hook wants to see the run, at the multiples of its stride; or until the end."""
         strides = [stride for hook in self.hooks if (stride := getattr(hook, "stride", None))]
-        return min((stride - self.course.step % stride for stride in strides), default=math.inf)
+        return min([left, *(stride - self.course.step % stride for stride in strides)])
 
     def _note_metrics(self, rows: Columns) -> None:
         if self.suspect is None and (found := bad_metric(rows)) is not None:

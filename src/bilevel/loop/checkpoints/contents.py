@@ -31,7 +31,7 @@ class Origin:
     seed: int
 
     @classmethod
-    def of(cls, solver: Solver, start: PyTree, data: PyTree, seed: int) -> "Origin":
+    def of(cls, solver: Solver, start: PyTree, data: PyTree, seed: Any) -> "Origin":
         named = jax.tree_util.tree_leaves_with_path(solver)
         values = {jax.tree_util.keystr(path).lstrip("."): _figure(leaf) for path, leaf in named}
         for name, rule in _statics(solver):
@@ -63,8 +63,15 @@ def figures(tree: PyTree) -> list[list[float]]:
 
 @jax.jit
 def _figures(leaves: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
-    wide = [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in leaves if leaf.size]
-    return [(jnp.mean(leaf), jnp.sqrt(jnp.mean(leaf**2))) for leaf in wide]
+    return [_mean_and_rms(leaf) for leaf in leaves if leaf.size]
+
+
+def _mean_and_rms(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
+    wide = leaf.astype(jnp.float32) if leaf.dtype.itemsize < 4 else leaf
+    fine = jnp.where(jnp.isfinite(wide), wide, 0)
+    largest = jnp.max(jnp.abs(fine))
+    unit = fine / jnp.where(largest == 0, 1, largest)  # whose squares neither overflow nor vanish
+    return jnp.mean(fine), largest * jnp.sqrt(jnp.mean(unit * unit))
 
 
 def _figure(leaf: Any) -> Any:
@@ -102,7 +109,7 @@ def packed(result: Result, hooks: Sequence[Any], origin: dict[str, Any]) -> tupl
             "variable": result.status.variable,
             "step": result.status.step,
         },
-        "order": None if loader is not None else [list(key) for key in result.feed or ()],
+        "order": None if loader is not None else [list(key) for key in _keys(result.feed)],
         "tree": tree,
     }
     return contents, [words_of(array) for array in arrays]
@@ -164,3 +171,8 @@ def _parts(run: RunState) -> dict[str, Any]:
 
 def _placed(leaf: Any, like: jax.Array) -> Any:
     return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf, like.sharding)
+
+
+def _keys(feed: Any) -> tuple:
+    """Of the samplers that draw from data in memory."""
+    return () if feed is None else feed

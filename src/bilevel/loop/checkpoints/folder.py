@@ -74,8 +74,8 @@ class Folder:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bilevel-checkpoint")
 
     def save(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
-        """Begins to write, and returns as soon as the arrays are copied; `finish` first, if another is being written."""
-        assert self._writer is not None and self._writing is None
+        """Begins to write, and returns as soon as the arrays are copied; what was begun before must be finished."""
+        assert self._writer is not None
         held = [_held(array) for array in arrays]
         text = json.dumps({**contents, "checksums": [_checksum(array) for array in held]})
         self._writing = self._writer.submit(self._write, number, text, held)

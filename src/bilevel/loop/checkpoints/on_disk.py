@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bilevel.loop.checkpoints.contents import Origin, remembers
 from bilevel.loop.checkpoints.folder import steps_in
-from bilevel.loop.checkpoints.restoring import Restored, as_folder, check_origin, restore
+from bilevel.loop.checkpoints.restoring import as_folder, check_origin, restore
 from bilevel.loop.hooks.checkpointing import Checkpoint
 from bilevel.loop.interrupts import TERMINATED
 from bilevel.loop.result import Result
@@ -89,8 +89,8 @@ def run_on_disk(
             session.heed_term()
             if not session.course.source.movable:
                 warnings.warn(
-                    "the loader cannot say where it stands, so the checkpoints of this run can be read with bl.load but not "
-                    "gone on from: give it get_state and set_state",
+                    "the loader cannot say where it stands, so the checkpoints of this run can be read with bl.load but "
+                    "not gone on from: give it get_state and set_state",
                     RuntimeWarning,
                     stacklevel=3,
                 )
@@ -143,8 +143,8 @@ def _left(path: Path, result: Result, steps: int) -> int | None:
     """How many steps there are to go; `None` if the run has ended."""
     if result.steps > steps:
         raise ValueError(
-            f'the run in {str(path)!r} has taken {result.steps} steps already, and with resume="auto", steps={steps} is '
-            f"how many to take in all: pass steps={result.steps} or more, or read it with bl.load"
+            f'the run in {str(path)!r} has taken {result.steps} steps already, and with resume="auto", steps={steps} '
+            f"is how many to take in all: pass steps={result.steps} or more, or read it with bl.load"
         )
     done = result.status.code is Code.COMPLETED and result.steps == steps
     return None if done or result.status.code in ENDED else steps - result.steps

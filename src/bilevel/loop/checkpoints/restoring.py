@@ -159,8 +159,8 @@ def _check_plain(start: PyTree) -> None:
     for node in nodes:
         if isinstance(node, Saved):
             raise ValueError(
-                f"x0, y0 or model_state has a {node._kind} in it, a type that a checkpoint cannot make again: pass x0= and "
-                "y0= (and model_state=) as at the beginning of the run; only their types are used"
+                f"x0, y0 or model_state has a {node._kind} in it, a type that a checkpoint cannot make again: pass x0= "
+                "and y0= (and model_state=) as at the beginning of the run; only their types are used"
             )
 
 

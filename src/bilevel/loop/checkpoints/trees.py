@@ -122,8 +122,8 @@ def is_key(array: Any) -> bool:
 
 def checksum(array: np.ndarray) -> int:
     """Of the bytes, the shape and the type: it tells damage, not malice."""
-    array = np.ascontiguousarray(array)
-    return zlib.crc32(array.reshape(-1).view(np.uint8), zlib.crc32(f"{array.dtype} {array.shape}".encode()))
+    form = zlib.crc32(f"{array.dtype} {array.shape}".encode())
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, form)
 
 
 def _key_kind(array: Any) -> dict[str, str]:

@@ -18,8 +18,8 @@ class EarlyStopping:
         mode: "min" if smaller is better, "max" if larger is.
         least: an improvement smaller than this does not count.
 
-    A resumed run goes on counting if it is given the same hook object or goes on from a checkpoint, and starts anew with
-    another hook.
+    A resumed run goes on counting if it is given the same hook object or goes on from a checkpoint; otherwise it starts
+    anew.
     """
 
     of_one_run = True  # not of a sweep
