@@ -75,11 +75,18 @@ def test_the_same_call_made_again_ends_as_if_nothing_had_happened(tmp_path, thin
 def test_what_hooks_remember_is_saved_too(tmp_path):
     def hooks(name):
         best, stop = bl.hooks.Best(), bl.hooks.EarlyStopping("outer/size", patience=7, mode="max")
-        return best, stop, bl.hooks.CSV(tmp_path / f"{name}.csv"), bl.hooks.JSONLines(tmp_path / f"{name}.json")
+        return (
+            best,
+            stop,
+            bl.hooks.CSV(tmp_path / f"{name}.csv"),
+            bl.hooks.JSONLines(tmp_path / f"{name}.json"),
+        )
 
     unbroken = go(60, every=2, hooks=(whole := hooks("whole")))
     assert unbroken.status.code is bl.Code.STOPPED
-    with pytest.raises(bl.RunError):  # between two checkpoints: what the files hold of later steps is taken back
+    with pytest.raises(
+        bl.RunError
+    ):  # between two checkpoints: what the files hold of later steps is taken back
         go(60, tmp_path / "run", every=2, save_every=4, hooks=[*hooks("parts"), crash_at(unbroken.steps - 5)])
     resumed = go(60, tmp_path / "run", every=2, save_every=4, hooks=(parts := hooks("parts")))
     same(resumed, unbroken)
@@ -109,12 +116,17 @@ def test_a_folder_goes_on_like_the_result_that_it_holds(tmp_path):
     slower = bl.aid(PROBLEM, optax.adam(0.01), 0.1, optax.adam(0.1))
     other = bl.run(slower, data=DATA, steps=4, resume=tmp_path, checkpoint=tmp_path / "other")
     same(other, bl.run(slower, data=DATA, steps=4, resume=half))
-    same(bl.run(slower, data=DATA, steps=1, resume=tmp_path / "other"), bl.run(slower, data=DATA, steps=1, resume=other))
+    same(
+        bl.run(slower, data=DATA, steps=1, resume=tmp_path / "other"),
+        bl.run(slower, data=DATA, steps=1, resume=other),
+    )
 
 
 def test_steps_and_times_say_when(tmp_path):
     saved = []
-    watch = lambda event: saved.append((event.step, *sorted(p.name for p in tmp_path.iterdir() if p.name.isdecimal())))
+    watch = lambda event: saved.append(
+        (event.step, *sorted(p.name for p in tmp_path.iterdir() if p.name.isdecimal()))
+    )
     go(11, tmp_path, save_every=4, hooks=[watch])
     assert [step for step, *_ in saved] == [4, 8, 11]  # chunks end where something is to be saved
     assert bl.load(tmp_path).steps == 11
@@ -130,7 +142,8 @@ class Net(eqx.Module):
 
 def test_types_that_are_not_python_s_own(tmp_path):
     problem = bl.Problem(
-        inner=lambda x, y: jnp.sum((y.w - x["a"][0]) ** 2) + y.b**2, outer=lambda x, y: jnp.sum((y.w - 1.0) ** 2)
+        inner=lambda x, y: jnp.sum((y.w - x["a"][0]) ** 2) + y.b**2,
+        outer=lambda x, y: jnp.sum((y.w - 1.0) ** 2),
     )
     solver = bl.soba(problem, 0.1, 0.1, 0.1)
     x0, y0 = {"a": (jnp.ones(2), [jnp.zeros((0, 2))])}, Net(jnp.zeros(2), jnp.zeros(()), "net")

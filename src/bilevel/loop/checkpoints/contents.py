@@ -148,10 +148,10 @@ def places(template: RunState) -> list[Any]:
     return [None if is_key(leaf) else leaf.sharding for leaf in jax.tree.leaves(_parts(template))]
 
 
-def shapes(template: RunState) -> list[tuple[list[int], str]]:
+def shapes(template: RunState) -> list[list[Any]]:
     """Of the arrays of a run, in the same order."""
     leaves = map(words_of, jax.tree.leaves(_parts(template)))
-    return [(list(leaf.shape), str(leaf.dtype)) for leaf in leaves]
+    return [[list(leaf.shape), str(leaf.dtype)] for leaf in leaves]
 
 
 def remembers(hook: Any) -> bool:

@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -15,8 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-
-from bilevel.loop.checkpoints.trees import checksum
 
 try:
     import fcntl
@@ -77,30 +76,21 @@ class Folder:
         """Begins to write, and returns as soon as the arrays are copied; what was begun before must be finished."""
         assert self._writer is not None
         held = [_held(array) for array in arrays]
-        text = json.dumps({**contents, "checksums": [_checksum(array) for array in held]})
-        self._writing = self._writer.submit(self._write, number, text, held)
+        self._writing = self._writer.submit(self._write, number, contents, held)
 
-    def _write(self, number: int, text: str, arrays: list[Any]) -> None:
-        checkpointing = orbax()
+    def _write(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
         new = self.path / f"{number}{TEMPORARY}"
-        needed = len(text) + sum(array.nbytes for array in arrays) + SPARE
         try:
             (new / ARRAYS).mkdir(parents=True)
-            if shutil.disk_usage(new).free < needed:
+            if shutil.disk_usage(new).free < sum(array.nbytes for array in arrays) + SPARE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _write_arrays(new / ARRAYS, arrays)
+            shapes = [[list(array.shape), str(array.dtype)] for array in arrays]
+            text = json.dumps({**contents, "arrays": shapes, "files": _checksums(new)})
             with (new / CONTENTS).open("w") as file:
                 json.dump({"text": text, "checksum": zlib.crc32(text.encode())}, file)
                 file.flush()
                 os.fsync(file.fileno())
-            full = {
-                str(i): array for i, array in enumerate(arrays) if array.size
-            }  # Orbax refuses empty arrays
-            if full:
-                with Hush():
-                    handler = checkpointing.PyTreeCheckpointHandler()
-                    handler.save(epath(new / ARRAYS), args=checkpointing.args.PyTreeSave(full))
-                    handler.finalize(epath(new / ARRAYS))
-                    handler.close()
             new.rename(self.path / str(number))
         except BaseException:  # what is left of it takes the room that the next one needs
             shutil.rmtree(new, ignore_errors=True)
@@ -153,44 +143,47 @@ def steps_in(path: Path) -> list[int]:
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
-def read_contents(path: Path, step: int) -> dict[str, Any]:
-    """What a checkpoint says besides its arrays."""
+def read_contents(path: Path, number: int) -> dict[str, Any]:
+    """What a checkpoint says besides its arrays, once all its files are what was written."""
+    here = path / str(number)
     try:
-        sealed = json.loads((path / str(step) / CONTENTS).read_text())
+        sealed = json.loads((here / CONTENTS).read_text())
         text = sealed["text"]
         if zlib.crc32(text.encode()) != sealed["checksum"]:
-            raise Damaged("its contents are not what was written")
-        return json.loads(text)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"its contents cannot be read: {said(error)}") from error
+            raise Damaged(f"{CONTENTS} is not what was written")
+        contents = json.loads(text)
+        found = _checksums(here)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{CONTENTS} cannot be read: {said(error)}") from error
+    for name, written in contents["files"].items():
+        if found.get(name) != written:
+            raise Damaged(f"{name} is {'missing' if name not in found else 'not what was written'}")
+    return contents
 
 
-def read_arrays(path: Path, step: int, contents: dict[str, Any], places: list[Any]) -> list[Any]:
-    """Its arrays: each where `places` says (a sharding), or in the host's memory (`None`)."""
-    checkpointing = orbax()
-    sums = contents["checksums"]
-    full = [i for i, each in enumerate(sums) if each["size"]]
-    places = places + [None] * (len(sums) - len(places))
-    how = {str(i): _restored(checkpointing, places[i], sums[i]) for i in full}
+def read_arrays(path: Path, number: int, contents: dict[str, Any], places: list[Any]) -> list[Any]:
+    """Its arrays: each where `places` says (a sharding), or in the host's memory (`None`, or nothing said)."""
+    checkpointing, shapes = orbax(), contents["arrays"]
+    places = places + [None] * (len(shapes) - len(places))
+    how = {
+        str(i): _restored(checkpointing, place, shape, dtype)
+        for i, (place, (shape, dtype)) in enumerate(zip(places, shapes, strict=True))
+        if math.prod(shape)
+    }
     found: dict[str, Any] = {}
     try:
-        if full:
+        if how:
             with Hush():
                 handler = checkpointing.PyTreeCheckpointHandler()
                 found = handler.restore(
-                    epath(path / str(step) / ARRAYS), args=checkpointing.args.PyTreeRestore(restore_args=how)
+                    epath(path / str(number) / ARRAYS),
+                    args=checkpointing.args.PyTreeRestore(restore_args=how),
                 )
                 handler.close()
-    except Exception as error:  # whatever Orbax and its file formats make of damage
+    except Exception as error:  # whatever Orbax and its file formats make of it
         raise Damaged(f"its arrays cannot be read: {said(error)}") from error
-    arrays = [
-        found[str(i)] if each["size"] else np.zeros(each["shape"], jax.numpy.dtype(each["dtype"]))
-        for i, each in enumerate(sums)
-    ]
-    for array, each in zip(arrays, sums, strict=True):
-        if each["crc"] is not None and _addressable(array) and checksum(np.asarray(array)) != each["crc"]:
-            raise Damaged("its arrays are not what was written")
-    return arrays
+    empty = lambda shape, dtype: np.zeros(shape, jax.numpy.dtype(dtype))
+    return [found[str(i)] if str(i) in how else empty(*each) for i, each in enumerate(shapes)]
 
 
 def set_aside(path: Path, step: int) -> None:
@@ -201,26 +194,42 @@ def set_aside(path: Path, step: int) -> None:
         (path / str(step)).rename(aside)
 
 
-def _restored(checkpointing: Any, place: Any, each: dict[str, Any]) -> Any:
+def _write_arrays(path: Path, arrays: list[Any]) -> None:
+    full = {str(i): array for i, array in enumerate(arrays) if array.size}  # Orbax refuses empty arrays
+    if full:
+        checkpointing = orbax()
+        with Hush():
+            handler = checkpointing.PyTreeCheckpointHandler()
+            handler.save(epath(path), args=checkpointing.args.PyTreeSave(full))
+            handler.finalize(epath(path))
+            handler.close()
+
+
+def _checksums(path: Path) -> dict[str, int]:
+    """Of every file but the one that they are written into. They tell damage, not malice."""
+    files = (each for each in sorted(path.rglob("*")) if each.is_file() and each != path / CONTENTS)
+    return {each.relative_to(path).as_posix(): _checksum(each) for each in files}
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            value = zlib.crc32(part, value)
+    return value
+
+
+def _restored(checkpointing: Any, place: Any, shape: list[int], dtype: str) -> Any:
     if place is None:
         return checkpointing.RestoreArgs(restore_type=np.ndarray)
     return checkpointing.ArrayRestoreArgs(
-        sharding=place, global_shape=tuple(each["shape"]), dtype=jax.numpy.dtype(each["dtype"])
+        sharding=place, global_shape=tuple(shape), dtype=jax.numpy.dtype(dtype)
     )
 
 
 def _held(array: Any) -> Any:
     """A copy in the host's memory, since the run's own buffers may be donated; of a part of an array, the array."""
-    return np.array(array) if _addressable(array) else array
-
-
-def _addressable(array: Any) -> bool:
-    return getattr(array, "is_fully_addressable", True)
-
-
-def _checksum(array: Any) -> dict[str, Any]:
-    crc = checksum(array) if isinstance(array, np.ndarray) else None
-    return {"shape": list(array.shape), "dtype": str(array.dtype), "size": int(array.size), "crc": crc}
+    return np.array(array) if getattr(array, "is_fully_addressable", True) else array
 
 
 def said(error: BaseException) -> str:

@@ -5,7 +5,6 @@ parts. With a tree of the same shape at hand they become what they were; without
 """
 
 import base64
-import zlib
 from typing import Any
 
 import jax
@@ -118,12 +117,6 @@ def words_of(array: Any) -> Any:
 
 def is_key(array: Any) -> bool:
     return isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-
-
-def checksum(array: np.ndarray) -> int:
-    """Of the bytes, the shape and the type: it tells damage, not malice."""
-    form = zlib.crc32(f"{array.dtype} {array.shape}".encode())
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, form)
 
 
 def _key_kind(array: Any) -> dict[str, str]:
