@@ -42,6 +42,7 @@ class Course:
         self.interrupts = Interrupts()
         self.status: Status | None = None  # how it ended, once it has
         self.failure: tuple[str, BaseException] | None = None  # what raised, and what it raised
+        self.incurable: str | None = None  # "data" or "objective", if smaller steps will not mend what broke
         self.torn = False  # the state may be further than the trace, with nothing kept to go back to
 
     def fail(self, what: str, error: BaseException) -> Failed:

@@ -9,7 +9,16 @@ import jax
 from jax.core import Tracer
 
 from bilevel.checks import check_count, check_seed
-from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
+    session_of = lambda steps, resume: Session(
+        solver, record, data, steps, resume, replay, every, hooks, thin, halve
+    )
+    if saver is None and not isinstance(resume, str | Path):
+        session = session_of(steps, resume)
+        if resume is None:
+            session.begin(x0, y0, check_seed(seed), model_state)
+        return session.go(warmup)
+    start = Start(x0, y0, model_state, check_seed(seed), warmup)
+    return run_on_disk(session_of, saver, resume, start, steps)
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike
 from bilevel.loop.replay import POLICIES
@@ -41,6 +50,7 @@ def run(
     save_every: int | timedelta | None = None,
     replay: str = "auto",
     thin: int | None = None,
+    on_divergence: str = "stop",
 ) -> Result:
     """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
 
@@ -72,15 +82,18 @@ def run(
             the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
         thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
             "step" says which. Hooks still see every row.
+        on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with all
+            step sizes halved, at most ten times, as `result.halvings` tells.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """
+    _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
+    halve = check_policy(on_divergence, solver, replay)
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
     thin = None if thin is None else check_count(thin, "thin")
-    _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     hooks, saver = saver_among(hooks, checkpoint, save_every)
     hooks = [
         *hooks,
@@ -88,6 +101,7 @@ def run(
         *([Tolerance(tol)] if tol is not None else []),
         *([Progress()] if progress else []),
     ]
+<<<<<<< HEAD
     session_of = lambda steps, resume: Session(
         solver, record, data, steps, resume, replay, every, hooks, thin
     )
@@ -98,6 +112,12 @@ def run(
         return session.go(warmup)
     start = Start(x0, y0, model_state, check_seed(seed), warmup)
     return run_on_disk(session_of, saver, resume, start, steps)
+=======
+    session = Session(solver, record, data, steps, resume, replay, every, hooks, thin, halve)
+    if resume is None:
+        session.begin(x0, y0, check_seed(seed), model_state)
+    return session.go(warmup)
+>>>>>>> h-loop
 
 
 def _check(

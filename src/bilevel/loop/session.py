@@ -14,6 +14,7 @@ from bilevel.loop.chunks import take_chunk
 from bilevel.loop.course import Course, Failed
 from bilevel.loop.errors import RunError
 from bilevel.loop.fingerprint import difference, fingerprint
+from bilevel.loop.halving import Guard
 from bilevel.loop.hooks import Event, Probe, Stop
 from bilevel.loop.judgement import judge
 from bilevel.loop.pace import Pace
@@ -44,8 +45,11 @@ class Session:
         every,
         hooks: list,
         thin: int | None,
+        halve: bool,
     ):
         self.began = time.perf_counter()
+        self.guard = Guard(solver, halve, resume)
+        solver = self.guard.solver
         self.solver, self.replay, self.every = solver, replay, every
         self.hooks = _in_order(hooks)
         if resume is not None and resume.thin != thin:
@@ -59,7 +63,6 @@ class Session:
             True,
             self.course.step,
         )  # whether the last chunk moved x, and where it began
-        self.resumed = resume is not None
         if resume is not None:
             self.course.run = _checked(resume, solver, self.course.source.stream)
 
@@ -91,6 +94,8 @@ class Session:
                     course.run = jax.tree.map(jnp.copy, course.run)
                 if warmup:
                     warm_up(course, warmup)
+                    while self.guard.goes_on(course):
+                        warm_up(course, warmup)
                 for hook in self.hooks:
                     begun.append(hook)
                     self._call(getattr(hook, "begin", _nothing), self._event(None, {}))
@@ -146,7 +151,7 @@ class Session:
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
             wanted = min(paced, fit.count, self._to_next_mark(left))
             began, start = time.perf_counter(), course.step
-            course.kept.at_start_of_chunk(course.run, course.step)
+            course.kept.at_start_of_chunk(course.run, course.step, self.guard.good)
             course.log.settle(course.kept_step)
             rows, done, info, seen = take_chunk(course, fit, wanted, self.every)
             pace.took(done, time.perf_counter() - began, compiled=not fit.compiled)
@@ -157,6 +162,10 @@ class Session:
                 self.moved, self.earlier = bool(seen[0]), start
                 self._note_metrics(rows)
                 info = judge(course, rows, seen) or info
+                if self.guard.goes_on(course):
+                    self._forget(course.step)
+                    continue
+                self.guard.saw(rows)
                 self._tell(info, start)
             if course.failure is not None:
                 raise Failed
@@ -169,6 +178,13 @@ class Session:
         """Steps until a hook wants to see the run, at the multiples of its stride; or until the end."""
         strides = [stride for hook in self.hooks if (stride := getattr(hook, "stride", None))]
         return min([left, *(stride - self.course.step % stride for stride in strides)])
+
+    def _forget(self, step: int) -> None:
+        """What was seen of the steps after this one, from which the run went back."""
+        self.moved, self.earlier = True, step
+        self.suspect = self.suspect if self.suspect is not None and self.suspect[1] < step else None
+        for hook in self._probes:
+            hook.rows = [row for row in hook.rows if row[0] <= step]
 
     def _note_metrics(self, rows: Columns) -> None:
         if self.suspect is None and (found := bad_metric(rows)) is not None:
@@ -243,7 +259,7 @@ class Session:
         hidden = status.code is Code.DIVERGED and self.suspect is not None and self.suspect[0] == NORM
         if self.suspect is not None and self.suspect[1] < course.step and not hidden:
             status = status.with_suspect(*self.suspect)
-        result = self._packed(status)
+        result = self._packed(status if status.code is Code.DIVERGED else status.with_note(self.guard.note()))
         for hook in self._probes:
             course.log.add_probes(hook.rows)
             hook.rows = []
@@ -262,6 +278,7 @@ class Session:
             seconds=time.perf_counter() - self.began,
             feed=course.source.mark(),
             thin=course.log.thin,
+            halvings=self.guard.halvings,
         )
 
     @property

@@ -102,6 +102,7 @@ def packed(result: Result, hooks: Sequence[Any], origin: dict[str, Any]) -> tupl
         "origin": origin,
         "steps": result.steps,
         "thin": result.thin,
+        "halvings": [list(halving) for halving in result.halvings],
         "seconds": result.seconds,
         "status": {
             "code": str(result.status.code),
@@ -130,6 +131,7 @@ def unpacked(contents: dict[str, Any], arrays: list[Any]) -> tuple[Result, list[
         run=run,
         seconds=contents["seconds"],
         thin=contents["thin"],
+        halvings=tuple(map(tuple, contents["halvings"])),
         feed=tuple(map(tuple, contents["order"])) if loader is None else Mark(None, **loader),
     )
     return result, hooks

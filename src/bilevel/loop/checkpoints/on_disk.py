@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from bilevel.loop.checkpoints.contents import Origin, remembers
 from bilevel.loop.checkpoints.folder import steps_in
@@ -14,6 +14,7 @@ from bilevel.loop.hooks.checkpointing import Checkpoint
 from bilevel.loop.interrupts import TERMINATED
 from bilevel.loop.result import Result
 from bilevel.loop.session import Session
+from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.types import PyTree
 
@@ -56,64 +57,68 @@ def run_on_disk(
 ) -> Result:
     """A run that saves itself, or that goes on from what was saved, or both."""
     auto = resume == "auto"
-    source = None if resume is None or isinstance(resume, Result) else _source(resume, saver)
+    folder = None if resume is None or isinstance(resume, Result) else _folder(resume, saver)
     if saver is not None:
-        saver.take(going_on=auto or source == saver.path)  # nobody else writes there from here on
+        saver.take(going_on=auto or folder == saver.path)  # nobody else writes there from here on
     try:
+        earlier = resume if isinstance(resume, Result) else None
         restored, origin = None, None
-        if source is not None and not (auto and not steps_in(source)):
+        if folder is not None and steps_in(folder):
             fresh = session_of(1, None)
-            restored, before = restore(source, lambda *trees: _begun(fresh, start, *trees), *start[:3])
-            origin = asdict(_origin(fresh, start.seed))
+            restored, before = restore(folder, lambda *trees: _begun(fresh, trees, start.seed), *start[:3])
+            earlier, origin = restored.result, _origin(fresh, start.seed)
             if auto:
-                check_origin(source, before, origin)
-                left = _left(source, restored.result, steps)
-                if left is None:
-                    return restored.result
-                steps = left
+                check_origin(folder, before, origin)
+                if _has_ended(folder, earlier, steps):
+                    return earlier
+                steps -= earlier.steps
             origin |= {"start": before["start"], "seed": before["seed"]}
-        session = session_of(
-            steps, restored.result if restored else resume if isinstance(resume, Result) else None
-        )
-        if session.resumed:
-            origin = origin or {**asdict(_origin(session, 0)), "start": None}
-        else:
-            session.begin(start.x0, start.y0, start.seed, start.model_state)
-            origin = asdict(_origin(session, start.seed))
+        session = session_of(steps, earlier)
+        if earlier is None:
+            _begun(session, start[:3], start.seed)
+            origin = _origin(session, start.seed)
+        elif origin is None:  # a result in memory does not say what it began from
+            origin = _origin(session, 0) | {"start": None}
         if restored is not None:
             _remind(session.hooks, restored.hooks)
         if saver is not None:
-            saver.prepare(
-                origin, session.hooks, restored.damaged if restored and source == saver.path else ()
-            )
+            mine = restored is not None and folder == saver.path
+            saver.prepare(origin, session.hooks, restored.damaged if mine else ())
             session.heed_term()
-            if not session.course.source.movable:
-                warnings.warn(
-                    "the loader cannot say where it stands, so the checkpoints of this run can be read with bl.load but "
-                    "not gone on from: give it get_state and set_state",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-        result = session.go(0 if session.resumed else start.warmup)
+            _warn_of_forgetful_loader(session)
+        result = session.go(start.warmup if earlier is None else 0)
     finally:
         if saver is not None:
             saver.release()
     if session.course.interrupts.terminated:
-        where = (
-            "nothing could be saved"
-            if saver is None or saver.saved is None
-            else f"saved in {str(saver.path)!r}"
-        )
-        print(
-            f'bilevel: ended by SIGTERM after {result.steps} steps, {where}; the same call with resume="auto" goes on.'
-            f"{'' if saver is None else saver.note}",
-            file=sys.stderr,
-        )
-        raise SystemExit(TERMINATED)
+        _leave(result, saver)
     return result
 
 
-def _source(resume: str | Path, saver: Checkpoint | None) -> Path:
+def _leave(result: Result, saver: Checkpoint | None) -> NoReturn:
+    """As SIGTERM asked."""
+    where = "nothing could be saved"
+    if saver is not None and saver.saved is not None:
+        where = f"saved in {str(saver.path)!r}"
+    note = "" if saver is None else saver.note
+    print(
+        f'bilevel: ended by SIGTERM after {result.steps} steps, {where}; the same call with resume="auto" goes on.{note}',
+        file=sys.stderr,
+    )
+    raise SystemExit(TERMINATED)
+
+
+def _warn_of_forgetful_loader(session: Session) -> None:
+    if not session.course.source.movable:
+        warnings.warn(
+            "the loader cannot say where it stands, so the checkpoints of this run can be read with bl.load but not "
+            "gone on from: give it get_state and set_state",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
     """The folder to go on from."""
     if resume == "auto":
         if saver is None:
@@ -129,25 +134,26 @@ def _source(resume: str | Path, saver: Checkpoint | None) -> Path:
     return path
 
 
-def _begun(session: Session, start: Start, x0: PyTree, y0: PyTree, model_state: PyTree) -> Any:
-    session.begin(x0, y0, start.seed, model_state)
+def _begun(session: Session, trees: tuple[PyTree, ...], seed: Any) -> RunState:
+    x0, y0, model_state = trees
+    session.begin(x0, y0, seed, model_state)
     return session.course.run
 
 
-def _origin(session: Session, seed: Any) -> Origin:
+def _origin(session: Session, seed: Any) -> dict[str, Any]:
     run = session.course.run
-    return Origin.of(session.solver, (run.x, run.y, run.model), session.course.source.stream, seed)
+    return asdict(Origin.of(session.solver, (run.x, run.y, run.model), session.course.source.stream, seed))
 
 
-def _left(path: Path, result: Result, steps: int) -> int | None:
-    """How many steps there are to go; `None` if the run has ended."""
+def _has_ended(path: Path, result: Result, steps: int) -> bool:
+    """Whether the run in the folder needs no more steps."""
     if result.steps > steps:
         raise ValueError(
             f'the run in {str(path)!r} has taken {result.steps} steps already, and with resume="auto", steps={steps} '
             f"is how many to take in all: pass steps={result.steps} or more, or read it with bl.load"
         )
     done = result.status.code is Code.COMPLETED and result.steps == steps
-    return None if done or result.status.code in ENDED else steps - result.steps
+    return done or result.status.code in ENDED
 
 
 def _remind(hooks: Sequence[Any], states: list[Any]) -> None:
