@@ -9,16 +9,8 @@ import jax
 from jax.core import Tracer
 
 from bilevel.checks import check_count, check_seed
-    session_of = lambda steps, resume: Session(
-        solver, record, data, steps, resume, replay, every, hooks, thin, halve
-    )
-    if saver is None and not isinstance(resume, str | Path):
-        session = session_of(steps, resume)
-        if resume is None:
-            session.begin(x0, y0, check_seed(seed), model_state)
-        return session.go(warmup)
-    start = Start(x0, y0, model_state, check_seed(seed), warmup)
-    return run_on_disk(session_of, saver, resume, start, steps)
+from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
+from bilevel.loop.halving import check_policy
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike
 from bilevel.loop.replay import POLICIES
@@ -101,9 +93,8 @@ def run(
         *([Tolerance(tol)] if tol is not None else []),
         *([Progress()] if progress else []),
     ]
-<<<<<<< HEAD
     session_of = lambda steps, resume: Session(
-        solver, record, data, steps, resume, replay, every, hooks, thin
+        solver, record, data, steps, resume, replay, every, hooks, thin, halve
     )
     if saver is None and not isinstance(resume, str | Path):
         session = session_of(steps, resume)
@@ -112,12 +103,6 @@ def run(
         return session.go(warmup)
     start = Start(x0, y0, model_state, check_seed(seed), warmup)
     return run_on_disk(session_of, saver, resume, start, steps)
-=======
-    session = Session(solver, record, data, steps, resume, replay, every, hooks, thin, halve)
-    if resume is None:
-        session.begin(x0, y0, check_seed(seed), model_state)
-    return session.go(warmup)
->>>>>>> h-loop
 
 
 def _check(

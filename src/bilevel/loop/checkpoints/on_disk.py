@@ -82,8 +82,8 @@ def run_on_disk(
         if restored is not None:
             _remind(session.hooks, restored.hooks)
         if saver is not None:
-            mine = restored is not None and folder == saver.path
-            saver.prepare(origin, session.hooks, restored.damaged if mine else ())
+            damaged = restored.damaged if restored is not None and folder == saver.path else ()
+            saver.prepare(origin, session.hooks, damaged)
             session.heed_term()
             _warn_of_forgetful_loader(session)
         result = session.go(start.warmup if earlier is None else 0)
@@ -102,7 +102,8 @@ def _leave(result: Result, saver: Checkpoint | None) -> NoReturn:
         where = f"saved in {str(saver.path)!r}"
     note = "" if saver is None else saver.note
     print(
-        f'bilevel: ended by SIGTERM after {result.steps} steps, {where}; the same call with resume="auto" goes on.{note}',
+        f"bilevel: ended by SIGTERM after {result.steps} steps, {where};",
+        f'the same call with resume="auto" goes on.{note}',
         file=sys.stderr,
     )
     raise SystemExit(TERMINATED)
