@@ -260,3 +260,16 @@ def test_an_interrupted_warm_up_begins_again(tmp_path):
     with pytest.raises(bl.RunError):
         go(6, tmp_path, hooks=[AtOnce()])
     same(go(6, tmp_path), go(6))
+
+
+def test_halved_steps_are_kept_across_processes(tmp_path):
+    """A run that halved its steps goes on with them, and ends as the unbroken one."""
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
+    solver, start = bl.aid(problem, 0.4, 0.4, 3.0), jnp.ones(2)
+    ask = dict(every=5, on_divergence="halve")
+    unbroken = bl.run(solver, start, start, steps=3000, **ask)
+    assert unbroken.halvings
+    bl.run(solver, start, start, steps=2000, checkpoint=tmp_path, **ask)
+    again = bl.run(solver, start, start, steps=3000, checkpoint=tmp_path, resume="auto", **ask)
+    assert again.halvings == unbroken.halvings
+    same(again, unbroken)
