@@ -64,8 +64,8 @@ def run(
             the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
         thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
             "step" says which. Hooks still see every row.
-        on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with all
-            step sizes halved, at most ten times, as `result.halvings` tells.
+        on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with
+            half the step sizes, at most ten times, as `result.halvings` tells.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
