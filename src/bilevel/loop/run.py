@@ -7,6 +7,7 @@ import jax
 from jax.core import Tracer
 
 from bilevel.checks import check_count, check_seed
+from bilevel.forks import check_fork
 from bilevel.loop.halving import check_policy
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike
@@ -71,6 +72,7 @@ def run(
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """
+    check_fork()
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     halve = check_policy(on_divergence, solver, replay)
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
