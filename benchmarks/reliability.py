@@ -19,10 +19,11 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-import bilevel as bl
 from faults import disks, kills
 from faults.damage import damaged_checkpoints
 from faults.process import Worker
+
+import bilevel as bl
 
 ROOT = Path(__file__).parents[1]
 STEPS = 1000
@@ -52,10 +53,10 @@ def killed(count: int) -> Section:
     )
     text = f"""## Killed at random moments
 
-A run of {kills.STEPS:,} steps (examples reweighted, minibatches, Adam at two levels, a warm-up, `Best`, `CSV`, a probe) saves
-itself every {kills.SAVE_EVERY} steps, gets SIGKILL at random moments, four in five while it works and one in five while it
-begins, and is started again with the same call until it ends. Compared with a run that nobody disturbs: every bit of
-the state, the trace, the probes, the best state, and the CSV file.
+A run of {kills.STEPS:,} steps (examples reweighted, minibatches, Adam at two levels, a warm-up, `Best`, `CSV`,
+a probe) saves itself every {kills.SAVE_EVERY} steps, gets SIGKILL at random moments, four in five while it works
+and one in five while it begins, and is started again with the same call until it ends. Compared with a run that
+nobody disturbs: every bit of the state, the trace, the probes, the best state, and the CSV file.
 
 {table(["kills", "starts", "runs", "ended bit for bit the same"], [[died, starts, len(runs), same]])}
 """

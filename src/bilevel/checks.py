@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from bilevel.arrays import as_array
 from bilevel.batch import Batch, Draws, first
+from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
 
@@ -19,6 +20,7 @@ FEW = 10_000  # numbers that are looked at on the host
 
 def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | Draws | None) -> tuple[PyTree, PyTree]:
     """x0 and y0 as trees of JAX arrays, once they, the data and the objectives are known to fit together."""
+    check_fork()
     x, y = variables(x0, y0)
     batch = first(batch)
     check_batch(problem, batch)

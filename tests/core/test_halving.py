@@ -8,7 +8,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.solvers.rules import Rule, as_rule
-from bilevel.solvers.smaller import has_steps, with_smaller_steps
+from bilevel.solvers.smaller import has_steps, shorter, with_smaller_steps
 from zoo import ROWS
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
@@ -24,7 +24,7 @@ def f(x, y):
 
 PLAIN = bl.Problem(inner=g, outer=f)
 WILD = bl.aid(PLAIN, 3.0, 0.4, 0.1)  # 3 and 1.5 are too large, 0.75 is not
-TAME = bl.aid(PLAIN, 0.75, 0.1, 0.025)
+TAME = bl.aid(PLAIN, 0.75, 0.1, 0.1)
 
 
 @pytest.mark.parametrize("every", [10, 1024])
@@ -32,8 +32,11 @@ TAME = bl.aid(PLAIN, 0.75, 0.1, 0.025)
 def test_a_run_that_diverges_from_the_start_is_the_run_with_smaller_steps(every, replay):
     result = bl.run(WILD, X0, Y0, steps=1200, every=every, replay=replay, on_divergence="halve")
     assert result.status.code is bl.Code.COMPLETED
-    assert result.halvings == ((0, 0.5), (0, 0.25))
-    assert "went on from step 0 with all step sizes at 0.25" in result.status.message
+    assert result.halvings == ((0, 0.5, 1.0), (0, 0.25, 1.0))
+    assert (
+        "went on from step 0 with 0.25 of the lower levels' step sizes and 1 of the outer"
+        in result.status.message
+    )
     tame = bl.run(TAME, X0, Y0, steps=1200)
     np.testing.assert_array_equal(result.x, tame.x)  # the solver is data: the same program with other numbers
     np.testing.assert_array_equal(result.trace["outer_value"], tame.trace["outer_value"])
@@ -47,8 +50,8 @@ def test_chunks_of_a_single_step_find_the_way_back_too(every):
     """One step before it overflows all is 1e150 already: the run must go back further than the chunk before."""
     result = bl.run(WILD, X0, Y0, steps=1200, every=every, on_divergence="halve")
     assert result.status.code is bl.Code.COMPLETED
-    assert [factor for _, factor in result.halvings] == [0.5, 0.25]
-    assert max(step for step, _ in result.halvings) <= 2
+    assert [lower for _, lower, _ in result.halvings] == [0.5, 0.25]
+    assert max(step for step, *_ in result.halvings) <= 2
     np.testing.assert_allclose(result.x, bl.run(TAME, X0, Y0, steps=1200).x, rtol=1e-3)
 
 
@@ -60,7 +63,7 @@ def test_nothing_is_compiled_again():
         return f(x, y)
 
     problem = bl.Problem(inner=g, outer=counted)
-    calm = bl.run(bl.aid(problem, 0.75, 0.1, 0.025), X0, Y0, steps=50, on_divergence="halve")
+    calm = bl.run(bl.aid(problem, 0.75, 0.1, 0.1), X0, Y0, steps=50, on_divergence="halve")
     before = len(traced)
     one = bl.run(bl.aid(problem, 1.5, 0.2, 0.05), X0, Y0, steps=2000, on_divergence="halve")
     after_one = len(traced)  # the first divergence has the objectives looked at, by programs of its own
@@ -77,13 +80,22 @@ def test_it_goes_back_to_where_it_was_good_and_no_further():
     result = bl.run(solver, *start, steps=3000, every=50, on_divergence="halve")
     assert result.status.code is bl.Code.COMPLETED
     assert "blow-up" not in result.status.message
-    assert result.halvings[0] == (50, 0.5)
-    assert all(step >= 50 for step, _ in result.halvings)
-    assert [factor for _, factor in result.halvings] == [0.5 ** (k + 1) for k in range(len(result.halvings))]
+    assert result.halvings[0] == (50, 1.0, 0.5)  # the lower levels' steps are small enough, and stay so
+    assert all(step >= 50 and lower == 1.0 for step, lower, _ in result.halvings)
+    assert [outer for *_, outer in result.halvings] == [0.5 ** (k + 1) for k in range(len(result.halvings))]
     before = bl.run(solver, *start, steps=50)
     np.testing.assert_array_equal(result.trace["outer_value"][:50], before.trace["outer_value"])
     assert len(result.trace["outer_value"]) == 3000
     np.testing.assert_allclose(result.x, 2.0, atol=1e-3)  # y*(x) = x, so f is least at x = 2
+
+
+def test_where_a_lower_rule_cannot_be_judged_all_levels_are_halved():
+    solver = bl.aid(PLAIN, optax.sgd(3.0), 0.4, 0.1)
+    result = bl.run(solver, X0, Y0, steps=1200, every=100, on_divergence="halve")
+    assert result.status.code is bl.Code.COMPLETED
+    assert result.halvings == ((0, 0.5, 0.5), (0, 0.25, 0.25))
+    tame = bl.run(bl.aid(PLAIN, optax.sgd(0.75), 0.1, 0.025), X0, Y0, steps=1200)
+    np.testing.assert_allclose(result.x, tame.x, rtol=1e-12)
 
 
 @pytest.mark.parametrize("policy", ["halve", "stop"])
@@ -107,7 +119,7 @@ def test_retries_are_bounded():
     result = bl.run(hopeless, X0, Y0, steps=500, on_divergence="halve")
     assert result.status.code is bl.Code.DIVERGED
     assert len(result.halvings) == 10
-    assert "down to 1/1024 of the first, were of no avail" in result.status.message
+    assert "halved 10 times, were of no avail" in result.status.message
     assert "lower the inner step size" in result.status.message
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.state))
 
@@ -133,7 +145,7 @@ def test_a_loader_s_batches_are_seen_again_in_their_order():
     assert result.status.code is bl.Code.COMPLETED
     np.testing.assert_array_equal(result.trace["row"], np.arange(700))
     np.testing.assert_array_equal(result.probes["step"], np.arange(100, 701, 100))
-    tame = bl.run(bl.aid(problem, 0.75, 0.1, 0.025), X0, Y0, data=numbered(700), **options)
+    tame = bl.run(bl.aid(problem, 0.75, 0.1, 0.1), X0, Y0, data=numbered(700), **options)
     np.testing.assert_array_equal(result.x, tame.x)
     np.testing.assert_array_equal(result.probes["y"], tame.probes["y"])
 
@@ -208,15 +220,15 @@ def test_every_kind_of_rule_goes_half_the_way(name):
     point, gradient = jnp.array([3.0, 4.0]), jnp.array([1.0, -2.0])
     whole, _ = rule.update(gradient, rule.init(point), point)
     for factor in (1.0, 0.5, 0.125):
-        shorter = with_smaller_steps(rule, factor)
-        after, _ = shorter.update(gradient, shorter.init(point), point)
+        part = shorter(rule, factor)
+        after, _ = part.update(gradient, part.init(point), point)
         np.testing.assert_allclose(after - point, factor * (whole - point), rtol=1e-6)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_every_method_has_steps_to_halve_or_says_that_it_has_none(row):
     solver = row.make(PLAIN, 2.0)
-    halves = [with_smaller_steps(solver, factor) for factor in (1.0, 0.5, 0.25)]
+    halves = [with_smaller_steps(solver, factor, 1.0) for factor in (1.0, 0.5, 0.25)]
     assert len({jax.tree.structure(each) for each in halves}) == 1  # one program serves them all
     changed = [not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, halves[1:]), strict=True)]
     assert any(changed) == has_steps(solver) == (row.name not in ("tuning_free", "d_tfbo", "s_tfbo"))

@@ -1,5 +1,7 @@
 """A run under way: where it stands, what it has seen, and how it goes back to where it was."""
 
+from typing import NamedTuple
+
 from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.program import Program
 from bilevel.loop.replay import Kept, lost
@@ -11,6 +13,15 @@ from bilevel.loop.streams import draw
 from bilevel.loop.trace import Log
 from bilevel.loop.watch import Watch
 from bilevel.solvers.base import Info, Solver
+
+
+class Cause(NamedTuple):
+    """Why a run broke: a sentence with the remedy, "" if nothing was found, and the variables that it is about."""
+
+    sentence: str = ""
+    variables: tuple[str, ...] = ()
+    curable: bool = True  # whether smaller steps may help
+    shrink: str = "all"  # whose steps: those of the "lower" levels, of the "outer" one, or of "all"
 
 
 class Failed(Exception):
@@ -42,7 +53,8 @@ class Course:
         self.interrupts = Interrupts()
         self.status: Status | None = None  # how it ended, once it has
         self.failure: tuple[str, BaseException] | None = None  # what raised, and what it raised
-        self.incurable: str | None = None  # "data" or "objective", if smaller steps will not mend what broke
+        self.cause = Cause()  # why it broke, if it did
+        self.bad_data: str | None = None  # or the data's part in it
         self.torn = False  # the state may be further than the trace, with nothing kept to go back to
 
     def fail(self, what: str, error: BaseException) -> Failed:

@@ -1,6 +1,6 @@
 """Why a run broke, as far as it can be measured at its last finite state."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,14 @@ import numpy as np
 from optax import tree
 
 from bilevel.batch import first
-from bilevel.loop.course import Course
+from bilevel.loop.course import Cause, Course
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.streams import draw
 from bilevel.problem import Problem
+from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
 from bilevel.solvers.ingredients.trees import dot, scaled
-from bilevel.solvers.rules import Descent
+from bilevel.solvers.rules import Descent, Rule
 from bilevel.types import PyTree
 
 PARTS = (
@@ -25,14 +26,6 @@ PARTS = (
 )
 ITERATIONS = 20  # of the power method
 MOVES = {"inner": "y", "adjoint": "v"}  # what the levels that follow ∇²_yy g move
-
-
-class Cause(NamedTuple):
-    """A sentence with the remedy, "" if nothing was found; and the variables that it is about."""
-
-    sentence: str = ""
-    variables: tuple[str, ...] = ()
-    curable: bool = True  # whether smaller steps may help
 
 
 def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
@@ -94,34 +87,42 @@ def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any)
 
 def _steps_too_large(course: Course, warmup: bool) -> Cause:
     """Plain steps on y or v that lengthen what they should shorten, by the curvature of g in y."""
-    levels = ("inner",) if warmup else ("inner", "adjoint")
-    sizes = {level: size for level in levels if (size := _step_size(course.solver, level)) is not None}
-    if not sizes:
-        return Cause()
+    solver = course.solver
+    sizes = {level: _step_size(solver, level) for level in (("inner",) if warmup else MOVES)}
+    known = {level: size for level, size in sizes.items() if size is not None}
     try:
         run = course.kept.run()  # where the chunk began all may still have been of ordinary size
-        curvature = course.solver.problem.compiled(_curvature)
-        found = float(curvature(run.x, course.solver.sets_out(run.solver), _next_batch(course, course.run)))
-    except Exception:
+        curvature = solver.problem.compiled(_curvature)
+        batch = _next_batch(course, course.run)
+        found = float(curvature(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
+    except Exception:  # a method that calls its objectives otherwise
         return Cause()
     if not np.isfinite(found) or found <= 0:
         return Cause()
-    large = {level: size for level, size in sizes.items() if size * found > 2}
+    large = {level: size for level, size in known.items() if size * found > 2}
+    if not large:
+        followed = len(known) == len(sizes) and not hasattr(solver, "penalty")  # with one, y follows f + λg
+        return Cause(shrink="outer" if followed else "all")
     named = " and ".join(f"the {level} step size {size:.3g}" for level, size in large.items())
     return Cause(
         f"lower {named} below 2/λ = {2 / found:.3g}, with λ = {found:.3g} the largest curvature of g in y that was "
-        "measured on the way: beyond that a step leads further away than it set out. bl.advise proposes step sizes."
-        if large
-        else "",
+        "measured on the way: beyond that a step leads further away than it set out. bl.advise proposes step sizes.",
         tuple(MOVES[level] for level in large),
+        shrink="lower",
     )
 
 
 def _step_size(solver: Solver, level: str) -> float | None:
-    """Of plain gradient descent; `None` if the level has another rule, or is solved."""
-    ingredient = getattr(solver, level, None)
-    rule = getattr(ingredient, "rule", ingredient)
-    return float(rule.step_size) if isinstance(rule, Descent) else None
+    """Of plain gradient descent or a Neumann series; 0 where the level has none, `None` for another rule."""
+    part = getattr(solver, level, None)
+    part = getattr(part, "rule", part)
+    if isinstance(part, Descent):
+        return float(part.step_size)
+    if isinstance(part, NeumannSeries):
+        return float(part.eta)
+    if isinstance(part, Rule):
+        return None
+    return float(part) if isinstance(part, int | float | np.number | jax.Array) else 0.0
 
 
 def _curvature(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> jax.Array:

@@ -1,9 +1,14 @@
-"""`on_divergence="halve"`: a run that diverges goes back to where it was good, and on with half the steps.
+"""`on_divergence="halve"`: a run that diverges goes back to where it was good, and on with smaller steps.
 
-The rule. A chunk is good if it ends with an outer value that is no blow-up (at most ten times as far above the first as
-that is from zero). Where the run diverges it goes back to the beginning of the last chunk that a good one came before,
-halves the step sizes of all levels, and goes on; at most `MOST` times. What smaller steps cannot mend is not tried
-again: NaN in the data, and an objective that is not finite where the run began or where it broke before.
+Where to. A chunk is good if it ends with an outer value that is no blow-up: at most ten times as far above the first as
+that is from zero. The run goes back to the beginning of the last chunk that a good one came before.
+
+Whose steps. Plain steps on y or v beyond 2/λ, with λ the curvature of g in y, are to blame themselves: then the step
+sizes of the lower levels are halved, else that of the outer one; where a lower level has a rule that cannot be judged
+so, all of them. (To halve all of them always would leave the levels' ratio as it is, on which a single loop depends.)
+
+How often. At most `MOST` times in one call; and what smaller steps cannot mend is not tried for ever: NaN in the data,
+and an objective that is not finite where the run began or where it broke before.
 """
 
 import jax
@@ -19,9 +24,8 @@ from bilevel.solvers.smaller import has_steps, with_smaller_steps
 POLICIES = ("stop", "halve")
 MOST = 10  # halvings in one call of run
 
-Halvings = tuple[
-    tuple[int, float], ...
-]  # (the step it went back to, the factor of all step sizes from there on)
+# (the step it went back to, the factors from there on of the lower levels' step sizes and of the outer one's)
+Halvings = tuple[tuple[int, float, float], ...]
 
 
 def check_policy(policy: str, solver: Solver, replay: str) -> bool:
@@ -41,7 +45,7 @@ def check_policy(policy: str, solver: Solver, replay: str) -> bool:
 
 
 class Guard:
-    """The factor of all step sizes, how it came about, and whether it may become smaller still."""
+    """The factors of the step sizes, how they came about, and whether they may become smaller still."""
 
     def __init__(self, solver: Solver, halve: bool, resume: Result | None):
         self.halve, self._given = halve, solver
@@ -53,13 +57,14 @@ class Guard:
             self.saw(resume.trace)
 
     @property
-    def factor(self) -> float:
-        return self.halvings[-1][1] if self.halvings else 1.0
+    def factors(self) -> tuple[float, float]:
+        """Of the lower levels' step sizes, and of the outer one's."""
+        return (self.halvings[-1][1], self.halvings[-1][2]) if self.halvings else (1.0, 1.0)
 
     @property
     def solver(self) -> Solver:
         """With the step sizes in force."""
-        return with_smaller_steps(self._given, self.factor) if self.halve or self.halvings else self._given
+        return with_smaller_steps(self._given, *self.factors) if self.halve or self.halvings else self._given
 
     def saw(self, rows: Columns) -> None:
         values = np.asarray(rows["outer_value"], dtype=float)
@@ -83,7 +88,10 @@ class Guard:
         if self._hopeless(course, status) or fresh >= MOST:
             course.status = status.with_note(_in_vain(fresh))
             return False
-        self.halvings = (*self.halvings, (course.kept_step, self.factor / 2))
+        lower, outer = self.factors
+        lower = lower if course.cause.shrink == "outer" else lower / 2
+        outer = outer if course.cause.shrink == "lower" else outer / 2
+        self.halvings = (*self.halvings, (course.kept_step, lower, outer))
         course.back_to(course.kept_step, course.kept.run())
         course.give_back(len(course.kept.taken))  # those of a warm-up too, which takes no steps
         course.solver, course.status = self.solver, None
@@ -92,19 +100,19 @@ class Guard:
         return True
 
     def _hopeless(self, course: Course, status: Status) -> bool:
-        if course.incurable is None:
-            return False
+        if course.bad_data is not None or course.cause.curable:
+            return course.bad_data is not None
         broke, self._broke = self._broke, status.step
-        return course.incurable == "data" or broke == status.step or status.step == course.kept_step
+        return status.step in (broke, course.kept_step)
 
     def note(self) -> str:
         """For the status of a run that went on."""
         if not self.halvings:
             return ""
-        at = self.halvings[-1][0]
+        at, lower, outer = self.halvings[-1]
         return (
-            f" It had diverged on the way, and went on from step {at} with all step sizes at {self.factor:.3g} of "
-            "those given; resume=result keeps them there."
+            f" It had diverged on the way, and went on from step {at} with {lower:.3g} of the lower levels' step sizes "
+            f"and {outer:.3g} of the outer one's; resume=result keeps them so."
         )
 
 
@@ -112,5 +120,5 @@ def _in_vain(times: int) -> str:
     return (
         " Smaller steps were not tried, as they cannot mend that."
         if not times
-        else f" Smaller steps, down to 1/{2**times} of the first, were of no avail."
+        else f" Smaller steps, halved {times} times, were of no avail."
     )

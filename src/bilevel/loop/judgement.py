@@ -37,7 +37,7 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
     names = names or grown or ["outer_value"]
     course.back_to(last, run)
     why = cause(course, grown)
-    course.incurable = "data" if data else None if why.curable else "objective"
+    course.cause, course.bad_data = why, data
     course.status = diverged(
         course.solver,
         last,

@@ -23,7 +23,8 @@ class Result:
     run: RunState = field(repr=False)  # the run as a value; `resume=result` goes on from it
     seconds: float = 0.0  # that this run took, without those it resumed
     feed: Any = field(default=None, repr=False)  # the loader, with what was taken from it and not used
-    halvings: tuple[tuple[int, float], ...] = ()  # (from which step on, the factor of all step sizes)
+    # (from which step on, the factor of the lower levels' step sizes, that of the outer one's)
+    halvings: tuple[tuple[int, float, float], ...] = ()
     thin: int | None = None  # every so many steps have a row in the trace; None: all
 
     @property

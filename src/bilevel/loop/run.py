@@ -9,6 +9,7 @@ import jax
 from jax.core import Tracer
 
 from bilevel.checks import check_count, check_seed
+from bilevel.forks import check_fork
 from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
 from bilevel.loop.halving import check_policy
 from bilevel.loop.hooks import Probe, Progress, Tolerance
@@ -74,13 +75,14 @@ def run(
             the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
         thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
             "step" says which. Hooks still see every row.
-        on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with all
-            step sizes halved, at most ten times, as `result.halvings` tells.
+        on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with
+            half the step sizes, at most ten times, as `result.halvings` tells.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """
+    check_fork()
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     halve = check_policy(on_divergence, solver, replay)
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)

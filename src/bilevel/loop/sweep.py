@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.checks import check_count
+from bilevel.forks import check_fork
 from bilevel.loop.errors import RunError
 from bilevel.loop.hooks import Event, Progress, Stop
 from bilevel.loop.hooks.base import HookLike
@@ -122,6 +123,7 @@ def sweep(
         record: as for `bl.run`.
         progress: as for `bl.run`.
     """
+    check_fork()
     began = time.perf_counter()
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     sign = sign_of(mode)

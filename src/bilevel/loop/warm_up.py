@@ -54,7 +54,7 @@ def _warm_up(course: Course, count: int) -> None:
         course.run, last, names, _ = course.last_sane(course.kept.run(), start, start + done, warm=True)
         grown = course.watch.grown(course.run)
         why = cause(course, grown, warmup=True)
-        course.incurable = "data" if data else None if why.curable else "objective"
+        course.cause, course.bad_data = why, data
         course.status = diverged(
             course.solver, last - start, names, warmup=True, data=data, suspicion=why.sentence
         ).with_note(narrow(course.run))

@@ -29,26 +29,31 @@ class Shortened(Rule):
         return self.rule.gradient_mapping(point, gradient)
 
 
-def with_smaller_steps(part: Any, factor: float) -> Any:
-    """A solver, or a part of one, with the steps of every rule, and η of a Neumann series, times `factor`.
+def with_smaller_steps(solver: Solver, lower: float, outer: float) -> Solver:
+    """With the step sizes of the lower levels times `lower`, that of the outer one times `outer`.
 
     Of an optax transformation the updates are multiplied, whatever its schedules and memories are. Solvers made with
     different factors differ in their numbers alone, so one compiled program serves them all.
     """
+    parts = {name: shorter(part, outer if name == "outer" else lower) for name, part in _parts(solver)}
+    if _has_series(solver):
+        parts["adjoint"] = getattr(solver, "adjoint") * lower  # noqa: B009
+    return replace(solver, **parts)
+
+
+def shorter(part: Any, factor: float) -> Any:
+    """A rule or an ingredient whose steps are `factor` times as long; η of a Neumann series is a step too."""
     if isinstance(part, Descent):
         return replace(part, step_size=part.step_size * factor)
     if isinstance(part, Transformation):
         return replace(part, scale=factor)
     if isinstance(part, Settled):
-        return replace(part, rule=with_smaller_steps(part.rule, factor))
+        return replace(part, rule=shorter(part.rule, factor))
     if isinstance(part, Rule):
         return Shortened(part, factor)
     if isinstance(part, NeumannSeries):
         return replace(part, eta=part.eta * factor)
-    changed = {name: with_smaller_steps(value, factor) for name, value in _parts(part)}
-    if _has_series(part):
-        changed["adjoint"] = part.adjoint * factor
-    return replace(part, **changed) if changed else part
+    return replace(part, **{name: shorter(value, factor) for name, value in _parts(part)})
 
 
 def has_steps(part: Any) -> bool:
