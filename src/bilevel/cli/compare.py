@@ -63,20 +63,17 @@ def compare(
 
     Modules named with --method and --task are looked for in the current folder, too. Both may be given several times.
     """
-    unfinished = out / UNFINISHED
     results: dict[str, tuple[Any, list]] = {}
-    left = lambda: (
-        f"{_count(results)} finished curves are in {unfinished}" if results else "nothing was measured"
-    )
-    with stoppable(left), ExitStack() as held:
+    saved: list[Path] = []
+    with stoppable(lambda: _left(results, saved, out)), ExitStack() as held:
         try:
             chosen = _tasks(tasks or [], task or [], quick)
             methods = _methods(method or [], chosen, quick)
             held.enter_context(taken(out))
         except ValueError as error:
             fail(str(error))
-        _measure(chosen, methods, results, unfinished)
-        _conclude(results, out)
+        _measure(chosen, methods, results, out / UNFINISHED)
+        _conclude(results, saved, out)
 
 
 def register(app: typer.Typer) -> None:
@@ -145,33 +142,39 @@ def _measure(
                         write(unfinished, _as_csv(results).encode())
 
 
-def _conclude(results: dict[str, tuple[Any, list]], out: Path) -> None:
+def _conclude(results: dict[str, tuple[Any, list]], saved: list[Path], out: Path) -> None:
     """Prints the table, and writes data and figure; the data are printed if they cannot be written."""
-    from bilevel.lab.compare.plot import (  # loads every solver, which other commands need not wait for
-        draw,
-        save,
-    )
+    # Loads every solver, which other commands need not wait for.
+    from bilevel.lab.compare.plot import draw, save
 
-    console = Console()
-    console.print(_summary(results))
+    Console().print(_summary(results))
     try:
-        paths = [write(out / "compare.csv", _as_csv(results).encode())]
+        saved.append(write(out / "compare.csv", _as_csv(results).encode()))
     except OSError as error:
         typer.echo(_as_csv(results), nl=False)
-        fail(
-            f"could not save {error}; all its rows are printed above, and nothing is saved in {out}", UNSAVED
-        )
+        fail(f"could not save {error}; all its rows are printed above", UNSAVED)
     with suppress(OSError):
         (out / UNFINISHED).unlink()
     try:
-        paths += save(draw(results), out)
+        saved += save(draw(results), out)
     except OSError as error:
-        fail(f"could not save {error}; saved: {paths[0]}", UNSAVED)
-    typer.echo(f"Written: {', '.join(map(str, paths))}")
+        fail(f"could not save {error}; saved: {saved[0]}", UNSAVED)
+    typer.echo(f"Written: {', '.join(map(str, saved))}")
 
 
-def _count(results: dict[str, tuple[Any, list]]) -> int:
-    return sum(len(curves) for _, curves in results.values())
+def _left(results: dict[str, tuple[Any, list]], saved: list[Path], out: Path) -> str:
+    """What remains of a comparison that is stopped, and where."""
+    if saved:
+        return f"saved: {saved[0]}, without a figure"
+    if not results:
+        return "nothing was measured"
+    count = sum(len(curves) for _, curves in results.values())
+    try:
+        write(out / UNFINISHED, _as_csv(results).encode())
+    except OSError as error:
+        typer.echo(_as_csv(results), nl=False)
+        return f"could not save {error}; the {count} curves measured so far are printed above"
+    return f"the {count} curves measured so far are in {out / UNFINISHED}"
 
 
 @contextmanager

@@ -39,6 +39,10 @@ def _explained(folder: Path) -> Iterator[None]:
         raise ValueError(
             f"another bilevel is writing into {folder}: wait until it has ended, or name another folder with --out"
         ) from error
+    except FileExistsError as error:
+        raise ValueError(
+            f"cannot write into {folder}, which is no folder: name another one with --out"
+        ) from error
     except (OSError, ValueError) as error:  # ValueError: a name that no folder can have
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ValueError(f"cannot write into {folder} ({reason}): name another folder with --out") from error

@@ -115,7 +115,9 @@ def write(
     }
     manifest["digest"] = digest_of_manifest(manifest)
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    write_file(path_of(experiment, out), text.encode())
+    write_file(
+        path_of(experiment, out), text.encode("utf-8", "backslashreplace")
+    )  # escapes that JSON knows, too
 
 
 def digest_of_manifest(manifest: dict[str, Any]) -> str:

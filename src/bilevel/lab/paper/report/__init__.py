@@ -17,6 +17,10 @@ def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> lis
     panels = draw_all(results, folder, formats)
     claims = judge(results)
     content = gather(results, claims, panels)
-    write(folder / "report.md", as_markdown(content).encode())
-    write(folder / "report.html", as_page(content, folder).encode())
+    write(folder / "report.md", _encoded(as_markdown(content)))
+    write(folder / "report.html", _encoded(as_page(content, folder)))
     return claims
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")  # a folder's name need not be Unicode
