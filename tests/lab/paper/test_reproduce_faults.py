@@ -226,8 +226,21 @@ def test_a_damaged_manifest_counts_as_absent_and_is_told(call, tmp_path, damage)
     same = call("one")
     assert same.exit_code == 0
     assert "already there" not in same.stdout
+    assert same.stderr == other.stderr  # told once more, and mended
     assert tables(tmp_path / "here") == TABLES
-    assert call().stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("one.json", "here/one.json is damaged"), ("one.csv", "here/one.csv is missing or was changed")],
+)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(call, tmp_path, name, told):
+    call("one")
+    (tmp_path / "here" / name).unlink()
+    os.mkfifo(tmp_path / "here" / name)
+    assert call("two").stderr == f"bilevel: warning: {told}; one counts as not run\n"
+    assert call("one").exit_code == 0
+    assert tables(tmp_path / "here") == TABLES
 
 
 def test_a_table_that_was_changed_is_told(call, tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import stat
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -131,8 +132,9 @@ def digest_of_file(path: Path) -> str:
 
 
 def _content(path: Path, at_most: int) -> bytes:
-    if path.stat().st_size > at_most:
-        raise ValueError(f"{path} holds more than {at_most:,} bytes")
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > at_most:  # to read a pipe would be to wait for ever
+        raise ValueError(f"{path} is no file of at most {at_most:,} bytes")
     with path.open("rb") as file:
         return file.read(at_most)
 
