@@ -9,7 +9,7 @@ import typer
 
 import bilevel
 from bilevel.cli import certify, compare, demo, reproduce
-from bilevel.cli.errors import UNSAVED, say
+from bilevel.cli.errors import INTERRUPTED, TERMINATED, UNSAVED, say
 
 app = typer.Typer(
     name="bilevel",
@@ -53,3 +53,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter does not fail on it once more
         say(f"could not print ({error.strerror or error}); files that were finished are kept")
         sys.exit(UNSAVED)
+    except SystemExit as end:
+        if end.code not in (INTERRUPTED, TERMINATED):
+            raise
+        sys.stderr.flush()
+        os._exit(end.code)  # a compilation that was interrupted may crash the interpreter when it cleans up
