@@ -53,7 +53,7 @@ def _term_is(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 @contextmanager
 def _sent_again() -> Iterator[None]:
-    """An interrupt that falls where Python drops exceptions, such as a callback of the garbage collector, comes again."""
+    """An interrupt that falls where Python drops exceptions, as in the collector of garbage, comes again."""
     usual = sys.unraisablehook
 
     def hook(dropped: Any) -> None:
