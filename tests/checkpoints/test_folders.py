@@ -17,6 +17,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from bilevel.locks import Lock
 from bilevel.loop.checkpoints import folder as folder_module
 
 PROBLEM = bl.Problem(
@@ -251,11 +252,29 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, whole):
     same(go(12, tmp_path), whole)  # it is free again
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # by JAX, whose threads the child has not
+def test_a_forked_child_does_not_hold_the_folder(tmp_path):
+    lock = Lock(tmp_path)
+    ready, done = os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(ready[1], b"r")
+        os.read(done[0], 1)
+        os._exit(0)
+    try:
+        os.read(ready[0], 1)
+        with pytest.raises(BlockingIOError):
+            Lock(tmp_path)
+        lock.close()
+        Lock(tmp_path).close()  # though the child still lives
+    finally:
+        os.write(done[1], b"d")
+        os.waitpid(child, 0)
+
+
 def test_a_second_process_is_refused_and_a_dead_one_is_not(folder, whole):
     hold = f"""
-import fcntl, sys, time
-file = open({str(folder / folder_module.LOCK)!r}, "a")
-fcntl.lockf(file, fcntl.LOCK_EX)
+import fcntl, os, time
+fcntl.flock(os.open({str(folder)!r}, os.O_RDONLY), fcntl.LOCK_EX)
 print("held", flush=True)
 time.sleep(600)
 """
@@ -311,7 +330,7 @@ def test_a_full_disk_is_seen_before_it_is_written_to(tmp_path, monkeypatch):
         result = go(4, tmp_path)
     assert result.steps == 4
     assert "none is" in result.status.message
-    assert sorted(os.listdir(tmp_path)) == [folder_module.LOCK]
+    assert sorted(os.listdir(tmp_path)) == []
 
 
 def test_a_folder_that_vanishes_is_made_again(tmp_path, whole):

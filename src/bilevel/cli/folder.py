@@ -1,11 +1,10 @@
 """The folder that a command writes into: made, tried and taken before the work, so that none is done in vain."""
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bilevel.locks import Lock
 from bilevel.writing import new_part, remove_parts
 
 PROBE = bytes(4096)  # a full disk still takes empty files
@@ -20,15 +19,14 @@ def taken(folder: Path) -> Iterator[Path]:
     """
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = _lock(folder)
+        lock = Lock(folder)
     try:
         with _explained(folder):
             remove_parts(folder)
             _try(folder)
         yield folder
     finally:
-        if lock is not None:
-            os.close(lock)
+        lock.close()
 
 
 @contextmanager
@@ -46,24 +44,6 @@ def _explained(folder: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:  # ValueError: a name that no folder can have
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ValueError(f"cannot write into {folder} ({reason}): name another folder with --out") from error
-
-
-def _lock(folder: Path) -> int | None:
-    """A descriptor that holds the lock until it is closed."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _try(folder: Path) -> None:

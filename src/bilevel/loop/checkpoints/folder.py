@@ -17,16 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-try:
-    import fcntl
-except ImportError:  # where there are no such locks, only this process is told apart
-    fcntl = None
+from bilevel.locks import Lock
 
-LOCK = "in-use"
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
 SPARE = 64 * 2**10  # bytes of a disk that a checkpoint needs besides its arrays
-_ours: set[str] = set()  # folders that runs of this process are writing into
 
 
 def orbax() -> Any:
@@ -52,7 +47,7 @@ class Folder:
 
     def __init__(self, path: Path, keep: int):
         self.path, self._keep = path, keep
-        self._lock: Any = None
+        self._lock: Lock | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future | None = None
 
@@ -63,7 +58,11 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
                 pass
-            self._take()
+            self._lock = Lock(self.path)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"another run is writing checkpoints into {str(self.path)!r}: wait for it, or pass another folder"
+            ) from error
         except OSError as error:
             raise ValueError(
                 f"cannot write checkpoints into {str(self.path)!r} ({error.strerror or error}): pass another folder"
@@ -109,27 +108,8 @@ class Folder:
             self._writer.shutdown(wait=True)
             self._writer = self._writing = None
         if self._lock is not None:
-            _ours.discard(os.path.realpath(self.path))
             self._lock.close()
             self._lock = None
-
-    def _take(self) -> None:
-        name = os.path.realpath(self.path)
-        taken = ValueError(
-            f"another run is writing checkpoints into {str(self.path)!r}: wait for it, or pass another folder"
-        )
-        if name in _ours:
-            raise taken
-        # A lock on a record of the file: it goes with the process, however that ends, and forked children have none.
-        lock = (self.path / LOCK).open("a")
-        try:
-            if fcntl is not None:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise taken from None
-        self._lock = lock
-        _ours.add(name)
 
 
 def steps_in(path: Path) -> list[int]:
