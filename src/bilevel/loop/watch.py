@@ -84,7 +84,9 @@ def _floats(tree: PyTree) -> list[jax.Array]:
 def _moved(before: PyTree, after: PyTree) -> jax.Array:
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     return jnp.any(
-        jnp.array([jnp.any(jnp.abs(a - b) > 4 * jnp.finfo(a.dtype).eps * jnp.abs(b)) for a, b in pairs])
+        jnp.array(
+            [jnp.any(jnp.abs(a - b) > 4 * float(jnp.finfo(a.dtype).eps) * jnp.abs(b)) for a, b in pairs]
+        )
     )
 
 

@@ -54,7 +54,7 @@ class HOAG(Solver):
         x, problem, oracles = state.x, self.problem, self.problem.oracles
         dtype, rule = state.scale.dtype, self.inner_at(x)
         epsilon = jnp.asarray(self.tolerance.value(state.k.astype(dtype)), dtype)
-        epsilon = jnp.maximum(epsilon, SMALLEST * jnp.finfo(dtype).eps)
+        epsilon = jnp.maximum(epsilon, SMALLEST * float(jnp.finfo(dtype).eps))
         gradient = oracles.inner_gradient(x, state.y, batch)
         inner_gradient = at_rest(problem, rule, state.inner, state.y, gradient)
         scale = jnp.maximum(state.scale, tree.norm(inner_gradient))

@@ -200,7 +200,9 @@ def _is_coupled(trial: Trial, c: PyTree, ahead: int) -> jax.Array:
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(c)]))
 
     def close(left, right, pull):
-        slack = 1e-3 * pull + 32 * jnp.finfo(left.dtype).eps * jnp.maximum(jnp.abs(left), jnp.abs(right))
+        slack = 1e-3 * pull + 32 * float(jnp.finfo(left.dtype).eps) * jnp.maximum(
+            jnp.abs(left), jnp.abs(right)
+        )
         return jnp.all(jnp.abs(left - right) <= slack)
 
     def agree(case):

@@ -78,5 +78,5 @@ def truncated_cg(
 def curvature_along(p: PyTree, image: PyTree) -> Scalar:
     """pᵀHp, and zero if that is negative or no more than the rounding of a product that is zero."""
     curvature = dot(p, image)
-    rounding = 16 * jnp.finfo(curvature.dtype).eps * tree.norm(p) * tree.norm(image)
+    rounding = 16 * float(jnp.finfo(curvature.dtype).eps) * tree.norm(p) * tree.norm(image)
     return jnp.where(curvature > rounding, curvature, 0)
