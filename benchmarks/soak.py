@@ -80,10 +80,10 @@ def fresh_run(k: int, steps: int = 20) -> bl.Result:
     )
 
 
-def many_runs(runs: int = 1000, points: int = 10, steps: int = 20) -> Iterator[Seen]:
-    """So many runs with fresh functions, looked at `points` times."""
+def many_runs(runs: int = 1000, points: int = 10, steps: int = 20, before: int = 10) -> Iterator[Seen]:
+    """So many runs with fresh functions, looked at `points` times; and some before, for what is made once."""
     began, block = time.perf_counter(), max(1, runs // points)
-    for k in range(10):  # what is made once
+    for k in range(before):
         fresh_run(k, steps)
     yield seen(0, began)
     for k in range(runs):
