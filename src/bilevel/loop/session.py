@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -77,6 +78,10 @@ class Session:
         model_state = as_arrays(model_state, "model_state")  # jit would refuse in its own words
         course.run = course.program.start(course.leaves, x, y, stream, seed, model_state)
 
+    def heed_term(self) -> None:
+        """SIGTERM asks the run to end, as Ctrl-C does."""
+        self.course.interrupts.heeds_term = True
+
     def go(self, warmup: int) -> Result:
         """To the end, whatever that is."""
         course, begun = self.course, []
@@ -114,7 +119,8 @@ class Session:
         if course.failure is not None:
             result = self._result()
             raise RunError(result.status.message, result if course.whole else None) from course.failure[1]
-        return result
+        notes = "".join(getattr(hook, "note", "") for hook in begun)
+        return replace(result, status=result.status.with_note(notes))
 
     def so_far(self) -> Result:
         """The result as if the run ended here: what there is to save of a run that goes on.
@@ -143,7 +149,7 @@ class Session:
         while course.step < course.total and course.status is None:
             left = course.total - course.step
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
-            wanted = min(paced, left, fit.count)
+            wanted = min(paced, fit.count, self._to_next_mark(left))
             began, start = time.perf_counter(), course.step
             course.kept.at_start_of_chunk(course.run, course.step, self.guard.good)
             course.log.settle(course.kept_step)
@@ -167,6 +173,11 @@ class Session:
                 course.status = interrupted(course.step)
             elif course.status is None and course.source.ended:
                 course.status = exhausted(course.step, course.total)
+
+    def _to_next_mark(self, left: int) -> int:
+        """Steps until a hook wants to see the run, at the multiples of its stride; or until the end."""
+        strides = [stride for hook in self.hooks if (stride := getattr(hook, "stride", None))]
+        return min([left, *(stride - self.course.step % stride for stride in strides)])
 
     def _forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""

@@ -18,6 +18,12 @@ class Code(StrEnum):
     EXHAUSTED = "exhausted"  # the loader had no more batches
     FAILED = "failed"  # a hook, a loader or an objective raised: on the result of a RunError
 
+    @property
+    def exit_status(self) -> int:
+        """For a script to leave with, `sys.exit(result.status.code.exit_status)`: 0 if the run ended well, 130 after
+        Ctrl-C, 1 if it diverged or failed."""
+        return {Code.INTERRUPTED: 130, Code.DIVERGED: 1, Code.FAILED: 1}.get(self, 0)
+
 
 @dataclass(frozen=True)
 class Status:
