@@ -46,7 +46,8 @@ def check_fork() -> None:
     if _Seen.broken:
         raise RuntimeError(
             "this process was forked from one in which JAX had begun to work, and JAX does not survive a fork: it "
-            'would hang here. Start workers with multiprocessing.get_context("spawn"), or fork before anything is computed'
+            'would hang here. Start workers with multiprocessing.get_context("spawn"), or fork before anything is '
+            "computed"
         )
     _Seen.worked = True
 

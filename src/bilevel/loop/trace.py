@@ -54,8 +54,12 @@ class Log:
 
     def _settle(self, part: Part) -> None:
         wanted = np.asarray(part.steps) % self.thin == 0
-        if wanted.any():
-            self._settled.append(part.where(wanted))
+        if not wanted.any():
+            return
+        self._settled.append(part.where(wanted))
+        # Joined with its like, so that there are few parts however many chunks there were, and each row moves rarely.
+        while len(self._settled) > 1 and len(self._settled[-2].steps) <= len(self._settled[-1].steps):
+            self._settled[-2:] = [_joined(self._settled[-2:])]
 
     def add_probes(self, rows: Sequence[Probed]) -> None:
         self._probes += _numbered(rows)
@@ -112,6 +116,10 @@ class Log:
         rows = [*self._probes, *_numbered(more)]
         names = list(dict.fromkeys(name for row in rows for name in row))
         return {name: _column([row.get(name) for row in rows]) for name in names}
+
+
+def _joined(parts: list[Part]) -> Part:
+    return Part(np.concatenate([part.steps for part in parts]), join([part.rows for part in parts]))
 
 
 def rows_in(columns: Columns) -> int:
