@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from jax.core import Tracer
 
-from bilevel.checks import check_count, check_seed
+from bilevel.arrays import as_arrays, leaves_of
+from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
 from bilevel.loop.hooks import Probe, Progress, Tolerance
-from bilevel.loop.hooks.base import HookLike
+from bilevel.loop.hooks.base import HookLike, check_hooks
 from bilevel.loop.replay import POLICIES
 from bilevel.loop.result import Result
-from bilevel.loop.scan import Record
+from bilevel.loop.scan import Record, check_record
 from bilevel.loop.session import Session
-from bilevel.solvers.base import Solver
+from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 
 
@@ -64,8 +64,10 @@ def run(
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """
+    _check_untraced(solver, x0, y0, data, seed, model_state, resume)
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
-    steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
+    _check_functions(record, probe, progress)
+    steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
     hooks = [
         *hooks,
@@ -90,26 +92,43 @@ def _check(
     hooks: Any,
     replay: str,
 ) -> None:
-    if not isinstance(solver, Solver):
-        raise TypeError(f"solver must be a solver such as bl.aid(...), not {type(solver).__name__}")
+    check_solver(solver)
     if resume is None and (x0 is None or y0 is None):
         raise ValueError("a run needs a start: pass x0 and y0, or resume=result of an earlier run")
     if resume is not None and not isinstance(resume, Result):
-        raise TypeError(f"resume must be the result of an earlier run, not {type(resume).__name__}")
+        raise TypeError(
+            f"resume must be the result of an earlier run, not {type(resume).__name__}: pass what bl.run returned"
+        )
+    if resume is not None:
+        as_arrays(resume.run.solver, "the state of resume")  # which another precision may have made
+    check_count(warmup, "warmup", least=0)
+    check_seed(seed)
     fresh = x0 is not None or y0 is not None or model_state is not None or warmup != 0 or seed != 0
     if resume is not None and fresh:
         raise ValueError(
             "a resumed run starts where the other ended: leave x0, y0, model_state, seed and warmup out"
         )
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x0, y0, solver))):
-        raise TypeError(
-            "bl.run drives the host and cannot run inside jit, vmap or grad: use bl.scan there, or bl.sweep for many "
-            "runs"
+    check_hooks(hooks)
+    check_choice(replay, "replay", POLICIES)
+
+
+def _check_untraced(
+    solver: Any, x0: Any, y0: Any, data: Any, seed: Any, model_state: Any, resume: Any
+) -> None:
+    given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
+    for name, value in (given | {"resume": getattr(resume, "run", None)}).items():
+        if any(isinstance(leaf, Tracer) for leaf in leaves_of(value, name)):
+            raise TypeError(
+                f"bl.run drives the host and cannot run inside jit, vmap or grad, where {name} is traced: use bl.scan "
+                "there, or bl.sweep for many runs"
+            )
+
+
+def _check_functions(record: Any, probe: Any, progress: Any) -> None:
+    if record is not None:
+        check_record(record)
+    if probe is not None:
+        check_callable(
+            probe, "probe", 2, "a function of (state, info)", 'lambda state, info: {"x": state.x[0]}'
         )
-    fine = lambda hook: callable(hook) and not isinstance(hook, type)
-    if isinstance(hooks, str) or not isinstance(hooks, Sequence) or not all(map(fine, hooks)):
-        raise TypeError(
-            f"hooks must be a list of functions of an event, not {hooks!r}: pass e.g. [bl.hooks.Best()]"
-        )
-    if replay not in POLICIES:
-        raise ValueError(f"replay must be one of {', '.join(POLICIES)}, not {replay!r}")
+    check_flag(progress, "progress")

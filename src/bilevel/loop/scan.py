@@ -10,10 +10,10 @@ import optax
 from jax import lax
 
 from bilevel.batch import first
-from bilevel.checks import check_count
+from bilevel.checks import MANY, check_callable, check_count, takes
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.streams import Stream, as_stream, draw
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import Info, Solver, check_solver, check_state
 from bilevel.types import PyTree
 
 Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> what to keep of a step
@@ -73,6 +73,13 @@ def warm_step(solver: Solver, run: RunState, stream: Stream) -> RunState:
 
 def recorded(record: Record, state: Any, info: Info, batch: Any) -> PyTree:
     return record(state, info, first(batch)) if takes_batch(record) else record(state, info)
+
+
+def check_record(record: Any) -> None:
+    """A function of (state, info), or of (state, info, batch)."""
+    count = 3 if callable(record) and not takes(record, 2) else 2
+    what = "a function of (state, info) or (state, info, batch)"
+    check_callable(record, "record", count, what, 'lambda state, info: {"y": state.y}')
 
 
 def takes_batch(record: Record) -> bool:
@@ -151,8 +158,11 @@ def scan(
         record: `(state, info) -> pytree of arrays`, or `(state, info, batch)`, kept for every step. What it leaves
             out costs nothing.
     """
+    check_solver(solver)
+    check_record(record)
     stream = as_stream(data)
-    steps, start = check_count(steps, "steps"), check_count(start, "start", least=0)
+    steps, start = check_count(steps, "steps"), check_count(start, "start", least=0, most=MANY)
+    check_state(solver, state.solver if isinstance(state, RunState) else state)
     if isinstance(state, RunState):
         return advance(solver, state, stream, steps, record)
     run, trace = advance(solver, _bare(solver, state, stream, start), stream, steps, record)
@@ -164,7 +174,9 @@ def warm_up(solver: Solver, state: Any, data: Any = None, *, steps: int) -> Any:
 
     Each takes a batch of its own: a run that goes on from here goes on in the data where they ended.
     """
-    stream, steps = as_stream(data), check_count(steps, "warmup", least=0)
+    check_solver(solver)
+    check_state(solver, state.solver if isinstance(state, RunState) else state)
+    stream, steps = as_stream(data), check_count(steps, "steps", least=0)
     run = state if isinstance(state, RunState) else _bare(solver, state, stream, 0)
     run, _ = lax.scan(lambda run, _: (warm_step(solver, run, stream), None), run, length=steps)
     return run if isinstance(state, RunState) else run.solver

@@ -11,11 +11,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from bilevel.batch import Batch
+from bilevel.checks import as_number, check_finite, check_positive
 from bilevel.problem import Problem
 from bilevel.problems.instance import STATIONARITY, Instance
+from bilevel.words import shown
 
 Vector = Float[Array, "2"]
 
@@ -90,4 +93,18 @@ def as_data(q: Quadratic) -> Batch:
 
 def quadratic(mu: Any = 0.1, kappa: Any = 2.0, m: Any = 0.1) -> Quadratic:
     """The paper's problem at condition number κ = L/μ."""
+    check_positive(mu, "mu")
+    check_kappa(kappa)
+    if not isinstance(m, Tracer):
+        check_finite(m, "m")
     return Quadratic(mu=mu, L=kappa * mu, m=m)
+
+
+def check_kappa(kappa: Any) -> None:
+    """A condition number, at least 1; a traced one has no value yet."""
+    check_positive(kappa, "condition number kappa")
+    number = as_number(kappa)
+    if number is not None and number < 1:
+        raise ValueError(
+            f"kappa must be at least 1, not {shown(kappa)}: it is L/μ, and L ≥ μ always; pass e.g. 10.0"
+        )

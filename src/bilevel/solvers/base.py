@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import equinox as eqx
 import jax
 
 from bilevel.batch import draws, first
+from bilevel.checks import check_choice, check_kind, check_problem
 from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.rules import Descent, Rule, descend
@@ -66,11 +67,7 @@ class Solver(eqx.Module):
     composite: ClassVar[bool] = False  # whether it minds the problem's proximal map
 
     def __check_init__(self):
-        if not isinstance(self.problem, Problem):
-            raise TypeError(
-                f"problem must be a bl.Problem, not {type(self.problem).__name__}: pass "
-                "bl.Problem(inner=g, outer=f) first"
-            )
+        check_problem(self.problem)
         if self.problem.prox is None:
             return
         if not self.composite:
@@ -161,8 +158,23 @@ def _on_leaves(
     return function(structure.unflatten(leaves), *static, *arguments)
 
 
+def check_solver(solver: Any) -> Solver:
+    return check_kind(solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, 0.1, 0.1, 0.1)")
+
+
+def check_state(solver: Solver, state: Any) -> Any:
+    """A state of this solver, as far as its class tells."""
+    kind = get_type_hints(type(solver).init).get("return", Any)
+    known = isinstance(kind, type)
+    fits = isinstance(state, kind) if known else all(hasattr(state, name) for name in solver.variables)
+    if not fits:
+        raise TypeError(
+            f"state must be a {kind.__name__ if known else 'state'} of {solver.name}, not {type(state).__name__}: pass "
+            "what solver.init(x0, y0, batch) or bl.start(solver, x0, y0, data) returns"
+        )
+    return state
+
+
 def check_batches(batches: str) -> str:
     """Whether the terms of a step share one draw of the data or have one each."""
-    if batches not in ("shared", "independent"):
-        raise ValueError(f'batches must be "shared" or "independent", not {batches!r}')
-    return batches
+    return check_choice(batches, "batches", ("shared", "independent"))

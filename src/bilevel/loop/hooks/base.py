@@ -1,6 +1,6 @@
 """What a hook sees, and how it asks a run to stop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -8,6 +8,7 @@ from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import rows_in
 from bilevel.solvers.base import Info
+from bilevel.words import shown
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Event:
         return float(self.column(metric)[-1])
 
     def column(self, metric: str) -> Any:
-        if metric not in self.trace:
-            raise KeyError(f"the trace has no {metric!r}: choose from {', '.join(sorted(self.trace))}")
+        if not isinstance(metric, str) or metric not in self.trace:
+            raise KeyError(f"the trace has no {shown(metric)}: choose from {', '.join(sorted(self.trace))}")
         return self.trace[metric]
 
 
@@ -63,3 +64,11 @@ class Hook(Protocol):
 
 
 HookLike = Hook | Callable[[Event], Any]
+
+
+def check_hooks(hooks: Any) -> None:
+    fine = lambda hook: callable(hook) and not isinstance(hook, type)
+    if isinstance(hooks, str | bytes) or not isinstance(hooks, Sequence) or not all(map(fine, hooks)):
+        raise TypeError(
+            f"hooks must be a list of functions of an event, not {shown(hooks)}: pass e.g. [bl.hooks.Best()]"
+        )

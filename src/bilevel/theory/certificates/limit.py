@@ -22,6 +22,7 @@ from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, one, positive, together
+from bilevel.words import shown
 
 CURVED = "it is the curvature of g in y, and g is strongly convex"
 CONVEX = 0.98  # how much of the curvature of Φ the mixed derivative may take away
@@ -199,9 +200,9 @@ def first_unstable_beta(
     The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
     """
     if method not in ("AID", "SOBA"):
-        raise ValueError(f"no limit is known for {method!r}: the methods are AID and SOBA")
+        raise ValueError(f"no limit is known for {shown(method)}: the methods are AID and SOBA")
     if not isinstance(hessian, tuple) or len(hessian) != 3:
-        raise TypeError(f"hessian must be a theory.limit.Hessian(xx, xy, yy), got {hessian!r}")
+        raise TypeError(f"hessian must be a theory.limit.Hessian(xx, xy, yy), got {shown(hessian)}")
     p, q, s = (number(block, f"hessian.{name}") for block, name in zip(hessian, Hessian._fields, strict=True))
     ell, H = nonnegative(coupling, "coupling", "it is a norm"), positive(curvature, "curvature", CURVED)
     alpha, eta = positive(alpha, "alpha", "it is a step size"), positive(eta, "eta", "it is a step size")

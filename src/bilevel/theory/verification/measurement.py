@@ -11,8 +11,9 @@ from optax import tree
 from bilevel.batch import Batch
 from bilevel.loop.scan import scan
 from bilevel.problem import Problem
-from bilevel.solvers.base import Solver
+from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.verification.algorithm import Algorithm, recognise
+from bilevel.theory.verification.given import check_solution
 from bilevel.theory.verification.reference import (
     cross_matrix,
     exact,
@@ -84,7 +85,8 @@ def measure(
         data: the whole data at every step; the theory is about deterministic gradients.
         solution: x ↦ y*(x) in closed form; left out, y* is solved for by Newton's method.
     """
-    problem, algorithm = solver.problem, recognise(solver)
+    problem, algorithm = check_solver(solver).problem, recognise(solver)
+    check_solution(solution)
     start = solver.init(x0, y0, data)
     record = lambda state, info: (state.x, state.y, getattr(state, "v", None), info.hypergradient)
     _, (x_next, y, v, estimate) = scan(solver, start, data, steps=steps, record=record)
