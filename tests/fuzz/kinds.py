@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from fuzz.values import ODD
 
 BIG = ("2^31", "2^32", "2^63", "2^64", "10^30")
-POSITIVE = ("one", *BIG, "half", "tiny", "large", "tracer", "double scalar")
+POSITIVE = ("one", "half", "tiny", "large", "tracer", "double scalar")
 NUMBER = ("zero", *POSITIVE)
 REAL = ("zero", "minus one", "one", *BIG, "half", "tiny", "large", "double scalar")  # of certificates, which take arrays
 REALS = (*REAL, "whole numbers", "floats", "doubles", "big-endian", "long doubles", "matrix", "range", "zero-size", "empty list", "empty tuple")
-TREE = ("one", "half", "tiny", "zero", "minus one", "tracer", "big-endian", "zero-size", "floats", "matrix", "doubles", "double scalar", "large")
+TREE = ("one", "half", "tiny", "zero", "minus one", "tracer", "big-endian", "zero-size", "floats", "matrix", "double scalar", "large", "nested list", "solver", "batch", "adjoint", "examples")
 FUNCTIONS = ("function of nothing", "function of one", "function of five", "function with a keyword", "coroutine", "class", "hook")
 
-ITERABLES = ("list", "empty list", "nested list", "empty tuple", "set", "range", "nan array", "long doubles", "objects", "strings", "structured", "masked", "big-endian", "dates", "zero-size", "complexes", "truths", "whole numbers", "floats", "doubles", "matrix", "examples")
+ITERABLES = ("list", "empty list", "nested list", "empty tuple", "set", "range", "rule", "nan array", "long doubles", "objects", "strings", "structured", "masked", "big-endian", "dates", "zero-size", "complexes", "truths", "whole numbers", "floats", "doubles", "matrix", "examples")
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ KINDS = {
     "text": Kind(("text", "empty text", "text of a number", "text with NUL", "text with a surrogate")),
     "function": Kind(FUNCTIONS),
     "function or none": Kind((*FUNCTIONS, "none")),
-    "strength": Kind((*NUMBER, *FUNCTIONS, "whole numbers", "floats", "doubles", "big-endian", "matrix", "zero-size", "long doubles")),
-    "bound": Kind((*NUMBER, *FUNCTIONS, "5000 digits", "long double", "whole numbers", "floats", "doubles", "big-endian", "matrix", "zero-size", "long doubles")),
+    "strength": Kind((*NUMBER, *BIG, *FUNCTIONS, "whole numbers", "floats", "doubles", "big-endian", "matrix", "zero-size", "long doubles")),
+    "bound": Kind((*NUMBER, *BIG, *FUNCTIONS, "5000 digits", "long double", "whole numbers", "floats", "doubles", "big-endian", "matrix", "zero-size", "long doubles")),
     "real": Kind(REAL),
     "reals": Kind(REALS),
     "reals or none": Kind((*REALS, "none")),
@@ -84,18 +84,18 @@ KINDS |= {
     "seeds": Kind(("zero", "one", "2^31", "range", "whole numbers")),
     "metric": Kind(),
     "lane": Kind(("zero", "minus one")),
-    "plain positive": Kind(("one", *BIG, "half", "double scalar")),
-    "plain number": Kind(("zero", "one", *BIG, "half", "double scalar")),
+    "plain positive": Kind(("one", "half", "tiny", "large", "double scalar")),
+    "plain number": Kind(("zero", "one", "half", "tiny", "large", "double scalar")),
     "traced positive": Kind((*POSITIVE,)),
-    "traced number": Kind((*NUMBER, "minus one")),
+    "traced number": Kind((*NUMBER, *BIG, "minus one")),
     "kappa": Kind(("one", "tracer", "double scalar")),
-    "wide seed": Kind(("zero", "one", *BIG)),
+    "wide seed": Kind(("zero", "one", "5000 digits", *BIG)),
     "file": Kind(("text", "text of a number", "path")),
     "dtype": Kind(),
     "examples": Kind(("examples",)),
     "examples of classes": Kind(),
     "vector": Kind(("none", *TREE)),
-    "layer": Kind(),
+    "layer": Kind(("matrix",)),
     "rows": Kind(),
     "row numbers": Kind(("whole numbers",)),
     "labels": Kind(("whole numbers",)),

@@ -23,7 +23,7 @@ from fuzz.values import Traced
 OURS = Path(bl.__file__).parent
 HERE = Path(__file__).parent
 LIMIT = 30  # seconds that no call needs
-REFUSALS = (TypeError, ValueError, KeyError, bl.RunError, bl.data.DataError)
+REFUSALS = (TypeError, ValueError, KeyError, IndexError, bl.RunError, bl.data.DataError)
 
 
 class Hung(BaseException):
@@ -60,7 +60,7 @@ def _call(function: Callable, arguments: dict[str, Any]) -> Any:
 
 
 def _refusal(error: Exception, arguments: dict[str, Any], fuzzed: dict[str, str]) -> str | None:
-    kind, message = type(error).__name__, str(error)
+    kind, message = type(error).__name__, error.args[0] if isinstance(error, KeyError) else str(error)
     told = f"{kind}: {message[:160]!r} at {_place(error)}"
     if not isinstance(error, REFUSALS):
         return f"not a documented exception: {told}"
@@ -74,7 +74,7 @@ def _refusal(error: Exception, arguments: dict[str, Any], fuzzed: dict[str, str]
     values = [arguments[name] for name in fuzzed]
     named = [name.lower().replace("_", " ").rstrip("s0") in words for name in fuzzed]
     named += [type(value).__name__.lower() in words or shown(value)[:12] in message or (value is Traced and "trac" in words) for value in values]
-    if not any(named):
+    if not any(named) and not isinstance(error, bl.data.DataError):  # which names the file
         return f"names neither {' nor '.join(fuzzed)}: {told}"
     return None
 

@@ -1,5 +1,6 @@
 """Data: arrays with one row per example, labels that name a class, seeds and dtypes of NumPy."""
 
+import math
 from typing import Any
 
 import jax
@@ -30,9 +31,11 @@ def check_array(value: Any, name: str, rank: int | None = None) -> Any:
     return value
 
 
-def check_matrix(value: Any, name: str) -> np.ndarray:
-    """A finite matrix, rows × columns, with at least one row."""
+def check_matrix(value: Any, name: str) -> Any:
+    """A finite matrix, rows × columns, with at least one row; a traced one has no values yet."""
     check_array(value, name, 2)
+    if isinstance(value, Tracer):
+        return value
     array = np.asarray(value)
     if not array.size or array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
         raise ValueError(
@@ -66,14 +69,14 @@ def check_generator(seed: Any) -> np.random.Generator:
         return seed
     many = isinstance(seed, list | tuple) and len(seed) > 0
     for each in seed if many else [seed]:
-        check_count(each, "seed", least=0, most=10**4000)
+        check_count(each, "seed", least=0, most=math.inf)
     return np.random.default_rng(seed)
 
 
 def check_dtype(dtype: Any) -> Any:
     """A floating dtype."""
     try:
-        known = jnp.dtype(dtype)
+        known = None if isinstance(dtype, np.ndarray | jax.Array) else jnp.dtype(dtype)
     except Exception:
         known = None
     if dtype is None or known is None or not jnp.issubdtype(known, np.floating) or known.itemsize > 8:

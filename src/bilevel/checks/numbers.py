@@ -36,21 +36,23 @@ def _real(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)
 
 
-def check_positive(value: Any, name: str, alternative: str = "") -> None:
-    """Refuses what is not a positive finite number; a traced value is let through, it has no value yet."""
-    if isinstance(value, Tracer) and value.ndim == 0 and _real(value.dtype):
+def check_positive(value: Any, name: str, alternative: str = "", traced: bool = True) -> None:
+    """Refuses what is not a positive finite number. Where `traced` ones are fine, they have no value yet."""
+    if traced and isinstance(value, Tracer) and value.ndim == 0 and _real(value.dtype):
         return
     number = as_number(value)
     if number is None or not (math.isfinite(number) and number > 0):
         raise ValueError(
             f"the {name} must be a positive number, not {shown(value)}: pass e.g. 1e-2 {alternative}".rstrip()
         )
+    if isinstance(value, int | np.integer) and value > MOST:
+        raise ValueError(f"the {name} is the whole number {value}, beyond 32 bits: write it as {number!r}")
 
 
-def check_not_negative(value: Any, name: str) -> None:
+def check_not_negative(value: Any, name: str, traced: bool = True) -> None:
     """Zero, or what `check_positive` lets through."""
     if as_number(value) != 0:
-        check_positive(value, name, "or 0 for none")
+        check_positive(value, name, "or 0 for none", traced)
 
 
 def check_finite(value: Any, name: str) -> float:
@@ -76,7 +78,7 @@ def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any], name: str
     return schedule
 
 
-def check_count(value: Any, name: str, least: int = 1, most: int = MOST) -> int:
+def check_count(value: Any, name: str, least: int = 1, most: float = MOST) -> int:
     """A whole number from `least` to `most`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least:

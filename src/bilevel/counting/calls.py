@@ -11,10 +11,9 @@ from bilevel.checks import check_count
 from bilevel.counting.interpreter import counting
 from bilevel.counting.marked import counted
 from bilevel.counting.tally import Counts
-from bilevel.loop.scan import scan, warm_up
-from bilevel.loop.state import RunState
+from bilevel.loop.scan import check_start, scan, warm_up
 from bilevel.loop.streams import as_stream
-from bilevel.solvers.base import Info, Solver, check_solver, check_state
+from bilevel.solvers.base import Info, Solver, check_solver
 
 
 def counted_step(solver: Solver) -> Callable[..., tuple[Any, Info, Counts]]:
@@ -37,7 +36,7 @@ def oracle_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1
     What counts is what the states and everything in every `Info` need.
     """
     check_count(steps, "steps")
-    check_state(check_solver(solver), state.solver if isinstance(state, RunState) else state)
+    check_start(check_solver(solver), state, as_stream(data))
     marked, everything = _marked(solver), lambda state, info: info
     return _total(lambda *at: scan(marked, *at, steps=steps, record=everything), state, data)
 

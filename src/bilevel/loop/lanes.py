@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.arrays import as_arrays
-from bilevel.checks import check_batch, check_choice, check_seed, variables
+from bilevel.checks import check_batch, check_callable, check_choice, check_seed, variables
 from bilevel.loop.streams import FullBatch, Minibatches, as_stream
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
@@ -59,8 +59,19 @@ class Lanes:
                 raise ValueError(f"{name} is empty: give at least one, or leave it out")
         begins = [variables(*pair) for pair in ([(x0, y0)] if starts is None else _pairs(starts))]
         model = as_arrays(model_state, "model_state")
-        seeds = [int(check_seed(s)) for s in (seeds if isinstance(seeds, Sequence | np.ndarray) else [seeds])]
+        many = (
+            isinstance(seeds, Sequence | np.ndarray)
+            and not isinstance(seeds, str | bytes)
+            and np.ndim(seeds) == 1
+        )
+        seeds = [int(check_seed(seed, "seeds")) for seed in (seeds if many else [seeds])]
         by_seed = callable(data) and not hasattr(data, "next")
+        if by_seed:
+            check_callable(
+                data, "data", 1, "a function from a seed to a stream", "lambda seed: bl.iid(data, 8, seed)"
+            )
+        if isinstance(data, list) and not data:
+            raise ValueError("data is an empty list: give at least one, or leave it out")
         given = data if isinstance(data, list) else [None] if by_seed else [data]
         streams = [] if by_seed else [as_stream(each) for each in given]
         for stream in streams:
@@ -69,7 +80,7 @@ class Lanes:
         lists = [range(len(solvers)), range(len(begins)), range(len(given)), range(len(seeds))]
         lanes = [Lane(s, b, d, seeds[k]) for s, b, d, k in _combined(lists, combine)]
         if by_seed:
-            made = {seed: cast(Callable, data)(seed) for seed in dict.fromkeys(seeds)}
+            made = {seed: _made(cast(Callable, data), seed) for seed in dict.fromkeys(seeds)}
             common = next(iter(made.values()))
             if isinstance(common, Minibatches):  # the same arrays in another order are held once
                 made = {seed: _sharing(stream, common) for seed, stream in made.items()}
@@ -89,6 +100,13 @@ class Lanes:
             ]
         )
         return cls(lanes, [solvers[lane.solver] for lane in lanes], arguments, axes, structures.pop())
+
+
+def _made(data: Callable, seed: int) -> Any:
+    try:
+        return data(seed)
+    except Exception as error:
+        raise TypeError(f"data is a function of a seed, and raises at seed {seed}: {error}") from error
 
 
 def _pairs(starts: Any) -> list[tuple]:

@@ -77,6 +77,10 @@ def recorded(record: Record, state: Any, info: Info, batch: Any) -> PyTree:
 
 def check_record(record: Any) -> None:
     """A function of (state, info), or of (state, info, batch)."""
+    if isinstance(record, type):
+        raise TypeError(
+            f"record must be a function of (state, info), not the class {record.__name__}: pass a function"
+        )
     count = 3 if callable(record) and not takes(record, 2) else 2
     what = "a function of (state, info) or (state, info, batch)"
     check_callable(record, "record", count, what, 'lambda state, info: {"y": state.y}')
@@ -162,7 +166,7 @@ def scan(
     check_record(record)
     stream = as_stream(data)
     steps, start = check_count(steps, "steps"), check_count(start, "start", least=0, most=MANY)
-    check_state(solver, state.solver if isinstance(state, RunState) else state)
+    check_start(solver, state, stream)
     if isinstance(state, RunState):
         return advance(solver, state, stream, steps, record)
     run, trace = advance(solver, _bare(solver, state, stream, start), stream, steps, record)
@@ -175,11 +179,26 @@ def warm_up(solver: Solver, state: Any, data: Any = None, *, steps: int) -> Any:
     Each takes a batch of its own: a run that goes on from here goes on in the data where they ended.
     """
     check_solver(solver)
-    check_state(solver, state.solver if isinstance(state, RunState) else state)
     stream, steps = as_stream(data), check_count(steps, "steps", least=0)
+    check_start(solver, state, stream)
     run = state if isinstance(state, RunState) else _bare(solver, state, stream, 0)
     run, _ = lax.scan(lambda run, _: (warm_step(solver, run, stream), None), run, length=steps)
     return run if isinstance(state, RunState) else run.solver
+
+
+def check_start(solver: Solver, state: Any, stream: Stream) -> None:
+    """A run of this solver on such data, or a state of this solver."""
+    check_state(solver, state.solver if isinstance(state, RunState) else state)
+    if isinstance(state, RunState):
+        cursors = (
+            jax.tree.structure(state.cursor),
+            jax.tree.structure(jax.eval_shape(lambda: stream.start(0))),
+        )
+        if cursors[0] != cursors[1]:
+            raise ValueError(
+                "the state belongs to a run on other data than the data given here, which are drawn in another way: "
+                "pass the same data to bl.start(solver, x0, y0, data) and here"
+            )
 
 
 def _bare(solver: Solver, state: Any, stream: Stream, start: int) -> RunState:

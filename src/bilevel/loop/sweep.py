@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.checks import MANY, check_callable, check_count, check_flag, check_text
+from bilevel.checks import MANY, check_callable, check_count, check_flag, check_kind, check_text
 from bilevel.loop.errors import RunError
 from bilevel.loop.hooks import Event, Progress, Stop
 from bilevel.loop.hooks.base import HookLike, check_hooks
@@ -59,6 +59,9 @@ class Sweep:
         return len(self.lanes)
 
     def __getitem__(self, lane: int) -> Result:
+        check_kind(lane, int | np.integer, "lane", "a whole number", "pass e.g. sweep[sweep.best]")
+        if not -len(self) <= lane < len(self):  # what ends a `for` over the lanes
+            raise IndexError(f"there is no lane {shown(lane)}: the sweep has {len(self)}, counted from 0")
         lane = range(len(self))[lane]
         run = jax.tree.map(lambda a: a[lane], self.run)
         taken = int(self.steps[lane])
@@ -224,7 +227,7 @@ def sweep(
 
 
 def _check_metric_kind(metric: Any) -> None:
-    if callable(metric):
+    if callable(metric) and not isinstance(metric, type):
         check_callable(metric, "metric", 2, "a function of (x, y)", "lambda x, y: jnp.sum(y)")
     else:
         check_text(metric, "metric", '"outer_value"')

@@ -73,7 +73,7 @@ def curvatures(x: Layer, train: Training) -> Float[Array, " d"]:
 
 def feature_learning(train: Examples, valid: Examples, mu: Any, x0: Any) -> Instance:
     """The instance that starts from features `x0` with the head that is best for them."""
-    check_positive(mu, "ridge mu")
+    check_positive(mu, "ridge mu", traced=False)
     check_array(x0, "x0", 2)
     for name, examples in (("train", train), ("valid", valid)):
         check_kind(examples, Examples, name, "a bl.data.Examples", "pass bl.data.Examples(inputs, targets)")

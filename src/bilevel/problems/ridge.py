@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from bilevel.batch import Batch
@@ -50,13 +51,14 @@ class RidgeLogistic:
             )
             check_matrix(examples.inputs, f"{name}.inputs")
             check_array(examples.targets, f"{name}.targets", 1)
-            if not np.all(np.abs(np.asarray(examples.targets)) == 1):
+            signs = examples.targets
+            if not isinstance(signs, Tracer) and not np.all(np.abs(np.asarray(signs)) == 1):
                 raise ValueError(
                     f"{name}.targets must be −1 and +1: of labels 0 and 1, make them by 2.0 * labels - 1"
                 )
-        check_positive(self.low, "smallest strength low")
-        check_positive(self.high, "largest strength high")
-        check_not_negative(self.tau, "weight tau")
+        check_positive(self.low, "smallest strength low", traced=False)
+        check_positive(self.high, "largest strength high", traced=False)
+        check_not_negative(self.tau, "weight tau", traced=False)
         if self.low > self.high:
             raise ValueError(f"low = {self.low} exceeds high = {self.high}: exchange them")
 
@@ -112,9 +114,9 @@ class RidgeLogistic:
             slope of ∇²_yy g: in y (max_i‖a_i‖)s²/(6√3), in x width/4
             slope of ∇²_xy g: in y width/4, in x (width/(6√3))·y_radius
         """
-        check_not_negative(x_radius, "x_radius")
+        check_not_negative(x_radius, "x_radius", traced=False)
         if y_radius is not None:
-            check_not_negative(y_radius, "y_radius")
+            check_not_negative(y_radius, "y_radius", traced=False)
         radius = self.inner_radius if y_radius is None else y_radius
         width, bend = self.high - self.low, 1 / (6 * np.sqrt(3))
         largest = float(np.linalg.norm(np.asarray(self.train.inputs), axis=1).max())

@@ -18,6 +18,7 @@ from bilevel.batch import Batch
 from bilevel.checks import as_number, check_finite, check_positive
 from bilevel.problem import Problem
 from bilevel.problems.instance import STATIONARITY, Instance
+from bilevel.theory.reals import LARGEST_KAPPA
 from bilevel.words import shown
 
 Vector = Float[Array, "2"]
@@ -79,6 +80,7 @@ class Quadratic:
 
     def itd_limit(self, alpha: Any) -> Vector:
         """−α m L Z⁻¹1, where single-loop ITD with inner step α converges to: its estimator is Zx + α m L·1."""
+        check_positive(alpha, "step size alpha")
         return -alpha * self.L * self.m / self.z
 
 
@@ -100,10 +102,14 @@ def quadratic(mu: Any = 0.1, kappa: Any = 2.0, m: Any = 0.1) -> Quadratic:
     return Quadratic(mu=mu, L=kappa * mu, m=m)
 
 
-def check_kappa(kappa: Any) -> None:
+def check_kappa(kappa: Any, traced: bool = True) -> None:
     """A condition number, at least 1; a traced one has no value yet."""
-    check_positive(kappa, "condition number kappa")
+    check_positive(kappa, "condition number kappa", traced=traced)
     number = as_number(kappa)
+    if number is not None and number > LARGEST_KAPPA:
+        raise ValueError(
+            f"kappa must be at most {LARGEST_KAPPA:g}, not {shown(kappa)}: no float64 tells 1 − 1/κ from one then"
+        )
     if number is not None and number < 1:
         raise ValueError(
             f"kappa must be at least 1, not {shown(kappa)}: it is L/μ, and L ≥ μ always; pass e.g. 10.0"

@@ -19,6 +19,6 @@ CALLS = [
     Call("bl.hooks.CSV", hooks.CSV, log, {"path": "file", "thin": "large count"}),
     Call("bl.hooks.JSONLines", hooks.JSONLines, log, {"path": "file", "thin": "large count"}),
     Call("bl.hooks.TensorBoard", hooks.TensorBoard, {"folder": "/nonexistent/folder/log"}, {"folder": "file", "thin": "large count"}),
-    Call("bl.hooks.Stop", hooks.Stop, {"reason": "enough"}, {"reason": "text", "code": "choice", "step": "count from zero"}, also={"step": ("none",)}),
+    Call("bl.hooks.Stop", hooks.Stop, {"reason": "enough"}, {"reason": "text", "code": "choice", "step": "count from zero"}, also={"step": ("none", "2^31", "2^32")}),
     Call("bl.hooks.Progress", hooks.Progress, {}, {}),
 ]

@@ -62,7 +62,6 @@ CALLS = [
     # What a batch holds is seen by the objectives only, and checked where it is used.
     Call("bl.Batch", bl.Batch, {}, {"inner": "anything", "outer": "anything"}),
     Call("bl.Levels", bl.Levels, {}, {"inner": "anything", "outer": "anything"}),
-    Call("bl.Problem.compiled", PROBLEM.compiled, {"function": lambda problem: 0}, {"function": "function"}),
 ]
 for sampler in (bl.epochs, bl.iid, bl.blocks):
     CALLS.append(

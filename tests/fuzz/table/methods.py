@@ -6,14 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevel as bl
-from bilevel.batch import draws
 from bilevel.checks import prepare
 from bilevel.solvers.rules import as_rule, descend
 from fuzz.call import Call, Later
 from fuzz.valid import PROBLEM, SOLVER, X0, Y0, event, run_state
 
-rule = as_rule(0.1, "inner")
-status = bl.Status(bl.Code.COMPLETED, "done")
 
 
 @cache
@@ -25,15 +22,11 @@ solver_state = Later(lambda: run_state().solver)
 
 CALLS = [
     Call("bl.Sweep.__getitem__", lambda lane: sweep()[lane], {"lane": 0}, {"lane": "lane"}),
-    Call("bl.Status.with_note", status.with_note, {"note": "all is well"}, {"note": "text"}),
-    Call("bl.Status.with_suspect", status.with_suspect, {"metric": "loss", "step": 3}, {"metric": "text", "step": "count from zero"}),
     Call("bl.hooks.Event.last", lambda metric: event().last(metric), {"metric": "outer_value"}, {"metric": "choice"}),
     Call("bl.hooks.Event.column", lambda metric: event().column(metric), {"metric": "outer_value"}, {"metric": "choice"}),
     Call("bl.Solver.init", SOLVER.init, {"x0": X0, "y0": Y0}, {"x0": "tree", "y0": "tree", "batch": "batch"}),
     Call("bl.Solver.step", SOLVER.step, {"state": solver_state}, {"state": "solver state", "batch": "batch"}),
     Call("bl.Solver.warm_up", SOLVER.warm_up, {"state": solver_state}, {"state": "solver state", "batch": "batch"}),
-    Call("bl.Solver.rule", SOLVER.rule, {"level": "inner"}, {"level": "anything"}),
-    Call("bl.Rule.init", rule.init, {"point": X0}, {"point": "anything"}),
     Call(
         "bilevel.checks.prepare",
         prepare,
@@ -41,5 +34,4 @@ CALLS = [
         {"problem": "problem", "x0": "tree", "y0": "tree", "batch": "batch"},
     ),
     Call("bilevel.solvers.rules.as_rule", as_rule, {"value": 0.1, "level": "inner"}, {"value": "rule"}),
-    Call("bilevel.batch.draws", draws, {"batch": None}, {"batch": "batch"}),
 ]

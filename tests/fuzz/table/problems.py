@@ -15,8 +15,7 @@ random = problems.random_quadratic(0)
 mlp = initial_mlp(2, 3, 3, 0)
 CALLS = [
     Call("bl.problems.quadratic", problems.quadratic, {}, {"mu": "traced positive", "kappa": "kappa", "m": "traced number"}),
-    Call("bl.problems.Quadratic", problems.Quadratic, {}, {"mu": "traced positive", "L": "kappa", "m": "traced number"}),
-    Call("bl.problems.Quadratic.itd_limit", quadratic.itd_limit, {"alpha": 0.1}, {"alpha": "traced number"}),
+    Call("bl.problems.Quadratic.itd_limit", quadratic.itd_limit, {"alpha": 0.1}, {"alpha": "traced positive"}),
     Call("bl.problems.Quadratic.instance", quadratic.instance, {}, {"x0": "vector", "y0": "vector"}),
     Call(
         "bl.problems.random_quadratic",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from bilevel.checks import MANY, check_count, check_kind
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import rows_in
@@ -51,6 +52,12 @@ class Stop:
     code: Code = Code.STOPPED
     step: int | None = None
 
+    def __post_init__(self):
+        check_kind(self.reason, str, "reason", "a sentence", "say why the run ends")
+        check_kind(self.code, Code, "code", "a bl.Code", "pass e.g. bl.Code.STOPPED")
+        if self.step is not None:
+            check_count(self.step, "step", least=0, most=MANY)
+
 
 @runtime_checkable
 class Hook(Protocol):
@@ -68,7 +75,8 @@ HookLike = Hook | Callable[[Event], Any]
 
 def check_hooks(hooks: Any) -> None:
     fine = lambda hook: callable(hook) and not isinstance(hook, type)
-    if isinstance(hooks, str | bytes) or not isinstance(hooks, Sequence) or not all(map(fine, hooks)):
+    single = isinstance(hooks, str | bytes) or hasattr(hooks, "_fields")
+    if single or not isinstance(hooks, Sequence) or not all(map(fine, hooks)):
         raise TypeError(
             f"hooks must be a list of functions of an event, not {shown(hooks)}: pass e.g. [bl.hooks.Best()]"
         )

@@ -25,7 +25,7 @@ class EarlyStopping:
 
     def __init__(self, metric: str = "outer_value", *, patience: int, mode: str = "min", least: float = 0.0):
         self.metric, self.patience = check_metric(metric), check_count(patience, "patience", most=MANY)
-        check_not_negative(least, "improvement `least`")
+        check_not_negative(least, "improvement `least`", traced=False)
         self.sign, self.least = sign_of(mode), float(least)
         self.best, self.best_step = math.inf, 0
 
