@@ -74,9 +74,18 @@ def _refusal(error: Exception, arguments: dict[str, Any], fuzzed: dict[str, str]
     values = [arguments[name] for name in fuzzed]
     named = [name.lower().replace("_", " ").rstrip("s0") in words for name in fuzzed]
     named += [type(value).__name__.lower() in words or shown(value)[:12] in message or (value is Traced and "trac" in words) for value in values]
+    named += [any(text in message for text in _looks(value)) for value in values]
     if not any(named) and not isinstance(error, bl.data.DataError):  # which names the file
         return f"names neither {' nor '.join(fuzzed)}: {told}"
     return None
+
+
+def _looks(value: Any) -> list[str]:
+    """Other ways to name a value: the shape of an array, the digits of a number."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e308:
+        return [f"{value:.2e}"[:3]]
+    shape = () if isinstance(value, type) else getattr(value, "shape", (len(value),) if isinstance(value, list | tuple | range) else ())
+    return [str(shape), str(list(shape))] if shape else []
 
 
 def _raised_by_us(error: BaseException) -> bool:
@@ -115,7 +124,8 @@ def _unsound(made: Any) -> str | None:
     if type(made).__module__.startswith("bilevel.theory") and dataclasses.is_dataclass(made):
         for field in dataclasses.fields(made):
             value = getattr(made, field.name)
-            if isinstance(value, float | np.ndarray) and np.any(np.isnan(value)):
+            numbers = isinstance(value, float | np.ndarray) and np.asarray(value).dtype.kind == "f"
+            if numbers and np.any(np.isnan(value)):
                 return f"{field.name} is NaN"
     if isinstance(made, float | np.floating) and np.isnan(made):
         return "returned NaN"

@@ -32,4 +32,8 @@ from bilevel.checks.objects import (
     check_problem as check_problem,
     check_text as check_text,
 )
-from bilevel.checks.variables import signature as signature, variables as variables
+from bilevel.checks.variables import (
+    check_known as check_known,
+    signature as signature,
+    variables as variables,
+)

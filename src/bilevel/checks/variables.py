@@ -14,6 +14,15 @@ from bilevel.words import shown
 FEW = 10_000  # numbers that are looked at on the host
 
 
+def check_known(**trees: PyTree) -> None:
+    """Refuses what is traced, where the host looks at values."""
+    for name, tree in trees.items():
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
+            raise TypeError(
+                f"{name} is traced, but its values are looked at: call this outside jit, vmap and grad"
+            )
+
+
 def signature(tree: PyTree) -> tuple:
     """The tree's structure, shapes and dtypes: what the checks and the compiled program depend on."""
     leaves, structure = jax.tree.flatten(tree)

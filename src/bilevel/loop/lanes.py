@@ -57,7 +57,7 @@ class Lanes:
         for name, given in (("starts", starts), ("seeds", seeds)):
             if isinstance(given, Sequence) and not len(given):
                 raise ValueError(f"{name} is empty: give at least one, or leave it out")
-        begins = [variables(*pair) for pair in ([(x0, y0)] if starts is None else _pairs(starts))]
+        begins = [variables(pair[0], pair[1]) for pair in ([(x0, y0)] if starts is None else _pairs(starts))]
         model = as_arrays(model_state, "model_state")
         many = (
             isinstance(seeds, Sequence | np.ndarray)
@@ -109,11 +109,11 @@ def _made(data: Callable, seed: int) -> Any:
         raise TypeError(f"data is a function of a seed, and raises at seed {seed}: {error}") from error
 
 
-def _pairs(starts: Any) -> list[tuple]:
+def _pairs(starts: Any) -> list[tuple[PyTree, PyTree]]:
     fits = isinstance(starts, Sequence) and not isinstance(starts, str | bytes)
     if not fits or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in starts):
         raise TypeError(f"starts must be a list of pairs (x0, y0), not {shown(starts)}: pass e.g. [(x0, y0)]")
-    return [tuple(pair) for pair in starts]
+    return [(pair[0], pair[1]) for pair in starts]
 
 
 def _sharing(stream: Any, common: Minibatches) -> Any:

@@ -116,7 +116,7 @@ class Projected(Settled):
     def init(self, point: PyTree) -> PyTree:
         try:
             out = jax.eval_shape(self.project.value, point)
-        except TypeError as error:
+        except Exception as error:
             raise TypeError(
                 f"project cannot be called with {_shown(point)}, or returns no arrays: pass a function from that tree "
                 f"to itself ({error})"

@@ -16,6 +16,7 @@ Real = Any
 """What they accept: numbers and nested sequences or arrays of numbers. `number` checks, and says what is wrong."""
 
 LARGEST_KAPPA = 1e13
+MOST_LISTED = 10**7
 
 
 def number(value: Real, name: str) -> Floats:
@@ -78,6 +79,14 @@ def horizon(steps: Real) -> Floats:
         bad = _first(result, result != np.floor(result))
         raise ValueError(f"steps must be a whole number of iterations, got {bad}")
     return result
+
+
+def listed(steps: Real) -> int:
+    """A number of iterations of which every one is written down."""
+    result = one(horizon(steps), "steps")
+    if result > MOST_LISTED:
+        raise ValueError(f"steps must be at most {MOST_LISTED:,} where every one is listed, got {result:g}")
+    return int(result)
 
 
 def short_step(value: Real | None, name: str, L: Floats) -> Floats:

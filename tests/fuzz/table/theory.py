@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import jax
 import numpy as np
 
 import bilevel as bl
@@ -19,6 +20,11 @@ bounding = at | {"v_error": "reals or none", "beta": "reals or none"}
 @cache
 def measured() -> t.Run:
     return t.measure(SOLVER, X0, Y0, 2)
+
+
+def verify(**arguments):
+    with jax.enable_x64(True):
+        return t.verify(**arguments)
 
 
 def certificate(name: str, made: t.Certificate) -> list[Call]:
@@ -58,7 +64,7 @@ CALLS = [
         "bl.theory.TwoSequenceContraction.worst_case",
         t.two_sequence_contraction(CONSTANTS).worst_case,
         {"beta": 1e-3, "a0": 1.0, "b0": 1.0, "steps": 3},
-        {"beta": "real", "a0": "real", "b0": "real", "steps": "count"},
+        {"beta": "real", "a0": "real", "b0": "real", "steps": "count"}, also={"steps": ("double scalar",)},
     ),
     Call("bl.theory.AIDCertificate.E0_bound", paper_aid.E0_bound, {}, {"c_y": "reals"}),
     Call("bl.theory.AIDCertificate.warmup_steps", paper_aid.warmup_steps, {"D_y": 1.0}, {"D_y": "reals", "c_y": "reals"}),
@@ -107,9 +113,9 @@ CALLS = [
     Call("bl.theory.stochastic.soba", t.stochastic.soba, {"constants": CONSTANTS, "noise": NOISE}, {"constants": "constants or blocks", "noise": "noise", "v_bend": "real", "batches": "choice"}, also={"v_bend": ("none",)}),
     Call("bl.theory.stochastic.check", t.stochastic.check, {"solver": bl.soba(PROBLEM, 0.1, 0.1, 0.1)}, {"solver": "refused", "data": "data"}),
     Call("bl.theory.stochastic.measure_noise", t.stochastic.measure_noise, {"problem": PROBLEM, "x": X0, "y": Y0, "data": Later(lambda: bl.iid(DATA, 2)), "draws": 2}, {"problem": "problem", "x": "tree", "y": "tree", "data": "data", "draws": "count"}),
-    Call("bl.theory.verify", t.verify, {"solver": SOLVER, "constants": CONSTANTS, "x0": X0, "y0": Y0, "steps": 2}, {"solver": "solver", "constants": "constants or blocks", "x0": "start", "y0": "start", "steps": "count", "data": "batch", "solution": "function or none"}),
-    Call("bl.theory.measure", t.measure, {"solver": SOLVER, "x0": X0, "y0": Y0, "steps": 2}, {"solver": "solver", "x0": "start", "y0": "start", "steps": "count", "data": "batch", "solution": "function or none"}),
-    Call("bl.theory.judge", t.judge, {"run": Later(measured), "solver": SOLVER, "constants": CONSTANTS}, {"run": "refused", "solver": "solver", "constants": "constants or blocks", "hypotheses": "refused"}, also={"hypotheses": ("none", "empty dict")}),
+    Call("bl.theory.verify", verify, {"solver": SOLVER, "constants": CONSTANTS, "x0": X0.astype(float), "y0": Y0.astype(float), "steps": 1}, {"solver": "solver", "constants": "constants or blocks", "x0": "start", "y0": "start", "steps": "count", "data": "batch", "solution": "function or none"}),
+    Call("bl.theory.measure", t.measure, {"solver": SOLVER, "x0": X0, "y0": Y0, "steps": 2}, {"solver": "solver", "x0": "tree", "y0": "tree", "steps": "count", "data": "batch", "solution": "function or none"}),
+    Call("bl.theory.judge", t.judge, {"run": Later(measured), "solver": SOLVER, "constants": CONSTANTS}, {"run": "refused", "solver": "solver", "constants": "constants or blocks", "hypotheses": "refused"}, also={"hypotheses": ("none", "empty dict", "mixed keys")}),
     Call("bl.theory.exact", t.exact, {"problem": PROBLEM, "x": X0, "guess": Y0}, {"problem": "problem", "x": "tree", "guess": "tree", "data": "batch", "solution": "function or none"}),
     Call("bl.theory.estimate", t.estimate, {"problem": PROBLEM, "x": X0, "y": Y0, "iterations": 2}, {"problem": "problem", "x": "start", "y": "start", "data": "batch", "points": "points", "iterations": "count", "seed": "seed"}),
     Call(

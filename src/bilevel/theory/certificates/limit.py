@@ -173,6 +173,10 @@ class StepLimit:
         if k.f_xx == 0:
             raise ValueError("f_xx = 0: an f that is linear in x has no lowest value; give f_xx some room")
         m = float(np.sqrt(_mean_slope(k.f_xx, steps, gap, beta)))
+        if not m * (steps - 1) * beta < np.inf:
+            raise ValueError(
+                f"beta = {beta:g} is beyond what float64 can be multiplied in: pass a smaller one"
+            )
         return SlopeInstance(mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=(steps - 1) * beta * m)
 
     def _scalars(self) -> Blocks:
@@ -199,7 +203,7 @@ def first_unstable_beta(
     Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 − z_iz_j is 0.
     The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
     """
-    if method not in ("AID", "SOBA"):
+    if not isinstance(method, str) or method not in ("AID", "SOBA"):
         raise ValueError(f"no limit is known for {shown(method)}: the methods are AID and SOBA")
     if not isinstance(hessian, tuple) or len(hessian) != 3:
         raise TypeError(f"hessian must be a theory.limit.Hessian(xx, xy, yy), got {shown(hessian)}")
@@ -208,7 +212,13 @@ def first_unstable_beta(
     alpha, eta = positive(alpha, "alpha", "it is a step size"), positive(eta, "eta", "it is a step size")
     together(xx=p, xy=q, yy=s, coupling=ell, curvature=H, alpha=alpha, eta=eta)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _first_unstable(Hessian(p, q, s), ell, H, alpha, eta, method)
+        beta = _first_unstable(Hessian(p, q, s), ell, H, alpha, eta, method)
+    if np.any(np.isnan(beta)):
+        raise ValueError(
+            f"curvature {np.max(H):g}, coupling {np.max(ell):g}, alpha {np.max(alpha):g} and eta {np.max(eta):g} are "
+            "beyond what float64 can be multiplied in: measure x or y in other units"
+        )
+    return beta
 
 
 def _first_unstable(

@@ -7,7 +7,7 @@ from functools import partial
 import jax
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_finite, check_map, check_problem, check_seed, prepare
+from bilevel.checks import check_count, check_finite, check_known, check_problem, check_seed, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.aid import aid
 from bilevel.solvers.base import Solver
@@ -74,8 +74,6 @@ def advise(
             certificate here covers a projected x.
     """
     check_problem(problem)
-    if project is not None:
-        check_map(project)
     check_finite(infimum, "infimum")
     if problem.prox is not None:
         raise ValueError(
@@ -84,8 +82,11 @@ def advise(
         )
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     trial = check_count(trial, "trial", least=0)
-    iterations, seed = check_count(iterations, "iterations"), check_seed(seed)
+    iterations, seed = check_count(iterations, "iterations"), int(check_seed(seed))
     x, y = prepare(problem, x0, y0, data)
+    check_known(x0=x, y0=y, data=data)
+    if project is not None:
+        projected(1.0, project).init(x)
     survey = Survey(problem, data, iterations, jax.random.key(seed))
     here = begin(survey, x, y, warmup, project)
     at, alpha = here.at, here.alpha

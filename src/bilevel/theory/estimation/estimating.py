@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_problem, check_seed, prepare
+from bilevel.checks import check_count, check_known, check_problem, check_seed, prepare
 from bilevel.problem import Problem
 from bilevel.theory.estimation.estimated import Estimated
 from bilevel.theory.estimation.survey import Place, Survey
@@ -45,13 +46,15 @@ def estimate(
     check_problem(problem)
     iterations, key = check_count(iterations, "iterations"), jax.random.key(check_seed(seed))
     places = [Place(*prepare(problem, a, b, data, ("x", "y"))) for a, b in [(x, y), *_pairs(points)]]
+    check_known(points=places, data=data)
     survey = Survey(problem, data, iterations, key)
     survey.look(places)
     return survey.estimated
 
 
 def _pairs(points: Iterable) -> list[tuple]:
-    if not isinstance(points, Iterable) or isinstance(points, str | bytes):
+    array = isinstance(points, jax.Array | np.ndarray)
+    if array or not isinstance(points, Iterable) or isinstance(points, str | bytes):
         raise TypeError(f"points must be a list of pairs (x, y), not {shown(points)}: pass e.g. [(x, y)]")
     pairs = list(points)
     for pair in pairs:

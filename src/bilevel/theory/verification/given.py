@@ -3,12 +3,15 @@
 from dataclasses import fields
 from typing import Any
 
+import jax
 import numpy as np
 
-from bilevel.checks import check_callable
+from bilevel.checks import check_callable, signature
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
 from bilevel.theory.estimation.estimated import Estimated
+from bilevel.types import PyTree
+from bilevel.words import described
 
 
 def check_constants(constants: Any) -> None:
@@ -30,6 +33,18 @@ def names_of(constants: Constants | Blocks) -> tuple[str, ...]:
     return tuple(field.name for field in fields(Blocks if isinstance(constants, Blocks) else Constants))
 
 
-def check_solution(solution: Any) -> None:
-    if solution is not None:
-        check_callable(solution, "solution", 1, "a function from x to y*(x)", "problem.inner_solution")
+def check_solution(solution: Any, x: PyTree, y: PyTree) -> None:
+    """Left out, or a function from x to something like y."""
+    if solution is None:
+        return
+    check_callable(solution, "solution", 1, "a function from x to y*(x)", "problem.inner_solution")
+    try:
+        found = jax.eval_shape(solution, x)
+    except Exception as error:
+        raise TypeError(
+            f"solution must return y*(x), an array or a tree like y, at x, but raises: {error}"
+        ) from error
+    if signature(found) != signature(y):
+        raise TypeError(
+            f"solution must return something like y, {described(y)}, but returns {described(found)}"
+        )

@@ -86,8 +86,8 @@ def measure(
         solution: x ↦ y*(x) in closed form; left out, y* is solved for by Newton's method.
     """
     problem, algorithm = check_solver(solver).problem, recognise(solver)
-    check_solution(solution)
     start = solver.init(x0, y0, data)
+    check_solution(solution, start.x, start.y)
     record = lambda state, info: (state.x, state.y, getattr(state, "v", None), info.hypergradient)
     _, (x_next, y, v, estimate) = scan(solver, start, data, steps=steps, record=record)
     # One row more than there are steps: Φ(x_K) is wanted as well. The rest of that row is padding.

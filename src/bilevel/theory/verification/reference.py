@@ -58,8 +58,8 @@ def exact(
         solution: x ↦ y*(x) in closed form.
     """
     check_problem(problem)
-    check_solution(solution)
     x, guess = prepare(problem, x, guess, data, ("x", "guess"))
+    check_solution(solution, x, guess)
     y = inner_solution(problem, x, guess, data) if solution is None else solution(x)
     inner, f = problem.oracles.linearise(x, y, data), problem.oracles.outer_gradients(x, y, data)
     v = solve_hessian(inner, f.y)

@@ -47,8 +47,8 @@ def verify(
     """
     sizes, steps = recognise(check_solver(solver)).sizes, check_count(steps, "steps")
     check_constants(constants)
-    check_solution(solution)
     x, y = prepare(solver.problem, x0, y0, data)
+    check_solution(solution, x, y)
     _check_double(x, "x0")
     _check_double(y, "y0")
     run = solver.compiled(_measured, steps, solution)(x, y, data)
