@@ -1,5 +1,6 @@
 """Arrays of other libraries as JAX arrays: torch tensors, big-endian, strided and memory-mapped NumPy arrays."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -59,11 +60,16 @@ def as_array(leaf: Any, name: str) -> jax.Array:
 def leaves_of(tree: PyTree, name: str) -> list[Any]:
     """The leaves, or an error in our words where a tree cannot be walked."""
     try:
-        return jax.tree.leaves(tree)
+        leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Iterator))
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} has a dict whose keys cannot be sorted, as they are of several types: name all of them by strings"
         ) from error
+    if passing := [leaf for leaf in leaves if isinstance(leaf, Iterator)]:
+        raise TypeError(
+            f"{name} has a {type(passing[0]).__name__} in it, which is no array: make one of what it gives"
+        )
+    return leaves
 
 
 def _usable(leaf: jax.Array) -> bool:

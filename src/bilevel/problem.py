@@ -129,10 +129,14 @@ class Problem:
 
     def __post_init__(self):
         _ = self.f, self.g  # a function of the wrong shape is an error here, not at the first step
-        if self.prox is not None and not (callable(self.prox) and takes(self.prox, 3)):
+        if self.prox is not None and not callable(self.prox):
             raise TypeError(
                 f"prox must be a function (x, z, step) that returns a y, not {shown(self.prox)}: pass e.g. "
                 "bl.prox.l1(lambda x: jnp.exp(x))"
+            )
+        if self.prox is not None and not takes(self.prox, 3):
+            raise TypeError(
+                f"prox must take (x, z, step) and return the new y, but {shown(self.prox)} does not"
             )
 
     def __getstate__(self) -> dict:

@@ -22,6 +22,7 @@ class Call:
     kinds: dict[str, str]
     also: dict[str, tuple[str, ...]] = field(default_factory=dict)  # odd values that an argument may have besides
     skip: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    costly: bool = False  # what it accepts is left to other tests
 
     def __str__(self) -> str:
         return self.name

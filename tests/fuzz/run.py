@@ -13,7 +13,8 @@ def attempts(call: Call) -> Iterator[dict[str, str]]:
     """Which argument gets which value."""
     for argument, kind in call.kinds.items():
         for value in KINDS[kind].values:
-            if value not in call.skip.get(argument, ()):
+            right = call.costly and accepts(call, argument, value)
+            if value not in call.skip.get(argument, ()) and not right:
                 yield {argument: value}
 
 

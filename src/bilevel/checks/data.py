@@ -33,33 +33,36 @@ def check_array(value: Any, name: str, rank: int | None = None) -> Any:
 
 def check_matrix(value: Any, name: str) -> Any:
     """A finite matrix, rows × columns, with at least one row; a traced one has no values yet."""
-    check_array(value, name, 2)
-    if isinstance(value, Tracer):
+    check_array(value, name)
+    if isinstance(value, Tracer) and value.ndim == 2:
         return value
-    array = np.asarray(value)
-    if not array.size or array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
+    known = not isinstance(value, Tracer) and value.ndim == 2 and value.size > 0
+    if (
+        not known
+        or not any(jnp.issubdtype(value.dtype, kind) for kind in (np.floating, np.integer))
+        or not np.all(np.isfinite(np.asarray(value)))
+    ):
         raise ValueError(
-            f"{name} must be a matrix of finite numbers, rows × columns, not {array.dtype}{list(array.shape)}: leave "
-            "out rows with NaN or infinity"
+            f"{name} must be a non-empty matrix (rows × columns) of finite numbers, not {value.dtype}"
+            f"{list(value.shape)}: leave out rows with NaN or infinity"
         )
-    return array
+    return np.asarray(value)
 
 
 def check_labels(labels: Any, name: str, classes: int) -> None:
     """Whole numbers from 0 to classes − 1; traced ones have no values yet."""
     check_array(labels, name, 1)
     if not jnp.issubdtype(labels.dtype, np.integer):
-        raise TypeError(
-            f"{name} must be whole numbers from 0 to {classes - 1}, not {labels.dtype}: convert them"
+        raise ValueError(
+            f"{name} of type {labels.dtype}: expected integers 0..{classes - 1}, one for each class"
         )
     if isinstance(labels, Tracer) or not labels.size:
         return
     low, high = int(np.min(labels)), int(np.max(labels))
     if low < 0 or high >= classes:
-        bad = low if low < 0 else high
         raise ValueError(
-            f"{name} has the label {bad}, but there are {classes} classes, 0 to {classes - 1}: leave such examples "
-            "out, or number the classes from 0, e.g. by np.unique(labels, return_inverse=True)[1]"
+            f"{name} run from {low} to {high}, expected 0..{classes - 1}: leave such examples out, or number the "
+            "classes from 0, e.g. by np.unique(labels, return_inverse=True)[1]"
         )
 
 

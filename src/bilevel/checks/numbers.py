@@ -65,7 +65,8 @@ def check_finite(value: Any, name: str) -> float:
 
 def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any], name: str = "schedule") -> Any:
     """The function of a step number, once its value at step k has passed `check`."""
-    check_callable(schedule, name, 1, "a function of the step's number", "lambda k: 0.9**k")
+    example = "optax.exponential_decay(0.1, transition_steps=1, decay_rate=0.9)"
+    check_callable(schedule, name, 1, "a function of the step number", example)
     try:
         with jax.ensure_compile_time_eval():
             value = schedule(k)
@@ -78,7 +79,7 @@ def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any], name: str
     return schedule
 
 
-def check_count(value: Any, name: str, least: int = 1, most: float = MOST) -> int:
+def check_count(value: Any, name: str, least: int = 1, most: int | float = MOST) -> int:
     """A whole number from `least` to `most`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least:

@@ -35,7 +35,7 @@ def _instead(value: Any) -> str:
     """A class is a likely slip of its instance; of an instance, its class says enough."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    return "None" if value is None else f"{type(value).__name__} {shown(value)}"
+    return "NoneType" if value is None else f"{type(value).__name__} {shown(value)}"
 
 
 def check_path(path: Any, name: str) -> Path:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from bilevel.checks import check_count, check_finite, check_generator, check_labels
+from bilevel.checks import as_number, check_count, check_generator, check_labels
+from bilevel.words import shown
 
 
 def corrupt_labels(
@@ -13,15 +14,16 @@ def corrupt_labels(
     noisy = (label + shift) mod classes where wrong, shift uniform on 1..classes−1; `wrong` is the boolean mask
     of the labels that were replaced, and these are exactly the labels that changed.
     """
-    if not 0 <= check_finite(probability, "probability") <= 1:
+    share = as_number(probability)
+    if share is None or not 0 <= share <= 1:
         raise ValueError(
-            f"probability={probability} is not between 0 and 1: pass the share of labels to replace"
+            f"probability={shown(probability)} is not between 0 and 1: pass the share of labels to replace"
         )
     if check_count(classes, "classes", least=0) < 2:
         raise ValueError(f"classes={classes}: a wrong label needs at least two classes")
     check_labels(labels, "labels", classes)
     labels, rng = np.asarray(labels), check_generator(seed)
-    wrong = rng.random(labels.shape) < probability
+    wrong = rng.random(labels.shape) < share
     shift = rng.integers(1, classes, size=labels.shape)
     noisy = np.where(wrong, (labels + shift) % classes, labels).astype(labels.dtype)
     return noisy, wrong

@@ -39,7 +39,7 @@ class Loaders:
             if not isinstance(loader, Iterable) or single or gone:
                 raise TypeError(
                     f"the {level} loader must be an iterable of that level's data, such as a DataLoader, not "
-                    f"{shown(loader)}"
+                    f"{type(loader).__name__} {shown(loader)}"
                 )
             if isinstance(loader, Iterator) and not isinstance(loader, Loaders) and saves(loader) is None:
                 raise TypeError(

@@ -6,6 +6,7 @@ from typing import Any
 from jax.core import Tracer
 
 from bilevel.arrays import as_arrays, leaves_of
+from bilevel.batch import Batch
 from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
@@ -13,6 +14,7 @@ from bilevel.loop.replay import POLICIES
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.session import Session
+from bilevel.loop.streams import Stream
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 
@@ -115,7 +117,8 @@ def _check(
 def _check_untraced(
     solver: Any, x0: Any, y0: Any, data: Any, seed: Any, model_state: Any, resume: Any
 ) -> None:
-    given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
+    given = {"solver": solver, "x0": x0, "y0": y0, "seed": seed, "model_state": model_state}
+    given["data"] = data if isinstance(data, Batch | Stream) else None  # a loader is no tree
     for name, value in (given | {"resume": getattr(resume, "run", None)}).items():
         if any(isinstance(leaf, Tracer) for leaf in leaves_of(value, name)):
             raise TypeError(

@@ -43,6 +43,7 @@ CALLS = [
             "mode": "choice",
         },
         skip={"steps": LONG, "warmup": LONG},
+        costly=True,
         also={"every": LONG},
     ),
     Call(
