@@ -20,7 +20,9 @@ class Call:
     function: Callable
     valid: dict[str, Any]
     kinds: dict[str, str]
-    also: dict[str, tuple[str, ...]] = field(default_factory=dict)  # odd values that an argument may have besides
+    also: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # odd values that an argument may have besides
     skip: dict[str, tuple[str, ...]] = field(default_factory=dict)
     costly: bool = False  # what it accepts is left to other tests
 

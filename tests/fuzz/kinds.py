@@ -7,12 +7,83 @@ from fuzz.values import ODD
 BIG = ("2^31", "2^32", "2^63", "2^64", "10^30")
 POSITIVE = ("one", "half", "tiny", "large", "tracer", "double scalar")
 NUMBER = ("zero", *POSITIVE)
-REAL = ("zero", "minus one", "one", *BIG, "half", "tiny", "large", "double scalar")  # of certificates, which take arrays
-REALS = (*REAL, "whole numbers", "floats", "doubles", "big-endian", "long doubles", "matrix", "range", "zero-size", "empty list", "empty tuple")
-TREE = ("one", "half", "tiny", "zero", "minus one", "tracer", "big-endian", "zero-size", "floats", "matrix", "double scalar", "large", "nested list", "solver", "batch", "adjoint", "examples")
-FUNCTIONS = ("function of nothing", "function of one", "function of five", "function with a keyword", "coroutine", "class", "hook")
+REAL = (
+    "zero",
+    "minus one",
+    "one",
+    *BIG,
+    "half",
+    "tiny",
+    "large",
+    "double scalar",
+)  # of certificates, which take arrays
+REALS = (
+    *REAL,
+    "whole numbers",
+    "floats",
+    "doubles",
+    "big-endian",
+    "long doubles",
+    "matrix",
+    "range",
+    "zero-size",
+    "empty list",
+    "empty tuple",
+)
+TREE = (
+    "one",
+    "half",
+    "tiny",
+    "zero",
+    "minus one",
+    "tracer",
+    "big-endian",
+    "zero-size",
+    "floats",
+    "matrix",
+    "double scalar",
+    "large",
+    "nested list",
+    "solver",
+    "batch",
+    "adjoint",
+    "examples",
+)
+FUNCTIONS = (
+    "function of nothing",
+    "function of one",
+    "function of five",
+    "function with a keyword",
+    "coroutine",
+    "class",
+    "hook",
+)
 
-ITERABLES = ("list", "empty list", "nested list", "empty tuple", "set", "range", "rule", "nan array", "long doubles", "objects", "strings", "structured", "masked", "big-endian", "dates", "zero-size", "complexes", "truths", "whole numbers", "floats", "doubles", "matrix", "examples")
+ITERABLES = (
+    "list",
+    "empty list",
+    "nested list",
+    "empty tuple",
+    "set",
+    "range",
+    "rule",
+    "nan array",
+    "long doubles",
+    "objects",
+    "strings",
+    "structured",
+    "masked",
+    "big-endian",
+    "dates",
+    "zero-size",
+    "complexes",
+    "truths",
+    "whole numbers",
+    "floats",
+    "doubles",
+    "matrix",
+    "examples",
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +123,36 @@ KINDS = {
     "text": Kind(("text", "empty text", "text of a number", "text with NUL", "text with a surrogate")),
     "function": Kind(FUNCTIONS),
     "function or none": Kind((*FUNCTIONS, "none")),
-    "strength": Kind((*NUMBER, *BIG, *FUNCTIONS, "whole numbers", "floats", "doubles", "big-endian", "matrix", "zero-size", "long doubles")),
-    "bound": Kind((*NUMBER, *BIG, *FUNCTIONS, "5000 digits", "long double", "whole numbers", "floats", "doubles", "big-endian", "matrix", "zero-size", "long doubles")),
+    "strength": Kind(
+        (
+            *NUMBER,
+            *BIG,
+            *FUNCTIONS,
+            "whole numbers",
+            "floats",
+            "doubles",
+            "big-endian",
+            "matrix",
+            "zero-size",
+            "long doubles",
+        )
+    ),
+    "bound": Kind(
+        (
+            *NUMBER,
+            *BIG,
+            *FUNCTIONS,
+            "5000 digits",
+            "long double",
+            "whole numbers",
+            "floats",
+            "doubles",
+            "big-endian",
+            "matrix",
+            "zero-size",
+            "long doubles",
+        )
+    ),
     "real": Kind(REAL),
     "reals": Kind(REALS),
     "reals or none": Kind((*REALS, "none")),

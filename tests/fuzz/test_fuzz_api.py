@@ -41,7 +41,10 @@ def test_two_odd_values(name):
     wrong, draw = {}, random.Random(name)
     for call in (call for call in CALLS if call.name == name and len(call.kinds) > 1):
         for _ in range(PAIRS):
-            odd = {argument: draw.choice(refused(call, argument)) for argument in draw.sample(list(call.kinds), 2)}
+            odd = {
+                argument: draw.choice(refused(call, argument))
+                for argument in draw.sample(list(call.kinds), 2)
+            }
             if found := attempt(call, odd):
                 wrong[str(odd)] = found
     assert wrong == {}
@@ -96,12 +99,20 @@ def test_every_argument_is_given_odd_values():
         "bl.data.space_ga_scale": {"download"},
         "bilevel.checks.prepare": {"names"},
     }
-    assert {name: missing - known.get(name, set()) for name, missing in left_out.items() if missing - known.get(name, set())} == {}
+    assert {
+        name: missing - known.get(name, set())
+        for name, missing in left_out.items()
+        if missing - known.get(name, set())
+    } == {}
 
 
 def test_the_judge_is_strict():
     """What users saw before is told apart from what they should see."""
-    assert "not a documented exception" in outcome(lambda **a: bl.Batch(**a).nothing, {"inner": 3}, {"inner": "three"}, False)
+    assert "not a documented exception" in outcome(
+        lambda **a: bl.Batch(**a).nothing, {"inner": 3}, {"inner": "three"}, False
+    )
     assert outcome(lambda value: value, {"value": 3}, {"value": "three"}, False) == "accepted"
-    assert "not our words" in outcome(lambda value: jax.numpy.asarray(value), {"value": "a"}, {"value": "text"}, False)
+    assert "not our words" in outcome(
+        lambda value: jax.numpy.asarray(value), {"value": "a"}, {"value": "text"}, False
+    )
     assert outcome(lambda value: float("nan"), {"value": 3}, {"value": "three"}, True) == "returned NaN"

@@ -10,9 +10,57 @@ from typer.testing import CliRunner
 from bilevel.cli import app, compare, demo, reproduce
 
 ODD = [
-    "", " ", "abc", "-", "--", "0", "-1", "1", "3", "0.5", "1e-3", "1e30", "1e155", "1e308", "1e309", "-1e308", "1e-200", "1e-320",
-    "nan", "inf", "-inf", "1j", "0x10", "1_000", "١", "½", "²", "1,5", "1e", "9" * 19, "1" * 400, "9" * 5000, "True", "None", "null",
-    "[red]", "res[/x]", "[/]", "a\0b", "\ud800", "\u202e", "é", "∞", "a" * 5000, "--help=1", "fig1", "quadratic", "%s", "{0}", "$(x)", "../..",
+    "",
+    " ",
+    "abc",
+    "-",
+    "--",
+    "0",
+    "-1",
+    "1",
+    "3",
+    "0.5",
+    "1e-3",
+    "1e30",
+    "1e155",
+    "1e308",
+    "1e309",
+    "-1e308",
+    "1e-200",
+    "1e-320",
+    "nan",
+    "inf",
+    "-inf",
+    "1j",
+    "0x10",
+    "1_000",
+    "١",
+    "½",
+    "²",
+    "1,5",
+    "1e",
+    "9" * 19,
+    "1" * 400,
+    "9" * 5000,
+    "True",
+    "None",
+    "null",
+    "[red]",
+    "res[/x]",
+    "[/]",
+    "a\0b",
+    "\ud800",
+    "\u202e",
+    "é",
+    "∞",
+    "a" * 5000,
+    "--help=1",
+    "fig1",
+    "quadratic",
+    "%s",
+    "{0}",
+    "$(x)",
+    "../..",
 ]
 CERTIFY = {"--mu": "0.1", "--L": "1", "--M": "1", "--rho": "0.5"}
 MORE = ("--steps", "--gap", "--y-distance", "--c-y")
@@ -57,15 +105,17 @@ def words(options: dict[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("option", [*CERTIFY, *MORE])
 def test_certify(option):
-    calls = [["certify", *words(CERTIFY | {option: value})] for value in ODD]
-    assert_fine(calls + [[*call, "--json"] for call in calls])
+    asked = lambda value: ["certify", *words(CERTIFY | {option: value})]
+    assert_fine(
+        [asked(value) for value in ODD] + [[*asked(value), "--json"] for value in ("1e30", "1e308", "1e-200")]
+    )
 
 
 def test_certify_with_two_odd_numbers():
     draw = random.Random(0)
     numbers = [value for value in ODD if re.fullmatch(r"-?[\d.e-]+", value)]
     pick = lambda: dict.fromkeys(draw.sample([*CERTIFY, *MORE], 2), None)
-    assert_fine([["certify", *words(CERTIFY | {o: draw.choice(numbers) for o in pick()})] for _ in range(100)])
+    assert_fine([["certify", *words(CERTIFY | {o: draw.choice(numbers) for o in pick()})] for _ in range(30)])
 
 
 @pytest.mark.parametrize("option", ["--kappa", "--steps"])
@@ -82,14 +132,18 @@ def test_compare(arguments):
 @pytest.mark.parametrize("arguments", [["--out"], ["--seeds"], ["--data"], ["--format"], []], ids=str)
 def test_reproduce(arguments):
     experiments = [] if not arguments else ["fig2"]
-    assert_fine([["reproduce", "--quick", *experiments, *arguments, value] for value in ODD if value != "fig1"])
+    assert_fine(
+        [["reproduce", "--quick", *experiments, *arguments, value] for value in ODD if value != "fig1"]
+    )
 
 
 def test_unknown_names():
     assert_fine([[value] for value in ODD if value not in ("", "--")])
-    assert_fine([[command, f"--{value}", "1"] for command in ("demo", "certify", "compare") for value in ODD[2:40]])
+    assert_fine(
+        [[command, f"--{value}", "1"] for command in ("demo", "certify", "compare") for value in ODD[2:40]]
+    )
 
 
 def test_there_are_enough_of_them():
-    commands = 2 * len([*CERTIFY, *MORE]) + 2 + 4 + 5
+    commands = len([*CERTIFY, *MORE]) + 2 + 4 + 5
     assert commands * len(ODD) >= 500

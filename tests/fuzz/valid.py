@@ -14,7 +14,9 @@ def inner(x, y, batch=None):
 
 
 def outer(x, y, batch=None):
-    return 0.5 * jnp.sum(y * y) + 0.5 * jnp.sum((x - 1) ** 2) + (0.0 if batch is None else 0.0 * jnp.sum(batch))
+    return (
+        0.5 * jnp.sum(y * y) + 0.5 * jnp.sum((x - 1) ** 2) + (0.0 if batch is None else 0.0 * jnp.sum(batch))
+    )
 
 
 PROBLEM = bl.Problem(inner=inner, outer=outer)

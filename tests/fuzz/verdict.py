@@ -23,6 +23,7 @@ from fuzz.values import Traced
 OURS = Path(bl.__file__).parent
 HERE = Path(__file__).parent
 LIMIT = 30  # seconds that no call needs
+SYNONYMS = {"alpha": "step size", "eta": "step size", "outer": "step size", "inner": "step size"}
 REFUSALS = (TypeError, ValueError, KeyError, IndexError, bl.RunError, bl.data.DataError)
 
 
@@ -71,9 +72,16 @@ def _refusal(error: Exception, arguments: dict[str, Any], fuzzed: dict[str, str]
     if len(message.split()) < 6:
         return f"too short to help: {told}"
     words = message.lower().replace("_", " ")
+    named_so = [SYNONYMS[name] in words for name in fuzzed if name in SYNONYMS]
     values = [arguments[name] for name in fuzzed]
     named = [name.lower().replace("_", " ").rstrip("s0") in words for name in fuzzed]
-    named += [type(value).__name__.lower() in words or shown(value)[:12] in message or (value is Traced and "trac" in words) for value in values]
+    named += [
+        type(value).__name__.lower() in words
+        or shown(value)[:12] in message
+        or (value is Traced and "trac" in words)
+        for value in values
+    ]
+    named += named_so
     named += [any(text in message for text in _looks(value)) for value in values]
     if not any(named) and not isinstance(error, bl.data.DataError):  # which names the file
         return f"names neither {' nor '.join(fuzzed)}: {told}"
@@ -82,9 +90,18 @@ def _refusal(error: Exception, arguments: dict[str, Any], fuzzed: dict[str, str]
 
 def _looks(value: Any) -> list[str]:
     """Other ways to name a value: the shape of an array, the digits of a number."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) < 1e308:
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and value == value
+        and abs(value) < 1e308
+    ):
         return [f"{value:.2e}"[:3]]
-    shape = () if isinstance(value, type) else getattr(value, "shape", (len(value),) if isinstance(value, list | tuple | range) else ())
+    shape = (
+        ()
+        if isinstance(value, type)
+        else getattr(value, "shape", (len(value),) if isinstance(value, list | tuple | range) else ())
+    )
     return [str(shape), str(list(shape))] if shape else []
 
 
@@ -100,8 +117,12 @@ def _raised_by_us(error: BaseException) -> bool:
 @cache
 def _raises(file: str) -> frozenset[int]:
     """The lines of a file that belong to a `raise`."""
-    nodes = [node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))) if isinstance(node, ast.Raise)]
-    return frozenset(line for node in nodes for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    nodes = [
+        node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))) if isinstance(node, ast.Raise)
+    ]
+    return frozenset(
+        line for node in nodes for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    )
 
 
 def _place(error: BaseException) -> str:

@@ -59,11 +59,8 @@ class Lanes:
                 raise ValueError(f"{name} is empty: give at least one, or leave it out")
         begins = [variables(pair[0], pair[1]) for pair in ([(x0, y0)] if starts is None else _pairs(starts))]
         model = as_arrays(model_state, "model_state")
-        many = (
-            isinstance(seeds, Sequence | np.ndarray)
-            and not isinstance(seeds, str | bytes)
-            and np.ndim(seeds) == 1
-        )
+        array = isinstance(seeds, np.ndarray) and seeds.ndim == 1
+        many = array or (isinstance(seeds, Sequence) and not isinstance(seeds, str | bytes))
         seeds = [int(check_seed(seed, "seeds")) for seed in (seeds if many else [seeds])]
         by_seed = callable(data) and not hasattr(data, "next")
         if by_seed:

@@ -3,4 +3,8 @@
 from fuzz.call import Call
 from fuzz.table import data, hooks, ingredients, loop, methods, problems, solvers, theory
 
-CALLS: list[Call] = [call for part in (solvers, ingredients, loop, methods, hooks, problems, data, theory) for call in part.CALLS]
+CALLS: list[Call] = [
+    call
+    for part in (solvers, ingredients, loop, methods, hooks, problems, data, theory)
+    for call in part.CALLS
+]

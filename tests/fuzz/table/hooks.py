@@ -2,7 +2,6 @@
 
 import bilevel as bl
 from fuzz.call import Call
-from fuzz.valid import run_state
 
 hooks = bl.hooks
 log = {"path": "/nonexistent/folder/log"}
@@ -18,7 +17,18 @@ CALLS = [
     Call("bl.hooks.Probe", hooks.Probe, {"probe": lambda s, i: {}}, {"probe": "function"}),
     Call("bl.hooks.CSV", hooks.CSV, log, {"path": "file", "thin": "large count"}),
     Call("bl.hooks.JSONLines", hooks.JSONLines, log, {"path": "file", "thin": "large count"}),
-    Call("bl.hooks.TensorBoard", hooks.TensorBoard, {"folder": "/nonexistent/folder/log"}, {"folder": "file", "thin": "large count"}),
-    Call("bl.hooks.Stop", hooks.Stop, {"reason": "enough"}, {"reason": "text", "code": "choice", "step": "count from zero"}, also={"step": ("none", "2^31", "2^32")}),
+    Call(
+        "bl.hooks.TensorBoard",
+        hooks.TensorBoard,
+        {"folder": "/nonexistent/folder/log"},
+        {"folder": "file", "thin": "large count"},
+    ),
+    Call(
+        "bl.hooks.Stop",
+        hooks.Stop,
+        {"reason": "enough"},
+        {"reason": "text", "code": "choice", "step": "count from zero"},
+        also={"step": ("none", "2^31", "2^32")},
+    ),
     Call("bl.hooks.Progress", hooks.Progress, {}, {}),
 ]

@@ -5,8 +5,7 @@ import numpy as np
 
 import bilevel as bl
 from fuzz.call import Call
-from fuzz.kinds import ODD
-from fuzz.valid import CONSTANTS, DATA, PROBLEM, X0, Y0, inner, outer
+from fuzz.valid import DATA, inner, outer
 
 solving = {"tol": "positive", "max_steps": "count or none", "preconditioner": "preconditioner"}
 strengths = {"strength": "strength"}
@@ -17,11 +16,23 @@ squares = lambda x, p, batch=None: jnp.sum(p * p)
 CALLS = [
     Call("bl.adjoints.cg", bl.adjoints.cg, {}, solving),
     Call("bl.adjoints.minres", bl.adjoints.minres, {}, solving),
-    Call("bl.adjoints.neumann", bl.adjoints.neumann, {"eta": 0.1, "products": 2}, {"eta": "positive", "products": "count"}),
-    Call("bl.adjoints.steps", bl.adjoints.steps, {"rule": 0.1, "count": 2}, {"rule": "rule", "count": "count"}),
+    Call(
+        "bl.adjoints.neumann",
+        bl.adjoints.neumann,
+        {"eta": 0.1, "products": 2},
+        {"eta": "positive", "products": "count"},
+    ),
+    Call(
+        "bl.adjoints.steps", bl.adjoints.steps, {"rule": 0.1, "count": 2}, {"rule": "rule", "count": "count"}
+    ),
     Call("bl.adjoints.one_step", bl.adjoints.one_step, {"rule": 0.1}, {"rule": "rule"}),
     Call("bl.adjoints.quasi_newton", bl.adjoints.quasi_newton, {}, {"steps": "count", "memory": "count"}),
-    Call("bl.adjoints.damped", bl.adjoints.damped, {"adjoint": 0.1, "damping": 0.1}, {"adjoint": "adjoint", "damping": "number"}),
+    Call(
+        "bl.adjoints.damped",
+        bl.adjoints.damped,
+        {"adjoint": 0.1, "damping": 0.1},
+        {"adjoint": "adjoint", "damping": "number"},
+    ),
     Call("bl.adjoints.gauss_newton", bl.adjoints.gauss_newton, {"adjoint": 0.1}, {"adjoint": "adjoint"}),
     Call(
         "bl.adjoints.nystrom",
@@ -29,10 +40,25 @@ CALLS = [
         {"rank": 2, "damping": 0.1},
         {"rank": "count", "damping": "positive", "sketch": "choice", "seed": "seed"},
     ),
-    Call("bl.projected", bl.projected, {"rule": 0.1, "project": lambda x: x}, {"rule": "rule", "project": "function"}),
+    Call(
+        "bl.projected",
+        bl.projected,
+        {"rule": 0.1, "project": lambda x: x},
+        {"rule": "rule", "project": "function"},
+    ),
     Call("bl.prox.l1", bl.prox.l1, {"strength": 0.1}, strengths),
-    Call("bl.prox.elastic_net", bl.prox.elastic_net, {"l1": 0.1, "l2": 0.1}, {"l1": "strength", "l2": "strength"}),
-    Call("bl.prox.group_lasso", bl.prox.group_lasso, {"strength": 0.1, "groups": groups}, strengths | {"groups": "groups"}),
+    Call(
+        "bl.prox.elastic_net",
+        bl.prox.elastic_net,
+        {"l1": 0.1, "l2": 0.1},
+        {"l1": "strength", "l2": "strength"},
+    ),
+    Call(
+        "bl.prox.group_lasso",
+        bl.prox.group_lasso,
+        {"strength": 0.1, "groups": groups},
+        strengths | {"groups": "groups"},
+    ),
     Call(
         "bl.prox.sparse_group_lasso",
         bl.prox.sparse_group_lasso,
@@ -74,5 +100,11 @@ for sampler in (bl.epochs, bl.iid, bl.blocks):
         )
     )
 CALLS.append(
-    Call("bl.loaders", bl.loaders, {"inner": [np.ones(2)]}, {"inner": "loader", "outer": "loader"}, also={"outer": ("none",)})
+    Call(
+        "bl.loaders",
+        bl.loaders,
+        {"inner": [np.ones(2)]},
+        {"inner": "loader", "outer": "loader"},
+        also={"outer": ("none",)},
+    )
 )

@@ -2,7 +2,7 @@
 
 import bilevel as bl
 from fuzz.call import Call, Later
-from fuzz.valid import DATA, SOLVER, X0, Y0, result, run_state
+from fuzz.valid import SOLVER, X0, Y0, result, run_state
 
 LONG = ("2^31", "2^32", "2^63")  # steps that somebody may want
 run = {"solver": SOLVER, "x0": X0, "y0": Y0, "steps": 1}
@@ -63,7 +63,15 @@ CALLS = [
         "bl.scan",
         bl.scan,
         {"solver": SOLVER, "state": Later(run_state), "steps": 1},
-        {"solver": "solver", "state": "state", "data": "data", "steps": "count", "start": "count from zero", "record": "function"},
+        {
+            "solver": "solver",
+            "state": "state",
+            "data": "data",
+            "steps": "count",
+            "start": "count from zero",
+            "record": "function",
+        },
+        costly=True,
         also={"start": LONG + ("2^64", "10^30")},
     ),
     Call(

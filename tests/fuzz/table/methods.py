@@ -2,15 +2,11 @@
 
 from functools import cache
 
-import jax.numpy as jnp
-import numpy as np
-
 import bilevel as bl
 from bilevel.checks import prepare
-from bilevel.solvers.rules import as_rule, descend
+from bilevel.solvers.rules import as_rule
 from fuzz.call import Call, Later
 from fuzz.valid import PROBLEM, SOLVER, X0, Y0, event, run_state
-
 
 
 @cache
@@ -22,11 +18,26 @@ solver_state = Later(lambda: run_state().solver)
 
 CALLS = [
     Call("bl.Sweep.__getitem__", lambda lane: sweep()[lane], {"lane": 0}, {"lane": "lane"}),
-    Call("bl.hooks.Event.last", lambda metric: event().last(metric), {"metric": "outer_value"}, {"metric": "choice"}),
-    Call("bl.hooks.Event.column", lambda metric: event().column(metric), {"metric": "outer_value"}, {"metric": "choice"}),
+    Call(
+        "bl.hooks.Event.last",
+        lambda metric: event().last(metric),
+        {"metric": "outer_value"},
+        {"metric": "choice"},
+    ),
+    Call(
+        "bl.hooks.Event.column",
+        lambda metric: event().column(metric),
+        {"metric": "outer_value"},
+        {"metric": "choice"},
+    ),
     Call("bl.Solver.init", SOLVER.init, {"x0": X0, "y0": Y0}, {"x0": "tree", "y0": "tree", "batch": "batch"}),
     Call("bl.Solver.step", SOLVER.step, {"state": solver_state}, {"state": "solver state", "batch": "batch"}),
-    Call("bl.Solver.warm_up", SOLVER.warm_up, {"state": solver_state}, {"state": "solver state", "batch": "batch"}),
+    Call(
+        "bl.Solver.warm_up",
+        SOLVER.warm_up,
+        {"state": solver_state},
+        {"state": "solver state", "batch": "batch"},
+    ),
     Call(
         "bilevel.checks.prepare",
         prepare,

@@ -173,11 +173,12 @@ class StepLimit:
         if k.f_xx == 0:
             raise ValueError("f_xx = 0: an f that is linear in x has no lowest value; give f_xx some room")
         m = float(np.sqrt(_mean_slope(k.f_xx, steps, gap, beta)))
-        if not m * (steps - 1) * beta < np.inf:
+        X = (steps - 1) * beta * m
+        if not np.isfinite(X):
             raise ValueError(
                 f"beta = {beta:g} is beyond what float64 can be multiplied in: pass a smaller one"
             )
-        return SlopeInstance(mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=(steps - 1) * beta * m)
+        return SlopeInstance(mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=X)
 
     def _scalars(self) -> Blocks:
         if np.ndim(self.beta) > 0:

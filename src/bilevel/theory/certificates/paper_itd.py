@@ -44,7 +44,9 @@ class ITDCertificate(OneBeta):
 
     def B1(self, a0: Floats) -> Floats:
         """B₁ = (β/2 + β²L_Φ)·8LC₄²/μ·‖ŷ₀ − y*₀‖²."""
-        a0 = nonnegative(a0, "a0", "it is the distance of ŷ₀ from y*₀")
+        return self._b1(nonnegative(a0, "a0", "it is the distance of ŷ₀ from y*₀"))
+
+    def _b1(self, a0: Floats) -> Floats:
         return self._error_weight * 8 * self.constants.kappa * (self.C4 * a0) ** 2
 
     @property
@@ -64,7 +66,7 @@ class ITDCertificate(OneBeta):
 
     def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         """(gap + B₁)/(AK) + inherent_error."""
-        return (gap + self.B1(errors[0])) / (self.A * steps) + self.inherent_error
+        return (gap + self._b1(errors[0])) / (self.A * steps) + self.inherent_error
 
     def warmup_steps(self, D_y: Real) -> int | np.ndarray:
         """Gradient steps on g(x₀, ·) that bring ‖y₀ − y*₀‖ from D_y down to R_y."""

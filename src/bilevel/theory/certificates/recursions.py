@@ -38,7 +38,7 @@ def direct(r: float, perturbations: Real, e0: float = 0.0, theta: float | None =
     rate, delta = one(_contraction(r), "r"), _norms(perturbations)
     young = best_theta(r) if theta is None else one(_theta(theta), "theta")
     s = np.empty(len(delta) + 1)
-    s[0] = one(nonnegative(e0, "e0", "it is the norm of the initial error"), "e0") ** 2
+    s[0] = np.square(one(nonnegative(e0, "e0", "it is the norm of the initial error"), "e0"))
     for k, size in enumerate(delta):
         s[k + 1] = (1 + young) * rate**2 * s[k] + (1 + 1 / young) * size**2
     return s
