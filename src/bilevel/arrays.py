@@ -72,6 +72,13 @@ def leaves_of(tree: PyTree, name: str) -> list[Any]:
     return leaves
 
 
+def check_usable(tree: PyTree, name: str) -> None:
+    """Refuses arrays that were deleted, or that have more bits than programs have now; the rest stays as it is."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if isinstance(leaf, jax.Array) and not _usable(leaf):
+            raise ValueError(f"{name}{jax.tree_util.keystr(path)} {_unusable(leaf)}")
+
+
 def _usable(leaf: jax.Array) -> bool:
     return isinstance(leaf, Tracer) or not (leaf.is_deleted() or _too_wide(leaf))
 

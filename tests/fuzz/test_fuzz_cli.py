@@ -62,6 +62,17 @@ ODD = [
     "$(x)",
     "../..",
 ]
+ORDINARY = {
+    "0",
+    "1",
+    "3",
+    "0.5",
+    "1e-3",
+    "1_000",
+    "١",
+    "1e30",
+    "9" * 19,
+}  # which certify works on for a second
 CERTIFY = {"--mu": "0.1", "--L": "1", "--M": "1", "--rho": "0.5"}
 MORE = ("--steps", "--gap", "--y-distance", "--c-y")
 
@@ -103,14 +114,17 @@ def words(options: dict[str, str]) -> list[str]:
     return [word for option in options.items() for word in option]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [*CERTIFY, *MORE])
 def test_certify(option):
     asked = lambda value: ["certify", *words(CERTIFY | {option: value})]
     assert_fine(
-        [asked(value) for value in ODD] + [[*asked(value), "--json"] for value in ("1e30", "1e308", "1e-200")]
+        [asked(value) for value in ODD if value not in ORDINARY]
+        + [[*asked(value), "--json"] for value in ("1e30", "1e308", "1e-200")]
     )
 
 
+@pytest.mark.slow
 def test_certify_with_two_odd_numbers():
     draw = random.Random(0)
     numbers = [value for value in ODD if re.fullmatch(r"-?[\d.e-]+", value)]

@@ -3,10 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax.core import Tracer
-
-from bilevel.arrays import as_arrays, leaves_of
-from bilevel.batch import Batch
+from bilevel.arrays import check_usable
 from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
@@ -14,7 +11,7 @@ from bilevel.loop.replay import POLICIES
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.session import Session
-from bilevel.loop.streams import Stream
+from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 
@@ -66,7 +63,8 @@ def run(
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """
-    _check_untraced(solver, x0, y0, data, seed, model_state, resume)
+    given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
+    check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     _check_functions(record, probe, progress)
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
@@ -102,7 +100,7 @@ def _check(
             f"resume must be the result of an earlier run, not {type(resume).__name__}: pass what bl.run returned"
         )
     if resume is not None:
-        as_arrays(resume.run.solver, "the state of resume")  # which another precision may have made
+        check_usable(resume.run.solver, "the state of resume")  # which another precision may have made
     check_count(warmup, "warmup", least=0)
     check_seed(seed)
     fresh = x0 is not None or y0 is not None or model_state is not None or warmup != 0 or seed != 0
@@ -112,19 +110,6 @@ def _check(
         )
     check_hooks(hooks)
     check_choice(replay, "replay", POLICIES)
-
-
-def _check_untraced(
-    solver: Any, x0: Any, y0: Any, data: Any, seed: Any, model_state: Any, resume: Any
-) -> None:
-    given = {"solver": solver, "x0": x0, "y0": y0, "seed": seed, "model_state": model_state}
-    given["data"] = data if isinstance(data, Batch | Stream) else None  # a loader is no tree
-    for name, value in (given | {"resume": getattr(resume, "run", None)}).items():
-        if any(isinstance(leaf, Tracer) for leaf in leaves_of(value, name)):
-            raise TypeError(
-                f"bl.run drives the host and cannot run inside jit, vmap or grad, where {name} is traced: use bl.scan "
-                "there, or bl.sweep for many runs"
-            )
 
 
 def _check_functions(record: Any, probe: Any, progress: Any) -> None:

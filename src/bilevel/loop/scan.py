@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from bilevel.arrays import check_usable
 from bilevel.batch import first
 from bilevel.checks import MANY, check_callable, check_count, takes
 from bilevel.loop.state import RunState, dress
@@ -189,6 +190,7 @@ def warm_up(solver: Solver, state: Any, data: Any = None, *, steps: int) -> Any:
 def check_start(solver: Solver, state: Any, stream: Stream) -> None:
     """A run of this solver on such data, or a state of this solver."""
     check_state(solver, state.solver if isinstance(state, RunState) else state)
+    check_usable(state, "state")
     if isinstance(state, RunState):
         cursors = (
             jax.tree.structure(state.cursor),

@@ -23,6 +23,7 @@ from bilevel.loop.scan import Record, check_record
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, diverged, failed, interrupted
 from bilevel.loop.trace import join
+from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 from bilevel.words import shown
@@ -127,6 +128,8 @@ def sweep(
         progress: as for `bl.run`.
     """
     began = time.perf_counter()
+    given = {"solvers": solvers, "x0": x0, "y0": y0, "starts": starts, "data": data, "seeds": seeds}
+    check_untraced("bl.sweep", given | {"model_state": model_state})
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
     sign = sign_of(mode)

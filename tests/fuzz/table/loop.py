@@ -72,7 +72,7 @@ CALLS = [
             "record": "function",
         },
         costly=True,
-        also={"start": LONG + ("2^64", "10^30")},
+        also={"start": (*LONG, "2^64", "10^30")},
     ),
     Call(
         "bl.warm_up",
