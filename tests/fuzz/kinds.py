@@ -38,7 +38,6 @@ TREE = (
     "minus one",
     "tracer",
     "big-endian",
-    "zero-size",
     "floats",
     "matrix",
     "double scalar",

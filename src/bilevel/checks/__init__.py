@@ -32,7 +32,7 @@ from bilevel.checks.objects import (
     check_problem as check_problem,
     check_text as check_text,
 )
-from bilevel.checks.variables import (
+from bilevel.checks.points import (
     check_known as check_known,
     signature as signature,
     variables as variables,

@@ -9,7 +9,7 @@ import numpy as np
 
 from bilevel.batch import Batch, Draws, first
 from bilevel.checks.objects import check_problem
-from bilevel.checks.variables import check_finite_arrays, floating_arrays, signature, variables
+from bilevel.checks.points import check_finite_arrays, floating_arrays, signature, variables
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
 from bilevel.words import described

@@ -136,15 +136,13 @@ def _limit(certificate: theory.Certificate) -> dict[str, float]:
 
 
 def _unbounded(report: dict[str, Any]) -> str:
-    """A number that is not one, or a method of which no analysis has a finite bound, if there is any."""
+    """A step size that is not finite, or a number that is none, if there is one."""
     for method in ("aid", "itd", "soba"):
         for name, column in report[method].items():
             for key, value in column.items():
                 size = key in ("alpha", "eta", "beta")
                 if isinstance(value, float) and (np.isnan(value) or (size and np.isinf(value))):
                     return f"the {ROWS[key]} of {method.upper()} by {name}"
-        if not any(np.isfinite(column["bound"]) for column in report[method].values()):
-            return f"the bound of {method.upper()}"
     return ""
 
 

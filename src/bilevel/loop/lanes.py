@@ -61,7 +61,7 @@ class Lanes:
         model = as_arrays(model_state, "model_state")
         array = isinstance(seeds, np.ndarray) and seeds.ndim == 1
         many = array or (isinstance(seeds, Sequence) and not isinstance(seeds, str | bytes))
-        seeds = [int(check_seed(seed, "seeds")) for seed in (seeds if many else [seeds])]
+        seeds = [int(check_seed(seed)) for seed in (seeds if many else [seeds])]
         by_seed = callable(data) and not hasattr(data, "next")
         if by_seed:
             check_callable(

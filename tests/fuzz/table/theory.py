@@ -130,9 +130,9 @@ CALLS = [
             "gap": "real",
             "y_error": "real",
             "v_error": "real",
-            "most": "count or none",
+            "most": "large count",
         },
-        also={"v_error": ("none",)},
+        also={"v_error": ("none",), "most": ("none",)},
         costly=True,
     ),
     Call(

@@ -9,7 +9,7 @@ from jax.core import Tracer
 
 from bilevel.arrays import as_array, leaves_of
 from bilevel.types import PyTree
-from bilevel.words import shown
+from bilevel.words import described, shown
 
 FEW = 10_000  # numbers that are looked at on the host
 
@@ -41,9 +41,14 @@ def floating_arrays(tree: PyTree, name: str) -> PyTree:
         raise ValueError(
             f"{name} has no arrays in it (got {shown(tree)}): pass an array or a pytree of arrays"
         )
-    return jax.tree_util.tree_map_with_path(
+    arrays = jax.tree_util.tree_map_with_path(
         lambda path, leaf: _variable(leaf, name + jax.tree_util.keystr(path)), tree
     )
+    if not any(leaf.size for leaf in jax.tree.leaves(arrays)):
+        raise ValueError(
+            f"{name} has no entries, only {described(arrays)}: there is nothing to optimise in it"
+        )
+    return arrays
 
 
 def _variable(leaf: Any, where: str) -> jax.Array:
