@@ -3,7 +3,7 @@
     pytest --durations=0 -vv | python tests/mark_slow.py
 
 A test is slow if one of its cases takes longer than CASE seconds, or all of them together longer than TOGETHER. The
-quickest of a file stays in any case, so that every part of the library is still tried.
+quickest of a file stays even so, up to LAST seconds, so that every part of the library is still tried.
 """
 
 import re
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-CASE, TOGETHER = 0.4, 1.5
+CASE, TOGETHER, LAST = 0.3, 1.0, 2.0
 LINE = re.compile(r"\s*([\d.]+)s (?:call|setup|teardown) +((tests/[^:]+::[^\[]+)\S*.*)")
 
 
@@ -24,8 +24,15 @@ def slow(lines: Iterable[str]) -> list[str]:
     files: dict[str, list[str]] = defaultdict(list)
     for test in sorted(cases, key=lambda test: sum(cases[test].values())):
         files[test.split("::")[0]].append(test)
-    long = lambda test: max(cases[test].values()) > CASE or sum(cases[test].values()) > TOGETHER
-    return sorted(test for tests in files.values() for test in tests[1:] if long(test))
+    total = lambda test: sum(cases[test].values())
+    long = lambda test: max(cases[test].values()) > CASE or total(test) > TOGETHER
+    stays = lambda test, quickest: test == quickest and total(test) <= LAST
+    return sorted(
+        test
+        for first, *rest in files.values()
+        for test in (first, *rest)
+        if long(test) and not stays(test, first)
+    )
 
 
 if __name__ == "__main__":

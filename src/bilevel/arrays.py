@@ -1,17 +1,20 @@
 """Arrays of other libraries as JAX arrays: torch tensors, big-endian, strided and memory-mapped NumPy arrays."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from bilevel.types import PyTree
 
 
 def as_arrays(tree: PyTree, name: str) -> PyTree:
     """The tree with every leaf a JAX array, or an error that names the leaf."""
-    if all(isinstance(leaf, jax.Array) and not _weak(leaf) for leaf in jax.tree.leaves(tree)):
+    leaves = leaves_of(tree, name)
+    if all(isinstance(leaf, jax.Array) and not _weak(leaf) and _usable(leaf) for leaf in leaves):
         return tree
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: as_array(leaf, name + jax.tree_util.keystr(path)), tree
@@ -21,6 +24,8 @@ def as_arrays(tree: PyTree, name: str) -> PyTree:
 def as_array(leaf: Any, name: str) -> jax.Array:
     """One leaf as a JAX array; `name` says where it was found."""
     if isinstance(leaf, jax.Array):
+        if not _usable(leaf):
+            raise ValueError(f"{name} {_unusable(leaf)}")
         return jnp.asarray(leaf, dtype=leaf.dtype) if _weak(leaf) else leaf
     if callable(getattr(leaf, "detach", None)):  # a torch tensor, without importing torch
         leaf = _from_torch(leaf.detach())
@@ -28,20 +33,70 @@ def as_array(leaf: Any, name: str) -> jax.Array:
             return leaf
     if np.ma.isMaskedArray(leaf):
         raise TypeError(f"{name} is a masked array: fill what is masked, e.g. {name}.filled(0.0)")
-    array = np.asarray(leaf)
+    try:
+        array = np.asarray(leaf)
+    except Exception as error:
+        raise TypeError(
+            f"{name} is a {type(leaf).__name__}, of which NumPy makes no array: {error}"
+        ) from error
     if array.dtype.kind not in "biufcV" or (array.dtype.kind == "V" and array.dtype.names is not None):
         raise TypeError(
             f"{name} is {_what(leaf, array)}, not an array of numbers: convert it, or keep it out of the data"
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        raise TypeError(
+            f"{name} is {_what(leaf, array)}, which JAX has no type for: convert it first, e.g. by .astype(float)"
+        )
     try:
         # A copy always: JAX 0.10.0's `asarray` shares aligned memory, which its owner may fill again.
         return jnp.array(np.ascontiguousarray(array).reshape(array.shape))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
             f"{name} is {_what(leaf, array)}, which JAX has no type for: convert it first"
         ) from error
+
+
+def leaves_of(tree: PyTree, name: str) -> list[Any]:
+    """The leaves, or an error in our words where a tree cannot be walked."""
+    try:
+        leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Iterator))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} has a dict whose keys cannot be sorted, as they are of several types: name all of them by strings"
+        ) from error
+    if passing := [leaf for leaf in leaves if isinstance(leaf, Iterator)]:
+        raise TypeError(
+            f"{name} has a {type(passing[0]).__name__} in it, which is no array: make one of what it gives"
+        )
+    return leaves
+
+
+def check_usable(tree: PyTree, name: str) -> None:
+    """Refuses arrays that were deleted, or that have more bits than programs have now; the rest stays as it is."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if isinstance(leaf, jax.Array) and not _usable(leaf):
+            raise ValueError(f"{name}{jax.tree_util.keystr(path)} {_unusable(leaf)}")
+
+
+def _usable(leaf: jax.Array) -> bool:
+    return isinstance(leaf, Tracer) or not (leaf.is_deleted() or _too_wide(leaf))
+
+
+def _too_wide(leaf: jax.Array) -> bool:
+    """Of 64 bits, in a program that has 32."""
+    wide = leaf.dtype in (np.float64, np.int64, np.uint64, np.complex128)
+    return wide and not jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _unusable(leaf: jax.Array) -> str:
+    if leaf.is_deleted():
+        return "is an array that was deleted or donated to a compiled program: make it anew, or pass a copy"
+    return (
+        f"has dtype {leaf.dtype}, made with x64 on, which is off now: run under jax.enable_x64(True), or convert it by "
+        f".astype({str(leaf.dtype).replace('64', '32').replace('128', '64')!r})"
+    )
 
 
 def _weak(leaf: jax.Array) -> bool:

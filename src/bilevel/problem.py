@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import jax
 
 from bilevel.batch import Batch
+from bilevel.callables import takes
 from bilevel.identity import Static
 from bilevel.oracles import Oracles
 from bilevel.types import Metrics, PyTree, Scalar
+from bilevel.words import shown
 
 EXTRAS = ("key", "rows", "state")  # what an objective may ask for by a keyword of that name
 LEVEL = {"inner": 0, "outer": 1}
@@ -129,8 +131,12 @@ class Problem:
         _ = self.f, self.g  # a function of the wrong shape is an error here, not at the first step
         if self.prox is not None and not callable(self.prox):
             raise TypeError(
-                f"prox must be a function (x, z, step) that returns a y, not {self.prox!r}: pass e.g. "
+                f"prox must be a function (x, z, step) that returns a y, not {shown(self.prox)}: pass e.g. "
                 "bl.prox.l1(lambda x: jnp.exp(x))"
+            )
+        if self.prox is not None and not takes(self.prox, 3):
+            raise TypeError(
+                f"prox must take (x, z, step) and return the new y, but {shown(self.prox)} does not"
             )
 
     def __getstate__(self) -> dict:

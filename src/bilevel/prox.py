@@ -13,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from bilevel.callables import check_callable
+from bilevel.checks import as_number
 from bilevel.types import PyTree
+from bilevel.words import shown
 
 Prox = Callable[[PyTree, PyTree, Any], PyTree]
 Strength = Callable[[PyTree], Any] | float | np.ndarray | jax.Array
@@ -89,8 +92,10 @@ def sparse_group_lasso(l1: Strength, strength: Strength, groups: Any) -> Prox:
 def box(low: Strength, high: Strength) -> Prox:
     """Of the set low(x) ≤ y ≤ high(x), whose bounds may depend on x."""
     lower, upper = _function(low, "low"), _function(high, "high")
-    if isinstance(low, int | float) and isinstance(high, int | float) and float(low) > float(high):
-        raise ValueError(f"low must not exceed high, but low is {low!r} and high {high!r}: exchange them")
+    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+        raise ValueError(
+            f"low must not exceed high, but low is {shown(low)} and high {shown(high)}: exchange them"
+        )
 
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:
         above = _each(jnp.maximum, z, _at(x, lower, "low"), "low")
@@ -106,22 +111,28 @@ def _soft(a: jax.Array, threshold: jax.Array) -> jax.Array:
 def _function(value: Strength, name: str) -> Callable[[PyTree], Any]:
     """A strength as a function of x; a constant must be a number or an array, finite unless it is a bound."""
     if callable(value):
-        return value
+        return check_callable(value, name, 1, "a function of x, or a number or array", "lambda x: jnp.exp(x)")
     bound = name in ("low", "high")
-    if not _numeric(value) or not (isinstance(value, Tracer) or _allowed(np.asarray(value), bound)):
+    if not _numeric(value) or not (isinstance(value, Tracer) or _allowed(_floats(value), bound)):
         kind = "" if bound else " that is finite and not negative"
         raise ValueError(
-            f"{name} must be a function of x, or a number or array{kind}, not {value!r}: pass e.g. 0.1"
+            f"{name} must be a function of x, or a number or array{kind}, not {shown(value)}: pass e.g. 0.1"
             + (", or infinity for no bound" if bound else "")
         )
     return lambda x: value
 
 
 def _numeric(value: Any) -> bool:
-    number = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(
-        value, bool
-    )
-    return number and not jnp.issubdtype(jnp.result_type(value), jnp.bool_) and not jnp.iscomplexobj(value)
+    if isinstance(value, int | float):
+        return as_number(value) is not None
+    array = isinstance(value, np.generic | np.ndarray | jax.Array) and not np.ma.isMaskedArray(value)
+    if not array or (isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_deleted()):
+        return False
+    return jnp.issubdtype(value.dtype, np.floating) or jnp.issubdtype(value.dtype, np.integer)
+
+
+def _floats(value: Any) -> np.ndarray:
+    return np.asarray(as_number(value) if isinstance(value, int) else value, float)
 
 
 def _allowed(value: np.ndarray, bound: bool) -> bool:
@@ -135,8 +146,8 @@ def _at(x: PyTree, strength: Callable[[PyTree], Any], name: str) -> Any:
     for leaf in leaves:
         if not _numeric(leaf):
             raise TypeError(
-                f"{name} of prox returned {value!r} at x: return a number, an array that broadcasts to y, or a tree "
-                "like y"
+                f"{name} of prox returned {shown(value)} at x: return a number, an array that broadcasts to y, or a "
+                "tree like y"
             )
     return value
 
@@ -182,12 +193,12 @@ def _each(function: Callable, z: PyTree, values: Any, name: str) -> PyTree:
 
 def _groups(groups: Any) -> np.ndarray:
     try:
-        array = np.asarray(groups)
-    except ValueError:  # ragged
+        array = np.empty(0) if np.ma.isMaskedArray(groups) else np.asarray(groups)
+    except Exception:  # ragged, deleted, or with no numbers at all
         array = np.empty(0)
     if not array.size or not np.issubdtype(array.dtype, np.integer) or array.min() < 0:
         raise ValueError(
-            f"groups must hold the number of a group, from 0 on, for each entry of y, not {groups!r}: pass e.g. "
+            f"groups must hold the number of a group, from 0 on, for each entry of y, not {shown(groups)}: pass e.g. "
             "np.array([0, 0, 1, 1])"
         )
     if array.max() >= MANY + array.size:

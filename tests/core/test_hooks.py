@@ -192,7 +192,8 @@ def test_tensorboard_gets_every_scalar(aid, monkeypatch, tmp_path):
     written = []
 
     class SummaryWriter:
-        def __init__(self, folder):
+        def __init__(self, folder, purge_step):
+            assert purge_step is None  # of a new run
             written.append(folder)
 
         def add_scalar(self, name, value, step):

@@ -99,15 +99,15 @@ def test_what_is_no_problem(make, wrong, as_users_see_it):
         (lambda z: z.astype(jnp.float16), "returned float16"),
         (lambda z: None, "returned None"),
         (lambda z: "z", ".* returns no arrays"),
-        (lambda x, z: z, "cannot be called"),
+        (lambda x, z: z, "must be a function from x's tree to itself, not <lambda>.x, z."),
     ],
 )
 @pytest.mark.parametrize("level", ["inner", "outer"])
 @pytest.mark.parametrize("make", [bl.aid, bl.itd, bl.f2sa], ids=["aid", "itd", "f2sa"])
 def test_a_projection_returns_what_it_is_given(make, level, project, what):
-    rules = {"inner": 0.1, "outer": 0.1} | {level: bl.projected(0.1, project)}
     more = {bl.aid: {"adjoint": 0.1}, bl.itd: {"inner_steps": 2}, bl.f2sa: {"penalty": 2.0}}[make]
     with pytest.raises(TypeError, match=f"project {what}"):
+        rules = {"inner": 0.1, "outer": 0.1} | {level: bl.projected(0.1, project)}
         make(PROBLEM, **rules, **more).init(jnp.ones(3), jnp.ones(3))
 
 

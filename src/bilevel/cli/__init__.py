@@ -10,8 +10,10 @@ import typer
 import bilevel
 from bilevel.cli import certify, compare, demo, reproduce
 from bilevel.cli.errors import INTERRUPTED, TERMINATED, UNSAVED, say
+from bilevel.cli.one_line import OneLine
 
 app = typer.Typer(
+    cls=OneLine,
     name="bilevel",
     no_args_is_help=True,
     add_completion=False,

@@ -55,9 +55,20 @@ def certify(
     The run starts from v₀ = 0 and a y₀ warmed up by gradient descent at x₀.
     """
     try:
-        report = certificates(theory.Constants(mu, L, M, rho), steps, gap, y_distance, c_y)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            report = certificates(theory.Constants(mu, L, M, rho), steps, gap, y_distance, c_y)
     except ValueError as error:
         fail(str(error))
+    except (OverflowError, ZeroDivisionError):
+        fail(
+            f"mu = {mu:g}, L = {L:g}, M = {M:g}, rho = {rho:g}, gap = {gap:g} lead beyond what float64 holds: measure "
+            "x, y, f or g in other units"
+        )
+    if unknown := _unbounded(report):
+        fail(
+            f"{unknown} is beyond what float64 holds with mu = {mu:g}, L = {L:g}, M = {M:g}, rho = {rho:g}, "
+            f"gap = {gap:g}: measure x, y, f or g in other units"
+        )
     if as_json:
         typer.echo(json.dumps(_finite(report), indent=2, allow_nan=False))
     else:
@@ -124,6 +135,17 @@ def _limit(certificate: theory.Certificate) -> dict[str, float]:
     return {"lower_bound": float(theory.lower_bound(certificate.constants, certificate.alpha).value)}
 
 
+def _unbounded(report: dict[str, Any]) -> str:
+    """A step size that is not finite, or a number that is none, if there is one."""
+    for method in ("aid", "itd", "soba"):
+        for name, column in report[method].items():
+            for key, value in column.items():
+                size = key in ("alpha", "eta", "beta")
+                if isinstance(value, float) and (np.isnan(value) or (size and np.isinf(value))):
+                    return f"the {ROWS[key]} of {method.upper()} by {name}"
+    return ""
+
+
 def _finite(value: Any) -> Any:
     """JSON has no infinity: a bound that an analysis does not have is null."""
     if isinstance(value, dict):
@@ -155,4 +177,6 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _cell(value: float | int | str) -> str:
+    if isinstance(value, float) and np.isinf(value):
+        return "none"
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

@@ -9,8 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 import bilevel as bl
+from bilevel.checks import MANY
 from bilevel.cli.errors import fail
 from bilevel.cli.stopping import stoppable
+from bilevel.theory.reals import LARGEST_KAPPA
+from bilevel.words import shown
 
 
 def demo(
@@ -22,8 +25,12 @@ def demo(
     """Run single-loop AID and ITD on the paper's two-dimensional problem, beside its closed forms."""
     if not 1 <= kappa < float("inf"):
         fail(f"--kappa must be a number of at least 1 (L ≥ μ always), not {kappa:g}: pass e.g. --kappa 10")
-    if steps < 1:
-        fail(f"--steps must be at least 1, not {steps}: pass e.g. --steps 50000")
+    if kappa > LARGEST_KAPPA:
+        fail(
+            f"--kappa must be at most {LARGEST_KAPPA:g}, not {kappa:g}: no float64 tells 1 − 1/κ from one then"
+        )
+    if not 1 <= steps <= MANY:
+        fail(f"--steps must be at least 1 and below 2**63, not {shown(steps)}: pass e.g. --steps 50000")
     taken: list[str] = []  # steps, by algorithm
     with stoppable(lambda: f"steps taken: {', '.join(taken) or 'none'}"), jax.enable_x64(True):
         _demo(kappa, steps, taken)

@@ -7,12 +7,13 @@ from typing import Any
 import jax
 
 from bilevel.batch import Batch, Draws
+from bilevel.checks import check_count
 from bilevel.counting.interpreter import counting
 from bilevel.counting.marked import counted
 from bilevel.counting.tally import Counts
-from bilevel.loop.scan import scan, warm_up
+from bilevel.loop.scan import check_start, scan, warm_up
 from bilevel.loop.streams import as_stream
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import Info, Solver, check_solver
 
 
 def counted_step(solver: Solver) -> Callable[..., tuple[Any, Info, Counts]]:
@@ -34,6 +35,8 @@ def oracle_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1
 
     What counts is what the states and everything in every `Info` need.
     """
+    check_count(steps, "steps")
+    check_start(check_solver(solver), state, as_stream(data))
     marked, everything = _marked(solver), lambda state, info: info
     return _total(lambda *at: scan(marked, *at, steps=steps, record=everything), state, data)
 

@@ -1,11 +1,14 @@
 """Examples: inputs and targets that travel together and know where they come from."""
 
-import operator
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+
+from bilevel.checks import check_array, check_count, check_generator, check_kind
 
 
 class Examples(eqx.Module):
@@ -19,6 +22,11 @@ class Examples(eqx.Module):
     source: str = eqx.field(static=True, default="")
 
     def __check_init__(self) -> None:
+        check_array(self.inputs, "inputs")
+        check_array(self.targets, "targets")
+        check_kind(
+            self.source, str, "source", "a text", "say where the examples were read from, or leave it out"
+        )
         if len(self.inputs) != len(self.targets):
             raise ValueError(
                 f"{len(self.inputs)} inputs but {len(self.targets)} targets; there must be one target per input"
@@ -29,6 +37,7 @@ class Examples(eqx.Module):
 
     def take(self, rows: np.ndarray) -> "Examples":
         """The examples at `rows` (indices or a mask), in that order."""
+        rows = _rows(rows, len(self))
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows])
 
     def split(self, *sizes: int, seed: int | np.random.Generator) -> tuple["Examples", ...]:
@@ -36,8 +45,8 @@ class Examples(eqx.Module):
 
         `train, valid = examples.split(2000, 500, seed=0)`. The same integer seed gives the same sets.
         """
-        counts = [operator.index(size) for size in sizes]
-        if not counts or min(counts) < 1:
+        counts = [check_count(size, "the size of a set") for size in sizes]
+        if not counts:
             raise ValueError(f"sizes {sizes}: name one or more sets of at least one example each")
         if sum(counts) > len(self):
             from_where = f" ({self.source})" if self.source else ""
@@ -45,6 +54,27 @@ class Examples(eqx.Module):
                 f"sizes {sizes} need {sum(counts)} examples, but there are {len(self)}{from_where}; "
                 "ask for fewer, or use the full data set"
             )
-        order = np.random.default_rng(seed).permutation(len(self))
+        order = check_generator(seed).permutation(len(self))
         ends = np.cumsum(counts)
         return tuple(self.take(order[end - count : end]) for count, end in zip(counts, ends, strict=True))
+
+
+def _rows(rows: Any, count: int) -> Any:
+    """Numbers of rows that exist, or one truth for each of them."""
+    check_array(rows, "rows", 1)
+    if isinstance(rows, Tracer):
+        return rows
+    if jnp.issubdtype(rows.dtype, np.bool_):
+        if len(rows) != count:
+            raise ValueError(
+                f"rows is a mask of {len(rows)}, but there are {count} examples: give one for each"
+            )
+        return rows
+    if not jnp.issubdtype(rows.dtype, np.integer):
+        raise TypeError(f"rows must be whole numbers or a mask, not {rows.dtype}: convert them")
+    outside = np.asarray(rows)[(np.asarray(rows) < -count) | (np.asarray(rows) >= count)]
+    if outside.size:
+        raise ValueError(
+            f"rows has the number {outside[0]}, but there are {count} examples: count them from 0"
+        )
+    return rows

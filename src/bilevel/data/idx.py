@@ -5,6 +5,8 @@ import struct
 
 import numpy as np
 
+from bilevel.checks import check_count, check_kind
+
 from .errors import DataError
 from .files import unpack
 
@@ -18,6 +20,11 @@ def parse_idx(content: bytes, name: str, shape: tuple[int, ...]) -> np.ndarray:
     bytes, and number of dimensions DD) and one 32-bit size per dimension, and then the values in C order.
     `name` is used in error messages only.
     """
+    check_kind(content, bytes, "content", "the bytes of a file", "pass path.read_bytes()")
+    check_kind(name, str, "name", "a text", "pass the name of the file")
+    check_kind(shape, tuple, "shape", "a tuple of sizes", "pass e.g. (60000, 28, 28)")
+    for size in shape:
+        check_count(size, "a size in shape", least=0)
     header = struct.Struct(f">{1 + len(shape)}I")
     expected = header.size + math.prod(shape)
     content = unpack(content, name, at_most=expected)

@@ -5,6 +5,8 @@ import re
 
 import numpy as np
 
+from bilevel.checks import check_count, check_kind
+
 from .errors import DataError
 
 # Narrower than float(), which also takes "nan", "1_000" and padding.
@@ -19,6 +21,9 @@ def parse_libsvm(content: bytes, name: str, features: int) -> tuple[np.ndarray, 
     like every other: a file that stops in the middle of a number would otherwise pass. `name` is used in error
     messages only.
     """
+    check_kind(content, bytes, "content", "the bytes of a file", "pass path.read_bytes()")
+    check_kind(name, str, "name", "a text", "pass the name of the file")
+    check_count(features, "features")
     try:
         text = content.decode("ascii")
     except UnicodeDecodeError as error:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bilevel.checks import check_path
+
 from .cache import cache_directory
 from .errors import DataError
 
@@ -31,7 +33,7 @@ def locate(
     """
     named = directory if directory is not None else os.environ.get("BILEVEL_DATA") or None
     if named is not None:
-        folder = Path(named).expanduser()
+        folder = check_path(named, "directory").expanduser()
         files = [_present(folder, name) for name in names]
         missing = [name for name, file in zip(names, files, strict=True) if file is None]
         if missing:

@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from bilevel.checks import as_number, check_count, check_generator, check_labels
+from bilevel.words import shown
+
 
 def corrupt_labels(
     labels: np.ndarray, probability: float, *, classes: int, seed: int | np.random.Generator
@@ -11,17 +14,16 @@ def corrupt_labels(
     noisy = (label + shift) mod classes where wrong, shift uniform on 1..classes−1; `wrong` is the boolean mask
     of the labels that were replaced, and these are exactly the labels that changed.
     """
-    labels = np.asarray(labels)
-    if not 0 <= probability <= 1:
-        raise ValueError(f"probability={probability} is not between 0 and 1")
-    if classes < 2:
+    share = as_number(probability)
+    if share is None or not 0 <= share <= 1:
+        raise ValueError(
+            f"probability={shown(probability)} is not between 0 and 1: pass the share of labels to replace"
+        )
+    if check_count(classes, "classes", least=0) < 2:
         raise ValueError(f"classes={classes}: a wrong label needs at least two classes")
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"labels of type {labels.dtype}: expected integers 0..{classes - 1}")
-    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
-        raise ValueError(f"labels run from {labels.min()} to {labels.max()}, expected 0..{classes - 1}")
-    rng = np.random.default_rng(seed)
-    wrong = rng.random(labels.shape) < probability
+    check_labels(labels, "labels", classes)
+    labels, rng = np.asarray(labels), check_generator(seed)
+    wrong = rng.random(labels.shape) < share
     shift = rng.integers(1, classes, size=labels.shape)
     noisy = np.where(wrong, (labels + shift) % classes, labels).astype(labels.dtype)
     return noisy, wrong

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.arrays import as_arrays
-from bilevel.checks import check_batch, check_seed, variables
+from bilevel.checks import check_batch, check_callable, check_choice, check_seed, variables
 from bilevel.loop.streams import FullBatch, Minibatches, as_stream
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
+from bilevel.words import shown
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,13 @@ class Lanes:
 
     @classmethod
     def of(cls, solvers, x0, y0, starts, data, seeds, model_state, combine) -> "Lanes":
+        given = solvers
         solvers = list(solvers) if isinstance(solvers, Sequence) else [solvers]
         if not solvers or not all(isinstance(solver, Solver) for solver in solvers):
-            raise TypeError("solvers must be a solver such as bl.aid(...), or a list of them")
+            raise TypeError(
+                f"solvers must be a solver such as bl.aid(...), or a list of them, not {shown(given)}: pass e.g. "
+                "[bl.aid(problem, 0.1, 0.1, beta) for beta in (0.01, 0.1)]"
+            )
         structures = {jax.tree.structure(solver) for solver in solvers}
         if len(structures) > 1:
             raise ValueError(
@@ -52,10 +57,18 @@ class Lanes:
         for name, given in (("starts", starts), ("seeds", seeds)):
             if isinstance(given, Sequence) and not len(given):
                 raise ValueError(f"{name} is empty: give at least one, or leave it out")
-        begins = [variables(*pair) for pair in ([(x0, y0)] if starts is None else starts)]
+        begins = [variables(pair[0], pair[1]) for pair in ([(x0, y0)] if starts is None else _pairs(starts))]
         model = as_arrays(model_state, "model_state")
-        seeds = [int(check_seed(s)) for s in (seeds if isinstance(seeds, Sequence | np.ndarray) else [seeds])]
+        array = isinstance(seeds, np.ndarray) and seeds.ndim == 1
+        many = array or (isinstance(seeds, Sequence) and not isinstance(seeds, str | bytes))
+        seeds = [int(check_seed(seed)) for seed in (seeds if many else [seeds])]
         by_seed = callable(data) and not hasattr(data, "next")
+        if by_seed:
+            check_callable(
+                data, "data", 1, "a function from a seed to a stream", "lambda seed: bl.iid(data, 8, seed)"
+            )
+        if isinstance(data, list) and not data:
+            raise ValueError("data is an empty list: give at least one, or leave it out")
         given = data if isinstance(data, list) else [None] if by_seed else [data]
         streams = [] if by_seed else [as_stream(each) for each in given]
         for stream in streams:
@@ -64,7 +77,7 @@ class Lanes:
         lists = [range(len(solvers)), range(len(begins)), range(len(given)), range(len(seeds))]
         lanes = [Lane(s, b, d, seeds[k]) for s, b, d, k in _combined(lists, combine)]
         if by_seed:
-            made = {seed: cast(Callable, data)(seed) for seed in dict.fromkeys(seeds)}
+            made = {seed: _made(cast(Callable, data), seed) for seed in dict.fromkeys(seeds)}
             common = next(iter(made.values()))
             if isinstance(common, Minibatches):  # the same arrays in another order are held once
                 made = {seed: _sharing(stream, common) for seed, stream in made.items()}
@@ -86,6 +99,20 @@ class Lanes:
         return cls(lanes, [solvers[lane.solver] for lane in lanes], arguments, axes, structures.pop())
 
 
+def _made(data: Callable, seed: int) -> Any:
+    try:
+        return data(seed)
+    except Exception as error:
+        raise TypeError(f"data is a function of a seed, and raises at seed {seed}: {error}") from error
+
+
+def _pairs(starts: Any) -> list[tuple[PyTree, PyTree]]:
+    fits = isinstance(starts, Sequence) and not isinstance(starts, str | bytes)
+    if not fits or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in starts):
+        raise TypeError(f"starts must be a list of pairs (x0, y0), not {shown(starts)}: pass e.g. [(x0, y0)]")
+    return [(pair[0], pair[1]) for pair in starts]
+
+
 def _sharing(stream: Any, common: Minibatches) -> Any:
     """The stream with the arrays of `common` in place of its own, where they are equal."""
     ours, theirs = (jax.tree.leaves(getattr(each, "data", None)) for each in (stream, common))
@@ -97,10 +124,8 @@ def _sharing(stream: Any, common: Minibatches) -> Any:
 
 
 def _combined(lists: list[range], combine: str) -> list[tuple[int, ...]]:
-    if combine == "product":
+    if check_choice(combine, "combine", ("product", "zip")) == "product":
         return list(itertools.product(*lists))
-    if combine != "zip":
-        raise ValueError(f'combine must be "product" or "zip", not {combine!r}')
     longest = max(map(len, lists))
     if any(len(each) not in (1, longest) for each in lists):
         raise ValueError(

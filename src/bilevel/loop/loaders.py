@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, Levels
 from bilevel.checks import check_batch
 from bilevel.loop.streams import Given
 from bilevel.solvers.base import Solver
+from bilevel.words import shown
 
 STATEFUL = (("get_state", "set_state"), ("state_dict", "load_state_dict"))  # grain's names, and torch's
 
@@ -32,10 +34,12 @@ class Loaders:
         if not self.levels:
             raise ValueError("loaders needs at least one loader: pass inner=... or outer=...")
         for level, loader in self.levels.items():
-            if not isinstance(loader, Iterable) or isinstance(loader, str | dict | Batch):
+            single = isinstance(loader, str | bytes | dict | Batch) or getattr(loader, "ndim", 1) == 0
+            gone = isinstance(loader, jax.Array) and (isinstance(loader, Tracer) or loader.is_deleted())
+            if not isinstance(loader, Iterable) or single or gone:
                 raise TypeError(
                     f"the {level} loader must be an iterable of that level's data, such as a DataLoader, not "
-                    f"{type(loader).__name__}"
+                    f"{type(loader).__name__} {shown(loader)}"
                 )
             if isinstance(loader, Iterator) and not isinstance(loader, Loaders) and saves(loader) is None:
                 raise TypeError(

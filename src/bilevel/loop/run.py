@@ -5,20 +5,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import jax
-from jax.core import Tracer
-
-from bilevel.checks import check_count, check_seed
+from bilevel.arrays import check_usable
+from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
 from bilevel.forks import check_fork
 from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
 from bilevel.loop.halving import check_policy
 from bilevel.loop.hooks import Probe, Progress, Tolerance
-from bilevel.loop.hooks.base import HookLike
+from bilevel.loop.hooks.base import HookLike, check_hooks
 from bilevel.loop.replay import POLICIES
 from bilevel.loop.result import Result
-from bilevel.loop.scan import Record
+from bilevel.loop.scan import Record, check_record
 from bilevel.loop.session import Session
-from bilevel.solvers.base import Solver
+from bilevel.loop.untraced import check_untraced
+from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 
 
@@ -83,9 +82,12 @@ def run(
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """
     check_fork()
+    given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
+    check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
+    _check_functions(record, probe, progress)
     halve = check_policy(on_divergence, solver, replay)
-    steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
+    steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
     thin = None if thin is None else check_count(thin, "thin")
     hooks, saver = saver_among(hooks, checkpoint, save_every)
@@ -118,36 +120,35 @@ def _check(
     hooks: Any,
     replay: str,
 ) -> None:
-    if not isinstance(solver, Solver):
-        raise TypeError(f"solver must be a solver such as bl.aid(...), not {type(solver).__name__}")
+    check_solver(solver)
     auto = isinstance(resume, str) and resume == "auto"
     if (resume is None or auto) and (x0 is None or y0 is None):
         raise ValueError("a run needs a start: pass x0 and y0, or resume=result of an earlier run")
     if not isinstance(resume, Result | str | Path | None):
         raise TypeError(
-            f'resume must be the result of an earlier run, a folder of its checkpoints, or "auto", not '
-            f"{type(resume).__name__}"
+            f"resume must be the result of an earlier run, not {type(resume).__name__}: pass what bl.run returned, a "
+            'folder of checkpoints, or "auto"'
         )
-    fresh = (
-        warmup != 0
-        or seed != 0
-        or (isinstance(resume, Result) and any(given is not None for given in (x0, y0, model_state)))
-    )
-    if resume is not None and not auto and fresh:
+    if isinstance(resume, Result):
+        check_usable(resume.run.solver, "the state of resume")  # which another precision may have made
+    check_count(warmup, "warmup", least=0)
+    check_seed(seed)
+    given = isinstance(resume, Result) and any(each is not None for each in (x0, y0, model_state))
+    if resume is not None and not auto and (given or warmup != 0 or seed != 0):
         raise ValueError(
             "a resumed run starts where the other ended: leave x0, y0, model_state, seed and warmup out"
         )
     if (x0 is None) != (y0 is None):
         raise ValueError("x0 and y0 go together: pass both, or neither")
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x0, y0, solver))):
-        raise TypeError(
-            "bl.run drives the host and cannot run inside jit, vmap or grad: use bl.scan there, or bl.sweep for many "
-            "runs"
+    check_hooks(hooks)
+    check_choice(replay, "replay", POLICIES)
+
+
+def _check_functions(record: Any, probe: Any, progress: Any) -> None:
+    if record is not None:
+        check_record(record)
+    if probe is not None:
+        check_callable(
+            probe, "probe", 2, "a function of (state, info)", 'lambda state, info: {"x": state.x[0]}'
         )
-    fine = lambda hook: callable(hook) and not isinstance(hook, type)
-    if isinstance(hooks, str) or not isinstance(hooks, Sequence) or not all(map(fine, hooks)):
-        raise TypeError(
-            f"hooks must be a list of functions of an event, not {hooks!r}: pass e.g. [bl.hooks.Best()]"
-        )
-    if replay not in POLICIES:
-        raise ValueError(f"replay must be one of {', '.join(POLICIES)}, not {replay!r}")
+    check_flag(progress, "progress")

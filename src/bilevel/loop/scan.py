@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from bilevel.arrays import check_usable
 from bilevel.batch import first
-from bilevel.checks import check_count
+from bilevel.checks import MANY, check_callable, check_count, takes
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.streams import Stream, as_stream, draw
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import Info, Solver, check_solver, check_state
 from bilevel.types import PyTree
 
 Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> what to keep of a step
@@ -73,6 +74,17 @@ def warm_step(solver: Solver, run: RunState, stream: Stream) -> RunState:
 
 def recorded(record: Record, state: Any, info: Info, batch: Any) -> PyTree:
     return record(state, info, first(batch)) if takes_batch(record) else record(state, info)
+
+
+def check_record(record: Any) -> None:
+    """A function of (state, info), or of (state, info, batch)."""
+    if isinstance(record, type):
+        raise TypeError(
+            f"record must be a function of (state, info), not the class {record.__name__}: pass a function"
+        )
+    count = 3 if callable(record) and not takes(record, 2) else 2
+    what = "a function of (state, info) or (state, info, batch)"
+    check_callable(record, "record", count, what, 'lambda state, info: {"y": state.y}')
 
 
 def takes_batch(record: Record) -> bool:
@@ -151,8 +163,11 @@ def scan(
         record: `(state, info) -> pytree of arrays`, or `(state, info, batch)`, kept for every step. What it leaves
             out costs nothing.
     """
+    check_solver(solver)
+    check_record(record)
     stream = as_stream(data)
-    steps, start = check_count(steps, "steps"), check_count(start, "start", least=0)
+    steps, start = check_count(steps, "steps"), check_count(start, "start", least=0, most=MANY)
+    check_start(solver, state, stream)
     if isinstance(state, RunState):
         return advance(solver, state, stream, steps, record)
     run, trace = advance(solver, _bare(solver, state, stream, start), stream, steps, record)
@@ -164,10 +179,28 @@ def warm_up(solver: Solver, state: Any, data: Any = None, *, steps: int) -> Any:
 
     Each takes a batch of its own: a run that goes on from here goes on in the data where they ended.
     """
-    stream, steps = as_stream(data), check_count(steps, "warmup", least=0)
+    check_solver(solver)
+    stream, steps = as_stream(data), check_count(steps, "steps", least=0)
+    check_start(solver, state, stream)
     run = state if isinstance(state, RunState) else _bare(solver, state, stream, 0)
     run, _ = lax.scan(lambda run, _: (warm_step(solver, run, stream), None), run, length=steps)
     return run if isinstance(state, RunState) else run.solver
+
+
+def check_start(solver: Solver, state: Any, stream: Stream) -> None:
+    """A run of this solver on such data, or a state of this solver."""
+    check_state(solver, state.solver if isinstance(state, RunState) else state)
+    check_usable(state, "state")
+    if isinstance(state, RunState):
+        cursors = (
+            jax.tree.structure(state.cursor),
+            jax.tree.structure(jax.eval_shape(lambda: stream.start(0))),
+        )
+        if cursors[0] != cursors[1]:
+            raise ValueError(
+                "the state belongs to a run on other data than the data given here, which are drawn in another way: "
+                "pass the same data to bl.start(solver, x0, y0, data) and here"
+            )
 
 
 def _bare(solver: Solver, state: Any, stream: Stream, start: int) -> RunState:

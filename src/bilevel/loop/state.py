@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, dressed
+from bilevel.checks import check_traced_seed
 from bilevel.loop.fingerprint import Fingerprint, fingerprint
 from bilevel.loop.streams import as_stream, draw
-from bilevel.solvers.base import Solver
+from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 
 OBJECTIVES = 0x6B6579  # any number that no step or epoch will reach
@@ -66,6 +67,8 @@ def start(
         seed: a whole number, possibly traced, from which the objectives' keys are made.
         model_state: what the model carries along besides y, for objectives that ask for `state`.
     """
+    check_solver(solver)
+    seed = check_traced_seed(seed)
     stream, model = as_stream(data), as_arrays(model_state, "model_state")
     if model is not None and "state" not in solver.problem.wants:
         raise ValueError(

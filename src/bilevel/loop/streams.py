@@ -15,7 +15,7 @@ from jax import lax
 
 from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, Levels
-from bilevel.checks import check_count, check_seed
+from bilevel.checks import check_count, check_traced_seed
 from bilevel.types import PyTree
 
 UNKNOWN = Batch(whole=Batch())  # a part of data that nobody holds
@@ -311,8 +311,7 @@ def _minibatches(sampler: Callable, data: Batch, size: int | Batch | Levels, see
             "the data of minibatches are arrays alone, and their rows, key and state come from the loop: leave these "
             "out of the bl.Batch (rows of your own can be one more array of the data)"
         )
-    if not hasattr(seed, "dtype"):  # possibly traced
-        check_seed(seed)
+    seed = check_traced_seed(seed)
     arrays = Levels(as_arrays(data.inner, "data.inner"), as_arrays(data.outer, "data.outer"))
     if isinstance(size, Batch | Levels):
         sizes = Levels(size.inner, size.outer)

@@ -9,23 +9,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.checks import check_count
+from bilevel.checks import MANY, check_callable, check_count, check_flag, check_kind, check_text
 from bilevel.forks import check_fork
 from bilevel.loop.errors import RunError
 from bilevel.loop.hooks import Event, Progress, Stop
-from bilevel.loop.hooks.base import HookLike
+from bilevel.loop.hooks.base import HookLike, check_hooks
 from bilevel.loop.hooks.early_stopping import sign_of
 from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.lane_program import lane_program
 from bilevel.loop.lanes import Lane, Lanes
 from bilevel.loop.pace import Pace
 from bilevel.loop.result import Result
-from bilevel.loop.scan import Record
+from bilevel.loop.scan import Record, check_record
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, diverged, failed, interrupted
 from bilevel.loop.trace import join
+from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
+from bilevel.words import shown
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ class Sweep:
         return len(self.lanes)
 
     def __getitem__(self, lane: int) -> Result:
+        check_kind(lane, int | np.integer, "lane", "a whole number", "pass e.g. sweep[sweep.best]")
+        if not -len(self) <= lane < len(self):  # what ends a `for` over the lanes
+            raise IndexError(f"there is no lane {shown(lane)}: the sweep has {len(self)}, counted from 0")
         lane = range(len(self))[lane]
         run = jax.tree.map(lambda a: a[lane], self.run)
         taken = int(self.steps[lane])
@@ -125,8 +130,16 @@ def sweep(
     """
     check_fork()
     began = time.perf_counter()
-    steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
+    given = {"solvers": solvers, "x0": x0, "y0": y0, "starts": starts, "data": data, "seeds": seeds}
+    check_untraced("bl.sweep", given | {"model_state": model_state})
+    steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
+    every = None if every is None else check_count(every, "every")
     sign = sign_of(mode)
+    check_hooks(hooks)
+    check_flag(progress, "progress")
+    _check_metric_kind(metric)
+    if record is not None:
+        check_record(record)
     chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, model_state, combine)
     program = lane_program(chosen, record)
     hooks = [*hooks, *([Progress()] if progress else [])]
@@ -143,7 +156,7 @@ def sweep(
     if warmup:
         run, alive, warm_steps = program.warm_up(chosen.arguments, run, warmup)
         warm = np.asarray(warm_steps)
-    pace = Pace(program.seconds, None if every is None else check_count(every, "every"))
+    pace = Pace(program.seconds, every)
     name, ended = chosen.solvers[0].name, None
     event = lambda rows: Event(log_step, steps, run, None, rows, time.perf_counter() - began, name)
     failure = None
@@ -218,6 +231,13 @@ def sweep(
     return found
 
 
+def _check_metric_kind(metric: Any) -> None:
+    if callable(metric) and not isinstance(metric, type):
+        check_callable(metric, "metric", 2, "a function of (x, y)", "lambda x, y: jnp.sum(y)")
+    else:
+        check_text(metric, "metric", '"outer_value"')
+
+
 def _check_metric(metric: Any, row: dict, chosen: Lanes) -> None:
     """Before any work: a column of the trace, or a function from (x, y) to a number."""
     if callable(metric):
@@ -228,7 +248,7 @@ def _check_metric(metric: Any, row: dict, chosen: Lanes) -> None:
             raise ValueError("metric must return one number for (x, y): reduce it, e.g. with jnp.sum(...)")
     elif metric not in row:
         raise ValueError(
-            f"the trace has no {metric!r}: choose from {', '.join(sorted(row))}, or pass a function of (x, y)"
+            f"the trace has no {shown(metric)}: choose from {', '.join(sorted(row))}, or pass a function of (x, y)"
         )
 
 
@@ -248,6 +268,6 @@ def _scores(metric: Any, run: RunState, trace: dict, alive: np.ndarray, taken: n
         values = np.asarray(trace[metric], dtype=float)[np.arange(len(alive)), np.maximum(taken - 1, 0)]
     else:
         raise ValueError(
-            f"the trace has no {metric!r}: choose from {', '.join(sorted(trace))}, or pass a function of (x, y)"
+            f"the trace has no {shown(metric)}: choose from {', '.join(sorted(trace))}, or pass a function of (x, y)"
         )
     return np.where(alive, values, np.nan)

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bilevel.batch import Batch
+from bilevel.checks import check_array, check_kind, check_matrix, check_positive
 from bilevel.data.examples import Examples
 from bilevel.problem import Problem
 from bilevel.problems.instance import STATIONARITY, Instance
@@ -72,6 +73,16 @@ def curvatures(x: Layer, train: Training) -> Float[Array, " d"]:
 
 def feature_learning(train: Examples, valid: Examples, mu: Any, x0: Any) -> Instance:
     """The instance that starts from features `x0` with the head that is best for them."""
+    check_positive(mu, "ridge mu", traced=False)
+    check_array(x0, "x0", 2)
+    for name, examples in (("train", train), ("valid", valid)):
+        check_kind(examples, Examples, name, "a bl.data.Examples", "pass bl.data.Examples(inputs, targets)")
+        check_matrix(examples.inputs, f"{name}.inputs")
+        if examples.inputs.shape[1] != x0.shape[0]:
+            raise ValueError(
+                f"x0 has {x0.shape[0]} rows, but {name}.inputs have {examples.inputs.shape[1]} columns: give x0 one "
+                "row for each of them"
+            )
     data = Batch(inner=Training(train, mu), outer=valid)
     return Instance(
         name="feature_learning",

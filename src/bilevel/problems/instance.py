@@ -7,6 +7,7 @@ from typing import Any
 from optax import tree
 
 from bilevel.batch import Batch
+from bilevel.checks import check_callable, check_positive, check_problem, check_text, variables
 from bilevel.problem import Problem
 from bilevel.theory.verification.reference import exact
 from bilevel.types import PyTree
@@ -39,6 +40,14 @@ class Instance:
     L: float = 1.0
     measure: Callable[[PyTree], Any] | None = None
     label: str = ""
+
+    def __post_init__(self):
+        check_text(self.name, "name", '"mine"')
+        check_problem(self.problem)
+        check_positive(self.L, "smoothness L", traced=False)
+        variables(self.x0, self.y0)
+        if self.measure is not None:
+            check_callable(self.measure, "measure", 1, "a function of x", "lambda x: jnp.linalg.norm(x)")
 
 
 def stationarity(problem: Problem, y0: PyTree, data: Batch | None = None) -> Callable[[PyTree], Any]:

@@ -15,8 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bilevel.batch import Batch
+from bilevel.checks import check_count, check_dtype, check_generator, check_positive
 from bilevel.problem import Problem
 from bilevel.problems.instance import STATIONARITY, Instance, stationarity
+from bilevel.problems.two_dimensional import check_kappa
 
 
 class Inner(NamedTuple):
@@ -82,8 +84,18 @@ def random_quadratic(
     seed: int, mu: float = 0.5, kappa: float = 4.0, M: float = 1.0, m: int = 3, n: int = 3, dtype: Any = float
 ) -> RandomQuadratic:
     """An instance with the spectrum of H in [μ, κμ], both ends attained (the upper one alone if n = 1)."""
-    rng = np.random.default_rng(seed)
-    L = kappa * mu
+    check_positive(mu, "mu", traced=False)
+    check_positive(M, "M", traced=False)
+    check_kappa(kappa, traced=False)
+    for name, size in (("m", m), ("n", n)):
+        check_count(size, name)
+    check_dtype(dtype)
+    rng = check_generator(seed)
+    L = float(kappa) * float(mu)
+    if not np.sqrt(float(jnp.finfo(dtype).max)) > L:
+        raise ValueError(
+            f"L = kappa·mu = {L:g} is beyond what {jnp.dtype(dtype)} can be squared in: pass a smaller mu"
+        )
     ends = [L, mu][:n]
     values = np.concatenate([ends, rng.uniform(mu, L, n - len(ends))])
     Q = _orthogonal(rng, n)

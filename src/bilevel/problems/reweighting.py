@@ -18,6 +18,15 @@ from jaxtyping import Array, Float, Int
 from optax import tree
 
 from bilevel.batch import Batch
+from bilevel.checks import (
+    check_array,
+    check_count,
+    check_dtype,
+    check_generator,
+    check_kind,
+    check_labels,
+    check_matrix,
+)
 from bilevel.composition import composed
 from bilevel.data.examples import Examples
 from bilevel.problem import Problem
@@ -36,7 +45,10 @@ class MLP(NamedTuple):
 
 def initial_mlp(inputs: int, hidden: int, classes: int, seed: Any, dtype: Any = np.float32) -> MLP:
     """Gaussian weights of variance 2/fan-in (He), zero biases."""
-    rng = np.random.default_rng(seed)
+    for name, size in (("inputs", inputs), ("hidden", hidden), ("classes", classes)):
+        check_count(size, name)
+    check_dtype(dtype)
+    rng = check_generator(seed)
     layer = lambda rows, columns: (rng.normal(size=(rows, columns)) * np.sqrt(2 / rows)).astype(dtype)
     W1 = layer(inputs, hidden)
     return MLP(W1, np.zeros(hidden, dtype), layer(hidden, classes), np.zeros(classes, dtype))
@@ -89,6 +101,8 @@ def data_reweighting(
     trained with its weights, from `y0` and by `training_steps` gradient steps of size 1, whatever y a method itself
     arrived at. `L` is assumed, for steps of 1/L; a network has no such constant.
     """
+    check_count(training_steps, "training_steps", least=0)
+    _check(train, valid, y0)
     y0, data = jax.tree.map(jnp.asarray, (y0, Batch(inner=train, outer=valid)))
     return Instance(
         name="reweighting",
@@ -100,6 +114,22 @@ def data_reweighting(
         measure=trained_by(data, y0, training_steps),
         label="validation loss after training with weights σ(x)",
     )
+
+
+def _check(train: Any, valid: Any, y0: Any) -> None:
+    """The network's input must fit the examples, and its output their labels."""
+    check_kind(y0, MLP, "y0", "an MLP", "pass initial_mlp(inputs, hidden, classes, seed)")
+    for name, part in y0._asdict().items():
+        check_array(part, f"y0.{name}", 2 if name.startswith("W") else 1)
+    for name, examples in (("train", train), ("valid", valid)):
+        check_kind(examples, Examples, name, "a bl.data.Examples", "pass bl.data.Examples(inputs, labels)")
+        check_matrix(examples.inputs, f"{name}.inputs")
+        if examples.inputs.shape[1] != y0.W1.shape[0]:
+            raise ValueError(
+                f"{name}.inputs have {examples.inputs.shape[1]} columns, but y0 takes {y0.W1.shape[0]}: make y0 by "
+                f"initial_mlp({examples.inputs.shape[1]}, ...)"
+            )
+        check_labels(examples.targets, f"{name}.targets", y0.W2.shape[1])
 
 
 def trained_by(data: Batch, y0: MLP, steps: int) -> Callable[[Any], Scalar]:

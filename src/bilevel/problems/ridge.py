@@ -14,9 +14,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from bilevel.batch import Batch
+from bilevel.checks import (
+    check_array,
+    check_count,
+    check_dtype,
+    check_generator,
+    check_kind,
+    check_matrix,
+    check_not_negative,
+    check_positive,
+)
 from bilevel.data.examples import Examples
 from bilevel.problem import Problem
 from bilevel.problems.instance import STATIONARITY, Instance, stationarity
@@ -32,6 +43,24 @@ class RidgeLogistic:
     low: float = 0.1
     high: float = 1.1
     tau: float = 0.05
+
+    def __post_init__(self):
+        for name, examples in (("train", self.train), ("valid", self.valid)):
+            check_kind(
+                examples, Examples, name, "a bl.data.Examples", "pass bl.data.Examples(inputs, labels)"
+            )
+            check_matrix(examples.inputs, f"{name}.inputs")
+            check_array(examples.targets, f"{name}.targets", 1)
+            signs = examples.targets
+            if not isinstance(signs, Tracer) and not np.all(np.abs(np.asarray(signs)) == 1):
+                raise ValueError(
+                    f"{name}.targets must be −1 and +1: of labels 0 and 1, make them by 2.0 * labels - 1"
+                )
+        check_positive(self.low, "smallest strength low", traced=False)
+        check_positive(self.high, "largest strength high", traced=False)
+        check_not_negative(self.tau, "weight tau", traced=False)
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low} exceeds high = {self.high}: exchange them")
 
     @cached_property
     def problem(self) -> Problem:
@@ -85,6 +114,9 @@ class RidgeLogistic:
             slope of ∇²_yy g: in y (max_i‖a_i‖)s²/(6√3), in x width/4
             slope of ∇²_xy g: in y width/4, in x (width/(6√3))·y_radius
         """
+        check_not_negative(x_radius, "x_radius", traced=False)
+        if y_radius is not None:
+            check_not_negative(y_radius, "y_radius", traced=False)
         radius = self.inner_radius if y_radius is None else y_radius
         width, bend = self.high - self.low, 1 / (6 * np.sqrt(3))
         largest = float(np.linalg.norm(np.asarray(self.train.inputs), axis=1).max())
@@ -101,7 +133,10 @@ def ridge_logistic(
     features: int = 5, train: int = 60, valid: int = 60, seed: int = 0, dtype: Any = float, **strengths: float
 ) -> RidgeLogistic:
     """A random instance: Gaussian features, a sparse true direction, a tenth of the labels flipped."""
-    rng = np.random.default_rng(seed)
+    for name, size in (("features", features), ("train", train), ("valid", valid)):
+        check_count(size, name)
+    check_dtype(dtype)
+    rng = check_generator(seed)
     truth = rng.normal(size=features) * (np.arange(features) % 2 == 0)
 
     def examples(count: int) -> Examples:

@@ -2,9 +2,17 @@
 
 import numpy as np
 
+from bilevel.checks import check_array, check_labels
+
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
     """The share of rows whose largest logit is the label's."""
+    check_array(logits, "logits", 2)
+    check_labels(labels, "labels", logits.shape[1])
+    if len(logits) != len(labels) or not len(labels):
+        raise ValueError(
+            f"{len(logits)} rows of logits but {len(labels)} labels: give one label per row, and some"
+        )
     return float(np.mean(np.argmax(logits, axis=1) == labels))
 
 
@@ -13,6 +21,13 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
     By ranks (Mann-Whitney): ties get the mean of the ranks they share.
     """
+    check_array(scores, "scores", 1)
+    check_array(positive, "positive", 1)
+    if len(scores) != len(positive) or not np.all(np.isfinite(np.asarray(scores, float))):
+        raise ValueError(
+            f"{len(scores)} scores, all of which must be finite, but {len(positive)} entries of positive: give one for "
+            "each score"
+        )
     positive = np.asarray(positive, dtype=bool)
     count, others = int(positive.sum()), int((~positive).sum())
     if not count or not others:

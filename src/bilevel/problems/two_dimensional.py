@@ -11,11 +11,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from bilevel.batch import Batch
+from bilevel.checks import as_number, check_finite, check_positive
 from bilevel.problem import Problem
 from bilevel.problems.instance import STATIONARITY, Instance
+from bilevel.theory.reals import LARGEST_KAPPA
+from bilevel.words import shown
 
 Vector = Float[Array, "2"]
 
@@ -76,6 +80,7 @@ class Quadratic:
 
     def itd_limit(self, alpha: Any) -> Vector:
         """−α m L Z⁻¹1, where single-loop ITD with inner step α converges to: its estimator is Zx + α m L·1."""
+        check_positive(alpha, "step size alpha")
         return -alpha * self.L * self.m / self.z
 
 
@@ -90,4 +95,22 @@ def as_data(q: Quadratic) -> Batch:
 
 def quadratic(mu: Any = 0.1, kappa: Any = 2.0, m: Any = 0.1) -> Quadratic:
     """The paper's problem at condition number κ = L/μ."""
+    check_positive(mu, "mu")
+    check_kappa(kappa)
+    if not isinstance(m, Tracer):
+        check_finite(m, "m")
     return Quadratic(mu=mu, L=kappa * mu, m=m)
+
+
+def check_kappa(kappa: Any, traced: bool = True) -> None:
+    """A condition number, at least 1; a traced one has no value yet."""
+    check_positive(kappa, "condition number kappa", traced=traced)
+    number = as_number(kappa)
+    if number is not None and number > LARGEST_KAPPA:
+        raise ValueError(
+            f"kappa must be at most {LARGEST_KAPPA:g}, not {shown(kappa)}: no float64 tells 1 − 1/κ from one then"
+        )
+    if number is not None and number < 1:
+        raise ValueError(
+            f"kappa must be at least 1, not {shown(kappa)}: it is L/μ, and L ≥ μ always; pass e.g. 10.0"
+        )

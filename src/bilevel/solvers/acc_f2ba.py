@@ -9,13 +9,14 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws
-from bilevel.checks import check_count, check_positive
+from bilevel.checks import as_number, check_count, check_positive, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
 from bilevel.solvers.ingredients.penalty import Copies, Penalised, as_penalty, estimate, penalised, track
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
+from bilevel.words import shown
 
 
 class AccF2BAState(NamedTuple):
@@ -94,10 +95,10 @@ def acc_f2ba(
     """
     check_positive(radius, "radius")
     check_positive(momentum, "momentum")
-    if not isinstance(momentum, Tracer) and momentum >= 1:
-        raise ValueError(f"momentum must be below 1, not {momentum!r}: pass e.g. 0.9")
+    if not isinstance(momentum, Tracer) and as_number(momentum) >= 1:  # pyright: ignore[reportOptionalOperand]
+        raise ValueError(f"momentum must be below 1, not {shown(momentum)}: pass e.g. 0.9")
     return AccF2BA(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         as_penalty(penalty),

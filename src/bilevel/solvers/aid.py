@@ -6,7 +6,7 @@ import equinox as eqx
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
@@ -92,7 +92,7 @@ def aid(
             [bilevel.theory.stochastic.aid] ask for "independent".
     """
     return AID(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_adjoint(adjoint),
         as_rule(outer, "outer"),

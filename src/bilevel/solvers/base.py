@@ -2,13 +2,15 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from functools import cache, wraps
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import equinox as eqx
 import jax
 import numpy as np
 
-from bilevel.batch import draws, first
+from bilevel.batch import Batch, Draws, draws, first
+from bilevel.checks import check_choice, check_kind, check_problem
 from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
 from bilevel.solvers.ingredients.inner import inner_rule
@@ -67,12 +69,14 @@ class Solver(eqx.Module):
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     composite: ClassVar[bool] = False  # whether it minds the problem's proximal map
 
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for name in ("step", "warm_up"):
+            if name in vars(cls):
+                setattr(cls, name, _checked(vars(cls)[name]))
+
     def __check_init__(self):
-        if not isinstance(self.problem, Problem):
-            raise TypeError(
-                f"problem must be a bl.Problem, not {type(self.problem).__name__}: pass "
-                "bl.Problem(inner=g, outer=f) first"
-            )
+        check_problem(self.problem)
         if self.problem.prox is None:
             return
         if not self.composite:
@@ -112,6 +116,8 @@ class Solver(eqx.Module):
 
     def warm_up(self, state: Any, batch: Any = None) -> Any:
         """One step of the rule `inner` on y alone, x held fixed; `run(..., warmup=N)` takes N of them first."""
+        check_state(self, state)
+        check_kind(batch, Batch | Draws | None, "batch", "a bl.Batch", "pass bl.Batch(inner=..., outer=...)")
         batch, rule = first(batch), self.inner_at(state.x)
         gradient = self.problem.oracles.inner_gradient(state.x, state.y, batch)
         value = lambda y: self.problem.g(state.x, y, batch)
@@ -180,8 +186,45 @@ def _on_leaves(
     return function(structure.unflatten(leaves), *static, *arguments)
 
 
+def check_solver(solver: Any) -> Solver:
+    return check_kind(solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, 0.1, 0.1, 0.1)")
+
+
+def check_state(solver: Solver, state: Any) -> Any:
+    """A state of this solver, as far as its class tells."""
+    kind = _state_of(type(solver))
+    fits = all(hasattr(state, name) for name in solver.variables) if kind is None else isinstance(state, kind)
+    if not fits:
+        name = "state" if kind is None else kind.__name__
+        raise TypeError(
+            f"state must be a {name} of {solver.name}, not {type(state).__name__}: pass what "
+            "solver.init(x0, y0, batch) or bl.start(solver, x0, y0, data) returns"
+        )
+    return state
+
+
+@cache
+def _state_of(solver: type[Solver]) -> type | None:
+    """What its `init` says that it returns."""
+    try:
+        kind = get_type_hints(solver.init).get("return")
+    except NameError:
+        return None
+    return kind if isinstance(kind, type) else None
+
+
+def _checked(step: Callable) -> Callable:
+    """A step by hand begins with a state of this solver and a batch."""
+
+    @wraps(step)
+    def checked(self, state: Any, batch: Any = None) -> Any:
+        check_state(self, state)
+        check_kind(batch, Batch | Draws | None, "batch", "a bl.Batch", "pass bl.Batch(inner=..., outer=...)")
+        return step(self, state, batch)
+
+    return checked
+
+
 def check_batches(batches: str) -> str:
     """Whether the terms of a step share one draw of the data or have one each."""
-    if batches not in ("shared", "independent"):
-        raise ValueError(f'batches must be "shared" or "independent", not {batches!r}')
-    return batches
+    return check_choice(batches, "batches", ("shared", "independent"))

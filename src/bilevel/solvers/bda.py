@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_not_negative, check_positive, check_schedule, prepare
+from bilevel.checks import check_not_negative, check_positive, check_problem, check_schedule, prepare
 from bilevel.identity import Static
 from bilevel.oracles import Linearised
 from bilevel.problem import Problem
@@ -89,13 +89,11 @@ def bda(
         checkpoint_every: the distance between kept inner iterates, as in [`itd`][bilevel.itd].
     """
     check_positive(outer_share, "outer_share")
-    if not callable(fading):
-        raise TypeError(
-            f"fading must be a function of the inner step's number, not {fading!r}: pass e.g. lambda t: 0.9**t"
-        )
-    check_schedule(fading, jnp.zeros(()), lambda value: check_not_negative(value, "fading of inner step 0"))
+    check_schedule(
+        fading, jnp.zeros(()), lambda value: check_not_negative(value, "fading of inner step 0"), "fading"
+    )
     return BDA(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         check_weight(mixing, "mixing", "the outer gradient"),

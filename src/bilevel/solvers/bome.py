@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_positive, prepare
+from bilevel.checks import check_choice, check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
 from bilevel.solvers.fixed_points import check_rests_at_minima
@@ -92,10 +92,9 @@ def bome(
         auxiliary: α as a float, or any optax transformation, which begins anew with every z; as `inner` if left out.
     """
     check_positive(eta, "rate eta")
-    if barrier not in ("gradient", "value"):
-        raise ValueError(f'barrier must be "gradient" or "value", not {barrier!r}')
+    check_choice(barrier, "barrier", ("gradient", "value"))
     return BOME(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         eta,

@@ -8,7 +8,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, check_positive, prepare
+from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.ingredients.trees import scaled
@@ -89,7 +89,7 @@ def d_tfbo(
     """
     check_positive(accumulators, "initial accumulators")
     return DTFBO(
-        problem,
+        check_problem(problem),
         accumulators,
         check_count(inner_steps, "inner_steps"),
         check_count(adjoint_steps, "adjoint_steps"),

@@ -5,7 +5,7 @@ from typing import ClassVar
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_positive, prepare
+from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
 from bilevel.solvers.ingredients.difference import cross_difference
@@ -84,7 +84,7 @@ def darts(
     """
     check_positive(xi, "virtual step size xi")
     check_positive(epsilon, "displacement epsilon")
-    return DARTS(problem, as_rule(inner, "inner"), as_rule(outer, "outer"), xi, epsilon)
+    return DARTS(check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"), xi, epsilon)
 
 
 def darts_first_order(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule) -> FirstOrderDARTS:
@@ -102,4 +102,4 @@ def darts_first_order(problem: Problem, inner: StepSize | Rule, outer: StepSize 
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
     """
-    return FirstOrderDARTS(problem, as_rule(inner, "inner"), as_rule(outer, "outer"))
+    return FirstOrderDARTS(check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"))

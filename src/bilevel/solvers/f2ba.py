@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count
+from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
 from bilevel.solvers.ingredients.penalty import (
@@ -67,7 +67,7 @@ def f2ba(
         inner_steps: K, the number of steps on y and z per step on x, all on the same batch.
     """
     return F2BA(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         as_penalty(penalty),

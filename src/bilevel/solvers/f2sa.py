@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_count
+from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, check_batches
 from bilevel.solvers.ingredients.penalty import (
@@ -79,7 +79,7 @@ def f2sa(
         batches: "independent", the 2T + 2 draws; or "shared", one draw of each level for all gradients of a step.
     """
     return F2SA(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         as_penalty(penalty),

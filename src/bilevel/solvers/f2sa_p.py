@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_rests_at_minima
@@ -139,7 +139,7 @@ def f2sa_p(
         inner_steps: K, the number of steps on each copy per step on x, all on the same batch.
     """
     return F2SAp(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         as_penalty(penalty),

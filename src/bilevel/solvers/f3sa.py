@@ -8,7 +8,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import prepare
+from bilevel.checks import check_problem, prepare
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
@@ -144,7 +144,7 @@ def f3sa(
         momentum: η, between 0 and 1: the weight of the new gradient; 1 is F2SA.
     """
     return F3SA(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         as_penalty(penalty),

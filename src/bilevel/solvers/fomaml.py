@@ -6,7 +6,7 @@ import jax
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count
+from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
 from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
@@ -52,4 +52,4 @@ def fomaml(
         inner_steps: N, the number of adaptation steps.
     """
     rules = as_rule(inner, "inner"), as_rule(outer, "outer")
-    return FOMAML(problem, *rules, check_count(inner_steps, "inner_steps"))
+    return FOMAML(check_problem(problem), *rules, check_count(inner_steps, "inner_steps"))

@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
 from bilevel.solvers.ingredients.forward import forward_hypergradient, no_derivative, push
@@ -53,5 +53,8 @@ def forward_itd(
         inner_steps: N, the number of steps on y per step on x, all on the same batch.
     """
     return ForwardITD(
-        problem, as_rule(inner, "inner"), as_rule(outer, "outer"), check_count(inner_steps, "inner_steps")
+        check_problem(problem),
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        check_count(inner_steps, "inner_steps"),
     )

@@ -8,7 +8,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import prepare
+from bilevel.checks import check_problem, prepare
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
@@ -107,7 +107,7 @@ def fsla(
         batches: "shared", one draw of each level for all lines; or "independent", one for each of y, v and h.
     """
     rules = as_rule(inner, "inner"), as_rule(adjoint, "adjoint"), as_rule(outer, "outer")
-    return FSLA(problem, *rules, as_momentum(momentum), check_batches(batches))
+    return FSLA(check_problem(problem), *rules, as_momentum(momentum), check_batches(batches))
 
 
 def _hypergradient(oracles: Oracles, at: Point, batch: Batch | None) -> tuple[Scalar, PyTree]:

@@ -9,7 +9,14 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_not_negative, check_positive, check_schedule, prepare
+from bilevel.checks import (
+    check_count,
+    check_not_negative,
+    check_positive,
+    check_problem,
+    check_schedule,
+    prepare,
+)
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import INDEFINITE, residual, with_damping
@@ -121,16 +128,13 @@ def hoag(
         damping: δ, for ∇²_yy g + δI in the adjoint system where g is not convex; it leaves a bias.
     """
     check_not_negative(damping, "damping")
-    if not callable(tolerance):
-        raise TypeError(
-            f"tolerance must be a function of the step number, not {tolerance!r}: pass e.g. "
-            "optax.exponential_decay(0.1, transition_steps=1, decay_rate=0.9)"
-        )
-    check_schedule(tolerance, jnp.zeros(()), lambda value: check_positive(value, "tolerance at step 0"))
+    check_schedule(
+        tolerance, jnp.zeros(()), lambda value: check_positive(value, "tolerance at step 0"), "tolerance"
+    )
     later = lambda value: check_not_negative(value, "tolerance at step 1000")  # there it may have underflown
     check_schedule(tolerance, jnp.full((), 1e3), later)
     return HOAG(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         Static(tolerance),

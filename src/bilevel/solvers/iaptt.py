@@ -10,7 +10,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_map, check_problem, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
@@ -135,12 +135,12 @@ def iaptt(
         project: P, a function from y's tree to itself; the identity if left out.
     """
     return IAPTT(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         as_rule(outer if start is None else start, "start"),
         check_count(inner_steps, "inner_steps"),
-        None if project is None else Static(project),
+        None if project is None else Static(check_map(project)),
     )
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_positive
+from bilevel.checks import check_count, check_positive, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import cg
@@ -18,6 +18,7 @@ from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Rule, ValueFunction, as_rule
 from bilevel.types import Number, PyTree, StepSize
+from bilevel.words import shown
 
 
 class IMAML(MetaLearner):
@@ -97,8 +98,10 @@ def imaml(
     check_positive(strength, "strength of the tie")
     if adjoint is not None and not isinstance(adjoint, Adjoint):
         raise TypeError(
-            f"adjoint must be one of bl.adjoints, not {adjoint!r}: pass e.g. bl.adjoints.cg(1e-6)"
+            f"adjoint must be one of bl.adjoints, not {shown(adjoint)}: pass e.g. bl.adjoints.cg(1e-6)"
         )
     rules = as_rule(inner, "inner"), as_rule(outer, "outer")
     steps = check_count(inner_steps, "inner_steps")
-    return IMAML(problem, *rules, steps, cg(max_steps=10) if adjoint is None else adjoint, strength)
+    return IMAML(
+        check_problem(problem), *rules, steps, cg(max_steps=10) if adjoint is None else adjoint, strength
+    )

@@ -6,7 +6,7 @@ import equinox as eqx
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import prepare
+from bilevel.checks import check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
 from bilevel.solvers.ingredients.unroll import Lengths, inner_field, lengths, unroll
@@ -70,7 +70,7 @@ def itd(
             about √T the memory grows like √T instead of T, for one more inner gradient per step.
     """
     return ITD(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         lengths(inner_steps, truncate, checkpoint_every),

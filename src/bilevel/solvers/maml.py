@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch
+from bilevel.checks import check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
 from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
@@ -70,4 +71,4 @@ def maml(
         checkpoint_every: the distance between kept inner iterates, as in [`itd`][bilevel.itd].
     """
     loop = lengths(inner_steps, None, checkpoint_every)
-    return MAML(problem, as_rule(inner, "inner"), as_rule(outer, "outer"), loop.steps, loop)
+    return MAML(check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"), loop.steps, loop)

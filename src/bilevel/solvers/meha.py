@@ -7,7 +7,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws
-from bilevel.checks import check_positive, prepare
+from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_rests_at_minima
@@ -111,7 +111,7 @@ def meha(
     """
     check_positive(proximal, "proximal parameter")
     return MEHA(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         as_penalty(penalty),

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from jaxtyping import Array, Int
 
-from bilevel.checks import check_count, check_positive
+from bilevel.checks import check_count, check_positive, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import check_batches
 from bilevel.solvers.ingredients.momentum import DoubleMomentum, Drawn, Invert, as_momentum, series
@@ -54,7 +54,7 @@ def mrbo(
     """
     check_positive(adjoint, "adjoint step size")
     return MRBO(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         adjoint,
         as_rule(outer, "outer"),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_rests_at_minima
@@ -136,7 +136,7 @@ def v_pbgd(
         auxiliary: η as a float, or any optax transformation, for z; as `inner` if left out.
     """
     return VPBGD(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         as_penalty(penalty),
@@ -165,4 +165,6 @@ def g_pbgd(
         outer: β as a float, or any optax transformation of the direction divided by λ_k.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
     """
-    return GPBGD(problem, as_rule(inner, "inner"), as_rule(outer, "outer"), as_penalty(penalty))
+    return GPBGD(
+        check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"), as_penalty(penalty)
+    )

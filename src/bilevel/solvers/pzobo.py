@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_positive, prepare
+from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.f3sa import tilted
@@ -104,7 +104,7 @@ def pzobo(
     """
     check_positive(mu, "displacement mu")
     return PZOBO(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         mu,

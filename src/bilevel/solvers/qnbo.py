@@ -8,7 +8,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.quasi_newton_steps import QuasiNewton, quasi_newton
 from bilevel.solvers.base import ImplicitState, Info, Solver
@@ -109,7 +109,7 @@ def qnbo(
         memory: the number of pairs remembered.
     """
     return QNBO(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         quasi_newton(check_count(adjoint_steps, "adjoint_steps"), check_count(memory, "memory")),
         as_rule(outer, "outer"),

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.ingredients.forward import displaced, forward_hypergradient, no_derivative, push
@@ -61,5 +61,8 @@ def rtho(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, in
         inner_steps: the number of steps on y per step on x (Δ in the publication), all on the same batch.
     """
     return RTHO(
-        problem, as_rule(inner, "inner"), as_rule(outer, "outer"), check_count(inner_steps, "inner_steps")
+        check_problem(problem),
+        as_rule(inner, "inner"),
+        as_rule(outer, "outer"),
+        check_count(inner_steps, "inner_steps"),
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from optax import tree
 
-from bilevel.checks import check_positive, signature
+from bilevel.checks import check_map, check_positive, signature
 from bilevel.identity import Static, made_of
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import PyTree, Scalar, StepSize
@@ -119,7 +119,7 @@ class Projected(Settled):
     def init(self, point: PyTree) -> PyTree:
         try:
             out = jax.eval_shape(self.project.value, point)
-        except TypeError as error:
+        except Exception as error:
             raise TypeError(
                 f"project cannot be called with {_shown(point)}, or returns no arrays: pass a function from that tree "
                 f"to itself ({error})"
@@ -164,12 +164,7 @@ def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Pro
     The tolerance of a run and the trace's "stationarity" then measure ‖x − P(x − s·h)‖/s instead of ‖h‖, with s the
     step size (1 for an optax rule).
     """
-    if not callable(project):
-        raise TypeError(
-            f"project must be a function from x's tree to itself, not {project!r}: pass e.g. "
-            "optax.projections.projection_non_negative"
-        )
-    return Projected(as_rule(rule, "projected"), Static(project))
+    return Projected(as_rule(rule, "projected"), Static(check_map(project)))
 
 
 def as_rule(value: Any, level: str) -> Rule:

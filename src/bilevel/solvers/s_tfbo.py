@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_positive, prepare
+from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.ingredients.trees import scaled
@@ -81,4 +81,4 @@ def s_tfbo(problem: Problem, *, accumulators: Number = 1.0) -> STFBO:
         accumulators: α_0 = β_0 = γ_0, the accumulated norms to begin with.
     """
     check_positive(accumulators, "initial accumulators")
-    return STFBO(problem, accumulators)
+    return STFBO(check_problem(problem), accumulators)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch, Levels
-from bilevel.checks import prepare
+from bilevel.checks import check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_plain
@@ -107,7 +107,9 @@ def saba(problem: Problem, inner: StepSize | Rule, adjoint: StepSize | Rule, out
         adjoint: η as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
     """
-    return SABA(problem, as_rule(inner, "inner"), as_rule(adjoint, "adjoint"), as_rule(outer, "outer"))
+    return SABA(
+        check_problem(problem), as_rule(inner, "inner"), as_rule(adjoint, "adjoint"), as_rule(outer, "outer")
+    )
 
 
 def _first_epoch(

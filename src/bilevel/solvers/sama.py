@@ -5,7 +5,7 @@ from typing import ClassVar
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_positive, prepare
+from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
 from bilevel.solvers.ingredients.difference import cross_difference
@@ -69,4 +69,4 @@ def sama(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, ep
         epsilon: the displacement of y in the difference, in units of y; of the authors 1.0.
     """
     check_positive(epsilon, "displacement epsilon")
-    return SAMA(problem, as_rule(inner, "inner"), as_rule(outer, "outer"), epsilon)
+    return SAMA(check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"), epsilon)

@@ -6,7 +6,7 @@ import equinox as eqx
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import prepare
+from bilevel.checks import check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
@@ -77,4 +77,4 @@ def soba(
         batches: "shared", one draw of each level for all directions, as in the authors' code; or "independent", three.
     """
     rules = as_rule(inner, "inner"), as_adjoint(adjoint), as_rule(outer, "outer")
-    return SOBA(problem, *rules, check_batches(batches))
+    return SOBA(check_problem(problem), *rules, check_batches(batches))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_problem, prepare
 from bilevel.oracles import Oracles, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
@@ -112,7 +112,7 @@ def srba(
         period: steps from one full pass to the next; half an epoch of both levels together in the authors' experiments.
     """
     rules = as_rule(inner, "inner"), as_rule(adjoint, "adjoint"), as_rule(outer, "outer")
-    return SRBA(problem, *rules, check_count(period, "period"))
+    return SRBA(check_problem(problem), *rules, check_count(period, "period"))
 
 
 def _of_g(oracles: Oracles, at: Point, batch: Batch | None) -> tuple[PyTree, PyTree, PyTree]:

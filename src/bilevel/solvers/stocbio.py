@@ -8,7 +8,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_count, check_not_negative, check_positive, prepare
+from bilevel.checks import check_count, check_not_negative, check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_damping
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
@@ -114,7 +114,7 @@ def stocbio(
     check_positive(adjoint, "adjoint step size")
     check_not_negative(damping, "damping")
     return StocBiO(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         adjoint,
         as_rule(outer, "outer"),

@@ -7,7 +7,7 @@ import jax
 from jax import lax
 from jaxtyping import Array, Int
 
-from bilevel.checks import check_count, check_positive, check_seed
+from bilevel.checks import check_count, check_positive, check_problem, check_seed
 from bilevel.problem import Problem
 from bilevel.solvers.base import check_batches
 from bilevel.solvers.ingredients.momentum import DoubleMomentum, Drawn, Invert, Pair, as_momentum, contracted
@@ -64,7 +64,7 @@ def sustain(
     """
     check_positive(adjoint, "adjoint step size")
     return SUSTAIN(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         adjoint,
         as_rule(outer, "outer"),

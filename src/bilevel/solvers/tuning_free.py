@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, prepare, signature
+from bilevel.checks import check_count, check_map, check_problem, prepare, signature
 from bilevel.identity import Static
 from bilevel.oracles import Linearised, OuterGradients
 from bilevel.problem import Problem
@@ -338,10 +338,9 @@ def tuning_free(
         accuracy: how far a pass reduces the errors of y and v, at most 1. Changes the cost, hardly the result.
         max_inner_steps: the most Hessian products of a pass on each of y and v.
     """
-    if project is not None and not callable(project):
-        raise TypeError(
-            f"project must be a function from x's tree to itself, not {project!r}: pass e.g. "
-            "optax.projections.projection_non_negative"
-        )
+    if project is not None:
+        check_map(project)
     check_weight(accuracy, "accuracy", "the error that a pass may leave")
-    return TuningFree(problem, accuracy, Static(project), check_count(max_inner_steps, "max_inner_steps"))
+    return TuningFree(
+        check_problem(problem), accuracy, Static(project), check_count(max_inner_steps, "max_inner_steps")
+    )

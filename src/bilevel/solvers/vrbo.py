@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws, first
-from bilevel.checks import check_count, check_positive, prepare
+from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_plain
@@ -128,7 +128,7 @@ def vrbo(
     """
     check_positive(adjoint, "adjoint step size")
     return VRBO(
-        problem,
+        check_problem(problem),
         as_rule(inner, "inner"),
         adjoint,
         as_rule(outer, "outer"),

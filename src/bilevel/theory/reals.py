@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from bilevel.words import shown
 
 Floats = np.ndarray | float
 """What certificates compute: a float64 array, or a scalar where everything that went in was one."""
@@ -13,6 +16,7 @@ Real = Any
 """What they accept: numbers and nested sequences or arrays of numbers. `number` checks, and says what is wrong."""
 
 LARGEST_KAPPA = 1e13
+MOST_LISTED = 10**7
 
 
 def number(value: Real, name: str) -> Floats:
@@ -23,6 +27,8 @@ def number(value: Real, name: str) -> Floats:
             value = float(value)
         if np.any(np.ma.getmask(value)):
             raise TypeError
+        if isinstance(value, str | bytes | dict | set | Iterator):
+            raise TypeError
         result = np.asarray(value)
         if result.dtype == object and all(type(entry) is int for entry in result.flat):
             result = result.astype(np.float64)
@@ -32,8 +38,10 @@ def number(value: Real, name: str) -> Floats:
             over="ignore"
         ):  # a long double may be out of range: infinite, which is refused below
             result = result.astype(np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{name} must be a real number or an array of them, got {value!r}") from None
+    except Exception:  # whatever NumPy or a deleted array has to say
+        raise TypeError(
+            f"{name} must be a real number or an array of them, got {shown(value)}: pass e.g. {name}=1.0"
+        ) from None
     if not np.all(np.isfinite(result)):
         raise ValueError(f"{name} must be finite, got {_first(result, ~np.isfinite(result))}")
     return result[()]
@@ -73,6 +81,14 @@ def horizon(steps: Real) -> Floats:
     return result
 
 
+def listed(steps: Real) -> int:
+    """A number of iterations of which every one is written down."""
+    result = one(horizon(steps), "steps")
+    if result > MOST_LISTED:
+        raise ValueError(f"steps must be at most {MOST_LISTED:,} where every one is listed, got {result:g}")
+    return int(result)
+
+
 def short_step(value: Real | None, name: str, L: Floats) -> Floats:
     """A step size of at most 1/L, which is also the default."""
     result = 1 / L if value is None else positive(value, name, "it is a step size")
@@ -84,7 +100,7 @@ def short_step(value: Real | None, name: str, L: Floats) -> Floats:
 def one(value: Floats, name: str) -> float:
     """A single number, where other certificates take arrays as well."""
     if np.ndim(value):
-        raise TypeError(f"{name} must be one number, got {value!r}: take one case at a time")
+        raise TypeError(f"{name} must be one number, got {shown(value)}: take one case at a time")
     return float(value)
 
 

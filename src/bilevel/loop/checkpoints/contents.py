@@ -88,6 +88,17 @@ def made_by() -> dict[str, str]:
     return {"bilevel": bilevel.__version__, "jax": jax.__version__, "device": jax.devices()[0].device_kind}
 
 
+def outline(tree: PyTree) -> dict[str, Any]:
+    """A tree without its numbers, from which one of the same shape can be made again."""
+    description, arrays = flatten(tree)
+    return {"tree": description, "shapes": [[list(jnp.shape(a)), str(jnp.result_type(a))] for a in arrays]}
+
+
+def outlined(outline: dict[str, Any]) -> PyTree:
+    """Zeros in the shape of an outline."""
+    return unflatten(outline["tree"], [jnp.zeros(shape, dtype) for shape, dtype in outline["shapes"]])
+
+
 def packed(result: Result, hooks: Sequence[Any], origin: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """The result and what the hooks remember, as plain data and arrays."""
     remembered = [[type(hook).__name__, hook.get_state() if remembers(hook) else None] for hook in hooks]

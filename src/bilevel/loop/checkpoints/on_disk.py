@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from bilevel.loop.checkpoints.contents import Origin, remembers
+from bilevel.loop.checkpoints.contents import Origin, outline, remembers
 from bilevel.loop.checkpoints.folder import steps_in
 from bilevel.loop.checkpoints.restoring import as_folder, check_origin, restore
 from bilevel.loop.hooks.checkpointing import Checkpoint
@@ -72,13 +72,14 @@ def run_on_disk(
                 if _has_ended(folder, earlier, steps):
                     return earlier
                 steps -= earlier.steps
-            origin |= {"start": before["start"], "seed": before["seed"]}
+            origin |= {name: before[name] for name in ("start", "outline", "seed")}
         session = session_of(steps, earlier)
         if earlier is None:
             _begun(session, start[:3], start.seed)
-            origin = _origin(session, start.seed)
+            origin = _origin(session, start.seed) | {"outline": outline(start[:3])}
         elif origin is None:  # a result in memory does not say what it began from
-            origin = _origin(session, 0) | {"start": None}
+            trees = outline((earlier.x, earlier.y, earlier.model_state))
+            origin = _origin(session, 0) | {"start": None, "outline": trees}
         if restored is not None:
             _remind(session.hooks, restored.hooks)
         if saver is not None:

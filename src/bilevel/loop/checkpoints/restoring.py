@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, places, shapes, unpacked
+from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, places, shapes, unpacked
 from bilevel.loop.checkpoints.folder import Damaged, orbax, read_arrays, read_contents, steps_in
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.fingerprint import difference
@@ -54,14 +54,13 @@ def restore(
 ) -> tuple[Restored, dict[str, Any]]:
     """The newest whole checkpoint as a run that `begin` would have begun, and what it says of its origin.
 
-    Without x0 and y0, those of the checkpoint say what their trees look like.
+    Without x0 and y0, the checkpoint says what their trees looked like.
     """
 
     def read(path: Path, number: int, contents: dict[str, Any]) -> tuple[Result, list[Any], dict[str, Any]]:
         start = x0, y0, model_state
         if x0 is None:
-            plain, _ = unpacked(contents, read_arrays(path, number, contents, []))
-            start = plain.x, plain.y, plain.run.model
+            start = outlined(contents["origin"]["outline"])
             _check_plain(start)
         template = begin(*start)
         _check_same(path, contents, template)

@@ -1,13 +1,15 @@
 """What a hook sees, and how it asks a run to stop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from bilevel.checks import MANY, check_count, check_kind
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import rows_in
 from bilevel.solvers.base import Info
+from bilevel.words import shown
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Event:
         return float(self.column(metric)[-1])
 
     def column(self, metric: str) -> Any:
-        if metric not in self.trace:
-            raise KeyError(f"the trace has no {metric!r}: choose from {', '.join(sorted(self.trace))}")
+        if not isinstance(metric, str) or metric not in self.trace:
+            raise KeyError(f"the trace has no {shown(metric)}: choose from {', '.join(sorted(self.trace))}")
         return self.trace[metric]
 
 
@@ -58,6 +60,12 @@ class Stop:
     reason: str
     code: Code = Code.STOPPED
     step: int | None = None
+
+    def __post_init__(self):
+        check_kind(self.reason, str, "reason", "a sentence", "say why the run ends")
+        check_kind(self.code, Code, "code", "a bl.Code", "pass e.g. bl.Code.STOPPED")
+        if self.step is not None:
+            check_count(self.step, "step", least=0, most=MANY)
 
 
 @runtime_checkable
@@ -73,3 +81,12 @@ class Hook(Protocol):
 
 
 HookLike = Hook | Callable[[Event], Any]
+
+
+def check_hooks(hooks: Any) -> None:
+    fine = lambda hook: callable(hook) and not isinstance(hook, type)
+    single = isinstance(hooks, str | bytes) or hasattr(hooks, "_fields")
+    if single or not isinstance(hooks, Sequence) or not all(map(fine, hooks)):
+        raise TypeError(
+            f"hooks must be a list of functions of an event, not {shown(hooks)}: pass e.g. [bl.hooks.Best()]"
+        )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.loop.hooks.base import Event
-from bilevel.loop.hooks.early_stopping import sign_of
+from bilevel.loop.hooks.early_stopping import check_metric, sign_of
 from bilevel.types import PyTree
 
 
@@ -27,7 +27,7 @@ class Best:
     of_one_run = True  # not of a sweep
 
     def __init__(self, metric: str = "outer_value", *, mode: str = "min"):
-        self.metric, self._sign = metric, sign_of(mode)
+        self.metric, self._sign = check_metric(metric), sign_of(mode)
         self.value, self.step, self.state = math.nan, 0, None
         self.model_state: PyTree = None
 

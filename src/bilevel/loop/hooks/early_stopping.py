@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.checks import check_count
+from bilevel.checks import MANY, check_choice, check_count, check_not_negative, check_text
 from bilevel.loop.hooks.base import Event, Stop
 
 
@@ -26,8 +26,9 @@ class EarlyStopping:
     decides = True  # before other hooks see the event
 
     def __init__(self, metric: str = "outer_value", *, patience: int, mode: str = "min", least: float = 0.0):
-        self.metric, self.patience = metric, check_count(patience, "patience")
-        self.sign, self.least = sign_of(mode), least
+        self.metric, self.patience = check_metric(metric), check_count(patience, "patience", most=MANY)
+        check_not_negative(least, "improvement `least`", traced=False)
+        self.sign, self.least = sign_of(mode), float(least)
         self.best, self.best_step = math.inf, 0
 
     def get_state(self) -> dict[str, Any]:
@@ -56,8 +57,10 @@ class EarlyStopping:
         return None
 
 
+def check_metric(metric: str) -> str:
+    return check_text(metric, "metric", '"outer_value"')
+
+
 def sign_of(mode: str) -> float:
     """+1 where smaller is better, −1 where larger is."""
-    if mode not in ("min", "max"):
-        raise ValueError(f'mode must be "min" or "max", not {mode!r}')
-    return 1.0 if mode == "min" else -1.0
+    return 1.0 if check_choice(mode, "mode", ("min", "max")) == "min" else -1.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.checks import check_count
+from bilevel.checks import MANY, check_count, check_path
 from bilevel.loop.hooks.base import Event
 
 
@@ -21,7 +21,7 @@ class _Lines(ABC):
     of_one_run = True  # not of a sweep
 
     def __init__(self, path: str | Path, *, thin: int = 1):
-        self.path, self.thin = Path(path), check_count(thin, "thin")
+        self.path, self.thin = check_path(path, "path"), check_count(thin, "thin", most=MANY)
         self._file: Any = None
         self._length: int | None = None  # of the file, at the checkpoint that the run goes on from
 

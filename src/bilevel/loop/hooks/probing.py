@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel.checks import check_callable
 from bilevel.loop.hooks.base import Event
 
 
@@ -19,8 +20,9 @@ class Probe:
     of_one_run = True  # not of a sweep
 
     def __init__(self, probe: Callable[[Any, Any], dict[str, Any] | None]):
-        if not callable(probe):
-            raise TypeError(f"probe must be a function of (state, info), not {type(probe).__name__}")
+        check_callable(
+            probe, "probe", 2, "a function of (state, info)", 'lambda state, info: {"x": float(state.x[0])}'
+        )
         self.probe = probe
         self.rows: list[tuple[int, dict[str, Any]]] = []
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.checks import check_count
+from bilevel.checks import MANY, check_count, check_path
 from bilevel.loop.hooks.base import Event
 
 
@@ -26,7 +26,8 @@ class TensorBoard:
             raise ImportError(
                 'the TensorBoard hook needs tensorboardX: pip install "bilevel[tensorboard]"'
             ) from error
-        self._make, self.folder, self.thin = SummaryWriter, Path(folder), check_count(thin, "thin")
+        self._make, self.folder = SummaryWriter, check_path(folder, "folder")
+        self.thin = check_count(thin, "thin", most=MANY)
         self._writer: Any = None
 
     def begin(self, event: Event) -> None:

@@ -21,7 +21,7 @@ class Tolerance:
     decides = True  # before other hooks see the event
 
     def __init__(self, tol: float):
-        check_positive(tol, "tolerance tol")
+        check_positive(tol, "tolerance tol", traced=False)
         self.tol = float(tol)
 
     def __call__(self, event: Event) -> Stop | None:

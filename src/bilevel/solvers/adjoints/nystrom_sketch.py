@@ -11,10 +11,11 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from optax import tree
 
-from bilevel.checks import check_count, check_positive, check_seed
+from bilevel.checks import check_choice, check_count, check_positive, check_seed
 from bilevel.oracles import Linearised
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.types import Number, PyTree
+from bilevel.words import shown
 
 
 class Nystrom(Adjoint):
@@ -117,13 +118,12 @@ def nystrom(rank: int, damping: Number, *, sketch: str = "dense", seed: int = 0)
         seed: of the random Ω, which is the same at every step.
     """
     check_positive(damping, "damping")
-    if sketch not in ("dense", "columns"):
-        raise ValueError(f'sketch must be "dense" or "columns", not {sketch!r}')
+    check_choice(sketch, "sketch", ("dense", "columns"))
     return Nystrom(damping, check_count(rank, "rank"), sketch, int(check_seed(seed)))
 
 
 def check_preconditioner(value: Nystrom | None) -> Nystrom | None:
     """What `cg` and `minres` take to be preconditioned by."""
     if value is not None and not isinstance(value, Nystrom):
-        raise TypeError(f"preconditioner must be adjoints.nystrom(rank, damping) or None, not {value!r}")
+        raise TypeError(f"preconditioner must be adjoints.nystrom(rank, damping) or None, not {shown(value)}")
     return value

@@ -114,7 +114,7 @@ def as_momentum(momentum: Number | Schedule) -> Penalty:
     """A weight between 0 and 1, or a function of the step number."""
     if callable(momentum):
         weight = lambda value: check_weight(value, "momentum at step 0", "the new gradient")
-        return Scheduled(Static(check_schedule(momentum, jnp.int32(0), weight)))
+        return Scheduled(Static(check_schedule(momentum, jnp.int32(0), weight, "momentum")))
     return Constant(check_weight(momentum, "momentum", "the new gradient"))
 
 

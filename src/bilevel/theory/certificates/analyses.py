@@ -8,6 +8,7 @@ from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates import paper_aid, paper_itd, prior, sharp, star, tight
 from bilevel.theory.certificates.certificate import Certificate
 from bilevel.theory.constants import Constants
+from bilevel.words import shown
 
 METHODS: dict[str, dict[str, Callable[..., Certificate]]] = {
     "AID": {
@@ -35,7 +36,7 @@ def analyses(constants: Constants | Blocks, method: str = "AID") -> dict[str, Ce
     With `Blocks` only `star`, the one analysis that takes them apart.
     """
     if not isinstance(method, str) or method not in METHODS:
-        raise ValueError(f"no certificate is known for {method!r}: the methods are {', '.join(METHODS)}")
+        raise ValueError(f"no certificate is known for {shown(method)}: the methods are {', '.join(METHODS)}")
     known = METHODS[method]
     names = OF_BLOCKS if isinstance(constants, Blocks) else known
     return {name: known[name](constants) for name in names}

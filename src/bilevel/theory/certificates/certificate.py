@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bilevel.theory.reals import Floats, Real, horizon, nonnegative, positive, together
+from bilevel.words import shown
 
 GAP = "it is Φ(x₀) − inf Φ; at 0 there is nothing left to descend and no step size is best"
 SLACK = 0.1  # a step this much off the lowest bound is taken if it is larger
@@ -105,7 +106,7 @@ class Certificate(ABC):
         """All of them as numbers that fit together and fit the constants."""
         steps, gap = horizon(steps), nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
         if not isinstance(errors, tuple) or len(errors) != 2:
-            raise TypeError(f"errors must be a pair of numbers, of y and of v, got {errors!r}")
+            raise TypeError(f"errors must be a pair of numbers, of y and of v, got {shown(errors)}")
         errors = (
             initial(errors[0], "the first initial error"),
             initial(errors[1], "the second initial error"),

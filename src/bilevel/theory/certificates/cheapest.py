@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilevel.checks import check_count
+from bilevel.checks import MANY, check_count
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.certificates.star import aid, contraction, tracking
@@ -51,7 +51,7 @@ def cheapest(
     y_error = one(nonnegative(y_error, "y_error", "it is the distance of y₀ from y*(x₀)"), "y_error")
     if v_error is not None:
         v_error = one(nonnegative(v_error, "v_error", "it is the distance of v₀ from v*(x₀)"), "v_error")
-    most = max(2, int(10 * k.kappa)) if most is None else min(check_count(most, "most"), 10**15)
+    most = max(2, int(10 * k.kappa)) if most is None else min(check_count(most, "most", most=MANY), 10**15)
     with np.errstate(over="ignore", invalid="ignore"):
         return _plan(constants, k, eps, gap, y_error, v_error, most)
 

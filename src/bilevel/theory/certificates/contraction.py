@@ -16,7 +16,7 @@ import numpy as np
 
 from bilevel.theory.certificates.certificate import smallest
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, horizon, nonnegative, short_step
+from bilevel.theory.reals import Floats, Real, listed, nonnegative, one, short_step
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class TwoSequenceContraction:
         Outside the radii the quadratic term may win; the sequences then end in infinity.
         """
         k = self.constants
-        step = nonnegative(beta, "beta", "it is the outer step size")
-        a, b = (np.empty(int(horizon(steps)) + 1) for _ in range(2))
-        a[0] = nonnegative(a0, "a0", "it is an error norm")
-        b[0] = nonnegative(b0, "b0", "it is an error norm")
+        step = one(nonnegative(beta, "beta", "it is the outer step size"), "beta")
+        a, b = (np.empty(listed(steps) + 1) for _ in range(2))
+        a[0] = one(nonnegative(a0, "a0", "it is an error norm"), "a0")
+        b[0] = one(nonnegative(b0, "b0", "it is an error norm"), "b0")
         shrink = 1 - self.eta * k.mu + self.c0 * step * k.rho
         with np.errstate(over="ignore"):
             for i in range(1, len(a)):

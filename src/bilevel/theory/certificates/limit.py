@@ -23,6 +23,7 @@ from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.certificates.star import contraction
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, one, positive, together
+from bilevel.words import shown
 
 CURVED = "it is the curvature of g in y, and g is strongly convex"
 CONVEX = 0.98  # how much of the curvature of Φ the mixed derivative may take away
@@ -173,7 +174,12 @@ class StepLimit:
         if k.f_xx == 0:
             raise ValueError("f_xx = 0: an f that is linear in x has no lowest value; give f_xx some room")
         m = float(np.sqrt(_mean_slope(k.f_xx, steps, gap, beta)))
-        return SlopeInstance(mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=(steps - 1) * beta * m)
+        X = (steps - 1) * beta * m
+        if not np.isfinite(X):
+            raise ValueError(
+                f"beta = {beta:g} is beyond what float64 can be multiplied in: pass a smaller one"
+            )
+        return SlopeInstance(mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=X)
 
     def _scalars(self) -> Blocks:
         if np.ndim(self.beta) > 0:
@@ -199,16 +205,22 @@ def first_unstable_beta(
     Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 − z_iz_j is 0.
     The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
     """
-    if method not in ("AID", "SOBA"):
-        raise ValueError(f"no limit is known for {method!r}: the methods are AID and SOBA")
+    if not isinstance(method, str) or method not in ("AID", "SOBA"):
+        raise ValueError(f"no limit is known for {shown(method)}: the methods are AID and SOBA")
     if not isinstance(hessian, tuple) or len(hessian) != 3:
-        raise TypeError(f"hessian must be a theory.limit.Hessian(xx, xy, yy), got {hessian!r}")
+        raise TypeError(f"hessian must be a theory.limit.Hessian(xx, xy, yy), got {shown(hessian)}")
     p, q, s = (number(block, f"hessian.{name}") for block, name in zip(hessian, Hessian._fields, strict=True))
     ell, H = nonnegative(coupling, "coupling", "it is a norm"), positive(curvature, "curvature", CURVED)
     alpha, eta = positive(alpha, "alpha", "it is a step size"), positive(eta, "eta", "it is a step size")
     together(xx=p, xy=q, yy=s, coupling=ell, curvature=H, alpha=alpha, eta=eta)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _first_unstable(Hessian(p, q, s), ell, H, alpha, eta, method)
+        beta = _first_unstable(Hessian(p, q, s), ell, H, alpha, eta, method)
+    if np.any(np.isnan(beta)):
+        raise ValueError(
+            f"curvature {np.max(H):g}, coupling {np.max(ell):g}, alpha {np.max(alpha):g} and eta {np.max(eta):g} are "
+            "beyond what float64 can be multiplied in: measure x or y in other units"
+        )
+    return beta
 
 
 def _first_unstable(

@@ -109,6 +109,10 @@ def start_of_aid(constants: Constants, C0: Floats, y_error: Floats, v_error: Flo
 
 def _whole(count: Floats) -> int | np.ndarray:
     """Scalars become Python integers, which cannot overflow; arrays beyond 64 bits have to stay floats."""
+    if not np.all(np.isfinite(count)):
+        raise ValueError(
+            "the number of iterations is beyond what float64 holds: pass a larger eps, or a smaller gap, D_y or c_y"
+        )
     if np.ndim(count) == 0:
         return int(count)
     return np.asarray(count) if np.any(count >= 2.0**61) else np.asarray(count).astype(np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.certificates.warmup import steps_to_reach
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, fraction, nonnegative
+from bilevel.theory.reals import Floats, Real, fraction, nonnegative, positive
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class ITDCertificate(OneBeta):
 
     def B1(self, a0: Floats) -> Floats:
         """B₁ = (β/2 + β²L_Φ)·8LC₄²/μ·‖ŷ₀ − y*₀‖²."""
+        return self._b1(nonnegative(a0, "a0", "it is the distance of ŷ₀ from y*₀"))
+
+    def _b1(self, a0: Floats) -> Floats:
         return self._error_weight * 8 * self.constants.kappa * (self.C4 * a0) ** 2
 
     @property
@@ -63,7 +66,7 @@ class ITDCertificate(OneBeta):
 
     def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         """(gap + B₁)/(AK) + inherent_error."""
-        return (gap + self.B1(errors[0])) / (self.A * steps) + self.inherent_error
+        return (gap + self._b1(errors[0])) / (self.A * steps) + self.inherent_error
 
     def warmup_steps(self, D_y: Real) -> int | np.ndarray:
         """Gradient steps on g(x₀, ·) that bring ‖y₀ − y*₀‖ from D_y down to R_y."""
@@ -118,8 +121,8 @@ def radius_beta(constants: Constants, R_y: Real, alpha: Floats | None = None) ->
     β ≤ αμ²R_y/(LG) with G = M(1 + αL) a bound on ITD's estimated hypergradient. G bounds ∇_x f too, so here M
     has to bound the whole of ∇f. Infinite when M = 0: then x never moves.
     """
-    R_y = nonnegative(R_y, "R_y", "it is a radius around y*(x)")
-    alpha = 1 / constants.L if alpha is None else alpha
+    constants, R_y = Constants.of(constants), nonnegative(R_y, "R_y", "it is a radius around y*(x)")
+    alpha = 1 / constants.L if alpha is None else positive(alpha, "alpha", "it is the inner step size")
     G = constants.M * (1 + alpha * constants.L)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(G > 0, alpha * constants.mu**2 * R_y / (constants.L * np.asarray(G)), np.inf)[()]

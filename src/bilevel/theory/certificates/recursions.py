@@ -17,14 +17,14 @@ import numpy as np
 
 from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, nonnegative, number, positive
+from bilevel.theory.reals import Floats, Real, nonnegative, number, one, positive
 
 
 def decoupled(r: float, perturbations: Real, e0: float = 0.0) -> np.ndarray:
     """Squared bounds u_k², k = 0..K, with u_{k+1} = r·u_k + ‖δ_k‖ and u_0 = ‖e_0‖."""
-    rate, delta = _contraction(r), _norms(perturbations)
+    rate, delta = one(_contraction(r), "r"), _norms(perturbations)
     u = np.empty(len(delta) + 1)
-    u[0] = nonnegative(e0, "e0", "it is the norm of the initial error")
+    u[0] = one(nonnegative(e0, "e0", "it is the norm of the initial error"), "e0")
     for k, size in enumerate(delta):
         u[k + 1] = rate * u[k] + size
     return u**2
@@ -35,10 +35,10 @@ def direct(r: float, perturbations: Real, e0: float = 0.0, theta: float | None =
 
     θ defaults to `best_theta(r)`. A θ with (1 + θ)r² ≥ 1 is allowed: the bound then blows up, as it would on paper.
     """
-    rate, delta = _contraction(r), _norms(perturbations)
-    young = best_theta(r) if theta is None else _theta(theta)
+    rate, delta = one(_contraction(r), "r"), _norms(perturbations)
+    young = best_theta(r) if theta is None else one(_theta(theta), "theta")
     s = np.empty(len(delta) + 1)
-    s[0] = nonnegative(e0, "e0", "it is the norm of the initial error") ** 2
+    s[0] = np.square(one(nonnegative(e0, "e0", "it is the norm of the initial error"), "e0"))
     for k, size in enumerate(delta):
         s[k + 1] = (1 + young) * rate**2 * s[k] + (1 + 1 / young) * size**2
     return s
@@ -142,4 +142,9 @@ def _theta(theta: Real) -> Floats:
 
 
 def _norms(perturbations: Real) -> np.ndarray:
-    return np.atleast_1d(nonnegative(perturbations, "perturbations", "they are the norms ‖δ_k‖"))
+    norms = np.atleast_1d(nonnegative(perturbations, "perturbations", "they are the norms ‖δ_k‖"))
+    if norms.ndim > 1:
+        raise ValueError(
+            f"perturbations must be a list of numbers, got shape {norms.shape}: take one row at a time"
+        )
+    return norms

@@ -7,7 +7,7 @@ from functools import partial
 import jax
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_finite, check_known, check_problem, check_seed, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.aid import aid
 from bilevel.solvers.base import Solver
@@ -73,6 +73,8 @@ def advise(
             then the gradient mapping's norm, ‖x − P(x − s∇Φ)‖/s with s = 1/L̂_Φ, and the runs are projected too. No
             certificate here covers a projected x.
     """
+    check_problem(problem)
+    check_finite(infimum, "infimum")
     if problem.prox is not None:
         raise ValueError(
             "advise measures smooth inner problems, and this one has a proximal map: take the inner step size 1/L of "
@@ -80,8 +82,11 @@ def advise(
         )
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     trial = check_count(trial, "trial", least=0)
-    iterations, seed = check_count(iterations, "iterations"), check_count(seed, "seed", least=0)
+    iterations, seed = check_count(iterations, "iterations"), int(check_seed(seed))
     x, y = prepare(problem, x0, y0, data)
+    check_known(x0=x, y0=y, data=data)
+    if project is not None:
+        projected(1.0, project).init(x)
     survey = Survey(problem, data, iterations, jax.random.key(seed))
     here = begin(survey, x, y, warmup, project)
     at, alpha = here.at, here.alpha

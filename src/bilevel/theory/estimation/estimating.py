@@ -4,13 +4,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, prepare
+from bilevel.checks import check_count, check_known, check_problem, check_seed, prepare
 from bilevel.problem import Problem
 from bilevel.theory.estimation.estimated import Estimated
 from bilevel.theory.estimation.survey import Place, Survey
 from bilevel.types import PyTree
+from bilevel.words import shown
 
 
 def estimate(
@@ -41,15 +43,19 @@ def estimate(
         iterations: Lanczos and power steps per quantity and point.
         seed: of the random starting vectors; the same seed gives the same estimates.
     """
-    iterations = check_count(iterations, "iterations")
-    places = [Place(*prepare(problem, a, b, data)) for a, b in [(x, y), *_pairs(points)]]
-    key = jax.random.key(check_count(seed, "seed", least=0))
+    check_problem(problem)
+    iterations, key = check_count(iterations, "iterations"), jax.random.key(check_seed(seed))
+    places = [Place(*prepare(problem, a, b, data, ("x", "y"))) for a, b in [(x, y), *_pairs(points)]]
+    check_known(points=places, data=data)
     survey = Survey(problem, data, iterations, key)
     survey.look(places)
     return survey.estimated
 
 
 def _pairs(points: Iterable) -> list[tuple]:
+    array = isinstance(points, jax.Array | np.ndarray)
+    if array or not isinstance(points, Iterable) or isinstance(points, str | bytes):
+        raise TypeError(f"points must be a list of pairs (x, y), not {shown(points)}: pass e.g. [(x, y)]")
     pairs = list(points)
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2):

@@ -5,10 +5,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from bilevel.solvers.base import Solver
+from bilevel.checks import check_kind
+from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
 from bilevel.theory.verification.algorithm import recognise
+from bilevel.theory.verification.given import check_constants
 from bilevel.theory.verification.inequalities.applicable import claims_about
 from bilevel.theory.verification.inequalities.claim import Claim, Setting
 from bilevel.theory.verification.measurement import Run
@@ -34,8 +36,11 @@ def judge(
     left side from the norms made smaller by that error exceeds its right side from the norms made larger, by
     more than `TOLERANCE`; every claim is written so that both sides grow with the norms.
     """
+    check_kind(run, Run, "run", "a theory.Run", "pass what theory.measure(solver, x0, y0, steps) returns")
+    check_constants(constants)
+    check_kind(hypotheses, dict | None, "hypotheses", "a dict of sentences by constant", "or leave it out")
+    method, given, *counts = recognise(check_solver(solver))
     run = jax.tree.map(np.asarray, run)
-    method, given, *counts = recognise(solver)
     sizes = {name: float(value) for name, value in given.items()}
     start = float(run.warm_error[0])
     setting = Setting(method, constants, sizes["alpha"], sizes["beta"], sizes.get("eta"), start, *counts)

@@ -11,8 +11,9 @@ from optax import tree
 from bilevel.batch import Batch
 from bilevel.loop.scan import scan
 from bilevel.problem import Problem
-from bilevel.solvers.base import Solver
+from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.verification.algorithm import Algorithm, recognise
+from bilevel.theory.verification.given import check_solution
 from bilevel.theory.verification.reference import (
     cross_matrix,
     exact,
@@ -84,8 +85,9 @@ def measure(
         data: the whole data at every step; the theory is about deterministic gradients.
         solution: x ↦ y*(x) in closed form; left out, y* is solved for by Newton's method.
     """
-    problem, algorithm = solver.problem, recognise(solver)
+    problem, algorithm = check_solver(solver).problem, recognise(solver)
     start = solver.init(x0, y0, data)
+    check_solution(solution, start.x, start.y)
     record = lambda state, info: (state.x, state.y, getattr(state, "v", None), info.hypergradient)
     _, (x_next, y, v, estimate) = scan(solver, start, data, steps=steps, record=record)
     # One row more than there are steps: Φ(x_K) is wanted as well. The rest of that row is padding.

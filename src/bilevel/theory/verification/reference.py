@@ -19,8 +19,10 @@ from jaxtyping import Array, Float
 from optax import tree
 
 from bilevel.batch import Batch
+from bilevel.checks import check_problem, prepare
 from bilevel.oracles import Linearised
 from bilevel.problem import Problem
+from bilevel.theory.verification.given import check_solution
 from bilevel.types import PyTree, Scalar
 
 DENSE = 256
@@ -55,6 +57,9 @@ def exact(
         data: all the data of both levels.
         solution: x ↦ y*(x) in closed form.
     """
+    check_problem(problem)
+    x, guess = prepare(problem, x, guess, data, ("x", "guess"))
+    check_solution(solution, x, guess)
     y = inner_solution(problem, x, guess, data) if solution is None else solution(x)
     inner, f = problem.oracles.linearise(x, y, data), problem.oracles.outer_gradients(x, y, data)
     v = solve_hessian(inner, f.y)

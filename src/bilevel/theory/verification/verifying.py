@@ -1,7 +1,6 @@
 """The paper's lemmas and theorems, and every certificate, checked on a run of the real solver."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import jax
@@ -10,11 +9,11 @@ import numpy as np
 
 from bilevel.batch import Batch
 from bilevel.checks import check_count, prepare
-from bilevel.solvers.base import Solver
+from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
-from bilevel.theory.estimation.estimated import Estimated
 from bilevel.theory.verification.algorithm import recognise
+from bilevel.theory.verification.given import check_constants, check_solution, names_of
 from bilevel.theory.verification.judgement import judge
 from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.report import Report
@@ -46,9 +45,10 @@ def verify(
     Returns:
         A [`Report`][bilevel.theory.Report]: `report.ok`, `report.violations`, and a table when printed.
     """
-    sizes, steps = recognise(solver).sizes, check_count(steps, "steps")
-    _check(constants)
+    sizes, steps = recognise(check_solver(solver)).sizes, check_count(steps, "steps")
+    check_constants(constants)
     x, y = prepare(solver.problem, x0, y0, data)
+    check_solution(solution, x, y)
     _check_double(x, "x0")
     _check_double(y, "y0")
     run = solver.compiled(_measured, steps, solution)(x, y, data)
@@ -65,24 +65,6 @@ def _measured(
     data: Batch | None,
 ) -> Run:
     return measure(solver, x, y, steps, data, solution)
-
-
-def _check(constants: Any) -> None:
-    if isinstance(constants, Estimated):
-        raise TypeError(
-            "these constants are estimated, not declared: pass constants.assume() to judge the run as if they held"
-        )
-    if not isinstance(constants, Constants | Blocks):
-        raise TypeError(
-            f"constants must be a theory.Constants or theory.Blocks, not {type(constants).__name__}"
-        )
-    if any(np.ndim(getattr(constants, name)) for name in _names(constants)):
-        raise ValueError("one run has one set of constants: pass scalars to theory.Constants, not arrays")
-
-
-def _names(constants: Constants | Blocks) -> tuple[str, ...]:
-    """Its constants; what an assumed one adds to them is not one."""
-    return tuple(field.name for field in fields(Blocks if isinstance(constants, Blocks) else Constants))
 
 
 def _check_double(tree: PyTree, name: str) -> None:
@@ -108,7 +90,7 @@ def _provenance(constants: Constants | Blocks, dense: bool) -> dict[str, str]:
     """By constant: its value, where it comes from, and how far the run can see whether it holds."""
     estimated = getattr(constants, "estimated", frozenset())
     texts = {}
-    for name in _names(constants):
+    for name in names_of(constants):
         source = "estimated, assumed to hold" if name in estimated else "declared"
         unseen = not dense and name.startswith(("mu", "L_", "rho"))
         checked = (

@@ -20,6 +20,7 @@ from bilevel.theory.certificates.stochastic.tracking import Method, Tracking
 from bilevel.theory.certificates.stochastic.varying import best_weighted_bound, weighted_bound
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Real, horizon, nonnegative, one, positive, resolved
+from bilevel.words import shown
 
 STEP = "it is a step size"
 LONGEST = 20_000  # steps of a schedule that is searched for: all of its candidates are held at once
@@ -196,7 +197,7 @@ def _certificate(
 ) -> StochasticCertificate:
     k = Blocks.of(constants)
     if not isinstance(noise, Noise):
-        raise TypeError(f"noise must be a theory.Noise(inner, adjoint, outer), not {noise!r}")
+        raise TypeError(f"noise must be a theory.Noise(inner, adjoint, outer), not {shown(noise)}")
     resolved(np.max(k.kappa, initial=1.0))
     k = Blocks(**{field.name: one(getattr(k, field.name), field.name) for field in fields(k)})
     bend = np.inf if v_bend is None else one(nonnegative(v_bend, "v_bend", "it bounds a norm"), "v_bend")
@@ -206,7 +207,7 @@ def _certificate(
 def _three(sizes: Any) -> dict[str, Any]:
     """α, η and β by name, all of them positive."""
     if not isinstance(sizes, tuple | list) or len(sizes) != 3:
-        raise TypeError(f"step sizes must be three, (α, η, β), got {sizes!r}")
+        raise TypeError(f"step sizes must be three, (α, η, β), got {shown(sizes)}")
     named = zip(("alpha", "eta", "beta"), sizes, strict=True)
     return {name: positive(size, name, STEP) for name, size in named}
 

@@ -37,8 +37,8 @@ def check(solver: Solver, data: Any = None) -> None:
 def check_solver(solver: Solver) -> None:
     if not isinstance(solver, AID | SOBA) or type(solver) not in (AID, SOBA):
         raise NotCovered(
-            f"there is no bound for {getattr(solver, 'name', type(solver).__name__)} on minibatches here: take "
-            'bl.aid(..., batches="independent") or bl.soba(...)'
+            f"there is no bound for {getattr(solver, 'name', type(solver).__name__)} on minibatches here: take the "
+            'solver bl.aid(..., batches="independent") or bl.soba(...)'
         )
     if isinstance(solver, AID) and solver.batches == "shared":
         raise NotCovered(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.checks import check_count, variables
+from bilevel.checks import check_count, check_known, check_problem, prepare
 from bilevel.loop.streams import Stream, as_stream
 from bilevel.problem import Problem
 from bilevel.solvers.ingredients.trees import scaled
@@ -34,10 +34,12 @@ def measure_noise(problem: Problem, x: PyTree, y: PyTree, data: Any, draws: int 
         data: a stream such as `bl.iid(data, size)`.
         draws: how many batches to compare.
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a bl.Problem, not {type(problem).__name__}: pass solver.problem")
+    check_problem(problem)
     stream, count = as_stream(data), check_count(draws, "draws", least=2)
-    x, y = variables(x, y)
+    if data is None:
+        raise ValueError("data must be a stream of minibatches, not None: pass e.g. bl.iid(data, 8)")
+    x, y = prepare(problem, x, y, stream.next(stream.start(0))[1], ("x", "y"))
+    check_known(x=x, y=y, data=stream)
     squares = problem.compiled(_squares, count)(stream, x, y)
     return Noise(*(float(jnp.sqrt(square / (count - 1))) for square in squares))
 

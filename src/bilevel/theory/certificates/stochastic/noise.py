@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bilevel.checks import check_count
+from bilevel.checks import MANY, check_count
 from bilevel.theory.reals import Real, nonnegative, one
 
 
@@ -47,4 +47,4 @@ class Noise:
 def _rows(count: int, name: str) -> float:
     if isinstance(count, int) and count < 1:
         raise ValueError(f"a batch has at least one row, got {name} = {count}")
-    return one(nonnegative(check_count(count, name), name, "it is a number of rows"), name)
+    return one(nonnegative(check_count(count, name, most=MANY), name, "it is a number of rows"), name)

@@ -1,27 +1,32 @@
-"""Bad input is refused before any compute, with a sentence that names the value and the fix."""
+"""The objectives, the data and the variables must fit together."""
 
-import math
-from collections.abc import Callable
+import traceback
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
-from bilevel.arrays import as_array
 from bilevel.batch import Batch, Draws, first
+from bilevel.checks.objects import check_problem
+from bilevel.checks.points import check_finite_arrays, floating_arrays, signature, variables
 from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
+from bilevel.words import described
 
-FEW = 10_000  # numbers that are looked at on the host
 
-
-def prepare(problem: Problem, x0: PyTree, y0: PyTree, batch: Batch | Draws | None) -> tuple[PyTree, PyTree]:
+def prepare(
+    problem: Problem,
+    x0: PyTree,
+    y0: PyTree,
+    batch: Batch | Draws | None,
+    names: tuple[str, str] = ("x0", "y0"),
+) -> tuple[PyTree, PyTree]:
     """x0 and y0 as trees of JAX arrays, once they, the data and the objectives are known to fit together."""
     check_fork()
-    x, y = variables(x0, y0)
+    check_problem(problem)
+    x, y = variables(x0, y0, names)
     batch = first(batch)
     check_batch(problem, batch)
     checked, shapes = problem.memory.setdefault("checked", set()), signature((x, y, batch))
@@ -43,7 +48,6 @@ def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
     except TypeError as error:
         raise TypeError(f"prox must take (x, z, step) and return the new y: {error}") from error
     if signature(out) != signature(y):
-        described = lambda tree: jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", tree)
         raise TypeError(
             f"prox returned {described(out)}, not a tree like y, {described(y)}: return the new y, in the dtype "
             "of z"
@@ -52,17 +56,11 @@ def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
 
 def prepare_inner(problem: Problem, x: PyTree, batch: Batch) -> PyTree:
     """x as a tree of JAX arrays, once it, as both variables, and the data are known to fit the inner objective."""
-    x = _arrays(x, "x")
-    _check_finite({"x": x})
+    x = floating_arrays(x, "x")
+    check_finite_arrays({"x": x})
     _check_extras(problem.g, batch)
     _check_value(problem.g, x, x, batch)
     return x
-
-
-def signature(tree: PyTree) -> tuple:
-    """The tree's structure, shapes and dtypes: what the checks and the compiled program depend on."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, *((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 
 
 def check_batch(problem: Problem, batch: Any) -> None:
@@ -87,114 +85,6 @@ def check_batch(problem: Problem, batch: Any) -> None:
             )
 
 
-def check_positive(value: Any, name: str, alternative: str = "") -> None:
-    """Refuses what is not a positive finite number; a traced value is let through, it has no value yet."""
-    if isinstance(value, Tracer):
-        return
-    number = isinstance(value, int | float | np.number) or (
-        isinstance(value, np.ndarray | jax.Array) and value.ndim == 0
-    )
-    if not number or isinstance(value, bool) or not (math.isfinite(value) and value > 0):
-        raise ValueError(
-            f"the {name} must be a positive number, not {value!r}: pass e.g. 1e-2 {alternative}".rstrip()
-        )
-
-
-def check_not_negative(value: Any, name: str) -> None:
-    """Zero, or what `check_positive` lets through."""
-    if isinstance(value, Tracer) or (type(value) in (int, float) and value == 0):
-        return
-    check_positive(value, name, "or 0 for none")
-
-
-def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any]) -> Any:
-    """The function of a step number, once its value at step k has passed `check`."""
-    with jax.ensure_compile_time_eval():
-        value = schedule(k)
-    known = isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, Tracer)
-    check(value.item() if known and value.ndim == 0 else value)
-    return schedule
-
-
-def check_count(value: Any, name: str, least: int = 1) -> int:
-    """A whole number that is at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(
-            f"{name} must be a whole number of at least {least}, not {value!r}: pass e.g. {name}={max(least, 100)}"
-        )
-    return int(value)
-
-
-def check_seed(seed: Any) -> np.uint32:
-    """A whole number that fits 32 bits."""
-    if check_count(seed, "seed", least=0) >= 2**32:
-        raise ValueError(f"seed must be below 2**32, not {seed}: pass a smaller one")
-    return np.uint32(seed)
-
-
-def variables(x0: PyTree, y0: PyTree) -> tuple[PyTree, PyTree]:
-    """x0 and y0 as trees of floating JAX arrays, finite as far as they have values."""
-    x, y = _arrays(x0, "x0"), _arrays(y0, "y0")
-    _check_finite({"x0": x, "y0": y})
-    return x, y
-
-
-def _arrays(tree: PyTree, name: str) -> PyTree:
-    if not jax.tree.leaves(tree):
-        raise ValueError(f"{name} has no arrays in it (got {tree!r}): pass an array or a pytree of arrays")
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _variable(leaf, name + jax.tree_util.keystr(path)), tree
-    )
-
-
-def _variable(leaf: Any, where: str) -> jax.Array:
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int | complex) and not hasattr(
-        leaf, "detach"
-    ):
-        raise TypeError(
-            f"{where} is a {type(leaf).__name__}, not a floating array: keep what is not trained out of the "
-            "tree (for an Equinox module, equinox.partition(model, equinox.is_inexact_array))"
-        )
-    array = jnp.asarray(leaf) if isinstance(leaf, float | int | complex) else as_array(leaf, where)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise TypeError(
-            f"{where} has dtype {array.dtype}, but only floating arrays have gradients: "
-            f"convert it, e.g. jnp.asarray({where}, dtype=float), or keep it out of the tree"
-        )
-    # A Python float's weak type would change after one step.
-    return jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
-
-
-def _check_finite(trees: dict[str, PyTree]) -> None:
-    """Concrete arrays must be finite; traced ones have no values yet."""
-    named = [
-        (path, leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(trees)
-        if not isinstance(leaf, Tracer)
-    ]
-    here = jax.default_backend() == "cpu"
-    if (
-        here and sum(leaf.size for _, leaf in named) <= FEW
-    ):  # a look costs less than a call of a compiled program
-        counts = [int(np.sum(~np.isfinite(np.asarray(leaf)))) for _, leaf in named]
-    else:
-        with (
-            jax.ensure_compile_time_eval()
-        ):  # a concrete array has a value even while something else is traced
-            counts = jax.device_get(_non_finite([leaf for _, leaf in named]))
-    for ((root, *rest), leaf), bad in zip(named, counts, strict=True):
-        if bad:
-            raise ValueError(
-                f"{root.key}{jax.tree_util.keystr(tuple(rest))} contains NaN or infinity "
-                f"({bad} of {leaf.size} entries): start from finite values"
-            )
-
-
-@jax.jit
-def _non_finite(arrays: list[jax.Array]) -> list[jax.Array]:
-    return [jnp.sum(~jnp.isfinite(array)) for array in arrays]
-
-
 def _check_extras(objective: Objective, batch: Batch | None) -> None:
     """A keyword without a default must have something to receive."""
     batch = Batch() if batch is None else batch
@@ -213,11 +103,20 @@ def _check_extras(objective: Objective, batch: Batch | None) -> None:
 
 
 def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> None:
-    value, metrics, state = jax.eval_shape(lambda *at: _of_arrays(objective, *at), x, y, batch)
+    try:
+        value, metrics, state = jax.eval_shape(lambda *at: _of_arrays(objective, *at), x, y, batch)
+    except (TypeError, ValueError, IndexError) as error:
+        if _said_by_us(error):
+            raise
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(
+            f"the {objective.level} objective cannot be evaluated at x of {described(x)} and y of {described(y)}"
+            f"{_seeing(objective, batch)}, where it raises {type(error).__name__} in the line shown above: {error}"
+        ) from error
     if not isinstance(value, jax.ShapeDtypeStruct) or value.shape != ():
-        shown = jax.tree.map(lambda leaf: leaf.shape, value)
+        shapes = jax.tree.map(lambda leaf: leaf.shape, value)
         raise ValueError(
-            f"the {objective.level} objective must return a scalar, but returns {shown}: "
+            f"the {objective.level} objective must return a scalar, but returns {shapes}: "
             "reduce it, e.g. with jnp.mean(...)"
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -226,13 +125,23 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
         )
     for name, metric in metrics.items():
         if not isinstance(metric, jax.ShapeDtypeStruct) or metric.shape != ():
-            shown = jax.tree.map(lambda leaf: leaf.shape, metric)
+            shapes = jax.tree.map(lambda leaf: leaf.shape, metric)
             raise ValueError(
-                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {shown}: "
+                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {shapes}: "
                 "reduce it, e.g. with jnp.mean(...)"
             )
     if state is not None:
         _check_same(None if batch is None else batch.state, state)
+
+
+def _said_by_us(error: Exception) -> bool:
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith("bilevel.")
+
+
+def _seeing(objective: Objective, batch: Batch | None) -> str:
+    data = None if batch is None else getattr(batch, objective.level)
+    return "" if data is None else f", on a batch of {described(data)}"
 
 
 def _of_arrays(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> Evaluated:
@@ -263,11 +172,9 @@ def _check_same(before: PyTree, after: PyTree) -> None:
         )
     if signature(before) == signature(after):
         return
-    shown = [
-        jax.tree.map(lambda a: f"{jnp.result_type(a)}{list(jnp.shape(a))}", tree) for tree in (before, after)
-    ]
+    both = [described(before), described(after)]
     raise ValueError(
-        f"the inner objective was given a state of {shown[0]} and returned one of {shown[1]}: it must return the same "
+        f"the inner objective was given a state of {both[0]} and returned one of {both[1]}: it must return the same "
         "tree, shapes and dtypes"
     )
 

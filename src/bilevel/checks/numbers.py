@@ -1,0 +1,122 @@
+"""Numbers: step sizes, weights, counts and seeds."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from bilevel.callables import check_callable
+from bilevel.words import shown
+
+MOST = 2**31 - 1  # what a loop on the device counts up to
+MANY = 2**63 - 1  # and one on the host
+
+
+def as_number(value: Any) -> float | None:
+    """The real number that it is, an array of rank 0 included; `None` for anything else."""
+    if isinstance(value, bool | np.bool_ | Tracer):
+        return None
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        deleted = isinstance(value, jax.Array) and value.is_deleted()
+        if np.ma.isMaskedArray(value) or deleted or value.ndim or not _real(value.dtype):
+            return None
+    elif not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond every float
+        return math.inf
+
+
+def _real(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, np.floating) or jnp.issubdtype(dtype, np.integer)
+
+
+def check_positive(value: Any, name: str, alternative: str = "", traced: bool = True) -> None:
+    """Refuses what is not a positive finite number. Where `traced` ones are fine, they have no value yet."""
+    if traced and isinstance(value, Tracer) and value.ndim == 0 and _real(value.dtype):
+        return
+    number = as_number(value)
+    if number is None or not (math.isfinite(number) and number > 0):
+        raise ValueError(
+            f"the {name} must be a positive number, not {shown(value)}: pass e.g. 1e-2 {alternative}".rstrip()
+        )
+    if isinstance(value, int | np.integer) and value > MOST:
+        raise ValueError(f"the {name} is the whole number {value}, beyond 32 bits: write it as {number!r}")
+
+
+def check_not_negative(value: Any, name: str, traced: bool = True) -> None:
+    """Zero, or what `check_positive` lets through."""
+    if as_number(value) != 0:
+        check_positive(value, name, "or 0 for none", traced)
+
+
+def check_finite(value: Any, name: str) -> float:
+    """Any finite number; of its sign nothing is known."""
+    number = as_number(value)
+    if number is None or not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, not {shown(value)}: pass e.g. {name}=0.0")
+    return number
+
+
+def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any], name: str = "schedule") -> Any:
+    """The function of a step number, once its value at step k has passed `check`."""
+    example = "optax.exponential_decay(0.1, transition_steps=1, decay_rate=0.9)"
+    check_callable(schedule, name, 1, "a function of the step number", example)
+    try:
+        with jax.ensure_compile_time_eval():
+            value = schedule(k)
+    except Exception as error:
+        raise TypeError(
+            f"{name} cannot be called with the step's number, where it raises: {error}"
+        ) from error
+    known = isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, Tracer)
+    check(value.item() if known and value.ndim == 0 else value)
+    return schedule
+
+
+def check_count(value: Any, name: str, least: int = 1, most: int | float = MOST) -> int:
+    """A whole number from `least` to `most`."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise ValueError(
+            f"{name} must be a whole number of at least {least}, not {shown(value)}: pass e.g. "
+            f"{_given(name, max(least, 100))}"
+        )
+    if value > most:
+        raise ValueError(f"{name} must be at most {most:,}, not {shown(value)}: pass a smaller one")
+    return int(value)
+
+
+def _given(name: str, value: int) -> str:
+    return f"{name}={value}" if name.isidentifier() else str(value)
+
+
+def check_seed(seed: Any, name: str = "seed") -> np.uint32:
+    """A whole number that fits 32 bits."""
+    return np.uint32(check_count(seed, name, least=0, most=2**32 - 1))
+
+
+def check_traced_seed(seed: Any) -> Any:
+    """A seed, or a traced whole number."""
+    if isinstance(seed, Tracer):
+        if seed.ndim or not jnp.issubdtype(seed.dtype, np.integer):
+            raise TypeError(
+                f"seed must be a whole number, possibly traced, not {seed.dtype}{list(seed.shape)}: pass e.g. seed=0"
+            )
+        return seed
+    known = isinstance(seed, jax.Array) and not seed.is_deleted() and seed.ndim == 0
+    return check_seed(np.asarray(seed)[()] if known and jnp.issubdtype(seed.dtype, np.integer) else seed)
+
+
+def check_choice(value: Any, name: str, choices: Sequence[str]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        quoted = [f'"{choice}"' for choice in choices]
+        listed = " or ".join(quoted) if len(quoted) == 2 else f"one of {', '.join(quoted)}"
+        raise ValueError(f"{name} must be {listed}, not {shown(value)}")
+    return value

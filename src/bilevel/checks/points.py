@@ -1,0 +1,99 @@
+"""The variables: trees of floating arrays, finite where they have values."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from bilevel.arrays import as_array, leaves_of
+from bilevel.types import PyTree
+from bilevel.words import described, shown
+
+FEW = 10_000  # numbers that are looked at on the host
+
+
+def check_known(**trees: PyTree) -> None:
+    """Refuses what is traced, where the host looks at values."""
+    for name, tree in trees.items():
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
+            raise TypeError(
+                f"{name} is traced, but its values are looked at: call this outside jit, vmap and grad"
+            )
+
+
+def signature(tree: PyTree) -> tuple:
+    """The tree's structure, shapes and dtypes: what the checks and the compiled program depend on."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+def variables(x0: PyTree, y0: PyTree, names: tuple[str, str] = ("x0", "y0")) -> tuple[PyTree, PyTree]:
+    """x0 and y0 as trees of floating JAX arrays, finite as far as they have values."""
+    x, y = floating_arrays(x0, names[0]), floating_arrays(y0, names[1])
+    check_finite_arrays(dict(zip(names, (x, y), strict=True)))
+    return x, y
+
+
+def floating_arrays(tree: PyTree, name: str) -> PyTree:
+    if not leaves_of(tree, name):
+        raise ValueError(
+            f"{name} has no arrays in it (got {shown(tree)}): pass an array or a pytree of arrays"
+        )
+    arrays = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: _variable(leaf, name + jax.tree_util.keystr(path)), tree
+    )
+    if not any(leaf.size for leaf in jax.tree.leaves(arrays)):
+        raise ValueError(
+            f"{name} has no entries, only {described(arrays)}: there is nothing to optimise in it"
+        )
+    return arrays
+
+
+def _variable(leaf: Any, where: str) -> jax.Array:
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int | complex) and not hasattr(
+        leaf, "detach"
+    ):
+        raise TypeError(
+            f"{where} is a {type(leaf).__name__}, not a floating array: keep what is not trained out of the "
+            "tree (for an Equinox module, equinox.partition(model, equinox.is_inexact_array))"
+        )
+    array = jnp.asarray(leaf) if isinstance(leaf, float | complex) else as_array(leaf, where)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(
+            f"{where} has dtype {array.dtype}, but only floating arrays have gradients: "
+            f"convert it, e.g. jnp.asarray({where}, dtype=float), or keep it out of the tree"
+        )
+    # A Python float's weak type would change after one step.
+    return jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
+
+
+def check_finite_arrays(trees: dict[str, PyTree]) -> None:
+    """Concrete arrays must be finite; traced ones have no values yet."""
+    named = [
+        (path, leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(trees)
+        if not isinstance(leaf, Tracer)
+    ]
+    here = jax.default_backend() == "cpu"
+    if (
+        here and sum(leaf.size for _, leaf in named) <= FEW
+    ):  # a look costs less than a call of a compiled program
+        counts = [int(np.sum(~np.isfinite(np.asarray(leaf)))) for _, leaf in named]
+    else:
+        with (
+            jax.ensure_compile_time_eval()
+        ):  # a concrete array has a value even while something else is traced
+            counts = jax.device_get(_non_finite([leaf for _, leaf in named]))
+    for ((root, *rest), leaf), bad in zip(named, counts, strict=True):
+        if bad:
+            raise ValueError(
+                f"{root.key}{jax.tree_util.keystr(tuple(rest))} contains NaN or infinity "
+                f"({bad} of {leaf.size} entries): start from finite values"
+            )
+
+
+@jax.jit
+def _non_finite(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.sum(~jnp.isfinite(array)) for array in arrays]

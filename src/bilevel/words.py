@@ -1,0 +1,23 @@
+"""What a value looks like in an error message: short, and never an error of its own."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+LONGEST = 80
+
+
+def shown(value: Any) -> str:
+    """`repr(value)` on one line, cut off where it is long; the type where there is none (a deleted array)."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        digits = isinstance(value, int)  # Python refuses to write out thousands of them
+        text = "a whole number of thousands of digits" if digits else f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"
+
+
+def described(tree: Any) -> Any:
+    """The tree with dtypes and shapes in place of its arrays."""
+    return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", tree)

@@ -1,0 +1,1 @@
+"""Odd values for every argument of every public function: each is refused in our words, or is fine."""

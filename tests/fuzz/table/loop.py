@@ -1,0 +1,96 @@
+"""What runs: `run`, `scan`, `sweep` and their like, on a problem in two variables."""
+
+import bilevel as bl
+from fuzz.call import Call, Later
+from fuzz.valid import SOLVER, X0, Y0, result, run_state
+
+LONG = ("2^31", "2^32", "2^63")  # steps that somebody may want
+run = {"solver": SOLVER, "x0": X0, "y0": Y0, "steps": 1}
+running = {
+    "solver": "solver",
+    "x0": "start",
+    "y0": "start",
+    "steps": "count",
+    "data": "loader data",
+    "seed": "seed",
+    "model_state": "none alone",
+    "warmup": "count from zero",
+    "hooks": "hooks",
+    "every": "count or none",
+    "record": "record",
+    "progress": "truth",
+}
+CALLS = [
+    Call(
+        "bl.run",
+        bl.run,
+        run,
+        running | {"probe": "probe", "tol": "tolerance", "resume": "none alone", "replay": "choice"},
+        skip={"steps": LONG, "warmup": LONG},
+        also={"every": LONG},
+    ),
+    Call(
+        "bl.sweep",
+        bl.sweep,
+        {"solvers": SOLVER} | {k: v for k, v in run.items() if k != "solver"},
+        {k: v for k, v in running.items() if k not in ("solver", "seed")}
+        | {
+            "solvers": "solver",
+            "seeds": "seeds",
+            "starts": "none alone",
+            "combine": "choice",
+            "metric": "metric",
+            "mode": "choice",
+        },
+        skip={"steps": LONG, "warmup": LONG},
+        costly=True,
+        also={"every": LONG},
+    ),
+    Call(
+        "bl.start",
+        bl.start,
+        {"solver": SOLVER, "x0": X0, "y0": Y0},
+        {
+            "solver": "solver",
+            "x0": "tree",
+            "y0": "tree",
+            "data": "data",
+            "seed": "traced seed",
+            "model_state": "none alone",
+        },
+    ),
+    Call(
+        "bl.scan",
+        bl.scan,
+        {"solver": SOLVER, "state": Later(run_state), "steps": 1},
+        {
+            "solver": "solver",
+            "state": "state",
+            "data": "data",
+            "steps": "count",
+            "start": "count from zero",
+            "record": "function",
+        },
+        costly=True,
+        also={"start": (*LONG, "2^64", "10^30")},
+    ),
+    Call(
+        "bl.warm_up",
+        bl.warm_up,
+        {"solver": SOLVER, "state": Later(run_state), "steps": 1},
+        {"solver": "solver", "state": "state", "data": "data", "steps": "count from zero"},
+    ),
+    Call(
+        "bl.oracle_calls",
+        bl.oracle_calls,
+        {"solver": SOLVER, "state": Later(run_state)},
+        {"solver": "solver", "state": "state", "data": "data", "steps": "count"},
+        also={"steps": LONG},
+    ),
+    Call(
+        "bl.run",
+        bl.run,
+        {"solver": SOLVER, "resume": Later(result), "steps": 1},
+        {"solver": "solver", "resume": "result", "data": "none alone", "record": "record", "probe": "probe"},
+    ),
+]
