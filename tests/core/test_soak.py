@@ -48,6 +48,7 @@ def raising() -> tuple:
     return solver, None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [diverging, halving, thinned_with_hooks, raising])
 def test_nothing_of_a_run_outlives_it(kind):
     gc.collect()

@@ -59,10 +59,8 @@ class Session:
             )
         self.course = Course(solver, *program_of(solver, record), data, steps, resume, thin)
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
-        self.moved, self.earlier = (
-            True,
-            self.course.step,
-        )  # whether the last chunk moved x, and where it began
+        self.moved = True  # whether the last chunk moved x
+        self.earlier = self.course.step  # where it began
         if resume is not None:
             self.course.run = _checked(resume, solver, self.course.source.stream)
 
