@@ -127,7 +127,9 @@ def main() -> None:
         votes, *counts = (int(fraction(share) * pop) for share in table.shares[row].tolist())
         place = np.rint(table.degrees[row] * 1e6).astype(int).tolist()
         lines.append(",".join(map(str, [row, int(table.fips[row]), votes, pop, *counts, *place])))
-    arguments.out.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), compresslevel=9, mtime=0))
+    content = ("\n".join(lines) + "\n").encode()
+    arguments.out.write_bytes(gzip.compress(content, compresslevel=9, mtime=0))
+    print(f"{arguments.out.name}, unpacked: SHA-256 {hashlib.sha256(content).hexdigest()}")
 
     values, counts = np.unique(multiple, return_counts=True)
     print(

@@ -37,6 +37,8 @@ for name, value in {
 # machine code is concerned; operations and memory are counted before. The pages' code is compiled as for users.
 flags = os.environ.get("XLA_FLAGS")
 quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if jax.__version_info__ < (0, 11):  # later ones do not know it; halves what is left
+    quickly += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{flags or ''} {quickly}".strip()
 jax.jit(lambda: 0)()  # they are read at the first compilation
 if flags is None:
@@ -48,6 +50,25 @@ settings.register_profile(
     "bilevel", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("bilevel")
+
+SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().split())  # measured: see mark_slow.py
+MADE = {"tables", "fill"}  # fixtures that take as long: every experiment in miniature
+
+
+def pytest_collection_modifyitems(items):
+    """Marks slow what was measured to be, and of the tests over the zoo all but one solver of each kind."""
+    from zoo import QUICK, Row  # which imports the package
+
+    for item in items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        rows = [one for one in parameters if isinstance(one, Row)]
+        named = item.nodeid.split("[")[0] in SLOW
+        if (
+            any(row.name not in QUICK for row in rows)
+            or (named and not rows)
+            or MADE & set(item.fixturenames)
+        ):
+            item.add_marker("slow")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from bilevel.batch import Batch as Batch, Levels as Levels
 from bilevel.composition import composed as composed
 from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
 from bilevel.loop import hooks as hooks
+from bilevel.loop.checkpoints.restoring import load as load
 from bilevel.loop.errors import RunError as RunError
 from bilevel.loop.loaders import loaders as loaders
 from bilevel.loop.result import Result as Result

@@ -50,7 +50,8 @@ def as_array(leaf: Any, name: str) -> jax.Array:
             f"{name} is {_what(leaf, array)}, which JAX has no type for: convert it first, e.g. by .astype(float)"
         )
     try:
-        return jnp.asarray(np.ascontiguousarray(array).reshape(array.shape))
+        # A copy always: JAX 0.10.0's `asarray` shares aligned memory, which its owner may fill again.
+        return jnp.array(np.ascontiguousarray(array).reshape(array.shape))
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
             f"{name} is {_what(leaf, array)}, which JAX has no type for: convert it first"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 _BY_VALUE = (bool, int, float, complex, str, bytes, types.CodeType, type, jax.tree_util.PyTreeDef)
 
@@ -101,6 +102,35 @@ def _skeleton(value: Any, above: tuple[int, ...]) -> Any:
     if isinstance(value, dict):
         return [(str(name), _skeleton(each, within)) for name, each in value.items()]
     return type(value).__name__
+
+
+def captured(value: Any) -> list[Any]:
+    """The floating numbers and the arrays in a function's closures, defaults and bound arguments, in order."""
+    return list(_captured(value, ()))
+
+
+def _captured(value: Any, above: tuple[int, ...]) -> Iterable[Any]:
+    if isinstance(value, float | complex | np.ndarray | np.generic | jax.Array):
+        yield value
+        return
+    if id(value) in above:
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        parts = (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    elif isinstance(value, types.MethodType):
+        parts = (value.__func__, value.__self__)
+    elif isinstance(value, functools.partial):
+        parts = (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, tuple | list):
+        parts = value
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, Static):
+        parts = (value.value,)
+    for part in parts:
+        yield from _captured(part, (*above, id(value)))
 
 
 def _code(function: Any) -> types.CodeType | None:

@@ -1,9 +1,16 @@
 """The demo, as a user types it."""
 
+import errno
+import io
+import os
+import signal
+import sys
+
+import pytest
 from typer.testing import CliRunner
 
 import bilevel as bl
-from bilevel.cli import app
+from bilevel.cli import app, main
 
 
 def test_demo_shows_both_algorithms_beside_their_closed_forms():
@@ -28,3 +35,54 @@ def test_bad_values_get_one_line_and_exit_status_2():
         assert result.exit_code == 2
         assert word in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1
+
+
+def run_until(stop, monkeypatch):
+    """`bl.run` as the demo calls it, with something that happens after 100 steps of its second call."""
+    real, calls = bl.run, []
+
+    def run(*arguments, **options):
+        calls.append(options)
+        hook = (lambda event: stop()) if len(calls) == 2 else (lambda event: None)
+        return real(*arguments, **options, hooks=[hook], every=100)
+
+    monkeypatch.setattr(bl, "run", run)
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_demo_that_is_stopped_says_how_far_it_came(monkeypatch, sent, status):
+    run_until(lambda: os.kill(os.getpid(), sent), monkeypatch)
+    result = CliRunner().invoke(app, ["demo", "--steps", "1000"])
+    assert result.exit_code == status, result.output
+    assert result.stderr == "bilevel: stopped; steps taken: AID 1,000, ITD 100\n"
+    title = " ".join(result.stdout.split("┏")[0].split())
+    assert title == "The paper's quadratic at κ = 10, stopped: AID 1,000, ITD 100 of 1,000 steps"
+
+
+def test_a_demo_that_is_stopped_before_its_first_step(monkeypatch):
+    def run(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bl, "run", run)
+    result = CliRunner().invoke(app, ["demo"])
+    assert (result.exit_code, result.stderr) == (130, "bilevel: stopped; steps taken: none\n")
+
+
+def test_a_screen_that_takes_nothing(monkeypatch, capsys):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    replaced = []
+    monkeypatch.setattr(os, "dup2", lambda *descriptors: replaced.append(descriptors[1]))
+    monkeypatch.setattr(sys, "stdout", Full())
+    monkeypatch.setattr(
+        sys, "argv", ["bilevel", *["certify", "--mu", "1", "--L", "2", "--M", "1", "--rho", "1"]]
+    )
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 3
+    assert replaced == [1]
+    assert capsys.readouterr().err == (
+        "bilevel: could not print (No space left on device); files that were finished are kept\n"
+    )

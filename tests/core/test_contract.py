@@ -177,7 +177,7 @@ def test_sharded_over_eight_devices_equals_unsharded(ran_on_data):
     assert_trees_equal(sharded, ran_on_data.whole.x, rtol=1e-8, atol=1e-11)
 
 
-def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(ran_on_data):
+def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(ran_on_data, tmp_path):
     case, solver, whole = ran_on_data.case, ran_on_data.solver, ran_on_data.whole
     assert ran_on_data.traces == 1
     seen = []
@@ -194,13 +194,15 @@ def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(ran_on_data):
             tol=1e-300,
             progress=True,
         )
-        half = bl.run(solver, case.x0, case.y0, data=case.data, steps=3)
+        half = bl.run(solver, case.x0, case.y0, data=case.data, steps=3, checkpoint=tmp_path / "run")
         rest = bl.run(solver, data=case.data, steps=3, resume=half)
+        from_disk = bl.run(solver, data=case.data, steps=3, resume=tmp_path / "run")
         other_numbers = scaled(solver, 1.01)
         bl.run(other_numbers, case.x0, case.y0, data=case.data, steps=2)  # the same program
     assert not more_traces
     assert [event.step for event in seen] == [2, 4, 6]
-    for other in (watched, rest):
+    for other in (watched, rest, from_disk):
+        assert jax.tree.structure(whole.run) == jax.tree.structure(other.run)
         assert_bitwise_equal(whole.run, other.run)
         assert whole.steps == other.steps == 6
         for name, values in whole.trace.items():

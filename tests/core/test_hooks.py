@@ -47,6 +47,58 @@ def test_an_event_shows_the_step_the_state_the_info_and_the_rows_since_the_last(
         np.testing.assert_allclose(norm, result.trace["hypergradient_norm"][event.step - 1], rtol=1e-13)
 
 
+def test_the_result_so_far_is_that_of_a_run_which_ended_there(aid):
+    saved = []
+    probe = lambda state, info: {"x": state.x[0]}
+    result = bl.run(
+        aid, X0, Y0, steps=9, every=3, probe=probe, hooks=[lambda event: saved.append(event.so_far())]
+    )
+    assert [each.steps for each in saved] == [3, 6, 9]
+    assert all(each.status.code is bl.Code.INTERRUPTED for each in saved)
+    assert "saved after 6 of 9 steps, while the run was under way" in saved[1].status.message
+    np.testing.assert_array_equal(saved[1].trace["outer_value"], result.trace["outer_value"][:6])
+    assert list(result.probes["step"]) == [3, 6, 9]  # looking at them did not take them away
+    on = bl.run(aid, steps=3, resume=saved[1], probe=probe)
+    np.testing.assert_array_equal(on.x, result.x)
+    np.testing.assert_array_equal(on.trace["outer_value"], result.trace["outer_value"])
+    with pytest.raises(bl.RunError, match=r"only those of bl\.run have one"):
+        bl.sweep(aid, X0, Y0, steps=2, hooks=[lambda event: event.so_far()])
+
+
+def test_a_hook_that_comes_last_sees_what_all_others_have_done(aid):
+    order = []
+
+    class Last:
+        last = True
+
+        def begin(self, event):
+            order.append("last begins")
+
+        def __call__(self, event):
+            order.append(("last", event.step, list(event.so_far().probes["step"])))
+
+        def end(self, result):
+            order.append("last ends")
+
+    class First:
+        def begin(self, event):
+            order.append("first begins")
+
+        def __call__(self, event):
+            order.append("first")
+            return bl.hooks.Stop("enough", step=1) if event.step == 4 else None
+
+        def end(self, result):
+            order.append("first ends")
+
+    bl.run(aid, X0, Y0, steps=9, every=2, hooks=[Last(), First()], probe=lambda state, info: {"one": 1.0})
+    assert order == [
+        *("first begins", "last begins", "first", ("last", 2, [2])),
+        # It asked for a step before this chunk, so the run stays where it is.
+        *("first", ("last", 4, [2, 4]), "first ends", "last ends"),
+    ]
+
+
 def test_a_hook_stops_the_run_with_its_reason(aid):
     stop = lambda event: bl.hooks.Stop("the cat sat on the keyboard") if event.step >= 8 else None
     result = bl.run(aid, X0, Y0, steps=100, every=4, hooks=[stop])
@@ -140,7 +192,8 @@ def test_tensorboard_gets_every_scalar(aid, monkeypatch, tmp_path):
     written = []
 
     class SummaryWriter:
-        def __init__(self, folder):
+        def __init__(self, folder, purge_step):
+            assert purge_step is None  # of a new run
             written.append(folder)
 
         def add_scalar(self, name, value, step):

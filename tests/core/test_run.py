@@ -112,7 +112,7 @@ def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_
     assert f"at step {k};" in result.status.message
     assert not finite[blamed]
     names = [name for name in "xyv" if not finite[name]]
-    assert result.status.variable == names[0]
+    assert result.status.variable == blamed  # by the curvature of g, whatever broke with it
     assert result.status.message.startswith(" and ".join(names) + " became")
     assert level in result.status.message
     for a, b in zip(jax.tree.leaves(result.state), jax.tree.leaves(state), strict=True):

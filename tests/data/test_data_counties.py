@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from bilevel.data import SPACE_GA_FEATURES, DataError, counties, space_ga, space_ga_scale
+from bilevel.data import SPACE_GA_FEATURES, DataError, counties, county_digests, space_ga, space_ga_scale
 from bilevel.data.counties import COUNTIES, bundled_counties
+from bilevel.data.libsvm import parse_libsvm
 
 # First lines of the two original files, as published.
 FIRST = (
@@ -20,8 +21,9 @@ def first_line(line: str) -> tuple[float, list[float]]:
 
 
 def full_text(bundled, precision: int) -> str:
-    """LIBSVM text of 3,107 lines: the bundled counties in their rows, medians in the rows that are left."""
-    table = np.tile(np.median(np.column_stack([bundled.targets, bundled.inputs]), axis=0), (COUNTIES, 1))
+    """LIBSVM text of 3,107 lines: the bundled counties in their rows, the first of them in the rows that are left."""
+    values = np.column_stack([bundled.targets, bundled.inputs])
+    table = np.tile(values[:1], (COUNTIES, 1))
     table[bundled.rows] = np.column_stack([bundled.targets, bundled.inputs])
     lines = (
         f"{row[0]:.{precision}g} " + " ".join(f"{j}:{v:.{precision}g}" for j, v in enumerate(row[1:], 1))
@@ -32,7 +34,25 @@ def full_text(bundled, precision: int) -> str:
 
 @pytest.fixture(scope="module")
 def text():
+    """What stands in for the original, whose terms do not let it be bundled: 43 of its counties are made up."""
     return full_text(bundled_counties(), 17)
+
+
+@pytest.fixture(scope="module")
+def digests(text):
+    table = lambda text: np.column_stack(parse_libsvm(text.encode(), "stand-in", 6)[::-1])
+    six = {"space_ga": bundled_counties(), "space_ga_scale": counties._bundled_scaled()}
+    return (
+        {"space_ga": county_digests.whole_numbers(table(text))},
+        {name: county_digests.six_digits(table(full_text(own, 6))) for name, own in six.items()},
+    )
+
+
+@pytest.fixture
+def published(monkeypatch, digests):
+    """As if the stand-ins were the published files."""
+    monkeypatch.setattr(county_digests, "WHOLE_NUMBERS", digests[0])
+    monkeypatch.setattr(county_digests, "SIX_DIGITS", digests[1])
 
 
 def test_bundled_counties(no_network):
@@ -72,7 +92,7 @@ def test_bundled_scale_agrees_with_the_published_line():
     np.testing.assert_array_equal(data.inputs.max(axis=0), np.ones(6))
 
 
-def test_full_file_from_a_folder(text, tmp_path, no_network):
+def test_full_file_from_a_folder(text, published, tmp_path, no_network):
     (tmp_path / "space_ga").write_text(text)
     data = space_ga(tmp_path)
     assert data.source == f"full space_ga from {tmp_path}"
@@ -82,7 +102,7 @@ def test_full_file_from_a_folder(text, tmp_path, no_network):
     np.testing.assert_array_equal(data.targets[own.rows], own.targets)
 
 
-def test_six_digits_are_enough(tmp_path):
+def test_six_digits_are_enough(published, tmp_path):
     (tmp_path / "space_ga").write_text(full_text(bundled_counties(), 6))
     (tmp_path / "space_ga_scale").write_text(full_text(counties._bundled_scaled(), 6))
     assert len(space_ga(tmp_path)) == len(space_ga_scale(tmp_path)) == COUNTIES
@@ -133,12 +153,58 @@ def test_counties_that_are_not_bundled_must_lie_within_the_range(text, tmp_path)
         space_ga(tmp_path)
 
 
+@pytest.mark.parametrize(("load", "precision"), [(space_ga, 17), (space_ga, 6), (space_ga_scale, 6)])
+def test_counties_that_were_made_up_are_not_the_data_set(tmp_path, load, precision):
+    """43 lines that are counties by the look of them, in a file that is otherwise right."""
+    own = bundled_counties() if load is space_ga else counties._bundled_scaled()
+    (tmp_path / load.__name__).write_text(full_text(own, precision))
+    with pytest.raises(DataError, match=r"values as a whole are not those published \(SHA-256\)"):
+        load(tmp_path)
+
+
+def last_digit(line: str) -> str:
+    return line.replace("1:9.97292032725", "1:9.97292132725")
+
+
+@pytest.mark.parametrize("change", [last_digit, lambda line: line.replace("6:32542207", "6:32542207.25")])
+def test_a_value_that_was_changed_a_little_is_noticed(text, published, tmp_path, change):
+    """Within the tolerance that lets copies in other digits pass."""
+    first, others = text.split("\n", 1)
+    assert change(first) != first
+    (tmp_path / "space_ga").write_text(change(first) + "\n" + others)
+    with pytest.raises(DataError, match="not those published"):
+        space_ga(tmp_path)
+
+
+def test_other_digits_of_the_same_numbers_are_the_same_data(text, published, tmp_path):
+    """Twelve digits, and errors of a few units in the last place of a double: the counts are the same."""
+    inputs, targets = parse_libsvm(text.encode(), "space_ga", 6)
+    for values in (
+        np.nextafter(inputs[:, :4], np.inf),
+        np.vectorize(lambda v: float(f"{v:.12g}"))(inputs[:, :4]),
+    ):
+        assert county_digests.is_published("space_ga", np.column_stack([values, inputs[:, 4:]]), targets)
+
+
+@pytest.mark.parametrize("value", [-1e308, 1e308, 800.0, -40.0])
+def test_digests_of_wild_values_are_no_digests(value):
+    table = np.full((3, 7), value)
+    assert county_digests.whole_numbers(table) is None
+    assert not county_digests.is_published("space_ga", table[:, 1:], table[:, 0])
+
+
+def test_a_damaged_bundled_table_is_noticed(monkeypatch):
+    monkeypatch.setattr(counties, "unpack", lambda *content, **limit: b"row,fips\n1,2\n")
+    with pytest.raises(DataError, match=r"is damaged .* install the package again"):
+        space_ga()
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match="lacks space_ga_scale"):
         space_ga_scale(tmp_path)
 
 
-def test_download(text, server, cache, monkeypatch):
+def test_download(text, published, server, cache, monkeypatch):
     monkeypatch.setattr(counties, "MIRROR", server.address + "/")
     server.answers["/space_ga"] = replace_line(text, 1, FIRST.replace("9.97", "9.98")).encode()
     with pytest.raises(DataError, match=r"POP is 9\.98"):

@@ -3,6 +3,7 @@
 import shutil
 import ssl
 import subprocess
+import threading
 
 import pytest
 
@@ -103,6 +104,36 @@ def test_an_endless_answer_is_cut_short(server, monkeypatch):
     server.answers["/file"] = without_length
     with pytest.raises(DataError, match="more than 100000 bytes"):
         fetch(server.address + "/file")
+
+
+def test_a_slow_drip_is_given_up(server, cache, monkeypatch):
+    """A byte now and then keeps every timeout of a socket from expiring, in the body and in the headers."""
+    done = threading.Event()
+
+    def drip(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(CONTENT)))
+        handler.end_headers()
+        while not done.wait(0.02):
+            handler.wfile.write(b"x")
+
+    def drip_headers(handler):
+        handler.wfile.write(b"HTTP/1.0 200 OK\r\nX-Long: ")
+        while not done.wait(0.02):
+            handler.wfile.write(b"x")
+
+    monkeypatch.setattr(module, "DEADLINE_SECONDS", 0.2)
+    server.answers |= {"/a": drip, "/b": drip_headers, "/c": CONTENT}
+    try:
+        download([server.address + "/a", server.address + "/b", server.address + "/c"], cache / "file", check)
+        assert server.asked == ["/a", "/b", "/c"]
+        with pytest.raises(
+            DataError, match=r"/a: gave up after 0\.2 seconds, with \d+ bytes .*/b: gave up .* 0 bytes"
+        ):
+            download([server.address + "/a", server.address + "/b"], cache / "other", check)
+    finally:
+        done.set()
+    assert leftovers(cache) == [cache / "file"]
 
 
 def test_a_cache_that_cannot_be_written(server, tmp_path):

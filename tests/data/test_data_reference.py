@@ -1,8 +1,9 @@
 """The bundled data against the original files, where BILEVEL_DATA names them."""
 
 import numpy as np
+import pytest
 
-from bilevel.data import mnist, space_ga, space_ga_scale
+from bilevel.data import DataError, mnist, space_ga, space_ga_scale
 from bilevel.data.counties import bundled_counties
 
 
@@ -53,3 +54,28 @@ def test_first_line_and_size_of_space_ga(reference):
     assert full.inputs.shape == (3107, 6)
     assert full.targets[0] == -6.6155884121655362e-001
     assert full.inputs[0, 0] == 9.9729203272514653
+
+
+def test_copies_in_six_digits_are_taken_and_in_eight_are_not(reference, tmp_path):
+    """Eight digits are neither the published numbers nor those of a copy that is known."""
+    full = space_ga(reference)
+    for digits, accepted in ((6, True), (15, True), (8, False)):
+        rows = np.column_stack([full.targets, full.inputs[:, :4]]).tolist()
+        places = full.inputs[:, 4:].tolist()
+        (tmp_path / "space_ga").write_text(
+            "".join(
+                " ".join(
+                    [
+                        f"{row[0]:.{digits}g}",
+                        *(f"{j}:{v:.{digits}g}" for j, v in enumerate(row[1:] + place, 1)),
+                    ]
+                )
+                + "\n"
+                for row, place in zip(rows, places, strict=True)
+            )
+        )
+        if accepted:
+            assert len(space_ga(tmp_path)) == 3107
+        else:
+            with pytest.raises(DataError, match="not those published"):
+                space_ga(tmp_path)

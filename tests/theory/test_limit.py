@@ -274,7 +274,7 @@ def test_the_factors_that_the_page_states():
 
 def test_bad_input_is_refused_with_the_fix():
     k = Constants(0.1, 1.0, 1.0, 1.0)
-    with pytest.raises(ValueError, match=r"alpha = 2.5 does not converge.*below 2/L_yy = 2"):
+    with pytest.raises(ValueError, match=r"alpha = 2.5 does not contract.*below 2/L_yy = 2"):
         limit.aid(k, alpha=2.5)
     with pytest.raises(ValueError, match="below the limit"):
         limit.aid(k).instance(beta=1e-9)

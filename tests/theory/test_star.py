@@ -1,6 +1,7 @@
 """The κ⁴ certificates: the storage function against brute force, the numbers they promise, and what they imply."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +134,20 @@ def test_the_numbers_of_the_headline():
         assert theory.tight.aid(k).bound(K, 1.0) / bound >= tight
         assert theory.aid(k).bound(K, 1.0) / bound >= paper
         assert star.aid(k).bound(K, 1.0) <= bound
+
+
+def test_the_table_of_the_page():
+    """ "Against the others": every entry, to the digits that are printed."""
+    page = (Path(__file__).parents[2] / "docs/theory/star.md").read_text().split("## Against the others")[1]
+    head, _, *rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
+    k = Constants(1 / np.array([float(kappa) for kappa in head[1:]]), 1.0, 1.0, 1.0)
+    bounds = {name: certificate.bound(10**12, 1.0) for name, certificate in theory.analyses(k).items()}
+    assert len(rows) == len(bounds) == 5
+    for (_, *printed), name in zip(rows, bounds, strict=True):
+        ratios = bounds[name] / star.aid(k, 1.0, 1.0).bound(10**12, 1.0)
+        for text, ratio in zip(printed, ratios, strict=True):
+            digits = len(text.split("e")[0].replace(".", "").lstrip("0"))
+            assert float(f"{ratio:.{digits - 1}e}") == float(text), (name, text)
 
 
 @pytest.mark.parametrize(("rho", "order"), [(1.0, 4.0), (0.0, 3.0)])

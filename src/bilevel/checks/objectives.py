@@ -10,6 +10,7 @@ import numpy as np
 from bilevel.batch import Batch, Draws, first
 from bilevel.checks.objects import check_problem
 from bilevel.checks.points import check_finite_arrays, floating_arrays, signature, variables
+from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
 from bilevel.words import described
@@ -23,6 +24,7 @@ def prepare(
     names: tuple[str, str] = ("x0", "y0"),
 ) -> tuple[PyTree, PyTree]:
     """x0 and y0 as trees of JAX arrays, once they, the data and the objectives are known to fit together."""
+    check_fork()
     check_problem(problem)
     x, y = variables(x0, y0, names)
     batch = first(batch)

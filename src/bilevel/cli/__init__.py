@@ -1,6 +1,7 @@
 """The command line: one file a command, registered here."""
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 
 import bilevel
 from bilevel.cli import certify, compare, demo, reproduce
+from bilevel.cli.errors import INTERRUPTED, TERMINATED, UNSAVED, say
 from bilevel.cli.one_line import OneLine
 
 app = typer.Typer(
@@ -44,4 +46,17 @@ def main() -> None:
             stream, io.TextIOWrapper
         ):  # a terminal without Greek letters shows question marks in their place
             stream.reconfigure(errors="replace")
-    app()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:  # standard output leads to a full disk, say; every command handles its own files
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter does not fail on it once more
+        say(f"could not print ({error.strerror or error}); files that were finished are kept")
+        sys.exit(UNSAVED)
+    except SystemExit as end:
+        if end.code not in (INTERRUPTED, TERMINATED):
+            raise
+        sys.stderr.flush()
+        os._exit(end.code)  # a compilation that was interrupted may crash the interpreter when it cleans up

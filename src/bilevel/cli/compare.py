@@ -1,9 +1,10 @@
 """`bilevel compare`: all methods on three tasks, and yours, as a figure, a CSV file and a table."""
 
 import csv
+import io
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +13,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-from bilevel.cli.errors import fail
-from bilevel.cli.folder import writable
+from bilevel.cli.errors import UNSAVED, fail
+from bilevel.cli.folder import taken
+from bilevel.cli.stopping import stoppable
+from bilevel.writing import write
 
+UNFINISHED = "compare-unfinished.csv"
 COLUMNS = (
     "task",
     "method",
@@ -58,22 +63,17 @@ def compare(
 
     Modules named with --method and --task are looked for in the current folder, too. Both may be given several times.
     """
-    from bilevel.lab.compare.plot import (  # loads every solver, which other commands need not wait for
-        draw,
-        save,
-    )
-
-    try:
-        chosen = _tasks(tasks or [], task or [], quick)
-        methods = _methods(method or [], chosen, quick)
-        writable(out)
-    except ValueError as error:
-        fail(str(error))
-    results = _measure(chosen, methods)
-    paths = [_write(results, out / "compare.csv"), *save(draw(results), out)]
-    console = Console()
-    console.print(_summary(results))
-    console.print(f"Written: {', '.join(str(path) for path in paths)}")
+    results: dict[str, tuple[Any, list]] = {}
+    saved: list[Path] = []
+    with stoppable(lambda: _left(results, saved, out)), ExitStack() as held:
+        try:
+            chosen = _tasks(tasks or [], task or [], quick)
+            methods = _methods(method or [], chosen, quick)
+            held.enter_context(taken(out))
+        except ValueError as error:
+            fail(str(error))
+        _measure(chosen, methods, results, out / UNFINISHED)
+        _conclude(results, saved, out)
 
 
 def register(app: typer.Typer) -> None:
@@ -124,27 +124,64 @@ def _distinct(kind: str, named: list[Any]) -> list[Any]:
     return named
 
 
-def _measure(tasks: list[Any], methods: list[Any]) -> dict[str, tuple[Any, list]]:
+def _measure(
+    tasks: list[Any], methods: list[Any], results: dict[str, tuple[Any, list]], unfinished: Path
+) -> None:
+    """Fills `results`, and keeps on the disk what there is of them, for whoever stops it."""
     from bilevel.lab.compare import measure
 
-    results = {}
     with _progress(len(tasks) * len(methods)) as report:
         for task in tasks:
-            curves = []
             for method in methods:
                 report(f"{task.name}: {method.name}")
                 if not (method.small_x and task.large_x):
                     with jax.enable_x64(task.x64):
-                        curves.append(measure(method, task))
-            results[task.name] = (task, curves)
-    return results
+                        curve = measure(method, task)
+                    results.setdefault(task.name, (task, []))[1].append(curve)
+                    with suppress(OSError):  # if the disk is full now, it need not be in the end
+                        write(unfinished, _as_csv(results).encode())
+
+
+def _conclude(results: dict[str, tuple[Any, list]], saved: list[Path], out: Path) -> None:
+    """Prints the table, and writes data and figure; the data are printed if they cannot be written."""
+    # Loads every solver, which other commands need not wait for.
+    from bilevel.lab.compare.plot import draw, save
+
+    Console().print(_summary(results))
+    try:
+        saved.append(write(out / "compare.csv", _as_csv(results).encode()))
+    except OSError as error:
+        typer.echo(_as_csv(results), nl=False)
+        fail(f"could not save {error}; all its rows are printed above", UNSAVED)
+    with suppress(OSError):
+        (out / UNFINISHED).unlink()
+    try:
+        saved += save(draw(results), out)
+    except OSError as error:
+        fail(f"could not save {error}; saved: {saved[0]}", UNSAVED)
+    typer.echo(f"Written: {', '.join(map(str, saved))}")
+
+
+def _left(results: dict[str, tuple[Any, list]], saved: list[Path], out: Path) -> str:
+    """What remains of a comparison that is stopped, and where."""
+    if saved:
+        return f"saved: {saved[0]}, without a figure"
+    if not results:
+        return "nothing was measured"
+    count = sum(len(curves) for _, curves in results.values())
+    try:
+        write(out / UNFINISHED, _as_csv(results).encode())
+    except OSError as error:
+        typer.echo(_as_csv(results), nl=False)
+        return f"could not save {error}; the {count} curves measured so far are printed above"
+    return f"the {count} curves measured so far are in {out / UNFINISHED}"
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Any]:
     console = Console(stderr=True)
     columns = (
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
     )
@@ -155,32 +192,32 @@ def _progress(total: int) -> Iterator[Any]:
         yield lambda what: progress.update(bar, description=f"{what:<36}", advance=1)
 
 
-def _write(results: dict[str, tuple[Any, list]], path: Path) -> Path:
-    with path.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(COLUMNS)
-        for task, curves in results.values():
-            for curve in curves:
-                about = (task.name, curve.method.name, curve.method.family, f"{curve.rate:g}")
-                for p in curve.points:
-                    costs = (p.steps, p.gradients, p.products, p.calls, f"{p.seconds:.6g}")
-                    rows.writerow((*about, *costs, f"{p.value:.9g}"))
-    return path
+def _as_csv(results: dict[str, tuple[Any, list]]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for task, curves in results.values():
+        for curve in curves:
+            about = (task.name, curve.method.name, curve.method.family, f"{curve.rate:g}")
+            for p in curve.points:
+                costs = (p.steps, p.gradients, p.products, p.calls, f"{p.seconds:.6g}")
+                rows.writerow((*about, *costs, f"{p.value:.9g}"))
+    return text.getvalue()
 
 
 def _summary(results: dict[str, tuple[Any, list]]) -> Table:
     tasks = [task for task, _ in results.values()]
-    caption = "\n".join(f"{task.name}: {task.label}" for task in tasks)
+    caption = Text("\n".join(f"{task.name}: {task.label}" for task in tasks))
     table = Table(title="Where the oracle calls led", caption=caption)
     table.add_column("\nmethod", no_wrap=True)
     for task in tasks:
-        table.add_column(f"{task.name}\n{task.calls:,} calls", justify="right", no_wrap=True)
+        table.add_column(Text(f"{task.name}\n{task.calls:,} calls"), justify="right", no_wrap=True)
     by_method: dict[str, dict[str, float]] = {}
     for task, curves in results.values():
         for curve in curves:
             by_method.setdefault(curve.method.name, {})[task.name] = curve.points[-1].value
     for name, ends in by_method.items():
-        table.add_row(name, *(_value(ends[task.name]) if task.name in ends else "–" for task in tasks))
+        table.add_row(Text(name), *(_value(ends[task.name]) if task.name in ends else "–" for task in tasks))
     return table
 
 

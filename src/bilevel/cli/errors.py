@@ -1,10 +1,22 @@
-"""How a command refuses: one clear line on standard error and exit status 2."""
+"""How a command ends when it cannot do what it was asked: one clear line on standard error, and an exit status."""
 
 from typing import NoReturn
 
 import typer
 
+# Beside these, 0 is success and 1 an error that is not foreseen, with a traceback. docs/command-line.md has the table.
+REFUSED = (
+    2  # nothing was done: bad input, data that cannot be had, a folder that cannot be written or is in use
+)
+UNSAVED = 3  # the work was done, but not all of it could be saved
+INTERRUPTED = 128 + 2  # Ctrl-C
+TERMINATED = 128 + 15  # SIGTERM
 
-def fail(message: str) -> NoReturn:
+
+def fail(message: str, status: int = REFUSED) -> NoReturn:
+    say(message)
+    raise typer.Exit(code=status)
+
+
+def say(message: str) -> None:
     typer.echo(f"bilevel: {message}", err=True)
-    raise typer.Exit(code=2)

@@ -1,7 +1,7 @@
 """`bilevel reproduce`: every experiment of the paper, the figures, and a report that says what holds."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,9 +9,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from bilevel.cli.errors import fail
-from bilevel.cli.folder import writable
+from bilevel.cli.errors import UNSAVED, fail, say
+from bilevel.cli.folder import taken
+from bilevel.cli.stopping import stoppable
+from bilevel.writing import Unsaved
 
 FORMATS = ("png", "svg", "pdf")
 STYLES = {"holds": "green", "holds with a caveat": "yellow", "differs": "red", "not judged": "dim"}
@@ -55,32 +58,40 @@ def reproduce(
     from bilevel.lab.paper.runner import prepare
 
     folder = out or (Path("results", "quick") if quick else Path("results"))
-    try:
-        picked = chosen(experiments or [])
-        formats = _formats(format or [])
-        options = Options(quick=quick, seeds=_count(seeds), data=data, download=download)
-        writable(folder)
-        jobs = [prepare(experiment, options, folder) for experiment in picked]
-    except (ValueError, DataError, OSError) as error:
-        fail(str(error))
-    console = Console()
-    try:
+    last_words = lambda: f"what was finished is in {folder} and will not be run again"
+    with stoppable(last_words), ExitStack() as held:
+        try:
+            picked = chosen(experiments or [])
+            formats = _formats(format or [])
+            options = Options(quick=quick, seeds=_count(seeds), data=data, download=download)
+            held.enter_context(taken(folder))
+            jobs = [prepare(experiment, options, folder) for experiment in picked]
+        except (ValueError, DataError, OSError) as error:
+            fail(str(error))
+        console = Console()
+        _warn(folder)
         _perform(jobs, force, console)
-        claims = _report(folder, formats, console)
-    except KeyboardInterrupt:
-        typer.echo(f"stopped; what was finished is in {folder} and will not be run again", err=True)
-        raise typer.Exit(130) from None
-    console.print(_table(claims))
-    console.print(f"Report: [bold]{folder / 'report.html'}[/] (and report.md, figures and tables beside it)")
+        _conclude(jobs, folder, formats, console)
 
 
 def register(app: typer.Typer) -> None:
     app.command()(reproduce)
 
 
+def _warn(folder: Path) -> None:
+    """One line for every manifest in the folder that nothing can be made of."""
+    from bilevel.lab.paper.manifest import fault
+    from bilevel.lab.paper.registry import EXPERIMENTS
+
+    for name, experiment in EXPERIMENTS.items():
+        if reason := fault(experiment, folder):
+            say(f"warning: {reason}; {name} counts as not run")
+
+
 def _perform(jobs: list[Any], force: bool, console: Console) -> None:
     """Runs what is not there yet, with a bar for the experiment at hand and one for all of them."""
-    from bilevel.lab.paper.runner import perform
+    from bilevel.lab.paper.runner import Unfiled, perform
+    from bilevel.lab.paper.tables import as_csv
 
     with _bars(len(jobs)) as (progress, overall):
         for job in jobs:
@@ -92,6 +103,18 @@ def _perform(jobs: list[Any], force: bool, console: Console) -> None:
                 report = lambda done, doing="", task=task: progress.update(task, completed=done, doing=doing)
                 try:
                     seconds = perform(job, report)
+                except Unfiled as error:
+                    progress.stop()
+                    for name, table in error.tables.items():
+                        typer.echo(f"# {name}\n{as_csv(table)}")
+                    fail(
+                        f"could not save {error}; the tables of {job.experiment.name} are printed above, "
+                        f"{_saved(jobs)}. Make room or name another folder with --out, and start again",
+                        UNSAVED,
+                    )
+                except Unsaved as error:
+                    progress.stop()
+                    fail(f"could not save {error}; {_saved(jobs)}", UNSAVED)
                 finally:
                     progress.remove_task(task)
                 console.print(f"[green]✓[/] {title}: {seconds:.1f} s")
@@ -114,11 +137,32 @@ def _bars(count: int) -> Iterator[tuple[Progress, Any]]:
         yield progress, progress.add_task("[bold]All experiments", total=count, doing="")
 
 
-def _report(folder: Path, formats: tuple[str, ...], console: Console) -> list[Any]:
+def _conclude(jobs: list[Any], folder: Path, formats: tuple[str, ...], console: Console) -> None:
+    """Writes the report and prints its verdicts; these are printed, too, if it cannot be written."""
+    from bilevel.lab.paper.claims import judge
     from bilevel.lab.paper.report import write_report
+    from bilevel.lab.paper.results import read_results
 
-    with console.status("Figures and report"):
-        return write_report(folder, formats)
+    unsaved = None
+    try:
+        with console.status("Figures and report"):
+            claims = write_report(folder, formats)
+    except OSError as error:
+        unsaved, claims = error, judge(read_results(folder))
+    console.print(_table(claims))
+    if unsaved is not None:
+        fail(f"could not save {unsaved}; {_saved(jobs)}. Start again to have figures and report", UNSAVED)
+    if lost := [job.experiment.name for job in jobs if not job.done]:
+        fail(
+            f"{', '.join(lost)} could not be kept: {folder} was changed meanwhile, and the report has what is left",
+            UNSAVED,
+        )
+    typer.echo(f"Report: {folder / 'report.html'} (and report.md, figures and tables beside it)")
+
+
+def _saved(jobs: list[Any]) -> str:
+    names = [job.experiment.name for job in jobs if job.done]
+    return f"saved in {jobs[0].out}: {', '.join(names) or 'nothing'}"
 
 
 def _table(claims: list[Any]) -> Table:
@@ -128,7 +172,10 @@ def _table(claims: list[Any]) -> Table:
     for claim in claims:
         style = STYLES[claim.verdict]
         table.add_row(
-            f"[{style}]{claim.verdict}[/]", f"{claim.where}: {claim.claim}", claim.paper, claim.ours
+            Text(claim.verdict, style),
+            Text(f"{claim.where}: {claim.claim}"),
+            Text(claim.paper),
+            Text(claim.ours),
         )
     return table
 

@@ -1,5 +1,6 @@
 """space_ga: turnout of 3,107 US counties in the 1980 presidential election, six features."""
 
+import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .county_digests import is_published
 from .download import download as download_file
 from .errors import DataError
 from .examples import Examples
@@ -19,7 +21,8 @@ COUNTIES = 3107
 FEATURES = ("POP", "EDUCATION", "HOUSES", "INCOME", "XCOORD", "YCOORD")
 MIRROR = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/regression/"
 BUNDLED_NAME = "space_ga-counties.csv.gz"
-BUNDLED_HEADER = "row,fips,votes,pop,education,houses,income,longitude,latitude"
+BUNDLED_SHA256 = "b45b7a3783f719ae6e2a7676e54beef52fc61eb5228b776a4642dc4d52c80a23"
+LARGEST_FILE = 4_000_000  # bytes; the published files have 565,473 and 252,104
 TOLERANCE = 1e-5  # copies are printed with six significant digits or more
 
 
@@ -55,6 +58,11 @@ def _load(name: str, own_counties: Callable[[], Counties], directory: Directory,
     def check(content: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:
         inputs, targets = parse_libsvm(content, label, len(FEATURES))
         _require_same_counties(inputs, targets, own_counties(), label, name)
+        if not is_published(name, inputs, targets):
+            raise DataError(
+                f"{label}: resembles {name}, but its values as a whole are not those published (SHA-256): "
+                "counties were changed, or numbers rounded; get the original file"
+            )
         return inputs, targets
 
     def fetch(name: str, destination: Path) -> None:
@@ -67,13 +75,13 @@ def _load(name: str, own_counties: Callable[[], Counties], directory: Directory,
             own.inputs, own.targets, f"bundled {name} ({len(own.rows):,} of {COUNTIES:,} counties)"
         )
     (path,) = found.files
-    return Examples(*check(read(path), str(path)), f"full {name} from {found.place}")
+    return Examples(*check(read(path, LARGEST_FILE), str(path)), f"full {name} from {found.place}")
 
 
 def _require_same_counties(
     inputs: np.ndarray, targets: np.ndarray, known: Counties, label: str, name: str
 ) -> None:
-    """Published copies differ in how numbers are printed, so the values are compared, not the bytes.
+    """Names the first line that is not the data set's, which a digest of the whole could not.
 
     The bundled counties must be there, row by row; the few others must lie within their range, which is that
     of the whole data set.
@@ -97,11 +105,12 @@ def _require_same_counties(
 def bundled_counties() -> Counties:
     """The bundled table of whole numbers, turned into space_ga's logarithms."""
     path = bundled(BUNDLED_NAME)
-    header, _, body = unpack(read(path), str(path), at_most=1_000_000).decode("ascii").partition("\n")
-    if header != BUNDLED_HEADER:
+    content = unpack(read(path, 1_000_000), str(path), at_most=1_000_000)
+    if hashlib.sha256(content).hexdigest() != BUNDLED_SHA256:
         raise DataError(
-            f"{path}: starts with {header!r}, expected {BUNDLED_HEADER!r}; install the package again"
+            f"{path}: is damaged (SHA-256 {BUNDLED_SHA256[:12]}... expected); install the package again"
         )
+    _header, _, body = content.decode("ascii").partition("\n")
     table = np.loadtxt(io.StringIO(body), delimiter=",", dtype=np.int64)
     row, _fips, votes, pop, education, houses, income, longitude, latitude = table.T
     logarithms = np.log(np.stack([pop, education, houses, income], axis=1))

@@ -16,6 +16,7 @@ from .idx import parse_idx
 from .locate import Directory, locate
 
 CLASSES = 10
+LARGEST_FILE = 64 * 1024 * 1024  # bytes; the largest, unpacked, has 47,040,016
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://raw.githubusercontent.com/fgnt/mnist/master/",
@@ -114,7 +115,9 @@ def _bundled() -> Mnist:
 
 
 def _read(expected: Sequence[IdxFile], paths: Sequence[Traversable]) -> list[np.ndarray]:
-    return [file.parse(read(path), str(path)) for file, path in zip(expected, paths, strict=True)]
+    return [
+        file.parse(read(path, LARGEST_FILE), str(path)) for file, path in zip(expected, paths, strict=True)
+    ]
 
 
 def _examples(images: np.ndarray, labels: np.ndarray, source: str) -> Examples:

@@ -1,6 +1,8 @@
 """Downloads: over https only, checked as a whole before anything is written."""
 
 import http.client
+import threading
+import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,12 +18,14 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from bilevel.writing import write
+
 from .errors import DataError
-from .files import write_atomically
 
 BLOCK = 64 * 1024
 LARGEST = 64 * 1024 * 1024
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 30.0  # without a single byte
+DEADLINE_SECONDS = 600.0  # for one file from one address, whatever it sends meanwhile
 
 
 def https_only() -> urllib.request.OpenerDirector:
@@ -53,7 +57,7 @@ def download(urls: Sequence[str], destination: Path, check: Callable[[bytes, str
             failures.append(str(error))
             continue
         try:
-            write_atomically(destination, content)
+            write(destination, content)
         except OSError as error:
             raise DataError(
                 f"{destination}: cannot be written ({error.strerror or error}); "
@@ -68,32 +72,80 @@ def download(urls: Sequence[str], destination: Path, check: Callable[[bytes, str
 
 
 def fetch(url: str) -> bytes:
-    """The whole content at `url`, with a progress bar on a terminal."""
+    """The whole content at `url`, with a progress bar on a terminal; given up after `DEADLINE_SECONDS`."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    try:
-        with (
-            https_only().open(url, timeout=PATIENCE_SECONDS) as response,
-            Progress(
-                *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
-            ) as bar,
-        ):
-            announced = _announced_size(response.headers.get("Content-Length"))
-            task = bar.add_task(url.rsplit("/", 1)[-1], total=announced)
-            content = bytearray()
-            while block := response.read(BLOCK):
-                content += block
-                if len(content) > LARGEST:
-                    raise DataError(f"{url}: sends more than {LARGEST} bytes; this is not the expected file")
-                bar.update(task, completed=len(content))
-    except HTTPError as error:
-        error.close()
-        raise DataError(f"{url}: the server answers {error.code} {error.reason}") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"{url}: cannot be fetched ({error})") from error
-    if announced is not None and len(content) != announced:
-        raise DataError(f"{url}: the connection ended after {len(content)} of {announced} bytes")
-    return bytes(content)
+    transfer, deadline = Transfer(url), time.monotonic() + DEADLINE_SECONDS
+    with (
+        transfer,
+        Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar,
+    ):
+        task = bar.add_task(url.rsplit("/", 1)[-1], total=None)
+        ended = False
+        while not ended:
+            ended = transfer.ended.wait(min(0.1, max(0.0, deadline - time.monotonic())))
+            bar.update(task, completed=len(transfer.content), total=transfer.announced)
+            if not ended and time.monotonic() >= deadline:
+                raise DataError(
+                    f"{url}: gave up after {DEADLINE_SECONDS:g} seconds, with {len(transfer.content)} bytes received"
+                )
+    return transfer.result()
+
+
+class Transfer:
+    """A download under way in a thread of its own, so that whoever waits for it can give up at any moment.
+
+    A socket's timeout starts anew with every byte, and none covers looking up the address or reading the headers.
+    """
+
+    def __init__(self, url: str):
+        self.url, self.content = url, bytearray()
+        self.announced: int | None = None
+        self.ended, self._unwanted = threading.Event(), threading.Event()
+        self._error: Exception | None = None
+
+    def __enter__(self) -> "Transfer":
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._unwanted.set()
+
+    def result(self) -> bytes:
+        """What was received once it has ended, or why it was not."""
+        match self._error:
+            case None:
+                return bytes(self.content)
+            case HTTPError(code=code, reason=reason):
+                raise DataError(f"{self.url}: the server answers {code} {reason}") from self._error
+            case OSError() | http.client.HTTPException():
+                raise DataError(f"{self.url}: cannot be fetched ({self._error})") from self._error
+            case _:
+                raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._receive()
+        except Exception as error:
+            if isinstance(error, HTTPError):
+                error.close()
+            self._error = error
+        finally:
+            self.ended.set()
+
+    def _receive(self) -> None:
+        with https_only().open(self.url, timeout=PATIENCE_SECONDS) as response:
+            self.announced = _announced_size(response.headers.get("Content-Length"))
+            while not self._unwanted.is_set() and (block := response.read1(BLOCK)):
+                self.content += block
+                if len(self.content) > LARGEST:
+                    raise DataError(
+                        f"{self.url}: sends more than {LARGEST} bytes; this is not the expected file"
+                    )
+        if self.announced is not None and len(self.content) != self.announced:
+            raise DataError(
+                f"{self.url}: the connection ended after {len(self.content)} of {self.announced} bytes"
+            )
 
 
 def _announced_size(header: str | None) -> int | None:

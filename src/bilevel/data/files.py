@@ -1,13 +1,10 @@
-"""Bytes in, bytes out: whole files or an error, never a part of one."""
+"""Bytes in: whole files or an error, never a part of one."""
 
 import gzip
 import io
-import os
-import tempfile
 import zlib
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import Path
 
 from .errors import DataError
 
@@ -19,14 +16,22 @@ def bundled(name: str) -> Traversable:
     return files("bilevel.data") / "bundled" / name
 
 
-def read(path: Traversable) -> bytes:
-    """The content of a file, as it lies there."""
+def read(path: Traversable, at_most: int) -> bytes:
+    """The content of a file, as it lies there; one of more bytes than that is refused before it fills the memory."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            size = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            content = stream.read(at_most + 1) if size <= at_most else b""
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error}); expected a data file"
         ) from error
+    if max(size, len(content)) > at_most:
+        raise DataError(
+            f"{path}: holds {size:,} bytes, expected at most {at_most:,}; this is another file, or a damaged one"
+        )
+    return content
 
 
 def unpack(content: bytes, name: str, at_most: int) -> bytes:
@@ -44,21 +49,3 @@ def unpack(content: bytes, name: str, at_most: int) -> bytes:
         raise DataError(
             f"{name}: the gzip stream is cut off or damaged ({error}); replace the file by a fresh copy"
         ) from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that other readers see the old state or all of the new one, nothing between.
-
-    The bytes go to a temporary file in the same folder, to the disk, and only then get their name.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with open(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:  # also Ctrl-C: the temporary file must go
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -11,6 +11,7 @@ from bilevel.batch import Levels
 from bilevel.identity import Static, described, skeleton
 from bilevel.loop.streams import Given
 from bilevel.solvers.base import Solver
+from bilevel.solvers.smaller import Shortened
 from bilevel.types import PyTree
 
 Fingerprint = tuple[tuple[str, str], ...]  # (what, in words)
@@ -44,6 +45,8 @@ def _words(value: Any) -> str:
     """A solver, a rule or an ingredient: its kind and its static settings; numbers that are leaves stay out."""
     if isinstance(value, Static):
         return _words(value.value)
+    if isinstance(value, Shortened):  # how long its steps are is a number
+        return _words(value.rule)
     if isinstance(value, optax.GradientTransformation):
         return f"{described(value.update)}#{skeleton(value.update)}"
     if is_dataclass(value):

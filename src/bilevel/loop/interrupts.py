@@ -1,30 +1,45 @@
-"""Ctrl-C as a request: the step under way is finished and kept. A second one is an order."""
+"""Ctrl-C as a request: the step under way is finished and kept. A second one is an order. SIGTERM likewise."""
 
+import os
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
+TERMINATED = 128 + signal.SIGTERM  # the exit status of a program that SIGTERM ended, as shells write it
+
 
 class Interrupts:
-    """While entered, the first Ctrl-C only sets `asked`; the next raises `KeyboardInterrupt` where it finds us."""
+    """While entered, the first Ctrl-C only sets `asked`; the next raises `KeyboardInterrupt` where it finds us.
+
+    With `heeds_term`, SIGTERM sets `asked` and `terminated`; the next one ends the program at once.
+    """
 
     def __init__(self):
-        self.asked = False
-        self._previous: Any = None
+        self.asked = self.terminated = self.heeds_term = False
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
         # Only the main thread receives signals, and a handler that somebody else installed is not ours to replace.
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._previous = signal.signal(signal.SIGINT, self._note)
+        if threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
+            if self.heeds_term and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminated)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        if self.terminated:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.asked = self.terminated = True

@@ -207,6 +207,11 @@ class Feed:
             self._ahead.append((given, position(self._pass.batches, self.source)))
         return self._ahead[0][0]
 
+    @property
+    def movable(self) -> bool:
+        """Whether the loader says where it stands, as far as one has seen."""
+        return not self._ahead or self._ahead[0][1] is not None
+
     def _next(self) -> Any:
         batch = next(self._pass, None)
         if batch is None and self._again:

@@ -126,12 +126,11 @@ def program_of(solver: Solver, record: Record | None = None) -> tuple[Program, l
     leaves, structure = jax.tree.flatten(solver)
     programs: OrderedDict = solver.problem.memory.setdefault("programs", OrderedDict())
     key = structure, Static(record)
-    if key not in programs:
-        programs[key] = Program(structure, record)
-    programs.move_to_end(key)
+    program = programs.pop(key, None) or Program(structure, record)  # other threads may do the same meanwhile
+    programs[key] = program
     if len(programs) > MOST_PROGRAMS:
         programs.popitem(last=False)
-    return programs[key], leaves
+    return program, leaves
 
 
 def keeping(record: Record | None) -> Record:

@@ -38,8 +38,10 @@ class Kept:
     def donates(self) -> bool:
         return self.policy != "device"
 
-    def at_start_of_chunk(self, run: RunState, step: int) -> None:
-        """Renews what is kept, as the policy has it."""
+    def at_start_of_chunk(self, run: RunState, step: int, good: bool = True) -> None:
+        """Renews what is kept, as the policy has it; not with a run that is no longer good, unless that is too much."""
+        if not good and self.possible and not self._heavy():
+            return
         if self.policy == "device":
             self.begin(run, step)
         elif self.policy == "host" and (time.perf_counter() >= self._again or self._heavy()):

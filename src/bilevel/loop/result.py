@@ -18,11 +18,14 @@ class Result:
     y: PyTree
     status: Status
     steps: int  # taken in all, those of the run it resumed included
-    trace: dict[str, Any]  # by name, one row per step
+    trace: dict[str, Any]  # by name, one row per step, or with `thin` for those that "step" names
     probes: dict[str, np.ndarray]  # what `probe` returned, one row per call, and "step"
     run: RunState = field(repr=False)  # the run as a value; `resume=result` goes on from it
     seconds: float = 0.0  # that this run took, without those it resumed
     feed: Any = field(default=None, repr=False)  # the loader, with what was taken from it and not used
+    # (from which step on, the factor of the lower levels' step sizes, that of the outer one's)
+    halvings: tuple[tuple[int, float, float], ...] = ()
+    thin: int | None = None  # every so many steps have a row in the trace; None: all
 
     @property
     def state(self) -> Any:

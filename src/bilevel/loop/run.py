@@ -1,10 +1,15 @@
 """The host driver: runs a solver and says how it went."""
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from bilevel.arrays import check_usable
 from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
+from bilevel.forks import check_fork
+from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
+from bilevel.loop.halving import check_policy
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
 from bilevel.loop.replay import POLICIES
@@ -32,8 +37,12 @@ def run(
     record: Record | None = None,
     tol: float | None = None,
     progress: bool = False,
-    resume: Result | None = None,
+    resume: Result | str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    save_every: int | timedelta | None = None,
     replay: str = "auto",
+    thin: int | None = None,
+    on_divergence: str = "stop",
 ) -> Result:
     """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
 
@@ -55,30 +64,49 @@ def run(
             the scalars that the trace always has ("outer_value", "hypergradient_norm" and the metrics).
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
         progress: draw a progress bar on a terminal or in a notebook; short for `bl.hooks.Progress`.
-        resume: the result of an earlier run of the same solver on the same data, to go on from bit for bit.
+        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
+            on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps
+            are taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing
+            had happened.
+        checkpoint: a folder to save the run into while it goes on; short for `bl.hooks.Checkpoint`.
+        save_every: how often, as a number of steps or a `datetime.timedelta`; left out, about once a minute.
         replay: what is kept to go back to when a run breaks: "device" (a second copy of the state), "host" (a copy in
             the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
+        thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
+            "step" says which. Hooks still see every row.
+        on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with
+            half the step sizes, at most ten times, as `result.halvings` tells.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """
+    check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
     check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     _check_functions(record, probe, progress)
+    halve = check_policy(on_divergence, solver, replay)
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
+    thin = None if thin is None else check_count(thin, "thin")
+    hooks, saver = saver_among(hooks, checkpoint, save_every)
     hooks = [
         *hooks,
         *([Probe(probe)] if probe is not None else []),
         *([Tolerance(tol)] if tol is not None else []),
         *([Progress()] if progress else []),
     ]
-    session = Session(solver, record, data, steps, resume, replay, every, hooks)
-    if resume is None:
-        session.begin(x0, y0, check_seed(seed), model_state)
-    return session.go(warmup)
+    session_of = lambda steps, resume: Session(
+        solver, record, data, steps, resume, replay, every, hooks, thin, halve
+    )
+    if saver is None and not isinstance(resume, str | Path):
+        session = session_of(steps, resume)
+        if resume is None:
+            session.begin(x0, y0, check_seed(seed), model_state)
+        return session.go(warmup)
+    start = Start(x0, y0, model_state, check_seed(seed), warmup)
+    return run_on_disk(session_of, saver, resume, start, steps)
 
 
 def _check(
@@ -93,21 +121,29 @@ def _check(
     replay: str,
 ) -> None:
     check_solver(solver)
-    if resume is None and (x0 is None or y0 is None):
+    auto = isinstance(resume, str) and resume == "auto"
+    if (resume is None or auto) and (x0 is None or y0 is None):
         raise ValueError("a run needs a start: pass x0 and y0, or resume=result of an earlier run")
-    if resume is not None and not isinstance(resume, Result):
+    if not isinstance(resume, Result | str | Path | None):
         raise TypeError(
-            f"resume must be the result of an earlier run, not {type(resume).__name__}: pass what bl.run returned"
+            f'resume must be the result of an earlier run, a folder of its checkpoints, or "auto", not '
+            f"{type(resume).__name__}"
         )
-    if resume is not None:
+    if isinstance(resume, Result):
         check_usable(resume.run.solver, "the state of resume")  # which another precision may have made
     check_count(warmup, "warmup", least=0)
     check_seed(seed)
-    fresh = x0 is not None or y0 is not None or model_state is not None or warmup != 0 or seed != 0
-    if resume is not None and fresh:
+    fresh = (
+        warmup != 0
+        or seed != 0
+        or (isinstance(resume, Result) and any(given is not None for given in (x0, y0, model_state)))
+    )
+    if resume is not None and not auto and fresh:
         raise ValueError(
             "a resumed run starts where the other ended: leave x0, y0, model_state, seed and warmup out"
         )
+    if (x0 is None) != (y0 is None):
+        raise ValueError("x0 and y0 go together: pass both, or neither")
     check_hooks(hooks)
     check_choice(replay, "replay", POLICIES)
 

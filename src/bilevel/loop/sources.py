@@ -18,6 +18,7 @@ class Memory:
     """Data in memory: a stream, from which any number of steps is one compiled call."""
 
     ended = False
+    movable = True  # to where an earlier run stood
 
     def __init__(self, stream: Stream):
         self.stream = stream
@@ -57,6 +58,11 @@ class Loader:
     @property
     def ended(self) -> bool:
         return self.feed.ended
+
+    @property
+    def movable(self) -> bool:
+        """Whether another process can move the loader to where this one stands."""
+        return self.feed.movable
 
     def first(self) -> Any:
         """The first step's data, or `None` if there are none; what does not fit is an error of the caller's."""

@@ -18,6 +18,12 @@ class Code(StrEnum):
     EXHAUSTED = "exhausted"  # the loader had no more batches
     FAILED = "failed"  # a hook, a loader or an objective raised: on the result of a RunError
 
+    @property
+    def exit_status(self) -> int:
+        """For a script to leave with, `sys.exit(result.status.code.exit_status)`: 0 if the run ended well, 130 after
+        Ctrl-C, 1 if it diverged or failed."""
+        return {Code.INTERRUPTED: 130, Code.DIVERGED: 1, Code.FAILED: 1}.get(self, 0)
+
 
 @dataclass(frozen=True)
 class Status:
@@ -72,10 +78,11 @@ def diverged(
     loss_first: bool = False,
     because: Sequence[str] = (),
     suspicion: str = "",
+    culprit: str | None = None,
 ) -> Status:
     """`broken` are the state's variables, or "outer_value", or "memory of the … rule"; `because` names the culprits.
 
-    `suspicion` is a cause that was measured, with its own remedy.
+    `suspicion` is a cause that was measured, with its own remedy; `culprit` is the variable it is about.
     """
     when = f"at {'warm-up ' if warmup else ''}step {step}"
     value = "the outer objective's value"
@@ -91,7 +98,7 @@ def diverged(
     remedy = suspicion or _remedy(solver, list(because) or broken, warmup)
     if data:
         remedy = f"{data}: clean the data."
-    return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", broken[0], step)
+    return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", culprit or broken[0], step)
 
 
 def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:
@@ -123,6 +130,13 @@ def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:
 def interrupted(step: int) -> Status:
     return Status(
         Code.INTERRUPTED, f"stopped by hand after {step} steps; pass resume=result to go on from there."
+    )
+
+
+def under_way(step: int, steps: int) -> Status:
+    return Status(
+        Code.INTERRUPTED,
+        f"saved after {step} of {steps} steps, while the run was under way; pass resume=result to go on from there.",
     )
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.checks import MANY, check_callable, check_count, check_flag, check_kind, check_text
+from bilevel.forks import check_fork
 from bilevel.loop.errors import RunError
 from bilevel.loop.hooks import Event, Progress, Stop
 from bilevel.loop.hooks.base import HookLike, check_hooks
@@ -127,6 +128,7 @@ def sweep(
         record: as for `bl.run`.
         progress: as for `bl.run`.
     """
+    check_fork()
     began = time.perf_counter()
     given = {"solvers": solvers, "x0": x0, "y0": y0, "starts": starts, "data": data, "seeds": seeds}
     check_untraced("bl.sweep", given | {"model_state": model_state})

@@ -1,6 +1,7 @@
 """What a run saw: the trace of every step and the probes between chunks, as plain NumPy arrays."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -8,48 +9,86 @@ import numpy as np
 from bilevel.types import PyTree
 
 Columns = dict[str, Any]  # by name: an array with one row per step, or a tree of such arrays
+Probed = tuple[int, dict[str, Any]]  # the step a probe was called at, and what it returned
+
+STEP = "step"  # the column of a thinned trace that says whose rows were kept
+
+
+class Part(NamedTuple):
+    """Rows of the trace, and the steps they belong to."""
+
+    steps: Sequence[int] | np.ndarray  # ascending
+    rows: Columns
+
+    def where(self, wanted: np.ndarray) -> "Part":
+        """Some of the rows, as copies: a view would keep all of them in memory."""
+        return Part(np.asarray(self.steps)[wanted], jax.tree.map(lambda a: a[wanted], self.rows))
 
 
 class Log:
-    """Collects rows; joined only when asked for, so that a long run stays linear in its length."""
+    """Collects rows; joined only when asked for, so that a long run stays linear in its length.
 
-    def __init__(self, trace: Columns | None = None, probes: Columns | None = None):
-        self._traces: list[Columns] = [trace] if trace else []
+    `thin=k` keeps the rows of steps 0, k, 2k, … and the last one. Rows to which the run may still go back, and those
+    of the chunk that hooks look at, are kept whole until then.
+    """
+
+    def __init__(self, trace: Columns | None = None, probes: Columns | None = None, thin: int | None = None):
+        self.thin = thin
+        self._settled: list[Part] = []  # thinned for good
+        self._recent: list[Part] = []
         self._probes: list[dict[str, Any]] = _as_rows(probes or {})
+        if trace:
+            rows = {name: column for name, column in trace.items() if thin is None or name != STEP}
+            self._recent.append(Part(range(rows_in(trace)) if thin is None else trace[STEP], rows))
 
-    def add(self, rows: Columns) -> None:
-        self._traces.append(rows)
+    def add(self, rows: Columns, start: int) -> None:
+        """Of the steps from `start` on."""
+        self._recent.append(Part(range(start, start + rows_in(rows)), rows))
 
-    def add_probes(self, rows: list[tuple[int, dict[str, Any]]]) -> None:
-        self._probes += [{"step": step, **values} for step, values in rows]
+    def settle(self, step: int) -> None:
+        """The run will not go back beyond `step`: earlier rows may be thinned, but for the one that led there."""
+        if self.thin is None:
+            return
+        while self._recent and self._recent[0].steps[-1] < step - 1:
+            self._settle(self._recent.pop(0))
+
+    def _settle(self, part: Part) -> None:
+        wanted = np.asarray(part.steps) % self.thin == 0
+        if not wanted.any():
+            return
+        self._settled.append(part.where(wanted))
+        # Joined with its like, so that there are few parts however many chunks there were, and each row moves rarely.
+        while len(self._settled) > 1 and len(self._settled[-2].steps) <= len(self._settled[-1].steps):
+            self._settled[-2:] = [_joined(self._settled[-2:])]
+
+    def add_probes(self, rows: Sequence[Probed]) -> None:
+        self._probes += _numbered(rows)
 
     def keep(self, steps: int) -> None:
         """The first so many steps; what came later is forgotten."""
-        extra = sum(map(rows_in, self._traces)) - steps
-        while extra > 0:
-            last = self._traces.pop()
-            length = rows_in(last)
-            if length > extra:
-                self._traces.append(jax.tree.map(lambda a, keep=length - extra: a[:keep], last))
-            extra -= length
+        while self._recent and self._recent[-1].steps[-1] >= steps:
+            part = self._recent.pop()
+            if (count := int(np.searchsorted(part.steps, steps))) > 0:
+                self._recent.append(
+                    Part(part.steps[:count], jax.tree.map(lambda a, n=count: a[:n], part.rows))
+                )
 
     def rows(self, start: int) -> Columns:
-        """The rows from step `start` on, which began with a chunk."""
-        kept, length = [], sum(map(rows_in, self._traces))
-        for part in reversed(self._traces):
-            if length <= start:
-                break
-            kept.append(part)
-            length -= rows_in(part)
-        return join(kept[::-1])
+        """All rows from step `start` on, with which a chunk began."""
+        return join([part.rows for part in self._recent if part.steps[0] >= start])
 
     def check_columns(self, row: Columns) -> None:
         """A resumed run must record what the earlier one did, or the two cannot be joined."""
-        if not self._traces:
+        if self.thin is not None and STEP in row:
+            raise ValueError(
+                f'record returned "{STEP}", which in a thinned trace says whose rows were kept: choose another name'
+            )
+        if not self._recent:
             return
         shape = lambda rows, skip: jax.tree.map(lambda a: (tuple(a.shape[skip:]), str(a.dtype)), rows)
-        if shape(self._traces[0], 1) != shape(row, 0):
-            names = [set(self._traces[0]), set(row)]
+        before = self._recent[0].rows
+        if shape(before, 1) != shape(row, 0):
+            names = [set(before), set(row)]
             raise ValueError(
                 f"the earlier run's trace has the columns {sorted(names[0])}, this one's would have "
                 f"{sorted(names[1])}, or others of those names: resume with the same record and the same solver, so "
@@ -58,13 +97,29 @@ class Log:
 
     @property
     def trace(self) -> Columns:
-        return join(self._traces)
+        """By name, one row per step; if it is thinned, with the steps' numbers."""
+        if self.thin is None:
+            return join([part.rows for part in self._recent])
+        parts = list(self._settled)
+        for part in self._recent:
+            wanted = np.asarray(part.steps) % self.thin == 0
+            wanted[-1] |= part is self._recent[-1]
+            parts.append(part.where(wanted))
+        rows = join([part.rows for part in parts])
+        return {STEP: np.concatenate([part.steps for part in parts])} | rows if parts else {}
 
-    @property
-    def probes(self) -> dict[str, np.ndarray]:
-        """One row per call of a probe; a name that a call left out is NaN there (or None, if it is no number)."""
-        names = list(dict.fromkeys(name for row in self._probes for name in row))
-        return {name: _column([row.get(name) for row in self._probes]) for name in names}
+    def probes(self, more: Sequence[Probed] = ()) -> dict[str, np.ndarray]:
+        """One row per call of a probe; a name that a call left out is NaN there (or None, if it is no number).
+
+        `more` are rows that a probe still holds.
+        """
+        rows = [*self._probes, *_numbered(more)]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        return {name: _column([row.get(name) for row in rows]) for name in names}
+
+
+def _joined(parts: list[Part]) -> Part:
+    return Part(np.concatenate([part.steps for part in parts]), join([part.rows for part in parts]))
 
 
 def rows_in(columns: Columns) -> int:
@@ -76,6 +131,10 @@ def join(rows: list[Columns]) -> PyTree:
     if len(rows) <= 1:
         return rows[0] if rows else {}
     return jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
+
+
+def _numbered(rows: Sequence[Probed]) -> list[dict[str, Any]]:
+    return [{"step": step, **values} for step, values in rows]
 
 
 def _column(values: list[Any]) -> np.ndarray:

@@ -14,6 +14,7 @@ from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
+NORM = "hypergradient_norm"
 RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # the state's fields that hold a rule's memory
 
 
@@ -47,7 +48,7 @@ class Watch:
         )  # None: there are variables alone
 
     def grown(self, run: RunState) -> list[str]:
-        """The variables whose squares are about to overflow."""
+        """The variables whose squares are about to overflow, or in float16 those that are beyond 16."""
         names = self.solver.variables
         sizes = jax.device_get(_largest([getattr(run.solver, name) for name in names]))
         return [name for name, size in zip(names, sizes, strict=True) if size > 1e-3]
@@ -71,8 +72,9 @@ class Watch:
 @jax.jit
 def _largest(trees: list) -> list:
     """The largest entry of each tree, as a share of what its square could still be represented with."""
-    share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0) / jnp.sqrt(jnp.finfo(leaf.dtype).max)
-    return [jnp.max(jnp.array([share(leaf).astype(float) for leaf in _floats(tree)])) for tree in trees]
+    most = lambda leaf: max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)
+    share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float) / most(leaf)
+    return [jnp.max(jnp.array([share(leaf) for leaf in _floats(tree)])) for tree in trees]
 
 
 def _floats(tree: PyTree) -> list[jax.Array]:
@@ -82,8 +84,17 @@ def _floats(tree: PyTree) -> list[jax.Array]:
 def _moved(before: PyTree, after: PyTree) -> jax.Array:
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     return jnp.any(
-        jnp.array([jnp.any(jnp.abs(a - b) > 4 * jnp.finfo(a.dtype).eps * jnp.abs(b)) for a, b in pairs])
+        jnp.array(
+            [jnp.any(jnp.abs(a - b) > 4 * float(jnp.finfo(a.dtype).eps) * jnp.abs(b)) for a, b in pairs]
+        )
     )
+
+
+def narrow(run: RunState) -> str:
+    """That float16 ends early, if a variable is of that kind."""
+    kinds = {leaf.dtype for leaf in _floats((run.x, run.y))}
+    few = jnp.dtype("float16") in kinds
+    return " float16 holds nothing above 65,504: bfloat16 and float32 do." if few else ""
 
 
 def first_bad_row(rows: Columns) -> int | None:
@@ -93,10 +104,10 @@ def first_bad_row(rows: Columns) -> int | None:
 
 
 def bad_metric(rows: Columns) -> tuple[str, int] | None:
-    """The first metric of an objective that was not finite, and at which of these steps."""
+    """The first metric of an objective that was not finite, or h's norm, and at which of these steps."""
     found = []
     for name, values in rows.items():
-        ours = name.startswith(("inner/", "outer/")) and isinstance(values, np.ndarray)
+        ours = name.startswith(("inner/", "outer/", NORM)) and isinstance(values, np.ndarray)
         if ours and jnp.issubdtype(values.dtype, jnp.inexact) and values.ndim == 1:
             bad = np.flatnonzero(~np.isfinite(values))
             if len(bad):
@@ -116,24 +127,34 @@ def bad_data(data: Any) -> str | None:
     return None
 
 
-def remark(trace: Columns, moved: bool, steps: int, suspicion: Callable[[], str]) -> str:
-    """What a finite end deserves to have said about it: a loss far from its start, or an x that no longer moves."""
+def remark(trace: Columns, taken: int, moved: bool, steps: int, suspicion: Callable[[], str]) -> str:
+    """What a finite end deserves to have said about it: a loss far from its start, or an x that no longer moves.
+
+    `taken` steps led there, of which the trace may be thinned; the last `steps` of them moved x, or did not.
+    """
     values = np.asarray(trace["outer_value"], dtype=float)
     first, last = values[0], values[-max(1, min(100, len(values) // 20)) :]
     # Even the lowest of the last values: one lucky batch at the start, among noisy ones, is no blow-up.
     far = 10 * max(abs(first), np.abs(values).min())
-    if len(values) >= 10 and last.min() > first + far:
+    if taken >= 10 and last.min() > first + far:
         why = suspicion() or "as from step sizes that are too large."
         return f" Its outer value rose from {first:.3g} to {np.median(last):.3g}, a finite blow-up: {why}"
-    if len(values) >= 10 and last.max() < first - far and (why := suspicion()):
+    if taken >= 10 and last.max() < first - far and (why := suspicion()):
         return f" Its outer value fell from {first:.3g} to {np.median(last):.3g}: {why}"
     if steps >= 2 and not moved:
-        norm = float(trace["hypergradient_norm"][-1])
-        why = (
-            "the estimated hypergradient is exactly zero: does f depend on x, or g on x, at all?"
-            if norm == 0
-            else f"with an estimated hypergradient of {norm:.3g} it is either stationary to rounding, or the outer "
-            "steps are too small."
-        )
-        return f" The last {steps} steps no longer moved x: {why}"
+        return f" The last {steps} steps no longer moved x: {_why_still(float(trace[NORM][-1]))}"
     return ""
+
+
+def _why_still(norm: float) -> str:
+    if not np.isfinite(norm):
+        return (
+            "the estimated hypergradient's norm is not finite: scale f down, or compute with more bits "
+            '(jax.config.update("jax_enable_x64", True)).'
+        )
+    if norm == 0:
+        return "the estimated hypergradient is exactly zero: does f depend on x, or g on x, at all?"
+    return (
+        f"with an estimated hypergradient of {norm:.3g} it is either stationary to rounding, or the outer steps are "
+        "too small."
+    )

@@ -7,10 +7,12 @@ from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import equinox as eqx
 import jax
+import numpy as np
 
 from bilevel.batch import Batch, Draws, draws, first
 from bilevel.checks import check_choice, check_kind, check_problem
 from bilevel.problem import Evaluated, Problem
+from bilevel.solvers.adjoints.base import INDEFINITE
 from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.rules import Descent, Rule, descend
 from bilevel.types import Metrics, PyTree, Scalar
@@ -143,7 +145,24 @@ class Solver(eqx.Module):
 
     def remark(self, trace: dict[str, Any]) -> str:
         """What the method has to say about the end of a finite run, a sentence for its status; most have nothing."""
-        return ""
+        return self.indefinite(trace)
+
+    def indefinite(self, trace: dict[str, Any]) -> str:
+        """That conjugate gradients kept meeting directions without positive curvature, so that v solves nothing."""
+        met = np.asarray(trace.get(INDEFINITE, ()))
+        met = met[len(met) // 2 :]
+        if not met.any() or met.mean() <= 0.5:
+            return ""
+        cure = (
+            "Take bl.adjoints.minres(), or bl.adjoints.damped(bl.adjoints.cg(), damping) with a larger damping"
+            if hasattr(self, "adjoint")
+            else "Pass a larger damping="
+        )
+        return (
+            f" Conjugate gradients met a direction along which g does not curve upwards, in {met.mean():.0%} of the "
+            f"last {len(met)} steps, and ended there: ∇²_yy g is not positive definite, and v solves no adjoint "
+            f"system. {cure}, or add a ridge to g."
+        )
 
     def compiled(self, function: Callable, *static: Any) -> Callable:
         """`function(solver, *...)` compiled, once for all solvers that differ in their numbers alone."""

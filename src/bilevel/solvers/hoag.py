@@ -19,7 +19,7 @@ from bilevel.checks import (
 )
 from bilevel.identity import Static
 from bilevel.problem import Problem
-from bilevel.solvers.adjoints.base import residual, with_damping
+from bilevel.solvers.adjoints.base import INDEFINITE, residual, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
@@ -61,7 +61,7 @@ class HOAG(Solver):
         x, problem, oracles = state.x, self.problem, self.problem.oracles
         dtype, rule = state.scale.dtype, self.inner_at(x)
         epsilon = jnp.asarray(self.tolerance.value(state.k.astype(dtype)), dtype)
-        epsilon = jnp.maximum(epsilon, SMALLEST * jnp.finfo(dtype).eps)
+        epsilon = jnp.maximum(epsilon, SMALLEST * float(jnp.finfo(dtype).eps))
         gradient = oracles.inner_gradient(x, state.y, batch)
         inner_gradient = at_rest(problem, rule, state.inner, state.y, gradient)
         scale = jnp.maximum(state.scale, tree.norm(inner_gradient))
@@ -72,7 +72,7 @@ class HOAG(Solver):
         g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
         inner, b, lagrangian = adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
         inner = with_damping(inner, self.damping)
-        v, adjoint_steps = conjugate_gradients(
+        v, adjoint_steps, flat = conjugate_gradients(
             inner, b, state.v, epsilon * tree.norm(b), self.max_adjoint_steps
         )
         hypergradient = tree.sub(f.x, inner.cross(v))
@@ -83,6 +83,7 @@ class HOAG(Solver):
             "inner_steps": inner_steps,
             "adjoint_steps": adjoint_steps,
             "adjoint_residual": tree.norm(residual(inner, b, v)),
+            INDEFINITE: flat,
         }
         state = HOAGState(x, y, v, inner_memory, outer_memory, scale, state.k + 1)
         return state, Info(f.value, hypergradient, inner_gradient, metrics)

@@ -60,6 +60,7 @@ class Transformation(Rule):
 
     transformation: Static = eqx.field(static=True)
     hyperparameters: dict[str, Any]
+    scale: Any = None  # of its updates; None: as they are
 
     def init(self, point: PyTree) -> PyTree:
         memory = self.transformation.value.init(point)
@@ -77,6 +78,8 @@ class Transformation(Rule):
                 raise
             extra = {"value": value(point), "grad": gradient, "value_fn": value}
             updates, memory = optax_update(gradient, memory, point, **extra)
+        if self.scale is not None:
+            updates = scaled(self.scale, updates)
         return optax.apply_updates(point, updates), memory
 
 

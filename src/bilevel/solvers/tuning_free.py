@@ -254,17 +254,18 @@ class TuningFree(Solver):
         last = -(len(trace.get("accepted", ())) // 2)
         if last > -MANY or "hypergradient_norm" not in trace:
             return ""
+        trials = "trials" if "step" not in trace else "trials in the trace"  # which may be thinned
         if not trace["finite"][last:].any():
             return (
-                f" It has stalled: the last {-last} trials were all NaN or infinite. Is project, or y or v at other x, "
-                "not finite?"
+                f" It has stalled: the last {-last} {trials} were all NaN or infinite. Is project, or y or v at "
+                "other x, not finite?"
             )
         accepted = trace["accepted"][last:].mean()
         norms = trace.get("stationarity", trace["hypergradient_norm"])
         if accepted >= 0.5 or norms[-1] <= SMALL * norms.max():
             return ""
         return (
-            f" It has stalled: {1 - accepted:.0%} of the last {-last} trials were refused, with an estimated "
+            f" It has stalled: {1 - accepted:.0%} of the last {-last} {trials} were refused, with an estimated "
             f"hypergradient of {norms[-1]:.3g}. Either Φ is not smooth here (does y jump elsewhere?), or y or v "
             "cannot be found well enough (is g's Hessian singular, or the inner model a network?): take bl.aid with "
             "step sizes from bl.advise or bl.sweep."

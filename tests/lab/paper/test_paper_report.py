@@ -1,10 +1,12 @@
 """The report: complete, self-contained, the same for the same tables, and honest about what was not run."""
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 
 import pytest
 
+from bilevel.lab.paper import manifest
 from bilevel.lab.paper.claims import QUESTIONS
 from bilevel.lab.paper.registry import EXPERIMENTS
 from bilevel.lab.paper.report import write_report
@@ -139,3 +141,42 @@ def test_a_table_that_was_edited_by_hand_is_not_reported(folder, tmp_path):
     with (tmp_path / "fig2_factors.csv").open("a") as file:
         file.write("measured_limit,0.32,0.32,0.32,0.32\n")
     assert "fig2" not in read_results(tmp_path).manifests
+
+
+HOSTILE = "evil<img src=x onerror=alert(1)>&amp;[x](javascript:alert(1))`a`|b\n# c\\|d\udcff"
+
+
+@pytest.fixture(scope="module")
+def hostile(folder, tmp_path_factory):
+    """A manifest whose words were chosen by an enemy, such as the name of the data's folder."""
+    tmp_path = tmp_path_factory.mktemp("hostile")
+    for name in EXPERIMENTS["fig2"].tables:
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    found = manifest.read(EXPERIMENTS["fig2"], folder)
+    titled = dataclasses.replace(EXPERIMENTS["fig2"], title=f"<script>alert(1)</script>{HOSTILE}")
+    manifest.write(titled, tmp_path, found["origin"], f"full MNIST from {HOSTILE}", seconds=1.0)
+    write_report(tmp_path, ("svg",))
+    return tmp_path
+
+
+def test_hostile_words_stay_words_in_html(hostile):
+    parser = Page()
+    parser.feed((hostile / "report.html").read_text())
+    assert parser.open == []
+    assert "script" not in parser.tags
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in parser.addresses)
+
+
+def test_hostile_words_stay_words_in_markdown(hostile):
+    """Read by a Markdown processor where there is one, and looked through by hand in any case."""
+    text = (hostile / "report.md").read_text()
+    assert "evil" in text
+    assert not re.search(r"<(?!br)[a-zA-Z/!]", text)
+    (row,) = [line for line in text.splitlines() if "full MNIST from" in line]
+    assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 5  # four cells, as in the heading
+    assert not re.search(r"(?<!\\)(?:\\\\)*[\[\]`]", row)
+    markdown = pytest.importorskip("markdown")
+    parser = Page()
+    parser.feed(markdown.markdown(text, extensions=["tables"], output_format="html"))
+    assert parser.tags.isdisjoint({"script", "a", "code"})
+    assert all(address.startswith("fig2_") for address in parser.addresses)

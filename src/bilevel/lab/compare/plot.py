@@ -1,5 +1,6 @@
 """The comparison as one figure: a column per task, oracle calls above, seconds below. Computes nothing."""
 
+import io
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,6 +13,7 @@ from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from bilevel.lab.compare.measurement import Curve, Point
 from bilevel.lab.compare.methods import FAMILIES, METHODS, YOURS, Method
 from bilevel.lab.compare.tasks import Task
+from bilevel.writing import write
 
 # A hue per family (Okabe and Ito's palette); within a family dashes and markers tell methods apart, also in grey.
 HUES: dict[str, str] = dict(
@@ -52,7 +54,13 @@ def _style(hue: str, place: int) -> dict:
 
 def draw(results: dict[str, tuple[Task, list[Curve]]]) -> Figure:
     with mpl.rc_context(
-        {"font.size": 9, "axes.grid": True, "grid.color": "#e4e4e4", "svg.hashsalt": "bilevel"}
+        {
+            "font.size": 9,
+            "axes.grid": True,
+            "grid.color": "#e4e4e4",
+            "svg.hashsalt": "bilevel",
+            "text.parse_math": False,  # a name with a dollar sign is a name
+        }
     ):
         methods = {curve.method.name: curve.method for _, curves in results.values() for curve in curves}
         styles, columns = looks(list(methods.values())), _columns(list(methods.values()))
@@ -68,10 +76,11 @@ def draw(results: dict[str, tuple[Task, list[Curve]]]) -> Figure:
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
-    paths = [folder / f"compare.{kind}" for kind in ("png", "svg")]
-    for path in paths:
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, dpi=160, metadata=metadata)
+    paths = []
+    for kind in ("png", "svg"):
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+        paths.append(write(folder / f"compare.{kind}", drawn.getvalue()))
     return paths
 
 

@@ -1,8 +1,10 @@
 """Beside an experiment's tables lies a manifest: what they were computed from. It decides whether they still hold."""
 
 import dataclasses
+import functools
 import hashlib
 import json
+import stat
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -10,12 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.data.files import write_atomically
 from bilevel.lab.paper.experiment import Experiment
+from bilevel.writing import write as write_file
 
 # Tables depend on the code that computes them, not on the code that only reads them. Folders of the package, by path:
 # a name alone would mean others of that name too.
 READERS = ("cli", "lab/compare", "lab/paper/claims", "lab/paper/plots", "lab/paper/report")
+
+
+LARGEST_MANIFEST, LARGEST_TABLE = (
+    1_000_000,
+    64_000_000,
+)  # bytes; ours have thousands and hundreds of thousands
+
+
+class Damaged(Exception):
+    """A manifest that vouches for nothing; the message says why."""
 
 
 def path_of(experiment: Experiment, out: Path) -> Path:
@@ -34,13 +46,55 @@ def origin(settings: dict[str, Any], inputs: Any) -> dict[str, Any]:
 
 
 def read(experiment: Experiment, out: Path) -> dict[str, Any] | None:
-    """The manifest, if it is legible and its tables lie beside it, whole and untouched."""
+    """The manifest, if it is as this code wrote it and its tables lie beside it, whole and untouched."""
     try:
-        manifest = json.loads(path_of(experiment, out).read_text(encoding="utf-8"))
-        sums = {name: digest_of_file(out / name) for name in experiment.tables}
-    except (OSError, ValueError):
+        return _examined(experiment, out)
+    except Damaged:
         return None
-    return manifest if isinstance(manifest, dict) and manifest.get("tables") == sums else None
+
+
+def fault(experiment: Experiment, out: Path) -> str | None:
+    """Why the manifest that lies there, if one does, vouches for nothing."""
+    try:
+        _examined(experiment, out)
+    except Damaged as reason:
+        return str(reason)
+    return None
+
+
+def _examined(experiment: Experiment, out: Path) -> dict[str, Any] | None:
+    """The manifest, or None where there is none."""
+    path = path_of(experiment, out)
+    try:
+        manifest = json.loads(_content(path, LARGEST_MANIFEST))
+        sound = isinstance(manifest, dict) and manifest.get("digest") == digest_of_manifest(manifest)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged") from error
+    if not sound or not _complete(manifest):
+        raise Damaged(f"{path} is damaged, was edited, or is of another version")
+    if manifest["origin"]["code"] != digest_of_code():
+        raise Damaged(f"{path} is of another version of the code")
+    for name in experiment.tables:
+        try:
+            sound = digest_of_file(out / name) == manifest["tables"].get(name)
+        except (OSError, ValueError):
+            sound = False
+        if not sound:
+            raise Damaged(f"{out / name} is missing or was changed")
+    return manifest
+
+
+def _complete(manifest: dict[str, Any]) -> bool:
+    kinds = {"title": str, "seconds": int | float, "source": str | None, "tables": dict, "origin": dict}
+    return (
+        all(name in manifest and isinstance(manifest[name], kind) for name, kind in kinds.items())
+        and isinstance(manifest["origin"].get("settings"), dict)
+        and "code" in manifest["origin"]
+    )
 
 
 def holds(experiment: Experiment, out: Path, origin: dict[str, Any]) -> bool:
@@ -60,12 +114,29 @@ def write(
         "tables": {name: digest_of_file(out / name) for name in experiment.tables},
         "origin": origin,
     }
+    manifest["digest"] = digest_of_manifest(manifest)
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path_of(experiment, out), text.encode())
+    write_file(
+        path_of(experiment, out), text.encode("utf-8", "backslashreplace")
+    )  # escapes that JSON knows, too
+
+
+def digest_of_manifest(manifest: dict[str, Any]) -> str:
+    """Of everything in it but this digest, so that any damage shows; no protection against who can compute it, too."""
+    rest = {name: value for name, value in manifest.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def digest_of_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(_content(path, LARGEST_TABLE)).hexdigest()
+
+
+def _content(path: Path, at_most: int) -> bytes:
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > at_most:  # to read a pipe would be to wait for ever
+        raise ValueError(f"{path} is no file of at most {at_most:,} bytes")
+    with path.open("rb") as file:
+        return file.read(at_most)
 
 
 def digest_of_data(inputs: Any) -> str:
@@ -77,6 +148,7 @@ def digest_of_data(inputs: Any) -> str:
     return digest.hexdigest()
 
 
+@functools.cache  # of the code that runs, whatever happens to its files meanwhile
 def digest_of_code() -> str:
     root = Path(str(files("bilevel")))
     digest = hashlib.sha256()

@@ -7,7 +7,16 @@ from typing import Any
 
 from bilevel.lab.paper import manifest
 from bilevel.lab.paper.experiment import Experiment, Options, Report
-from bilevel.lab.paper.tables import write_table
+from bilevel.lab.paper.tables import Table, write_table
+from bilevel.writing import Unsaved
+
+
+class Unfiled(Exception):
+    """An experiment was run and its tables are here, but the folder did not take them."""
+
+    def __init__(self, reason: OSError, tables: dict[str, Table]):
+        super().__init__(str(reason))
+        self.tables = tables
 
 
 @dataclass(frozen=True)
@@ -32,18 +41,25 @@ def prepare(experiment: Experiment, options: Options, out: Path) -> Job:
 
 
 def perform(job: Job, report: Report) -> float:
-    """Runs the job and writes its tables; the seconds it took."""
+    """Runs the job and writes its tables; the seconds it took. `Unfiled` if they could not be written."""
     # Until the new tables are complete, nothing must vouch for the old ones.
-    manifest.path_of(job.experiment, job.out).unlink(missing_ok=True)
+    vouching = manifest.path_of(job.experiment, job.out)
+    try:
+        vouching.unlink(missing_ok=True)
+    except OSError as error:
+        raise Unsaved(vouching, error.strerror or str(error), error.errno) from error
     began = time.perf_counter()
     tables = job.experiment.run(job.settings, job.inputs, report)
     if set(tables) != set(job.experiment.tables):
         raise RuntimeError(
             f"{job.experiment.name} made {sorted(tables)}, but promised {job.experiment.tables}"
         )
-    for name, table in tables.items():
-        write_table(job.out / name, table)
     seconds = time.perf_counter() - began
     source = None if job.inputs is None else job.inputs.source
-    manifest.write(job.experiment, job.out, job.origin, source, seconds)
+    try:
+        for name, table in tables.items():
+            write_table(job.out / name, table)
+        manifest.write(job.experiment, job.out, job.origin, source, seconds)
+    except OSError as error:
+        raise Unfiled(error, tables) from error
     return seconds

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.data.files import write_atomically
+from bilevel.writing import write
 
 Table = dict[str, Any]  # column name -> one value per row
 
@@ -16,7 +16,7 @@ DIGITS = 10  # enough for every plot and verdict, few enough to read
 
 def write_table(path: Path, table: Table) -> None:
     """`table` as CSV at `path`; the file appears whole or not at all."""
-    write_atomically(path, as_csv(table).encode())
+    write(path, as_csv(table).encode())
 
 
 def as_csv(table: Table) -> str:

@@ -2,6 +2,7 @@
 
 from bilevel.loop.hooks.base import Event as Event, Hook as Hook, Stop as Stop
 from bilevel.loop.hooks.best_so_far import Best as Best
+from bilevel.loop.hooks.checkpointing import Checkpoint as Checkpoint
 from bilevel.loop.hooks.early_stopping import EarlyStopping as EarlyStopping
 from bilevel.loop.hooks.files import CSV as CSV, JSONLines as JSONLines
 from bilevel.loop.hooks.probing import Probe as Probe

@@ -1,7 +1,7 @@
 """What a hook sees, and how it asks a run to stop."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from bilevel.checks import MANY, check_count, check_kind
@@ -23,6 +23,15 @@ class Event:
     trace: dict[str, Any]  # the rows of the steps since the last event
     seconds: float  # since the run began
     name: str  # the solver's
+    packed: Callable[[], Any] | None = field(default=None, repr=False, compare=False)  # behind `so_far`
+
+    def so_far(self) -> Any:
+        """The `Result` as if the run ended here. Its state may be gone after the next chunk: copy what is kept."""
+        if self.packed is None:
+            raise TypeError(
+                "this event has no result so far: only those of bl.run have one, not those of a sweep"
+            )
+        return self.packed()
 
     @property
     def state(self) -> Any:
@@ -64,7 +73,8 @@ class Hook(Protocol):
     """Called after every chunk. It may also have `begin(event)`, called before the first, and `end(result)`, after all.
 
     A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
-    earlier step, they see the run end there. One with an attribute `of_one_run` that is true is refused in a sweep.
+    earlier step, they see the run end there; one with an attribute `last` that is true is called after all others. One
+    with an attribute `of_one_run` that is true is refused in a sweep.
     """
 
     def __call__(self, event: Event) -> Stop | None: ...

@@ -31,9 +31,23 @@ class Best:
         self.value, self.step, self.state = math.nan, 0, None
         self.model_state: PyTree = None
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"value": self.value, "step": self.step, "state": self.state, "model_state": self.model_state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.value, self.step = state["value"], state["step"]
+        self.state, self.model_state = state["state"], state["model_state"]
+
     def begin(self, event: Event) -> None:
         if event.step == 0:  # a new run, of whose states none has been seen
             self.value, self.step, self.state, self.model_state = math.nan, 0, None, None
+        if self.state is not None:  # what a checkpoint gave back has lost its types
+            retyped: Any = lambda tree, like: jax.tree.unflatten(
+                jax.tree.structure(like), map(jnp.asarray, jax.tree.leaves(tree))
+            )
+            self.state = retyped(self.state, event.state)
+            self.model_state = retyped(self.model_state, event.run.model)
 
     def __call__(self, event: Event) -> None:
         value = event.last(self.metric)

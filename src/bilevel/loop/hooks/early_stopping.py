@@ -1,6 +1,7 @@
 """Stops when a metric no longer improves."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ class EarlyStopping:
         mode: "min" if smaller is better, "max" if larger is.
         least: an improvement smaller than this does not count.
 
-    A resumed run goes on counting if it is given the same hook object, and starts anew with another.
+    A resumed run goes on counting if it is given the same hook object or goes on from a checkpoint; otherwise it starts
+    anew.
     """
 
     of_one_run = True  # not of a sweep
@@ -28,6 +30,13 @@ class EarlyStopping:
         check_not_negative(least, "improvement `least`", traced=False)
         self.sign, self.least = sign_of(mode), float(least)
         self.best, self.best_step = math.inf, 0
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"best": float(self.best), "best_step": self.best_step}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.best, self.best_step = state["best"], state["best_step"]
 
     def begin(self, event: Event) -> None:
         if event.step == 0 or event.step < self.best_step or math.isinf(self.best):

@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
+import warnings
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,38 @@ class _Lines(ABC):
     def __init__(self, path: str | Path, *, thin: int = 1):
         self.path, self.thin = check_path(path, "path"), check_count(thin, "thin", most=MANY)
         self._file: Any = None
+        self._length: int | None = None  # of the file, at the checkpoint that the run goes on from
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it: lines after this belong to steps that will be taken again."""
+        return {"length": None if self._file is None else self._file.tell()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._length = state["length"]
+
+    note = ""  # what the status should say at the end
 
     def begin(self, event: Event) -> None:
+        self.note = ""
         # A resumed run goes on in its file; a new one begins a new file.
         self._file = self.path.open("a" if event.step else "w", newline="", encoding="utf-8")
+        if event.step and self._length is not None and self._length < self._file.tell():
+            self._file.truncate(self._length)
+        self._length = None
 
     def __call__(self, event: Event) -> None:
+        if self.note:
+            return
+        whole = self._file.tell()
+        try:
+            self._lines(event)
+        except OSError as error:  # a full disk must not end the run
+            self.note = f" {str(self.path)!r} ends before step {event.first}: {error.strerror or error}."
+            warnings.warn(f"{self.note.strip()} The run goes on without it.", RuntimeWarning, stacklevel=2)
+            with suppress(OSError):
+                os.truncate(self.path, whole)
+
+    def _lines(self, event: Event) -> None:
         scalars = {name: v for name, v in event.trace.items() if isinstance(v, np.ndarray) and v.ndim == 1}
         for i in range(len(event.trace["outer_value"])):
             step = event.first + i
@@ -35,7 +64,8 @@ class _Lines(ABC):
 
     def end(self, result: Any) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what a full disk would not take
+                self._file.close()
             self._file = None
 
     @abstractmethod

@@ -31,7 +31,8 @@ class TensorBoard:
         self._writer: Any = None
 
     def begin(self, event: Event) -> None:
-        self._writer = self._make(str(self.folder))
+        # A run that goes on from a checkpoint may have written of steps that it takes again.
+        self._writer = self._make(str(self.folder), purge_step=event.step or None)
 
     def __call__(self, event: Event) -> None:
         for name, values in event.trace.items():

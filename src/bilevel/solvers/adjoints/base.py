@@ -14,6 +14,9 @@ from bilevel.types import Metrics, PyTree
 Product = Callable[[PyTree], PyTree]
 
 
+INDEFINITE = "adjoint_indefinite"  # the metric that says whether ∇²_yy g was seen not to be positive definite
+
+
 class Adjoint(eqx.Module):
     """`init(v) -> memory` and `solve(inner, b, v, memory) -> (v, memory, metrics)`.
 

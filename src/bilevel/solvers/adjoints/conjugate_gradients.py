@@ -9,7 +9,7 @@ from optax import tree
 
 from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Linearised
-from bilevel.solvers.adjoints.base import Adjoint, residual
+from bilevel.solvers.adjoints.base import INDEFINITE, Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.ingredients.truncated_cg import truncated_cg
@@ -24,9 +24,9 @@ class ConjugateGradients(Adjoint):
 
     def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
         P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
-        v, taken = conjugate_gradients(inner, b, v, scaled(self.tol, tree.norm(b)), self.max_steps, P)
+        v, taken, flat = conjugate_gradients(inner, b, v, scaled(self.tol, tree.norm(b)), self.max_steps, P)
         left = tree.norm(residual(inner, b, v))
-        return v, memory, {"adjoint_residual": left, "adjoint_steps": taken}
+        return v, memory, {"adjoint_residual": left, "adjoint_steps": taken, INDEFINITE: flat}
 
 
 def cg(
@@ -38,6 +38,7 @@ def cg(
     Needs ∇²_yy g positive definite: it stops at the first direction that has no positive curvature, wherever that
     leaves it. For an indefinite one take [`minres`][bilevel.solvers.adjoints.minres], or make it definite with
     [`damped`][bilevel.adjoints.damped] or [`gauss_newton`][bilevel.adjoints.gauss_newton].
+    The trace's "adjoint_indefinite" says at which steps, and the run's status if it was most of the last.
     Hessian products: 1 for the warm start, 1 a step, 1 to measure the "adjoint_residual" it leaves, and those of the
     preconditioner.
 
@@ -58,9 +59,12 @@ def conjugate_gradients(
     atol: Any,
     max_steps: int | None,
     preconditioner: Callable[[PyTree], PyTree] = lambda r: r,
-) -> tuple[PyTree, jax.Array]:
-    """(v, the number of steps taken) with ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or a flat direction came first."""
+) -> tuple[PyTree, jax.Array, jax.Array]:
+    """(v, the number of steps taken, whether a direction without positive curvature ended them).
+
+    With ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or such a direction came first.
+    """
     most = 10 * sum(leaf.size for leaf in jax.tree.leaves(b)) if max_steps is None else max_steps
     left = tree.scale(-1, residual(inner, b, v))
     found = truncated_cg(inner.hessian, left, atol, most, at_least=1, preconditioner=preconditioner)
-    return tree.add(v, found.solution), found.products
+    return tree.add(v, found.solution), found.products, found.flat

@@ -34,7 +34,9 @@ class QuasiNewton(Adjoint):
             return (tree.add(v, s), tree.add(r, z), remember(pairs, s, z)), None
 
         size = tree.norm(b)
-        least = 64 * jnp.finfo(size.dtype).eps * size  # what is left below this is rounding, and no direction
+        least = (
+            64 * float(jnp.finfo(size.dtype).eps) * size
+        )  # what is left below this is rounding, and no direction
         (v, r, pairs), _ = lax.scan(step, (v, residual(inner, b, v), memory), length=self.steps)
         return v, pairs, {"adjoint_residual": tree.norm(r)}
 

@@ -14,6 +14,7 @@ Schedules are taken at their end, where y comes to rest: the trial is made with 
 where a step size has gone to zero by then. y is tried small and large, so that bounds are met.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,6 +52,8 @@ def behaviour(problem: Problem, rule: Rule, y: PyTree) -> Behaviour:
     """How `rule` behaves on trees like `y`; refuses a rule without a point of rest. Kept with the problem."""
     if isinstance(rule, Descent):
         return PLAIN
+    if isinstance(rule, Transformation) and rule.scale is not None:
+        rule = replace(rule, scale=None)  # where it rests does not depend on it
     settled = not jax.tree.leaves(rule)
     if isinstance(rule, Transformation):
         rule = Transformation(
@@ -197,7 +200,9 @@ def _is_coupled(trial: Trial, c: PyTree, ahead: int) -> jax.Array:
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(c)]))
 
     def close(left, right, pull):
-        slack = 1e-3 * pull + 32 * jnp.finfo(left.dtype).eps * jnp.maximum(jnp.abs(left), jnp.abs(right))
+        slack = 1e-3 * pull + 32 * float(jnp.finfo(left.dtype).eps) * jnp.maximum(
+            jnp.abs(left), jnp.abs(right)
+        )
         return jnp.all(jnp.abs(left - right) <= slack)
 
     def agree(case):

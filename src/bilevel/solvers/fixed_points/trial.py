@@ -74,6 +74,8 @@ def all_equal(left: PyTree, right: PyTree) -> jax.Array:
     """Up to the rounding that differs between two compilations of one formula."""
 
     def equal(a, b):
-        return jnp.all(jnp.abs(a - b) <= 8 * jnp.finfo(a.dtype).eps * jnp.maximum(jnp.abs(a), jnp.abs(b)))
+        return jnp.all(
+            jnp.abs(a - b) <= 8 * float(jnp.finfo(a.dtype).eps) * jnp.maximum(jnp.abs(a), jnp.abs(b))
+        )
 
     return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(equal, left, right))))

@@ -40,7 +40,7 @@ def minimise(
         target = jnp.where(taken == 0, accuracy * size, target)
         stuck = size > 0.5 * last  # neither value nor gradient fell beyond rounding along the last direction
         tolerance = jnp.where(stuck, jnp.inf, jnp.maximum(target, 0.1 * size))
-        s, products, _, curvature = truncated_cg(g.hessian, residual, tolerance, most - taken)
+        s, products, _, curvature, _ = truncated_cg(g.hessian, residual, tolerance, most - taken)
         done = products == 0
 
         steep = scaled(jnp.where(curvature == 0, 1, divide(size**2, jnp.abs(curvature))), residual)
@@ -63,7 +63,7 @@ def minimise(
     y, _, _, taken, done = lax.while_loop(
         unfinished, advance, (y, zero, zero + jnp.inf, jnp.int32(0), jnp.array(False))
     )
-    return Solved(y, taken, done, zero)
+    return Solved(y, taken, done, zero, jnp.array(False))
 
 
 def resolution(variables: PyTree) -> float:

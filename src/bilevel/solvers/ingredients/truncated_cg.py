@@ -23,6 +23,9 @@ class Solved(NamedTuple):
     products: Int[Array, ""]  # Hessian products taken
     settled: Bool[Array, ""]  # whether the accuracy was reached before the products ran out
     curvature: Scalar  # along the first direction; zero if there was none
+    flat: Bool[
+        Array, ""
+    ]  # whether it ended, short of the accuracy, at a direction without positive curvature
 
 
 class Search(NamedTuple):
@@ -68,11 +71,12 @@ def truncated_cg(
     rz = dot(b, z)
     start = Search(tree.zeros_like(b), b, z, rz, jnp.int32(0), jnp.array(False), jnp.zeros_like(rz))
     end = lax.while_loop(unfinished, advance, start)
-    return Solved(end.s, end.taken, tree.norm(end.r) <= tolerance, end.first)
+    settled = tree.norm(end.r) <= tolerance
+    return Solved(end.s, end.taken, settled, end.first, end.flat & ~settled)
 
 
 def curvature_along(p: PyTree, image: PyTree) -> Scalar:
     """pᵀHp, and zero if that is negative or no more than the rounding of a product that is zero."""
     curvature = dot(p, image)
-    rounding = 16 * jnp.finfo(curvature.dtype).eps * tree.norm(p) * tree.norm(image)
+    rounding = 16 * float(jnp.finfo(curvature.dtype).eps) * tree.norm(p) * tree.norm(image)
     return jnp.where(curvature > rounding, curvature, 0)

@@ -27,7 +27,6 @@ METHODS: dict[str, dict[str, Callable[..., Certificate]]] = {
     },
     "SOBA": {"star": star.soba},
 }
-ANALYSES = tuple(METHODS["AID"])
 OF_BLOCKS = ("star",)  # the others are about single L, M and ρ
 
 

@@ -85,10 +85,8 @@ def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_
     """The pair of a grid with the fewest calls."""
     _, rate = contraction(k, None, "alpha")
     r, t = rate**N, rate**Q
-    eta_t = (1 - t) / k.mu
-    system, weights = tracking(k, r, t, eta_t)
-    a = r * y_error
-    b = t * (k.M_y / k.mu if v_error is None else v_error) + eta_t * k.Lambda_yy * a
+    system, weights, start = tracking(k, r, t, (1 - t) / k.mu)
+    a, b = start(y_error, v_error)
     # The best β is the largest one from an exact start, and not much smaller otherwise.
     lowest = np.inf
     for share in SHARES:

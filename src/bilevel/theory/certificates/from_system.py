@@ -11,6 +11,9 @@ from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Err
 from bilevel.theory.certificates.gain import ErrorSystem
 from bilevel.theory.reals import Floats, Real, positive
 
+# From ‖y₀ − y*(x₀)‖ and ‖v₀ − v*(x₀)‖ to the system's errors.
+Start = Callable[[Floats, Floats | None], Errors]
+
 
 @dataclass(frozen=True)
 class SystemCertificate(Certificate):
@@ -18,7 +21,7 @@ class SystemCertificate(Certificate):
 
     system: ErrorSystem
     weights: tuple[Floats, Floats]
-    start: Callable[[Floats, Floats | None], Errors]
+    start: Start
     inner_steps: int = 1
     adjoint_steps: int = 1
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -70,11 +71,7 @@ class ErrorSystem(ABC):
         decades = max(
             18.0, 12 + float(np.max(np.log10(self.beta_cap / np.asarray(self.beta_max)), initial=0.0))
         )
-        best = minimise_on_log_scale(objective, self.beta_cap, decades)
-        if not np.any(slack):
-            return best
-        limit = raised(objective(best), slack)
-        return np.minimum(largest_below(objective, limit, best, self.beta_cap), self.beta_cap)
+        return largest_good_step(objective, self.beta_cap, slack, decades)
 
 
 @dataclass(frozen=True)
@@ -94,28 +91,15 @@ class ClosedLoop(ErrorSystem):
             return np.where(T < 1, T / np.maximum(1 - T, 0), np.inf)[()]
 
     def transient(self, beta: Floats, w0: Floats, w1: Floats) -> Floats:
-        """I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: what the initial errors contribute, to the end of time.
-
-        I₀² = wᵀXw where X = FᵀXF + 11ᵀ, three linear equations for the entries of the symmetric X.
-        """
-        a, b = self.r0 + beta * self.q0, beta * self.q0
-        c, d = self.p + beta * self.q1, self.r1 + beta * self.q1
-        a, b, c, d, w0, w1 = np.broadcast_arrays(a, b, c, d, w0, w1)
-        one, zero = np.ones_like(a), np.zeros_like(a)
-        rows = [
-            [one - a * a, -2 * a * c, -c * c],
-            [-a * b, one - a * d - b * c, -c * d],
-            [-b * b, -2 * b * d, one - d * d],
-        ]
-        matrix = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
-        # Where F is not a contraction the sum diverges: solve a harmless system there and say infinity.
+        """I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: what the initial errors contribute, to the end of time."""
+        F = (
+            (self.r0 + beta * self.q0, beta * self.q0),
+            (self.p + beta * self.q1, self.r1 + beta * self.q1),
+        )
         stable = np.asarray(beta * self.unit_gain) < 1
-        stable = np.broadcast_to(stable, a.shape)
-        matrix = np.where(stable[..., None, None], matrix, np.eye(3))
-        X = np.linalg.solve(matrix, np.stack([one, one, one], axis=-1)[..., None])[..., 0]
-        squared = X[..., 0] * w0**2 + 2 * X[..., 1] * w0 * w1 + X[..., 2] * w1**2
-        moving = (w0 > zero) | (w1 > zero)
-        return np.where(stable, np.sqrt(np.maximum(squared, 0)), np.where(moving, np.inf, 0))[()]
+        moving = np.greater(w0, 0) | np.greater(w1, 0)
+        found = free_response(F, (1.0, 1.0), w0, w1, stable)
+        return np.where(stable, found, np.where(moving, np.inf, 0))[()]
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         """The larger root of S² = 2·gap/β + (G·S + J)², squared, over K, with J = I₀ + (1 + G)C₅√K."""
@@ -133,8 +117,40 @@ class ClosedLoop(ErrorSystem):
         return np.where(admissible & ~np.isnan(s), s**2, np.inf)[()]
 
 
+def free_response(P: Any, row: Any, a: Floats, b: Floats, stable: Any) -> Floats:
+    """(Σ_k (row·P^k z)²)^½ for z = (a, b): zᵀXz with X = PᵀXP + rowᵀrow, three linear equations.
+
+    Where P is not `stable` the sum diverges, and what is returned there means nothing.
+    """
+    (p, q), (r, s) = P
+    p, q, r, s, u, w, a, b, stable = np.broadcast_arrays(p, q, r, s, *row, a, b, stable)
+    rows = [
+        [1 - p * p, -2 * p * r, -r * r],
+        [-p * q, 1 - p * s - q * r, -r * s],
+        [-q * q, -2 * q * s, 1 - s * s],
+    ]
+    matrix = np.stack([np.stack(each, axis=-1) for each in rows], axis=-2)
+    matrix = np.where(stable[..., None, None], matrix, np.eye(3))
+    right = np.where(stable[..., None], np.stack([u * u, u * w, w * w], axis=-1), 0.0)
+    X = np.linalg.solve(matrix, right[..., None])[..., 0]
+    return np.sqrt(np.maximum(X[..., 0] * a * a + 2 * X[..., 1] * a * b + X[..., 2] * b * b, 0))
+
+
+def largest_good_step(
+    objective: Callable[[Floats], Floats], largest: Floats, slack: Floats, decades: float = 18.0
+) -> Floats:
+    """The largest point up to `largest` at which a bound is within `slack` of its lowest; the lowest's own for 0."""
+    best = minimise_on_log_scale(objective, largest, decades)
+    if not np.any(slack):
+        return best
+    # An infinite limit would admit steps that are not certified.
+    with np.errstate(over="ignore"):
+        limit = np.minimum((1 + np.asarray(slack)) * objective(best), np.finfo(float).max)
+    return np.minimum(largest_below(objective, limit, best, largest), largest)
+
+
 def minimise_on_log_scale(
-    objective: Callable[[Floats], Floats], largest: Floats, decades: float = 18
+    objective: Callable[[Floats], Floats], largest: Floats, decades: float = 18.0
 ) -> Floats:
     """Minimiser of `objective` on [10^−decades·largest, largest], elementwise over arrays.
 
@@ -150,12 +166,6 @@ def minimise_on_log_scale(
         pick = lambda index, exponent=exponent: np.take_along_axis(exponent, index, axis=0)[0]
         best, low, high = pick(i), pick(np.maximum(i - 1, 0)), pick(np.minimum(i + 1, len(exponent) - 1))
     return np.asarray(largest * 10.0**best)[()]
-
-
-def raised(lowest: Floats, slack: Floats) -> Floats:
-    """(1 + slack)·lowest, finite where `lowest` is: an infinite limit would admit steps that are not certified."""
-    with np.errstate(over="ignore"):
-        return np.minimum((1 + np.asarray(slack)) * lowest, np.finfo(float).max)
 
 
 def largest_below(

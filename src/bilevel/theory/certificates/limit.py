@@ -20,6 +20,7 @@ import numpy as np
 
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
+from bilevel.theory.certificates.star import contraction
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, one, positive, together
 from bilevel.words import shown
@@ -249,7 +250,7 @@ def _first_unstable(
 
 def _limit(method: str, constants: Constants | Blocks, alpha: Real | None, eta: Real | None) -> StepLimit:
     k = Blocks.of(constants)
-    alpha, eta = _step(k, alpha, "alpha"), _step(k, eta, "eta")
+    (alpha, _), (eta, _) = contraction(k, alpha, "alpha"), contraction(k, eta, "eta")
     candidates = [(H, hessian) for H in (k.mu, k.L_yy) for hessian in _extremes(k, H)]
     together(alpha=alpha, eta=eta, constants=np.asarray(k.L_Phi + k.kappa))
     values = [first_unstable_beta(hessian, k.L_xy, H, alpha, eta, method) for H, hessian in candidates]
@@ -274,17 +275,6 @@ def _extremes(k: Blocks, H: Floats) -> list[Hessian]:
         most = 0.5 * CONVEX * (s * slope - p / np.asarray(slope))
     lean = -np.clip(np.nan_to_num(most, neginf=0.0), 0.0, q)
     return [Hessian(i * p, j * q, s) for i in (-1, 0, 1) for j in (-1, 0, 1)] + [Hessian(-p, lean, s)]
-
-
-def _step(k: Blocks, step: Real | None, name: str) -> Floats:
-    step = 2 / (k.L_yy + k.mu) if step is None else positive(step, name, "it is a step size")
-    together(**{name: step, "constants": np.asarray(k.kappa)})
-    if np.any(np.greater_equal(step, 2 / np.asarray(k.L_yy))):
-        raise ValueError(
-            f"{name} = {np.max(step):g} does not converge even with x at rest: it must be below 2/L_yy = "
-            f"{np.min(2 / np.asarray(k.L_yy)):g}"
-        )
-    return step
 
 
 def _mean_slope(f_xx: Floats, steps: Floats, gap: Floats, beta: Floats) -> Floats:

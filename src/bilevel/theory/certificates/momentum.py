@@ -14,12 +14,12 @@ import optax
 
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors, StepSizes, allowance
-from bilevel.theory.certificates.gain import EVERY_STEP, largest_below, minimise_on_log_scale, raised
+from bilevel.theory.certificates.descent import largest_step, lowest_mean
+from bilevel.theory.certificates.gain import EVERY_STEP, largest_good_step
 from bilevel.theory.certificates.momentum_gains import Loop
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, number, positive, resolved, together
 
-SHARES = (0.0, 0.5, 1.0)  # of the surplus in ‖h‖² that is turned into ‖∇Φ‖², as in `storage`
 DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL_yy/(1 + m), which must stay below 2
 
 
@@ -37,10 +37,7 @@ class MomentumCertificate(Certificate):
 
     @property
     def beta_max(self) -> Floats:
-        """The root of β²·unit_gain² + βL_Φ = 1."""
-        L_Phi = Blocks.of(self.constants).L_Phi
-        with np.errstate(divide="ignore"):
-            return np.asarray(2 / np.asarray(L_Phi + np.hypot(L_Phi, 2 * self.unit_gain)))[()]
+        return largest_step(Blocks.of(self.constants).L_Phi, self.unit_gain)
 
     def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         k = Blocks.of(self.constants)
@@ -49,28 +46,15 @@ class MomentumCertificate(Certificate):
     def bound_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
     ) -> Floats:
-        """The lowest of (2·gap/β + (1 + ω/T)I²γ'/(γ' − T²))/(1 + ω/(1 + T))/K, with γ' = (γ − ω)/(1 + ω/T).
-
-        ω = 0 is the bound above; ω‖h‖² ≥ ω(‖∇Φ‖²/(1 + T) − e²/T) turns what T² does not need of γ into ‖∇Φ‖².
-        """
         steps, gap, errors, beta = self._numbers(steps, gap, errors, beta)
         beta = np.asarray(self.best_beta_from(steps, gap, errors, 0.0) if beta is None else beta)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return self._lowest(steps, gap, errors, beta)
-
-    def _lowest(self, steps: Floats, gap: Floats, errors: Errors, beta: np.ndarray) -> Floats:
-        T, price = beta * self.unit_gain, 1 - beta * Blocks.of(self.constants).L_Phi
-        free = np.square(self.transient[0] * errors[0] + self.transient[1] * errors[1])
-        s = np.maximum(T, 1e-3)
-        surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
-        lowest = np.inf
-        for omega in (share * surplus for share in SHARES):
-            left = (price - omega) / (1 + omega / s)
-            stored = np.where(free > 0, free * left / np.maximum(left - T**2, 0), 0.0)
-            total = (2 * gap / beta + (1 + omega / s) * stored) / (1 + omega / (1 + s))
-            lowest = np.fmin(lowest, total)
-        certified = (beta <= self.beta_max) & ~np.isnan(lowest) & ~np.isnan(free)
-        return np.where(certified, lowest / steps, np.inf)[()]
+            T, price = beta * self.unit_gain, 1 - beta * Blocks.of(self.constants).L_Phi
+            free = np.square(self.transient[0] * errors[0] + self.transient[1] * errors[1]) / steps
+            stored = lambda price: np.where(free > 0, free * price / np.maximum(price - T**2, 0), 0.0)
+            bound = np.asarray(lowest_mean(2 * gap / (beta * steps), price, T, stored))
+        certified = (beta <= self.beta_max) & ~np.isnan(bound) & ~np.isnan(free)
+        return np.where(certified, bound, np.inf)[()]
 
     def best_beta_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
@@ -81,11 +65,7 @@ class MomentumCertificate(Certificate):
         if not np.all(np.isfinite(self.beta_max)):
             raise ValueError(EVERY_STEP)
         objective = lambda beta: self.bound_from(steps, gap, errors, beta)
-        best = minimise_on_log_scale(objective, self.beta_max)
-        if not np.any(slack):
-            return best
-        limit = raised(objective(best), slack)
-        return np.minimum(largest_below(objective, limit, best, self.beta_max), self.beta_max)
+        return largest_good_step(objective, self.beta_max, slack)
 
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None

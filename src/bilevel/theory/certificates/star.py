@@ -17,7 +17,7 @@ import numpy as np
 from bilevel.checks import check_count
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP, Errors
-from bilevel.theory.certificates.from_system import SystemCertificate
+from bilevel.theory.certificates.from_system import Start, SystemCertificate
 from bilevel.theory.certificates.storage import Driven
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, horizon, positive, resolved, together
@@ -96,18 +96,19 @@ def aid(
         slowest = -np.expm1(Q * np.log(np.maximum(1 - eta * k.mu, 0.0))) / k.mu
     eta_t = np.maximum(eta, slowest)
 
-    def start(y_error: Floats, v_error: Floats | None) -> Errors:
-        a = r * y_error
-        return a, t * (k.M_y / k.mu if v_error is None else v_error) + eta_t * k.Lambda_yy * a
-
-    system, weights = tracking(k, r, t, eta_t)
+    system, weights, start = tracking(k, r, t, eta_t)
     return _certificate("AID", constants, alpha, eta, system, weights, start, N, Q)
 
 
-def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors]:
-    """The error system of AID whose inner and adjoint steps contract by r and t, and the weights of its states."""
+def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors, Start]:
+    """The error system of AID whose inner and adjoint steps contract by r and t; the states' weights, and the start."""
     weight, c0 = _scale(k)
     force = eta_t * k.Lambda_yy
+
+    def start(y_error: Floats, v_error: Floats | None) -> Errors:
+        a = r * y_error
+        return a, t * (k.M_y / k.mu if v_error is None else v_error) + force * a
+
     system = Driven(
         r0=r,
         r1=t,
@@ -118,7 +119,7 @@ def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Er
         beta_cap=_inverse(k.L_Phi),
         c0=c0,
     )
-    return system, (weight, k.L_xy)
+    return system, (weight, k.L_xy), start
 
 
 def soba(

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevel.theory.certificates.descent import largest_step, lowest_mean
 from bilevel.theory.certificates.gain import ErrorSystem, largest_below
 from bilevel.theory.reals import Floats
 
@@ -34,34 +35,15 @@ class Driven(ErrorSystem):
     @property
     def beta_max(self) -> Floats:
         """The root of β²u² + βL_Φ = 1, u = unit_gain, less what rounding needs to tell it from an unstable one."""
-        L_Phi = 1 / np.asarray(self.beta_cap)
-        with np.errstate(divide="ignore"):
-            return (2 * (1 - 1e-7) / (L_Phi + np.hypot(L_Phi, 2 * self.unit_gain)))[()]
+        return (1 - 1e-7) * largest_step(1 / np.asarray(self.beta_cap), self.unit_gain)
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
-        """(2·gap/β + (1 + ω/s)w₀ᵀX_K w₀)/(1 + ω/(1 + s))/K, with γ lowered to (γ − ω)/(1 + ω/s).
-
-        ω = 0 is the bound above. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s), so a part of the price
-        can be turned into ‖∇Φ‖² itself: from an exact start all that T² does not need, which gains a factor of up to 2.
-        """
+        """2·gap/(βK) + w₀ᵀX_K w₀/K, or lower (`lowest_mean`)."""
         beta, steps = np.asarray(beta), np.asarray(steps)
+        stored = lambda price: self.storage(beta, price, steps, w0, w1)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._lowest(beta, steps, gap, w0, w1)
-
-    def _lowest(self, beta: Any, steps: Any, gap: Floats, w0: Floats, w1: Floats) -> Floats:
-        T, price = np.asarray(beta * self.unit_gain), 1 - beta / self.beta_cap
-        descent, stored = 2 * gap / (beta * steps), self.storage(beta, price, steps, w0, w1)
-        lowest = descent + stored
-        # Any s > 0 is valid. T is best from an exact start, and √(stored/descent) where T is small.
-        share = np.divide(stored, descent, out=np.ones(np.shape(lowest)), where=np.asarray(descent > 0))
-        s = np.clip(np.maximum(T, np.sqrt(share)), 1e-6, 1e6)
-        surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
-        # All of the surplus would leave a price at which rounding cannot tell finite from infinite.
-        for omega in (0.5 * surplus, 0.999 * surplus):
-            stored = self.storage(beta, (price - omega) / (1 + omega / s), steps, w0, w1)
-            total = (descent + (1 + omega / s) * stored) / (1 + omega / (1 + s))
-            lowest = np.fmin(lowest, total)
-        return np.asarray(lowest)[()]
+            T, price = np.asarray(beta * self.unit_gain), 1 - beta / self.beta_cap
+            return lowest_mean(2 * gap / (beta * steps), price, T, stored)
 
     def last(
         self, beta: Floats, steps: Floats, gap: Floats, modulus: Floats, w0: Floats, w1: Floats

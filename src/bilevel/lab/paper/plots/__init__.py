@@ -3,6 +3,7 @@
 Each panel is a figure of its own, so that a page can put two side by side or one below the other.
 """
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from bilevel.lab.paper.plots import fig1, fig2, fig3_features, fig3_reweighting
 from bilevel.lab.paper.plots.style import house_style
 from bilevel.lab.paper.results import Results
+from bilevel.writing import write
 
 DRAWINGS: dict[str, Callable[[Results], dict[str, Figure]]] = {
     "fig1": fig1.draw,
@@ -38,4 +40,6 @@ def draw_all(results: Results, folder: Path, formats: tuple[str, ...]) -> dict[s
 def save(figure: Figure, path: Path) -> None:
     # Without a date, the same tables give the same file.
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    figure.savefig(path, metadata=undated.get(path.suffix[1:]))
+    drawn, kind = io.BytesIO(), path.suffix[1:]
+    figure.savefig(drawn, format=kind, metadata=undated.get(kind))
+    write(path, drawn.getvalue())

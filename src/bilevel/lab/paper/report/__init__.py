@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from bilevel.data.files import write_atomically
 from bilevel.lab.paper.claims import Claim, judge
 from bilevel.lab.paper.plots import draw_all
 from bilevel.lab.paper.report.content import gather
 from bilevel.lab.paper.report.markdown import as_markdown
 from bilevel.lab.paper.report.page import as_page
 from bilevel.lab.paper.results import read_results
+from bilevel.writing import write
 
 
 def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Claim]:
@@ -17,6 +17,10 @@ def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> lis
     panels = draw_all(results, folder, formats)
     claims = judge(results)
     content = gather(results, claims, panels)
-    write_atomically(folder / "report.md", as_markdown(content).encode())
-    write_atomically(folder / "report.html", as_page(content, folder).encode())
+    write(folder / "report.md", _encoded(as_markdown(content)))
+    write(folder / "report.html", _encoded(as_page(content, folder)))
     return claims
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")  # a folder's name need not be Unicode

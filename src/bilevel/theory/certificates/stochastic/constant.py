@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from bilevel.theory.certificates.gain import free_response
 from bilevel.theory.certificates.stochastic.tracking import Numbers, Tracking
 from bilevel.theory.certificates.stochastic.turned import Turned
 
@@ -43,9 +42,9 @@ def mean_bound(at: Tracking, steps: Numbers, gap: Numbers, y_error: Numbers, v_e
         rest = response(loop * s * nu_v + bias_y, loop * V * nu_v + bias_v)  # to the mean of the noise
         nu, omega = nu_e + read(e_row, rest), m.outer_noise + sigma_C * (nu_v + read(v_row, rest))
 
-        P = (1 - p[0], -p[1], -q[0], 1 - q[1])
-        J = free(P, e_row, y_error, v_error, stable) / np.sqrt(steps) + nu
-        W = sigma_C * free(P, v_row, y_error, v_error, stable) / np.sqrt(steps) + omega
+        P = ((1 - p[0], -p[1]), (-q[0], 1 - q[1]))
+        J = free_response(P, e_row, y_error, v_error, stable) / np.sqrt(steps) + nu
+        W = sigma_C * free_response(P, v_row, y_error, v_error, stable) / np.sqrt(steps) + omega
 
         c = beta * k.L_Phi
         turned = Turned.of(T, 1 - c - T**2 - c * T_omega**2)
@@ -85,18 +84,3 @@ def level(at: Tracking, step: Numbers, sigma: float, away: Numbers) -> Numbers:
     shrink = 1 - r * r
     U = (half + np.sqrt(half**2 + shrink * rest)) / shrink
     return np.sqrt(np.maximum(U**2 - away**2, 0)) if m.sequential else U
-
-
-def free(P: tuple, row: tuple, a: Numbers, b: Numbers, stable: Any) -> Numbers:
-    """(Σ_k (row·P^k z)²)^½ for z = (a, b): zᵀXz with X = PᵀXP + rowᵀrow, three linear equations."""
-    p, q, r, s, u, w, stable = np.broadcast_arrays(*P, *row, stable)
-    rows = [
-        [1 - p * p, -2 * p * r, -r * r],
-        [-p * q, 1 - p * s - q * r, -r * s],
-        [-q * q, -2 * q * s, 1 - s * s],
-    ]
-    matrix = np.stack([np.stack(each, axis=-1) for each in rows], axis=-2)
-    matrix = np.where(stable[..., None, None], matrix, np.eye(3))
-    right = np.where(stable[..., None], np.stack([u * u, u * w, w * w], axis=-1), 0.0)
-    X = np.linalg.solve(matrix, right[..., None])[..., 0]
-    return np.sqrt(np.maximum(X[..., 0] * a * a + 2 * X[..., 1] * a * b + X[..., 2] * b * b, 0))

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 
+from bilevel.theory.certificates.descent import largest_step
 from bilevel.theory.certificates.stochastic.constant import unit_gain
 from bilevel.theory.certificates.stochastic.tracking import Method, Numbers, Tracking
 
@@ -18,9 +19,7 @@ def candidates(method: Method, exponents: np.ndarray) -> Tracking:
     largest = 2 / (k.L_yy + k.mu)
     alpha, eta = largest * share[0], largest * share[1]
     still = Tracking(method, alpha, eta, np.asarray(0.0))
-    # T² < 1 − c, with c = βL_Φ and T = βu: β < 2/(L_Φ + √(L_Φ² + 4u²)).
-    u = unit_gain(still)
-    beta = 2 / (k.L_Phi + np.sqrt(k.L_Phi**2 + 4 * u**2)) * share[2]
+    beta = largest_step(k.L_Phi, unit_gain(still)) * share[2]
     return Tracking(method, *map(np.asarray, (alpha, eta, beta)))
 
 

@@ -1,0 +1,43 @@
+"""A folder for one writer at a time."""
+
+import os
+import sys
+import weakref
+from pathlib import Path
+
+_held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
+
+
+class Lock:
+    """Holds a folder until it is closed or the process ends, however that ends. `BlockingIOError` if another one does.
+
+    The lock is on the folder itself, so that it leaves no file behind. A forked child does not hold it. Where the file
+    system knows no locks, there is none.
+    """
+
+    def __init__(self, folder: Path):
+        self._descriptor: int | None = None
+        if sys.platform == "win32":
+            return
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        except OSError:
+            os.close(descriptor)
+            return
+        self._descriptor = descriptor
+        _held.add(self)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _held])

@@ -1,0 +1,168 @@
+"""A run with a folder: it begins anew, or goes on where the run in the folder stands, and saves itself there."""
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from bilevel.loop.checkpoints.contents import Origin, outline, remembers
+from bilevel.loop.checkpoints.folder import steps_in
+from bilevel.loop.checkpoints.restoring import as_folder, check_origin, restore
+from bilevel.loop.hooks.checkpointing import Checkpoint
+from bilevel.loop.interrupts import TERMINATED
+from bilevel.loop.result import Result
+from bilevel.loop.session import Session
+from bilevel.loop.state import RunState
+from bilevel.loop.status import Code
+from bilevel.types import PyTree
+
+ENDED = (Code.CONVERGED, Code.STOPPED, Code.DIVERGED)  # the same run would end so again
+
+
+class Start(NamedTuple):
+    """What a new run begins with."""
+
+    x0: PyTree
+    y0: PyTree
+    model_state: PyTree
+    seed: Any
+    warmup: int
+
+
+def saver_among(
+    hooks: Sequence[Any], checkpoint: Any, save_every: Any
+) -> tuple[list[Any], Checkpoint | None]:
+    """The hooks, with the one that `checkpoint=` is short for; and the one among them that saves."""
+    hooks = list(hooks)
+    if checkpoint is not None:
+        hooks.append(Checkpoint(checkpoint, save_every=save_every))
+    elif save_every is not None:
+        raise ValueError(
+            f"save_every={save_every!r} says how often to save, but not where: pass checkpoint=folder"
+        )
+    savers = [hook for hook in hooks if isinstance(hook, Checkpoint)]
+    if len(savers) > 1:
+        raise ValueError("a run saves into one folder: pass checkpoint= or one bl.hooks.Checkpoint, not both")
+    return hooks, savers[0] if savers else None
+
+
+def run_on_disk(
+    session_of: Callable[[int, Result | None], Session],
+    saver: Checkpoint | None,
+    resume: Result | str | Path | None,
+    start: Start,
+    steps: int,
+) -> Result:
+    """A run that saves itself, or that goes on from what was saved, or both."""
+    auto = resume == "auto"
+    folder = None if resume is None or isinstance(resume, Result) else _folder(resume, saver)
+    if saver is not None:
+        saver.take(going_on=auto or folder == saver.path)  # nobody else writes there from here on
+    try:
+        earlier = resume if isinstance(resume, Result) else None
+        restored, origin = None, None
+        if folder is not None and steps_in(folder):
+            fresh = session_of(1, None)
+            restored, before = restore(folder, lambda *trees: _begun(fresh, trees, start.seed), *start[:3])
+            earlier, origin = restored.result, _origin(fresh, start.seed)
+            if auto:
+                check_origin(folder, before, origin)
+                if _has_ended(folder, earlier, steps):
+                    return earlier
+                steps -= earlier.steps
+            origin |= {name: before[name] for name in ("start", "outline", "seed")}
+        session = session_of(steps, earlier)
+        if earlier is None:
+            _begun(session, start[:3], start.seed)
+            origin = _origin(session, start.seed) | {"outline": outline(start[:3])}
+        elif origin is None:  # a result in memory does not say what it began from
+            trees = outline((earlier.x, earlier.y, earlier.model_state))
+            origin = _origin(session, 0) | {"start": None, "outline": trees}
+        if restored is not None:
+            _remind(session.hooks, restored.hooks)
+        if saver is not None:
+            damaged = restored.damaged if restored is not None and folder == saver.path else ()
+            saver.prepare(origin, session.hooks, damaged)
+            session.heed_term()
+            _warn_of_forgetful_loader(session)
+        result = session.go(start.warmup if earlier is None else 0)
+    finally:
+        if saver is not None:
+            saver.release()
+    if session.course.interrupts.terminated:
+        _leave(result, saver)
+    return result
+
+
+def _leave(result: Result, saver: Checkpoint | None) -> NoReturn:
+    """As SIGTERM asked."""
+    where = "nothing could be saved"
+    if saver is not None and saver.saved is not None:
+        where = f"saved in {str(saver.path)!r}"
+    note = "" if saver is None else saver.note
+    print(
+        f"bilevel: ended by SIGTERM after {result.steps} steps, {where};",
+        f'the same call with resume="auto" goes on.{note}',
+        file=sys.stderr,
+    )
+    raise SystemExit(TERMINATED)
+
+
+def _warn_of_forgetful_loader(session: Session) -> None:
+    if not session.course.source.movable:
+        warnings.warn(
+            "the loader cannot say where it stands, so the checkpoints of this run can be read with bl.load but not "
+            "gone on from: give it get_state and set_state",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
+    """The folder to go on from."""
+    if resume == "auto":
+        if saver is None:
+            raise ValueError(
+                'resume="auto" goes on with the run in the checkpoint folder: pass checkpoint=folder too'
+            )
+        return saver.path
+    path = as_folder(resume, "resume")
+    if not steps_in(path):
+        raise ValueError(
+            f"resume={str(resume)!r} has no checkpoint in it: pass the folder that a run was given as checkpoint="
+        )
+    return path
+
+
+def _begun(session: Session, trees: tuple[PyTree, ...], seed: Any) -> RunState:
+    x0, y0, model_state = trees
+    session.begin(x0, y0, seed, model_state)
+    return session.course.run
+
+
+def _origin(session: Session, seed: Any) -> dict[str, Any]:
+    run = session.course.run
+    return asdict(Origin.of(session.solver, (run.x, run.y, run.model), session.course.source.stream, seed))
+
+
+def _has_ended(path: Path, result: Result, steps: int) -> bool:
+    """Whether the run in the folder needs no more steps."""
+    if result.steps > steps:
+        raise ValueError(
+            f'the run in {str(path)!r} has taken {result.steps} steps already, and with resume="auto", steps={steps} '
+            f"is how many to take in all: pass steps={result.steps} or more, or read it with bl.load"
+        )
+    done = result.status.code is Code.COMPLETED and result.steps == steps
+    return done or result.status.code in ENDED
+
+
+def _remind(hooks: Sequence[Any], states: list[Any]) -> None:
+    """Gives hooks back what they remembered: the first of a kind to the first of that kind, and so on."""
+    waiting = [hook for hook in hooks if remembers(hook)]
+    for kind, state in states:
+        hook = next((hook for hook in waiting if type(hook).__name__ == kind), None)
+        if hook is not None and state is not None:
+            waiting.remove(hook)
+            hook.set_state(state)

@@ -1,0 +1,175 @@
+"""Going on from a folder: the newest checkpoint that is whole, if it is of the run that is asked for."""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, places, shapes, unpacked
+from bilevel.loop.checkpoints.folder import Damaged, orbax, read_arrays, read_contents, steps_in
+from bilevel.loop.checkpoints.trees import Saved
+from bilevel.loop.fingerprint import difference
+from bilevel.loop.result import Result
+from bilevel.loop.state import RunState
+from bilevel.types import PyTree
+
+CLOSE = 1e-3  # relative: more than another device rounds, less than another seed would change
+
+
+class Restored(NamedTuple):
+    """A result read from a folder, what the hooks remembered then, and the newer checkpoints that were damaged."""
+
+    result: Result
+    hooks: list[Any]
+    damaged: list[int]
+
+
+def load(folder: str | Path) -> Result:
+    """The newest result in a folder of checkpoints, without the problem that it is of.
+
+        result = bl.load("runs/first")
+        result.x, result.y, result.trace["outer_value"], result.status
+
+    Arrays are NumPy's. Dicts, lists and tuples are what they were; of other types (Equinox modules, the solver's
+    state) there are the parts, under their names: `result.x.layers[0].weight`. To go on from there, pass
+    `resume=folder` to [`run`][bilevel.run], which knows the types.
+
+    Args:
+        folder: what was passed as `checkpoint=`. A run may be writing into it.
+    """
+    read = lambda path, number, contents: unpacked(contents, read_arrays(path, number, contents, []))
+    (result, _), _ = _newest(as_folder(folder, "folder"), read)
+    return result
+
+
+def restore(
+    path: Path,
+    begin: Callable[[PyTree, PyTree, PyTree], RunState],
+    x0: PyTree,
+    y0: PyTree,
+    model_state: PyTree,
+) -> tuple[Restored, dict[str, Any]]:
+    """The newest whole checkpoint as a run that `begin` would have begun, and what it says of its origin.
+
+    Without x0 and y0, the checkpoint says what their trees looked like.
+    """
+
+    def read(path: Path, number: int, contents: dict[str, Any]) -> tuple[Result, list[Any], dict[str, Any]]:
+        start = x0, y0, model_state
+        if x0 is None:
+            start = outlined(contents["origin"]["outline"])
+            _check_plain(start)
+        template = begin(*start)
+        _check_same(path, contents, template)
+        arrays = read_arrays(path, number, contents, places(template))
+        result, hooks = unpacked(contents, arrays)
+        return into(result, template), hooks, contents["origin"]
+
+    (result, hooks, origin), damaged = _newest(path, read)
+    return Restored(result, hooks, damaged), origin
+
+
+def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuses to go on by itself with other step sizes, another start, other data or another seed."""
+    numbers = before["numbers"]
+    differ = [
+        f"{name} was {numbers.get(name)}, here it is {value}"
+        for name, value in json.loads(json.dumps(now["numbers"])).items()  # as they come back from a file
+        if numbers.get(name) != value
+    ]
+    if before["start"] is not None and not _close(before["start"], now["start"]):
+        differ.append("it began from another x0, y0 or model_state")
+    if not _close(before["data"], now["data"]):
+        differ.append("its data had other values")
+    if before["seed"] != now["seed"]:
+        differ.append(f"its seed was {before['seed']}, here it is {now['seed']}")
+    if differ:
+        raise ValueError(
+            f'the run in {str(path)!r} is another one: {differ[0]}. resume="auto" only goes on with the same run: pass '
+            f"another folder as checkpoint=, or resume={str(path)!r} to go on from there all the same"
+        )
+
+
+def as_folder(folder: Any, name: str) -> Path:
+    """As an absolute path: a run must not lose its folder when the program changes its own."""
+    if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
+        raise TypeError(f'{name} must be a folder, such as "runs/first", not {folder!r}')
+    path = Path(folder).expanduser().absolute()
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{name}={str(folder)!r} is a file: pass a folder")
+    return path
+
+
+def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tuple[Any, list[int]]:
+    """What `read` makes of the newest checkpoint that is whole; those that are not are warned about."""
+    orbax()
+    numbers, damaged = steps_in(path), []
+    for number in numbers:
+        try:
+            contents = read_contents(path, number)
+            _check_format(path, contents)
+            return read(path, number, contents), damaged
+        except Damaged as error:
+            damaged.append(number)
+            then = "the one before it is used" if number != numbers[-1] else "there is none before it"
+            warnings.warn(
+                f"checkpoint {number} in {str(path)!r} is damaged ({error}): {then}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+    if damaged:
+        raise ValueError(
+            f"no checkpoint in {str(path)!r} is whole ({len(damaged)} damaged): begin a new run in another folder"
+        )
+    raise ValueError(
+        f"there is no checkpoint in {str(path)!r}: pass the folder that a run was given as checkpoint="
+    )
+
+
+def _check_format(path: Path, contents: dict[str, Any]) -> None:
+    if contents["format"] != FORMAT:
+        raise ValueError(
+            f"the checkpoints in {str(path)!r} have format {contents['format']}, and this version of bilevel "
+            f"({made_by()['bilevel']}) reads format {FORMAT}: read them with bilevel {contents['made_by']['bilevel']}"
+        )
+
+
+def _check_same(path: Path, contents: dict[str, Any], template: RunState) -> None:
+    """Refuses a checkpoint of another library version, solver, problem or data shape, with what differs."""
+    then, now = contents["made_by"]["bilevel"], made_by()["bilevel"]
+    found = f"it was written by bilevel {then}, this is {now}" if then != now else None
+    before = tuple((what, words) for what, words in contents["fingerprint"])
+    found = found or difference(before, template.fingerprint)
+    here = shapes(template)
+    if found is None and contents["arrays"][: len(here)] != here:
+        found = "the solver's state had other arrays"
+    if found is not None:
+        raise ValueError(
+            f"the checkpoints in {str(path)!r} are of another run: {found}. Pass another folder, or begin a new run "
+            f"from x0=bl.load({str(path)!r}).x and its y"
+        )
+
+
+def _check_plain(start: PyTree) -> None:
+    nodes = jax.tree.leaves(start, is_leaf=lambda each: isinstance(each, Saved))
+    for node in nodes:
+        if isinstance(node, Saved):
+            raise ValueError(
+                f"x0, y0 or model_state has a {node._kind} in it, a type that a checkpoint cannot make again: pass x0= "
+                "and y0= (and model_state=) as at the beginning of the run; only their types are used"
+            )
+
+
+def _close(before: list[list[float]], now: list[list[float]]) -> bool:
+    """Means and root mean squares, compared on the scale of the latter."""
+    if len(before) != len(now):
+        return False
+    pairs = zip(before, now, strict=True)
+    return all(
+        abs(a - b) <= CLOSE * max(was[1], here[1])
+        for was, here in pairs
+        for a, b in zip(was, here, strict=True)
+    )

@@ -1,0 +1,135 @@
+"""A tree as plain data and a list of arrays, and back: what JSON can hold goes there, arrays go beside it.
+
+Types that are not Python's own (Equinox modules, optimiser states, named tuples) are written as the names of their
+parts. With a tree of the same shape at hand they become what they were; without one, a `Saved` takes their place.
+"""
+
+import base64
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.types import PyTree
+
+PLAIN = (bool, int, float, str)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Saved:
+    """A value whose type is not known where it is read: its parts, under the names they had."""
+
+    def __init__(self, kind: str, parts: dict[str, Any]):
+        self._kind, self._parts = kind, parts
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_parts"][name]
+        except KeyError:
+            known = ", ".join(self.__dict__.get("_parts", ()))
+            raise AttributeError(f"{self!r} has no part {name!r}: it has {known}") from None
+
+    def __getitem__(self, name: Any) -> Any:
+        return self._parts[str(name)]
+
+    def __dir__(self) -> list[str]:
+        return list(self._parts)
+
+    def __repr__(self) -> str:
+        return f"Saved {self.__dict__.get('_kind')}({', '.join(self.__dict__.get('_parts', ()))})"
+
+    def tree_flatten_with_keys(self) -> tuple:
+        named = [(jax.tree_util.GetAttrKey(name), part) for name, part in self._parts.items()]
+        return named, (self._kind, tuple(self._parts))
+
+    @classmethod
+    def tree_unflatten(cls, kind_and_names: tuple, parts: Any) -> "Saved":
+        kind, names = kind_and_names
+        return cls(kind, dict(zip(names, parts, strict=True)))
+
+
+def flatten(tree: PyTree) -> tuple[Any, list[Any]]:
+    """The tree in plain data, in which arrays are numbers, and those arrays in the order of `jax.tree.leaves`."""
+    arrays: list[Any] = []
+    return _described(tree, arrays), arrays
+
+
+def _described(node: Any, arrays: list[Any]) -> Any:
+    if node is None or type(node) in PLAIN:
+        return {"value": node}
+    if isinstance(node, bytes):
+        return {"bytes": base64.b64encode(node).decode()}
+    if callable(getattr(node, "detach", None)):  # a torch tensor, in a loader's position
+        arrays.append(node.detach().cpu().numpy())
+        return {"tensor": len(arrays) - 1}
+    if isinstance(node, np.ndarray) and node.dtype.kind in "OSU":  # a probe's words
+        return {"objects": [_plain(value) for value in node.ravel().tolist()], "shape": list(node.shape)}
+    if isinstance(node, jax.Array | np.ndarray | np.generic):
+        arrays.append(node)
+        return {"array": len(arrays) - 1, **_key_kind(node)}
+    # Every child counts as a leaf, so that only the topmost level comes apart.
+    children = jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda each: each is not node)
+    if len(children) == 1 and children[0][1] is node:
+        raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: only arrays, numbers and words")
+    parts = [[_name(path[0]), _described(child, arrays)] for path, child in children]
+    if type(node) is dict:
+        return {"dict": parts}
+    if type(node) in (list, tuple):
+        return {type(node).__name__: [part for _, part in parts]}
+    return {"node": type(node).__name__, "parts": parts}
+
+
+def unflatten(description: Any, arrays: list[Any]) -> PyTree:
+    """The tree again, with `Saved` in place of types that are not Python's own."""
+    match description:
+        case {"value": value}:
+            return value
+        case {"objects": values, "shape": shape}:
+            column = np.empty(len(values), dtype=object)
+            column[:] = values
+            return column.reshape(shape)
+        case {"bytes": text}:
+            return base64.b64decode(text)
+        case {"tensor": number}:
+            import torch  # pyright: ignore[reportMissingImports]
+
+            return torch.from_numpy(np.array(arrays[number]))
+        case {"array": number, "key": kind}:
+            return jax.random.wrap_key_data(jnp.asarray(arrays[number]), impl=kind)
+        case {"array": number}:
+            return arrays[number]
+        case {"dict": parts}:
+            return {name: unflatten(part, arrays) for name, part in parts}
+        case {"list": parts}:
+            return [unflatten(part, arrays) for part in parts]
+        case {"tuple": parts}:
+            return tuple(unflatten(part, arrays) for part in parts)
+        case {"node": kind, "parts": parts}:
+            return Saved(kind, {str(name): unflatten(part, arrays) for name, part in parts})
+    raise ValueError(f"not the description of a tree: {description!r}")
+
+
+def words_of(array: Any) -> Any:
+    """An array of random keys as the numbers it consists of; any other as it is."""
+    return jax.random.key_data(array) if is_key(array) else array
+
+
+def is_key(array: Any) -> bool:
+    return isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def _key_kind(array: Any) -> dict[str, str]:
+    return {"key": str(jax.random.key_impl(array))} if is_key(array) else {}
+
+
+def _name(key: Any) -> Any:
+    """Of a child, as its container calls it."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return _plain(getattr(key, attribute))
+    return str(key)
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or type(value) in PLAIN else str(value)

@@ -1,0 +1,90 @@
+"""A piece of a run between two looks of the host: one compiled call, or one for every batch of a loader."""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from bilevel.loop.course import Course
+from bilevel.loop.pace import SECONDS
+from bilevel.loop.program import Fit
+from bilevel.loop.trace import Columns
+from bilevel.solvers.base import Info
+from bilevel.types import PyTree
+
+IN_FLIGHT = 2  # steps on a loader's batches that the host may be ahead of the device
+
+
+def take_chunk(
+    course: Course, fit: Fit, wanted: int, every: int | None
+) -> tuple[Columns, int, Info | None, Any]:
+    """At most `wanted` steps; fewer where the data end, the loader fails, the time is up or Ctrl-C came."""
+    try:
+        if course.source.stream is not None:
+            take = course.program.donating_chunk if course.kept.donates else course.program.chunk
+            course.run, rows, info, seen = take(
+                course.leaves, course.run, course.source.stream, fit.blank, wanted
+            )
+            rows, seen = _on_host((rows, seen))
+            done = wanted
+        else:
+            rows, done, info = _batches(course, fit, wanted, every)
+            seen = course.watch.look(course.run)
+    except Exception as error:  # from the objectives, as they run or as they are traced
+        course.recover()
+        raise course.fail("an objective", error) from error
+    # A view would keep the whole buffer alive, which has room for far more rows than a short chunk fills.
+    return jax.tree.map(lambda a: a[:done].copy(), rows), done, info, seen
+
+
+def _batches(course: Course, fit: Fit, wanted: int, every: int | None) -> tuple[Columns, int, Info | None]:
+    """Steps on a loader's batches, a compiled call for each; the loader works while the device does."""
+    take = course.program.donating_one if course.kept.donates else course.program.one
+    rows, info, done, flying = fit.rows(), None, 0, []
+    deadline = time.perf_counter() + SECONDS if every is None else np.inf
+    while done < wanted and not course.interrupts.asked and time.perf_counter() < deadline:
+        given = next_batch(course)
+        if given is None:
+            return _on_host(rows), done, info
+        try:
+            course.run, rows, info = take(course.leaves, course.run, given, rows, done)
+        except Exception as error:  # while it was traced or dispatched: the steps before it are whole
+            course.failure = "an objective", error
+            course.give_back(1)
+            break
+        done += 1
+        flying.append(info.outer_value)
+        if len(flying) > IN_FLIGHT:
+            jax.block_until_ready(flying.pop(0))
+    if course.step + done < course.total and course.failure is None:
+        _look_ahead(course)
+    return _on_host(rows), done, info
+
+
+def next_batch(course: Course) -> Any:
+    """The loader's next batch; one that raises ends the chunk, with the steps before it kept."""
+    try:
+        taken = course.source.take()
+    except KeyboardInterrupt:  # within the loader: what is done is kept
+        course.interrupts.asked = True
+        return None
+    except Exception as error:
+        course.failure = "the loader", error
+        return None
+    if taken is None:
+        return None
+    course.kept.taken.append(taken)
+    return taken[0]
+
+
+def _look_ahead(course: Course) -> None:
+    try:
+        course.source.peek()
+    except Exception as error:
+        course.failure = "the loader", error
+
+
+def _on_host(tree: PyTree) -> PyTree:
+    """As NumPy arrays, fetched all at once where memory is far away."""
+    return jax.device_get(tree) if jax.default_backend() != "cpu" else jax.tree.map(np.asarray, tree)

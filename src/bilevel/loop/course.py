@@ -1,0 +1,133 @@
+"""A run under way: where it stands, what it has seen, and how it goes back to where it was."""
+
+from typing import NamedTuple
+
+from bilevel.loop.interrupts import Interrupts
+from bilevel.loop.program import Program
+from bilevel.loop.replay import Kept, lost
+from bilevel.loop.result import Result
+from bilevel.loop.sources import Loader, Memory, source_of
+from bilevel.loop.state import RunState, dress
+from bilevel.loop.status import Status
+from bilevel.loop.streams import draw
+from bilevel.loop.trace import Log
+from bilevel.loop.watch import Watch
+from bilevel.solvers.base import Info, Solver
+
+
+class Cause(NamedTuple):
+    """Why a run broke: a sentence with the remedy, "" if nothing was found, and the variables that it is about."""
+
+    sentence: str = ""
+    variables: tuple[str, ...] = ()
+    curable: bool = True  # whether smaller steps may help
+    shrink: str = "all"  # whose steps: those of the "lower" levels, of the "outer" one, or of "all"
+
+
+class Failed(Exception):
+    """Something that is not ours raised; the course's `failure` says what."""
+
+
+class Course:
+    """What changes while a run goes on. The parts that drive it, chunks, warm-up and hooks, share it."""
+
+    run: RunState
+    watch: Watch
+
+    def __init__(
+        self,
+        solver: Solver,
+        program: Program,
+        leaves: list,
+        data,
+        steps: int,
+        resume: Result | None,
+        thin: int | None,
+    ):
+        self.solver, self.program, self.leaves = solver, program, leaves
+        self.step = 0 if resume is None else resume.steps
+        self.total = self.step + steps
+        self.log = Log(thin=thin) if resume is None else Log(resume.trace, resume.probes, thin)
+        self.source: Memory | Loader = source_of(data, solver, resume)
+        self.kept = Kept("off", 0)  # nothing, until the run begins
+        self.interrupts = Interrupts()
+        self.status: Status | None = None  # how it ended, once it has
+        self.failure: tuple[str, BaseException] | None = None  # what raised, and what it raised
+        self.cause = Cause()  # why it broke, if it did
+        self.bad_data: str | None = None  # or the data's part in it
+        self.torn = False  # the state may be further than the trace, with nothing kept to go back to
+
+    def fail(self, what: str, error: BaseException) -> Failed:
+        """To be raised: the run ends here."""
+        self.failure = what, error
+        return Failed()
+
+    @property
+    def whole(self) -> bool:
+        """Whether state and trace belong together, and are there."""
+        return not (lost(self.run) or self.torn)
+
+    @property
+    def kept_step(self) -> int:
+        return self.step if self.kept.step is None else self.kept.step
+
+    def broken(self, run: RunState) -> list[str]:
+        return self.watch.broken(self.watch.look(run), run)
+
+    def suspicion(self) -> str:
+        """What the method itself has to say about where the run stands."""
+        if self.source.stream is None and not self.kept.taken:  # of a loader, no batch is at hand
+            return ""
+        given, _ = self.source.again(self.kept.taken, 0, 1)
+        _, batch = draw(given, self.run.cursor, self.solver.draws)
+        return self.solver.suspicion(self.run.solver, dress(self.solver, self.run, batch))
+
+    def again(self, run: RunState, start: int, stop: int, warm: bool = False) -> tuple[RunState, Info | None]:
+        """The steps from `start` to `stop` once more, from `run`, on the data that were seen there."""
+        info = None
+        while start < stop:
+            given, count = self.source.again(self.kept.taken, start - self.kept_step, stop - start)
+            if warm:
+                run = self.program.warm_up(self.leaves, run, given, count)
+            else:
+                fit = self.program.fit(self.leaves, run, given, self.total)
+                count = min(count, fit.count)
+                # The program that ran them first: another might round differently.
+                if self.source.stream is not None:
+                    run, _, info, _ = self.program.chunk(self.leaves, run, given, fit.blank, count)
+                else:
+                    run, _, info = self.program.one(self.leaves, run, given, fit.rows(), 0)
+            start += count
+        return run, info
+
+    def last_sane(self, good: RunState, low: int, high: int, warm: bool = False):
+        """Of the steps from `low` to `high`, begun at `good`: the last sane run, its step, what broke, its Info."""
+        info, names = None, self.broken(self.again(good, low, high, warm)[0])
+        while names and high - low > 1:
+            middle = (low + high) // 2
+            run, seen = self.again(good, low, middle, warm)
+            if broken := self.broken(run):
+                high, names = middle, broken
+            else:
+                good, low, info = run, middle, seen
+        return good, low, names, info
+
+    def back_to(self, step: int, run: RunState) -> None:
+        """`run`, as it was after `step` steps; what came later is forgotten, and its data are given back."""
+        self.run = run
+        self.give_back(len(self.kept.taken) - (step - self.kept_step))
+        self.log.keep(step)
+        self.step = step
+
+    def give_back(self, count: int) -> None:
+        """The last so many batches of a loader, which no step has used."""
+        keep = max(0, len(self.kept.taken) - max(0, count))
+        self.source.give_back(self.kept.taken[keep:])
+        del self.kept.taken[keep:]
+
+    def recover(self) -> None:
+        """After something went wrong within a chunk: the last state that is surely whole."""
+        if self.kept.possible:
+            self.back_to(self.kept_step, self.kept.run())
+        else:
+            self.torn = self.kept.donates

@@ -1,0 +1,144 @@
+"""Why a run broke, as far as it can be measured at its last finite state."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from optax import tree
+
+from bilevel.batch import first
+from bilevel.loop.course import Cause, Course
+from bilevel.loop.state import RunState, dress
+from bilevel.loop.streams import draw
+from bilevel.problem import Problem
+from bilevel.solvers.adjoints.neumann_series import NeumannSeries
+from bilevel.solvers.base import Solver
+from bilevel.solvers.ingredients.trees import dot, scaled
+from bilevel.solvers.rules import Descent, Rule
+from bilevel.types import PyTree
+
+PARTS = (
+    "the inner objective g",
+    "the gradient of the inner objective g, though not its value,",
+    "the outer objective f",
+    "the gradient of the outer objective f, though not its value,",
+)
+ITERATIONS = 20  # of the power method
+MOVES = {"inner": "y", "adjoint": "v"}  # what the levels that follow ∇²_yy g move
+
+
+def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
+    """An objective that is not finite where the run stands, what the method knows of itself, or a step too large.
+
+    Where a variable has run away, its `grown` size is the reason that an objective overflows, not the objective.
+    """
+    if not grown and (found := _faulty_objective(course, warmup)):
+        part, ahead = found
+        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((course.run.x, course.run.y))}
+        where = "where its next step takes y" if ahead else "at that very state"
+        cure = "" if ahead else ", which no smaller step from there can mend"
+        return Cause(
+            f"{part} is NaN or infinite {where} (a logarithm, a root or a quotient at the edge of its domain, or "
+            f"numbers too large for {' and '.join(sorted(kinds))}?){cure}: look at it there, scale it down, or keep x "
+            "and y away from such points.",
+            curable=ahead,
+        )
+    if known := course.suspicion() or course.solver.indefinite(course.log.rows(course.kept_step)).strip():
+        return Cause(known)
+    return _steps_too_large(course, warmup)
+
+
+def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
+    """The first that is not finite on the next batch where the run stands; or else, where the next step takes y."""
+    solver, run = course.solver, course.run
+    try:
+        batch, call = _next_batch(course, run), solver.problem.compiled(_finite)
+        after = _ahead(course, warmup)
+        for ahead, at in ((False, run), (True, after)):
+            if at is None or (ahead and "y" in course.watch.grown(at)):
+                continue
+            fine = np.asarray(call(run.x, solver.sets_out(at.solver), at.y, batch))
+            if not fine.all():
+                return PARTS[int(np.argmin(fine))], ahead
+    except Exception:  # a method that calls its objectives otherwise, such as one over tasks
+        pass
+    return None
+
+
+def _ahead(course: Course, warmup: bool) -> RunState | None:
+    """The run after one more step, if its y is still finite."""
+    given = course.source.peek()
+    if warmup:
+        after = course.program.warm_up(course.leaves, course.run, given, 1)
+    else:
+        fit = course.program.fit(course.leaves, course.run, given, course.total)
+        after, *_ = course.program.one(course.leaves, course.run, given, fit.rows(), 0)
+    finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(after.y))
+    return after if finite else None
+
+
+def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
+    g = problem.oracles.inner_gradients(x, y, batch)
+    f = problem.oracles.outer_gradients(x, y_outer, batch)
+    whole = lambda tree: jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+    return jnp.stack([whole(g.value), whole((g.x, g.y)), whole(f.value), whole((f.x, f.y))])
+
+
+def _steps_too_large(course: Course, warmup: bool) -> Cause:
+    """Plain steps on y or v that lengthen what they should shorten, by the curvature of g in y."""
+    solver = course.solver
+    sizes = {level: _step_size(solver, level) for level in (("inner",) if warmup else MOVES)}
+    known = {level: size for level, size in sizes.items() if size is not None}
+    try:
+        run = course.kept.run()  # where the chunk began all may still have been of ordinary size
+        curvature = solver.problem.compiled(_curvature)
+        batch = _next_batch(course, course.run)
+        found = float(curvature(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
+    except Exception:  # a method that calls its objectives otherwise
+        return Cause()
+    if not np.isfinite(found) or found <= 0:
+        return Cause()
+    large = {level: size for level, size in known.items() if size * found > 2}
+    if not large:
+        followed = len(known) == len(sizes) and not hasattr(solver, "penalty")  # with one, y follows f + λg
+        return Cause(shrink="outer" if followed else "all")
+    named = " and ".join(f"the {level} step size {size:.3g}" for level, size in large.items())
+    return Cause(
+        f"lower {named} below 2/λ = {2 / found:.3g}, with λ = {found:.3g} the largest curvature of g in y that was "
+        "measured on the way: beyond that a step leads further away than it set out. bl.advise proposes step sizes.",
+        tuple(MOVES[level] for level in large),
+        shrink="lower",
+    )
+
+
+def _step_size(solver: Solver, level: str) -> float | None:
+    """Of plain gradient descent or a Neumann series; 0 where the level has none, `None` for another rule."""
+    part = getattr(solver, level, None)
+    part = getattr(part, "rule", part)
+    if isinstance(part, Descent):
+        return float(part.step_size)
+    if isinstance(part, NeumannSeries):
+        return float(part.eta)
+    if isinstance(part, Rule):
+        return None
+    return float(part) if isinstance(part, int | float | np.number | jax.Array) else 0.0
+
+
+def _curvature(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> jax.Array:
+    """A lower bound on the largest eigenvalue of ∇²_yy g, near it after some steps of the power method."""
+    hessian = problem.oracles.linearise(x, y, batch).hessian
+    unit = lambda p: scaled(1 / tree.norm(p), p)
+
+    def step(_: Any, p: PyTree) -> PyTree:
+        return unit(hessian(p))
+
+    start = unit(tree.random_like(jax.random.key(0), y))
+    p = jax.lax.fori_loop(0, ITERATIONS, step, start)
+    return dot(p, hessian(p))
+
+
+def _next_batch(course: Course, run: RunState) -> Any:
+    """Of a loader, the batch that was given back when the run went back."""
+    _, batch = draw(course.source.peek(), run.cursor, course.solver.draws, course.solver.paired)
+    return first(dress(course.solver, run, batch))

@@ -1,0 +1,60 @@
+"""The warm-up of a run: steps on y alone, before the first."""
+
+import time
+
+import jax
+
+from bilevel.loop.chunks import next_batch
+from bilevel.loop.course import Course, Failed
+from bilevel.loop.diagnosis import cause
+from bilevel.loop.pace import Pace
+from bilevel.loop.status import diverged, exhausted, interrupted_in_warm_up
+from bilevel.loop.watch import bad_data, narrow
+
+
+def warm_up(course: Course, count: int) -> None:
+    """In chunks of its own; if it breaks, the run ends with the last sane state among its steps."""
+    try:
+        _warm_up(course, count)
+    except Failed:
+        raise
+    except Exception as error:
+        course.recover()
+        raise course.fail("an objective, in the warm-up,", error) from error
+
+
+def _warm_up(course: Course, count: int) -> None:
+    course.kept.begin(course.run, course.step)
+    start, done, pace, compiled = course.step, 0, Pace(None), False
+    while done < count and course.status is None:
+        given, more = course.source.stream, pace.steps(count - done)
+        if given is None:
+            given, more = next_batch(course), 1
+            if course.failure is not None:
+                what, error = course.failure
+                raise course.fail(f"{what}, in the warm-up after {done} of {count} steps,", error)
+            if given is None:
+                ended = (
+                    interrupted_in_warm_up(done, count)
+                    if course.interrupts.asked
+                    else exhausted(0, course.total)
+                )
+                course.status = ended.with_note(
+                    f" It was in the warm-up, {done} of {count} steps of which were done."
+                )
+                return
+        began = time.perf_counter()
+        course.run = jax.block_until_ready(course.program.warm_up(course.leaves, course.run, given, more))
+        pace.took(more, time.perf_counter() - began, compiled=not compiled)
+        done, compiled = done + more, True
+        if course.interrupts.asked and done < count:
+            course.status = interrupted_in_warm_up(done, count)
+    if course.broken(course.run):
+        data = bad_data(course.source.seen(course.kept.taken))
+        course.run, last, names, _ = course.last_sane(course.kept.run(), start, start + done, warm=True)
+        grown = course.watch.grown(course.run)
+        why = cause(course, grown, warmup=True)
+        course.cause, course.bad_data = why, data
+        course.status = diverged(
+            course.solver, last - start, names, warmup=True, data=data, suspicion=why.sentence
+        ).with_note(narrow(course.run))

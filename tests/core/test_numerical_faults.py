@@ -1,0 +1,372 @@
+"""Numerical faults: each with the code, the variable, the step and the remedy that the outcome must name.
+
+Steps are those at which a plain NumPy loop over the same recurrence breaks.
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bilevel as bl
+
+X0, Y0 = jnp.ones(2), jnp.zeros(2)
+Q = bl.problems.quadratic(kappa=4.0)
+STEP = 1 / Q.L
+LARGEST = np.finfo(np.float64).max
+
+
+def g(x, y):
+    return jnp.sum((y - x) ** 2)  # ∇²_yy g = 2I: plain steps on y and v must stay below 1
+
+
+def f(x, y):
+    return 0.5 * jnp.sum((y - 2) ** 2)
+
+
+@cache
+def plain() -> bl.Problem:
+    return bl.Problem(inner=g, outer=f)
+
+
+def breaks_at(alpha: float, eta: float, beta: float, dtype=np.float64) -> int:
+    """AID on f and g by hand, until f(x_k, ŷ_k) or a variable overflows: the number of good steps."""
+    alpha, eta, beta = (dtype(c) for c in (alpha, eta, beta))
+    x, y, v, two = np.ones(2, dtype), np.zeros(2, dtype), np.zeros(2, dtype), dtype(2)
+    with np.errstate(all="ignore"):
+        for k in range(10_000):
+            y = y - alpha * two * (y - x)
+            v = v - eta * (two * v - (y - two))
+            x = x - beta * two * v
+            if not np.all(np.isfinite([*x, *y, *v, dtype(0.5) * np.sum((y - two) ** 2)])):
+                return k
+    raise AssertionError("it does not break")
+
+
+def check(result, code, variable, step, *words, never=()):
+    assert result.status.code is code, result.status
+    assert result.status.variable == variable, result.status
+    assert result.status.step == step, result.status
+    for word in words:
+        assert word in result.status.message
+    for word in never:
+        assert word not in result.status.message
+    if code is bl.Code.DIVERGED:
+        assert len(next(iter(result.trace.values()), ())) == result.steps
+        for leaf in jax.tree.leaves((result.x, result.y, result.state)):
+            assert np.all(np.isfinite(leaf)), "the state that is returned is not finite"
+
+
+# Objectives
+
+
+@cache
+def spoiled_after(steps: int, bad: float) -> bl.Problem:
+    """Whose f is `bad` from the step with this number on, everything else staying finite."""
+    table = jnp.where(jnp.arange(100) < steps, 0.0, bad)
+    return bl.Problem(
+        inner=Q.g, outer=lambda x, y, *, rows: Q.f(x, y) + jax.lax.stop_gradient(table[rows[0]])
+    )
+
+
+def numbered(steps: int = 100):
+    return [bl.Batch(rows=bl.Levels(None, jnp.array([k]))) for k in range(steps)]
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+@pytest.mark.parametrize("every", [None, 1, 4, 50])
+def test_f_is_not_finite_while_the_variables_are(bad, every):
+    solver = bl.aid(spoiled_after(7, bad), STEP, STEP, 0.1)
+    result = bl.run(solver, X0, Y0, data=numbered(), steps=50, every=every, tol=1e-9)
+    check(
+        result,
+        bl.Code.DIVERGED,
+        "outer_value",
+        7,
+        "the outer objective's value became infinite or NaN at step 7",
+        "the outer objective f is NaN or infinite at that very state",
+        never=["lower"],  # no step size is to blame
+    )
+    clean = bl.run(bl.aid(Q.problem, STEP, STEP, 0.1), X0, Y0, steps=7)
+    np.testing.assert_allclose(result.x, clean.x, rtol=1e-12)
+
+
+def test_f_is_nan_beyond_an_edge_that_x_crosses():
+    """From the review: no gradient sees it, so x, y and v stay finite for ever."""
+    edge = lambda x, y: f(x, y) + jnp.where(jax.lax.stop_gradient(x[0]) > 1.05, jnp.nan, 0.0)
+    result = bl.run(bl.aid(bl.Problem(inner=g, outer=edge), 0.5, 0.5, 0.1), X0, Y0, steps=200)
+    x, y, v, k = 1.0, 0.0, 0.0, 0
+    while x <= 1.05:
+        y, k = y - 0.5 * 2 * (y - x), k + 1
+        v = v - 0.5 * (2 * v - (y - 2))
+        x = x - 0.1 * 2 * v
+    check(result, bl.Code.DIVERGED, "outer_value", k, "the outer objective f is NaN", never=["lower"])
+
+
+def test_f_is_infinite_from_the_start_and_no_tolerance_calls_that_converged():
+    outer = lambda x, y: f(x, y) + jnp.inf
+    solver = bl.aid(bl.Problem(inner=g, outer=outer), 0.5, 0.5, 0.1)
+    result = bl.run(solver, X0, Y0, steps=2000, tol=1e-3)
+    check(result, bl.Code.DIVERGED, "outer_value", 0, "the outer objective f is NaN", "scale it down")
+    assert "outer_value" not in result.trace  # no step was good
+
+
+def test_the_gradient_of_f_is_nan_where_f_is_not():
+    """A root at zero: the value is 0, the derivative is not there."""
+    rooted = lambda x, y: f(x, y) + jnp.sqrt(jnp.sum((x - 1) ** 2))
+    result = bl.run(bl.aid(bl.Problem(inner=g, outer=rooted), 0.3, 0.3, 0.5), X0, Y0, steps=50)
+    words = "the gradient of the outer objective f, though not its value,", "a root"
+    check(result, bl.Code.DIVERGED, "x", 0, *words, never=["lower"])
+
+
+def test_g_is_nan_beyond_an_edge_that_y_crosses():
+    """y tends to 1 by y ← y + 0.2(1 − y), and a root in g ends at 0.9: the step from beyond it is NaN."""
+    ends = lambda x, y: g(jnp.ones(2), y) + 1e-12 * jnp.sum(jnp.sqrt(0.9 - y)) + 0 * jnp.sum(x)
+    result = bl.run(bl.aid(bl.Problem(inner=ends, outer=f), 0.1, 0.1, 1e-9), X0, Y0, steps=100)
+    y, k = 0.0, 0
+    while y < 0.9:
+        y, k = y + 0.2 * (1 - y), k + 1
+    # The step that crosses breaks v, whose system is that of the new y.
+    words = "v became infinite", "g is NaN or infinite where its next step takes y", "keep x and y away"
+    check(result, bl.Code.DIVERGED, "v", k - 1, *words, never=["lower"])
+
+
+def test_g_s_gradient_is_nan_from_the_start():
+    """`where` lets the NaN of the branch not taken through its derivative: the classic."""
+    trap = lambda x, y: g(x, y) + jnp.sum(jnp.where(y > 0, jnp.sqrt(y), 0.0))
+    result = bl.run(bl.aid(bl.Problem(inner=trap, outer=f), 0.1, 0.1, 0.1), X0, -1 - Y0, steps=20)
+    words = "the gradient of the inner objective g, though not its value,", "keep x and y away"
+    check(result, bl.Code.DIVERGED, "x", 0, "x and y and v became", *words, never=["lower"])
+
+
+# Data
+
+
+def ridge() -> bl.Problem:
+    return bl.Problem(
+        inner=lambda x, y, rows: jnp.mean((rows["a"] @ y - 1.0) ** 2) + jnp.sum(x * y**2),
+        outer=lambda x, y: jnp.sum(y**2),
+    )
+
+
+def spoiled_rows():
+    a = np.random.default_rng(0).normal(size=(20, 2))
+    a[13, 1] = np.nan
+    return a
+
+
+@pytest.mark.parametrize("kind", ["whole", pytest.param("stream", marks=pytest.mark.slow), "loader"])
+def test_nan_in_the_data_in_a_batch_of_a_stream_and_of_a_loader(kind):
+    a = spoiled_rows()
+    data = lambda rows: {
+        "whole": lambda: bl.Batch(inner=rows),
+        "stream": lambda: bl.epochs(bl.Batch(inner=rows), 5),
+        "loader": lambda: [
+            bl.Batch(inner={name: v[5 * k : 5 * k + 5] for name, v in rows.items()}) for k in range(4)
+        ],
+    }[kind]()
+    solver, marks = bl.itd(ridge(), 0.01, 0.01), np.isnan(a)
+    result = bl.run(solver, X0, Y0, data=data({"a": a, "mark": marks}), steps=4)
+    record = lambda state, info, batch: {"met": jnp.any(batch.inner["mark"])}
+    clean = bl.run(
+        solver, X0, Y0, data=data({"a": np.where(marks, 0, a), "mark": marks}), steps=4, record=record
+    )
+    step = int(np.argmax(clean.trace["met"]))  # in the same order
+    assert clean.trace["met"].sum() == (4 if kind == "whole" else 1)
+    words = "the data contain NaN or infinity (1 of", "['a']", "clean the data"
+    check(result, bl.Code.DIVERGED, "x", step, *words, never=["step size"])
+
+
+def test_nan_in_the_data_of_the_warm_up():
+    a = spoiled_rows()
+    loader = [bl.Batch(inner={"a": a[5 * k : 5 * k + 5]}) for k in range(4)]
+    result = bl.run(bl.itd(ridge(), 0.01, 0.01), X0, Y0, data=loader, steps=1, warmup=3)
+    check(result, bl.Code.DIVERGED, "y", 2, "at warm-up step 2", "the data contain NaN", "clean the data")
+    assert result.steps == 0
+
+
+# Warm-up
+
+
+def test_a_warm_up_that_diverges_has_its_own_status_and_returns_a_finite_state():
+    solver = bl.aid(Q.problem, 50 * STEP, STEP, 0.1)
+    result = bl.run(solver, X0, Y0, steps=10, warmup=1000)
+    y, k = np.zeros(2), 0
+    gradient = jax.jit(jax.grad(Q.g, 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        while np.all(np.isfinite(after := y - 50 * STEP * np.asarray(gradient(X0, y)))):
+            y, k = after, k + 1
+    assert abs(result.status.step - k) <= 1
+    words = f"at warm-up step {result.status.step}", "lower the inner step size", f"2/λ = {2 * STEP:.3g}"
+    check(result, bl.Code.DIVERGED, "y", result.status.step, *words, never=["outer"])
+    assert result.steps == 0
+
+
+def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
+    """From the review: y⁴ with a step of 10."""
+    problem = bl.Problem(inner=lambda x, y: jnp.sum(y**4) + jnp.sum(x * y), outer=f)
+    result = bl.run(bl.aid(problem, 10.0, 0.1, 0.1), X0, X0, steps=20, warmup=50)
+    y, k = 1.0, 0
+    while abs(y - 10 * (4 * y**3 + 1)) < 1e102:  # whose cube is finite, so that the next one is
+        y, k = y - 10 * (4 * y**3 + 1), k + 1
+    check(result, bl.Code.DIVERGED, "y", result.status.step, "lower the inner step size 10", never=["outer"])
+    assert abs(result.status.step - k) <= 2
+    calm = bl.run(bl.aid(problem, 0.01, 0.1, 0.01), x0=X0, y0=jnp.ones(2), steps=5)
+    assert calm.status.code is bl.Code.COMPLETED
+
+
+# Overflow
+
+
+@pytest.mark.parametrize("rule", [optax.rmsprop(1e-3), optax.adam(1e-3)], ids=["rmsprop", "adam"])
+def test_an_optimiser_s_memory_that_overflows_is_named(rule):
+    """The second moment is infinite, so its steps are zero: x, y and the loss stay finite for ever."""
+    outer = lambda x, y: jnp.float32(1e25) * jnp.sum(x) + 0 * jnp.sum(y)
+    x0 = jnp.ones(2, jnp.float32)
+    solver = bl.itd(bl.Problem(inner=g, outer=outer), 0.1, rule)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict
+        result = bl.run(solver, x0, jnp.zeros(2, jnp.float32), steps=20)
+    assert result.status.code is bl.Code.DIVERGED
+    assert (result.status.variable, result.status.step) == ("memory of the outer rule", 0)
+    assert (
+        "clip its gradients (optax.clip_by_global_norm), or lower the outer step size"
+        in result.status.message
+    )
+    np.testing.assert_array_equal(result.x, x0)
+
+
+def test_a_hypergradient_too_large_for_its_own_norm_is_named():
+    """1e25 in float32: its square is infinite, so the method's accumulators are, and its steps zero."""
+    outer = lambda x, y: jnp.float32(1e25) * jnp.sum(x) + 0 * jnp.sum(y)
+    x0 = jnp.ones(2, jnp.float32)
+    result = bl.run(bl.s_tfbo(bl.Problem(inner=g, outer=outer)), x0, x0, steps=20)
+    words = "'hypergradient_norm' was not finite at step 0", "scale f down", "jax_enable_x64"
+    check(result, bl.Code.COMPLETED, "hypergradient_norm", 0, *words, never=["too small"])
+
+
+def test_float16_overflows():
+    """Σ(y − 10)² = 200 at the start, times 1000: beyond 65,504, though no variable is large."""
+    outer = lambda x, y: 1e3 * jnp.sum((y - 10) ** 2)
+    x0, y0 = X0.astype(jnp.float16), Y0.astype(jnp.float16)
+    solver = bl.aid(bl.Problem(inner=g, outer=outer), 0.01, 0.01, 1e-6)
+    result = bl.run(solver, x0, y0, steps=20)
+    words = (
+        "f is NaN or infinite",
+        "too large for float16",
+        "float16 holds nothing above 65,504",
+        "scale it down",
+    )
+    check(result, bl.Code.DIVERGED, result.status.variable, 0, *words, never=["lower"])
+    assert result.status.variable in ("x", "v", "outer_value")
+
+
+def test_float32_overflows():
+    outer = lambda x, y: jnp.float32(1e37) * jnp.sum((y - 10) ** 2)
+    x0, y0 = X0.astype(jnp.float32), Y0.astype(jnp.float32)
+    solver = bl.aid(bl.Problem(inner=g, outer=outer), 0.01, 0.01, 1e-39)
+    result = bl.run(solver, x0, y0, steps=20)
+    words = "the outer objective f is NaN or infinite", "too large for float32", "scale it down"
+    check(result, bl.Code.DIVERGED, "outer_value", 0, *words, never=["lower", "float16"])
+
+
+# Steps too large
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("level", "variable", "steps"),
+    [
+        ("inner", "y", (3.0, 0.1, 0.01)),
+        ("adjoint", "v", (0.1, 3.0, 0.01)),
+        ("outer", "x", (0.5, 0.5, 30.0)),
+    ],
+)
+def test_a_step_far_too_large_at_each_level(level, variable, steps, dtype):
+    x0, y0 = X0.astype(dtype), Y0.astype(dtype)
+    result = bl.run(bl.aid(plain(), *steps), x0, y0, steps=10_000)
+    words = [f"lower the {level}"]
+    if level != "outer":  # the others are measured against the curvature of g, which is 2
+        words += [f"lower the {level} step size 3 below 2/λ = 1, with λ = 2", "bl.advise"]
+    check(result, bl.Code.DIVERGED, variable, breaks_at(*steps, dtype), *words)
+
+
+def test_a_step_too_large_on_a_loader_s_batches_is_measured_too():
+    solver = bl.aid(bl.Problem(inner=lambda x, y, c: g(x, y) + 0 * jnp.sum(c), outer=f), 3.0, 0.1, 0.01)
+    result = bl.run(solver, X0, Y0, data=[bl.Batch(inner=jnp.ones(1))] * 400, steps=400)
+    step = breaks_at(3.0, 0.1, 0.01)
+    check(result, bl.Code.DIVERGED, "y", step, "lower the inner step size 3 below 2/λ = 1")
+
+
+# Curvature
+
+
+def test_negative_curvature_met_by_conjugate_gradients():
+    """∇²_yy g = −2I: the first direction ends them, v stays zero, and x never moves."""
+    problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
+    result = bl.run(bl.aid(problem, 1e-6, bl.adjoints.cg(), 0.1), X0, Y0, steps=40)
+    words = (
+        "does not curve upwards, in 100% of the last 20 steps",
+        "bl.adjoints.minres()",
+        "bl.adjoints.damped",
+    )
+    check(result, bl.Code.COMPLETED, None, None, *words)
+    assert result.trace["adjoint_indefinite"].all()
+    np.testing.assert_array_equal(result.x, X0)
+    mended = bl.run(bl.aid(problem, 1e-6, bl.adjoints.minres(), 0.1), X0, Y0, steps=40)
+    assert "curve" not in mended.status.message
+    np.testing.assert_allclose(mended.state.v, -0.5 * (mended.y - 2), rtol=1e-6)  # −2v = ∇_y f
+
+
+def test_negative_curvature_met_by_hoag():
+    problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
+    result = bl.run(bl.hoag(problem, 1e-6, 0.1, max_inner_steps=1), X0, Y0, steps=40)
+    check(result, bl.Code.COMPLETED, None, None, "does not curve upwards", "Pass a larger damping=")
+
+
+def test_negative_curvature_that_ends_in_divergence_is_blamed_for_it():
+    problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
+    result = bl.run(bl.aid(problem, 1.0, bl.adjoints.cg(), 1.0), X0, Y0, steps=1000)
+    y, k = 0.0, 0
+    while abs(y) < (LARGEST / 2) ** 0.5:  # x stays 1, and y − 1 grows threefold a step
+        y, k = y + 2 * (y - 1), k + 1
+    check(result, bl.Code.DIVERGED, "y", k - 1, "does not curve upwards", "minres", never=["lower"])
+
+
+def test_a_singular_hessian():
+    """g does not see y₁ and f does: no v solves the system, and conjugate gradients end at the flat direction."""
+    problem = bl.Problem(inner=lambda x, y: (y[0] - x[0]) ** 2, outer=f)
+    result = bl.run(bl.aid(problem, 0.1, bl.adjoints.cg(), 0.01), X0, Y0, steps=40)
+    words = "∇²_yy g is not positive definite", "add a ridge to g"
+    check(result, bl.Code.COMPLETED, None, None, *words)
+    ridged = bl.Problem(inner=lambda x, y: (y[0] - x[0]) ** 2 + 1e-3 * y[1] ** 2, outer=f)
+    mended = bl.run(bl.aid(ridged, 0.1, bl.adjoints.cg(), 0.01), X0, Y0, steps=40)
+    assert "positive definite" not in mended.status.message
+    assert not mended.trace["adjoint_indefinite"].any()
+
+
+# Finite, but not fine
+
+
+def test_a_finite_blow_up_is_said():
+    wavy = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2),
+        outer=lambda x, y: jnp.sum(jnp.sqrt(1 + (10 * y) ** 2)),
+    )
+    result = bl.run(bl.aid(wavy, 1.0, 1.0, 50.0), 0.1 * X0, 0.1 * X0, steps=40)
+    check(result, bl.Code.COMPLETED, None, None, "finite blow-up: as from step sizes that are too large")
+    calm = bl.run(bl.aid(wavy, 1.0, 1.0, 1e-3), 0.1 * X0, 0.1 * X0, steps=40)
+    assert "blow-up" not in calm.status.message
+
+
+def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():
+    frozen = bl.aid(Q.problem, STEP, STEP, 1e-30)
+    result = bl.run(frozen, X0, Y0, steps=50)
+    check(result, bl.Code.COMPLETED, None, None, "no longer moved x", "outer steps are too small")
+    blind = bl.Problem(inner=lambda x, y: jnp.sum(y**2), outer=lambda x, y: jnp.sum((y - 1) ** 2))
+    result = bl.run(bl.aid(blind, 0.1, 0.1, 0.1), X0, Y0, steps=50)
+    check(result, bl.Code.COMPLETED, None, None, "exactly zero: does f depend on x, or g on x, at all?")
+    moving = bl.run(bl.aid(Q.problem, STEP, STEP, 1e-3), X0, Y0, steps=50)
+    assert "no longer moved" not in moving.status.message

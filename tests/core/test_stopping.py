@@ -1,0 +1,86 @@
+"""Ctrl-C and SIGTERM end a command wherever they find it."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+
+import pytest
+import typer
+
+from bilevel.cli.stopping import stoppable
+
+
+class Dropped:
+    """Sends a signal from where Python drops whatever is raised."""
+
+    def __init__(self, sent):
+        self.sent = sent
+
+    def __del__(self):
+        os.kill(os.getpid(), self.sent)
+        for _ in range(100):
+            pass
+
+
+def wait_for_ever_unless(sent, dropped):
+    if dropped:
+        Dropped(sent)
+        gc.collect()
+    else:
+        os.kill(os.getpid(), sent)
+    threading.Event().wait(10)
+    pytest.fail("the signal was lost")
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_signal_ends_it_even_where_exceptions_are_dropped(capsys, sent, status, dropped):
+    hook = sys.unraisablehook
+    with pytest.raises(typer.Exit) as caught, stoppable(lambda: "nothing is left"):
+        wait_for_ever_unless(sent, dropped)
+    assert caught.value.exit_code == status
+    assert capsys.readouterr().err == "bilevel: stopped; nothing is left\n"
+    assert sys.unraisablehook is hook
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_other_dropped_exceptions_are_told_as_ever(monkeypatch):
+    class Broken:
+        def __del__(self):
+            raise RuntimeError("in __del__")
+
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(str(dropped.exc_value)))
+    with stoppable(lambda: ""):
+        Broken()
+        gc.collect()
+    assert told == ["in __del__"]
+
+
+def test_somebody_else_s_handler_stays():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with stoppable(lambda: ""):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_in_another_thread_it_only_listens_to_exceptions(capsys):
+    statuses = []
+
+    def work():
+        try:
+            with stoppable(lambda: "there"):
+                raise KeyboardInterrupt
+        except typer.Exit as exit:
+            statuses.append(exit.exit_code)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert statuses == [130]
