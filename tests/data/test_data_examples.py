@@ -46,7 +46,7 @@ def test_split_is_uniform():
 
 @pytest.mark.parametrize("sizes", [(), (0,), (3, -1)])
 def test_split_sizes_must_be_positive(sizes):
-    with pytest.raises(ValueError, match="at least one example each|whole number of at least 1"):
+    with pytest.raises(ValueError, match=r"at least one example each|whole number of at least 1"):
         numbered(5).split(*sizes, seed=0)
 
 

@@ -106,9 +106,11 @@ def test_what_is_no_problem(make, wrong, as_users_see_it):
 @pytest.mark.parametrize("make", [bl.aid, bl.itd, bl.f2sa], ids=["aid", "itd", "f2sa"])
 def test_a_projection_returns_what_it_is_given(make, level, project, what):
     more = {bl.aid: {"adjoint": 0.1}, bl.itd: {"inner_steps": 2}, bl.f2sa: {"penalty": 2.0}}[make]
+    made = lambda: make(
+        PROBLEM, **({"inner": 0.1, "outer": 0.1} | {level: bl.projected(0.1, project)}), **more
+    )
     with pytest.raises(TypeError, match=f"project {what}"):
-        rules = {"inner": 0.1, "outer": 0.1} | {level: bl.projected(0.1, project)}
-        make(PROBLEM, **rules, **more).init(jnp.ones(3), jnp.ones(3))
+        made().init(jnp.ones(3), jnp.ones(3))
 
 
 def _with_prox(prox):

@@ -126,19 +126,15 @@ def _check(
         raise ValueError("a run needs a start: pass x0 and y0, or resume=result of an earlier run")
     if not isinstance(resume, Result | str | Path | None):
         raise TypeError(
-            f'resume must be the result of an earlier run, a folder of its checkpoints, or "auto", not '
-            f"{type(resume).__name__}"
+            f"resume must be the result of an earlier run, not {type(resume).__name__}: pass what bl.run returned, a "
+            'folder of checkpoints, or "auto"'
         )
     if isinstance(resume, Result):
         check_usable(resume.run.solver, "the state of resume")  # which another precision may have made
     check_count(warmup, "warmup", least=0)
     check_seed(seed)
-    fresh = (
-        warmup != 0
-        or seed != 0
-        or (isinstance(resume, Result) and any(given is not None for given in (x0, y0, model_state)))
-    )
-    if resume is not None and not auto and fresh:
+    given = isinstance(resume, Result) and any(each is not None for each in (x0, y0, model_state))
+    if resume is not None and not auto and (given or warmup != 0 or seed != 0):
         raise ValueError(
             "a resumed run starts where the other ended: leave x0, y0, model_state, seed and warmup out"
         )
