@@ -198,5 +198,6 @@ KINDS |= {
     "row numbers": Kind(("whole numbers",)),
     "labels": Kind(("whole numbers",)),
     "classes": Kind(BIG),
+    "rhythm": Kind(("none", "one")),
     "points": Kind(("empty list", "empty tuple", "empty dict")),
 }

@@ -14,6 +14,7 @@ and an objective that is not finite where the run began or where it broke before
 import jax
 import numpy as np
 
+from bilevel.checks import check_choice
 from bilevel.loop.course import Course
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status
@@ -30,8 +31,7 @@ Halvings = tuple[tuple[int, float, float], ...]
 
 def check_policy(policy: str, solver: Solver, replay: str) -> bool:
     """Whether to halve, or why that cannot be."""
-    if policy not in POLICIES:
-        raise ValueError(f"on_divergence must be one of {', '.join(POLICIES)}, not {policy!r}")
+    check_choice(policy, "on_divergence", POLICIES)
     if policy == "halve" and replay == "off":
         raise ValueError(
             'on_divergence="halve" must be able to go back, and replay="off" keeps nothing to go back to: leave replay '

@@ -110,7 +110,7 @@ def _pairs(starts: Any) -> list[Any]:
     fits = isinstance(starts, Sequence) and not isinstance(starts, str | bytes)
     if not fits or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in starts):
         raise TypeError(f"starts must be a list of pairs (x0, y0), not {shown(starts)}: pass e.g. [(x0, y0)]")
-    return [tuple(pair) for pair in starts]
+    return [(x0, y0) for x0, y0 in cast(Any, starts)]
 
 
 def _sharing(stream: Any, common: Minibatches) -> Any:

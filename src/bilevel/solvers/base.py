@@ -186,7 +186,7 @@ def _on_leaves(
     return function(structure.unflatten(leaves), *static, *arguments)
 
 
-def check_solver(solver: Any) -> Solver:
+def check_solver(solver: Any) -> Any:
     return check_kind(solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, 0.1, 0.1, 0.1)")
 
 
@@ -210,7 +210,7 @@ def _state_of(solver: type[Solver]) -> type | None:
         kind = get_type_hints(solver.init).get("return")
     except NameError:
         return None
-    return kind if isinstance(kind, type) else None
+    return kind if isinstance(kind, type) and kind is not Any else None  # which is a class, from 3.11 on
 
 
 def _checked(step: Callable) -> Callable:

@@ -29,7 +29,7 @@ class Shortened(Rule):
         return self.rule.gradient_mapping(point, gradient)
 
 
-def with_smaller_steps(solver: Solver, lower: float, outer: float) -> Solver:
+def with_smaller_steps(solver: Solver, lower: float, outer: float) -> Any:
     """With the step sizes of the lower levels times `lower`, that of the outer one times `outer`.
 
     Of an optax transformation the updates are multiplied, whatever its schedules and memories are. Solvers made with

@@ -1,5 +1,10 @@
 """What runs: `run`, `scan`, `sweep` and their like, on a problem in two variables."""
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
+
 import bilevel as bl
 from fuzz.call import Call, Later
 from fuzz.valid import SOLVER, X0, Y0, result, run_state
@@ -20,14 +25,32 @@ running = {
     "record": "record",
     "progress": "truth",
 }
+
+
+@cache
+def saved() -> str:
+    """The folder of a run that saved itself."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    bl.run(SOLVER, X0, Y0, steps=1, checkpoint=folder)
+    return folder
+
+
+KEPT = {
+    "checkpoint": "none alone",
+    "save_every": "none alone",
+    "thin": "count or none",
+    "on_divergence": "choice",
+}
+NAMES = ("text", "text of a number", "path")  # of folders that would be made
+
 CALLS = [
     Call(
         "bl.run",
         bl.run,
         run,
-        running | {"probe": "probe", "tol": "tolerance", "resume": "none alone", "replay": "choice"},
-        skip={"steps": LONG, "warmup": LONG},
-        also={"every": LONG},
+        running | KEPT | {"probe": "probe", "tol": "tolerance", "resume": "none alone", "replay": "choice"},
+        skip={"steps": LONG, "warmup": LONG, "checkpoint": NAMES},
     ),
     Call(
         "bl.sweep",
@@ -44,7 +67,6 @@ CALLS = [
         },
         skip={"steps": LONG, "warmup": LONG},
         costly=True,
-        also={"every": LONG},
     ),
     Call(
         "bl.start",
@@ -92,5 +114,12 @@ CALLS = [
         bl.run,
         {"solver": SOLVER, "resume": Later(result), "steps": 1},
         {"solver": "solver", "resume": "result", "data": "none alone", "record": "record", "probe": "probe"},
+    ),
+    Call("bl.load", bl.load, {"folder": Later(saved)}, {"folder": "refused"}),
+    Call(
+        "bl.hooks.Checkpoint",
+        bl.hooks.Checkpoint,
+        {"folder": "/nonexistent/folder"},
+        {"folder": "file", "save_every": "rhythm", "keep": "count"},
     ),
 ]

@@ -17,6 +17,7 @@ from bilevel.loop.session import Session
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.types import PyTree
+from bilevel.words import shown
 
 ENDED = (Code.CONVERGED, Code.STOPPED, Code.DIVERGED)  # the same run would end so again
 
@@ -40,7 +41,7 @@ def saver_among(
         hooks.append(Checkpoint(checkpoint, save_every=save_every))
     elif save_every is not None:
         raise ValueError(
-            f"save_every={save_every!r} says how often to save, but not where: pass checkpoint=folder"
+            f"save_every={shown(save_every)} says how often to save, but not where: pass checkpoint=folder"
         )
     savers = [hook for hook in hooks if isinstance(hook, Checkpoint)]
     if len(savers) > 1:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bilevel.checks import check_path
 from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, places, shapes, unpacked
 from bilevel.loop.checkpoints.folder import Damaged, orbax, read_arrays, read_contents, steps_in
 from bilevel.loop.checkpoints.trees import Saved
@@ -15,6 +16,7 @@ from bilevel.loop.fingerprint import difference
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
 from bilevel.types import PyTree
+from bilevel.words import shown
 
 CLOSE = 1e-3  # relative: more than another device rounds, less than another seed would change
 
@@ -96,8 +98,8 @@ def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
 def as_folder(folder: Any, name: str) -> Path:
     """As an absolute path: a run must not lose its folder when the program changes its own."""
     if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
-        raise TypeError(f'{name} must be a folder, such as "runs/first", not {folder!r}')
-    path = Path(folder).expanduser().absolute()
+        raise TypeError(f'{name} must be a folder, such as "runs/first", not {shown(folder)}')
+    path = check_path(folder, name).expanduser().absolute()
     if path.exists() and not path.is_dir():
         raise ValueError(f"{name}={str(folder)!r} is a file: pass a folder")
     return path
