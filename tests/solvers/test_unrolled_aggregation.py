@@ -66,7 +66,7 @@ def test_bda_fades_as_it_is_told():
     _, info = jax.jit(solver.step)(solver.init(X0, Y0))
     whole = lambda x: outer(x, trajectory(x, Y0, optax.sgd(0.1), 3, aggregated)[-1])
     np.testing.assert_allclose(info.hypergradient, jax.jit(jax.grad(whole))(X0), rtol=1e-10)
-    with pytest.raises(TypeError, match=r"fading must be a function of the inner step's number, not 0\.9"):
+    with pytest.raises(TypeError, match=r"fading must be a function of the step number, not 0\.9"):
         bda(NONLINEAR, 0.1, 0.1, inner_steps=3, fading=0.9)
 
 

@@ -14,7 +14,8 @@ from bilevel.words import shown
 
 def check_array(value: Any, name: str, rank: int | None = None) -> Any:
     """An array of numbers, of a rank of at least 1 or of exactly `rank`."""
-    known = isinstance(value, np.ndarray | jax.Array) and not np.ma.isMaskedArray(value)
+    arrays = np.ndarray | jax.Array | jax.ShapeDtypeStruct  # of the last, shapes suffice
+    known = isinstance(value, arrays) and not np.ma.isMaskedArray(value)
     if known and isinstance(value, jax.Array) and not isinstance(value, Tracer):
         known = not value.is_deleted()
     numbers = known and any(jnp.issubdtype(value.dtype, kind) for kind in (np.number, np.bool_))
