@@ -359,7 +359,10 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path, whole):
         (dict(checkpoint=None, save_every=3), "says how often to save, but not where"),
         (dict(checkpoint=None, resume="auto"), "pass checkpoint=folder too"),
         (dict(resume="nowhere"), "has no checkpoint in it"),
-        (dict(resume=7), 'resume must be the result of an earlier run, not int: .* a folder of checkpoints, or "auto"'),
+        (
+            dict(resume=7),
+            'resume must be the result of an earlier run, not int: .* a folder of checkpoints, or "auto"',
+        ),
         (dict(hooks=[bl.hooks.Checkpoint("elsewhere")]), "saves into one folder"),
     ],
 )

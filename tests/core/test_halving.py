@@ -177,7 +177,7 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
 
 @pytest.mark.usefixtures("as_users_see_it")
 def test_refused_before_any_work():
-    with pytest.raises(ValueError, match="on_divergence must be one of stop, halve, not 'double'"):
+    with pytest.raises(ValueError, match=r"on_divergence must be .stop. or .halve., not .double."):
         bl.run(WILD, X0, Y0, steps=2, on_divergence="double")
     with pytest.raises(ValueError, match='replay="off" keeps nothing to go back to'):
         bl.run(WILD, X0, Y0, steps=2, on_divergence="halve", replay="off")
