@@ -175,14 +175,15 @@ SUITES = {
 
 def odd_calls() -> int:
     """How many calls with one odd value the table of public functions makes."""
-    count = "from fuzz.run import attempts; from fuzz.table import CALLS; print(sum(1 for c in CALLS for _ in attempts(c)))"
+    code = """
+from fuzz.run import attempts
+from fuzz.table import CALLS
+print(sum(1 for call in CALLS for _ in attempts(call)))
+"""
     paths = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths}
     done = subprocess.run(
-        [sys.executable, "-c", count],
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     return int(done.stdout)
 
