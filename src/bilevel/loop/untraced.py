@@ -2,18 +2,21 @@
 
 from typing import Any
 
-import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.core import Tracer
 
 from bilevel.arrays import leaves_of
 from bilevel.batch import Batch
 from bilevel.loop.streams import Stream
 
+ZERO = np.float32(0)
+
 
 def check_untraced(what: str, given: dict[str, Any]) -> None:
     """Refuses to run inside a transformation, whether one of the arguments is traced or not."""
     traced = [name for name, value in given.items() if _traced(value, name)]
-    if traced or isinstance(jnp.zeros(()), Tracer):  # as is everything that is made there
+    if traced or isinstance(lax.neg(ZERO), Tracer):  # as is everything that is made there
         where = traced[0] if traced else "everything"
         raise TypeError(
             f"{what} drives the host and cannot run inside jit, vmap or grad, where {where} is traced: use bl.scan "

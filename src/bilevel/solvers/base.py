@@ -145,7 +145,7 @@ class Solver(eqx.Module):
 
     def remark(self, trace: dict[str, Any]) -> str:
         """What the method has to say about the end of a finite run, a sentence for its status; most have nothing."""
-        return self.indefinite(trace)
+        return self.indefinite(trace) if INDEFINITE in trace else ""
 
     def indefinite(self, trace: dict[str, Any]) -> str:
         """That conjugate gradients kept meeting directions without positive curvature, so that v solves nothing."""
