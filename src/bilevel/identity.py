@@ -4,15 +4,21 @@ A rule such as `optax.adam(1e-3)` is made of closures, and closures made twice a
 is the same if they have the same code and close over the same values; then one compiled program serves both.
 """
 
+import collections
+import dis
+import enum
 import functools
 import hashlib
+import sysconfig
 import types
 from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+LIBRARIES = tuple({sysconfig.get_path("stdlib"), str(Path(__file__).parent)})  # Python's, and this one
 _BY_VALUE = (bool, int, float, complex, str, bytes, types.CodeType, type, jax.tree_util.PyTreeDef)
 
 
@@ -105,32 +111,82 @@ def _skeleton(value: Any, above: tuple[int, ...]) -> Any:
 
 
 def captured(value: Any) -> list[Any]:
-    """The floating numbers and the arrays in a function's closures, defaults and bound arguments, in order."""
-    return list(_captured(value, ()))
+    """What a function does and depends on besides its arguments, in order: code, numbers, words and arrays.
+
+    Of the user's functions, what they close over, their defaults, and the globals they read; of a library's, its name
+    and what it closes over. Lists and sets may be there to collect things, so of them only floats and arrays count.
+    """
+    return list(_captured(value, set(), False))
 
 
-def _captured(value: Any, above: tuple[int, ...]) -> Iterable[Any]:
+def _captured(value: Any, seen: set[int], collects: bool) -> Iterable[Any]:
+    if value is None or isinstance(value, bool | int | str | bytes | enum.Enum):
+        if not collects:
+            yield str(value)
+        return
     if isinstance(value, float | complex | np.ndarray | np.generic | jax.Array):
         yield value
         return
-    if id(value) in above:
+    if id(value) in seen or isinstance(value, types.ModuleType | type):
         return
-    parts: Iterable[Any] = ()
-    if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-        parts = (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    seen.add(id(value))
+    if isinstance(value, functools.partial):
+        parts: Iterable[Any] = (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, types.MethodType):
         parts = (value.__func__, value.__self__)
-    elif isinstance(value, functools.partial):
-        parts = (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, tuple | list):
+    elif isinstance(value, types.FunctionType):
+        yield f"{value.__module__}.{value.__qualname__}" if _of_a_library(value) else _digest(value.__code__)
+        parts = (*_closed_over(value), *(() if _of_a_library(value) else _globals_of(value)))
+    elif isinstance(value, tuple):
         parts = value
+    elif isinstance(value, list | set | frozenset | collections.deque):
+        parts, collects = (value if isinstance(value, list) else ()), True
     elif isinstance(value, dict):
         parts = value.values()
+    elif callable(getattr(value, "__wrapped__", None)):  # jitted and the like
+        parts = (value.__wrapped__,)
     elif isinstance(value, Static):
         parts = (value.value,)
+    else:
+        yield f"{type(value).__module__}.{type(value).__qualname__}"
+        parts = (*_methods_of(type(value)), *getattr(value, "__dict__", {}).values())
     for part in parts:
-        yield from _captured(part, (*above, id(value)))
+        yield from _captured(part, seen, collects)
+
+
+def _closed_over(function: types.FunctionType) -> list[Any]:
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+
+
+def _globals_of(function: types.FunctionType) -> list[Any]:
+    """Those that the function reads, itself or in functions within it, and does not set."""
+    codes, read = [function.__code__], dict[str, None]()
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        steps = list(dis.get_instructions(code))
+        own = {step.argval for step in steps if step.opname == "STORE_GLOBAL"}
+        read |= {
+            step.argval: None for step in steps if step.opname == "LOAD_GLOBAL" and step.argval not in own
+        }
+    return [function.__globals__[name] for name in read if name in function.__globals__]
+
+
+def _methods_of(kind: type) -> list[Any]:
+    """Of a class of the user's and those it is made of."""
+    return [
+        method
+        for each in kind.__mro__
+        for method in vars(each).values()
+        if isinstance(method, types.FunctionType) and not _of_a_library(method)
+    ]
+
+
+def _of_a_library(function: Any) -> bool:
+    """Whether it is installed, and changes only with its version."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    return any(part in file for part in ("site-packages", "dist-packages")) or file.startswith(LIBRARIES)
 
 
 def _code(function: Any) -> types.CodeType | None:

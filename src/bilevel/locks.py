@@ -33,6 +33,12 @@ class Lock:
         self._descriptor = descriptor
         _held.add(self)
 
+    def holds(self, folder: Path) -> bool:
+        """Whether the lock is on what is called so now; where there are no locks, it is."""
+        if self._descriptor is None:
+            return True
+        return os.path.samestat(os.fstat(self._descriptor), os.stat(folder))
+
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)

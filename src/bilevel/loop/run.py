@@ -9,6 +9,7 @@ from bilevel.arrays import check_usable
 from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
 from bilevel.forks import check_fork
 from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
+from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.halving import check_policy
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
@@ -128,6 +129,10 @@ def _check(
         raise TypeError(
             f"resume must be the result of an earlier run, not {type(resume).__name__}: pass what bl.run returned, a "
             'folder of checkpoints, or "auto"'
+        )
+    if isinstance(resume, Result) and isinstance(resume.run.solver, Saved):
+        raise ValueError(
+            "resume= is a result that bl.load read, which has lost the solver's types: pass the folder it was read from"
         )
     if isinstance(resume, Result):
         check_usable(resume.run.solver, "the state of resume")  # which another precision may have made

@@ -117,8 +117,18 @@ class Session:
         if course.failure is not None:
             result = self._result()
             raise RunError(result.status.message, result if course.whole else None) from course.failure[1]
-        notes = "".join(getattr(hook, "note", "") for hook in begun)
+        notes = "".join(note for hook in begun if isinstance(note := getattr(hook, "note", ""), str))
         return replace(result, status=result.status.with_note(notes))
+
+    def ended(self, result: Result) -> Result:
+        """A result that needs no more steps, if this is its run. Hooks that remember it are told of its end."""
+        if self.course.source.stream is not None:
+            self._fit()
+        for hook in self.hooks:
+            if callable(getattr(hook, "set_state", None)):
+                getattr(hook, "begin", _nothing)(self._event(None, {}))
+                getattr(hook, "end", _nothing)(result)
+        return result
 
     def so_far(self) -> Result:
         """The result as if the run ended here: what there is to save of a run that goes on.

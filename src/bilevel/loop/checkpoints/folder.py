@@ -21,6 +21,7 @@ from bilevel.locks import Lock
 
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
+LARGEST = 2**30  # bytes of contents that are read
 SPARE = 64 * 2**10  # bytes of a disk that a checkpoint needs besides its arrays
 
 
@@ -67,20 +68,25 @@ class Folder:
             raise ValueError(
                 f"cannot write checkpoints into {str(self.path)!r} ({error.strerror or error}): pass another folder"
             ) from error
-        for left in self.path.glob(f"*{TEMPORARY}"):  # by a run that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        for left in self.path.glob(f"[0-9]*{TEMPORARY}"):  # by a run that was killed
+            if _is_number(left.name.removesuffix(TEMPORARY)):
+                shutil.rmtree(left, ignore_errors=True)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bilevel-checkpoint")
 
     def save(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
         """Begins to write, and returns as soon as the arrays are copied; what was begun before must be finished."""
         assert self._writer is not None
         held = [_held(array) for array in arrays]
-        self._writing = self._writer.submit(self._write, number, contents, held)
+        try:
+            self._writing = self._writer.submit(self._write, number, contents, held)
+        except RuntimeError:  # in a thread that outlives the program there is no background any more
+            self._write(number, contents, held)
 
     def _write(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
         new = self.path / f"{number}{TEMPORARY}"
         try:
             (new / ARRAYS).mkdir(parents=True)
+            self._hold()
             if shutil.disk_usage(new).free < sum(array.nbytes for array in arrays) + SPARE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             _write_arrays(new / ARRAYS, arrays)
@@ -96,6 +102,15 @@ class Folder:
             raise
         for old in steps_in(self.path)[self._keep :]:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
+
+    def _hold(self) -> None:
+        """The folder may have been deleted, and made again just now."""
+        if self._lock is not None and not self._lock.holds(self.path):
+            self._lock.close()
+            try:
+                self._lock = Lock(self.path)
+            except BlockingIOError as error:
+                raise OSError(errno.EBUSY, "another run has taken the folder") from error
 
     def finish(self) -> None:
         """Waits for what is being written, and raises what went wrong with it."""
@@ -120,13 +135,16 @@ def steps_in(path: Path) -> list[int]:
         return []
     except OSError as error:
         raise ValueError(f"cannot read checkpoints from {str(path)!r} ({error.strerror or error})") from error
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    ours = lambda name: any((path / name / part).exists() for part in (ARRAYS, CONTENTS))
+    return sorted((int(name) for name in names if _is_number(name) and ours(name)), reverse=True)
 
 
 def read_contents(path: Path, number: int) -> dict[str, Any]:
     """What a checkpoint says besides its arrays, once all its files are what was written."""
     here = path / str(number)
     try:
+        if not (here / CONTENTS).is_file() or (here / CONTENTS).stat().st_size > LARGEST:
+            raise Damaged(f"{CONTENTS} is missing, or no file of ours")
         sealed = json.loads((here / CONTENTS).read_text())
         text = sealed["text"]
         if zlib.crc32(text.encode()) != sealed["checksum"]:
@@ -135,7 +153,8 @@ def read_contents(path: Path, number: int) -> dict[str, Any]:
         found = _checksums(here)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{CONTENTS} cannot be read: {said(error)}") from error
-    for name, written in contents["files"].items():
+    files = contents.get("files") if isinstance(contents, dict) else None
+    for name, written in (files if isinstance(files, dict) else {"": 0}).items():
         if found.get(name) != written:
             raise Damaged(f"{name} is {'missing' if name not in found else 'not what was written'}")
     return contents
@@ -197,6 +216,10 @@ def _checksum(path: Path) -> int:
         while part := file.read(2**20):
             value = zlib.crc32(part, value)
     return value
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and (name == "0" or not name.startswith("0"))
 
 
 def _restored(checkpointing: Any, place: Any, shape: list[int], dtype: str) -> Any:

@@ -7,10 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from bilevel.loop.checkpoints.contents import Origin, outline, remembers
+from bilevel.loop.checkpoints.contents import outline, remembers
 from bilevel.loop.checkpoints.folder import steps_in
-from bilevel.loop.checkpoints.restoring import as_folder, check_origin, restore
+from bilevel.loop.checkpoints.origin import Origin, check_origin
+from bilevel.loop.checkpoints.restoring import as_folder, restore
 from bilevel.loop.hooks.checkpointing import Checkpoint
+from bilevel.loop.hooks.probing import Probe
+from bilevel.loop.hooks.progress_bar import Progress
 from bilevel.loop.interrupts import TERMINATED
 from bilevel.loop.result import Result
 from bilevel.loop.session import Session
@@ -63,29 +66,30 @@ def run_on_disk(
         saver.take(going_on=auto or folder == saver.path)  # nobody else writes there from here on
     try:
         earlier = resume if isinstance(resume, Result) else None
-        restored, origin = None, None
+        restored, origin, ended = None, None, False
         if folder is not None and steps_in(folder):
             fresh = session_of(1, None)
             restored, before = restore(folder, lambda *trees: _begun(fresh, trees, start.seed), *start[:3])
-            earlier, origin = restored.result, _origin(fresh, start.seed)
+            earlier, origin = restored.result, _origin(fresh, start)
             if auto:
                 check_origin(folder, before, origin)
-                if _has_ended(folder, earlier, steps):
-                    return earlier
-                steps -= earlier.steps
-            origin |= {name: before[name] for name in ("start", "outline", "seed")}
+                steps = _left(folder, earlier, steps)
+            ended = auto and _has_ended(earlier, steps, before["stops"] == origin["stops"])
+            origin |= {name: before[name] for name in ("start", "outline", "seed", "warmup")}
         session = session_of(steps, earlier)
         if earlier is None:
             _begun(session, start[:3], start.seed)
-            origin = _origin(session, start.seed) | {"outline": outline(start[:3])}
+            origin = _origin(session, start) | {"outline": outline(start[:3])}
         elif origin is None:  # a result in memory does not say what it began from
             trees = outline((earlier.x, earlier.y, earlier.model_state))
-            origin = _origin(session, 0) | {"start": None, "outline": trees}
+            origin = _origin(session, start) | {"start": None, "seed": None, "warmup": None, "outline": trees}
         if restored is not None:
             _remind(session.hooks, restored.hooks)
+        if earlier is not None and ended:
+            return session.ended(earlier)
         if saver is not None:
             damaged = restored.damaged if restored is not None and folder == saver.path else ()
-            saver.prepare(origin, session.hooks, damaged)
+            saver.prepare(origin, session.hooks, damaged, lambda: session.guard.good)
             session.heed_term()
             _warn_of_forgetful_loader(session)
         result = session.go(start.warmup if earlier is None else 0)
@@ -99,7 +103,7 @@ def run_on_disk(
 
 def _leave(result: Result, saver: Checkpoint | None) -> NoReturn:
     """As SIGTERM asked."""
-    where = "nothing could be saved"
+    where = "nothing could be saved" if result.steps else "before there was anything to save"
     if saver is not None and saver.saved is not None:
         where = f"saved in {str(saver.path)!r}"
     note = "" if saver is None else saver.note
@@ -143,20 +147,29 @@ def _begun(session: Session, trees: tuple[PyTree, ...], seed: Any) -> RunState:
     return session.course.run
 
 
-def _origin(session: Session, seed: Any) -> dict[str, Any]:
-    run = session.course.run
-    return asdict(Origin.of(session.solver, (run.x, run.y, run.model), session.course.source.stream, seed))
+def _origin(session: Session, start: Start) -> dict[str, Any]:
+    run, data = session.course.run, session.course.source.stream
+    stopping = [hook for hook in session.hooks if not isinstance(hook, Checkpoint | Progress | Probe)]
+    trees = run.x, run.y, run.model
+    return asdict(
+        Origin.of(session.solver, trees, data, start.seed, start.warmup, stopping, session.guard.halve)
+    )
 
 
-def _has_ended(path: Path, result: Result, steps: int) -> bool:
-    """Whether the run in the folder needs no more steps."""
+def _left(path: Path, result: Result, steps: int) -> int:
+    """How many of all the steps are still to be taken."""
     if result.steps > steps:
         raise ValueError(
             f'the run in {str(path)!r} has taken {result.steps} steps already, and with resume="auto", steps={steps} '
             f"is how many to take in all: pass steps={result.steps} or more, or read it with bl.load"
         )
-    done = result.status.code is Code.COMPLETED and result.steps == steps
-    return done or result.status.code in ENDED
+    return steps - result.steps
+
+
+def _has_ended(result: Result, left: int, same_stops: bool) -> bool:
+    """Whether the run in the folder needs no more steps: it has taken all, or the same would end it again."""
+    done = result.status.code is Code.COMPLETED and left == 0
+    return done or (result.status.code in ENDED and same_stops)
 
 
 def _remind(hooks: Sequence[Any], states: list[Any]) -> None:

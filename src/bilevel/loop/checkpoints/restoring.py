@@ -1,16 +1,18 @@
 """Going on from a folder: the newest checkpoint that is whole, if it is of the run that is asked for."""
 
-import json
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from bilevel.checks import check_path
+from bilevel.forks import check_fork
 from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, places, shapes, unpacked
-from bilevel.loop.checkpoints.folder import Damaged, orbax, read_arrays, read_contents, steps_in
+from bilevel.loop.checkpoints.folder import Damaged, orbax, read_arrays, read_contents, said, steps_in
+from bilevel.loop.checkpoints.origin import Origin
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.fingerprint import difference
 from bilevel.loop.result import Result
@@ -18,7 +20,7 @@ from bilevel.loop.state import RunState
 from bilevel.types import PyTree
 from bilevel.words import shown
 
-CLOSE = 1e-3  # relative: more than another device rounds, less than another seed would change
+ORIGIN = {field.name for field in fields(Origin)} | {"outline"}
 
 
 class Restored(NamedTuple):
@@ -42,7 +44,8 @@ def load(folder: str | Path) -> Result:
     Args:
         folder: what was passed as `checkpoint=`. A run may be writing into it.
     """
-    read = lambda path, number, contents: unpacked(contents, read_arrays(path, number, contents, []))
+    check_fork()  # in which Orbax's file format ends the program
+    read = lambda path, number, contents: _understood(path, number, contents, [])
     (result, _), _ = _newest(as_folder(folder, "folder"), read)
     return result
 
@@ -62,45 +65,46 @@ def restore(
     def read(path: Path, number: int, contents: dict[str, Any]) -> tuple[Result, list[Any], dict[str, Any]]:
         start = x0, y0, model_state
         if x0 is None:
-            start = outlined(contents["origin"]["outline"])
+            start = _sensible(lambda: outlined(contents["origin"]["outline"]))
             _check_plain(start)
         template = begin(*start)
         _check_same(path, contents, template)
-        arrays = read_arrays(path, number, contents, places(template))
-        result, hooks = unpacked(contents, arrays)
-        return into(result, template), hooks, contents["origin"]
+        result, hooks = _understood(path, number, contents, places(template))
+        return _sensible(lambda: into(result, template)), hooks, contents["origin"]
 
     (result, hooks, origin), damaged = _newest(path, read)
     return Restored(result, hooks, damaged), origin
 
 
-def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuses to go on by itself with other step sizes, another start, other data or another seed."""
-    numbers = before["numbers"]
-    differ = [
-        f"{name} was {numbers.get(name)}, here it is {value}"
-        for name, value in json.loads(json.dumps(now["numbers"])).items()  # as they come back from a file
-        if numbers.get(name) != value
-    ]
-    if before["start"] is not None and not _close(before["start"], now["start"]):
-        differ.append("it began from another x0, y0 or model_state")
-    if not _close(before["data"], now["data"]):
-        differ.append("its data had other values")
-    if before["seed"] != now["seed"]:
-        differ.append(f"its seed was {before['seed']}, here it is {now['seed']}")
-    if differ:
-        raise ValueError(
-            f'the run in {str(path)!r} is another one: {differ[0]}. resume="auto" only goes on with the same run: pass '
-            f"another folder as checkpoint=, or resume={str(path)!r} to go on from there all the same"
-        )
+def _understood(
+    path: Path, number: int, contents: dict[str, Any], places: list[Any]
+) -> tuple[Result, list[Any]]:
+    return _sensible(lambda: unpacked(contents, read_arrays(path, number, contents, places)))
+
+
+def _sensible(read: Callable[[], Any]) -> Any:
+    """What `read` returns; what makes no sense to it is damage, whatever the checksums say."""
+    try:
+        return read()
+    except Damaged:
+        raise
+    except Exception as error:
+        raise Damaged(f"its contents make no sense: {said(error)}") from error
 
 
 def as_folder(folder: Any, name: str) -> Path:
     """As an absolute path: a run must not lose its folder when the program changes its own."""
     if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
         raise TypeError(f'{name} must be a folder, such as "runs/first", not {shown(folder)}')
-    path = check_path(folder, name).expanduser().absolute()
-    if path.exists() and not path.is_dir():
+    try:
+        path = check_path(folder, name).expanduser().absolute()
+        str(path).encode()  # Orbax wants its names in UTF-8
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError, UnicodeError) as error:
+        raise ValueError(
+            f"{name}={str(folder)!r} cannot be a folder ({said(error)}): pass another"
+        ) from error
+    if is_file:
         raise ValueError(f"{name}={str(folder)!r} is a file: pass a folder")
     return path
 
@@ -131,12 +135,19 @@ def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tup
     )
 
 
-def _check_format(path: Path, contents: dict[str, Any]) -> None:
+def _check_format(path: Path, contents: Any) -> None:
+    wanted = {"format", "made_by", "fingerprint", "origin", "steps", "status", "tree", "arrays", "files"}
+    if not isinstance(contents, dict) or not wanted <= contents.keys():
+        raise Damaged("its contents are not those of a checkpoint")
     if contents["format"] != FORMAT:
         raise ValueError(
-            f"the checkpoints in {str(path)!r} have format {contents['format']}, and this version of bilevel "
-            f"({made_by()['bilevel']}) reads format {FORMAT}: read them with bilevel {contents['made_by']['bilevel']}"
+            f"the checkpoints in {str(path)!r} have format {contents['format']!r}, and this version of bilevel "
+            f"({made_by()['bilevel']}) reads format {FORMAT}: read them with the version that wrote them"
         )
+    steps, origin = contents["steps"], contents["origin"]
+    whole = type(steps) is int and steps >= 0 and isinstance(origin, dict) and origin.keys() >= ORIGIN
+    if not whole or not isinstance(contents["fingerprint"], list) or "bilevel" not in contents["made_by"]:
+        raise Damaged("its contents are not those of a checkpoint")
 
 
 def _check_same(path: Path, contents: dict[str, Any], template: RunState) -> None:
@@ -163,15 +174,3 @@ def _check_plain(start: PyTree) -> None:
                 f"x0, y0 or model_state has a {node._kind} in it, a type that a checkpoint cannot make again: pass x0= "
                 "and y0= (and model_state=) as at the beginning of the run; only their types are used"
             )
-
-
-def _close(before: list[list[float]], now: list[list[float]]) -> bool:
-    """Means and root mean squares, compared on the scale of the latter."""
-    if len(before) != len(now):
-        return False
-    pairs = zip(before, now, strict=True)
-    return all(
-        abs(a - b) <= CLOSE * max(was[1], here[1])
-        for was, here in pairs
-        for a, b in zip(was, here, strict=True)
-    )

@@ -14,6 +14,7 @@ import numpy as np
 from bilevel.types import PyTree
 
 PLAIN = (bool, int, float, str)
+DEEPEST = 100
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -31,7 +32,8 @@ class Saved:
             raise AttributeError(f"{self!r} has no part {name!r}: it has {known}") from None
 
     def __getitem__(self, name: Any) -> Any:
-        return self._parts[str(name)]
+        by_place = isinstance(name, int) and str(name) not in self._parts
+        return list(self._parts.values())[name] if by_place else self._parts[str(name)]
 
     def __dir__(self) -> list[str]:
         return list(self._parts)
@@ -52,10 +54,12 @@ class Saved:
 def flatten(tree: PyTree) -> tuple[Any, list[Any]]:
     """The tree in plain data, in which arrays are numbers, and those arrays in the order of `jax.tree.leaves`."""
     arrays: list[Any] = []
-    return _described(tree, arrays), arrays
+    return _described(tree, arrays, 0), arrays
 
 
-def _described(node: Any, arrays: list[Any]) -> Any:
+def _described(node: Any, arrays: list[Any], depth: int) -> Any:
+    if depth > DEEPEST:
+        raise TypeError(f"a checkpoint cannot hold what is nested more than {DEEPEST} deep")
     if node is None or type(node) in PLAIN:
         return {"value": node}
     if isinstance(node, bytes):
@@ -63,18 +67,24 @@ def _described(node: Any, arrays: list[Any]) -> Any:
     if callable(getattr(node, "detach", None)):  # a torch tensor, in a loader's position
         arrays.append(node.detach().cpu().numpy())
         return {"tensor": len(arrays) - 1}
-    if isinstance(node, np.ndarray) and node.dtype.kind in "OSU":  # a probe's words
-        return {"objects": [_plain(value) for value in node.ravel().tolist()], "shape": list(node.shape)}
+    if isinstance(node, jax.Array | np.ndarray | np.generic) and not _ordinary(node):  # a probe's words
+        flat = np.asarray(node).ravel().tolist()
+        return {"objects": [_object(each, arrays, depth + 1) for each in flat], "shape": list(node.shape)}
     if isinstance(node, jax.Array | np.ndarray | np.generic):
         arrays.append(node)
         return {"array": len(arrays) - 1, **_key_kind(node)}
+    if isinstance(node, dict) and not _registered(node):
+        # In JAX's order, if it has one.
+        names = sorted(node) if all(type(name) is str for name in node) else list(node)
+        parts = [[_key(name), _described(node[name], arrays, depth + 1)] for name in names]
+        return {"dict": parts}
     # Every child counts as a leaf, so that only the topmost level comes apart.
     children = jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda each: each is not node)
     if len(children) == 1 and children[0][1] is node:
-        raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: only arrays, numbers and words")
-    parts = [[_name(path[0]), _described(child, arrays)] for path, child in children]
-    if type(node) is dict:
-        return {"dict": parts}
+        raise TypeError(
+            f"a checkpoint cannot hold {_a(node)}: only arrays, numbers, words and containers of them"
+        )
+    parts = [[_name(path[0]), _described(child, arrays, depth + 1)] for path, child in children]
     if type(node) in (list, tuple):
         return {type(node).__name__: [part for _, part in parts]}
     return {"node": type(node).__name__, "parts": parts}
@@ -85,9 +95,9 @@ def unflatten(description: Any, arrays: list[Any]) -> PyTree:
     match description:
         case {"value": value}:
             return value
-        case {"objects": values, "shape": shape}:
-            column = np.empty(len(values), dtype=object)
-            column[:] = values
+        case {"objects": parts, "shape": shape}:
+            column = np.empty(len(parts), dtype=object)
+            column[:] = [unflatten(part, arrays) for part in parts]
             return column.reshape(shape)
         case {"bytes": text}:
             return base64.b64decode(text)
@@ -97,10 +107,10 @@ def unflatten(description: Any, arrays: list[Any]) -> PyTree:
             return torch.from_numpy(np.array(arrays[number]))
         case {"array": number, "key": kind}:
             return jax.random.wrap_key_data(jnp.asarray(arrays[number]), impl=kind)
-        case {"array": number}:
+        case {"array": int(number)} if number >= 0:
             return arrays[number]
         case {"dict": parts}:
-            return {name: unflatten(part, arrays) for name, part in parts}
+            return {_unkey(name): unflatten(part, arrays) for name, part in parts}
         case {"list": parts}:
             return [unflatten(part, arrays) for part in parts]
         case {"tuple": parts}:
@@ -123,13 +133,59 @@ def _key_kind(array: Any) -> dict[str, str]:
     return {"key": str(jax.random.key_impl(array))} if is_key(array) else {}
 
 
+def _ordinary(array: Any) -> bool:
+    """Whether it is of numbers that a file of arrays can hold."""
+    if is_key(array):
+        return True
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    masked = np.ma.isMaskedArray(array)
+    own = kind == "V" and array.dtype.names is None  # bfloat16 and its like
+    return not masked and (
+        own or kind in "biu" or (kind == "f" and size <= 8) or (kind == "c" and size <= 16)
+    )
+
+
+def _object(value: Any, arrays: list[Any], depth: int) -> Any:
+    """Anything; what cannot be kept is told in words."""
+    count = len(arrays)
+    try:
+        return _described(value, arrays, depth)
+    except Exception:
+        del arrays[count:]
+        return {"value": str(value)}
+
+
+def _registered(node: dict) -> bool:
+    """Whether JAX takes it for more than one leaf; of dicts it does so if their keys can be sorted."""
+    try:
+        return type(node) is not dict and not jax.tree_util.all_leaves([node])
+    except Exception:
+        return False
+
+
 def _name(key: Any) -> Any:
     """Of a child, as its container calls it."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
-            return _plain(getattr(key, attribute))
+            return str(getattr(key, attribute))
     return str(key)
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or type(value) in PLAIN else str(value)
+def _key(name: Any) -> Any:
+    """The key of a dict: numbers and words as they are, tuples of them too."""
+    if isinstance(name, np.generic):
+        name = name.item()
+    if name is None or type(name) in PLAIN:
+        return name
+    if type(name) is tuple:
+        return {"tuple": [_key(part) for part in name]}
+    raise TypeError(f"a checkpoint cannot hold a dict with {_a(name)} for a key: use numbers or words")
+
+
+def _unkey(name: Any) -> Any:
+    return tuple(map(_unkey, name["tuple"])) if isinstance(name, dict) else name
+
+
+def _a(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

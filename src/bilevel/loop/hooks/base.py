@@ -92,3 +92,6 @@ def check_hooks(hooks: Any) -> None:
         raise TypeError(
             f"hooks must be a list of functions of an event, not {shown(hooks)}: pass e.g. [bl.hooks.Best()]"
         )
+    for hook in hooks:
+        if (stride := getattr(hook, "stride", None)) is not None:
+            check_count(stride, f"the stride of {type(hook).__name__}")

@@ -2,7 +2,8 @@
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from bilevel.loop.checkpoints.folder import Folder, orbax, said, set_aside, step
 from bilevel.loop.checkpoints.restoring import as_folder
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.result import Result
+from bilevel.loop.status import Code
 
 MINUTE = timedelta(minutes=1)
 SHARE = 0.05  # of the time, that saving by the clock may take
@@ -57,13 +59,23 @@ class Checkpoint:
                 f'there is a run in {str(self.path)!r} already: pass resume="auto" to go on with it, or another folder'
             )
 
-    def prepare(self, origin: dict[str, Any], hooks: Sequence[Any], damaged: Sequence[int]) -> None:
-        """For a run of that origin, with those hooks; checkpoints that are damaged no longer count."""
+    def prepare(
+        self,
+        origin: dict[str, Any],
+        hooks: Sequence[Any],
+        damaged: Sequence[int],
+        settled: Callable[[], bool],
+    ) -> None:
+        """For a run of that origin, with those hooks; checkpoints that are damaged no longer count.
+
+        Nothing is saved while the run may still go back behind where it is, as `settled` tells.
+        """
+        self._settled = settled
         for number in damaged:
             set_aside(self.path, number)
         self._number = max(steps_in(self.path), default=0)
         self._origin, self._hooks = origin, [hook for hook in hooks if hook is not self]
-        self.saved, self.note, self._told, self._pending = None, "", False, None
+        self.saved, self.note, self._told, self._pending, self._said = None, "", False, None, ""
         self._next, self._prepared = time.monotonic() + self._pause, True
 
     def release(self) -> None:
@@ -77,13 +89,14 @@ class Checkpoint:
 
     def __call__(self, event: Event) -> None:
         due = event.step % self.stride == 0 if self.stride else time.monotonic() >= self._next
-        if due and event.step < event.total:  # the end is saved with its own status
-            self._save(event.so_far())
+        if due and event.step < event.total and self._settled():  # the end is saved with its own status
+            self._save(event.so_far)
 
     def end(self, result: Result) -> None:
         try:
-            if result.steps:  # an unfinished warm-up begins again
-                self._save(result)
+            cut_short = result.status.code in (Code.INTERRUPTED, Code.FAILED)
+            if result.steps and (self._settled() or not cut_short):  # an unfinished warm-up begins again
+                self._save(lambda: result)
             self._settle()
             if self._told:
                 safe = "none is" if self.saved is None else f"the last one that is, is of step {self.saved}"
@@ -93,14 +106,17 @@ class Checkpoint:
         finally:
             self._prepared = False
 
-    def _save(self, result: Result) -> None:
+    def _save(self, so_far: Callable[[], Result]) -> None:
         began = time.monotonic()
         self._settle()
+        result = so_far()
         try:
-            contents, arrays = packed(result, self._hooks, self._origin)
+            contents, arrays, left_out = packed(result, self._hooks, self._origin)
             self._number += 1
             self._folder.save(self._number, contents, arrays)
             self._pending = result.steps
+            if left_out and left_out not in self._said:
+                self._say(f"{left_out}: the rest of the run is saved")
         except Exception as error:
             self._failed(error, result.steps)
         took = time.monotonic() - began
@@ -120,12 +136,17 @@ class Checkpoint:
     def _failed(self, error: Exception, step: int) -> None:
         self._why = said(error)
         if not self._told:
-            warnings.warn(
-                f"step {step} could not be saved in {str(self.path)!r} ({self._why}): the run goes on, and tries again",
-                RuntimeWarning,
-                stacklevel=2,
+            self._say(
+                f"step {step} could not be saved in {str(self.path)!r} ({self._why}): the run goes on, and tries again"
             )
         self._told = True
+
+    def _say(self, sentence: str) -> None:
+        self._said += sentence
+        with suppress(
+            RuntimeWarning
+        ):  # where warnings are errors, this one must not end the run all the same
+            warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
 
 def _rhythm(save_every: Any) -> tuple[int | None, float]:

@@ -31,6 +31,11 @@ class EarlyStopping:
         self.sign, self.least = sign_of(mode), float(least)
         self.best, self.best_step = math.inf, 0
 
+    @property
+    def asks(self) -> str:
+        """What it stops a run for."""
+        return f"{self.metric}, {self.patience}, {self.sign}, {self.least!r}"
+
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
         return {"best": float(self.best), "best_step": self.best_step}

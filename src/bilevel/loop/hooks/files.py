@@ -38,8 +38,15 @@ class _Lines(ABC):
         self.note = ""
         # A resumed run goes on in its file; a new one begins a new file.
         self._file = self.path.open("a" if event.step else "w", newline="", encoding="utf-8")
-        if event.step and self._length is not None and self._length < self._file.tell():
-            self._file.truncate(self._length)
+        if event.step and self._length is not None:
+            if self._file.tell() < self._length:
+                warnings.warn(
+                    f"{str(self.path)!r} is shorter than it was at step {event.step}: lines before that are missing "
+                    "(the trace has them)",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            self._file.truncate(min(self._length, self._file.tell()))
         self._length = None
 
     def __call__(self, event: Event) -> None:
@@ -50,9 +57,14 @@ class _Lines(ABC):
             self._lines(event)
         except OSError as error:  # a full disk must not end the run
             self.note = f" {str(self.path)!r} ends before step {event.first}: {error.strerror or error}."
-            warnings.warn(f"{self.note.strip()} The run goes on without it.", RuntimeWarning, stacklevel=2)
             with suppress(OSError):
                 os.truncate(self.path, whole)
+            with suppress(
+                RuntimeWarning
+            ):  # where warnings are errors, this one must not end the run all the same
+                warnings.warn(
+                    f"{self.note.strip()} The run goes on without it.", RuntimeWarning, stacklevel=2
+                )
 
     def _lines(self, event: Event) -> None:
         scalars = {name: v for name, v in event.trace.items() if isinstance(v, np.ndarray) and v.ndim == 1}

@@ -24,6 +24,11 @@ class Tolerance:
         check_positive(tol, "tolerance tol", traced=False)
         self.tol = float(tol)
 
+    @property
+    def asks(self) -> str:
+        """What it stops a run for."""
+        return f"{self.tol!r}"
+
     def __call__(self, event: Event) -> Stop | None:
         constrained = "stationarity" in event.trace
         measure = event.trace["stationarity" if constrained else "hypergradient_norm"]
