@@ -182,9 +182,9 @@ def test_captured_numbers_and_arrays_count(tmp_path):
     run(2, 1.5, ones, 0.1)
     assert run(3, 1.5, ones.copy(), 0.1).steps == 3
     for numbers, match in [
-        ((1.6, ones, 0.1), "numbers in the inner objective"),
-        ((1.5, 2 * ones, 0.1), "numbers in the inner objective"),
-        ((1.5, ones, 0.2), "numbers in inner.transformation"),
+        ((1.6, ones, 0.1), "the inner objective depended on 1.5, here it is 1.6"),
+        ((1.5, 2 * ones, 0.1), "the inner objective depended on an array of other values"),
+        ((1.5, ones, 0.2), "inner.transformation depended on -0.1, here it is -0.2"),
     ]:
         with pytest.raises(ValueError, match=match):
             run(4, *numbers)

@@ -77,10 +77,7 @@ class Folder:
         """Begins to write, and returns as soon as the arrays are copied; what was begun before must be finished."""
         assert self._writer is not None
         held = [_held(array) for array in arrays]
-        try:
-            self._writing = self._writer.submit(self._write, number, contents, held)
-        except RuntimeError:  # in a thread that outlives the program there is no background any more
-            self._write(number, contents, held)
+        self._writing = self._writer.submit(self._write, number, contents, held)
 
     def _write(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
         new = self.path / f"{number}{TEMPORARY}"

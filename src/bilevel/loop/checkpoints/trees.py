@@ -5,6 +5,7 @@ parts. With a tree of the same shape at hand they become what they were; without
 """
 
 import base64
+from collections import OrderedDict
 from typing import Any
 
 import jax
@@ -73,11 +74,13 @@ def _described(node: Any, arrays: list[Any], depth: int) -> Any:
     if isinstance(node, jax.Array | np.ndarray | np.generic):
         arrays.append(node)
         return {"array": len(arrays) - 1, **_key_kind(node)}
-    if isinstance(node, dict) and not _registered(node):
-        # In JAX's order, if it has one.
-        names = sorted(node) if all(type(name) is str for name in node) else list(node)
+    if isinstance(node, dict):
+        ordered = isinstance(node, OrderedDict)
+        names = list(node) if ordered else _sorted(node)  # as JAX does
         parts = [[_key(name), _described(node[name], arrays, depth + 1)] for name in names]
-        return {"dict": parts}
+        return {"OrderedDict" if ordered else "dict": parts}
+    if type(node) in (list, tuple):
+        return {type(node).__name__: [_described(each, arrays, depth + 1) for each in node]}
     # Every child counts as a leaf, so that only the topmost level comes apart.
     children = jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda each: each is not node)
     if len(children) == 1 and children[0][1] is node:
@@ -85,8 +88,6 @@ def _described(node: Any, arrays: list[Any], depth: int) -> Any:
             f"a checkpoint cannot hold {_a(node)}: only arrays, numbers, words and containers of them"
         )
     parts = [[_name(path[0]), _described(child, arrays, depth + 1)] for path, child in children]
-    if type(node) in (list, tuple):
-        return {type(node).__name__: [part for _, part in parts]}
     return {"node": type(node).__name__, "parts": parts}
 
 
@@ -111,6 +112,8 @@ def unflatten(description: Any, arrays: list[Any]) -> PyTree:
             return arrays[number]
         case {"dict": parts}:
             return {_unkey(name): unflatten(part, arrays) for name, part in parts}
+        case {"OrderedDict": parts}:
+            return OrderedDict((_unkey(name), unflatten(part, arrays)) for name, part in parts)
         case {"list": parts}:
             return [unflatten(part, arrays) for part in parts]
         case {"tuple": parts}:
@@ -155,12 +158,11 @@ def _object(value: Any, arrays: list[Any], depth: int) -> Any:
         return {"value": str(value)}
 
 
-def _registered(node: dict) -> bool:
-    """Whether JAX takes it for more than one leaf; of dicts it does so if their keys can be sorted."""
+def _sorted(node: dict) -> list[Any]:
     try:
-        return type(node) is not dict and not jax.tree_util.all_leaves([node])
-    except Exception:
-        return False
+        return sorted(node)
+    except Exception:  # JAX would refuse it; in a loader's position it may be
+        return list(node)
 
 
 def _name(key: Any) -> Any:
