@@ -300,6 +300,26 @@ def test_a_step_too_large_on_a_loader_s_batches_is_measured_too():
     check(result, bl.Code.DIVERGED, "y", step, "lower the inner step size 3 below 2/λ = 1")
 
 
+@pytest.mark.parametrize("level", ["inner", "adjoint"])
+def test_a_step_only_just_too_large_is_measured_among_many_eigenvalues(level):
+    """Curvatures 1, …, 10 in 30 directions, near enough to each other that the power method is still at 9.9."""
+    curvatures = np.linspace(1, 10, 30)
+    turned, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(30, 30)))
+    H = jnp.asarray((turned * curvatures) @ turned.T)
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * y @ (H @ y) - jnp.sum(y) * jnp.sum(x),
+        outer=lambda x, y: 0.5 * jnp.sum((y - 1) ** 2),
+    )
+    small, large = 0.01, 1.01 * 2 / 10
+    solver = bl.aid(problem, *((large, small) if level == "inner" else (small, large)), 1e-6)
+    result = bl.run(solver, jnp.ones(1), jnp.zeros(30), steps=60_000)
+    variable, words = (
+        {"inner": "y", "adjoint": "v"}[level],
+        f"lower the {level} step size {large:.3g} below 2/λ = 0.2,",
+    )
+    check(result, bl.Code.DIVERGED, variable, result.status.step, words)
+
+
 # Curvature
 
 

@@ -14,7 +14,7 @@ from bilevel.loop.streams import draw
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
-from bilevel.solvers.ingredients.trees import dot, scaled
+from bilevel.solvers.ingredients.trees import divide, dot, scaled
 from bilevel.solvers.rules import Descent, Rule
 from bilevel.types import PyTree
 
@@ -24,7 +24,8 @@ PARTS = (
     "the outer objective f",
     "the gradient of the outer objective f, though not its value,",
 )
-ITERATIONS = 20  # of the power method
+PRODUCTS = 24  # of Lanczos' method, with ∇²_yy g
+NEAR = 0.9  # of 2/λ: from there on a plain step is suspected, as λ may be larger elsewhere on the way
 MOVES = {"inner": "y", "adjoint": "v"}  # what the levels that follow ∇²_yy g move
 
 
@@ -92,14 +93,16 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
     known = {level: size for level, size in sizes.items() if size is not None}
     try:
         run = course.kept.run()  # where the chunk began all may still have been of ordinary size
-        curvature = solver.problem.compiled(_curvature)
+        curvature = solver.problem.compiled(_tridiagonal)
         batch = _next_batch(course, course.run)
-        found = float(curvature(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
+        found = _largest(*curvature(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
     except Exception:  # a method that calls its objectives otherwise
         return Cause()
     if not np.isfinite(found) or found <= 0:
         return Cause()
     large = {level: size for level, size in known.items() if size * found > 2}
+    if not large and any(size * found > NEAR * 2 for size in known.values()):
+        return Cause(shrink="lower")
     if not large:
         followed = len(known) == len(sizes) and not hasattr(solver, "penalty")  # with one, y follows f + λg
         return Cause(shrink="outer" if followed else "all")
@@ -125,17 +128,37 @@ def _step_size(solver: Solver, level: str) -> float | None:
     return float(part) if isinstance(part, int | float | np.number | jax.Array) else 0.0
 
 
-def _curvature(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> jax.Array:
-    """A lower bound on the largest eigenvalue of ∇²_yy g, near it after some steps of the power method."""
+def _largest(alpha: jax.Array, beta: jax.Array) -> float:
+    """The largest Ritz value: a lower bound on the largest eigenvalue if that is positive, up to rounding."""
+    alpha, beta = (np.asarray(entries, dtype=float) for entries in (alpha, beta))
+    if not (np.isfinite(alpha).all() and np.isfinite(beta).all()):
+        return np.nan
+    return float(np.linalg.eigvalsh(np.diag(alpha) + np.diag(beta[:-1], 1) + np.diag(beta[:-1], -1))[-1])
+
+
+def _tridiagonal(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
+    """What Lanczos' method makes of ∇²_yy g: the diagonal, and what stands beside it.
+
+    Without orthogonalising anew: that brings copies of eigenvalues, none that is larger, and it keeps three vectors.
+    """
     hessian = problem.oracles.linearise(x, y, batch).hessian
-    unit = lambda p: scaled(1 / tree.norm(p), p)
 
-    def step(_: Any, p: PyTree) -> PyTree:
-        return unit(hessian(p))
+    def step(carry: Any, _: Any) -> Any:
+        q, before, beta, size = carry
+        image = hessian(q)
+        alpha = dot(q, image)
+        size = jnp.maximum(size, tree.norm(image))
+        left = tree.sub(tree.sub(image, scaled(alpha, q)), scaled(beta, before))
+        beta = tree.norm(left)
+        beta = jnp.where(
+            beta <= 16 * float(jnp.finfo(beta.dtype).eps) * size, 0, beta
+        )  # no further direction
+        return (scaled(divide(jnp.ones_like(beta), beta), left), q, beta, size), (alpha, beta)
 
-    start = unit(tree.random_like(jax.random.key(0), y))
-    p = jax.lax.fori_loop(0, ITERATIONS, step, start)
-    return dot(p, hessian(p))
+    start = tree.random_like(jax.random.key(0), y)
+    start = scaled(1 / tree.norm(start), start)
+    none = jnp.zeros_like(dot(start, start))
+    return jax.lax.scan(step, (start, tree.zeros_like(y), none, none), length=PRODUCTS)[1]
 
 
 def _next_batch(course: Course, run: RunState) -> Any:
