@@ -34,7 +34,8 @@ def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
 
     Where a variable has run away, its `grown` size is the reason that an objective overflows, not the objective.
     """
-    if not grown and (found := _faulty_objective(course, warmup)):
+    away = grown or course.watch.run_away(course.run, course.kept.run())
+    if not away and (found := _faulty_objective(course, warmup)):
         part, ahead = found
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((course.run.x, course.run.y))}
         where = "where its next step takes y" if ahead else "at that very state"
@@ -57,7 +58,7 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
         batch, call = _next_batch(course, run), solver.problem.compiled(_finite)
         after = _ahead(course, warmup)
         for ahead, at in ((False, run), (True, after)):
-            if at is None or (ahead and "y" in course.watch.grown(at)):
+            if at is None or (ahead and _run_away(course, at)):
                 continue
             fine = np.asarray(call(run.x, solver.sets_out(at.solver), at.y, batch))
             if not fine.all():
@@ -65,6 +66,10 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
     except Exception:  # a method that calls its objectives otherwise, such as one over tasks
         pass
     return None
+
+
+def _run_away(course: Course, run: RunState) -> bool:
+    return "y" in course.watch.grown(run) or "y" in course.watch.run_away(run, course.kept.run())
 
 
 def _ahead(course: Course, warmup: bool) -> RunState | None:
@@ -92,20 +97,26 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
     sizes = {level: _step_size(solver, level) for level in (("inner",) if warmup else MOVES)}
     known = {level: size for level, size in sizes.items() if size is not None}
     try:
-        run = course.kept.run()  # where the chunk began all may still have been of ordinary size
-        curvature = solver.problem.compiled(_tridiagonal)
+        measured = solver.problem.compiled(_tridiagonal)
         batch = _next_batch(course, course.run)
-        found = _largest(*curvature(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
+        at = lambda run: _largest(*measured(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
+        found = at(course.kept.run())  # where the chunk began all may still have been of ordinary size
+        if not np.isfinite(found) or found <= 0:
+            return Cause()
+        beyond = lambda part, value: {
+            level: size for level, size in known.items() if not size * value <= part * 2
+        }
+        large = beyond(1, found)
+        if not large and beyond(NEAR, found):
+            return Cause(shrink="lower")
+        if not large:
+            followed = len(known) == len(sizes) and not hasattr(
+                solver, "penalty"
+            )  # with one, y follows f + λg
+            doubt = followed and beyond(NEAR, at(course.run))
+            return Cause(shrink="all" if not followed else "mostly outer" if doubt else "outer")
     except Exception:  # a method that calls its objectives otherwise
         return Cause()
-    if not np.isfinite(found) or found <= 0:
-        return Cause()
-    large = {level: size for level, size in known.items() if size * found > 2}
-    if not large and any(size * found > NEAR * 2 for size in known.values()):
-        return Cause(shrink="lower")
-    if not large:
-        followed = len(known) == len(sizes) and not hasattr(solver, "penalty")  # with one, y follows f + λg
-        return Cause(shrink="outer" if followed else "all")
     named = " and ".join(f"the {level} step size {size:.3g}" for level, size in large.items())
     return Cause(
         f"lower {named} below 2/λ = {2 / found:.3g}, with λ = {found:.3g} the largest curvature of g in y that was "

@@ -14,6 +14,7 @@ from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
+FAR = 1e3
 NORM = "hypergradient_norm"
 RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # the state's fields that hold a rule's memory
 
@@ -53,6 +54,14 @@ class Watch:
         sizes = jax.device_get(_largest([getattr(run.solver, name) for name in names]))
         return [name for name, size in zip(names, sizes, strict=True) if size > 1e-3]
 
+    def run_away(self, run: RunState, since: RunState) -> list[str]:
+        """The arguments of the objectives that are `FAR` times as large as they were, or as 1 if that is more."""
+        names = [name for name in self.solver.variables if name != "v"]
+        now, then = (
+            jax.device_get(_sizes([getattr(at.solver, name) for name in names])) for at in (run, since)
+        )
+        return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
+
     def look(self, run: RunState) -> np.ndarray:
         return np.asarray(self.solver.compiled(health)(run))
 
@@ -75,6 +84,12 @@ def _largest(trees: list) -> list:
     most = lambda leaf: max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)
     share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float) / most(leaf)
     return [jnp.max(jnp.array([share(leaf) for leaf in _floats(tree)])) for tree in trees]
+
+
+@jax.jit
+def _sizes(trees: list) -> list:
+    size = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float)
+    return [jnp.max(jnp.array([size(leaf) for leaf in _floats(tree)]), initial=0.0) for tree in trees]
 
 
 def _floats(tree: PyTree) -> list[jax.Array]:
