@@ -21,7 +21,9 @@ class Cause(NamedTuple):
     sentence: str = ""
     variables: tuple[str, ...] = ()
     curable: bool = True  # whether smaller steps may help
-    shrink: str = "all"  # whose steps: those of the "lower" levels, of the "outer" one, or of "all"
+    shrink: str = (
+        "all"  # whose steps: those of the "lower" levels, of the "outer" one, "mostly outer", or of "all"
+    )
 
 
 class Failed(Exception):

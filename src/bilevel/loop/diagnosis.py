@@ -14,7 +14,7 @@ from bilevel.loop.streams import draw
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
-from bilevel.solvers.ingredients.trees import dot, scaled
+from bilevel.solvers.ingredients.trees import divide, dot, scaled
 from bilevel.solvers.rules import Descent, Rule
 from bilevel.types import PyTree
 
@@ -24,7 +24,8 @@ PARTS = (
     "the outer objective f",
     "the gradient of the outer objective f, though not its value,",
 )
-ITERATIONS = 20  # of the power method
+PRODUCTS = 24  # of Lanczos' method, with ∇²_yy g
+NEAR = 0.9  # of 2/λ: from there on a plain step is suspected, as λ may be larger elsewhere on the way
 MOVES = {"inner": "y", "adjoint": "v"}  # what the levels that follow ∇²_yy g move
 
 
@@ -33,7 +34,8 @@ def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
 
     Where a variable has run away, its `grown` size is the reason that an objective overflows, not the objective.
     """
-    if not grown and (found := _faulty_objective(course, warmup)):
+    away = grown or course.watch.run_away(course.run, course.kept.run())
+    if not away and (found := _faulty_objective(course, warmup)):
         part, ahead = found
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((course.run.x, course.run.y))}
         where = "where its next step takes y" if ahead else "at that very state"
@@ -56,7 +58,7 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
         batch, call = _next_batch(course, run), solver.problem.compiled(_finite)
         after = _ahead(course, warmup)
         for ahead, at in ((False, run), (True, after)):
-            if at is None or (ahead and "y" in course.watch.grown(at)):
+            if at is None or (ahead and _run_away(course, at)):
                 continue
             fine = np.asarray(call(run.x, solver.sets_out(at.solver), at.y, batch))
             if not fine.all():
@@ -64,6 +66,10 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
     except Exception:  # a method that calls its objectives otherwise, such as one over tasks
         pass
     return None
+
+
+def _run_away(course: Course, run: RunState) -> bool:
+    return "y" in course.watch.grown(run) or "y" in course.watch.run_away(run, course.kept.run())
 
 
 def _ahead(course: Course, warmup: bool) -> RunState | None:
@@ -91,18 +97,26 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
     sizes = {level: _step_size(solver, level) for level in (("inner",) if warmup else MOVES)}
     known = {level: size for level, size in sizes.items() if size is not None}
     try:
-        run = course.kept.run()  # where the chunk began all may still have been of ordinary size
-        curvature = solver.problem.compiled(_curvature)
+        measured = solver.problem.compiled(_tridiagonal)
         batch = _next_batch(course, course.run)
-        found = float(curvature(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
+        at = lambda run: _largest(*measured(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
+        found = at(course.kept.run())  # where the chunk began all may still have been of ordinary size
+        if not np.isfinite(found) or found <= 0:
+            return Cause()
+        beyond = lambda part, value: {
+            level: size for level, size in known.items() if not size * value <= part * 2
+        }
+        large = beyond(1, found)
+        if not large and beyond(NEAR, found):
+            return Cause(shrink="lower")
+        if not large:
+            followed = len(known) == len(sizes) and not hasattr(
+                solver, "penalty"
+            )  # with one, y follows f + λg
+            doubt = followed and beyond(NEAR, at(course.run))
+            return Cause(shrink="all" if not followed else "mostly outer" if doubt else "outer")
     except Exception:  # a method that calls its objectives otherwise
         return Cause()
-    if not np.isfinite(found) or found <= 0:
-        return Cause()
-    large = {level: size for level, size in known.items() if size * found > 2}
-    if not large:
-        followed = len(known) == len(sizes) and not hasattr(solver, "penalty")  # with one, y follows f + λg
-        return Cause(shrink="outer" if followed else "all")
     named = " and ".join(f"the {level} step size {size:.3g}" for level, size in large.items())
     return Cause(
         f"lower {named} below 2/λ = {2 / found:.3g}, with λ = {found:.3g} the largest curvature of g in y that was "
@@ -125,17 +139,37 @@ def _step_size(solver: Solver, level: str) -> float | None:
     return float(part) if isinstance(part, int | float | np.number | jax.Array) else 0.0
 
 
-def _curvature(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> jax.Array:
-    """A lower bound on the largest eigenvalue of ∇²_yy g, near it after some steps of the power method."""
+def _largest(alpha: jax.Array, beta: jax.Array) -> float:
+    """The largest Ritz value: a lower bound on the largest eigenvalue if that is positive, up to rounding."""
+    alpha, beta = (np.asarray(entries, dtype=float) for entries in (alpha, beta))
+    if not (np.isfinite(alpha).all() and np.isfinite(beta).all()):
+        return np.nan
+    return float(np.linalg.eigvalsh(np.diag(alpha) + np.diag(beta[:-1], 1) + np.diag(beta[:-1], -1))[-1])
+
+
+def _tridiagonal(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
+    """What Lanczos' method makes of ∇²_yy g: the diagonal, and what stands beside it.
+
+    Without orthogonalising anew: that brings copies of eigenvalues, none that is larger, and it keeps three vectors.
+    """
     hessian = problem.oracles.linearise(x, y, batch).hessian
-    unit = lambda p: scaled(1 / tree.norm(p), p)
 
-    def step(_: Any, p: PyTree) -> PyTree:
-        return unit(hessian(p))
+    def step(carry: Any, _: Any) -> Any:
+        q, before, beta, size = carry
+        image = hessian(q)
+        alpha = dot(q, image)
+        size = jnp.maximum(size, tree.norm(image))
+        left = tree.sub(tree.sub(image, scaled(alpha, q)), scaled(beta, before))
+        beta = tree.norm(left)
+        beta = jnp.where(
+            beta <= 16 * float(jnp.finfo(beta.dtype).eps) * size, 0, beta
+        )  # no further direction
+        return (scaled(divide(jnp.ones_like(beta), beta), left), q, beta, size), (alpha, beta)
 
-    start = unit(tree.random_like(jax.random.key(0), y))
-    p = jax.lax.fori_loop(0, ITERATIONS, step, start)
-    return dot(p, hessian(p))
+    start = tree.random_like(jax.random.key(0), y)
+    start = scaled(1 / tree.norm(start), start)
+    none = jnp.zeros_like(dot(start, start))
+    return jax.lax.scan(step, (start, tree.zeros_like(y), none, none), length=PRODUCTS)[1]
 
 
 def _next_batch(course: Course, run: RunState) -> Any:

@@ -4,11 +4,14 @@ Where to. A chunk is good if it ends with an outer value that is no blow-up: at 
 that is from zero. The run goes back to the beginning of the last chunk that a good one came before.
 
 Whose steps. Plain steps on y or v beyond 2/λ, with λ the curvature of g in y, are to blame themselves: then the step
-sizes of the lower levels are halved, else that of the outer one; where a lower level has a rule that cannot be judged
-so, all of them. (To halve all of them always would leave the levels' ratio as it is, on which a single loop depends.)
+sizes of the lower levels are halved, and from 0.9 of that on, as λ may be larger elsewhere. Else that of the outer one
+is. If λ has grown on the way, so that at the last finite state those of the lower levels are too large, they may have
+been to blame or not: then they are halved too every second such time in a row, so that all of them shrink, and the
+outer one's ratio to the others too, on which a single loop depends. (To halve all of them always would leave it as it
+is.) Where a lower level has a rule that cannot be judged so, all of them are halved each time.
 
-How often. At most `MOST` times in one call; and what smaller steps cannot mend is not tried for ever: NaN in the data,
-and an objective that is not finite where the run began or where it broke before.
+How often. At most `MOST` times in one call; and what smaller steps cannot mend is not tried: data that make an
+objective NaN, and an objective that is not finite at the very state to which the run would go back.
 """
 
 import jax
@@ -52,7 +55,7 @@ class Guard:
         self.halvings: Halvings = () if resume is None else resume.halvings
         self._earlier = len(self.halvings)
         self._first = self._least = self._last = np.nan  # outer values
-        self._broke: int | None = None  # where it last broke for a reason that may be incurable
+        self._mostly = 0  # halvings in a row that were meant for the outer level, with some doubt
         if resume is not None and resume.steps:
             self.saw(resume.trace)
 
@@ -89,8 +92,10 @@ class Guard:
             course.status = status.with_note(_in_vain(fresh))
             return False
         lower, outer = self.factors
-        lower = lower if course.cause.shrink == "outer" else lower / 2
-        outer = outer if course.cause.shrink == "lower" else outer / 2
+        shrink = course.cause.shrink
+        self._mostly = self._mostly + 1 if shrink == "mostly outer" else 0
+        lower = lower if shrink == "outer" or self._mostly % 2 else lower / 2
+        outer = outer if shrink == "lower" else outer / 2
         self.halvings = (*self.halvings, (course.kept_step, lower, outer))
         course.back_to(course.kept_step, course.kept.run())
         course.give_back(len(course.kept.taken))  # those of a warm-up too, which takes no steps
@@ -100,10 +105,7 @@ class Guard:
         return True
 
     def _hopeless(self, course: Course, status: Status) -> bool:
-        if course.bad_data is not None or course.cause.curable:
-            return course.bad_data is not None
-        broke, self._broke = self._broke, status.step
-        return status.step in (broke, course.kept_step)
+        return course.bad_data is not None or (not course.cause.curable and status.step == course.kept_step)
 
     def note(self) -> str:
         """For the status of a run that went on."""

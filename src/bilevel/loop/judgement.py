@@ -33,7 +33,8 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
     if loss_first:  # where the variables are about to follow, they are the reason
         (run, info), last = course.again(good, low, bad_value), bad_value
         _, _, names, _ = course.last_sane(run, last, last + LOOK_AHEAD)
-    grown = course.watch.grown(run)  # a variable that has run away is the reason, whichever breaks first
+    # A variable that has run away is the reason, whichever breaks first.
+    grown = course.watch.grown(run) or course.watch.run_away(run, good)
     names = names or grown or ["outer_value"]
     course.back_to(last, run)
     why = cause(course, grown)

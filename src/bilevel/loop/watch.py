@@ -1,6 +1,7 @@
 """Whether a run is still sane: what is not finite, since when, and whose fault it may be."""
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
+FAR = 1e3
 NORM = "hypergradient_norm"
 RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # the state's fields that hold a rule's memory
 
@@ -25,18 +27,27 @@ def health(solver: Solver, run: RunState, since: RunState | None = None) -> Bool
 
 
 def parts(solver: Solver, run: RunState) -> list[tuple[str, jax.Array]]:
-    """The floating arrays that must stay finite: the variables', then the model state's and the rules' memories'."""
-    memories = [(f"memory of the {name} rule", getattr(run.solver, name, ())) for name in RULES]
+    """The floating arrays that must stay finite: the variables', the model state's, and all others of the method."""
+    others = {name: tree for name, tree in _fields(run.solver) if name not in solver.variables}
     trees = [
         *((name, getattr(run.solver, name)) for name in solver.variables),
         ("model state", run.model),
-        *memories,
+        *((f"memory of the {name} rule", others.pop(name, ())) for name in RULES),
+        *others.items(),
     ]
     return [(name, leaf) for name, tree in trees for leaf in _floats(tree)]
 
 
+def _fields(state: Any) -> list[tuple[str, PyTree]]:
+    """What the method's state is made of, by name."""
+    if is_dataclass(state):
+        return [(field.name, getattr(state, field.name)) for field in fields(state)]
+    names = getattr(state, "_fields", tuple(vars(state)) if hasattr(state, "__dict__") else ())
+    return [(name, getattr(state, name)) for name in names]
+
+
 class Watch:
-    """Looks at a run's variables and at its rules' memories, of which some are infinite from the beginning."""
+    """Looks at a run's variables and at all else its method keeps, of which some is infinite from the beginning."""
 
     def __init__(self, solver: Solver, run: RunState):
         self.solver = solver
@@ -53,11 +64,19 @@ class Watch:
         sizes = jax.device_get(_largest([getattr(run.solver, name) for name in names]))
         return [name for name, size in zip(names, sizes, strict=True) if size > 1e-3]
 
+    def run_away(self, run: RunState, since: RunState) -> list[str]:
+        """The arguments of the objectives that are `FAR` times as large as they were, or as 1 if that is more."""
+        names = [name for name in self.solver.variables if name != "v"]
+        now, then = (
+            jax.device_get(_sizes([getattr(at.solver, name) for name in names])) for at in (run, since)
+        )
+        return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
+
     def look(self, run: RunState) -> np.ndarray:
         return np.asarray(self.solver.compiled(health)(run))
 
     def broken(self, flags: np.ndarray, run: RunState) -> list[str]:
-        """The variables that are not finite; if all are, the first memory that no longer is."""
+        """The variables that are not finite; if all are, the first of the rest that no longer is."""
         if flags[1:].all():
             return []
         names = [name for name, _ in parts(self.solver, run)]
@@ -75,6 +94,12 @@ def _largest(trees: list) -> list:
     most = lambda leaf: max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)
     share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float) / most(leaf)
     return [jnp.max(jnp.array([share(leaf) for leaf in _floats(tree)])) for tree in trees]
+
+
+@jax.jit
+def _sizes(trees: list) -> list:
+    size = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float)
+    return [jnp.max(jnp.array([size(leaf) for leaf in _floats(tree)]), initial=0.0) for tree in trees]
 
 
 def _floats(tree: PyTree) -> list[jax.Array]:

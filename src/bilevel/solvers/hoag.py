@@ -23,6 +23,7 @@ from bilevel.solvers.adjoints.base import INDEFINITE, residual, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
+from bilevel.solvers.ingredients.trees import nan_unless
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
@@ -153,17 +154,25 @@ def solve_inner(
     gradient: PyTree,
     batch: Batch | None,
 ) -> tuple[PyTree, PyTree, Int[Array, ""]]:
-    """(y, memory, the number of steps taken) with ‖∇_y g(x, y)‖ ≤ ε, unless `max_steps` came first."""
+    """(y, memory, the number of steps taken) with ‖∇_y g(x, y)‖ ≤ ε, unless `max_steps` came first.
+
+    Where that norm is NaN or infinite no y is at rest: it is NaN then, so that the run ends and says so.
+    """
     value = lambda y: problem.g(state.x, y, batch)
 
+    def size(carry):
+        y, gradient, memory, _ = carry
+        return tree.norm(at_rest(problem, rule, memory, y, gradient))
+
     def unfinished(carry):
-        y, gradient, memory, taken = carry
-        return (tree.norm(at_rest(problem, rule, memory, y, gradient)) > epsilon) & (taken < max_steps)
+        *_, taken = carry
+        return (size(carry) > epsilon) & (taken < max_steps)
 
     def advance(carry):
         y, gradient, memory, taken = carry
         y, memory = descend(rule, gradient, memory, y, value)
         return y, problem.oracles.inner_gradient(state.x, y, batch), memory, taken + 1
 
-    y, _, memory, taken = lax.while_loop(unfinished, advance, (state.y, gradient, state.inner, jnp.int32(0)))
-    return y, memory, taken
+    end = lax.while_loop(unfinished, advance, (state.y, gradient, state.inner, jnp.int32(0)))
+    y, _, memory, taken = end
+    return nan_unless(jnp.isfinite(size(end)), y), memory, taken

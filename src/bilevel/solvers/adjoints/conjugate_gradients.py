@@ -5,13 +5,14 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from optax import tree
 
 from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Linearised
 from bilevel.solvers.adjoints.base import INDEFINITE, Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.ingredients.trees import all_finite, nan_unless, scaled
 from bilevel.solvers.ingredients.truncated_cg import truncated_cg
 from bilevel.types import Number, PyTree
 
@@ -62,9 +63,11 @@ def conjugate_gradients(
 ) -> tuple[PyTree, jax.Array, jax.Array]:
     """(v, the number of steps taken, whether a direction without positive curvature ended them).
 
-    With ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or such a direction came first.
+    With ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or such a direction came first. Where b or the curvature is not
+    finite, neither is v: that is no direction to end at.
     """
     most = 10 * sum(leaf.size for leaf in jax.tree.leaves(b)) if max_steps is None else max_steps
     left = tree.scale(-1, residual(inner, b, v))
     found = truncated_cg(inner.hessian, left, atol, most, at_least=1, preconditioner=preconditioner)
-    return tree.add(v, found.solution), found.products, found.flat
+    fine = all_finite(left) & ~jnp.isnan(found.curvature)
+    return nan_unless(fine, tree.add(v, found.solution)), found.products, found.flat & fine

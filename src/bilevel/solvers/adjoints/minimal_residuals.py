@@ -13,7 +13,7 @@ from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Linearised
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
-from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
+from bilevel.solvers.ingredients.trees import all_finite, divide, dot, nan_unless, scaled, select
 from bilevel.types import Number, PyTree, Scalar
 
 
@@ -47,6 +47,7 @@ class MinimalResiduals(Adjoint):
         left = residual(inner, b, end.v)
         grown = dot(left, P(left)) > dot(start, P(start))  # only by rounding
         v, left = select(grown, (v, start), (end.v, left))
+        v = nan_unless(all_finite(left), v)  # H or b is not finite, and says so
         return v, memory, {"adjoint_residual": tree.norm(left), "adjoint_steps": end.step}
 
 

@@ -11,7 +11,7 @@ from bilevel.checks import check_count
 from bilevel.oracles import Linearised
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.ingredients.curvature_pairs import Pairs, inverse_times, no_pairs, remember
-from bilevel.solvers.ingredients.trees import divide
+from bilevel.solvers.ingredients.trees import all_finite, divide
 from bilevel.solvers.ingredients.truncated_cg import curvature_along
 from bilevel.types import PyTree
 
@@ -29,7 +29,8 @@ class QuasiNewton(Adjoint):
             v, r, pairs = carry
             d = inverse_times(pairs, r)
             h = inner.hessian(d)
-            t = jnp.where(tree.norm(r) > least, divide(tree.vdot(r, d), curvature_along(d, h)), 0)
+            t = divide(tree.vdot(r, d), curvature_along(d, h))
+            t = jnp.where(all_finite((r, h)), jnp.where(tree.norm(r) > least, t, 0), jnp.nan)
             s, z = tree.scale(-t, d), tree.scale(-t, h)
             return (tree.add(v, s), tree.add(r, z), remember(pairs, s, z)), None
 

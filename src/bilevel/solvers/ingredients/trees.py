@@ -25,6 +25,16 @@ def select(condition: Any, yes: PyTree, no: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: lax.select(condition, a, b), yes, no)
 
 
+def all_finite(tree: PyTree) -> jax.Array:
+    """Whether every entry is; a norm may overflow before any of them does."""
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def nan_unless(fine: Any, tree: PyTree) -> PyTree:
+    """The tree, or NaN in all its places: for what a loop could not work out and must not hide."""
+    return jax.tree.map(lambda leaf: jnp.where(fine, leaf, jnp.nan), tree)
+
+
 def divide(numerator: Any, denominator: jax.Array) -> jax.Array:
     """The quotient, and zero where the denominator is not positive."""
     positive = denominator > 0
