@@ -158,7 +158,7 @@ def remark(trace: Columns, taken: int, moved: bool, steps: int, suspicion: Calla
     `taken` steps led there, of which the trace may be thinned; the last `steps` of them moved x, or did not.
     """
     values = np.asarray(trace["outer_value"], dtype=float)
-    first, last = values[0], values[-max(3, min(100, len(values) // 20)) :]
+    first, last = values[0], values[-max(min(3, len(values) - 1), 1, min(100, len(values) // 20)) :]
     # Even the lowest of the last values: one lucky batch at the start, among noisy ones, is no blow-up.
     far = 10 * max(abs(first), np.abs(values).min())
     if taken >= 10 and last.min() > first + far:
