@@ -48,9 +48,10 @@ def killed(
     kills = starts = 0
     while True:
         worker, starts = Worker(folder, steps, cache, "--save-every", str(SAVE_EVERY)), starts + 1
+        begun = ""
         if may():
             if moments.random() < 0.8:  # most while it works, some while it begins
-                worker.line()
+                begun = worker.line()  # that it is ready, or done already
                 time.sleep(moments.uniform(0, 0.6))
             else:
                 time.sleep(moments.uniform(0, 4))
@@ -61,7 +62,7 @@ def killed(
             continue
         if status != 0:
             raise RuntimeError(f"exit status {status}: {errors[-2000:]}")
-        return Killed(kills, starts, outcome(out)[1] == expected)
+        return Killed(kills, starts, outcome(begun + out)[1] == expected)
 
 
 def kill_runs(kills: int, at_once: int = 2, seed: int = 0, steps: int = STEPS) -> list[Killed]:

@@ -141,10 +141,10 @@ def _step_size(solver: Solver, level: str) -> float | None:
 
 def _largest(alpha: jax.Array, beta: jax.Array) -> float:
     """The largest Ritz value: a lower bound on the largest eigenvalue if that is positive, up to rounding."""
-    alpha, beta = (np.asarray(entries, dtype=float) for entries in (alpha, beta))
-    if not (np.isfinite(alpha).all() and np.isfinite(beta).all()):
+    a, b = (np.asarray(entries, dtype=float) for entries in (alpha, beta))
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return np.nan
-    return float(np.linalg.eigvalsh(np.diag(alpha) + np.diag(beta[:-1], 1) + np.diag(beta[:-1], -1))[-1])
+    return float(np.linalg.eigvalsh(np.diag(a) + np.diag(b[:-1], 1) + np.diag(b[:-1], -1))[-1])
 
 
 def _tridiagonal(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
