@@ -1,6 +1,6 @@
 """Faults injected, survived, lost: runs them all and writes docs/reliability.md.
 
-    python benchmarks/reliability.py [--kills 50] [--only kills disks] [--out docs/reliability.md]
+    python benchmarks/reliability.py [--kills 50] [--at-once 2] [--only kills disks] [--out docs/reliability.md]
 
 Needs the extra `test`. Leaves with status 1 if anything was not survived that should have been.
 """
@@ -43,9 +43,9 @@ def table(head: list[str], rows: list[list[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)
 
 
-def killed(count: int) -> Section:
+def killed(count: int, at_once: int) -> Section:
     seed = time.time_ns() % 10**6
-    runs = kills.kill_runs(count, at_once=2, seed=seed)
+    runs = kills.kill_runs(count, at_once=at_once, seed=seed)
     same, died, starts = (
         sum(run.same for run in runs),
         sum(run.kills for run in runs),
@@ -63,7 +63,7 @@ nobody disturbs: every bit of the state, the trace, the probes, the best state, 
     return Section(text, same == len(runs) and died >= count * 0.8)
 
 
-def signalled_and_full(_: int) -> Section:
+def signalled_and_full(*_: int) -> Section:
     """Each scenario: what was done, with which exit status the program left, what became of the run."""
     rows, fine = [], True
     with tempfile.TemporaryDirectory() as name:
@@ -133,7 +133,7 @@ The same run in a process of its own, with real signals and small file systems o
     return Section(text, fine)
 
 
-def damaged(_: int) -> Section:
+def damaged(*_: int) -> Section:
     found = damaged_checkpoints()
     outcomes = ["the one before used", "read all the same", "wrong"]
     rows = [[kind, *(counts[outcome] for outcome in outcomes)] for kind, counts in found.items()]
@@ -188,12 +188,22 @@ print(sum(1 for call in CALLS for _ in attempts(call)))
     return int(done.stdout)
 
 
-def suites(_: int) -> Section:
+def suites(_: int, at_once: int) -> Section:
     """The test suites that inject faults, and how many of their cases pass."""
     rows, fine = [], True
     for what, files in SUITES.items():
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *files],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-n",
+                str(at_once),
+                f"--maxprocesses={at_once}",
+                "-p",
+                "no:cacheprovider",
+                *files,
+            ],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -220,7 +230,7 @@ function: each call must be refused in a sentence that names the value and the f
     return Section(text, fine)
 
 
-SECTIONS: dict[str, Callable[[int], Section]] = {
+SECTIONS: dict[str, Callable[[int, int], Section]] = {
     "kills": killed,
     "disks": signalled_and_full,
     "damage": damaged,
@@ -256,13 +266,14 @@ How to use it: [runs that survive](checkpoints.md).
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--at-once", type=int, default=2, help="processes at a time")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "reliability.md")
     options = parser.parse_args()
     sections = []
     for name in options.only:
         began = time.perf_counter()
-        sections.append(SECTIONS[name](options.kills))
+        sections.append(SECTIONS[name](options.kills, options.at_once))
         fine = "as promised" if sections[-1].fine else "NOT AS PROMISED"
         print(f"{name}: {fine}, {time.perf_counter() - began:.0f} s", flush=True)
     text = page(sections)
