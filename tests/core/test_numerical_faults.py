@@ -142,7 +142,52 @@ def test_g_s_gradient_is_nan_from_the_start():
     check(result, bl.Code.DIVERGED, "x", 0, "x and y and v became", *words, never=["lower"])
 
 
+SECOND_ORDER = {
+    "aid": lambda problem: bl.aid(problem, 0.5, 0.5, 0.1),
+    "cg": lambda problem: bl.aid(problem, 0.5, bl.adjoints.cg(), 0.1),
+    "minres": lambda problem: bl.aid(problem, 0.5, bl.adjoints.minres(), 0.1),
+    "quasi-Newton": lambda problem: bl.aid(problem, 0.5, bl.adjoints.quasi_newton(), 0.1),
+    "hoag": lambda problem: bl.hoag(problem, 0.5, 0.1),
+    "itd": lambda problem: bl.itd(problem, 0.5, 0.1, inner_steps=2),
+}
+
+
+@pytest.mark.parametrize("method", SECOND_ORDER)
+def test_a_second_derivative_of_g_that_is_not_there_is_named(method):
+    """|y|^1.5 has the derivative 0 at 0, and no second one; there y rests."""
+    kinked = lambda x, y: 0.5 * jnp.sum((y - x) ** 2) + 0.1 * jnp.sum(jnp.abs(y) ** 1.5)
+    solver = SECOND_ORDER[method](bl.Problem(inner=kinked, outer=f))
+    words = "a second derivative of the inner objective g, though not its gradient, is NaN or infinite at that very"
+    for policy in ("stop", "halve"):
+        result = bl.run(solver, Y0, Y0, steps=20, on_divergence=policy)
+        check(result, bl.Code.DIVERGED, "x", 0, words, "no smaller step", never=["lower"])
+        assert result.halvings == ()
+
+
 # Data
+
+
+@pytest.mark.parametrize("kind", ["whole", "loader"])
+def test_infinities_that_the_objectives_leave_out_are_not_blamed(kind):
+    """As in a mask: the step is too large, and halving it mends that."""
+    masked = lambda x, y, m: g(x, y) + jnp.sum(jnp.where(jnp.isinf(m), 0.0, m))
+    mask = bl.Batch(inner=jnp.array([0.0, -jnp.inf]))
+    data, solver = (
+        mask if kind == "whole" else [mask] * 1200,
+        bl.aid(bl.Problem(inner=masked, outer=f), 1.5, 0.4, 0.1),
+    )
+    for options in (dict(steps=800), dict(steps=5, warmup=700), dict(steps=5, warmup=1100)):
+        result = bl.run(solver, X0, Y0, data=data, **options)
+        check(
+            result,
+            bl.Code.DIVERGED,
+            "y",
+            result.status.step,
+            "lower the inner step size",
+            never=["clean the data"],
+        )
+    mended = bl.run(solver, X0, Y0, data=data, steps=800, on_divergence="halve")
+    assert (mended.status.code, len(mended.halvings)) == (bl.Code.COMPLETED, 1)
 
 
 def ridge() -> bl.Problem:

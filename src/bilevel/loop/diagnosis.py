@@ -7,15 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 from optax import tree
 
-from bilevel.batch import first
+from bilevel.batch import draws, first
 from bilevel.loop.course import Cause, Course
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.streams import draw
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
-from bilevel.solvers.ingredients.trees import divide, dot, scaled
+from bilevel.solvers.bda import BDA
+from bilevel.solvers.forward_itd import ForwardITD
+from bilevel.solvers.iaptt import IAPTT
+from bilevel.solvers.ingredients.trees import all_finite, divide, dot, scaled
+from bilevel.solvers.itd import ITD
+from bilevel.solvers.rtho import RTHO
 from bilevel.solvers.rules import Descent, Rule
+from bilevel.solvers.stocbio import StocBiO
 from bilevel.types import PyTree
 
 PARTS = (
@@ -24,6 +30,7 @@ PARTS = (
     "the outer objective f",
     "the gradient of the outer objective f, though not its value,",
 )
+SECOND = "a second derivative of the inner objective g, though not its gradient,"
 PRODUCTS = 24  # of Lanczos' method, with ∇²_yy g
 NEAR = 0.9  # of 2/λ: from there on a plain step is suspected, as λ may be larger elsewhere on the way
 MOVES = {"inner": "y", "adjoint": "v"}  # what the levels that follow ∇²_yy g move
@@ -55,17 +62,43 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
     """The first that is not finite on the next batch where the run stands; or else, where the next step takes y."""
     solver, run = course.solver, course.run
     try:
-        batch, call = _next_batch(course, run), solver.problem.compiled(_finite)
-        after = _ahead(course, warmup)
+        batch, after = _next_batch(course, run), _ahead(course, warmup)
         for ahead, at in ((False, run), (True, after)):
             if at is None or (ahead and _run_away(course, at)):
                 continue
-            fine = np.asarray(call(run.x, solver.sets_out(at.solver), at.y, batch))
+            points = run.x, solver.sets_out(at.solver), at.y, batch
+            fine = np.asarray(solver.problem.compiled(_finite)(*points))
             if not fine.all():
                 return PARTS[int(np.argmin(fine))], ahead
+            if _second(solver) and not warmup and not solver.problem.compiled(_finite_second)(*points):
+                return SECOND, ahead
     except Exception:  # a method that calls its objectives otherwise, such as one over tasks
         pass
     return None
+
+
+def blameworthy(course: Course, since: RunState, given: Any) -> bool:
+    """Whether an objective is not finite on a batch of the next step, which takes what is `given`: by the data's fault?
+
+    Asked where the run stands, or, if a variable has run away since an earlier state, there.
+    """
+    solver, run = course.solver, course.run
+    away = course.watch.grown(run) or course.watch.run_away(run, since)
+    at = since if away else run
+    if course.watch.grown(at):  # where anything may overflow
+        return False
+    try:
+        call = solver.problem.compiled(_finite)
+        batches = draws(_drawn(course, run, given))
+        points = at.x, solver.sets_out(at.solver), at.y
+        return not all(bool(call(*points, batches[i]).all()) for i in range(solver.draws))
+    except Exception:  # a method that calls its objectives otherwise, or a loader that has no more batches
+        return True
+
+
+def _second(solver: Solver) -> bool:
+    """Whether the method takes second derivatives of g: for v, or through its steps on y."""
+    return "v" in solver.variables or isinstance(solver, BDA | ForwardITD | IAPTT | ITD | RTHO | StocBiO)
 
 
 def _run_away(course: Course, run: RunState) -> bool:
@@ -87,8 +120,14 @@ def _ahead(course: Course, warmup: bool) -> RunState | None:
 def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
     g = problem.oracles.inner_gradients(x, y, batch)
     f = problem.oracles.outer_gradients(x, y_outer, batch)
-    whole = lambda tree: jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-    return jnp.stack([whole(g.value), whole((g.x, g.y)), whole(f.value), whole((f.x, f.y))])
+    return jnp.stack([all_finite(tree) for tree in (g.value, (g.x, g.y), f.value, (f.x, f.y))])
+
+
+def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
+    """Whether the products of ∇²_yy g and ∇²_xy g with a vector are finite, where the steps on y set out and end."""
+    ones = tree.ones_like(y)
+    at = [problem.oracles.linearise(x, point, batch) for point in (y, y_outer)]
+    return all_finite([(g.hessian(ones), g.cross(ones)) for g in at])
 
 
 def _steps_too_large(course: Course, warmup: bool) -> Cause:
@@ -174,5 +213,9 @@ def _tridiagonal(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[ja
 
 def _next_batch(course: Course, run: RunState) -> Any:
     """Of a loader, the batch that was given back when the run went back."""
-    _, batch = draw(course.source.peek(), run.cursor, course.solver.draws, course.solver.paired)
-    return first(dress(course.solver, run, batch))
+    return first(_drawn(course, run, course.source.peek()))
+
+
+def _drawn(course: Course, run: RunState, given: Any) -> Any:
+    _, batch = draw(given, run.cursor, course.solver.draws, course.solver.paired)
+    return dress(course.solver, run, batch)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bilevel.loop.course import Course
-from bilevel.loop.diagnosis import cause
+from bilevel.loop.diagnosis import blameworthy, cause
 from bilevel.loop.status import diverged
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.watch import bad_data, first_bad_row, narrow
@@ -37,6 +37,7 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
     grown = course.watch.grown(run) or course.watch.run_away(run, good)
     names = names or grown or ["outer_value"]
     course.back_to(last, run)
+    data = data if data is not None and blameworthy(course, good, course.source.peek()) else None
     why = cause(course, grown)
     course.cause, course.bad_data = why, data
     course.status = diverged(

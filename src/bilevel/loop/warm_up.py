@@ -6,7 +6,7 @@ import jax
 
 from bilevel.loop.chunks import next_batch
 from bilevel.loop.course import Course, Failed
-from bilevel.loop.diagnosis import cause
+from bilevel.loop.diagnosis import blameworthy, cause
 from bilevel.loop.pace import Pace
 from bilevel.loop.status import diverged, exhausted, interrupted_in_warm_up
 from bilevel.loop.watch import bad_data, narrow
@@ -53,6 +53,8 @@ def _warm_up(course: Course, count: int) -> None:
         data = bad_data(course.source.seen(course.kept.taken))
         course.run, last, names, _ = course.last_sane(course.kept.run(), start, start + done, warm=True)
         grown = course.watch.grown(course.run)
+        given, _ = course.source.again(course.kept.taken, last - start, 1)
+        data = data if data is not None and blameworthy(course, course.kept.run(), given) else None
         why = cause(course, grown, warmup=True)
         course.cause, course.bad_data = why, data
         course.status = diverged(
