@@ -188,9 +188,9 @@ def test_finite_optimiser_memory_is_not_required():
     assert bl.run(solver, X0, X0, steps=5).status.code is bl.Code.COMPLETED
 
 
-def test_progress_is_silent_when_not_a_terminal(aid, capfd):
+def test_progress_is_silent_when_not_a_terminal(aid, capsys):
     bl.run(aid, X0, jnp.zeros(2), steps=10, progress=True)
-    assert capfd.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_progress_on_a_terminal_shows_rate_value_norm_and_steps(aid, monkeypatch):
