@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import stat
 from pathlib import Path
 
 PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")  # the names of files that are still being written
@@ -41,6 +42,24 @@ def write(path: Path, content: bytes) -> Path:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise Unsaved(path, reason, getattr(error, "errno", None)) from error
     return path
+
+
+def try_folder(folder: Path) -> None:
+    """An `OSError` if nothing can be written into it. A full disk still takes empty files, so there is something."""
+    probe = new_part(folder / "writable")
+    try:
+        probe.write_bytes(bytes(4096))
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def content_of(path: Path, at_most: int) -> bytes:
+    """The bytes of a file of ours; a `ValueError` if it is none, or larger than any of ours."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > at_most:  # to read a pipe would be to wait for ever
+        raise ValueError(f"{path} is no file of at most {at_most:,} bytes")
+    with path.open("rb") as file:
+        return file.read(at_most)
 
 
 def new_part(path: Path) -> Path:

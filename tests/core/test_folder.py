@@ -7,6 +7,7 @@ import pytest
 
 from bilevel.cli import folder as module
 from bilevel.cli.folder import taken
+from bilevel.writing import try_folder
 
 
 def test_a_second_one_is_refused_until_the_first_has_ended(tmp_path):
@@ -51,7 +52,7 @@ def test_probes_do_not_meet(tmp_path):
     def try_often():
         try:
             for _ in range(200):
-                module._try(tmp_path)
+                try_folder(tmp_path)
         except OSError as error:
             errors.append(error)
 
@@ -71,8 +72,8 @@ def test_without_locks_it_goes_on(tmp_path, monkeypatch):
         raise OSError("no locks here")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with taken(tmp_path), taken(tmp_path):
-        pass
+    with taken(tmp_path) as first, taken(tmp_path) as second:
+        assert first == second == tmp_path
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])

@@ -5,9 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bilevel.locks import Lock
-from bilevel.writing import new_part, remove_parts
-
-PROBE = bytes(4096)  # a full disk still takes empty files
+from bilevel.writing import remove_parts, try_folder
 
 
 @contextmanager
@@ -23,7 +21,7 @@ def taken(folder: Path) -> Iterator[Path]:
     try:
         with _explained(folder):
             remove_parts(folder)
-            _try(folder)
+            try_folder(folder)
         yield folder
     finally:
         lock.close()
@@ -44,11 +42,3 @@ def _explained(folder: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:  # ValueError: a name that no folder can have
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ValueError(f"cannot write into {folder} ({reason}): name another folder with --out") from error
-
-
-def _try(folder: Path) -> None:
-    probe = new_part(folder / "writable")
-    try:
-        probe.write_bytes(PROBE)
-    finally:
-        probe.unlink(missing_ok=True)

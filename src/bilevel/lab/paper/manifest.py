@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import stat
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bilevel.lab.paper.experiment import Experiment
-from bilevel.writing import write as write_file
+from bilevel.writing import content_of, write as write_file
 
 # Tables depend on the code that computes them, not on the code that only reads them. Folders of the package, by path:
 # a name alone would mean others of that name too.
@@ -66,7 +65,7 @@ def _examined(experiment: Experiment, out: Path) -> dict[str, Any] | None:
     """The manifest, or None where there is none."""
     path = path_of(experiment, out)
     try:
-        manifest = json.loads(_content(path, LARGEST_MANIFEST))
+        manifest = json.loads(content_of(path, LARGEST_MANIFEST))
         sound = isinstance(manifest, dict) and manifest.get("digest") == digest_of_manifest(manifest)
     except FileNotFoundError:
         return None
@@ -128,15 +127,7 @@ def digest_of_manifest(manifest: dict[str, Any]) -> str:
 
 
 def digest_of_file(path: Path) -> str:
-    return hashlib.sha256(_content(path, LARGEST_TABLE)).hexdigest()
-
-
-def _content(path: Path, at_most: int) -> bytes:
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode) or about.st_size > at_most:  # to read a pipe would be to wait for ever
-        raise ValueError(f"{path} is no file of at most {at_most:,} bytes")
-    with path.open("rb") as file:
-        return file.read(at_most)
+    return hashlib.sha256(content_of(path, LARGEST_TABLE)).hexdigest()
 
 
 def digest_of_data(inputs: Any) -> str:

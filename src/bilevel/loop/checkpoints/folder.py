@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shutil
-import tempfile
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 from bilevel.locks import Lock
+from bilevel.writing import content_of, try_folder, write
 
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
@@ -57,8 +57,7 @@ class Folder:
         orbax()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path):
-                pass
+            try_folder(self.path)
             self._lock = Lock(self.path)
         except BlockingIOError as error:
             raise ValueError(
@@ -89,15 +88,13 @@ class Folder:
             _write_arrays(new / ARRAYS, arrays)
             shapes = [[list(array.shape), str(array.dtype)] for array in arrays]
             text = json.dumps({**contents, "arrays": shapes, "files": _checksums(new)})
-            with (new / CONTENTS).open("w") as file:
-                json.dump({"text": text, "checksum": zlib.crc32(text.encode())}, file)
-                file.flush()
-                os.fsync(file.fileno())
+            sealed = {"text": text, "checksum": zlib.crc32(text.encode())}
+            write(new / CONTENTS, json.dumps(sealed).encode())
             new.rename(self.path / str(number))
         except BaseException:  # what is left of it takes the room that the next one needs
             shutil.rmtree(new, ignore_errors=True)
             raise
-        for old in steps_in(self.path)[self._keep :]:
+        for old in numbers_in(self.path)[self._keep :]:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
 
     def _hold(self) -> None:
@@ -124,7 +121,7 @@ class Folder:
             self._lock = None
 
 
-def steps_in(path: Path) -> list[int]:
+def numbers_in(path: Path) -> list[int]:
     """The numbers of the checkpoints in a folder, the newest first."""
     try:
         names = os.listdir(path)
@@ -140,9 +137,7 @@ def read_contents(path: Path, number: int) -> dict[str, Any]:
     """What a checkpoint says besides its arrays, once all its files are what was written."""
     here = path / str(number)
     try:
-        if not (here / CONTENTS).is_file() or (here / CONTENTS).stat().st_size > LARGEST:
-            raise Damaged(f"{CONTENTS} is missing, or no file of ours")
-        sealed = json.loads((here / CONTENTS).read_text())
+        sealed = json.loads(content_of(here / CONTENTS, LARGEST))
         text = sealed["text"]
         if zlib.crc32(text.encode()) != sealed["checksum"]:
             raise Damaged(f"{CONTENTS} is not what was written")
