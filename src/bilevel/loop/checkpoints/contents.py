@@ -1,7 +1,7 @@
 """What a checkpoint consists of: the whole result so far, what the hooks remember, and what produced it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import jax
@@ -60,12 +60,7 @@ def packed(
         "thin": result.thin,
         "halvings": [list(halving) for halving in result.halvings],
         "seconds": result.seconds,
-        "status": {
-            "code": str(result.status.code),
-            "message": result.status.message,
-            "variable": result.status.variable,
-            "step": result.status.step,
-        },
+        "status": asdict(result.status),
         "order": None if loader is not None else [list(key) for key in _keys(result.feed)],
         "tree": tree,
     }
@@ -119,14 +114,8 @@ def remembers(hook: Any) -> bool:
 
 
 def _parts(run: RunState) -> dict[str, Any]:
-    return {
-        "solver": run.solver,
-        "model": run.model,
-        "cursor": run.cursor,
-        "step": run.step,
-        "warm": run.warm,
-        "seed": run.seed,
-    }
+    """All of it that is arrays."""
+    return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "fingerprint"}
 
 
 def _placed(leaf: Any, like: jax.Array) -> Any:

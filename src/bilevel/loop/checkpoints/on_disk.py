@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from bilevel.loop.checkpoints.contents import outline, remembers
-from bilevel.loop.checkpoints.folder import steps_in
+from bilevel.loop.checkpoints.folder import numbers_in
 from bilevel.loop.checkpoints.origin import Origin, check_origin
 from bilevel.loop.checkpoints.restoring import as_folder, restore
 from bilevel.loop.hooks.checkpointing import Checkpoint
@@ -67,7 +67,7 @@ def run_on_disk(
     try:
         earlier = resume if isinstance(resume, Result) else None
         restored, origin, ended = None, None, False
-        if folder is not None and steps_in(folder):
+        if folder is not None and numbers_in(folder):
             fresh = session_of(1, None)
             restored, before = restore(folder, lambda *trees: _begun(fresh, trees, start.seed), *start[:3])
             earlier, origin = restored.result, _origin(fresh, start)
@@ -134,7 +134,7 @@ def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
             )
         return saver.path
     path = as_folder(resume, "resume")
-    if not steps_in(path):
+    if not numbers_in(path):
         raise ValueError(
             f"resume={str(resume)!r} has no checkpoint in it: pass the folder that a run was given as checkpoint="
         )

@@ -50,11 +50,8 @@ class Origin:
             figures(data),
             int(seed),
             warmup,
-            sorted(f"{_hook(hook)}" for hook in hooks) + ([HALVE] if halve else []),
+            sorted(map(_hook, hooks)) + (["on_divergence=halve"] if halve else []),
         )
-
-
-HALVE = "on_divergence=halve"
 
 
 def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

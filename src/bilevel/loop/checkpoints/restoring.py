@@ -11,7 +11,7 @@ import jax
 from bilevel.checks import check_path
 from bilevel.forks import check_fork
 from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, places, shapes, unpacked
-from bilevel.loop.checkpoints.folder import Damaged, orbax, read_arrays, read_contents, said, steps_in
+from bilevel.loop.checkpoints.folder import Damaged, numbers_in, orbax, read_arrays, read_contents, said
 from bilevel.loop.checkpoints.origin import Origin
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.fingerprint import difference
@@ -112,7 +112,7 @@ def as_folder(folder: Any, name: str) -> Path:
 def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tuple[Any, list[int]]:
     """What `read` makes of the newest checkpoint that is whole; those that are not are warned about."""
     orbax()
-    numbers, damaged = steps_in(path), []
+    numbers, damaged = numbers_in(path), []
     for number in numbers:
         try:
             contents = read_contents(path, number)

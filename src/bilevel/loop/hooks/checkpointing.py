@@ -10,7 +10,7 @@ from typing import Any
 
 from bilevel.checks import check_count
 from bilevel.loop.checkpoints.contents import packed
-from bilevel.loop.checkpoints.folder import Folder, orbax, said, set_aside, steps_in
+from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, said, set_aside
 from bilevel.loop.checkpoints.restoring import as_folder
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.result import Result
@@ -53,7 +53,7 @@ class Checkpoint:
     def take(self, *, going_on: bool) -> None:
         """Takes the folder for a run, before any work is done."""
         self._folder.open()
-        if steps_in(self.path) and not going_on:
+        if numbers_in(self.path) and not going_on:
             self.release()
             raise ValueError(
                 f'there is a run in {str(self.path)!r} already: pass resume="auto" to go on with it, or another folder'
@@ -73,7 +73,7 @@ class Checkpoint:
         self._settled = settled
         for number in damaged:
             set_aside(self.path, number)
-        self._number = max(steps_in(self.path), default=0)
+        self._number = max(numbers_in(self.path), default=0)
         self._origin, self._hooks = origin, [hook for hook in hooks if hook is not self]
         self.saved, self.note, self._told, self._pending, self._said = None, "", False, None, ""
         self._next, self._prepared = time.monotonic() + self._pause, True
@@ -143,9 +143,7 @@ class Checkpoint:
 
     def _say(self, sentence: str) -> None:
         self._said += sentence
-        with suppress(
-            RuntimeWarning
-        ):  # where warnings are errors, this one must not end the run all the same
+        with suppress(RuntimeWarning):  # it must not end the run where warnings are errors
             warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
 
