@@ -14,14 +14,8 @@ from bilevel.loop.streams import draw
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
-from bilevel.solvers.bda import BDA
-from bilevel.solvers.forward_itd import ForwardITD
-from bilevel.solvers.iaptt import IAPTT
 from bilevel.solvers.ingredients.trees import all_finite, divide, dot, scaled
-from bilevel.solvers.itd import ITD
-from bilevel.solvers.rtho import RTHO
 from bilevel.solvers.rules import Descent, Rule
-from bilevel.solvers.stocbio import StocBiO
 from bilevel.types import PyTree
 
 PARTS = (
@@ -70,7 +64,7 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
             fine = np.asarray(solver.problem.compiled(_finite)(*points))
             if not fine.all():
                 return PARTS[int(np.argmin(fine))], ahead
-            if _second(solver) and not warmup and not solver.problem.compiled(_finite_second)(*points):
+            if solver.second_order and not warmup and not solver.problem.compiled(_finite_second)(*points):
                 return SECOND, ahead
     except Exception:  # a method that calls its objectives otherwise, such as one over tasks
         pass
@@ -94,11 +88,6 @@ def blameworthy(course: Course, since: RunState, given: Any) -> bool:
         return not all(bool(call(*points, batches[i]).all()) for i in range(solver.draws))
     except Exception:  # a method that calls its objectives otherwise, or a loader that has no more batches
         return True
-
-
-def _second(solver: Solver) -> bool:
-    """Whether the method takes second derivatives of g: for v, or through its steps on y."""
-    return "v" in solver.variables or isinstance(solver, BDA | ForwardITD | IAPTT | ITD | RTHO | StocBiO)
 
 
 def _run_away(course: Course, run: RunState) -> bool:

@@ -68,6 +68,7 @@ class Solver(eqx.Module):
     name: ClassVar[str] = "solver"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     composite: ClassVar[bool] = False  # whether it minds the problem's proximal map
+    curved: ClassVar[bool] = False  # whether it takes second derivatives of g though it keeps no v
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -123,6 +124,11 @@ class Solver(eqx.Module):
         value = lambda y: self.problem.g(state.x, y, batch)
         y, memory = descend(rule, gradient, state.inner, state.y, value)
         return state._replace(y=y, inner=memory)
+
+    @property
+    def second_order(self) -> bool:
+        """Whether it takes second derivatives of g: for v, or through its steps on y."""
+        return self.curved or "v" in self.variables
 
     def sets_out(self, state: Any) -> PyTree:
         """Where the inner level stands at the beginning of a step."""

@@ -27,6 +27,7 @@ class BDA(Solver):
     fading: Static = eqx.field(static=True)
     lengths: Lengths = eqx.field(static=True)
     name: ClassVar[str] = "BDA"
+    curved: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)

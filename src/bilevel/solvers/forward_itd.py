@@ -19,6 +19,7 @@ class ForwardITD(Solver):
     outer: Rule
     inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "forward ITD"
+    curved: ClassVar[bool] = True
     composite: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:

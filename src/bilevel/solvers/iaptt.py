@@ -45,6 +45,7 @@ class IAPTT(Solver):
     inner_steps: int = eqx.field(static=True)
     project: Static | None = eqx.field(static=True)
     name: ClassVar[str] = "IAPTT-GM"
+    curved: ClassVar[bool] = True
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
 
     def sets_out(self, state: IAPTTState) -> PyTree:

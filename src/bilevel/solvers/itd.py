@@ -19,6 +19,7 @@ class ITD(Solver):
     outer: Rule
     lengths: Lengths = eqx.field(static=True)
     name: ClassVar[str] = "ITD"
+    curved: ClassVar[bool] = True
     composite: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:

@@ -27,6 +27,7 @@ class StocBiO(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "stocBiO"
+    curved: ClassVar[bool] = True
     composite: ClassVar[bool] = True
 
     @property
