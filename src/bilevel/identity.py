@@ -52,7 +52,7 @@ def _made_of(value: Any, above: tuple[int, ...]) -> Hashable:
     within = (*above, id(value))
     parts = lambda values: tuple(_made_of(each, within) for each in values)
     if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        cells = _cells(value)
         defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
         # Globals are looked up where the function was defined, so they belong to it.
         return "function", value.__code__, id(value.__globals__), parts(cells), parts(defaults)
@@ -70,6 +70,11 @@ def _made_of(value: Any, above: tuple[int, ...]) -> Hashable:
     if isinstance(value, dict):
         return "dict", tuple(map(str, value)), parts(value.values())
     return "object", id(value)
+
+
+def _cells(function: types.FunctionType) -> list[Any]:
+    """What it closes over, as far as that is there already."""
+    return [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
 
 
 def _filled(cell: types.CellType) -> bool:
@@ -101,8 +106,8 @@ def _skeleton(value: Any, above: tuple[int, ...]) -> Any:
         return "above"
     within = (*above, id(value))
     if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-        return value.__qualname__, _digest(value.__code__), [_skeleton(cell, within) for cell in cells]
+        within_cells = [_skeleton(cell, within) for cell in _cells(value)]
+        return value.__qualname__, _digest(value.__code__), within_cells
     if isinstance(value, tuple | list):
         return [_skeleton(each, within) for each in value]
     if isinstance(value, dict):
@@ -155,8 +160,7 @@ def _captured(value: Any, seen: set[int], collects: bool) -> Iterable[Any]:
 
 
 def _closed_over(function: types.FunctionType) -> list[Any]:
-    cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [*_cells(function), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def _globals_of(function: types.FunctionType) -> list[Any]:
