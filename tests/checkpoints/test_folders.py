@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
 import zlib
 from datetime import timedelta
 from pathlib import Path
@@ -15,21 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from faults import damage
+from faults.damage import PROBLEM, SOLVER as AID, X0, Y0
 
 import bilevel as bl
 from bilevel.locks import Lock
 from bilevel.loop.checkpoints import folder as folder_module
-
-PROBLEM = bl.Problem(
-    inner=lambda x, y: jnp.sum((y - x["a"]) ** 2) + jnp.sum(x["big"] ** 2),
-    outer=lambda x, y: jnp.sum((y - 1.0) ** 2) + jnp.sum(x["a"] ** 2) + 0.1 * jnp.sum(x["big"] ** 2),
-)
-AID = bl.aid(PROBLEM, 0.1, 0.1, 0.1)
-X0 = {
-    "a": jnp.arange(3.0),
-    "big": jnp.asarray(np.random.default_rng(0).normal(size=2000)),
-}  # in files of its own
-Y0 = jnp.ones(3)
 
 
 def go(steps, folder, solver=AID, x0=X0, **more):
@@ -63,56 +53,21 @@ def contents(folder, number):
     return json.loads((folder / str(number) / "contents.json").read_text())
 
 
-def files_of(folder):
-    newest = folder / str(numbers(folder)[-1])
-    return sorted(path for path in newest.rglob("*") if path.is_file())
-
-
-def halve(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.write_bytes(data)
-
-
 def same(a, b):
     jax.tree.map(np.testing.assert_array_equal, (a.run, a.trace), (b.run, b.trace))
 
 
-def empty(path):
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [halve, flip, empty, Path.unlink], ids=lambda damage: damage.__name__)
-def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(saved, tmp_path, damage):
-    fell_back = []
-    for number, path in enumerate(files_of(saved)):
-        copy = Path(shutil.copytree(saved, tmp_path / str(number)))
-        damage(copy / path.relative_to(saved))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            read = bl.load(copy)
-        warned = any(
-            "checkpoint 4" in str(w.message) and "the one before it is used" in str(w.message) for w in caught
-        )
-        # A file that nobody reads does no harm: then the newest is what it was.
-        expected = bl.run(AID, X0, Y0, steps=6 if warned else 8)
-        assert read.steps == expected.steps
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            (read.x, read.y, read.trace),
-            (expected.x, expected.y, expected.trace),
-        )
-        fell_back.append((path.parent.name, warned))
-    assert ("4", True) in fell_back  # the contents
-    assert ("d", True) in fell_back  # the arrays
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before():
+    """Every file of it, in every way; what is read is compared with a run of as many steps."""
+    found = damage.damaged_checkpoints()
+    assert set(found) == {"truncated", "changed", "emptied", "deleted"}
+    for outcomes in found.values():
+        assert set(outcomes) == {"the one before used"}
+        assert sum(outcomes.values()) >= 5  # of the arrays and the contents
 
 
 def test_a_run_goes_on_from_the_one_before_and_sets_the_damaged_one_aside(folder, whole):
-    halve(folder / "4" / "contents.json")
+    damage.truncated(folder / "4" / "contents.json")
     with pytest.warns(RuntimeWarning, match="checkpoint 4 .* is damaged"):
         result = go(12, folder, save_every=2)
     same(result, whole)
