@@ -253,10 +253,11 @@ LOST = """## What is lost
 
 
 def page(sections: list[Section]) -> str:
+    command = " ".join(["python benchmarks/reliability.py", *sys.argv[1:]])
     versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "orbax-checkpoint", "numpy"))
     head = f"""# Reliability
 
-Faults that are injected, what is survived and what is lost. Written by `python benchmarks/reliability.py` on
+Faults that are injected, what is survived and what is lost. Written by `{command}` on
 {date.today()}: bilevel {bl.__version__}, {versions}, Python {platform.python_version()}, {os.cpu_count()} cores.
 How to use it: [runs that survive](checkpoints.md).
 """
@@ -268,7 +269,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--at-once", type=int, default=2, help="processes at a time")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "reliability.md")
+    parser.add_argument("--out", type=Path, help="docs/reliability.md, unless only some parts are asked for")
     options = parser.parse_args()
     sections = []
     for name in options.only:
@@ -277,10 +278,8 @@ def main() -> int:
         fine = "as promised" if sections[-1].fine else "NOT AS PROMISED"
         print(f"{name}: {fine}, {time.perf_counter() - began:.0f} s", flush=True)
     text = page(sections)
-    if options.only == list(SECTIONS):
-        options.out.write_text(text)
-    else:
-        print(text)
+    out = options.out or (ROOT / "docs" / "reliability.md" if options.only == list(SECTIONS) else None)
+    print(text) if out is None else out.write_text(text)
     return 0 if all(section.fine for section in sections) else 1
 
 
