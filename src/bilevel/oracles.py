@@ -1,28 +1,65 @@
 """Every derivative a solver uses, matrix-free. The only second-order automatic differentiation here.
 
-Second derivatives come from one linearisation of (∇_x g, ∇_y g) in y. Its tangent map sends v to
-(∇²_xy g·v, ∇²_yy g·v); each product asks for one half, and the compiler drops the other. Forward over
-reverse is the cheapest mode for both: one forward pass is shared by every product taken at a point, and
-the cross product never pays for the reverse pass through y.
+A product with a second derivative is a tangent of the gradient that it is asked of, forward over reverse: of ∇_y g for
+∇²_yy g·v, of ∇_x g for ∇²_xy g·v, and of both in one pass where a method wants both along one v. Nothing outlives the
+pass, and a function with a backward pass of its own keeps it. A linearisation stores what every layer of a model did
+on the way forward and back, so it is only for several products at one point.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 
 from bilevel.types import PyTree, Scalar
 
+Product = Callable[[PyTree], PyTree]
 
-class Linearised(NamedTuple):
-    """The inner objective at one point (x, y)."""
+
+class Curvature(NamedTuple):
+    """The second derivatives of the inner objective at one point (x, y)."""
+
+    hessian: Product  # v ↦ ∇²_yy g · v, shaped like y
+    cross: Product  # v ↦ ∇²_xy g · v, shaped like x
+    # () ↦ (v ↦ G·v), the Gauss–Newton curvature, if the objective offers it; linearised when asked for
+    gauss_newton: Callable[[], Product] | None = None
+    linearised: Callable[[], Product] | None = None  # () ↦ the Hessian's product, from one linearisation
+
+    def shared(self) -> "Curvature":
+        """The same for whoever takes several Hessian products: they share one pass through the model."""
+        return self if self.linearised is None else self._replace(hessian=self.linearised(), linearised=None)
+
+    def knowing(self, v: PyTree, along: "Along") -> "Curvature":
+        """The same with the products along this very v, which are at hand, not taken again."""
+        same = lambda u: all(map(operator.is_, jax.tree.leaves(u), jax.tree.leaves(v)))
+        return self._replace(
+            hessian=lambda u: along.hessian if same(u) else self.hessian(u),
+            cross=lambda u: along.cross if same(u) else self.cross(u),
+        )
+
+
+class Along(NamedTuple):
+    """The inner objective at one point (x, y), and along one direction v there."""
 
     gradient: PyTree  # ∇_y g
-    hessian: Callable[[PyTree], PyTree]  # v ↦ ∇²_yy g · v, shaped like y
-    cross: Callable[[PyTree], PyTree]  # v ↦ ∇²_xy g · v, shaped like x
-    # () ↦ (v ↦ G·v), the Gauss–Newton curvature, if the objective offers it; linearised when asked for
-    gauss_newton: Callable[[], Callable[[PyTree], PyTree]] | None = None
+    hessian: PyTree  # ∇²_yy g · v
+    cross: PyTree  # ∇²_xy g · v
+
+
+class Linearised(NamedTuple):
+    """The inner objective at one point (x, y), with as many products as wanted."""
+
+    gradient: PyTree  # ∇_y g
+    both: Callable[[PyTree], tuple[PyTree, PyTree]]  # v ↦ (∇²_yy g · v, ∇²_xy g · v)
+
+    def hessian(self, v: PyTree) -> PyTree:
+        return self.both(v)[0]
+
+    def cross(self, v: PyTree) -> PyTree:
+        return self.both(v)[1]
 
 
 class Joint(NamedTuple):
@@ -69,6 +106,19 @@ class Oracles:
         value, (g_x, g_y) = jax.value_and_grad(self.g, argnums=(0, 1))(x, y, batch)
         return InnerGradients(value, g_x, g_y)
 
+    def curvature(self, x: PyTree, y: PyTree, batch: Any = None) -> Curvature:
+        """The products with second derivatives of g at (x, y), each a pass of its own."""
+        return _curvature(self.g, x, y, batch)
+
+    def outer_curvature(self, x: PyTree, y: PyTree, batch: Any = None) -> Curvature:
+        """The same of the outer objective."""
+        return _curvature(self.f, x, y, batch)
+
+    def along(self, x: PyTree, y: PyTree, v: PyTree, batch: Any = None) -> Along:
+        """∇_y g(x, y), ∇²_yy g·v and ∇²_xy g·v, all from one pass."""
+        (_, gradient), (cross, hessian) = jax.jvp(partial(_gradient, self.g, (0, 1), x, batch), (y,), (v,))
+        return Along(gradient, hessian, cross)
+
     def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
         """∇_y g(x, y) with its products: as many as wanted from the one linearisation."""
         return _linearise(self.g, x, y, batch)
@@ -83,15 +133,24 @@ class Oracles:
         return Joint(gradient, tangent)
 
 
-def _linearise(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Linearised:
-    gradients = lambda y: jax.grad(objective, argnums=(0, 1))(x, y, batch)
-    (_, gradient), tangents = jax.linearize(gradients, y)
-    return Linearised(
-        gradient=gradient,
-        hessian=lambda v: tangents(v)[1],
-        cross=lambda v: tangents(v)[0],
+def _gradient(objective: Callable[..., Scalar], argnums: Any, x: PyTree, batch: Any, y: PyTree) -> PyTree:
+    """The gradient asked for, as a function of y."""
+    return jax.grad(objective, argnums)(x, y, batch)
+
+
+def _curvature(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Curvature:
+    gradient_x, gradient_y = (partial(_gradient, objective, i, x, batch) for i in (0, 1))
+    return Curvature(
+        hessian=lambda v: jax.jvp(gradient_y, (y,), (v,))[1],
+        cross=lambda v: jax.jvp(gradient_x, (y,), (v,))[1],
         gauss_newton=_gauss_newton(objective, x, y, batch),
+        linearised=lambda: jax.linearize(gradient_y, y)[1],
     )
+
+
+def _linearise(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Linearised:
+    (_, gradient), tangents = jax.linearize(partial(_gradient, objective, (0, 1), x, batch), y)
+    return Linearised(gradient, lambda v: tangents(v)[::-1])
 
 
 def _gauss_newton(objective: Any, x: PyTree, y: PyTree, batch: Any) -> Callable[[], Callable] | None:

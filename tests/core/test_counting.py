@@ -53,6 +53,15 @@ METHODS = {
     "inner_gradient": (lambda o, x, y: o.inner_gradient(x, y), Counts(gradients_g=1)),
     "outer_gradients": (lambda o, x, y: o.outer_gradients(x, y), Counts(gradients_f=2)),
     "inner_gradients": (lambda o, x, y: o.inner_gradients(x, y), Counts(gradients_g=2)),
+    "curvature": (
+        lambda o, x, y: (c := o.curvature(x, y), c.hessian(y), c.cross(y), c.shared().hessian(x))[1:],
+        Counts(0, 0, 2, 1),
+    ),
+    "outer_curvature": (
+        lambda o, x, y: (c := o.outer_curvature(x, y), c.hessian(y), c.cross(y), c.cross(x))[1:],
+        Counts(0, 0, 1, 2),
+    ),
+    "along": (lambda o, x, y: o.along(x, y, y), Counts(0, 1, 1, 1)),
     "linearise": (
         lambda o, x, y: (g := o.linearise(x, y), g.gradient, g.hessian(y), g.hessian(x), g.cross(y))[1:],
         Counts(0, 1, 2, 1),

@@ -31,12 +31,26 @@ def central(function, point, direction, h=1e-5):
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_products_equal_dense_hessian_blocks(problem):
     case, _, g, (x, y, v), (tx, ty, tv) = flat(problem)
-    lin = case.problem.oracles.linearise(tx, ty, case.data)
+    oracles, at = case.problem.oracles, (tx, ty)
+    lin, curvature = oracles.linearise(*at, case.data), oracles.curvature(*at, case.data)
+    along = oracles.along(*at, tv, case.data)
     yy = jax.hessian(g, argnums=1)(x, y)
     xy = jax.jacfwd(jax.grad(g, argnums=0), argnums=1)(x, y)
-    np.testing.assert_allclose(ravel_pytree(lin.hessian(tv))[0], yy @ v, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(ravel_pytree(lin.cross(tv))[0], xy @ v, rtol=1e-12, atol=1e-13)
-    assert jax.tree.structure(lin.cross(tv)) == jax.tree.structure(case.x0)
+    shared, known = curvature.shared(), curvature.knowing(tv, along)
+    for hessian in (lin.hessian(tv), curvature.hessian(tv), shared.hessian(tv), along.hessian):
+        np.testing.assert_allclose(ravel_pytree(hessian)[0], yy @ v, rtol=1e-12, atol=1e-13)
+    for cross in (lin.cross(tv), curvature.cross(tv), shared.cross(tv), along.cross):
+        np.testing.assert_allclose(ravel_pytree(cross)[0], xy @ v, rtol=1e-12, atol=1e-13)
+        assert jax.tree.structure(cross) == jax.tree.structure(case.x0)
+    gradient = ravel_pytree(jax.grad(lambda y: g(x, y))(y))[0]
+    np.testing.assert_allclose(ravel_pytree(along.gradient)[0], gradient, rtol=1e-12, atol=1e-13)
+
+    # What is known along v is not taken again, and nothing else is mistaken for it.
+    assert known.hessian(tv) is along.hessian
+    assert known.cross(tv) is along.cross
+    other = jax.tree.map(lambda a: 2 * a, tv)
+    np.testing.assert_allclose(ravel_pytree(known.hessian(other))[0], 2 * yy @ v, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(ravel_pytree(known.cross(other))[0], 2 * xy @ v, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -88,3 +102,19 @@ def test_closed_forms_of_the_quadratic_agree_with_autodiff_through_the_solution(
     np.testing.assert_allclose(
         jax.hessian(q.g, 1)(x, y_star) @ q.adjoint_solution(x), jax.grad(q.f, 1)(x, y_star)
     )
+
+
+def test_a_backward_pass_of_one_s_own_is_kept_by_every_product():
+    """Forward over reverse differentiates the backward pass that the user wrote, here one of a clipped derivative."""
+
+    @jax.custom_vjp
+    def clipped(a):
+        return a**3
+
+    clipped.defvjp(lambda a: (a**3, a), lambda a, c: (c * jnp.minimum(3 * a**2, 2.0),))
+    oracles = bl.Problem(inner=lambda x, y: jnp.sum(x * clipped(y)), outer=lambda x, y: x @ y).oracles
+    x, y, v = jnp.array([2.0, 3.0]), jnp.array([0.5, 2.0]), jnp.array([1.0, 1.0])
+    at = oracles.curvature(x, y)
+    for hessian in (at.hessian(v), at.shared().hessian(v), oracles.along(x, y, v).hessian):
+        np.testing.assert_allclose(hessian, [2 * 6 * 0.5, 0.0], rtol=1e-14)
+    np.testing.assert_allclose(oracles.along(x, y, v).gradient, [2 * 0.75, 3 * 2.0], rtol=1e-14)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bilevel import adjoints
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 
 SIZE = 12
 RNG = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def join(tree):
 def system(H):
     """A linearised inner objective with Hessian H, on a tree of arrays."""
     none = lambda v: v
-    return Linearised(split(jnp.zeros(SIZE)), lambda v: split(H @ join(v)), none)
+    return Curvature(lambda v: split(H @ join(v)), none)
 
 
 def solve(adjoint, H, b=B, v=V0):
@@ -99,7 +99,7 @@ def test_cg_survives_many_single_precision_entries():
     size = 200_000
     h = jnp.linspace(0.1, 1.0, size, dtype=jnp.float32)
     b = jnp.ones(size, jnp.float32)
-    inner = Linearised(b, lambda v: h * v, lambda v: v)
+    inner = Curvature(lambda v: h * v, lambda v: v)
     adjoint = adjoints.cg(1e-3)
     v, _, metrics = jax.jit(lambda: adjoint.solve(inner, b, jnp.zeros_like(b), ()))()
     assert float(jnp.linalg.norm(h * v - b)) <= 1.01e-3 * float(jnp.linalg.norm(b))

@@ -15,7 +15,7 @@ import bilevel as bl
 from bilevel import adjoints
 from bilevel.counting import Counts
 from bilevel.identity import described
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 
 RNG = np.random.default_rng(0)
 SIZE = 40
@@ -37,7 +37,7 @@ def join(tree):
 
 @jax.jit
 def program(adjoint, H, b, v):
-    inner = Linearised(split(b), lambda v: split(H @ join(v)), lambda v: v)
+    inner = Curvature(lambda v: split(H @ join(v)), lambda v: v)
     v, _, metrics = adjoint.solve(inner, split(b), split(v), adjoint.init(split(v)))
     return join(v), metrics
 
@@ -159,7 +159,8 @@ def test_a_composed_objective_is_the_one_written_out():
         for inner in (PROBLEM.inner, written_out):
             problem = bl.Problem(inner=inner, outer=outer)
             at, v = problem.oracles.linearise(x, y, data), jax.tree.map(jnp.ones_like, y)
-            assert (at.gauss_newton is None) == (inner is written_out)
+            offered = problem.oracles.curvature(x, y, data).gauss_newton
+            assert (offered is None) == (inner is written_out)
             out.append((tuple(problem.g.evaluate(x, y, data)), at.gradient, at.hessian(v), at.cross(v)))
         return out
 
@@ -194,7 +195,7 @@ def test_gauss_newton_is_the_dense_one_and_positive_definite_where_the_hessian_i
         of_scores = lambda scores: loss(x, scores.reshape(16, 3), data.inner)[0]
         J, curvature = jax.jacfwd(predict)(flat), jax.hessian(of_scores)(predict(flat))
         expected = J.T @ curvature @ J + jax.hessian(lambda f: ridge(x, unravel(f)))(flat)
-        at = PROBLEM.oracles.linearise(x, unravel(flat), data)
+        at = PROBLEM.oracles.curvature(x, unravel(flat), data)
         given = lambda adjoint: lambda v: ravel_pytree(adjoint.solve(at, y, unravel(v), ())[0])[0]
         seen = [
             gauss_newton(Product()),
@@ -224,7 +225,7 @@ def test_gauss_newton_is_the_hessian_where_the_model_is_linear():
     a, x = jnp.asarray(RNG.normal(size=(20, 5))), jnp.full(5, 0.1)
     squares = lambda x, p: jnp.mean(jnp.logaddexp(0.0, p))
     linear = bl.composed(lambda x, y: a @ y, squares, lambda x, y: x @ y**2)
-    at = bl.Problem(inner=linear, outer=lambda x, y: x @ y).oracles.linearise
+    at = bl.Problem(inner=linear, outer=lambda x, y: x @ y).oracles.curvature
     both = jax.jit(lambda v: (at(x, x).hessian(v), at(x, x).gauss_newton()(v)))
     np.testing.assert_allclose(*both(jnp.arange(5.0)), rtol=1e-12)
 
@@ -263,7 +264,7 @@ def test_gauss_newton_costs_less_than_the_hessian_in_operations_and_counts_as_it
     x = {"scale": real(), "weights": real(256), "ridge": real()}
     y = [real(64, 64) for _ in range(4)]
     batch = bl.Batch(inner={"a": real(256, 64), "c": jax.ShapeDtypeStruct((256,), jnp.int64)})
-    at = lambda x, y, batch: PROBLEM.oracles.linearise(x, y, batch)
+    at = lambda x, y, batch: PROBLEM.oracles.curvature(x, y, batch)
     once = lambda product: lambda x, y, v, batch: product(at(x, y, batch))(v)
     twice = lambda product: lambda x, y, v, batch: (lambda G: G(G(v)))(product(at(x, y, batch)))
     one = {
@@ -366,7 +367,7 @@ def test_a_preconditioner_saves_the_steps_that_outliers_cost_and_leaves_no_bias(
 def test_preconditioned_minres_has_the_least_residual_in_its_norm():
     H, damping = np.asarray(symmetric(BOTH_SIGNS)), 1.0
     nystrom = adjoints.nystrom(RANK, damping)
-    inner = Linearised(B, lambda v: H @ v, lambda v: v)
+    inner = Curvature(lambda v: H @ v, lambda v: v)
     P = np.asarray(jax.jit(lambda eye: jax.vmap(nystrom.inverse(inner, B))(eye))(jnp.eye(SIZE)))
     np.testing.assert_allclose(P, P.T, atol=1e-12)
     assert np.linalg.eigvalsh(P)[0] > 0

@@ -142,7 +142,7 @@ def test_unrolled_methods_differentiate_the_proximal_map(name):
 def test_the_function_for_line_searches_has_the_hypergradient(kind):
     problem, rule = KINDS[kind]
     rule = as_rule(rule, "inner")
-    g, b = problem.oracles.linearise(X, Y, None), problem.oracles.outer_gradients(X, Y, None)
+    g, b = problem.oracles.curvature(X, Y, None), problem.oracles.outer_gradients(X, Y, None)
     memory = rule.init(Y)
     system = adjoint_system(problem, inner_rule(problem, rule, X), memory, X, Y, g, b.y, None)
     v = jnp.linspace(-1.0, 2.0, N)  # not a solution

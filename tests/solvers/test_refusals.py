@@ -7,14 +7,14 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 
 PROBLEM = bl.Problem(outer=lambda x, y: jnp.sum((y - 1) ** 2), inner=lambda x, y: jnp.sum((y - x) ** 2))
 
 
 def _minres(H, b, dtype, **options):
     H, b = jnp.asarray(H, dtype), jnp.asarray(b, dtype)
-    inner = Linearised(jnp.zeros_like(b), lambda v: H @ v, lambda v: v, None)
+    inner = Curvature(lambda v: H @ v, lambda v: v)
     v, _, said = bl.adjoints.minres(1e-6, **options).solve(inner, b, jnp.zeros_like(b), ())
     return np.asarray(v, float), float(said["adjoint_residual"]), int(said["adjoint_steps"])
 

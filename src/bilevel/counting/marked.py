@@ -5,7 +5,7 @@ gradient has one of its own, so that one half of a pair can be dead while the ot
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,16 @@ import jax
 from jax import lax
 
 from bilevel.counting.tally import Counts
-from bilevel.oracles import InnerGradients, Joint, Linearised, Oracles, OuterGradients
+from bilevel.oracles import (
+    Along,
+    Curvature,
+    InnerGradients,
+    Joint,
+    Linearised,
+    Oracles,
+    OuterGradients,
+    Product,
+)
 from bilevel.problem import Problem
 from bilevel.types import PyTree
 
@@ -61,6 +70,16 @@ class CountedOracles(Oracles):
         value, g_x, g_y = self.plain.inner_gradients(*_at(x, y), batch)
         return InnerGradients(value, mark("gradients_g", g_x), mark("gradients_g", g_y))
 
+    def curvature(self, x: PyTree, y: PyTree, batch: Any = None) -> Curvature:
+        return _curvature(self.plain.curvature(*_at(x, y), batch))
+
+    def outer_curvature(self, x: PyTree, y: PyTree, batch: Any = None) -> Curvature:
+        return _curvature(self.plain.outer_curvature(*_at(x, y), batch))
+
+    def along(self, x: PyTree, y: PyTree, v: PyTree, batch: Any = None) -> Along:
+        gradient, *products = self.plain.along(*_at(x, y), v, batch)
+        return Along(mark("gradients_g", gradient), *_both_marked(products))
+
     def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
         return _linearised("gradients_g", self.plain.linearise(*_at(x, y), batch))
 
@@ -80,14 +99,24 @@ def _at(x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
     return differentiated("cross_products", x), differentiated("hessian_products", y)
 
 
-def _linearised(gradient: str, plain: Linearised) -> Linearised:
-    def marked(kind: str, product: Callable[[PyTree], PyTree]) -> Callable[[PyTree], PyTree]:
+def _curvature(plain: Curvature) -> Curvature:
+    def marked(kind: str, product: Product) -> Product:
         return lambda v: mark(kind, product(differentiated(kind, v)))
 
+    deferred = lambda offered: None if offered is None else lambda: marked("hessian_products", offered())
     products = marked("hessian_products", plain.hessian), marked("cross_products", plain.cross)
-    offered = plain.gauss_newton
-    gauss_newton = None if offered is None else lambda: marked("hessian_products", offered())
-    return Linearised(mark(gradient, plain.gradient), *products, gauss_newton)
+    return Curvature(*products, deferred(plain.gauss_newton), deferred(plain.linearised))
+
+
+def _linearised(gradient: str, plain: Linearised) -> Linearised:
+    half = lambda i, kind, v: plain.both(differentiated(kind, v))[i]
+    both = lambda v: _both_marked((half(0, "hessian_products", v), half(1, "cross_products", v)))
+    return Linearised(mark(gradient, plain.gradient), both)
+
+
+def _both_marked(products: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
+    hessian, cross = products
+    return mark("hessian_products", hessian), mark("cross_products", cross)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

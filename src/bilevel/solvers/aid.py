@@ -44,7 +44,7 @@ class AID(Solver):
         rule = self.inner_at(x)
 
         def at_new_y(batch):
-            g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+            g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
             return adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch), f
 
         seen = [at_new_y(each) for each in drawn[1:] or drawn]

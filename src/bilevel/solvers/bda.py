@@ -9,7 +9,7 @@ from optax import tree
 from bilevel.batch import Batch
 from bilevel.checks import check_not_negative, check_positive, check_problem, check_schedule, prepare
 from bilevel.identity import Static
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature, Linearised
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
 from bilevel.solvers.ingredients.trees import scaled
@@ -116,16 +116,19 @@ def aggregate(problem: Problem, mixing: Number, outer_share: Number, fading: Sch
         gradient = oracles.inner_gradient(x, y, batch)
         return mix(t, gradient, oracles.outer_gradients(x, y, batch).y), gradient
 
-    def linearise(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> tuple[Linearised, PyTree]:
+    def linearise(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Linearised:
         g, f = oracles.linearise(x, y, batch), oracles.linearise_outer(x, y, batch)
-        mixed = Linearised(
-            gradient=mix(t, g.gradient, f.gradient),
+        of_both = lambda v: tuple(mix(t, *pair) for pair in zip(g.both(v), f.both(v), strict=True))
+        return Linearised(mix(t, g.gradient, f.gradient), of_both)
+
+    def curvature(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Curvature:
+        g, f = oracles.curvature(x, y, batch), oracles.outer_curvature(x, y, batch)
+        return Curvature(
             hessian=lambda v: mix(t, g.hessian(v), f.hessian(v)),
             cross=lambda v: mix(t, g.cross(v), f.cross(v)),
         )
-        return mixed, g.gradient
 
     def value(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Scalar:
         return mix(t, problem.g(x, y, batch), problem.f(x, y, batch))
 
-    return Field(direction, linearise, value)
+    return Field(direction, linearise, curvature, value)

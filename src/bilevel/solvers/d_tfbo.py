@@ -38,7 +38,7 @@ class DTFBO(Solver):
         inner_gradient = oracles.inner_gradient(x, state.y, batch)
         carry = accumulated_step(state.y, inner_gradient, state.beta_squared)
         (y, beta_squared), _ = lax.scan(inner, carry, length=self.inner_steps - 1)
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+        g, f = oracles.curvature(x, y, batch).shared(), oracles.outer_gradients(x, y, batch)
 
         def adjoint(carry, _):
             v, squared = carry

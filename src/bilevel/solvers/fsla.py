@@ -56,7 +56,7 @@ class FSLA(Solver):
 
         gradient = oracles.inner_gradient(x, state.y, S)
         y, inner_memory = descend(self.inner, gradient, state.inner, state.y, lambda y: problem.g(x, y, S))
-        g, b = oracles.linearise(x, y, T), oracles.outer_gradients(x, y, T).y
+        g, b = oracles.curvature(x, y, T), oracles.outer_gradients(x, y, T).y
         residual = tree.sub(g.hessian(state.v), b)
         v, adjoint_memory = descend(self.adjoint, residual, state.adjoint, state.v, energy(g, b))
 
@@ -113,4 +113,4 @@ def fsla(
 def _hypergradient(oracles: Oracles, at: Point, batch: Batch | None) -> tuple[Scalar, PyTree]:
     """f, and ∇_x f − ∇²_xy g·v."""
     f = oracles.outer_gradients(at.x, at.y, batch)
-    return f.value, tree.sub(f.x, oracles.linearise(at.x, at.y, batch).cross(at.v))
+    return f.value, tree.sub(f.x, oracles.curvature(at.x, at.y, batch).cross(at.v))

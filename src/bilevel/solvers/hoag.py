@@ -70,9 +70,9 @@ class HOAG(Solver):
             problem, rule, self.max_inner_steps, epsilon * scale, state, gradient, batch
         )
 
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+        g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
         inner, b, lagrangian = adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
-        inner = with_damping(inner, self.damping)
+        inner = with_damping(inner, self.damping).shared()
         v, adjoint_steps, flat = conjugate_gradients(
             inner, b, state.v, epsilon * tree.norm(b), self.max_adjoint_steps
         )

@@ -67,7 +67,8 @@ class IAPTT(Solver):
             g = oracles.linearise(x, y, batch)
             _, pull_rule, _ = update(self.inner, g.gradient, memory, y, lambda y: self.problem.g(x, y, batch))
             d, q, p = pull_rule((p, q))
-            return tree.add(p, g.hessian(d)), q, tree.add(x_bar, g.cross(d))
+            hessian, cross = g.both(d)
+            return tree.add(p, hessian), q, tree.add(x_bar, cross)
 
         _, memory = _at(before, 0)
         cotangents = f.y, tree.zeros_like(split(memory)[0]), f.x

@@ -43,7 +43,7 @@ class IMAML(MetaLearner):
 
         def one_task(batch):
             y, inner_gradient = self.adapt_one(x, batch)
-            g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+            g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
             cross = lambda v: tree.sub(g.cross(v), scaled(self.strength, v))
             g_hat = with_damping(g, self.strength)._replace(cross=cross)
             zero = tree.zeros_like(y)

@@ -89,19 +89,23 @@ class GPBGD(Solver):
 
     def step(self, state: GPBGDState, batch: Batch | None = None) -> tuple[GPBGDState, Info]:
         x, y, problem, penalty = state.x, state.y, self.problem, self.penalty(state.k)
-        f, g = problem.oracles.outer_gradients(x, y, batch), problem.oracles.linearise(x, y, batch)
+        f, gradient = (
+            problem.oracles.outer_gradients(x, y, batch),
+            problem.oracles.inner_gradient(x, y, batch),
+        )
+        g = problem.oracles.along(x, y, gradient, batch)
 
         def price(x: PyTree, y: PyTree):
             gradient = problem.oracles.inner_gradient(x, y, batch)
             return scaled(1 / penalty, problem.f(x, y, batch)) + tree.norm(gradient, squared=True) / 2
 
-        hypergradient = tree.add(f.x, scaled(penalty, g.cross(g.gradient)))
-        direction = tree.add(g.hessian(g.gradient), scaled(1 / penalty, f.y))
+        hypergradient = tree.add(f.x, scaled(penalty, g.cross))
+        direction = tree.add(g.hessian, scaled(1 / penalty, f.y))
         for_x, for_y = (lambda x: price(x, state.y)), (lambda y: price(state.x, y))
         x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, for_x)
         y, inner_memory = descend(self.inner, direction, state.inner, y, for_y)
         state = GPBGDState(x, y, inner_memory, outer_memory, state.k + 1)
-        return state, Info(f.value, hypergradient, g.gradient, {"penalty": penalty.astype(f.value.dtype)})
+        return state, Info(f.value, hypergradient, gradient, {"penalty": penalty.astype(f.value.dtype)})
 
 
 def v_pbgd(

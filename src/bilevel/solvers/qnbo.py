@@ -59,7 +59,7 @@ class QNBO(Solver):
         (y, p, pairs, inner_memory), _ = lax.scan(gradient_step, carry, length=self.gradient_steps)
         (y, _, pairs), _ = lax.scan(quasi_newton_step, (y, p, pairs), length=self.inner_steps)  # subroutine A
 
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
+        g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
         v, pairs, metrics = self.adjoint.solve(g, f.y, state.v, pairs)  # subroutine B
         hypergradient = tree.sub(f.x, g.cross(v))
         value = lagrangian(problem, y, v, batch)

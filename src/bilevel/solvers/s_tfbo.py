@@ -35,9 +35,9 @@ class STFBO(Solver):
 
     def step(self, state: STFBOState, batch: Batch | None = None) -> tuple[STFBOState, Info]:
         x, y, v, oracles = state.x, state.y, state.v, self.problem.oracles
-        g, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-        residual = tree.sub(g.hessian(v), f.y)
-        hypergradient = tree.sub(f.x, g.cross(v))
+        g, f = oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch)
+        residual = tree.sub(g.hessian, f.y)
+        hypergradient = tree.sub(f.x, g.cross)
 
         alpha_squared = state.alpha_squared + tree.norm(hypergradient, squared=True)
         beta_squared = state.beta_squared + tree.norm(g.gradient, squared=True)

@@ -8,6 +8,7 @@ from optax import tree
 
 from bilevel.batch import Batch, Levels
 from bilevel.checks import check_problem, prepare
+from bilevel.oracles import Along
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_plain
@@ -16,14 +17,6 @@ from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
 from bilevel.solvers.ingredients.whole import each, place
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
-
-
-class Inner(NamedTuple):
-    """What a batch of inner data says."""
-
-    gradient: PyTree  # ∇_y g
-    hessian: PyTree  # ∇²_yy g·v
-    cross: PyTree  # ∇²_xy g·v
 
 
 class Outer(NamedTuple):
@@ -40,7 +33,7 @@ class SABAState(NamedTuple):
     inner: PyTree  # memory of the inner rule
     adjoint: PyTree  # memory of the adjoint rule
     outer: PyTree  # memory of the outer rule
-    of_g: Averages  # of Inner, over the fixed batches of inner data
+    of_g: Averages  # of Along, over the fixed batches of inner data
     of_f: Averages  # of Outer, over those of outer data
 
 
@@ -65,21 +58,20 @@ class SABA(Solver):
         x, y, v, problem, oracles = state.x, state.y, state.v, self.problem, self.problem.oracles
         i, j = (place(batch, level, self.name).number for level in Levels._fields)
 
-        at, f = oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch)
-        now = Inner(at.gradient, at.hessian(v), at.cross(v))
+        now, f = oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch)
         g, of_g = corrected(state.of_g, now, i)
         b, of_f = corrected(state.of_f, Outer(f.x, f.y), j)
         residual, hypergradient = tree.sub(g.hessian, b.y), tree.sub(b.x, g.cross)
 
         for_y = leaning(lambda y: problem.g(x, y, batch), y, g.gradient)
-        for_v = leaning(energy(at, f.y), v, residual)
+        for_v = leaning(energy(oracles.curvature(x, y, batch), f.y), v, residual)
         for_x = leaning(lagrangian(problem, y, v, batch), x, hypergradient)
         y, inner_memory = descend(self.inner, g.gradient, state.inner, y, for_y)
         v, adjoint_memory = descend(self.adjoint, residual, state.adjoint, v, for_v)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, for_x)
 
         state = SABAState(x, y, v, inner_memory, adjoint_memory, outer_memory, of_g, of_f)
-        return state, Info(f.value, hypergradient, at.gradient, {"adjoint_residual": tree.norm(residual)})
+        return state, Info(f.value, hypergradient, now.gradient, {"adjoint_residual": tree.norm(residual)})
 
 
 def saba(problem: Problem, inner: StepSize | Rule, adjoint: StepSize | Rule, outer: StepSize | Rule) -> SABA:
@@ -114,10 +106,10 @@ def saba(problem: Problem, inner: StepSize | Rule, adjoint: StepSize | Rule, out
 
 def _first_epoch(
     problem: Problem, x: PyTree, y: PyTree, batch: Batch | None, counts: Levels
-) -> tuple[Inner, Outer]:
+) -> tuple[Along, Outer]:
     """What every batch says at (x0, y0, 0), where both products are zero."""
     oracles = problem.oracles
     gradient = each(lambda part: oracles.inner_gradient(x, y, part), batch, "inner", counts.inner)
     of_f = each(lambda part: oracles.outer_gradients(x, y, part), batch, "outer", counts.outer)
     zeros = lambda point: jax.tree.map(lambda a: jnp.zeros((counts.inner, *a.shape), a.dtype), point)
-    return Inner(gradient, zeros(y), zeros(x)), Outer(of_f.x, of_f.y)
+    return Along(gradient, zeros(y), zeros(x)), Outer(of_f.x, of_f.y)

@@ -11,7 +11,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.checks import check_count, check_problem, prepare
-from bilevel.oracles import Oracles, OuterGradients
+from bilevel.oracles import Along, Oracles, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_plain
@@ -115,27 +115,24 @@ def srba(
     return SRBA(check_problem(problem), *rules, check_count(period, "period"))
 
 
-def _of_g(oracles: Oracles, at: Point, batch: Batch | None) -> tuple[PyTree, PyTree, PyTree]:
-    """∇_y g, ∇²_yy g·v and ∇²_xy g·v."""
-    g = oracles.linearise(at.x, at.y, batch)
-    return g.gradient, g.hessian(at.v), g.cross(at.v)
+def _of_g(oracles: Oracles, at: Point, batch: Batch | None) -> Along:
+    return oracles.along(*at, batch)
 
 
 def _of_f(oracles: Oracles, at: Point, batch: Batch | None) -> OuterGradients:
     return oracles.outer_gradients(at.x, at.y, batch)
 
 
-def _directions(g: tuple[PyTree, PyTree, PyTree], f: OuterGradients) -> tuple[Scalar, Point]:
+def _directions(g: Along, f: OuterGradients) -> tuple[Scalar, Point]:
     """f, and SOBA's three directions."""
-    gradient, hessian, cross = g
-    return f.value, Point(tree.sub(f.x, cross), gradient, tree.sub(hessian, f.y))
+    return f.value, Point(tree.sub(f.x, g.cross), g.gradient, tree.sub(g.hessian, f.y))
 
 
 def _energy(problem: Problem, at: Point, batch: Batch | None) -> Callable[[PyTree], Scalar]:
-    """What the step on v lowers, linearised only if a rule asks."""
+    """What the step on v lowers, with derivatives only if a rule asks."""
     oracles = problem.oracles
 
     def value(v: PyTree) -> Scalar:
-        return energy(oracles.linearise(at.x, at.y, batch), oracles.outer_gradients(at.x, at.y, batch).y)(v)
+        return energy(oracles.curvature(at.x, at.y, batch), oracles.outer_gradients(at.x, at.y, batch).y)(v)
 
     return value

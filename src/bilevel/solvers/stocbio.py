@@ -58,7 +58,7 @@ class StocBiO(Solver):
         f = oracles.outer_gradients(x, y, D)
 
         def system(batch):
-            g = oracles.linearise(x, y, batch)
+            g = oracles.curvature(x, y, batch)
             return adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
 
         def add_term(carry, i):

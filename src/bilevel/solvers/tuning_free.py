@@ -15,7 +15,7 @@ from optax import tree
 from bilevel.batch import Batch, Draws, first
 from bilevel.checks import check_count, check_map, check_problem, prepare, signature
 from bilevel.identity import Static
-from bilevel.oracles import Linearised, OuterGradients
+from bilevel.oracles import Along, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.ingredients.newton import minimise, resolution
@@ -85,8 +85,9 @@ class TuningFree(Solver):
     def step(self, state: TuningFreeState, batch: Batch | None = None) -> tuple[TuningFreeState, Info]:
         x, y, v, beta = state.x, state.y, state.v, state.step_size
         real, begins = beta.dtype, beta == 0
-        g, f = self.problem.oracles.linearise(x, y, batch), self.problem.oracles.outer_gradients(x, y, batch)
-        here, eps = look(g, f, v), resolution((x, y))
+        oracles = self.problem.oracles
+        g, f = oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch)
+        here, eps = look(g, f), resolution((x, y))
         blur = min(1000 * eps, eps**0.5)  # the relative size of what may be rounding
         f_here, h = f.value.astype(real), here.hypergradient
 
@@ -188,22 +189,23 @@ class TuningFree(Solver):
         def settle(trial: Trial) -> Trial:
             accuracy = jnp.asarray(self.accuracy, tree.norm(y).dtype)
             inner = minimise(self.problem, x, trial.y, held.gradient, batch, accuracy, most)
-            g = oracles.linearise(x, inner.solution, batch)
+            hessian = oracles.curvature(x, inner.solution, batch).shared().hessian
             f = oracles.outer_gradients(x, inner.solution, batch)
             target = tree.add(f.y, held.residual)
-            left = tree.sub(g.hessian(trial.v), target)
-            adjoint = truncated_cg(g.hessian, left, accuracy * tree.norm(left), most)
+            left = tree.sub(hessian(trial.v), target)
+            adjoint = truncated_cg(hessian, left, accuracy * tree.norm(left), most)
             v = tree.sub(trial.v, adjoint.solution)
-            cross = g.cross(v)
-            h = tree.sub(f.x, cross)
+            g = oracles.along(x, inner.solution, v, batch)
+            seen = look(g, f)
             error = dot(v, tree.sub(g.gradient, held.gradient)).astype(real)
-            rounding = eps * (tree.norm(f.x) + tree.norm(cross))
+            rounding = eps * (tree.norm(f.x) + tree.norm(g.cross))
+            h = seen.hypergradient
             change = tree.norm(tree.sub(h, trial.seen.hypergradient))
             agreed = (change <= jnp.maximum(AGREEMENT * tree.norm(h), rounding)) & (jnp.abs(error) <= hidden)
             return Trial(
                 inner.solution,
                 v,
-                Seen(g.gradient, tree.sub(g.hessian(v), f.y), h),
+                seen,
                 f.value.astype(real) - error,
                 agreed & inner.settled & (trial.passes > 0),
                 trial.passes + 1,
@@ -219,11 +221,11 @@ class TuningFree(Solver):
     def _correct(self, x, trial: Trial, gain, batch) -> tuple[PyTree, PyTree, Seen]:
         """On a noisy batch, γ of one steepest descent step on y and on v, of the best length along it."""
         oracles = self.problem.oracles
-        hessian = oracles.linearise(x, trial.y, batch).hessian
+        hessian = oracles.curvature(x, trial.y, batch).shared().hessian
         s = truncated_cg(hessian, trial.seen.gradient, 0, 1).solution
         w = truncated_cg(hessian, trial.seen.residual, 0, 1).solution
         y, v = tree.sub(trial.y, scaled(gain, s)), tree.sub(trial.v, scaled(gain, w))
-        return y, v, look(oracles.linearise(x, y, batch), oracles.outer_gradients(x, y, batch), v)
+        return y, v, look(oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch))
 
     def warm_up(self, state: TuningFreeState, batch: Batch | Draws | None = None) -> TuningFreeState:
         accuracy, still = jnp.asarray(self.accuracy, tree.norm(state.y).dtype), tree.zeros_like(state.y)
@@ -272,8 +274,8 @@ class TuningFree(Solver):
         )
 
 
-def look(g: Linearised, f: OuterGradients, v: PyTree) -> Seen:
-    return Seen(g.gradient, tree.sub(g.hessian(v), f.y), tree.sub(f.x, g.cross(v)))
+def look(g: Along, f: OuterGradients) -> Seen:
+    return Seen(g.gradient, tree.sub(g.hessian, f.y), tree.sub(f.x, g.cross))
 
 
 def change(before: Seen, now: Seen, v: PyTree, floors: list[Scalar]) -> Scalar:

@@ -7,12 +7,9 @@ from typing import Any, ClassVar
 import equinox as eqx
 from optax import tree
 
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature, Product
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import Metrics, PyTree
-
-Product = Callable[[PyTree], PyTree]
-
 
 INDEFINITE = "adjoint_indefinite"  # the metric that says whether ∇²_yy g was seen not to be positive definite
 
@@ -20,9 +17,11 @@ INDEFINITE = "adjoint_indefinite"  # the metric that says whether ∇²_yy g was
 class Adjoint(eqx.Module):
     """`init(v) -> memory` and `solve(inner, b, v, memory) -> (v, memory, metrics)`.
 
-    `inner` is the inner objective linearised at (x_k, ŷ_k), `b` is ∇_y f there, and `v` the last solution,
-    to warm-start from. An ingredient that sets out to solve the system reports how far it got, the residual
-    ‖∇²_yy g·v − b‖, under "adjoint_residual" in `metrics`. Like a solver it is a pytree: step sizes are leaves.
+    `inner` has the second derivatives of g at (x_k, ŷ_k), `b` is ∇_y f there, and `v` the last solution, to
+    warm-start from. Every `inner.hessian(v)` is a pass through the model of its own; an ingredient that takes several
+    asks for `inner.shared()` first, whose products share one linearisation. One that sets out to solve the system
+    reports how far it got, the residual ‖∇²_yy g·v − b‖, under "adjoint_residual" in `metrics`. Like a solver it is a
+    pytree: step sizes are leaves.
     """
 
     name: ClassVar[str] = "adjoint"
@@ -32,24 +31,28 @@ class Adjoint(eqx.Module):
 
     @abstractmethod
     def solve(
-        self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree
+        self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree
     ) -> tuple[PyTree, PyTree, Metrics]: ...
 
 
-def with_damping(inner: Linearised, damping: Any) -> Linearised:
+def with_damping(inner: Curvature, damping: Any) -> Curvature:
     """The same with ∇²_yy g + δI in the place of ∇²_yy g."""
     return with_curvature(inner, lambda product: lambda v: tree.add(product(v), scaled(damping, v)))
 
 
 def with_curvature(
-    inner: Linearised, around: Callable[[Product], Product], cross: Product | None = None
-) -> Linearised:
+    inner: Curvature, around: Callable[[Product], Product], cross: Product | None = None
+) -> Curvature:
     """The same with `around` its products with curvature, the Hessian's and Gauss–Newton's."""
-    offered = inner.gauss_newton
-    gauss_newton = None if offered is None else lambda: around(offered())
-    return Linearised(inner.gradient, around(inner.hessian), cross or inner.cross, gauss_newton)
+    deferred = lambda offered: None if offered is None else lambda: around(offered())
+    return Curvature(
+        hessian=around(inner.hessian),
+        cross=cross or inner.cross,
+        gauss_newton=deferred(inner.gauss_newton),
+        linearised=deferred(inner.linearised),
+    )
 
 
-def residual(inner: Linearised, b: PyTree, v: PyTree) -> PyTree:
+def residual(inner: Curvature, b: PyTree, v: PyTree) -> PyTree:
     """∇²_yy g·v − b, the gradient of ½vᵀ∇²_yy g·v − vᵀb. One Hessian product."""
     return tree.sub(inner.hessian(v), b)

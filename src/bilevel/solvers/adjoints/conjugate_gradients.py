@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.checks import check_count, check_positive
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import INDEFINITE, Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
 from bilevel.solvers.ingredients.trees import all_finite, nan_unless, scaled
@@ -23,7 +23,8 @@ class ConjugateGradients(Adjoint):
     preconditioner: Nystrom | None = None
     name: ClassVar[str] = "CG"
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+        inner = inner.shared()
         P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
         v, taken, flat = conjugate_gradients(inner, b, v, scaled(self.tol, tree.norm(b)), self.max_steps, P)
         left = tree.norm(residual(inner, b, v))
@@ -54,7 +55,7 @@ def cg(
 
 
 def conjugate_gradients(
-    inner: Linearised,
+    inner: Curvature,
     b: PyTree,
     v: PyTree,
     atol: Any,

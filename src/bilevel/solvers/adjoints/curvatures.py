@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from bilevel.checks import check_positive
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.rules import Rule
@@ -18,7 +18,7 @@ class Damped(Adjoint):
     def init(self, v: PyTree) -> PyTree:
         return self.adjoint.init(v)
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
         return self.adjoint.solve(with_damping(inner, self.damping), b, v, memory)
 
 
@@ -29,13 +29,13 @@ class GaussNewton(Adjoint):
     def init(self, v: PyTree) -> PyTree:
         return self.adjoint.init(v)
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
         if inner.gauss_newton is None:
             raise TypeError(
                 "adjoints.gauss_newton needs to know where the model ends and the loss begins, and this inner "
                 "objective does not say: write it as bl.composed(model, loss), or take adjoints.damped alone"
             )
-        return self.adjoint.solve(inner._replace(hessian=inner.gauss_newton()), b, v, memory)
+        return self.adjoint.solve(inner._replace(hessian=inner.gauss_newton(), linearised=None), b, v, memory)
 
 
 def damped(adjoint: StepSize | Rule | Adjoint, damping: Number) -> Damped:

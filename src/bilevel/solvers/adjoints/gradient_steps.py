@@ -7,7 +7,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.checks import check_count
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.ingredients.lagrangian import energy
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -21,7 +21,7 @@ class OneStep(Adjoint):
     def init(self, v: PyTree) -> PyTree:
         return self.rule.init(v)
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
         r = residual(inner, b, v)
         v, memory = descend(self.rule, r, memory, v, energy(inner, b))
         return v, memory, {"adjoint_residual": tree.norm(r)}
@@ -35,7 +35,9 @@ class Steps(Adjoint):
     def init(self, v: PyTree) -> PyTree:
         return self.rule.init(v)
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+        inner = inner.shared()
+
         def step(carry, _):
             v, memory = carry
             r = residual(inner, b, v)

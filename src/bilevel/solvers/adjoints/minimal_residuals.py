@@ -10,7 +10,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.checks import check_count, check_positive
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
 from bilevel.solvers.ingredients.trees import all_finite, divide, dot, nan_unless, scaled, select
@@ -39,8 +39,8 @@ class MinimalResiduals(Adjoint):
     preconditioner: Nystrom | None = None
     name: ClassVar[str] = "MINRES"
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
-        size = sum(leaf.size for leaf in jax.tree.leaves(b))
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+        inner, size = inner.shared(), sum(leaf.size for leaf in jax.tree.leaves(b))
         P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
         start = residual(inner, b, v)
         end = _iterate(inner, start, v, scaled(self.tol, tree.norm(b)), self.max_steps or 10 * size, P)
@@ -77,7 +77,7 @@ def minres(
 
 
 def _iterate(
-    inner: Linearised, start: PyTree, v: PyTree, atol: Any, max_steps: int, P: Callable[[PyTree], PyTree]
+    inner: Curvature, start: PyTree, v: PyTree, atol: Any, max_steps: int, P: Callable[[PyTree], PyTree]
 ) -> Lanczos:
     """From v, whose H v − b is `start`."""
 

@@ -7,7 +7,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.checks import check_count, check_positive
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import Number, PyTree
@@ -18,7 +18,9 @@ class NeumannSeries(Adjoint):
     products: int = eqx.field(static=True)
     name: ClassVar[str] = "Neumann"
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+        inner = inner.shared()
+
         def add_term(carry, _):
             term, total = carry
             term = tree.sub(term, scaled(self.eta, inner.hessian(term)))

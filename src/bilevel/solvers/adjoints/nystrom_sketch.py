@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from optax import tree
 
 from bilevel.checks import check_choice, check_count, check_positive, check_seed
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.types import Number, PyTree
 from bilevel.words import shown
@@ -25,11 +25,12 @@ class Nystrom(Adjoint):
     seed: int = eqx.field(static=True)
     name: ClassVar[str] = "Nyström"
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+        inner = inner.shared()
         v = self.inverse(inner, b)(b)
         return v, memory, {"adjoint_residual": tree.norm(residual(inner, b, v))}
 
-    def inverse(self, inner: Linearised, like: PyTree) -> Callable[[PyTree], PyTree]:
+    def inverse(self, inner: Curvature, like: PyTree) -> Callable[[PyTree], PyTree]:
         """r ↦ (H_k + δI)⁻¹r, symmetric and positive definite. `rank` Hessian products."""
         flat, unravel = ravel_pytree(like)
         U, values = self._eigen(lambda row: ravel_pytree(inner.hessian(unravel(row)))[0], flat)

@@ -8,7 +8,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.checks import check_count
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.ingredients.curvature_pairs import Pairs, inverse_times, no_pairs, remember
 from bilevel.solvers.ingredients.trees import all_finite, divide
@@ -24,7 +24,9 @@ class QuasiNewton(Adjoint):
     def init(self, v: PyTree) -> Pairs:
         return no_pairs(v, self.memory)
 
-    def solve(self, inner: Linearised, b: PyTree, v: PyTree, memory: Pairs):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: Pairs):
+        inner = inner.shared()
+
         def step(carry, _):
             v, r, pairs = carry
             d = inverse_times(pairs, r)

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_curvature
 from bilevel.solvers.fixed_points.behaviour import behaviour
@@ -34,7 +35,7 @@ from bilevel.types import PyTree, Scalar
 class System(NamedTuple):
     """K v = b, and ∇Φ = ∇_x f − cross(v)."""
 
-    inner: Linearised  # K in the place of ∇²_yy g, and the cross product that goes with its solution
+    inner: Curvature  # K in the place of ∇²_yy g, and the cross product that goes with its solution
     b: PyTree
     lagrangian: Callable[
         [PyTree], Callable[[PyTree], Scalar]
@@ -47,17 +48,24 @@ def adjoint_system(
     memory: PyTree,
     x: PyTree,
     y: PyTree,
-    g: Linearised,
+    g: Curvature,
     b: PyTree,
     batch: Batch | None,
+    gradient: PyTree | None = None,
 ) -> System:
-    """The system at (x, y), where g is linearised and ∇_y f is `b`; `rule` is the inner rule at x, with its memory."""
+    """The system at (x, y), where ∇_y f is `b`; `rule` is the inner rule at x, with its memory.
+
+    Few rules ask for ∇_y g there, so that it is taken only for them, unless it is at hand as `gradient`.
+    """
+    here = lambda: problem.oracles.inner_gradient(x, y, batch) if gradient is None else gradient
     if isinstance(rule, Proximal) or (isinstance(rule, Projected) and isinstance(rule.rule, Descent)):
-        return _thresholded(problem, rule, x, y, g, b, batch)
-    active, shift = entrywise(problem, rule, memory, y, g.gradient)
+        return _thresholded(problem, rule, x, y, g, b, here(), batch)
+    active, shift = entrywise(problem, rule, memory, y, here)
     if active is None:
         return System(g, b, lambda v: lagrangian(problem, y, v, batch))
-    keep = lambda v: jax.tree.map(lambda m, a: jnp.where(m, a, 0), active, v)
+    keep = lambda v: jax.tree.map(
+        lambda m, a: a if isinstance(m, bool | np.bool_) and m else jnp.where(m, a, 0), active, v
+    )
     shifted = lambda v: jax.tree.map(lambda c, a: jnp.asarray(c, a.dtype) * a, shift, v)
     around = lambda product: lambda v: keep(tree.add(product(keep(v)), shifted(v)))
     inner = with_curvature(g, around, lambda v: g.cross(keep(v)))
@@ -65,22 +73,21 @@ def adjoint_system(
 
 
 def entrywise(
-    problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree
+    problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: Callable[[], PyTree]
 ) -> tuple[PyTree | None, PyTree]:
     """Which entries move, and d/a there; `None` if all of them do and rest at ∇_y g = 0."""
     within = None
     if isinstance(rule, Projected):  # after a rule that is not plain descent
-        ahead, _ = rule.rule.update(gradient, memory, y)
+        ahead, _ = rule.rule.update(gradient(), memory, y)
         within = _inside(rule, ahead)
         rule = rule.rule
     found = behaviour(problem, rule, y)
-    spread = lambda leaves: jax.tree.map(lambda leaf, a: jnp.broadcast_to(leaf, a.shape), leaves, y)
     if found.plain:
         return within, jax.tree.map(lambda a: 0.0, y)
     if found.decay is not None:
-        active, shift = spread(found.active), spread(found.decay)
+        active, shift = found.active, found.decay
     else:
-        active, shift = _linearised_map(rule, memory, y, gradient)
+        active, shift = _linearised_map(rule, memory, y, gradient())
     if within is not None:
         active = jax.tree.map(jnp.logical_and, active, within)
     return active, shift
@@ -123,13 +130,14 @@ def _thresholded(
     rule: Projected | Proximal,
     x: PyTree,
     y: PyTree,
-    g: Linearised,
+    g: Curvature,
     b: PyTree,
+    gradient: PyTree,
     batch: Batch | None,
 ) -> System:
     alpha = rule.step_size
     per_step = lambda v: jax.tree.map(lambda a: a / jnp.asarray(alpha, a.dtype), v)
-    ahead = tree.sub(y, scaled(alpha, g.gradient))
+    ahead = tree.sub(y, scaled(alpha, gradient))
     _, D = jax.linearize(rule.settle, ahead)
     around = lambda product: lambda u: D(tree.add(product(D(u)), per_step(tree.sub(u, D(u)))))
 

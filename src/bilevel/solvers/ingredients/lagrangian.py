@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature
 from bilevel.problem import Problem
 from bilevel.types import PyTree, Scalar
 
@@ -19,6 +19,6 @@ def lagrangian(problem: Problem, y: PyTree, v: PyTree, batch: Batch | None) -> C
     return lambda x: problem.f(x, y, batch) - tree.vdot(v, problem.oracles.inner_gradient(x, y, batch))
 
 
-def energy(inner: Linearised, b: PyTree) -> Callable[[PyTree], Scalar]:
+def energy(inner: Curvature, b: PyTree) -> Callable[[PyTree], Scalar]:
     """v ↦ ½vᵀ∇²_yy g·v − vᵀb, with the gradient ∇²_yy g·v − b: what a step on the adjoint system lowers."""
     return lambda v: jnp.asarray(0.5 * tree.vdot(v, inner.hessian(v)) - tree.vdot(v, b))

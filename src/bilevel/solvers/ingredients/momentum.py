@@ -59,7 +59,7 @@ def estimate(oracles: Oracles, at: Pair, invert: Invert, S: Batch | None, D: Bat
     """∇_y g(x, y; S), and ∇̂Φ = ∇_x f(x, y; D) − ∇²_xy g(x, y; D) v."""
     f = oracles.outer_gradients(at.x, at.y, D)
     v = invert(at, f.y)
-    hypergradient = tree.sub(f.x, oracles.linearise(at.x, at.y, D).cross(v))
+    hypergradient = tree.sub(f.x, oracles.curvature(at.x, at.y, D).cross(v))
     return Estimate(f.value, Pair(hypergradient, oracles.inner_gradient(at.x, at.y, S)), v)
 
 
@@ -135,4 +135,4 @@ def series(problem: Problem, drawn: Drawn, eta: Number, terms: int) -> Invert:
 
 def contracted(problem: Problem, at: Pair, eta: Number, batch: Batch | None, r: PyTree) -> PyTree:
     """(I − η ∇²_yy g) r."""
-    return tree.sub(r, scaled(eta, problem.oracles.linearise(at.x, at.y, batch).hessian(r)))
+    return tree.sub(r, scaled(eta, problem.oracles.curvature(at.x, at.y, batch).hessian(r)))

@@ -24,7 +24,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.checks import check_count
-from bilevel.oracles import Linearised
+from bilevel.oracles import Curvature, Linearised
 from bilevel.problem import Problem
 from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.ingredients.trees import select
@@ -36,7 +36,8 @@ class Field(NamedTuple):
     """What the inner loop follows, as functions of (x, y, t, batch)."""
 
     direction: Callable[..., tuple[PyTree, PyTree]]  # G_t, and ∇_y g, which is reported whatever G_t is
-    linearise: Callable[..., tuple[Linearised, PyTree]]  # G_t with its products, and ∇_y g
+    linearise: Callable[..., Linearised]  # G_t with its products
+    curvature: Callable[..., Curvature]  # its products, each a pass of its own
     value: Callable[..., Scalar]  # what G_t is the gradient of
     rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: (
         rule
@@ -50,12 +51,10 @@ def inner_field(problem: Problem) -> Field:
         gradient = problem.oracles.inner_gradient(x, y, batch)
         return gradient, gradient
 
-    def linearise(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> tuple[Linearised, PyTree]:
-        g = problem.oracles.linearise(x, y, batch)
-        return g, g.gradient
-
+    linearise = lambda x, y, t, batch: problem.oracles.linearise(x, y, batch)
+    curvature = lambda x, y, t, batch: problem.oracles.curvature(x, y, batch)
     value = lambda x, y, t, batch: problem.g(x, y, batch)
-    return Field(direction, linearise, value, lambda rule, x: inner_rule(problem, rule, x))
+    return Field(direction, linearise, curvature, value, lambda rule, x: inner_rule(problem, rule, x))
 
 
 class Lengths(NamedTuple):
@@ -86,7 +85,6 @@ def unroll(
     field: Field, rule: Rule, lengths: Lengths, x: PyTree, y: PyTree, memory: PyTree, batch: Batch | None
 ) -> Unrolled:
     """The loop from (y, memory) at x, the last of its steps differentiated."""
-    # The last step is linearised as it is taken; the other differentiated ones on the way back.
     steps, tracked, every = lengths.steps, lengths.differentiated - 1, lengths.every
     segments, tail = divmod(tracked, every) if every > 1 else (0, tracked)
     times = np.arange(steps - 1, dtype=np.int32)
@@ -115,11 +113,12 @@ def unroll(
     def back(cotangents, visited):  # through one step
         p, q, x_bar = cotangents
         (y, memory), t = visited
-        g, _ = field.linearise(x, y, t, batch)
+        g = field.linearise(x, y, t, batch)
         _, pull_rule, _ = update(rule, g.gradient, memory, y, value_at(t))
         x_bar = through_map(x_bar, rule, g.gradient, memory, y, p)
         d, q, p = pull_rule((p, q))
-        return (tree.add(p, g.hessian(d)), q, tree.add(x_bar, g.cross(d))), None
+        hessian, cross = g.both(d)
+        return (tree.add(p, hessian), q, tree.add(x_bar, cross)), None
 
     def back_over(cotangents, segment):  # through `every` steps, walked again from their beginning
         start, times = segment
@@ -136,15 +135,18 @@ def unroll(
         carry, starts = lax.scan(lambda carry, times: (discard(carry, times), carry[0]), carry, segment_times)
 
     (y_last, memory_last), first = carry
-    g, gradient = field.linearise(x, y_last, steps - 1, batch)
-    (y, moving), pull_rule, memory = update(rule, g.gradient, memory_last, y_last, value_at(steps - 1))
+    last = x, y_last, steps - 1, batch
+    direction, gradient = field.direction(*last)
+    (y, moving), pull_rule, memory = update(rule, direction, memory_last, y_last, value_at(steps - 1))
 
     def pull_back(y_bar: PyTree) -> tuple[PyTree, Callable[[], PyTree]]:
         d, q, p = pull_rule((y_bar, tree.zeros_like(moving)))
-        x_bar = through_map(g.cross(d), rule, g.gradient, memory_last, y_last, y_bar)
-        if tracked == 0:
-            return x_bar, lambda: tree.add(p, g.hessian(d))
-        cotangents = tree.add(p, g.hessian(d)), q, x_bar
+        x_bar = through_map(tree.zeros_like(x), rule, direction, memory_last, y_last, y_bar)
+        if tracked == 0:  # of one step alone, whoever asks for one product pays for one
+            g = field.curvature(*last)
+            return tree.add(x_bar, g.cross(d)), lambda: tree.add(p, g.hessian(d))
+        hessian, cross = field.linearise(*last).both(d)
+        cotangents = tree.add(p, hessian), q, tree.add(x_bar, cross)
         if segments:
             cotangents, _ = lax.scan(back_over, cotangents, (starts, segment_times), reverse=True)
         if tail:
