@@ -14,6 +14,7 @@ Schedules are taken at their end, where y comes to rest: the trial is made with 
 where a step size has gone to zero by then. y is tried small and large, so that bounds are met.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from optax import tree
 
 from bilevel.problem import Problem
 from bilevel.solvers.fixed_points.trial import Trial, all_equal, mixed
+from bilevel.solvers.ingredients.trees import select
 from bilevel.solvers.rules import Descent, Rule, Transformation
 from bilevel.types import PyTree
 
@@ -73,29 +75,36 @@ def behaviour(problem: Problem, rule: Rule, y: PyTree) -> Behaviour:
 def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: bool) -> Behaviour:
     # A number that is being traced has no value yet. Which kind of rule it belongs to does not depend on it.
     rule = structure.unflatten([0.1 if isinstance(leaf, Tracer) else leaf for leaf in leaves])
-    rng = np.random.default_rng(0)
     steps = FEWER if sum(int(np.prod(shape)) for shape, _ in shapes) > MANY else STEPS
-    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
-        draw = lambda: _sized(tree_of_y.unflatten([jnp.asarray(rng.normal(size=s), d) for s, d in shapes]))
-        trial = Trial(rule, draw(), draw(), draw(), steps)
-        found = {ahead: _decays_and_active(trial, ahead) for ahead in (FAR, 0)}
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
+
+    def trial(seed: Any) -> Trial:
+        draw = lambda n: _sized(
+            tree_of_y.unflatten([_draw(seed + n + 3 * i, *s) for i, s in enumerate(shapes)])
+        )
+        return Trial(rule, draw(1), draw(2), draw(3), steps)
+
+    when = (FAR, 0)
+    decays, active, blind = _now(
+        lambda seed: lax.map(lambda t: _decays_and_active(trial(seed), t), jnp.array(when))
+    )
+    for i in range(len(when)):
+        if not decays[i] and any(leaf[i] for leaf in jax.tree.leaves(blind)):
             raise ValueError(
-                "the inner rule was made with a number that is being traced, so that it cannot be tried out: pass a "
-                "step size as it is, make the rule with optax.inject_hyperparams, or compare numbers with bl.sweep"
+                "the inner rule follows a part of the gradient only, such as its deviation from the mean "
+                "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
+                "that out, or differentiate the steps themselves with bl.itd or bl.rtho"
             )
-        ahead = _when_all_move({ahead: active for ahead, (_, active) in found.items()})
-        decays, active = found[ahead]
-        active = jax.tree.map(_one_if_equal, active)
-        if not decays:
-            free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
-            return Behaviour(active, jax.tree.map(lambda _: 0.0, active), free)
-        if settled:
-            decay, coupled = jax.device_get(jax.jit(lambda: _coupling(trial, ahead))())
-            if coupled:
-                return Behaviour(active, jax.tree.map(_one_if_equal, decay), False)
-        if bool(jax.jit(lambda: _is_a_map(trial, ahead))()):
-            return Behaviour(active, None, False)
+    i = _when_all_move([jax.tree.map(lambda leaf, i=i: leaf[i], active) for i in range(len(when))])
+    active = jax.tree.map(lambda leaf: _one_if_equal(leaf[i, ...]), active)
+    if not decays[i]:
+        free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
+        return Behaviour(active, jax.tree.map(lambda _: 0.0, active), free)
+    if settled:
+        decay, coupled = _now(lambda seed: _coupling(trial(seed), when[i]))
+        if coupled:
+            return Behaviour(active, jax.tree.map(_one_if_equal, decay), False)
+    if _now(lambda seed: _is_a_map(trial(seed), when[i])):
+        return Behaviour(active, None, False)
     raise ValueError(
         "the inner rule's update depends on y itself, after averaging or rescaling the gradient (as optax.adamw's "
         "weight decay does), so where it comes to rest depends on its memory or cannot be told from a trial, and no "
@@ -108,67 +117,71 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
     )
 
 
-def _when_all_move(active: dict[int, PyTree]) -> int:
-    """The time at which every entry moves that ever does: a step size may begin at zero, or end there."""
-    ever = jax.tree.map(np.logical_or, *active.values())
-    for ahead, then in active.items():
+def _now(function: Callable[[Any], PyTree]) -> PyTree:
+    """Its values, as one program, also while something else is being traced.
+
+    The seed is its argument: what does not depend on any, the compiler works out itself, slowly.
+    """
+    seed = np.float32(0)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
+        program = jax.jit(function).lower(seed).compile()
+        try:
+            return jax.device_get(program(seed))
+        except (
+            TypeError
+        ):  # it was given numbers that are being traced: operation by operation those may drop out
+            with jax.ensure_compile_time_eval():
+                found = jax.jit(function)(seed)
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
+        raise ValueError(
+            "the inner rule was made with a number that is being traced, so that it cannot be tried out: pass a "
+            "step size as it is, make the rule with optax.inject_hyperparams, or compare numbers with bl.sweep"
+        )
+    return jax.device_get(found)
+
+
+def _when_all_move(active: list[PyTree]) -> int:
+    """Which of the times every entry moves at that ever does: a step size may begin at zero, or end there."""
+    ever = jax.tree.map(np.logical_or, *active)
+    for i, then in enumerate(active):
         if all(jax.tree.leaves(jax.tree.map(np.array_equal, then, ever))):
-            return ahead
+            return i
     raise ValueError(
         "the inner rule moves parts of y only at the start and others only later, so that there is no one point where "
         "it rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.rtho"
     )
 
 
-def _decays_and_active(trial: Trial, ahead: int) -> tuple[Any, PyTree]:
-    """Whether Δ(0, y) depends on y, and where γ has any influence; a leaf in which only part of γ has is refused."""
+def _decays_and_active(trial: Trial, ahead: Any) -> tuple[jax.Array, PyTree, PyTree]:
+    """Whether Δ(0, y) depends on y, where γ has any influence, and in which leaves only a part of γ has."""
 
-    def look():
-        def gradient_at(kind):
-            # Half of the time the same gradient again and again: some rules wait for a sign to last.
-            def at(t):
-                wobble = jnp.where(t < trial.steps // 2, jnp.cos(2.0 * t), 1.0)
-                varied = lambda a, b: a * jnp.asarray(wobble, a.dtype) + b * jnp.asarray(0.3, b.dtype)
-                kinds = lambda a, b: [
-                    jnp.zeros_like(a),
-                    varied(a, b),
-                    jnp.full_like(a, SIZE),
-                    a - jnp.mean(a),
-                ]
-                return jax.tree.map(
-                    lambda a, b: lax.select_n(kind, *kinds(a, b)), trial.gradient, trial.other
-                )
+    def case(scale, kind):
+        # Half of the time the same gradient again and again: some rules wait for a sign to last.
+        def at(t):
+            wobble = jnp.where(t < trial.steps // 2, jnp.cos(2.0 * t), 1.0)
+            varied = lambda a, b: a * jnp.asarray(wobble, a.dtype) + b * jnp.asarray(0.3, b.dtype)
+            kinds = lambda a, b: [jnp.zeros_like(a), varied(a, b), jnp.full_like(a, SIZE), a - jnp.mean(a)]
+            return jax.tree.map(lambda a, b: lax.select_n(kind, *kinds(a, b)), trial.gradient, trial.other)
 
-            return at
+        return at, jax.tree.map(lambda a: a * jnp.asarray(scale, a.dtype), trial.y)
 
-        def updates(case):
-            scale, kind = case
-            at = jax.tree.map(lambda a: a * jnp.asarray(scale, a.dtype), trial.y)
-            return trial.updates(gradient_at(kind), at, ahead, trial.steps)
+    def compare(active, pair):  # of which the one in the middle tells where γ has influence
+        (scale, kind, base), first = pair
+        apart, equal = trial.apart(case(scale, kind), case(base, 0), ahead)
+        most = jax.tree.map(lambda a: jnp.max(a, initial=0), apart)
+        moved = jax.tree.map(lambda a, m: a > 1e-5 * m, apart, most)
+        return select(first, moved, active), (equal, most)
 
-        scales, kinds = jnp.array([0.0, *SCALES, 1.0, 1.0, 1.0]), jnp.array([0, 0, 0, 0, 1, 2, 3], jnp.int32)
-        found = lax.map(updates, (scales, kinds))  # one after another: a y may be large
-        case = lambda i: jax.tree.map(lambda a: a[i], found)
-        decays = jnp.any(jnp.stack([~all_equal(case(i), case(0)) for i in (1, 2, 3)]))
-        rounding = jax.tree.map(lambda a, b: 1e-5 * jnp.max(jnp.abs(a - b), initial=0), case(4), case(1))
-        moved = lambda i: jax.tree.map(
-            lambda a, b, least: jnp.any(jnp.abs(a - b) > least, axis=0), case(i), case(1), rounding
-        )
-        active = moved(4)
-        blind = lambda a, b, c: jnp.any(a) & (a.size > 1) & ~(jnp.any(b) & jnp.any(c))
-        return decays, active, jax.tree.map(blind, active, moved(5), moved(6))
-
-    decays, active, blind = jax.jit(look)()
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((decays, active))):
-        return decays, active
-    decays, active, blind = jax.device_get((decays, active, blind))
-    if not decays and any(jax.tree.leaves(blind)):
-        raise ValueError(
-            "the inner rule follows a part of the gradient only, such as its deviation from the mean "
-            "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
-            "that out, or differentiate the steps themselves with bl.itd or bl.rtho"
-        )
-    return decays, active
+    # Without a gradient y at 1, −30 and 10⁴ times its size against y = 0; then with gradients of three kinds.
+    pairs = [(scale, 0, 0.0) for scale in SCALES] + [(1.0, kind, 1.0) for kind in (1, 2, 3)]
+    scales, kinds, bases = (jnp.array(column) for column in zip(*pairs, strict=True))
+    cases = (scales, kinds.astype(jnp.int32), bases), jnp.arange(len(pairs)) == len(SCALES)
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, bool), trial.y)
+    active, (equal, most) = lax.scan(compare, nothing, cases)
+    decays, (varied, level, centred) = ~jnp.all(equal[: len(SCALES)]), range(len(SCALES), len(pairs))
+    seen = lambda m, i: m[i] > 1e-5 * m[varied]
+    blind = lambda a, m: (m[varied] > 0) & (a.size > 1) & ~(seen(m, level) & seen(m, centred))
+    return decays, active, jax.tree.map(blind, active, most)
 
 
 def _coupling(trial: Trial, ahead: int) -> tuple[PyTree, jax.Array]:
@@ -246,6 +259,12 @@ def _is_a_map(trial: Trial, ahead: int) -> jax.Array:
 
 def _quotient(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
     return jnp.where(denominator == 0, 0, numerator / jnp.where(denominator == 0, 1, denominator))
+
+
+def _draw(seed: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Numbers between −1 and 1 without an order, from a formula that takes the compiler less than random ones."""
+    place = jnp.arange(int(np.prod(shape))) % 9973  # a prime: small enough for every digit of the sine
+    return jnp.sin(place * 12.9898 + seed * 78.233).astype(dtype).reshape(shape)
 
 
 def _sized(values: PyTree) -> PyTree:

@@ -22,21 +22,35 @@ class Trial(NamedTuple):
     other: PyTree
     steps: int
 
-    def updates(self, gradient_at: Callable[[Any], PyTree], y: PyTree, ahead: int, steps: int) -> PyTree:
+    def updates(self, gradient_at: Callable[[Any], PyTree], y: PyTree, ahead: Any, steps: int) -> PyTree:
         """What the rule adds to y, held fixed, when it is fed `gradient_at(t)` at t = 0, 1, …; stacked."""
+        step = lambda memory, t: self._step(gradient_at(t), memory, y)
+        return lax.scan(step, self._memory(y, ahead), jnp.arange(steps, dtype=jnp.int32))[1]
 
-        def step(memory, t):
-            gradient = gradient_at(t)
-            value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
-            if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
-                update, memory = _update(self.rule.transformation.value, gradient, memory, y, value)
-            else:
-                after, memory = self.rule.update(gradient, memory, y, value)
-                update = tree.sub(after, y)
+    def apart(self, one: tuple, other: tuple, ahead: Any) -> tuple[PyTree, jax.Array]:
+        """How far two such series, each of a `gradient_at` and a y, are apart at most, and whether they are equal."""
+
+        def step(carry, t):
+            memories, most, equal = carry
+            taken = [self._step(at(t), m, y) for (at, y), m in zip((one, other), memories, strict=True)]
+            (first, a), (second, b) = taken
+            most = jax.tree.map(lambda most, a, b: jnp.maximum(most, jnp.abs(a - b)), most, a, b)
+            return ((first, second), most, equal & all_equal(a, b)), None
+
+        start = (self._memory(one[1], ahead), self._memory(other[1], ahead)), tree.zeros_like(self.y)
+        times = jnp.arange(self.steps, dtype=jnp.int32)
+        return lax.scan(step, (*start, jnp.array(True)), times)[0][1:]
+
+    def _memory(self, y: PyTree, ahead: Any) -> PyTree:
+        return _standing_in(self.rule.init(y), ahead)
+
+    def _step(self, gradient: PyTree, memory: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+        value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
+        if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
+            update, memory = _update(self.rule.transformation.value, gradient, memory, y, value)
             return memory, update
-
-        memory = _standing_in(self.rule.init(y), ahead)
-        return lax.scan(step, memory, jnp.arange(steps, dtype=jnp.int32))[1]
+        after, memory = self.rule.update(gradient, memory, y, value)
+        return memory, tree.sub(after, y)
 
 
 def _update(transformation: Any, gradient: PyTree, memory: PyTree, y: PyTree, value: Callable) -> tuple:
@@ -48,7 +62,7 @@ def _update(transformation: Any, gradient: PyTree, memory: PyTree, y: PyTree, va
         return transformation.update(gradient, memory, y, value=value(y), grad=gradient, value_fn=value)
 
 
-def _standing_in(memory: PyTree, ahead: int) -> PyTree:
+def _standing_in(memory: PyTree, ahead: Any) -> PyTree:
     """A rule's first memory with its counters set ahead, and numbers for those that are traced or zero."""
     injected = lambda part: isinstance(part, optax.InjectStatefulHyperparamsState)
 
