@@ -22,9 +22,8 @@ def take_chunk(
     """At most `wanted` steps; fewer where the data end, the loader fails, the time is up or Ctrl-C came."""
     try:
         if course.source.stream is not None:
-            take = course.program.donating_chunk if course.kept.donates else course.program.chunk
-            course.run, rows, info, seen = take(
-                course.leaves, course.run, course.source.stream, fit.blank, wanted
+            course.run, rows, info, seen = course.calls.chunk(
+                course.leaves, course.run, course.source.stream, fit.blank, wanted, course.tells
             )
             rows, seen = _on_host((rows, seen))
             done = wanted
@@ -40,15 +39,17 @@ def take_chunk(
 
 def _batches(course: Course, fit: Fit, wanted: int, every: int | None) -> tuple[Columns, int, Info | None]:
     """Steps on a loader's batches, a compiled call for each; the loader works while the device does."""
-    take = course.program.donating_one if course.kept.donates else course.program.one
     rows, info, done, flying = fit.rows(), None, 0, []
     deadline = time.perf_counter() + SECONDS if every is None else np.inf
     while done < wanted and not course.interrupts.asked and time.perf_counter() < deadline:
         given = next_batch(course)
         if given is None:
             return _on_host(rows), done, info
+        info = None  # of the step before: not to be alive next to this one's
         try:
-            course.run, rows, info = take(course.leaves, course.run, given, rows, done)
+            course.run, rows, info = course.calls.one(
+                course.leaves, course.run, given, rows, done, course.tells
+            )
         except Exception as error:  # while it was traced or dispatched: the steps before it are whole
             course.failure = "an objective", error
             course.give_back(1)

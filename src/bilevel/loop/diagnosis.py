@@ -98,10 +98,10 @@ def _ahead(course: Course, warmup: bool) -> RunState | None:
     """The run after one more step, if its y is still finite."""
     given = course.source.peek()
     if warmup:
-        after = course.program.warm_up(course.leaves, course.run, given, 1)
+        after = course.calls.warm_up(course.leaves, course.lent(course.run), given, 1)
     else:
         fit = course.program.fit(course.leaves, course.run, given, course.total)
-        after, *_ = course.program.one(course.leaves, course.run, given, fit.rows(), 0)
+        after, *_ = course.calls.one(course.leaves, course.lent(course.run), given, fit.rows(), 0)
     finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(after.y))
     return after if finite else None
 
