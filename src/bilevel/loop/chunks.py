@@ -75,8 +75,9 @@ def next_batch(course: Course) -> Any:
         return None
     if taken is None:
         return None
-    course.kept.taken.append(taken)
-    return taken[0]
+    given, kept = taken
+    course.kept.taken.append(kept)
+    return given
 
 
 def _look_ahead(course: Course) -> None:

@@ -45,11 +45,12 @@ class Session:
         hooks: list,
         thin: int | None,
         halve: bool,
+        prefetch: int | None,
     ):
         self.began = time.perf_counter()
         self.guard = Guard(solver, halve, resume)
         solver = self.guard.solver
-        self.solver, self.replay, self.every = solver, replay, every
+        self.solver, self.replay, self.every, self.prefetch = solver, replay, every, prefetch
         self.hooks = _in_order(hooks)
         if resume is not None and resume.thin != thin:
             raise ValueError(
@@ -83,7 +84,8 @@ class Session:
         """To the end, whatever that is."""
         course, begun = self.course, []
         fit = self._fit()  # refuses a step that does not fit, before any work is done
-        with course.interrupts:
+        left = course.total - course.step + warmup
+        with course.interrupts, course.source.asked_ahead(left, self.prefetch):
             try:
                 course.watch = Watch(self.solver, course.run)
                 size = fit.bytes if fit is not None else 0
