@@ -35,7 +35,8 @@ def as_host(leaf: Any, name: str) -> Any:
     plain = _plain(leaf, name)
     if isinstance(plain, jax.Array):
         return plain
-    _made(lambda a: jax.dtypes.canonicalize_dtype(a.dtype), plain, leaf, name)
+    if plain.dtype.kind in "cV":  # JAX has some of these types
+        _made(lambda a: jnp.array(a.ravel()[:0]), plain, leaf, name)
     return np.array(plain, order="C")
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.loop.interrupts import Interrupts
+from bilevel.loop.offload import fetched, stored
 from bilevel.loop.program import Calls, Program
 from bilevel.loop.replay import Kept, lost
 from bilevel.loop.result import Result
@@ -78,6 +79,15 @@ class Course:
         """What moves the run on: one and the same program the first time and when it goes back."""
         return self.program.donating if self.kept.donates else self.program.keeping
 
+    @property
+    def at_once(self) -> bool:
+        """Whether any number of steps is one call."""
+        return self.source.stream is not None and not self.program.offload
+
+    def placed(self, run: RunState) -> RunState:
+        """Where the next call wants it."""
+        return stored(run) if self.program.offload else run
+
     def lent(self, run: RunState) -> RunState:
         """For a call after which this run is wanted again."""
         return jax.tree.map(jnp.copy, run) if self.kept.donates else run
@@ -111,14 +121,15 @@ class Course:
                 run = self.calls.warm_up(self.leaves, run, given, count)
             else:
                 fit = self.program.fit(self.leaves, run, given, self.total)
-                count = min(count, fit.count)
+                count = min(count, fit.count) if self.at_once else 1
                 # The program that ran them first: another might round differently.
-                if self.source.stream is not None:
+                if self.at_once:
                     run, _, info, _ = self.calls.chunk(self.leaves, run, given, fit.blank, count, self.tells)
                 else:
-                    run, _, info = self.calls.one(self.leaves, run, given, fit.rows(), 0, self.tells)
+                    at = self.calls.one(self.leaves, self.placed(run), given, fit.rows(), 0, self.tells)
+                    run, _, info, _ = at
             start += count
-        return run, info
+        return fetched(run), info
 
     def last_sane(self, good: RunState, low: int, high: int, warm: bool = False):
         """Of the steps from `low` to `high`, begun at `good`: the last sane run, its step, what broke, its Info."""

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bilevel.identity import Static
+from bilevel.loop.offload import fetched, stored
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.loop.streams import Stream
@@ -56,10 +57,11 @@ class Calls(NamedTuple):
 class Program:
     """The compiled functions of one solver structure and one record; each takes the solver's leaves first."""
 
-    def __init__(self, structure: Any, record: Record | None):
+    def __init__(self, structure: Any, record: Record | None, offload: bool = False):
         # A closure, not the bound method: the garbage collector does not see through the latter.
         solver_of = lambda leaves: structure.unflatten(leaves)
         keep = keeping(record)
+        fetch, store = (fetched, stored) if offload else (_as_it_is, _as_it_is)
 
         @jax.jit  # its own, so that everything below shares one trace of the user's functions
         def step(leaves: list, run: RunState, stream: Stream):
@@ -70,8 +72,11 @@ class Program:
             return after, info if whole else brief(info), row
 
         def one(leaves: list, run: RunState, stream: Stream, rows: PyTree, at: Any, whole: bool = False):
-            after, info, row = told(leaves, run, stream, whole)
-            return after, put_row(rows, row, at), info
+            after, info, row = told(leaves, fetch(run), stream, whole)
+            seen = (
+                health(solver_of(leaves), after) if offload else None
+            )  # later x would have to come over again
+            return store(after), put_row(rows, row, at), info, seen
 
         def chunk(
             leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any, whole: bool = False
@@ -83,11 +88,12 @@ class Program:
             return after, rows, info, health(solver_of(leaves), after)
 
         def warm_up(leaves: list, run: RunState, stream: Stream, count: Any) -> RunState:
-            return lax.fori_loop(0, count, lambda _, run: warm_step(solver_of(leaves), run, stream), run)
+            step = lambda _, run: warm_step(solver_of(leaves), run, stream)
+            return store(lax.fori_loop(0, count, step, fetch(run)))
 
         def begin(leaves: list, x: PyTree, y: PyTree, stream: Stream, seed: Any, model: PyTree) -> RunState:
             begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
-            return jax.tree.map(jnp.copy, begun)  # nothing of it is the caller's
+            return store(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
 
         self.start = jax.jit(begin)
         # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
@@ -101,14 +107,14 @@ class Program:
             jax.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
             jax.jit(warm_up, donate_argnames="run"),
         )
-        self._step, self._fits = step, {}
+        self.offload, self._step, self._fits = offload, step, {}
 
     def fit(self, leaves: list, run: RunState, stream: Stream, steps: int) -> "Fit":
         """What this program knows about runs of such shapes."""
         arrays, structure = jax.tree.flatten((run, stream))
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
         if key not in self._fits:
-            row = jax.eval_shape(self._step, leaves, run, stream)[2]
+            row = jax.eval_shape(lambda run: self._step(leaves, fetched(run), stream), run)[2]
             self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))))
         return self._fits[key]
 
@@ -150,16 +156,22 @@ class Fit:
         self.seconds: float | None = None  # that a step took, once a chunk ran without compiling
 
 
-def program_of(solver: Solver, record: Record | None = None) -> tuple[Program, list]:
+def program_of(solver: Solver, record: Record | None = None, offload: bool = False) -> tuple[Program, list]:
     """The solver's compiled program, and its leaves."""
     leaves, structure = jax.tree.flatten(solver)
     programs: OrderedDict = solver.problem.memory.setdefault("programs", OrderedDict())
-    key = structure, Static(record)
-    program = programs.pop(key, None) or Program(structure, record)  # other threads may do the same meanwhile
+    key = structure, Static(record), offload
+    program = programs.pop(key, None) or Program(
+        structure, record, offload
+    )  # other threads may do the same meanwhile
     programs[key] = program
     if len(programs) > MOST_PROGRAMS:
         programs.popitem(last=False)
     return program, leaves
+
+
+def _as_it_is(run: RunState) -> RunState:
+    return run
 
 
 def brief(info: Info) -> Info:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel.loop.offload import KIND, fetched
 from bilevel.loop.program import SMALL
 from bilevel.loop.state import RunState
 from bilevel.loop.streams import Given
@@ -63,14 +64,14 @@ class Kept:
         if self.policy == "device":
             self._run, self.step = run, step
         elif self.policy == "host":
-            self._places = jax.tree.map(lambda leaf: leaf.sharding, run)
+            self._places = jax.tree.map(_place, run)
             self._run, self.step = _on_host(run), step
             self._again = time.perf_counter() + REST * (time.perf_counter() - began)
 
     def run(self) -> RunState:
         """The kept run, on the device."""
         assert self._run is not None
-        return self._run if self._places is None else jax.device_put(self._run, self._places)
+        return fetched(self._run) if self._places is None else jax.device_put(self._run, self._places)
 
     def x(self) -> PyTree:
         """Of the kept run, wherever that is."""
@@ -85,6 +86,11 @@ class Kept:
         return sum(leaf.nbytes for given, _ in self.taken for leaf in jax.tree.leaves(given)) > MOST_BATCHES
 
 
+def _place(leaf: jax.Array) -> Any:
+    """On the device, even if it rests on the host between two steps."""
+    return leaf.sharding.with_memory_kind("device") if leaf.sharding.memory_kind == KIND else leaf.sharding
+
+
 def _on_host(run: RunState) -> RunState:
     """A copy; the keys in it, which NumPy has no type for, are few and stay."""
     leaves, structure = jax.tree.flatten(run)
@@ -97,7 +103,7 @@ def _on_host(run: RunState) -> RunState:
 def _own(leaf: jax.Array) -> Any:
     """On a CPU the array's memory is the buffer that will be donated."""
     if not leaf.is_fully_addressable:  # NumPy sees the part of one process alone
-        return jax.device_put(leaf, leaf.sharding.with_memory_kind("pinned_host"))
+        return jax.device_put(leaf, leaf.sharding.with_memory_kind(KIND), may_alias=False)
     fetched = np.asarray(leaf)
     return fetched.copy() if next(iter(leaf.devices())).platform == "cpu" else fetched
 

@@ -16,6 +16,7 @@ from bilevel.loop.fingerprint import difference, fingerprint
 from bilevel.loop.halving import Guard
 from bilevel.loop.hooks import Event, Probe, Stop
 from bilevel.loop.judgement import judge
+from bilevel.loop.offload import fetched
 from bilevel.loop.pace import Pace
 from bilevel.loop.program import Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
@@ -46,6 +47,7 @@ class Session:
         thin: int | None,
         halve: bool,
         prefetch: int | None,
+        offload: bool,
     ):
         self.began = time.perf_counter()
         self.guard = Guard(solver, halve, resume)
@@ -57,7 +59,7 @@ class Session:
                 f"the earlier run had thin={resume.thin}, this one has thin={thin}: pass the same, so that their "
                 "traces can be joined"
             )
-        self.course = Course(solver, *program_of(solver, record), data, steps, resume, thin)
+        self.course = Course(solver, *program_of(solver, record, offload), data, steps, resume, thin)
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
         self.course.tells = any(getattr(hook, "reads_info", True) for hook in self.hooks)
         self._borrowed = resume is not None  # the state is the user's
@@ -255,6 +257,8 @@ class Session:
 
     def _result(self) -> Result:
         course = self.course
+        if course.program.offload and course.whole:
+            course.run = fetched(course.run)
         status, trace = course.status or completed(course.total), course.log.trace
         if course.failure is not None:
             status = failed(course.step, *course.failure)

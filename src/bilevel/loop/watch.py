@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool
 
+from bilevel.loop.offload import fetched
 from bilevel.loop.state import RunState
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
@@ -73,7 +74,7 @@ class Watch:
         return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
 
     def look(self, run: RunState) -> np.ndarray:
-        return np.asarray(self.solver.compiled(health)(run))
+        return np.asarray(self.solver.compiled(health)(fetched(run)))
 
     def broken(self, flags: np.ndarray, run: RunState) -> list[str]:
         """The variables that are not finite; if all are, the first of the rest that no longer is."""
