@@ -23,6 +23,34 @@ def as_arrays(tree: PyTree, name: str) -> PyTree:
 
 def as_array(leaf: Any, name: str) -> jax.Array:
     """One leaf as a JAX array; `name` says where it was found."""
+    plain = _plain(leaf, name)
+    if isinstance(plain, jax.Array):
+        return plain
+    # A copy always: JAX 0.10.0's `asarray` shares aligned memory, which its owner may fill again.
+    return _made(lambda a: jnp.array(np.ascontiguousarray(a).reshape(a.shape)), plain, leaf, name)
+
+
+def as_host(leaf: Any, name: str) -> Any:
+    """One leaf as a NumPy array that nobody else has, fit to become a JAX array; a JAX array stays as it is."""
+    plain = _plain(leaf, name)
+    if isinstance(plain, jax.Array):
+        return plain
+    if plain.dtype.kind in "cV":  # JAX has some of these types
+        _made(lambda a: jnp.array(a.ravel()[:0]), plain, leaf, name)
+    return np.array(plain, order="C")
+
+
+def _made(make: Any, array: np.ndarray, leaf: Any, name: str) -> Any:
+    try:
+        return make(array)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(
+            f"{name} is {_what(leaf, array)}, which JAX has no type for: convert it first"
+        ) from error
+
+
+def _plain(leaf: Any, name: str) -> Any:
+    """A JAX array, or what NumPy makes of it."""
     if isinstance(leaf, jax.Array):
         if not _usable(leaf):
             raise ValueError(f"{name} {_unusable(leaf)}")
@@ -49,13 +77,7 @@ def as_array(leaf: Any, name: str) -> jax.Array:
         raise TypeError(
             f"{name} is {_what(leaf, array)}, which JAX has no type for: convert it first, e.g. by .astype(float)"
         )
-    try:
-        # A copy always: JAX 0.10.0's `asarray` shares aligned memory, which its owner may fill again.
-        return jnp.array(np.ascontiguousarray(array).reshape(array.shape))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(
-            f"{name} is {_what(leaf, array)}, which JAX has no type for: convert it first"
-        ) from error
+    return array
 
 
 def leaves_of(tree: PyTree, name: str) -> list[Any]:

@@ -327,7 +327,7 @@ def test_control_c_finishes_the_step_and_keeps_it(aid):
             yield bl.Batch()
 
     source = loader()
-    result = bl.run(aid, X0, Y0, steps=1000, data=source)
+    result = bl.run(aid, X0, Y0, steps=1000, data=source, prefetch=0)
     assert result.status.code is bl.Code.INTERRUPTED
     assert 17 <= result.steps <= 18
     assert len(result.trace["outer_value"]) == result.steps
@@ -343,7 +343,7 @@ def test_a_second_control_c_returns_at_once_what_is_whole(aid):
                 signal.raise_signal(signal.SIGINT)
             yield bl.Batch()
 
-    result = bl.run(aid, X0, Y0, steps=1000, data=loader(), every=5)
+    result = bl.run(aid, X0, Y0, steps=1000, data=loader(), every=5, prefetch=0)
     assert result.status.code is bl.Code.INTERRUPTED
     assert result.steps == 17  # within a loader, the steps before are whole
     assert len(result.trace["outer_value"]) == 17

@@ -331,7 +331,7 @@ def test_after_a_hook_stopped_it_at_an_earlier_step(stop):
 @pytest.mark.parametrize("every", [1, 3, None])
 def test_after_ctrl_c_in_the_loader(k, every):
     plain, loader = bl.run(AID, Z, Z, data=Counting(), steps=10), Counting(at=[k], do=interrupt)
-    result = bl.run(AID, Z, Z, data=loader, steps=10, every=every)
+    result = bl.run(AID, Z, Z, data=loader, steps=10, every=every, prefetch=0)
     assert result.status.code is bl.Code.INTERRUPTED
     assert k <= result.steps <= k + 1
     assert loader.given <= result.steps + 1  # one batch is looked ahead at, and kept

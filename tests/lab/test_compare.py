@@ -89,7 +89,7 @@ def test_all_rates_of_the_grid_share_one_program():
     programs = {program_of(solver_of(method, task, rate))[0] for rate in task.rates}
     assert len(programs) == 1
     measure(method, task)
-    assert programs.pop().chunk._cache_size() == 1
+    assert programs.pop().keeping.chunk._cache_size() == 1
 
 
 def test_stocbio_draws_fifths_of_the_examples():

@@ -21,16 +21,15 @@ def take_chunk(
 ) -> tuple[Columns, int, Info | None, Any]:
     """At most `wanted` steps; fewer where the data end, the loader fails, the time is up or Ctrl-C came."""
     try:
-        if course.source.stream is not None:
-            take = course.program.donating_chunk if course.kept.donates else course.program.chunk
-            course.run, rows, info, seen = take(
-                course.leaves, course.run, course.source.stream, fit.blank, wanted
+        if course.at_once:
+            course.run, rows, info, seen = course.calls.chunk(
+                course.leaves, course.run, course.source.stream, fit.blank, wanted, course.tells
             )
             rows, seen = _on_host((rows, seen))
             done = wanted
         else:
-            rows, done, info = _batches(course, fit, wanted, every)
-            seen = course.watch.look(course.run)
+            rows, done, info, seen = _one_by_one(course, fit, wanted, every)
+            seen = course.watch.look(course.run) if seen is None else np.asarray(seen)
     except Exception as error:  # from the objectives, as they run or as they are traced
         course.recover()
         raise course.fail("an objective", error) from error
@@ -38,17 +37,22 @@ def take_chunk(
     return jax.tree.map(lambda a: a[:done].copy(), rows), done, info, seen
 
 
-def _batches(course: Course, fit: Fit, wanted: int, every: int | None) -> tuple[Columns, int, Info | None]:
-    """Steps on a loader's batches, a compiled call for each; the loader works while the device does."""
-    take = course.program.donating_one if course.kept.donates else course.program.one
-    rows, info, done, flying = fit.rows(), None, 0, []
+def _one_by_one(
+    course: Course, fit: Fit, wanted: int, every: int | None
+) -> tuple[Columns, int, Info | None, Any]:
+    """A compiled call for each step, as on a loader's batches; the loader works while the device does."""
+    rows, info, seen, done, flying = fit.rows(), None, None, 0, []
+    course.run = course.placed(course.run)
     deadline = time.perf_counter() + SECONDS if every is None else np.inf
     while done < wanted and not course.interrupts.asked and time.perf_counter() < deadline:
         given = next_batch(course)
         if given is None:
-            return _on_host(rows), done, info
+            return _on_host(rows), done, info, seen
+        info = None  # of the step before: not to be alive next to this one's
         try:
-            course.run, rows, info = take(course.leaves, course.run, given, rows, done)
+            course.run, rows, info, seen = course.calls.one(
+                course.leaves, course.run, given, rows, done, course.tells
+            )
         except Exception as error:  # while it was traced or dispatched: the steps before it are whole
             course.failure = "an objective", error
             course.give_back(1)
@@ -59,11 +63,13 @@ def _batches(course: Course, fit: Fit, wanted: int, every: int | None) -> tuple[
             jax.block_until_ready(flying.pop(0))
     if course.step + done < course.total and course.failure is None:
         _look_ahead(course)
-    return _on_host(rows), done, info
+    return _on_host(rows), done, info, seen
 
 
 def next_batch(course: Course) -> Any:
     """The loader's next batch; one that raises ends the chunk, with the steps before it kept."""
+    if course.source.stream is not None:
+        return course.source.stream
     try:
         taken = course.source.take()
     except KeyboardInterrupt:  # within the loader: what is done is kept
@@ -74,8 +80,9 @@ def next_batch(course: Course) -> Any:
         return None
     if taken is None:
         return None
-    course.kept.taken.append(taken)
-    return taken[0]
+    given, kept = taken
+    course.kept.taken.append(kept)
+    return given
 
 
 def _look_ahead(course: Course) -> None:

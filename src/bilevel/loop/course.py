@@ -2,8 +2,12 @@
 
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from bilevel.loop.interrupts import Interrupts
-from bilevel.loop.program import Program
+from bilevel.loop.offload import fetched, stored
+from bilevel.loop.program import Calls, Program
 from bilevel.loop.replay import Kept, lost
 from bilevel.loop.result import Result
 from bilevel.loop.sources import Loader, Memory, source_of
@@ -11,7 +15,7 @@ from bilevel.loop.state import RunState, dress
 from bilevel.loop.status import Status
 from bilevel.loop.streams import draw
 from bilevel.loop.trace import Log
-from bilevel.loop.watch import Watch
+from bilevel.loop.watch import Watch, moved
 from bilevel.solvers.base import Info, Solver
 
 
@@ -51,7 +55,8 @@ class Course:
         self.total = self.step + steps
         self.log = Log(thin=thin) if resume is None else Log(resume.trace, resume.probes, thin)
         self.source: Memory | Loader = source_of(data, solver, resume)
-        self.kept = Kept("off", 0)  # nothing, until the run begins
+        self.kept = Kept("off")  # nothing, until the run begins
+        self.tells = False  # whether someone wants to see the whole Info of the last step
         self.interrupts = Interrupts()
         self.status: Status | None = None  # how it ended, once it has
         self.failure: tuple[str, BaseException] | None = None  # what raised, and what it raised
@@ -70,6 +75,29 @@ class Course:
         return not (lost(self.run) or self.torn)
 
     @property
+    def calls(self) -> Calls:
+        """What moves the run on: one and the same program the first time and when it goes back."""
+        return self.program.donating if self.kept.donates else self.program.keeping
+
+    @property
+    def at_once(self) -> bool:
+        """Whether any number of steps is one call."""
+        return self.source.stream is not None and not self.program.offload
+
+    def placed(self, run: RunState) -> RunState:
+        """Where the next call wants it."""
+        return stored(run) if self.program.offload else run
+
+    def lent(self, run: RunState) -> RunState:
+        """For a call after which this run is wanted again."""
+        return jax.tree.map(jnp.copy, run) if self.kept.donates else run
+
+    def still(self) -> int:
+        """The number of steps since what is kept, if they have not moved x; else 0."""
+        steps = self.step - self.kept_step
+        return steps if steps >= 2 and not moved(self.kept.x(), self.run.x) else 0
+
+    @property
     def kept_step(self) -> int:
         return self.step if self.kept.step is None else self.kept.step
 
@@ -86,21 +114,22 @@ class Course:
 
     def again(self, run: RunState, start: int, stop: int, warm: bool = False) -> tuple[RunState, Info | None]:
         """The steps from `start` to `stop` once more, from `run`, on the data that were seen there."""
-        info = None
+        info, run = None, self.lent(run)
         while start < stop:
             given, count = self.source.again(self.kept.taken, start - self.kept_step, stop - start)
             if warm:
-                run = self.program.warm_up(self.leaves, run, given, count)
+                run = self.calls.warm_up(self.leaves, run, given, count)
             else:
                 fit = self.program.fit(self.leaves, run, given, self.total)
-                count = min(count, fit.count)
+                count = min(count, fit.count) if self.at_once else 1
                 # The program that ran them first: another might round differently.
-                if self.source.stream is not None:
-                    run, _, info, _ = self.program.chunk(self.leaves, run, given, fit.blank, count)
+                if self.at_once:
+                    run, _, info, _ = self.calls.chunk(self.leaves, run, given, fit.blank, count, self.tells)
                 else:
-                    run, _, info = self.program.one(self.leaves, run, given, fit.rows(), 0)
+                    at = self.calls.one(self.leaves, self.placed(run), given, fit.rows(), 0, self.tells)
+                    run, _, info, _ = at
             start += count
-        return run, info
+        return fetched(run), info
 
     def last_sane(self, good: RunState, low: int, high: int, warm: bool = False):
         """Of the steps from `low` to `high`, begun at `good`: the last sane run, its step, what broke, its Info."""

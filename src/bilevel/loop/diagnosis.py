@@ -9,6 +9,7 @@ from optax import tree
 
 from bilevel.batch import draws, first
 from bilevel.loop.course import Cause, Course
+from bilevel.loop.offload import fetched
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.streams import draw
 from bilevel.problem import Problem
@@ -98,10 +99,11 @@ def _ahead(course: Course, warmup: bool) -> RunState | None:
     """The run after one more step, if its y is still finite."""
     given = course.source.peek()
     if warmup:
-        after = course.program.warm_up(course.leaves, course.run, given, 1)
+        after = course.calls.warm_up(course.leaves, course.lent(course.run), given, 1)
     else:
         fit = course.program.fit(course.leaves, course.run, given, course.total)
-        after, *_ = course.program.one(course.leaves, course.run, given, fit.rows(), 0)
+        after, *_ = course.calls.one(course.leaves, course.lent(course.run), given, fit.rows(), 0)
+        after = fetched(after)
     finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(after.y))
     return after if finite else None
 

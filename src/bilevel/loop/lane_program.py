@@ -66,7 +66,7 @@ class LaneProgram:
             def body(_, carry):
                 run, first = carry
                 after = take_step(solver, run, stream)[0]
-                bad = health(solver, run)[1:] & ~health(solver, after)[1:]
+                bad = health(solver, run) & ~health(solver, after)
                 return after, jnp.where(jnp.any(first), first, bad)
 
             _, first = lax.fori_loop(0, LOOK_AHEAD, body, (run, jnp.zeros(len(names), bool)))
@@ -116,7 +116,7 @@ def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
 
 def _sane(solver: Solver, before: RunState, after: RunState) -> jax.Array:
     """Whether everything that was finite still is: variables, the model's state, the rules' memories."""
-    return jnp.all(health(solver, after)[1:] | ~health(solver, before)[1:])
+    return jnp.all(health(solver, after) | ~health(solver, before))
 
 
 def _or_nan(alive: jax.Array, value: Any) -> jax.Array:

@@ -7,27 +7,30 @@ with the problem, by what they are made of: they go when the problem goes, and n
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from bilevel.identity import Static
+from bilevel.loop.offload import fetched, stored
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.loop.streams import Stream
 from bilevel.loop.watch import health
-from bilevel.solvers.base import Solver
+from bilevel.solvers.base import Info, Solver
 from bilevel.types import PyTree
 
 MOST_PROGRAMS = 32  # of one problem; the one unused for longest goes first
 ROWS, MANY_ROWS = 1024, 2**16  # of the trace that one compiled call can fill: of short runs and of long ones
+SMALL = 2**20  # bytes of state and data, up to which memory is no concern
+SHARE = 100  # beyond, more than `ROWS` rows take at most one part in so many of that
 BLOCK, SHORT_STEPS = (
     32,
     32 * 2**20,
 )  # steps, and bytes of state and data up to which a step is taken for short
-ROW_BYTES = 32 * 2**20  # and at most so many bytes of them
+ROW_BYTES = 32 * 2**20  # the most that rows of a record of the user's take
 
 
 def block_length(arguments: PyTree) -> int:
@@ -35,59 +38,84 @@ def block_length(arguments: PyTree) -> int:
 
     So short steps go in blocks. Long ones need none, and would only be compiled twice: judged by their data.
     """
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments))
-    return BLOCK if jax.default_backend() != "cpu" and size <= SHORT_STEPS else 1
+    return BLOCK if jax.default_backend() != "cpu" and size(arguments) <= SHORT_STEPS else 1
+
+
+def size(tree: PyTree) -> int:
+    """Of its arrays, in bytes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+class Calls(NamedTuple):
+    """The compiled functions that move a run on."""
+
+    one: Any
+    chunk: Any
+    warm_up: Any
 
 
 class Program:
     """The compiled functions of one solver structure and one record; each takes the solver's leaves first."""
 
-    def __init__(self, structure: Any, record: Record | None):
+    def __init__(self, structure: Any, record: Record | None, offload: bool = False):
         # A closure, not the bound method: the garbage collector does not see through the latter.
         solver_of = lambda leaves: structure.unflatten(leaves)
         keep = keeping(record)
+        fetch, store = (fetched, stored) if offload else (_as_it_is, _as_it_is)
 
         @jax.jit  # its own, so that everything below shares one trace of the user's functions
         def step(leaves: list, run: RunState, stream: Stream):
             return step_and_record(solver_of(leaves), run, stream, keep)
 
-        def one(leaves: list, run: RunState, stream: Stream, rows: PyTree, at: Any):
+        def told(leaves: list, run: RunState, stream: Stream, whole: bool):
             after, info, row = step(leaves, run, stream)
-            return after, put_row(rows, row, at), info
+            return after, info if whole else brief(info), row
 
-        def chunk(leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any):
+        def one(leaves: list, run: RunState, stream: Stream, rows: PyTree, at: Any, whole: bool = False):
+            after, info, row = told(leaves, fetch(run), stream, whole)
+            seen = (
+                health(solver_of(leaves), after) if offload else None
+            )  # later x would have to come over again
+            return store(after), put_row(rows, row, at), info, seen
+
+        def chunk(
+            leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any, whole: bool = False
+        ):
             block = block_length((run, stream))
             after, rows, info = advance_into(
-                lambda run: step(leaves, run, stream), run, blank.rows(), count, block
+                lambda run: told(leaves, run, stream, whole), run, blank.rows(), count, block
             )
-            return after, rows, info, health(solver_of(leaves), after, since=run)
+            return after, rows, info, health(solver_of(leaves), after)
 
         def warm_up(leaves: list, run: RunState, stream: Stream, count: Any) -> RunState:
-            return lax.fori_loop(0, count, lambda _, run: warm_step(solver_of(leaves), run, stream), run)
+            step = lambda _, run: warm_step(solver_of(leaves), run, stream)
+            return store(lax.fori_loop(0, count, step, fetch(run)))
 
-        self.start = jax.jit(
-            lambda leaves, x, y, stream, seed, model: start(
-                solver_of(leaves), x, y, stream, seed=seed, model_state=model
-            )
-        )
+        def begin(leaves: list, x: PyTree, y: PyTree, stream: Stream, seed: Any, model: PyTree) -> RunState:
+            begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
+            return store(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
+
+        self.start = jax.jit(begin)
         # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
-        self.one = jax.jit(one, donate_argnames="rows")
-        self.donating_one = jax.jit(one, donate_argnames=("run", "rows"))
-        self.chunk = jax.jit(chunk, static_argnames="blank")
-        self.donating_chunk = jax.jit(chunk, static_argnames="blank", donate_argnames="run")
-        self.warm_up = jax.jit(warm_up)
-        self._step, self._fits = step, {}
+        self.keeping = Calls(
+            jax.jit(one, static_argnames="whole", donate_argnames="rows"),
+            jax.jit(chunk, static_argnames=("blank", "whole")),
+            jax.jit(warm_up),
+        )
+        self.donating = Calls(
+            jax.jit(one, static_argnames="whole", donate_argnames=("run", "rows")),
+            jax.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
+            jax.jit(warm_up, donate_argnames="run"),
+        )
+        self.offload, self._step, self._fits = offload, step, {}
 
     def fit(self, leaves: list, run: RunState, stream: Stream, steps: int) -> "Fit":
         """What this program knows about runs of such shapes."""
         arrays, structure = jax.tree.flatten((run, stream))
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
         if key not in self._fits:
-            self._fits[key] = Fit(
-                sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(run)),
-                jax.eval_shape(self._step, leaves, run, stream)[2],
-                ROWS if steps <= ROWS else MANY_ROWS,
-            )
+            row = jax.eval_shape(lambda run: self._step(leaves, fetched(run), stream), run)[2]
+            self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))))
         return self._fits[key]
 
 
@@ -105,14 +133,21 @@ class Blank:
         )
 
 
+def rows_of(row: PyTree, steps: int, arguments: int) -> int:
+    """How many rows of the trace a call can fill, on so many bytes of arguments."""
+    most, count = ROW_BYTES if arguments <= SMALL else arguments // SHARE, MANY_ROWS
+    while count > ROWS and (steps <= ROWS or count * size(row) > most):
+        count //= 2
+    while count > 1 and count * size(row) > ROW_BYTES:
+        count //= 2
+    return count
+
+
 class Fit:
     """A program on arguments of certain shapes: empty rows for its trace, and the time a step took last."""
 
     def __init__(self, size_of_run: int, row: PyTree, count: int):
         self.bytes = size_of_run
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
-        while count > 1 and count * size > ROW_BYTES:
-            count //= 2
         leaves, structure = jax.tree.flatten(row)
         self.row, self.count = row, count
         self.blank = Blank(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), count)
@@ -121,16 +156,27 @@ class Fit:
         self.seconds: float | None = None  # that a step took, once a chunk ran without compiling
 
 
-def program_of(solver: Solver, record: Record | None = None) -> tuple[Program, list]:
+def program_of(solver: Solver, record: Record | None = None, offload: bool = False) -> tuple[Program, list]:
     """The solver's compiled program, and its leaves."""
     leaves, structure = jax.tree.flatten(solver)
     programs: OrderedDict = solver.problem.memory.setdefault("programs", OrderedDict())
-    key = structure, Static(record)
-    program = programs.pop(key, None) or Program(structure, record)  # other threads may do the same meanwhile
+    key = structure, Static(record), offload
+    program = programs.pop(key, None) or Program(
+        structure, record, offload
+    )  # other threads may do the same meanwhile
     programs[key] = program
     if len(programs) > MOST_PROGRAMS:
         programs.popitem(last=False)
     return program, leaves
+
+
+def _as_it_is(run: RunState) -> RunState:
+    return run
+
+
+def brief(info: Info) -> Info:
+    """Without its trees, which are as large as x and y."""
+    return Info(info.outer_value, None, None, info.metrics)
 
 
 def keeping(record: Record | None) -> Record:

@@ -13,6 +13,8 @@ from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.halving import check_policy
 from bilevel.loop.hooks import Probe, Progress, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
+from bilevel.loop.offload import check_offload
+from bilevel.loop.prefetch import check_prefetch
 from bilevel.loop.replay import POLICIES
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
@@ -44,6 +46,8 @@ def run(
     replay: str = "auto",
     thin: int | None = None,
     on_divergence: str = "stop",
+    prefetch: int | None = None,
+    offload: str | None = None,
 ) -> Result:
     """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
 
@@ -77,6 +81,10 @@ def run(
             "step" says which. Hooks still see every row.
         on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with
             half the step sizes, at most ten times, as `result.halvings` tells.
+        prefetch: how many steps' batches to ask a loader for ahead, in a thread of its own. Left out: two, from the
+            moment that it takes a millisecond over one; 0: none, for loaders that must stay in the caller's thread.
+        offload: "x": between two steps x and the memory of the outer rule rest in the host's memory, for an x that is
+            the large part. Hooks find them there; the result has them on the device.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
@@ -91,6 +99,7 @@ def run(
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
     thin = None if thin is None else check_count(thin, "thin")
+    prefetch, aside = check_prefetch(prefetch), check_offload(offload)
     hooks, saver = saver_among(hooks, checkpoint, save_every)
     hooks = [
         *hooks,
@@ -99,7 +108,7 @@ def run(
         *([Progress()] if progress else []),
     ]
     session_of = lambda steps, resume: Session(
-        solver, record, data, steps, resume, replay, every, hooks, thin, halve
+        solver, record, data, steps, resume, replay, every, hooks, thin, halve, prefetch, aside
     )
     if saver is None and not isinstance(resume, str | Path):
         session = session_of(steps, resume)

@@ -24,8 +24,13 @@ def scalars(state: Any, info: Info) -> dict:
     """The default record of a step: f(x_k, ŷ_k), the hypergradient's norm, and the metrics."""
     return {
         "outer_value": info.outer_value,
-        "hypergradient_norm": optax.tree.norm(info.hypergradient),
+        "hypergradient_norm": optax.tree.norm(jax.tree.map(_wide, info.hypergradient)),
     } | info.metrics
+
+
+def _wide(leaf: Any) -> Any:
+    """Of at least 32 bits: in fewer, a sum of squares is soon lost."""
+    return leaf.astype(jnp.float32) if leaf.dtype.itemsize < 4 else leaf
 
 
 def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, Info, Any]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, variables
@@ -17,9 +16,10 @@ from bilevel.loop.fingerprint import difference, fingerprint
 from bilevel.loop.halving import Guard
 from bilevel.loop.hooks import Event, Probe, Stop
 from bilevel.loop.judgement import judge
+from bilevel.loop.offload import fetched
 from bilevel.loop.pace import Pace
 from bilevel.loop.program import Fit, program_of
-from bilevel.loop.replay import Kept
+from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
@@ -46,21 +46,23 @@ class Session:
         hooks: list,
         thin: int | None,
         halve: bool,
+        prefetch: int | None,
+        offload: bool,
     ):
         self.began = time.perf_counter()
         self.guard = Guard(solver, halve, resume)
         solver = self.guard.solver
-        self.solver, self.replay, self.every = solver, replay, every
+        self.solver, self.replay, self.every, self.prefetch = solver, replay, every, prefetch
         self.hooks = _in_order(hooks)
         if resume is not None and resume.thin != thin:
             raise ValueError(
                 f"the earlier run had thin={resume.thin}, this one has thin={thin}: pass the same, so that their "
                 "traces can be joined"
             )
-        self.course = Course(solver, *program_of(solver, record), data, steps, resume, thin)
+        self.course = Course(solver, *program_of(solver, record, offload), data, steps, resume, thin)
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
-        self.moved = True  # whether the last chunk moved x
-        self.earlier = self.course.step  # where it began
+        self.course.tells = any(getattr(hook, "reads_info", True) for hook in self.hooks)
+        self._borrowed = resume is not None  # the state is the user's
         if resume is not None:
             self.course.run = _checked(resume, solver, self.course.source.stream)
 
@@ -84,12 +86,14 @@ class Session:
         """To the end, whatever that is."""
         course, begun = self.course, []
         fit = self._fit()  # refuses a step that does not fit, before any work is done
-        with course.interrupts:
+        left = course.total - course.step + warmup
+        with course.interrupts, course.source.asked_ahead(left, self.prefetch):
             try:
                 course.watch = Watch(self.solver, course.run)
-                course.kept = Kept(self.replay, fit.bytes if fit is not None else 0)
-                if course.kept.donates:  # what the user holds, x0 or an earlier result, must outlive the run
-                    course.run = jax.tree.map(jnp.copy, course.run)
+                size = fit.bytes if fit is not None else 0
+                course.kept = Kept(policy_for(self.replay, size, self.guard.halve))
+                if self._borrowed:  # an earlier result must outlive the run
+                    course.run = course.lent(course.run)
                 if warmup:
                     warm_up(course, warmup)
                     while self.guard.goes_on(course):
@@ -158,7 +162,7 @@ class Session:
             left = course.total - course.step
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
             wanted = min(paced, fit.count, self._to_next_mark(left))
-            began, start = time.perf_counter(), course.step
+            began, start, info = time.perf_counter(), course.step, None  # no earlier Info next to this one
             course.kept.at_start_of_chunk(course.run, course.step, self.guard.good)
             course.log.settle(course.kept_step)
             rows, done, info, seen = take_chunk(course, fit, wanted, self.every)
@@ -167,7 +171,6 @@ class Session:
             if done:
                 course.log.add(rows, start)
                 course.step = start + done
-                self.moved, self.earlier = bool(seen[0]), start
                 self._note_metrics(rows)
                 info = judge(course, rows, seen) or info
                 if self.guard.goes_on(course):
@@ -189,7 +192,6 @@ class Session:
 
     def _forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""
-        self.moved, self.earlier = True, step
         self.suspect = self.suspect if self.suspect is not None and self.suspect[1] < step else None
         for hook in self._probes:
             hook.rows = [row for row in hook.rows if row[0] <= step]
@@ -255,13 +257,13 @@ class Session:
 
     def _result(self) -> Result:
         course = self.course
+        if course.program.offload and course.whole:
+            course.run = fetched(course.run)
         status, trace = course.status or completed(course.total), course.log.trace
         if course.failure is not None:
             status = failed(course.step, *course.failure)
         elif status.code in (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED) and course.step:
-            status = status.with_note(
-                remark(trace, course.step, self.moved, course.step - self.earlier, course.suspicion)
-            )
+            status = status.with_note(remark(trace, course.step, course.still, course.suspicion))
         if course.failure is None and status.code is not Code.DIVERGED and course.step:
             status = status.with_note(self.solver.remark(trace))
         hidden = status.code is Code.DIVERGED and self.suspect is not None and self.suspect[0] == NORM

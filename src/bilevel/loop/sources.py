@@ -1,6 +1,7 @@
 """Where a session's data come from: memory, of which any number of steps is one compiled call, or a Python loader."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 
 from bilevel.batch import Batch
 from bilevel.loop.errors import RunError
-from bilevel.loop.loaders import Feed
+from bilevel.loop.feed import Feed
 from bilevel.loop.result import Result
 from bilevel.loop.streams import Stream, as_stream
 from bilevel.solvers.base import Solver
@@ -40,6 +41,9 @@ class Memory:
 
     def take(self) -> None:
         return None
+
+    def asked_ahead(self, steps: int, prefetch: int | None) -> AbstractContextManager:
+        return nullcontext()
 
     def mark(self) -> Any:
         """The samplers' keys: another seed would be another order."""
@@ -80,6 +84,9 @@ class Loader:
 
     def take(self) -> Any:
         return self.feed.take()
+
+    def asked_ahead(self, steps: int, prefetch: int | None) -> AbstractContextManager:
+        return self.feed.asked_ahead(steps, prefetch)
 
     def again(self, taken: list, index: int, count: int) -> tuple[Any, int]:
         return taken[min(index, len(taken) - 1)][0], 1  # beyond what was seen, the last one once more

@@ -44,12 +44,16 @@ def _warm_up(course: Course, count: int) -> None:
                 )
                 return
         began = time.perf_counter()
-        course.run = jax.block_until_ready(course.program.warm_up(course.leaves, course.run, given, more))
+        course.run = jax.block_until_ready(course.calls.warm_up(course.leaves, course.run, given, more))
         pace.took(more, time.perf_counter() - began, compiled=not compiled)
         done, compiled = done + more, True
         if course.interrupts.asked and done < count:
             course.status = interrupted_in_warm_up(done, count)
-    if course.broken(course.run):
+    names = course.broken(course.run)
+    if names and not course.kept.possible:
+        data = bad_data(course.source.seen(course.kept.taken))
+        course.status = diverged(course.solver, done, names, warmup=True, data=data, kept=False)
+    elif names:
         data = bad_data(course.source.seen(course.kept.taken))
         course.run, last, names, _ = course.last_sane(course.kept.run(), start, start + done, warm=True)
         grown = course.watch.grown(course.run)

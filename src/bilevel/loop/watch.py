@@ -10,20 +10,21 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool
 
+from bilevel.loop.offload import fetched
 from bilevel.loop.state import RunState
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
 FAR = 1e3
+PIECE = 2**16
 NORM = "hypergradient_norm"
 RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # the state's fields that hold a rule's memory
 
 
-def health(solver: Solver, run: RunState, since: RunState | None = None) -> Bool[Array, " flags"]:
-    """Whether x has moved since an earlier state, and whether each floating array of the state's parts is finite."""
-    finite = [jnp.all(jnp.isfinite(leaf)) for _, leaf in parts(solver, run)]
-    return jnp.stack([jnp.array(True) if since is None else _moved(since.x, run.x), *finite])
+def health(solver: Solver, run: RunState) -> Bool[Array, " flags"]:
+    """Whether each floating array of the state's parts is finite."""
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for _, leaf in parts(solver, run)])
 
 
 def parts(solver: Solver, run: RunState) -> list[tuple[str, jax.Array]]:
@@ -73,18 +74,18 @@ class Watch:
         return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
 
     def look(self, run: RunState) -> np.ndarray:
-        return np.asarray(self.solver.compiled(health)(run))
+        return np.asarray(self.solver.compiled(health)(fetched(run)))
 
     def broken(self, flags: np.ndarray, run: RunState) -> list[str]:
         """The variables that are not finite; if all are, the first of the rest that no longer is."""
-        if flags[1:].all():
+        if flags.all():
             return []
         names = [name for name, _ in parts(self.solver, run)]
-        bad = {name for name, fine in zip(names, flags[1:], strict=True) if not fine}
+        bad = {name for name, fine in zip(names, flags, strict=True) if not fine}
         if variables := [name for name in self.solver.variables if name in bad]:
             return variables
         assert self._fine is not None
-        changed = zip(names, flags[1:], self._fine[1:], strict=True)
+        changed = zip(names, flags, self._fine, strict=True)
         return [name for name, fine, before in changed if before and not fine][:1]
 
 
@@ -106,13 +107,23 @@ def _floats(tree: PyTree) -> list[jax.Array]:
     return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
-def _moved(before: PyTree, after: PyTree) -> jax.Array:
-    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-    return jnp.any(
-        jnp.array(
-            [jnp.any(jnp.abs(a - b) > 4 * float(jnp.finfo(a.dtype).eps) * jnp.abs(b)) for a, b in pairs]
-        )
-    )
+def moved(before: PyTree, after: PyTree) -> bool:
+    """By more than rounding. On the host, piece by piece: of an x that has moved, the first piece says so."""
+    pairs = zip(_at_hand(before), _at_hand(after), strict=True)
+    for then, now in pairs:
+        few = 4 * float(jnp.finfo(now.dtype).eps)
+        for i in range(0, now.size, PIECE):
+            old, new = then[i : i + PIECE], now[i : i + PIECE]
+            if np.any(np.abs(old - new) > few * np.abs(new)):
+                return True
+    return False
+
+
+def _at_hand(tree: PyTree) -> list[np.ndarray]:
+    """Its leaves, flat; of one that several processes share, the parts that this one has."""
+    whole = lambda leaf: getattr(leaf, "is_fully_addressable", True)
+    parts = lambda leaf: [leaf] if whole(leaf) else [shard.data for shard in leaf.addressable_shards]
+    return [np.asarray(part).ravel() for leaf in jax.tree.leaves(tree) for part in parts(leaf)]
 
 
 def narrow(run: RunState) -> str:
@@ -152,10 +163,10 @@ def bad_data(data: Any) -> str | None:
     return None
 
 
-def remark(trace: Columns, taken: int, moved: bool, steps: int, suspicion: Callable[[], str]) -> str:
+def remark(trace: Columns, taken: int, still: Callable[[], int], suspicion: Callable[[], str]) -> str:
     """What a finite end deserves to have said about it: a loss far from its start, or an x that no longer moves.
 
-    `taken` steps led there, of which the trace may be thinned; the last `steps` of them moved x, or did not.
+    `taken` steps led there, of which the trace may be thinned; the last `still()` of them did not move x.
     """
     values = np.asarray(trace["outer_value"], dtype=float)
     first, last = values[0], values[-max(min(3, len(values) - 1), 1, min(100, len(values) // 20)) :]
@@ -166,7 +177,7 @@ def remark(trace: Columns, taken: int, moved: bool, steps: int, suspicion: Calla
         return f" Its outer value rose from {first:.3g} to {np.median(last):.3g}, a finite blow-up: {why}"
     if taken >= 10 and last.max() < first - far and (why := suspicion()):
         return f" Its outer value fell from {first:.3g} to {np.median(last):.3g}: {why}"
-    if steps >= 2 and not moved:
+    if (steps := still()) >= 2:
         return f" The last {steps} steps no longer moved x: {_why_still(float(trace[NORM][-1]))}"
     return ""
 

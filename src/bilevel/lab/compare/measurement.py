@@ -107,7 +107,7 @@ class Loop:
         pieces = []
         for done in range(0, max(steps, 1), self.fit.count):
             count = min(self.fit.count, steps - done)
-            at, rows, *_ = self.program.chunk(self.leaves, at, self.stream, self.fit.blank, count)
+            at, rows, *_ = self.program.keeping.chunk(self.leaves, at, self.stream, self.fit.blank, count)
             pieces.append((rows, count))
         return at, pieces
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.loop.checkpoints.trees import flatten, is_key, unflatten, words_of
-from bilevel.loop.loaders import Mark
+from bilevel.loop.feed import Mark
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status

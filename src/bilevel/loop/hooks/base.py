@@ -74,9 +74,11 @@ class Hook(Protocol):
 
     A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
     earlier step, they see the run end there; one with an attribute `last` that is true is called after all others. One
-    with an attribute `of_one_run` that is true is refused in a sweep. Chunks end at the multiples of a hook's `stride`,
-    if it has one; what it says in `note` at the end is added to the status. `get_state()` and `set_state(state)` save
-    and restore what it remembers, in numbers, words, arrays and containers of them: a checkpoint keeps that.
+    with an attribute `of_one_run` that is true is refused in a sweep. One with an attribute `reads_info` that is false
+    never looks at the two trees of `event.info`, which are as large as x and y and need not be kept for it. Chunks end
+    at the multiples of a hook's `stride`, if it has one; what it says in `note` at the end is added to the status.
+    `get_state()` and `set_state(state)` save and restore what it remembers, in numbers, words, arrays and containers of
+    them: a checkpoint keeps that.
     """
 
     def __call__(self, event: Event) -> Stop | None: ...

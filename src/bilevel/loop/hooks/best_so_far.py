@@ -25,6 +25,7 @@ class Best:
     """
 
     of_one_run = True  # not of a sweep
+    reads_info = False
 
     def __init__(self, metric: str = "outer_value", *, mode: str = "min"):
         self.metric, self._sign = check_metric(metric), sign_of(mode)

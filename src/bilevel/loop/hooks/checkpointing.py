@@ -38,6 +38,7 @@ class Checkpoint:
     """
 
     of_one_run = True  # not of a sweep
+    reads_info = False
     last = True  # after the hooks whose memory it saves
 
     def __init__(self, folder: str | Path, *, save_every: int | timedelta | None = None, keep: int = 3):

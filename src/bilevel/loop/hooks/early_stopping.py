@@ -23,6 +23,7 @@ class EarlyStopping:
     """
 
     of_one_run = True  # not of a sweep
+    reads_info = False
     decides = True  # before other hooks see the event
 
     def __init__(self, metric: str = "outer_value", *, patience: int, mode: str = "min", least: float = 0.0):

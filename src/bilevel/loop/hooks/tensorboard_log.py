@@ -18,6 +18,7 @@ class TensorBoard:
     """
 
     of_one_run = True  # not of a sweep
+    reads_info = False
 
     def __init__(self, folder: str | Path, *, thin: int = 1):
         try:

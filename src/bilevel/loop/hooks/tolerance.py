@@ -18,6 +18,7 @@ class Tolerance:
     """
 
     of_one_run = True  # not of a sweep
+    reads_info = False
     decides = True  # before other hooks see the event
 
     def __init__(self, tol: float):
