@@ -1,60 +1,130 @@
-"""Bilevel optimisation on JAX: min over x of f(x, y*(x)), where y*(x) minimises g(x, y)."""
+"""Bilevel optimisation on JAX: min over x of f(x, y*(x)), where y*(x) minimises g(x, y).
 
-from bilevel import data as data, problems as problems, prox as prox, theory as theory
-from bilevel.batch import Batch as Batch, Levels as Levels
-from bilevel.composition import composed as composed
-from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
-from bilevel.loop import hooks as hooks
-from bilevel.loop.checkpoints.restoring import load as load
-from bilevel.loop.errors import RunError as RunError
-from bilevel.loop.loaders import loaders as loaders
-from bilevel.loop.result import Result as Result
-from bilevel.loop.run import run as run
-from bilevel.loop.scan import scan as scan, warm_up as warm_up
-from bilevel.loop.state import RunState as RunState, start as start
-from bilevel.loop.status import Code as Code, Status as Status
-from bilevel.loop.streams import blocks as blocks, epochs as epochs, iid as iid
-from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
-from bilevel.problem import Problem as Problem
-from bilevel.solvers import adjoints as adjoints
-from bilevel.solvers.acc_f2ba import acc_f2ba as acc_f2ba
-from bilevel.solvers.adjoints import Adjoint as Adjoint
-from bilevel.solvers.aid import aid as aid
-from bilevel.solvers.base import Info as Info, Solver as Solver
-from bilevel.solvers.bda import bda as bda
-from bilevel.solvers.bome import bome as bome
-from bilevel.solvers.d_tfbo import d_tfbo as d_tfbo
-from bilevel.solvers.darts import darts as darts, darts_first_order as darts_first_order
-from bilevel.solvers.f2ba import f2ba as f2ba
-from bilevel.solvers.f2sa import f2sa as f2sa
-from bilevel.solvers.f2sa_p import f2sa_p as f2sa_p
-from bilevel.solvers.f3sa import f3sa as f3sa
-from bilevel.solvers.fomaml import fomaml as fomaml
-from bilevel.solvers.forward_itd import forward_itd as forward_itd
-from bilevel.solvers.fsla import fsla as fsla
-from bilevel.solvers.hoag import hoag as hoag
-from bilevel.solvers.iaptt import iaptt as iaptt
-from bilevel.solvers.imaml import imaml as imaml
-from bilevel.solvers.itd import itd as itd
-from bilevel.solvers.maml import maml as maml
-from bilevel.solvers.meha import meha as meha
-from bilevel.solvers.mrbo import mrbo as mrbo
-from bilevel.solvers.pbgd import g_pbgd as g_pbgd, v_pbgd as v_pbgd
-from bilevel.solvers.pzobo import pzobo as pzobo
-from bilevel.solvers.qnbo import qnbo as qnbo
-from bilevel.solvers.reptile import reptile as reptile
-from bilevel.solvers.rtho import rtho as rtho
-from bilevel.solvers.rules import Rule as Rule, projected as projected
-from bilevel.solvers.s_tfbo import s_tfbo as s_tfbo
-from bilevel.solvers.saba import saba as saba
-from bilevel.solvers.sama import sama as sama
-from bilevel.solvers.soba import soba as soba
-from bilevel.solvers.srba import srba as srba
-from bilevel.solvers.stocbio import stocbio as stocbio
-from bilevel.solvers.sustain import sustain as sustain
-from bilevel.solvers.tuning_free import tuning_free as tuning_free
-from bilevel.solvers.vrbo import vrbo as vrbo
-from bilevel.theory.estimation.advice import Advice as Advice
-from bilevel.theory.estimation.advising import advise as advise
+The whole public surface. A name is loaded when it is first asked for, so that a program waits for the solver that it
+uses and not for forty, and `import bilevel` for little besides JAX.
+"""
+
+from importlib import import_module
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import bilevel.forks  # watches from the beginning on  # noqa: F401
+
+if (
+    TYPE_CHECKING
+):  # what readers of the source, editors and type checkers see; _HOMES below says the same when it runs
+    from bilevel import data as data, problems as problems, prox as prox, theory as theory
+    from bilevel.batch import Batch as Batch, Levels as Levels
+    from bilevel.composition import composed as composed
+    from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
+    from bilevel.loop import hooks as hooks
+    from bilevel.loop.checkpoints.restoring import load as load
+    from bilevel.loop.errors import RunError as RunError
+    from bilevel.loop.loaders import loaders as loaders
+    from bilevel.loop.result import Result as Result
+    from bilevel.loop.run import run as run
+    from bilevel.loop.scan import scan as scan, warm_up as warm_up
+    from bilevel.loop.state import RunState as RunState, start as start
+    from bilevel.loop.status import Code as Code, Status as Status
+    from bilevel.loop.streams import blocks as blocks, epochs as epochs, iid as iid
+    from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
+    from bilevel.problem import Problem as Problem
+    from bilevel.solvers import adjoints as adjoints
+    from bilevel.solvers.acc_f2ba import acc_f2ba as acc_f2ba
+    from bilevel.solvers.adjoints import Adjoint as Adjoint
+    from bilevel.solvers.aid import aid as aid
+    from bilevel.solvers.base import Info as Info, Solver as Solver
+    from bilevel.solvers.bda import bda as bda
+    from bilevel.solvers.bome import bome as bome
+    from bilevel.solvers.d_tfbo import d_tfbo as d_tfbo
+    from bilevel.solvers.darts import darts as darts, darts_first_order as darts_first_order
+    from bilevel.solvers.f2ba import f2ba as f2ba
+    from bilevel.solvers.f2sa import f2sa as f2sa
+    from bilevel.solvers.f2sa_p import f2sa_p as f2sa_p
+    from bilevel.solvers.f3sa import f3sa as f3sa
+    from bilevel.solvers.fomaml import fomaml as fomaml
+    from bilevel.solvers.forward_itd import forward_itd as forward_itd
+    from bilevel.solvers.fsla import fsla as fsla
+    from bilevel.solvers.hoag import hoag as hoag
+    from bilevel.solvers.iaptt import iaptt as iaptt
+    from bilevel.solvers.imaml import imaml as imaml
+    from bilevel.solvers.itd import itd as itd
+    from bilevel.solvers.maml import maml as maml
+    from bilevel.solvers.meha import meha as meha
+    from bilevel.solvers.mrbo import mrbo as mrbo
+    from bilevel.solvers.pbgd import g_pbgd as g_pbgd, v_pbgd as v_pbgd
+    from bilevel.solvers.pzobo import pzobo as pzobo
+    from bilevel.solvers.qnbo import qnbo as qnbo
+    from bilevel.solvers.reptile import reptile as reptile
+    from bilevel.solvers.rtho import rtho as rtho
+    from bilevel.solvers.rules import Rule as Rule, projected as projected
+    from bilevel.solvers.s_tfbo import s_tfbo as s_tfbo
+    from bilevel.solvers.saba import saba as saba
+    from bilevel.solvers.sama import sama as sama
+    from bilevel.solvers.soba import soba as soba
+    from bilevel.solvers.srba import srba as srba
+    from bilevel.solvers.stocbio import stocbio as stocbio
+    from bilevel.solvers.sustain import sustain as sustain
+    from bilevel.solvers.tuning_free import tuning_free as tuning_free
+    from bilevel.solvers.vrbo import vrbo as vrbo
+    from bilevel.theory.estimation.advice import Advice as Advice
+    from bilevel.theory.estimation.advising import advise as advise
+else:
+    _MODULES = {
+        "adjoints": "bilevel.solvers.adjoints",
+        "data": "bilevel.data",
+        "hooks": "bilevel.loop.hooks",
+        "problems": "bilevel.problems",
+        "prox": "bilevel.prox",
+        "theory": "bilevel.theory",
+    }
+    _NAMES = {
+        "batch": ("Batch", "Levels"),
+        "composition": ("composed",),
+        "counting": ("Counts", "oracle_calls"),
+        "loop.checkpoints.restoring": ("load",),
+        "loop.errors": ("RunError",),
+        "loop.loaders": ("loaders",),
+        "loop.result": ("Result",),
+        "loop.run": ("run",),
+        "loop.scan": ("scan", "warm_up"),
+        "loop.state": ("RunState", "start"),
+        "loop.status": ("Code", "Status"),
+        "loop.streams": ("blocks", "epochs", "iid"),
+        "loop.sweep": ("Sweep", "sweep"),
+        "problem": ("Problem",),
+        "solvers.adjoints": ("Adjoint",),
+        "solvers.base": ("Info", "Solver"),
+        "solvers.darts": ("darts", "darts_first_order"),
+        "solvers.pbgd": ("g_pbgd", "v_pbgd"),
+        "solvers.rules": ("Rule", "projected"),
+        "theory.estimation.advice": ("Advice",),
+        "theory.estimation.advising": ("advise",),
+    }
+    _SOLVERS = (  # each in the file of its name
+        "acc_f2ba", "aid", "bda", "bome", "d_tfbo", "f2ba", "f2sa", "f2sa_p", "f3sa", "fomaml",
+        "forward_itd", "fsla", "hoag", "iaptt", "imaml", "itd", "maml", "meha", "mrbo", "pzobo", "qnbo",
+        "reptile", "rtho", "s_tfbo", "saba", "sama", "soba", "srba", "stocbio", "sustain", "tuning_free",
+        "vrbo",
+    )  # fmt: skip
+    _HOMES = {
+        **_MODULES,
+        **{name: f"bilevel.{home}" for home, names in _NAMES.items() for name in names},
+        **{name: f"bilevel.solvers.{name}" for name in _SOLVERS},
+    }
+    _LOADING = RLock()  # imports that cross in two threads are an error of Python's
+    __all__ = sorted(_HOMES)  # noqa: PLE0605
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'bilevel' has no attribute {name!r}", name=name)
+        with _LOADING:
+            home = import_module(_HOMES[name])
+            globals()[name] = home if name in _MODULES else getattr(home, name)
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return [*__all__, "__version__"]
+
 
 __version__ = "0.2.0"

@@ -10,6 +10,8 @@ from jax.core import Tracer
 
 from bilevel.types import PyTree
 
+FEW = 2**24  # numbers that are looked at on the host
+
 
 def as_arrays(tree: PyTree, name: str) -> PyTree:
     """The tree with every leaf a JAX array, or an error that names the leaf."""
@@ -100,6 +102,12 @@ def check_usable(tree: PyTree, name: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if isinstance(leaf, jax.Array) and not _usable(leaf):
             raise ValueError(f"{name}{jax.tree_util.keystr(path)} {_unusable(leaf)}")
+
+
+def at_hand(leaves: list[jax.Array]) -> bool:
+    """Whether NumPy reads them where they lie. A look at them is then over before a program for it is compiled."""
+    here = lambda leaf: leaf.is_fully_addressable and all(at.platform == "cpu" for at in leaf.devices())
+    return sum(leaf.size for leaf in leaves) <= FEW and all(here(leaf) for leaf in leaves)
 
 
 def _usable(leaf: jax.Array) -> bool:

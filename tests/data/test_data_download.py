@@ -93,7 +93,7 @@ def test_an_interrupted_download_leaves_nothing(server, cache, monkeypatch):
     def interrupt(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.Progress, "update", interrupt)
+    monkeypatch.setattr("rich.progress.Progress.update", interrupt)
     with pytest.raises(KeyboardInterrupt):
         download([server.address + "/file"], cache / "file", check)
     assert leftovers(cache) == []

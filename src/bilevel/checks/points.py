@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from bilevel.arrays import as_array, leaves_of
+from bilevel.arrays import as_array, at_hand, leaves_of
 from bilevel.types import PyTree
 from bilevel.words import described, shown
-
-FEW = 10_000  # numbers that are looked at on the host
 
 
 def check_known(**trees: PyTree) -> None:
@@ -76,10 +74,7 @@ def check_finite_arrays(trees: dict[str, PyTree]) -> None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(trees)
         if not isinstance(leaf, Tracer)
     ]
-    here = jax.default_backend() == "cpu"
-    if (
-        here and sum(leaf.size for _, leaf in named) <= FEW
-    ):  # a look costs less than a call of a compiled program
+    if at_hand([leaf for _, leaf in named]):
         counts = [int(np.sum(~np.isfinite(np.asarray(leaf)))) for _, leaf in named]
     else:
         with (

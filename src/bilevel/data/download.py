@@ -8,16 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.error import HTTPError
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
 from bilevel.writing import write
 
 from .errors import DataError
@@ -73,6 +63,16 @@ def download(urls: Sequence[str], destination: Path, check: Callable[[bytes, str
 
 def fetch(url: str) -> bytes:
     """The whole content at `url`, with a progress bar on a terminal; given up after `DEADLINE_SECONDS`."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     transfer, deadline = Transfer(url), time.monotonic() + DEADLINE_SECONDS

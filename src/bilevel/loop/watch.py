@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool
 
+from bilevel.arrays import at_hand
 from bilevel.loop.offload import fetched
 from bilevel.loop.state import RunState
 from bilevel.loop.trace import Columns
@@ -55,9 +56,8 @@ class Watch:
         remembers = len(jax.tree.leaves(run.solver)) > len(
             jax.tree.leaves([getattr(run.solver, name) for name in solver.variables])
         )
-        self._fine = (
-            self.look(run) if remembers or run.model is not None else None
-        )  # None: there are variables alone
+        # None: there are variables alone
+        self._fine = _first_look(solver, run) if remembers or run.model is not None else None
 
     def grown(self, run: RunState) -> list[str]:
         """The variables whose squares are about to overflow, or in float16 those that are beyond 16."""
@@ -87,6 +87,14 @@ class Watch:
         assert self._fine is not None
         changed = zip(names, flags, self._fine, strict=True)
         return [name for name, fine, before in changed if before and not fine][:1]
+
+
+def _first_look(solver: Solver, run: RunState) -> np.ndarray:
+    """`health` where a run begins."""
+    leaves = [leaf for _, leaf in parts(solver, run)]
+    if at_hand(leaves):
+        return np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
+    return np.asarray(solver.compiled(health)(fetched(run)))
 
 
 @jax.jit

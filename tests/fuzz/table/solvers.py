@@ -62,4 +62,4 @@ def call(name: str) -> Call:
     return Call(f"bl.{name}", function, valid, kinds)
 
 
-CALLS = [call(name) for name, value in vars(bl).items() if is_solver(value)]
+CALLS = [call(name) for name in bl.__all__ if is_solver(getattr(bl, name))]

@@ -1,0 +1,105 @@
+"""`import bilevel` loads little and computes nothing; every name is what it says, whatever was imported before."""
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import bilevel as bl
+
+MODULES = {"adjoints", "data", "hooks", "problems", "prox", "theory"}
+
+
+def fresh(code: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def written() -> dict[str, str]:
+    """The imports that `__init__.py` shows to readers and type checkers: name → the module it is imported from."""
+    tree = ast.parse(Path(bl.__file__).read_text())
+    shown = next(node for node in tree.body if isinstance(node, ast.If))
+    assert ast.unparse(shown.test) == "TYPE_CHECKING"
+    lines = [node for node in shown.body if isinstance(node, ast.ImportFrom)]
+    assert all(alias.name == alias.asname for node in lines for alias in node.names)
+    return {alias.name: str(node.module) for node in lines for alias in node.names}
+
+
+def test_what_is_shown_is_what_is_loaded():
+    assert bl.__all__ == sorted(written())
+    assert set(dir(bl)) >= {*bl.__all__, "__version__"}
+    for name, home in written().items():
+        expected = import_module(f"{home}.{name}") if name in MODULES else getattr(import_module(home), name)
+        assert getattr(bl, name) is expected
+        assert isinstance(expected, ModuleType) == (name in MODULES)
+
+
+def test_a_name_asked_for_after_its_module_was_imported_is_no_module(monkeypatch):
+    for name in bl.__all__:
+        known = getattr(bl, name)
+        monkeypatch.delitem(vars(bl), name)
+        assert getattr(bl, name) is known
+
+
+def test_names_that_are_not_there():
+    with pytest.raises(AttributeError, match="module 'bilevel' has no attribute 'adi'"):
+        bl.adi  # noqa: B018
+    with pytest.raises(ImportError, match="adi"):
+        from bilevel import adi  # noqa: F401  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_importing_loads_little_and_computes_nothing():
+    """The last two lines: JAX takes the number of its devices until something has been computed, and not after."""
+    fresh("""
+import sys, jax
+seen = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
+import bilevel
+ours = {name for name in sys.modules if name.startswith("bilevel")}
+assert ours == {"bilevel", "bilevel.forks"}, ours
+loaded = lambda *names: {*names, "matplotlib", "typer", "orbax", "sklearn", "scipy", "flax", "cvxpy"} & set(sys.modules)
+assert not loaded("equinox", "optax", "jaxtyping", "rich"), loaded("equinox", "optax", "jaxtyping", "rich")
+from bilevel import Problem, Batch, aid, run, sweep, hooks, data
+assert not loaded("rich", "bilevel.theory", "bilevel.solvers.soba"), loaded("rich", "bilevel.theory")
+from bilevel import *
+assert not loaded(), loaded()
+assert not seen, seen
+jax.config.update("jax_num_cpu_devices", 3)
+assert jax.device_count("cpu") == 3
+""")
+
+
+def test_names_first_asked_for_in_many_threads_at_once():
+    """And modules imported afterwards put themselves in nobody's place."""
+    fresh("""
+import threading, pkgutil
+from types import ModuleType
+import bilevel as bl
+
+count = 8
+gate, errors, found = threading.Barrier(count), [], [{} for _ in range(count)]
+
+def ask(i):
+    turn = len(bl.__all__) * i // count
+    gate.wait()
+    try:
+        for name in bl.__all__[turn:] + bl.__all__[:turn]:
+            found[i][name] = getattr(bl, name)
+    except BaseException as error:
+        errors.append(error)
+
+threads = [threading.Thread(target=ask, args=(i,)) for i in range(count)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+assert not errors, errors
+import bilevel.lab, bilevel.solvers.aid, bilevel.loop.run, bilevel.loop.sweep, bilevel.loop.loaders
+assert isinstance(bilevel.solvers.aid, ModuleType) and isinstance(bilevel.loop.sweep, ModuleType)
+for name in bl.__all__:
+    assert all(one[name] is getattr(bl, name) for one in found), name
+assert bl.aid is bilevel.solvers.aid.aid and bl.sweep is bilevel.loop.sweep.sweep
+""")
