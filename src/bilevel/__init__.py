@@ -11,6 +11,7 @@ from bilevel.loop.loaders import loaders as loaders
 from bilevel.loop.result import Result as Result
 from bilevel.loop.run import run as run
 from bilevel.loop.scan import scan as scan, warm_up as warm_up
+from bilevel.loop.sharding import sharded as sharded
 from bilevel.loop.state import RunState as RunState, start as start
 from bilevel.loop.status import Code as Code, Status as Status
 from bilevel.loop.streams import blocks as blocks, epochs as epochs, iid as iid

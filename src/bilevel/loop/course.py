@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from bilevel.loop.interrupts import Interrupts
+from bilevel.loop.places import Places
 from bilevel.loop.program import Program
 from bilevel.loop.replay import Kept, lost
 from bilevel.loop.result import Result
@@ -51,6 +52,7 @@ class Course:
         self.total = self.step + steps
         self.log = Log(thin=thin) if resume is None else Log(resume.trace, resume.probes, thin)
         self.source: Memory | Loader = source_of(data, solver, resume)
+        self.places: Places | None = None  # where its arrays lie, if on several devices
         self.kept = Kept("off", 0)  # nothing, until the run begins
         self.interrupts = Interrupts()
         self.status: Status | None = None  # how it ended, once it has

@@ -187,6 +187,7 @@ class Feed:
         self.source, self.solver = source, solver
         self.position, self.used = position, used  # of the loader, after that many steps' batches
         self._pass = Pass(iter(source) if batches is None else batches, "data")
+        self.place: Any = lambda given: given  # onto several devices
         self._drawn: list[Batch] = []  # the first batches of a step whose last is still to come
         self._ahead: deque[tuple[Given, Any]] = deque()  # taken from the loader, not yet used
         self.ended = False  # the loader has no more
@@ -203,7 +204,7 @@ class Feed:
                 check_batch(self.solver.problem, batch)
                 self._drawn.append(_on_device(batch))
             batches, self._drawn = self._drawn, []
-            given = Given(batches[0] if len(batches) == 1 else _stacked(batches))
+            given = self.place(Given(batches[0] if len(batches) == 1 else _stacked(batches)))
             self._ahead.append((given, position(self._pass.batches, self.source)))
         return self._ahead[0][0]
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bilevel.identity import Static
+from bilevel.loop.places import Places
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.loop.streams import Stream
@@ -42,32 +43,37 @@ def block_length(arguments: PyTree) -> int:
 class Program:
     """The compiled functions of one solver structure and one record; each takes the solver's leaves first."""
 
-    def __init__(self, structure: Any, record: Record | None):
+    def __init__(self, structure: Any, record: Record | None, places: Places | None = None):
         # A closure, not the bound method: the garbage collector does not see through the latter.
         solver_of = lambda leaves: structure.unflatten(leaves)
         keep = keeping(record)
+        hold, everywhere = (places.hold, places.hold_everywhere) if places else (_as_it_is, _as_it_is)
 
         @jax.jit  # its own, so that everything below shares one trace of the user's functions
         def step(leaves: list, run: RunState, stream: Stream):
-            return step_and_record(solver_of(leaves), run, stream, keep)
+            after, info, row = step_and_record(solver_of(leaves), run, stream, keep)
+            return hold(after), info, everywhere(row)
 
         def one(leaves: list, run: RunState, stream: Stream, rows: PyTree, at: Any):
             after, info, row = step(leaves, run, stream)
-            return after, put_row(rows, row, at), info
+            return after, everywhere(put_row(rows, row, at)), info
 
         def chunk(leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any):
             block = block_length((run, stream))
             after, rows, info = advance_into(
                 lambda run: step(leaves, run, stream), run, blank.rows(), count, block
             )
-            return after, rows, info, health(solver_of(leaves), after, since=run)
+            after = hold(after)  # what leaves a loop may lie elsewhere than what its last turn left
+            return after, everywhere(rows), info, everywhere(health(solver_of(leaves), after, since=run))
 
         def warm_up(leaves: list, run: RunState, stream: Stream, count: Any) -> RunState:
-            return lax.fori_loop(0, count, lambda _, run: warm_step(solver_of(leaves), run, stream), run)
+            return hold(
+                lax.fori_loop(0, count, lambda _, run: hold(warm_step(solver_of(leaves), run, stream)), run)
+            )
 
         self.start = jax.jit(
-            lambda leaves, x, y, stream, seed, model: start(
-                solver_of(leaves), x, y, stream, seed=seed, model_state=model
+            lambda leaves, x, y, stream, seed, model: hold(
+                start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
             )
         )
         # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
@@ -76,7 +82,7 @@ class Program:
         self.chunk = jax.jit(chunk, static_argnames="blank")
         self.donating_chunk = jax.jit(chunk, static_argnames="blank", donate_argnames="run")
         self.warm_up = jax.jit(warm_up)
-        self._step, self._fits = step, {}
+        self._step, self._fits, self._places = step, {}, places
 
     def fit(self, leaves: list, run: RunState, stream: Stream, steps: int) -> "Fit":
         """What this program knows about runs of such shapes."""
@@ -87,6 +93,7 @@ class Program:
                 sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(run)),
                 jax.eval_shape(self._step, leaves, run, stream)[2],
                 ROWS if steps <= ROWS else MANY_ROWS,
+                self._places,
             )
         return self._fits[key]
 
@@ -108,7 +115,7 @@ class Blank:
 class Fit:
     """A program on arguments of certain shapes: empty rows for its trace, and the time a step took last."""
 
-    def __init__(self, size_of_run: int, row: PyTree, count: int):
+    def __init__(self, size_of_run: int, row: PyTree, count: int, places: Places | None = None):
         self.bytes = size_of_run
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
         while count > 1 and count * size > ROW_BYTES:
@@ -116,21 +123,29 @@ class Fit:
         leaves, structure = jax.tree.flatten(row)
         self.row, self.count = row, count
         self.blank = Blank(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), count)
-        self.rows = jax.jit(self.blank.rows)
+        self.rows = jax.jit(self.blank.rows, out_shardings=places.everywhere if places else None)
         self.compiled = False
         self.seconds: float | None = None  # that a step took, once a chunk ran without compiling
 
 
-def program_of(solver: Solver, record: Record | None = None) -> tuple[Program, list]:
-    """The solver's compiled program, and its leaves."""
+def program_of(
+    solver: Solver, record: Record | None = None, places: Places | None = None
+) -> tuple[Program, list]:
+    """The solver's compiled program, for runs that lie so on their devices, and its leaves."""
     leaves, structure = jax.tree.flatten(solver)
     programs: OrderedDict = solver.problem.memory.setdefault("programs", OrderedDict())
-    key = structure, Static(record)
-    program = programs.pop(key, None) or Program(structure, record)  # other threads may do the same meanwhile
+    key = structure, Static(record), places
+    program = programs.pop(key, None) or Program(
+        structure, record, places
+    )  # other threads may do the same meanwhile
     programs[key] = program
     if len(programs) > MOST_PROGRAMS:
         programs.popitem(last=False)
     return program, leaves
+
+
+def _as_it_is(tree: PyTree) -> PyTree:
+    return tree
 
 
 def keeping(record: Record | None) -> Record:

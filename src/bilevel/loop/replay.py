@@ -32,6 +32,7 @@ class Kept:
         self.step: int | None = None
         self.taken: list[tuple[Given, Any]] = []  # as `Feed.take` returned it, one entry a step
         self._run: RunState | None = None
+        self._places: Any = None  # the shardings of a copy in the host's memory
         self._again = 0.0  # the earliest time of the next copy
 
     @property
@@ -47,6 +48,7 @@ class Kept:
         elif self.policy == "host" and (time.perf_counter() >= self._again or self._heavy()):
             began = time.perf_counter()
             self.begin(jax.tree.map(_on_host, run), step)
+            self._places = jax.tree.map(lambda leaf: leaf.sharding, run)
             self._again = time.perf_counter() + REST * (time.perf_counter() - began)
         elif self.policy == "off":
             self._run, self.step, self.taken = None, None, []
@@ -54,7 +56,7 @@ class Kept:
     def run(self) -> RunState:
         """The kept run, on the device."""
         assert self._run is not None
-        return jax.tree.map(jax.numpy.asarray, self._run)
+        return self._run if self._places is None else jax.device_put(self._run, self._places)
 
     @property
     def possible(self) -> bool:
@@ -62,7 +64,7 @@ class Kept:
 
     def begin(self, run: RunState, step: int) -> None:
         """From here on, this is what the run can go back to."""
-        self._run, self.step, self.taken = run, step, []
+        self._run, self._places, self.step, self.taken = run, None, step, []
 
     def _heavy(self) -> bool:
         return sum(leaf.nbytes for given, _ in self.taken for leaf in jax.tree.leaves(given)) > MOST_BATCHES
@@ -70,8 +72,9 @@ class Kept:
 
 def _on_host(leaf: Any) -> Any:
     is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    whole = leaf.is_fully_addressable  # else NumPy would see the part of one process alone
     return (
-        jax.numpy.copy(leaf) if is_key else np.array(leaf)
+        jax.numpy.copy(leaf) if is_key or not whole else np.array(leaf)
     )  # a copy: on a CPU the buffers are the same memory
 
 

@@ -17,6 +17,7 @@ from bilevel.loop.replay import POLICIES
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.session import Session
+from bilevel.loop.sharding import as_sharded
 from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
@@ -44,6 +45,7 @@ def run(
     replay: str = "auto",
     thin: int | None = None,
     on_divergence: str = "stop",
+    mesh: Any = None,
 ) -> Result:
     """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
 
@@ -77,6 +79,9 @@ def run(
             "step" says which. Hooks still see every row.
         on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with
             half the step sizes, at most ten times, as `result.halvings` tells.
+        mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis, arrays of
+            x with a row for each of these likewise, all else lies on every device; or what
+            [`bl.sharded`][bilevel.sharded] says. Left out, x0, y0 and data that lie on several devices stay there.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
@@ -87,6 +92,7 @@ def run(
     check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     _check_functions(record, probe, progress)
+    mesh = as_sharded(mesh)
     halve = check_policy(on_divergence, solver, replay)
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
@@ -99,7 +105,7 @@ def run(
         *([Progress()] if progress else []),
     ]
     session_of = lambda steps, resume: Session(
-        solver, record, data, steps, resume, replay, every, hooks, thin, halve
+        solver, record, data, steps, resume, replay, every, hooks, thin, halve, mesh
     )
     if saver is None and not isinstance(resume, str | Path):
         session = session_of(steps, resume)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,9 +19,11 @@ from bilevel.loop.halving import Guard
 from bilevel.loop.hooks import Event, Probe, Stop
 from bilevel.loop.judgement import judge
 from bilevel.loop.pace import Pace
+from bilevel.loop.places import Places, lay, lay_batch
 from bilevel.loop.program import Fit, program_of
 from bilevel.loop.replay import Kept
 from bilevel.loop.result import Result
+from bilevel.loop.sharding import Sharded
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
 from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
@@ -46,6 +49,7 @@ class Session:
         hooks: list,
         thin: int | None,
         halve: bool,
+        mesh: Sharded | None = None,
     ):
         self.began = time.perf_counter()
         self.guard = Guard(solver, halve, resume)
@@ -57,24 +61,39 @@ class Session:
                 f"the earlier run had thin={resume.thin}, this one has thin={thin}: pass the same, so that their "
                 "traces can be joined"
             )
+        self.record, self.mesh = record, mesh
         self.course = Course(solver, *program_of(solver, record), data, steps, resume, thin)
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
         self.moved = True  # whether the last chunk moved x
         self.earlier = self.course.step  # where it began
         if resume is not None:
-            self.course.run = _checked(resume, solver, self.course.source.stream)
+            run = _checked(resume, solver, self.course.source.stream)
+            self._lie((run.x, run.y, run.model))
+            self.course.run = run if self.course.places is None else self.course.places.put(run)
 
     def begin(self, x0: PyTree, y0: PyTree, seed: Any, model_state: PyTree) -> None:
         """From x0 and y0. Whatever does not fit is refused here, before any work is done."""
-        course, stream = self.course, self.course.source.first()
+        course = self.course
+        x, y = variables(x0, y0)
+        model_state = as_arrays(model_state, "model_state")  # jit would refuse in its own words
+        x, y, model_state = self._lie((x, y, model_state))
+        stream = course.source.first()
         if stream is None:
             raise ValueError("data is a loader without a single batch: give one that is not used up")
         # Of a stream of the user's own, the start sees a batch.
         if isinstance(stream, FullBatch | Minibatches | Given):
             check_batch(self.solver.problem, stream.data)
-        x, y = variables(x0, y0)
-        model_state = as_arrays(model_state, "model_state")  # jit would refuse in its own words
         course.run = course.program.start(course.leaves, x, y, stream, seed, model_state)
+
+    def _lie(self, given: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
+        """x, y and the model state on the devices where they belong; data and program are made to fit."""
+        course, mesh = self.course, self.mesh
+        given, stream = lay(given, course.source.stream, mesh)
+        course.places = Places.of(*given)
+        if course.places is not None:
+            course.source.lie((lambda batch: batch) if mesh is None else partial(lay_batch, mesh), stream)
+            course.program, course.leaves = program_of(self.solver, self.record, course.places)
+        return given
 
     def heed_term(self) -> None:
         """SIGTERM asks the run to end, as Ctrl-C does."""

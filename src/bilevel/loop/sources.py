@@ -23,6 +23,10 @@ class Memory:
     def __init__(self, stream: Stream):
         self.stream = stream
 
+    def lie(self, place: Any, stream: Any) -> None:
+        """Where they were put."""
+        self.stream = stream
+
     def first(self) -> Stream:
         return self.stream
 
@@ -54,6 +58,10 @@ class Loader:
 
     def __init__(self, data: Iterable, solver: Solver, resume: Result | None):
         self.feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
+
+    def lie(self, place: Any, stream: Any) -> None:
+        """Where `place` puts each batch."""
+        self.feed.place = place
 
     @property
     def ended(self) -> bool:
