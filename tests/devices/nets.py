@@ -46,3 +46,16 @@ def outer(x, y, batch):
 
 problem = bl.Problem(inner=inner, outer=outer)
 of_rows = bl.Problem(inner=inner_of_rows, outer=outer)
+
+
+def convex_inner(x, y, batch):
+    """Quadratic in y."""
+    errors = batch[0] @ jnp.sum(y["in"], axis=1) - batch[1]
+    return jnp.mean(jax.nn.sigmoid(x) * errors**2) + 1e-1 * sum(jnp.sum(leaf**2) for leaf in y.values())
+
+
+def convex_outer(x, y, batch):
+    return jnp.mean((batch[0] @ jnp.sum(y["in"], axis=1) - batch[1]) ** 2)
+
+
+convex = bl.Problem(inner=convex_inner, outer=convex_outer)

@@ -52,7 +52,8 @@ def run(solver, steps=STEPS, data=None, **asked):
 @pytest.mark.parametrize("name", SOLVERS)
 def test_parameters_split_over_eight_devices(name):
     """The same trajectory, and whatever has x's or y's shape lies as that does, after the first step and the last."""
-    solver = SOLVERS[name](nets.problem)
+    # Of a tuning-free method, whose tests rounding may turn, on a problem with one solution.
+    solver = SOLVERS[name](nets.convex if name == "tuning_free" else nets.problem)
     seen = []
     split = run(solver, mesh=FSDP, every=2, hooks=[lambda event: seen.append(specs(event.run))])
     alone = run(solver, every=2)

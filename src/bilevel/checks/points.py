@@ -78,7 +78,9 @@ def check_finite_arrays(trees: dict[str, PyTree]) -> None:
     ]
     here = jax.default_backend() == "cpu"
     if (
-        here and sum(leaf.size for _, leaf in named) <= FEW
+        here
+        and sum(leaf.size for _, leaf in named) <= FEW
+        and all(leaf.is_fully_addressable for _, leaf in named)
     ):  # a look costs less than a call of a compiled program
         counts = [int(np.sum(~np.isfinite(np.asarray(leaf)))) for _, leaf in named]
     else:

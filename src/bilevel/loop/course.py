@@ -11,6 +11,7 @@ from bilevel.loop.sources import Loader, Memory, source_of
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.status import Status
 from bilevel.loop.streams import draw
+from bilevel.loop.team import Team
 from bilevel.loop.trace import Log
 from bilevel.loop.watch import Watch
 from bilevel.solvers.base import Info, Solver
@@ -55,6 +56,7 @@ class Course:
         self.places: Places | None = None  # where its arrays lie, if on several devices
         self.kept = Kept("off", 0)  # nothing, until the run begins
         self.interrupts = Interrupts()
+        self.team = Team()  # the processes of the run
         self.status: Status | None = None  # how it ended, once it has
         self.failure: tuple[str, BaseException] | None = None  # what raised, and what it raised
         self.cause = Cause()  # why it broke, if it did
@@ -63,7 +65,7 @@ class Course:
 
     def fail(self, what: str, error: BaseException) -> Failed:
         """To be raised: the run ends here."""
-        self.failure = what, error
+        self.failure = self.team.named(what, error)
         return Failed()
 
     @property

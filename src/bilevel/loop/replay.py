@@ -33,6 +33,7 @@ class Kept:
         self.taken: list[tuple[Given, Any]] = []  # as `Feed.take` returned it, one entry a step
         self._run: RunState | None = None
         self._places: Any = None  # the shardings of a copy in the host's memory
+        self.agreed: Any = lambda due: due  # by all processes, whose clocks differ
         self._again = 0.0  # the earliest time of the next copy
 
     @property
@@ -45,7 +46,7 @@ class Kept:
             return
         if self.policy == "device":
             self.begin(run, step)
-        elif self.policy == "host" and (time.perf_counter() >= self._again or self._heavy()):
+        elif self.policy == "host" and (self.agreed(time.perf_counter() >= self._again) or self._heavy()):
             began = time.perf_counter()
             self.begin(jax.tree.map(_on_host, run), step)
             self._places = jax.tree.map(lambda leaf: leaf.sharding, run)

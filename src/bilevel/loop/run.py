@@ -18,6 +18,7 @@ from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.session import Session
 from bilevel.loop.sharding import as_sharded
+from bilevel.loop.team import team_of
 from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
@@ -93,6 +94,7 @@ def run(
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     _check_functions(record, probe, progress)
     mesh = as_sharded(mesh)
+    team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
     halve = check_policy(on_divergence, solver, replay)
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
@@ -105,7 +107,7 @@ def run(
         *([Progress()] if progress else []),
     ]
     session_of = lambda steps, resume: Session(
-        solver, record, data, steps, resume, replay, every, hooks, thin, halve, mesh
+        solver, record, data, steps, resume, replay, every, hooks, thin, halve, mesh, team
     )
     if saver is None and not isinstance(resume, str | Path):
         session = session_of(steps, resume)
@@ -113,7 +115,7 @@ def run(
             session.begin(x0, y0, check_seed(seed), model_state)
         return session.go(warmup)
     start = Start(x0, y0, model_state, check_seed(seed), warmup)
-    return run_on_disk(session_of, saver, resume, start, steps)
+    return run_on_disk(session_of, saver, resume, start, steps, team)
 
 
 def _check(

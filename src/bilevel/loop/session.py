@@ -27,6 +27,7 @@ from bilevel.loop.sharding import Sharded
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
 from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
+from bilevel.loop.team import PeersLost, Team, brief
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.warm_up import warm_up
 from bilevel.loop.watch import NORM, Watch, bad_metric, remark
@@ -50,12 +51,14 @@ class Session:
         thin: int | None,
         halve: bool,
         mesh: Sharded | None = None,
+        team: Team | None = None,
     ):
         self.began = time.perf_counter()
         self.guard = Guard(solver, halve, resume)
         solver = self.guard.solver
         self.solver, self.replay, self.every = solver, replay, every
-        self.hooks = _in_order(hooks)
+        team = Team() if team is None else team
+        self.hooks = _in_order([hook for hook in hooks if team.leads or not getattr(hook, "once", False)])
         if resume is not None and resume.thin != thin:
             raise ValueError(
                 f"the earlier run had thin={resume.thin}, this one has thin={thin}: pass the same, so that their "
@@ -63,6 +66,7 @@ class Session:
             )
         self.record, self.mesh = record, mesh
         self.course = Course(solver, *program_of(solver, record), data, steps, resume, thin)
+        self.course.team = self.course.interrupts.team = team
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
         self.moved = True  # whether the last chunk moved x
         self.earlier = self.course.step  # where it began
@@ -107,6 +111,7 @@ class Session:
             try:
                 course.watch = Watch(self.solver, course.run)
                 course.kept = Kept(self.replay, fit.bytes if fit is not None else 0)
+                course.kept.agreed = course.team.first
                 if course.kept.donates:  # what the user holds, x0 or an earlier result, must outlive the run
                     course.run = jax.tree.map(jnp.copy, course.run)
                 if warmup:
@@ -127,6 +132,8 @@ class Session:
                 course.status = interrupted(course.step)
             except Failed:
                 pass
+            except PeersLost as error:
+                course.fail("the run", error)
             result = self._result()
             for hook in begun:
                 try:
@@ -177,6 +184,11 @@ class Session:
             left = course.total - course.step
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
             wanted = min(paced, fit.count, self._to_next_mark(left))
+            if course.team.several:
+                if not self._have_data():
+                    break
+                # The first process has the clock; and every step on loaders waits for all of them.
+                wanted = course.team.first(wanted if course.source.stream is not None else 1)
             began, start = time.perf_counter(), course.step
             course.kept.at_start_of_chunk(course.run, course.step, self.guard.good)
             course.log.settle(course.kept_step)
@@ -194,12 +206,39 @@ class Session:
                     continue
                 self.guard.saw(rows)
                 self._tell(info, start)
+            self._share_failure()
             if course.failure is not None:
                 raise Failed
+            course.interrupts.agree()
             if course.status is None and course.interrupts.asked:
                 course.status = interrupted(course.step)
-            elif course.status is None and course.source.ended:
+            elif course.status is None and course.source.ended and not course.team.several:
                 course.status = exhausted(course.step, course.total)
+
+    def _have_data(self) -> bool:
+        """Whether all processes have data for a step; where one has none, the run ends in all of them."""
+        course = self.course
+        try:
+            has = course.source.peek() is not None
+        except Exception as error:
+            has, course.failure = False, ("the loader", error)
+        self._share_failure()
+        if course.failure is not None:
+            raise Failed
+        if not all(course.team.all(has)):
+            course.status = exhausted(course.step, course.total)
+            return False
+        return True
+
+    def _share_failure(self) -> None:
+        """What raised in one process ends the run in all of them."""
+        course = self.course
+        if not course.team.several:
+            return
+        mine = None if course.failure is None else f"{course.failure[0]} raised {brief(course.failure[1])}"
+        for number, told in enumerate(course.team.all(mine)):
+            if told is not None and course.failure is None:
+                course.failure = f"process {number}", RuntimeError(told)
 
     def _to_next_mark(self, left: int) -> int:
         """Steps until a hook wants to see the run, at the multiples of its stride; or until the end."""
@@ -224,10 +263,15 @@ class Session:
         course = self.course
         for rank in range(3):
             group = [hook for hook in self.hooks if _rank(hook) == rank]
-            if course.step == start or not group:
+            if course.step == start or not (group or course.team.several):
                 continue
             event = self._event(info, course.log.rows(start))
             stops = [stop for hook in group if isinstance(stop := self._call(hook, event), Stop)]
+            if course.team.several:  # a process that stopped alone would leave the others waiting
+                told = course.team.all(
+                    [[stop.reason[:300], stop.code.value, stop.step] for stop in stops[:8]]
+                )
+                stops = [Stop(reason, Code(code), step) for each in told for reason, code, step in each]
             # What a deciding hook saw before the run broke comes first, whatever the chunks.
             broke = course.status is not None and course.status.code is Code.DIVERGED
             if stops and (course.status is None or (broke and rank == 0)):

@@ -19,6 +19,7 @@ class _Lines(ABC):
     """One line for every `thin`-th step, appended as the steps are taken."""
 
     of_one_run = True  # not of a sweep
+    once = True  # of several processes, in the first alone
 
     def __init__(self, path: str | Path, *, thin: int = 1):
         self.path, self.thin = check_path(path, "path"), check_count(thin, "thin", most=MANY)

@@ -15,6 +15,8 @@ class Progress:
     Of a sweep it shows the lowest values among the lanes.
     """
 
+    once = True  # of several processes, in the first alone
+
     def __init__(self):
         self._view: Any = None
         self._first = 0
