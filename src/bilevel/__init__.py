@@ -24,6 +24,7 @@ if (
     from bilevel.loop.result import Result as Result
     from bilevel.loop.run import run as run
     from bilevel.loop.scan import scan as scan, warm_up as warm_up
+    from bilevel.loop.sharding import sharded as sharded
     from bilevel.loop.state import RunState as RunState, start as start
     from bilevel.loop.status import Code as Code, Status as Status
     from bilevel.loop.streams import blocks as blocks, epochs as epochs, iid as iid
@@ -88,6 +89,7 @@ else:
         "loop.result": ("Result",),
         "loop.run": ("run",),
         "loop.scan": ("scan", "warm_up"),
+        "loop.sharding": ("sharded",),
         "loop.state": ("RunState", "start"),
         "loop.status": ("Code", "Status"),
         "loop.streams": ("blocks", "epochs", "iid"),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.offload import fetched, stored
+from bilevel.loop.places import Places
 from bilevel.loop.program import Calls, Program
 from bilevel.loop.replay import Kept, lost
 from bilevel.loop.result import Result
@@ -14,6 +15,7 @@ from bilevel.loop.sources import Loader, Memory, source_of
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.status import Status
 from bilevel.loop.streams import draw
+from bilevel.loop.team import Team
 from bilevel.loop.trace import Log
 from bilevel.loop.watch import Watch, moved
 from bilevel.solvers.base import Info, Solver
@@ -55,9 +57,11 @@ class Course:
         self.total = self.step + steps
         self.log = Log(thin=thin) if resume is None else Log(resume.trace, resume.probes, thin)
         self.source: Memory | Loader = source_of(data, solver, resume)
+        self.places: Places | None = None  # where its arrays lie, if on several devices
         self.kept = Kept("off")  # nothing, until the run begins
         self.tells = False  # whether someone wants to see the whole Info of the last step
         self.interrupts = Interrupts()
+        self.team = Team()  # the processes of the run
         self.status: Status | None = None  # how it ended, once it has
         self.failure: tuple[str, BaseException] | None = None  # what raised, and what it raised
         self.cause = Cause()  # why it broke, if it did
@@ -66,7 +70,7 @@ class Course:
 
     def fail(self, what: str, error: BaseException) -> Failed:
         """To be raised: the run ends here."""
-        self.failure = what, error
+        self.failure = self.team.named(what, error)
         return Failed()
 
     @property

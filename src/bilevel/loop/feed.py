@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -52,6 +52,7 @@ class Feed:
         self.source, self.solver = source, solver
         self.position, self.used = position, used  # of the loader, after that many steps' batches
         self._pass = Pass(iter(source) if batches is None else batches, "data")
+        self.place: Callable[[Given], Given] = _on_device  # another one on several devices
         self._drawn: list[Batch] = []  # the first batches of a step whose last is still to come
         self._ahead: deque[Item] = deque()  # taken from the loader, not yet used
         self.ended = False  # the loader has no more
@@ -61,6 +62,10 @@ class Feed:
         self._depth, self._goal = 0, used  # how far to ask ahead, and until how many are used
         self._worth = False  # whether a thread is worth its while
         self._impatient = False  # Ctrl-C came while the thread was waited for
+
+    def lie(self, place: Callable[[Given], Given]) -> None:
+        """From here on each batch goes where `place` puts it."""
+        self.place, self._ahead = place, deque(item._replace(device=None) for item in self._ahead)
 
     def peek(self) -> Given | None:
         """The next step's data, without using it; `None` at the end."""
@@ -72,7 +77,7 @@ class Feed:
             self._ahead.append(item)
         item = self._ahead[0]
         if item.device is None:
-            item = self._ahead[0] = item._replace(device=_on_device(item.host))
+            item = self._ahead[0] = item._replace(device=self.place(item.host))
         return item.device
 
     def take(self) -> tuple[Given, tuple[Given, Any]] | None:
@@ -179,7 +184,7 @@ class Feed:
             self._drawn.append(_own(batch))
         batches, self._drawn = self._drawn, []
         host = Given(batches[0] if len(batches) == 1 else _stacked(batches))
-        return Item(host, _on_device(host), position(self._pass.batches, self.source))
+        return Item(host, self.place(host), position(self._pass.batches, self.source))
 
     def _next_batch(self) -> Any:
         batch = next(self._pass, None)

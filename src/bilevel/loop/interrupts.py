@@ -6,17 +6,23 @@ import threading
 from types import FrameType
 from typing import Any
 
+from bilevel.loop.team import Team
+
 TERMINATED = 128 + signal.SIGTERM  # the exit status of a program that SIGTERM ended, as shells write it
 
 
 class Interrupts:
     """While entered, the first Ctrl-C only sets `asked`; the next raises `KeyboardInterrupt` where it finds us.
 
+    Of a run of several processes, what one of them was asked is `heard`, and `asked` once all know: see `agree`.
+
     With `heeds_term`, SIGTERM sets `asked` and `terminated`; the next one ends the program at once.
     """
 
     def __init__(self):
         self.asked = self.terminated = self.heeds_term = False
+        self.heard = self.heard_term = False
+        self.team = Team()
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -34,12 +40,22 @@ class Interrupts:
         self._previous = {}
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.heard:
             raise KeyboardInterrupt
-        self.asked = True
+        self.heard = True
+        self.asked = self.asked or not self.team.several
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        if self.terminated:
+        if self.heard_term:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self.asked = self.terminated = True
+        self.heard = self.heard_term = True
+        if not self.team.several:
+            self.asked = self.terminated = True
+
+    def agree(self) -> None:
+        """What one process was asked, all are."""
+        if self.team.several:
+            told = self.team.all([self.heard, self.heard_term])
+            self.asked = self.asked or any(asked for asked, _ in told)
+            self.terminated = self.terminated or any(term for _, term in told)

@@ -15,6 +15,7 @@ from jax import lax
 
 from bilevel.identity import Static
 from bilevel.loop.offload import fetched, stored
+from bilevel.loop.places import Places
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.loop.streams import Stream
@@ -57,15 +58,19 @@ class Calls(NamedTuple):
 class Program:
     """The compiled functions of one solver structure and one record; each takes the solver's leaves first."""
 
-    def __init__(self, structure: Any, record: Record | None, offload: bool = False):
+    def __init__(
+        self, structure: Any, record: Record | None, offload: bool = False, places: Places | None = None
+    ):
         # A closure, not the bound method: the garbage collector does not see through the latter.
         solver_of = lambda leaves: structure.unflatten(leaves)
         keep = keeping(record)
         fetch, store = (fetched, stored) if offload else (_as_it_is, _as_it_is)
+        hold, everywhere = (places.hold, places.hold_everywhere) if places else (_as_it_is, _as_it_is)
 
         @jax.jit  # its own, so that everything below shares one trace of the user's functions
         def step(leaves: list, run: RunState, stream: Stream):
-            return step_and_record(solver_of(leaves), run, stream, keep)
+            after, info, row = step_and_record(solver_of(leaves), run, stream, keep)
+            return hold(after), info, everywhere(row)
 
         def told(leaves: list, run: RunState, stream: Stream, whole: bool):
             after, info, row = step(leaves, run, stream)
@@ -76,7 +81,7 @@ class Program:
             seen = (
                 health(solver_of(leaves), after) if offload else None
             )  # later x would have to come over again
-            return store(after), put_row(rows, row, at), info, seen
+            return store(after), everywhere(put_row(rows, row, at)), info, seen
 
         def chunk(
             leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any, whole: bool = False
@@ -85,15 +90,16 @@ class Program:
             after, rows, info = advance_into(
                 lambda run: told(leaves, run, stream, whole), run, blank.rows(), count, block
             )
-            return after, rows, info, health(solver_of(leaves), after)
+            after = hold(after)  # what leaves a loop may lie elsewhere than what its last turn left
+            return after, everywhere(rows), info, everywhere(health(solver_of(leaves), after))
 
         def warm_up(leaves: list, run: RunState, stream: Stream, count: Any) -> RunState:
-            step = lambda _, run: warm_step(solver_of(leaves), run, stream)
-            return store(lax.fori_loop(0, count, step, fetch(run)))
+            step = lambda _, run: hold(warm_step(solver_of(leaves), run, stream))
+            return store(hold(lax.fori_loop(0, count, step, fetch(run))))
 
         def begin(leaves: list, x: PyTree, y: PyTree, stream: Stream, seed: Any, model: PyTree) -> RunState:
             begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
-            return store(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
+            return store(hold(jax.tree.map(jnp.copy, begun)))  # nothing of it is the caller's
 
         self.start = jax.jit(begin)
         # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
@@ -107,7 +113,7 @@ class Program:
             jax.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
             jax.jit(warm_up, donate_argnames="run"),
         )
-        self.offload, self._step, self._fits = offload, step, {}
+        self.offload, self._step, self._fits, self._places = offload, step, {}, places
 
     def fit(self, leaves: list, run: RunState, stream: Stream, steps: int) -> "Fit":
         """What this program knows about runs of such shapes."""
@@ -115,7 +121,7 @@ class Program:
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
         if key not in self._fits:
             row = jax.eval_shape(lambda run: self._step(leaves, fetched(run), stream), run)[2]
-            self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))))
+            self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))), self._places)
         return self._fits[key]
 
 
@@ -146,23 +152,25 @@ def rows_of(row: PyTree, steps: int, arguments: int) -> int:
 class Fit:
     """A program on arguments of certain shapes: empty rows for its trace, and the time a step took last."""
 
-    def __init__(self, size_of_run: int, row: PyTree, count: int):
+    def __init__(self, size_of_run: int, row: PyTree, count: int, places: Places | None = None):
         self.bytes = size_of_run
         leaves, structure = jax.tree.flatten(row)
         self.row, self.count = row, count
         self.blank = Blank(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), count)
-        self.rows = jax.jit(self.blank.rows)
+        self.rows = jax.jit(self.blank.rows, out_shardings=places.everywhere if places else None)
         self.compiled = False
         self.seconds: float | None = None  # that a step took, once a chunk ran without compiling
 
 
-def program_of(solver: Solver, record: Record | None = None, offload: bool = False) -> tuple[Program, list]:
-    """The solver's compiled program, and its leaves."""
+def program_of(
+    solver: Solver, record: Record | None = None, offload: bool = False, places: Places | None = None
+) -> tuple[Program, list]:
+    """The solver's compiled program, for runs that lie so on their devices, and its leaves."""
     leaves, structure = jax.tree.flatten(solver)
     programs: OrderedDict = solver.problem.memory.setdefault("programs", OrderedDict())
-    key = structure, Static(record), offload
+    key = structure, Static(record), offload, places
     program = programs.pop(key, None) or Program(
-        structure, record, offload
+        structure, record, offload, places
     )  # other threads may do the same meanwhile
     programs[key] = program
     if len(programs) > MOST_PROGRAMS:
@@ -170,8 +178,8 @@ def program_of(solver: Solver, record: Record | None = None, offload: bool = Fal
     return program, leaves
 
 
-def _as_it_is(run: RunState) -> RunState:
-    return run
+def _as_it_is(tree: Any) -> Any:
+    return tree
 
 
 def brief(info: Info) -> Info:

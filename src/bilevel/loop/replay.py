@@ -43,6 +43,7 @@ class Kept:
         self.taken: list[tuple[Given, Any]] = []  # as `Feed.take` returned it, one entry a step
         self._run: RunState | None = None
         self._places: Any = None  # the shardings of a copy on the host
+        self.agreed: Any = lambda due: due  # by all processes, whose clocks differ
         self._again = 0.0  # the earliest time of the next copy
 
     @property
@@ -53,7 +54,7 @@ class Kept:
         """Renews what is kept, as the policy has it; not with a run that is no longer good, unless that is too much."""
         if not good and self.possible and not self._heavy():
             return
-        if self.policy != "host" or time.perf_counter() >= self._again or self._heavy():
+        if self.policy != "host" or self.agreed(time.perf_counter() >= self._again) or self._heavy():
             self.begin(run, step)
 
     def begin(self, run: RunState, step: int) -> None:

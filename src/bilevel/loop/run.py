@@ -19,6 +19,8 @@ from bilevel.loop.replay import POLICIES
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.session import Session
+from bilevel.loop.sharding import as_sharded
+from bilevel.loop.team import team_of
 from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
@@ -48,6 +50,7 @@ def run(
     on_divergence: str = "stop",
     prefetch: int | None = None,
     offload: str | None = None,
+    mesh: Any = None,
 ) -> Result:
     """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
 
@@ -85,6 +88,9 @@ def run(
             moment that it takes a millisecond over one; 0: none, for loaders that must stay in the caller's thread.
         offload: "x": between two steps x and the memory of the outer rule rest in the host's memory, for an x that is
             the large part. Hooks find them there; the result has them on the device.
+        mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis, arrays of
+            x with a row for each of these likewise, all else lies on every device; or what
+            [`bl.sharded`][bilevel.sharded] says. Left out, x0, y0 and data that lie on several devices stay there.
 
     Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
@@ -95,6 +101,8 @@ def run(
     check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
     _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
     _check_functions(record, probe, progress)
+    mesh = as_sharded(mesh)
+    team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
     halve = check_policy(on_divergence, solver, replay)
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
@@ -108,7 +116,7 @@ def run(
         *([Progress()] if progress else []),
     ]
     session_of = lambda steps, resume: Session(
-        solver, record, data, steps, resume, replay, every, hooks, thin, halve, prefetch, aside
+        solver, record, data, steps, resume, replay, every, hooks, thin, halve, prefetch, aside, mesh, team
     )
     if saver is None and not isinstance(resume, str | Path):
         session = session_of(steps, resume)
@@ -116,7 +124,7 @@ def run(
             session.begin(x0, y0, check_seed(seed), model_state)
         return session.go(warmup)
     start = Start(x0, y0, model_state, check_seed(seed), warmup)
-    return run_on_disk(session_of, saver, resume, start, steps)
+    return run_on_disk(session_of, saver, resume, start, steps, team)
 
 
 def _check(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,12 +19,15 @@ from bilevel.loop.hooks import Event, Probe, Stop
 from bilevel.loop.judgement import judge
 from bilevel.loop.offload import fetched
 from bilevel.loop.pace import Pace
+from bilevel.loop.places import Places, lay, lay_batch
 from bilevel.loop.program import Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
+from bilevel.loop.sharding import Sharded
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
 from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
+from bilevel.loop.team import PeersLost, Team, brief
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.warm_up import warm_up
 from bilevel.loop.watch import NORM, Watch, bad_metric, remark
@@ -48,35 +52,53 @@ class Session:
         halve: bool,
         prefetch: int | None,
         offload: bool,
+        mesh: Sharded | None,
+        team: Team,
     ):
         self.began = time.perf_counter()
         self.guard = Guard(solver, halve, resume)
         solver = self.guard.solver
         self.solver, self.replay, self.every, self.prefetch = solver, replay, every, prefetch
-        self.hooks = _in_order(hooks)
+        self.hooks = _in_order([hook for hook in hooks if team.leads or not getattr(hook, "once", False)])
         if resume is not None and resume.thin != thin:
             raise ValueError(
                 f"the earlier run had thin={resume.thin}, this one has thin={thin}: pass the same, so that their "
                 "traces can be joined"
             )
+        self.record, self.offload, self.mesh = record, offload, mesh
         self.course = Course(solver, *program_of(solver, record, offload), data, steps, resume, thin)
+        self.course.team = self.course.interrupts.team = team
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
         self.course.tells = any(getattr(hook, "reads_info", True) for hook in self.hooks)
         self._borrowed = resume is not None  # the state is the user's
         if resume is not None:
-            self.course.run = _checked(resume, solver, self.course.source.stream)
+            run = _checked(resume, solver, self.course.source.stream)
+            self._lie((run.x, run.y, run.model))
+            self.course.run = run if self.course.places is None else self.course.places.put(run)
 
     def begin(self, x0: PyTree, y0: PyTree, seed: Any, model_state: PyTree) -> None:
         """From x0 and y0. Whatever does not fit is refused here, before any work is done."""
-        course, stream = self.course, self.course.source.first()
+        course = self.course
+        x, y = variables(x0, y0)
+        model_state = as_arrays(model_state, "model_state")  # jit would refuse in its own words
+        x, y, model_state = self._lie((x, y, model_state))
+        stream = course.source.first()
         if stream is None:
             raise ValueError("data is a loader without a single batch: give one that is not used up")
         # Of a stream of the user's own, the start sees a batch.
         if isinstance(stream, FullBatch | Minibatches | Given):
             check_batch(self.solver.problem, stream.data)
-        x, y = variables(x0, y0)
-        model_state = as_arrays(model_state, "model_state")  # jit would refuse in its own words
         course.run = course.program.start(course.leaves, x, y, stream, seed, model_state)
+
+    def _lie(self, given: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
+        """x, y and the model state on the devices where they belong; data and program are made to fit."""
+        course, mesh = self.course, self.mesh
+        given, stream = lay(given, course.source.stream, mesh)
+        course.places = Places.of(*given)
+        if course.places is not None:
+            course.source.lie(None if mesh is None else partial(lay_batch, mesh), stream)
+            course.program, course.leaves = program_of(self.solver, self.record, self.offload, course.places)
+        return given
 
     def heed_term(self) -> None:
         """SIGTERM asks the run to end, as Ctrl-C does."""
@@ -92,6 +114,7 @@ class Session:
                 course.watch = Watch(self.solver, course.run)
                 size = fit.bytes if fit is not None else 0
                 course.kept = Kept(policy_for(self.replay, size, self.guard.halve))
+                course.kept.agreed = course.team.first
                 if self._borrowed:  # an earlier result must outlive the run
                     course.run = course.lent(course.run)
                 if warmup:
@@ -112,6 +135,8 @@ class Session:
                 course.status = interrupted(course.step)
             except Failed:
                 pass
+            except PeersLost as error:
+                course.fail("the run", error)
             result = self._result()
             for hook in begun:
                 try:
@@ -162,6 +187,11 @@ class Session:
             left = course.total - course.step
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
             wanted = min(paced, fit.count, self._to_next_mark(left))
+            if course.team.several:
+                if not self._have_data():
+                    break
+                # The first process has the clock; and every step on loaders waits for all of them.
+                wanted = course.team.first(wanted if course.source.stream is not None else 1)
             began, start, info = time.perf_counter(), course.step, None  # no earlier Info next to this one
             course.kept.at_start_of_chunk(course.run, course.step, self.guard.good)
             course.log.settle(course.kept_step)
@@ -178,12 +208,39 @@ class Session:
                     continue
                 self.guard.saw(rows)
                 self._tell(info, start)
+            self._share_failure()
             if course.failure is not None:
                 raise Failed
+            course.interrupts.agree()
             if course.status is None and course.interrupts.asked:
                 course.status = interrupted(course.step)
-            elif course.status is None and course.source.ended:
+            elif course.status is None and course.source.ended and not course.team.several:
                 course.status = exhausted(course.step, course.total)
+
+    def _have_data(self) -> bool:
+        """Whether all processes have data for a step; where one has none, the run ends in all of them."""
+        course = self.course
+        try:
+            has = course.source.peek() is not None
+        except Exception as error:
+            has, course.failure = False, ("the loader", error)
+        self._share_failure()
+        if course.failure is not None:
+            raise Failed
+        if not all(course.team.all(has)):
+            course.status = exhausted(course.step, course.total)
+            return False
+        return True
+
+    def _share_failure(self) -> None:
+        """What raised in one process ends the run in all of them."""
+        course = self.course
+        if not course.team.several:
+            return
+        mine = None if course.failure is None else f"{course.failure[0]} raised {brief(course.failure[1])}"
+        for number, told in enumerate(course.team.all(mine)):
+            if told is not None and course.failure is None:
+                course.failure = f"process {number}", RuntimeError(told)
 
     def _to_next_mark(self, left: int) -> int:
         """Steps until a hook wants to see the run, at the multiples of its stride; or until the end."""
@@ -207,10 +264,15 @@ class Session:
         course = self.course
         for rank in range(3):
             group = [hook for hook in self.hooks if _rank(hook) == rank]
-            if course.step == start or not group:
+            if course.step == start or not (group or course.team.several):
                 continue
             event = self._event(info, course.log.rows(start))
             stops = [stop for hook in group if isinstance(stop := self._call(hook, event), Stop)]
+            if course.team.several:  # a process that stopped alone would leave the others waiting
+                told = course.team.all(
+                    [[stop.reason[:300], stop.code.value, stop.step] for stop in stops[:8]]
+                )
+                stops = [Stop(reason, Code(code), step) for each in told for reason, code, step in each]
             # What a deciding hook saw before the run broke comes first, whatever the chunks.
             broke = course.status is not None and course.status.code is Code.DIVERGED
             if stops and (course.status is None or (broke and rank == 0)):

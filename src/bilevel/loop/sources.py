@@ -24,6 +24,10 @@ class Memory:
     def __init__(self, stream: Stream):
         self.stream = stream
 
+    def lie(self, place: Any, stream: Any) -> None:
+        """Where they were put."""
+        self.stream = stream
+
     def first(self) -> Stream:
         return self.stream
 
@@ -59,6 +63,11 @@ class Loader:
     def __init__(self, data: Iterable, solver: Solver, resume: Result | None):
         self.feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
 
+    def lie(self, place: Any, stream: Any) -> None:
+        """Where `place` puts each batch, if it says."""
+        if place is not None:
+            self.feed.lie(place)
+
     @property
     def ended(self) -> bool:
         return self.feed.ended
@@ -89,7 +98,8 @@ class Loader:
         return self.feed.asked_ahead(steps, prefetch)
 
     def again(self, taken: list, index: int, count: int) -> tuple[Any, int]:
-        return taken[min(index, len(taken) - 1)][0], 1  # beyond what was seen, the last one once more
+        host, _ = taken[min(index, len(taken) - 1)]  # beyond what was seen, the last one once more
+        return self.feed.place(host), 1
 
     def seen(self, taken: list) -> Any:
         return [given for given, _ in taken]

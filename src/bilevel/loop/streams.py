@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, Levels
@@ -85,20 +86,23 @@ class Given:
         return cursor, Draws(given.stacked, part(given.shared)) if isinstance(given, Draws) else part(given)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["data", "samplers"], meta_fields=[])
+@partial(jax.tree_util.register_dataclass, data_fields=["data", "samplers"], meta_fields=["split"])
 @dataclass(frozen=True)
 class Minibatches:
     """Each level's examples drawn by a sampler of its own (`None`: all of them at every step)."""
 
     data: Batch
     samplers: Levels
+    split: NamedSharding | None = None  # how the rows of a batch lie on several devices
 
     def start(self, step: int) -> Levels:
         return Levels(*(None if sampler is None else sampler.start(step) for sampler in self.samplers))
 
     def next(self, cursor: Levels) -> tuple[Levels, Batch]:
         cursor, rows = self._rows(cursor)
-        parts = self._each(lambda sampler, arrays, at: sampler.take(arrays, at) if sampler else arrays, rows)
+        parts = self._each(
+            lambda sampler, arrays, at: self._spread(sampler.take(arrays, at)) if sampler else arrays, rows
+        )
         batch = _with_rows(Batch(*parts, rows=rows))
         return cursor, replace(batch, whole=_with_rows(self.data), block=self._blocks(rows))
 
@@ -106,7 +110,10 @@ class Minibatches:
         """`count` batches at once; a level without a sampler is stored once."""
         cursor, rows = lax.scan(lambda cursor, _: self._rows(cursor), cursor, length=count)
         drawn = self._each(
-            lambda sampler, arrays, at: sampler and jax.vmap(partial(sampler.take, arrays))(at), rows
+            lambda sampler, arrays, at: (
+                sampler and self._spread(jax.vmap(partial(sampler.take, arrays))(at), None)
+            ),
+            rows,
         )
         same = self._each(lambda sampler, arrays, _: None if sampler else arrays, rows)
         shared = replace(_with_rows(Batch(*same)), whole=_with_rows(self.data))
@@ -115,6 +122,16 @@ class Minibatches:
     def _each(self, function: Callable, rows: Levels) -> Levels:
         """`function(sampler, arrays, rows)` of each level; the sampler is `None` where there is none."""
         return Levels(*map(function, self.samplers, (self.data.inner, self.data.outer), rows))
+
+    def _spread(self, arrays: PyTree, *before: None) -> PyTree:
+        """Rows over the devices, if they divide them; `before` stands for dimensions that come first."""
+        if self.split is None:
+            return arrays
+        over = NamedSharding(self.split.mesh, PartitionSpec(*before, *self.split.spec))
+        fits = lambda leaf: leaf.shape[len(before)] % self.split.num_devices == 0
+        return jax.tree.map(
+            lambda leaf: lax.with_sharding_constraint(leaf, over) if fits(leaf) else leaf, arrays
+        )
 
     def _blocks(self, rows: Levels) -> Levels:
         return self._each(
@@ -132,7 +149,7 @@ class Minibatches:
                 f"{outer.size} of {outer.examples} outer rows were asked for: give both levels one row per task, and "
                 "one size"
             )
-        return Minibatches(self.data, Levels(inner, inner)), Levels(cursor.inner, cursor.inner)
+        return replace(self, samplers=Levels(inner, inner)), Levels(cursor.inner, cursor.inner)
 
     def _rows(self, cursor: Levels) -> tuple[Levels, Levels]:
         moved = [

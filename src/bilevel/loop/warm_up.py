@@ -27,7 +27,7 @@ def _warm_up(course: Course, count: int) -> None:
     course.kept.begin(course.run, course.step)
     start, done, pace, compiled = course.step, 0, Pace(None), False
     while done < count and course.status is None:
-        given, more = course.source.stream, pace.steps(count - done)
+        given, more = course.source.stream, course.team.first(pace.steps(count - done))
         if given is None:
             given, more = next_batch(course), 1
             if course.failure is not None:
@@ -47,6 +47,7 @@ def _warm_up(course: Course, count: int) -> None:
         course.run = jax.block_until_ready(course.calls.warm_up(course.leaves, course.run, given, more))
         pace.took(more, time.perf_counter() - began, compiled=not compiled)
         done, compiled = done + more, True
+        course.interrupts.agree()
         if course.interrupts.asked and done < count:
             course.status = interrupted_in_warm_up(done, count)
     names = course.broken(course.run)

@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from bilevel.loop.checkpoints.trees import flatten, is_key, unflatten, words_of
 from bilevel.loop.feed import Mark
+from bilevel.loop.places import put
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status
@@ -119,7 +121,10 @@ def _parts(run: RunState) -> dict[str, Any]:
 
 
 def _placed(leaf: Any, like: jax.Array) -> Any:
-    return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf, like.sharding)
+    sharding = like.sharding
+    if isinstance(sharding, NamedSharding):
+        return put(leaf, sharding)
+    return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf, sharding)
 
 
 def _keys(feed: Any) -> tuple:

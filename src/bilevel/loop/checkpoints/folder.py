@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from bilevel.locks import Lock
+from bilevel.loop.team import Team
 from bilevel.writing import content_of, try_folder, write
 
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
@@ -47,7 +48,7 @@ class Folder:
     """
 
     def __init__(self, path: Path, keep: int):
-        self.path, self._keep = path, keep
+        self.path, self._keep, self.team = path, keep, Team()
         self._lock: Lock | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future | None = None
@@ -74,26 +75,37 @@ class Folder:
 
     def save(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
         """Begins to write, and returns as soon as the arrays are copied; what was begun before must be finished."""
-        assert self._writer is not None
         held = [_held(array) for array in arrays]
+        if self.team.several:  # who writes must not come between the others' messages: at once
+            self._write(number, contents, held)
+            return
+        assert self._writer is not None
         self._writing = self._writer.submit(self._write, number, contents, held)
 
     def _write(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
         new = self.path / f"{number}{TEMPORARY}"
         try:
-            (new / ARRAYS).mkdir(parents=True)
-            self._hold()
-            if shutil.disk_usage(new).free < sum(array.nbytes for array in arrays) + SPARE:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            _write_arrays(new / ARRAYS, arrays)
-            shapes = [[list(array.shape), str(array.dtype)] for array in arrays]
-            text = json.dumps({**contents, "arrays": shapes, "files": _checksums(new)})
-            sealed = {"text": text, "checksum": zlib.crc32(text.encode())}
-            write(new / CONTENTS, json.dumps(sealed).encode())
-            new.rename(self.path / str(number))
+            self.team.lead(lambda: self._make_room(new, arrays))
+            self.team.each(lambda: _write_arrays(new / ARRAYS, arrays))  # each process those that lie with it
+            self.team.lead(lambda: self._seal(new, number, contents, arrays))
         except BaseException:  # what is left of it takes the room that the next one needs
-            shutil.rmtree(new, ignore_errors=True)
+            if self.team.leads:
+                shutil.rmtree(new, ignore_errors=True)
             raise
+
+    def _make_room(self, new: Path, arrays: list[Any]) -> None:
+        (new / ARRAYS).mkdir(parents=True)
+        self._hold()
+        if shutil.disk_usage(new).free < sum(array.nbytes for array in arrays) + SPARE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _seal(self, new: Path, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
+        _finish_arrays(new / ARRAYS, arrays)
+        shapes = [[list(array.shape), str(array.dtype)] for array in arrays]
+        text = json.dumps({**contents, "arrays": shapes, "files": _checksums(new)})
+        sealed = {"text": text, "checksum": zlib.crc32(text.encode())}
+        write(new / CONTENTS, json.dumps(sealed).encode())
+        new.rename(self.path / str(number))
         for old in numbers_in(self.path)[self._keep :]:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
 
@@ -192,6 +204,14 @@ def _write_arrays(path: Path, arrays: list[Any]) -> None:
         with Hush():
             handler = checkpointing.PyTreeCheckpointHandler()
             handler.save(epath(path), args=checkpointing.args.PyTreeSave(full))
+            handler.close()
+
+
+def _finish_arrays(path: Path, arrays: list[Any]) -> None:
+    """What all processes have written, as one."""
+    if any(array.size for array in arrays):
+        with Hush():
+            handler = orbax().PyTreeCheckpointHandler()
             handler.finalize(epath(path))
             handler.close()
 

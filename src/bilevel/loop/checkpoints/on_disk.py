@@ -19,6 +19,7 @@ from bilevel.loop.result import Result
 from bilevel.loop.session import Session
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
+from bilevel.loop.team import Team
 from bilevel.types import PyTree
 from bilevel.words import shown
 
@@ -58,12 +59,13 @@ def run_on_disk(
     resume: Result | str | Path | None,
     start: Start,
     steps: int,
+    team: Team,
 ) -> Result:
     """A run that saves itself, or that goes on from what was saved, or both."""
     auto = resume == "auto"
     folder = None if resume is None or isinstance(resume, Result) else _folder(resume, saver)
     if saver is not None:
-        saver.take(going_on=auto or folder == saver.path)  # nobody else writes there from here on
+        saver.take(team, going_on=auto or folder == saver.path)  # nobody else writes there from here on
     try:
         earlier = resume if isinstance(resume, Result) else None
         restored, origin, ended = None, None, False
@@ -97,12 +99,14 @@ def run_on_disk(
         if saver is not None:
             saver.release()
     if session.course.interrupts.terminated:
-        _leave(result, saver)
+        _leave(result, saver, team.leads)
     return result
 
 
-def _leave(result: Result, saver: Checkpoint | None) -> NoReturn:
+def _leave(result: Result, saver: Checkpoint | None, says: bool) -> NoReturn:
     """As SIGTERM asked."""
+    if not says:
+        raise SystemExit(TERMINATED)
     where = "nothing could be saved" if result.steps else "before there was anything to save"
     if saver is not None and saver.saved is not None:
         where = f"saved in {str(saver.path)!r}"

@@ -15,6 +15,7 @@ from bilevel.loop.checkpoints.restoring import as_folder
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code
+from bilevel.loop.team import Team
 
 MINUTE = timedelta(minutes=1)
 SHARE = 0.05  # of the time, that saving by the clock may take
@@ -51,8 +52,12 @@ class Checkpoint:
         self.note = ""  # what the status should say at the end
         self._prepared = False
 
-    def take(self, *, going_on: bool) -> None:
-        """Takes the folder for a run, before any work is done."""
+    def take(self, team: Team, *, going_on: bool) -> None:
+        """Takes the folder for a run, before any work is done; of several processes, the first does."""
+        self._team = self._folder.team = team
+        team.lead(lambda: self._take(going_on))
+
+    def _take(self, going_on: bool) -> None:
         self._folder.open()
         if numbers_in(self.path) and not going_on:
             self.release()
@@ -72,9 +77,8 @@ class Checkpoint:
         Nothing is saved while the run may still go back behind where it is, as `settled` tells.
         """
         self._settled = settled
-        for number in damaged:
-            set_aside(self.path, number)
-        self._number = max(numbers_in(self.path), default=0)
+        self._team.lead(lambda: [set_aside(self.path, number) for number in damaged])
+        self._number = self._team.first(max(numbers_in(self.path), default=0))
         self._origin, self._hooks = origin, [hook for hook in hooks if hook is not self]
         self.saved, self.note, self._told, self._pending, self._said = None, "", False, None, ""
         self._next, self._prepared = time.monotonic() + self._pause, True
@@ -89,14 +93,19 @@ class Checkpoint:
             raise RuntimeError("a Checkpoint hook belongs into hooks= of bl.run, which prepares its folder")
 
     def __call__(self, event: Event) -> None:
-        due = event.step % self.stride == 0 if self.stride else time.monotonic() >= self._next
+        due = (
+            event.step % self.stride == 0 if self.stride else self._team.first(time.monotonic() >= self._next)
+        )
         if due and event.step < event.total and self._settled():  # the end is saved with its own status
             self._save(event.so_far)
 
     def end(self, result: Result) -> None:
         try:
+            # An unfinished warm-up begins again.
             cut_short = result.status.code in (Code.INTERRUPTED, Code.FAILED)
-            if result.steps and (self._settled() or not cut_short):  # an unfinished warm-up begins again
+            if (
+                result.steps and not self._team.lost and (self._settled() or not cut_short)
+            ):  # an unfinished warm-up begins again
                 self._save(lambda: result)
             self._settle()
             if self._told:

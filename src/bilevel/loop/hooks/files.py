@@ -20,6 +20,7 @@ class _Lines(ABC):
 
     of_one_run = True  # not of a sweep
     reads_info = False
+    once = True  # of several processes, in the first alone
 
     def __init__(self, path: str | Path, *, thin: int = 1):
         self.path, self.thin = check_path(path, "path"), check_count(thin, "thin", most=MANY)

@@ -16,6 +16,7 @@ class Progress:
     """
 
     reads_info = False
+    once = True  # of several processes, in the first alone
 
     def __init__(self):
         self._view: Any = None

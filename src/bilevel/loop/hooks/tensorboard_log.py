@@ -19,6 +19,7 @@ class TensorBoard:
 
     of_one_run = True  # not of a sweep
     reads_info = False
+    once = True  # of several processes, in the first alone
 
     def __init__(self, folder: str | Path, *, thin: int = 1):
         try:

@@ -1,0 +1,191 @@
+"""Which array of a run is split over which axis of a mesh of devices: what `mesh=` of a run says."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bilevel.types import PyTree
+from bilevel.words import shown
+
+ROWS = "rows"  # of x: those arrays that have a row for every row of the data
+SMALL = 2**16  # entries of an array that may lie on every device if no dimension of it can be split
+
+Axes = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A mesh, and what is split over it; see [`sharded`][bilevel.sharded]."""
+
+    mesh: Mesh
+    data: Axes
+    x: Any
+    y: Any
+    model_state: Any
+
+    def variable(self, tree: PyTree, rule: Any, name: str, rows: set[int]) -> PyTree:
+        """The shardings of a variable's arrays."""
+        if rule == ROWS:
+            rows_first = lambda leaf: leaf.ndim > 0 and leaf.shape[0] in rows
+            specs = jax.tree.map(lambda leaf: self._rows if rows_first(leaf) else PartitionSpec(), tree)
+        elif rule is None or isinstance(rule, str) or _names(rule):
+            specs = jax.tree_util.tree_map_with_path(
+                lambda path, leaf: self._largest(leaf, rule, name + jax.tree_util.keystr(path)), tree
+            )
+        else:
+            specs = _prefixed(rule, tree, name)
+        return self._checked(tree, specs, name)
+
+    def rows(self, tree: PyTree, name: str, draws: bool = False) -> PyTree:
+        """The shardings of data: rows are split, numbers lie everywhere."""
+        lead = (None,) if draws else ()  # independent draws of one step are stacked before the rows
+        spec = lambda leaf: (
+            PartitionSpec(*lead, self.data)
+            if self.data is not None and leaf.ndim > len(lead)
+            else PartitionSpec()
+        )
+        return self._checked(tree, jax.tree.map(spec, tree), name)
+
+    @property
+    def _rows(self) -> PartitionSpec:
+        return PartitionSpec() if self.data is None else PartitionSpec(self.data)
+
+    def _largest(self, leaf: jax.Array, axes: Axes, where: str) -> PartitionSpec:
+        """Along the largest dimension that the axis divides, the last of several."""
+        if axes is None:
+            return PartitionSpec()
+        parts = size_of(self.mesh, axes)
+        fits = [(size, i) for i, size in enumerate(leaf.shape) if size and size % parts == 0]
+        if not fits:
+            if leaf.size >= SMALL:
+                raise ValueError(
+                    f"{where} has shape {tuple(leaf.shape)}, of which no dimension is divisible by the {parts} devices "
+                    f"of mesh axis {axes!r}: pad it, take a mesh that divides it, or say by a tree of PartitionSpecs "
+                    "which arrays to split (PartitionSpec() lies on every device)"
+                )
+            return PartitionSpec()
+        at = max(fits)[1]
+        return PartitionSpec(*[axes if i == at else None for i in range(at + 1)])
+
+    def _checked(self, tree: PyTree, specs: PyTree, name: str) -> PyTree:
+        """As shardings, if every dimension can be split so."""
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        flat = jax.tree.leaves(specs, is_leaf=_is_spec)
+        for (path, leaf), spec in zip(leaves, flat, strict=True):
+            where = name + jax.tree_util.keystr(path)
+            if len(spec) > leaf.ndim:
+                raise ValueError(
+                    f"{where} has shape {tuple(leaf.shape)}, fewer dimensions than {spec}: shorten the PartitionSpec"
+                )
+            for i, axes in enumerate(spec):
+                parts = 1 if axes is None else size_of(self.mesh, axes)
+                if left := leaf.shape[i] % parts:
+                    what = "rows" if i == 0 else f"entries along dimension {i}"
+                    raise ValueError(
+                        f"{where} has shape {tuple(leaf.shape)}, and its {leaf.shape[i]} {what} cannot be split evenly "
+                        f"over the {parts} devices of mesh axis {axes!r}: leave {left} out, pad to "
+                        f"{leaf.shape[i] + parts - left}, or let it lie on every device (None or PartitionSpec())"
+                    )
+        return jax.tree.unflatten(jax.tree.structure(tree), [NamedSharding(self.mesh, spec) for spec in flat])
+
+
+def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_state: Any = None) -> Sharded:
+    """What lies where on a mesh of devices, for `mesh=` of [`run`][bilevel.run].
+
+        mesh = jax.make_mesh((8,), ("data",))
+        bl.run(solver, x0, y0, data=data, steps=100, mesh=mesh)                         # data parallel
+        bl.run(solver, x0, y0, data=data, steps=100, mesh=bl.sharded(mesh, y="data"))   # y split too (FSDP)
+
+    x, y and model_state each take: `None`, to lie whole on every device; the name of a mesh axis, along which every
+    array is split in its largest dimension that the axis divides (the last of equals; small arrays that have none lie
+    everywhere); or a `PartitionSpec`, or a tree of them that begins like the variable's, to be followed to the letter.
+    All else that a method remembers (adjoint, momenta, running means) lies as the x or y whose shape it has, and
+    counters on every device; and so after every step.
+
+    Args:
+        mesh: of `jax.make_mesh` or `jax.sharding.Mesh`, over the devices of all processes.
+        data: the name of the mesh axis (or a tuple of several) over which the rows of the data are split; 0, if left
+            out: the first axis; `None`: all rows on every device. Of a loader in a run of several processes, each
+            process's batches are its own share of the rows.
+        x: as above; "rows", if left out: arrays with a row for every row of the data lie with these, others everywhere.
+        y: as above; on every device, if left out.
+        model_state: as above.
+    """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(
+            f'mesh must be a jax.sharding.Mesh, not {shown(mesh)}: pass e.g. jax.make_mesh((8,), ("data",))'
+        )
+    axes = mesh.axis_names[0] if type(data) is int and data == 0 else data
+    for name, rule in (("data", axes), ("x", x), ("y", y), ("model_state", model_state)):
+        _check_rule(mesh, rule, name)
+    return Sharded(auto(mesh), axes, x, y, model_state)
+
+
+def as_sharded(mesh: Any) -> Sharded | None:
+    """What was passed as `mesh=`."""
+    return mesh if mesh is None or isinstance(mesh, Sharded) else sharded(mesh)
+
+
+def auto(mesh: Mesh) -> Mesh:
+    """The same mesh, with the compiler to choose how results are split: objectives are written without a mesh."""
+    return Mesh(mesh.devices, mesh.axis_names)
+
+
+def size_of(mesh: Mesh, axes: Any) -> int:
+    """Devices along one axis, or along several."""
+    names = (axes,) if isinstance(axes, str) else tuple(axes)
+    return math.prod(mesh.shape[name] for name in names)
+
+
+def _check_rule(mesh: Mesh, rule: Any, name: str) -> None:
+    names = (rule,) if isinstance(rule, str) else rule if _names(rule) else ()
+    named = [each for each in names if not (name == "x" and each == ROWS)]
+    if missing := [each for each in named if each not in mesh.axis_names]:
+        raise ValueError(
+            f"{name}={shown(rule)} names no axis of the mesh, {missing[0]!r}: choose from {', '.join(mesh.axis_names)}"
+        )
+    if name == "data" and not (rule is None or names):
+        raise TypeError(
+            f"data must be an axis of the mesh, or a tuple of some, not {shown(rule)}: pass e.g. {mesh.axis_names[0]!r}"
+        )
+    if rule is None or names:
+        return
+    specs = jax.tree.leaves(rule, is_leaf=_is_spec)
+    if not specs or not all(map(_is_spec, specs)):
+        raise TypeError(
+            f"{name} must be an axis of the mesh, a PartitionSpec, a tree of them, or None, not {shown(rule)}: pass "
+            f"e.g. {name}={mesh.axis_names[0]!r}"
+        )
+    for spec in specs:
+        for axes in spec:
+            unknown = {axes} if isinstance(axes, str) else set(axes or ())
+            if unknown := unknown - set(mesh.axis_names):
+                raise ValueError(
+                    f"{name} has {spec}, and the mesh has no axis {min(unknown)!r}: choose from "
+                    f"{', '.join(mesh.axis_names)}"
+                )
+
+
+def _names(rule: Any) -> bool:
+    """Whether it names several axes of a mesh. (A PartitionSpec may be a tuple too.)"""
+    plain = type(rule) is tuple and len(rule) > 0
+    return plain and all(isinstance(each, str) for each in rule)
+
+
+def _is_spec(node: Any) -> bool:
+    return isinstance(node, PartitionSpec)
+
+
+def _prefixed(rule: PyTree, tree: PyTree, name: str) -> PyTree:
+    """A spec for every array, from a tree of specs that begins like the variable's."""
+    try:
+        return jax.tree.map(
+            lambda spec, part: jax.tree.map(lambda _: spec, part), rule, tree, is_leaf=_is_spec
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"the tree of PartitionSpecs for {name} does not fit {name}: {str(error).splitlines()[0]}"
+        ) from error

@@ -1,0 +1,113 @@
+"""The processes of one run. What one of them would decide by its clock, its signals or its hooks, all do, or none.
+
+Every process runs the same program on its own devices, and a step of one waits for the others. So whatever differs
+between them is told around before anybody acts on it: that takes one small message, of a thousandth of a second or so,
+between two chunks. A run on the devices of one process tells nobody anything.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+LONGEST = 4000  # bytes of what one process may tell the others at a time
+
+
+class PeersLost(ConnectionError):
+    """Another process of the run has gone."""
+
+
+class Team:
+    """The processes that run together: all of those that `jax.distributed` knows, or this one alone."""
+
+    def __init__(self, several: bool = False):
+        self.several, self.lost = several, False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that writes, prints and watches the clock."""
+        return not self.several or jax.process_index() == 0
+
+    def all(self, said: Any) -> list[Any]:
+        """What each process says, in JSON's types, in the order of their numbers."""
+        if not self.several:
+            return [said]
+        from jax.experimental import multihost_utils
+
+        text = json.dumps(said).encode()
+        assert len(text) <= LONGEST, "too long a message to the other processes"
+        message = np.frombuffer(text.ljust(LONGEST), np.uint8)
+        if self.lost:
+            raise PeersLost("another process of this run has gone")
+        heard = np.asarray(multihost_utils.process_allgather(message))
+        return [json.loads(bytes(each)) for each in heard]
+
+    def first(self, said: Any) -> Any:
+        """What the first process says."""
+        return self.all(said)[0]
+
+    def any(self, flag: bool) -> bool:
+        return any(self.all(bool(flag)))
+
+    def each(self, work: Callable[[], Any], mine: bool = True) -> None:
+        """Every process does it, and none goes on before all have; if it fails in one, it has failed in all."""
+        if not self.several:
+            work()
+            return
+        failure = None
+        try:
+            if mine:
+                work()
+        except Exception as error:
+            failure = error
+        told = [each for each in self.all(None if failure is None else brief(failure)) if each is not None]
+        if failure is not None:
+            raise failure
+        if told:
+            raise OSError(f"in another process: {told[0]}")
+
+    def lead(self, work: Callable[[], Any]) -> None:
+        """The first process does it, and the others wait until it has."""
+        self.each(work, mine=self.leads)
+
+    def named(self, what: str, error: BaseException) -> tuple[str, BaseException]:
+        """Who raised what: where JAX says that a collective failed, another process has gone."""
+        if not self.several or not isinstance(error, jax.errors.JaxRuntimeError | PeersLost):
+            return what, error
+        self.lost = True
+        return "the run", PeersLost(
+            f"another process of this run has gone, or cannot be reached ({brief(error)}): start all of them again "
+            'with checkpoint=folder and resume="auto", and the run goes on from its last checkpoint'
+        )
+
+
+def team_of(*trees: Any) -> Team:
+    """Of the processes on whose devices arrays or meshes lie."""
+    leaves = [getattr(tree, "mesh", tree) for tree in trees]
+    found = {device.process_index for leaf in _leaves(leaves) for device in _devices(leaf)}
+    if len(found) > 1 and len(found) < jax.process_count():
+        raise ValueError(
+            f"the arrays lie on the devices of {len(found)} of the {jax.process_count()} processes: a run goes over "
+            "the devices of all processes, or of one"
+        )
+    return Team(several=len(found) > 1)
+
+
+def _leaves(trees: Any) -> list[Any]:
+    return jax.tree.leaves(trees, is_leaf=lambda leaf: isinstance(leaf, Iterator))  # a loader's, left alone
+
+
+def _devices(leaf: Any) -> Any:
+    if isinstance(leaf, jax.sharding.Mesh):
+        return leaf.devices.flat
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+        return leaf.sharding.device_set
+    return ()
+
+
+def brief(error: BaseException) -> str:
+    """Its kind and first line."""
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first[:300]}"

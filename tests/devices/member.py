@@ -1,0 +1,139 @@
+"""One process of several: `python member.py NUMBER OF PORT FOLDER WHAT`. Prints JSON lines."""
+
+import json
+import os
+import signal
+import sys
+from datetime import timedelta
+
+import jax
+
+number, of, port, folder, what = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
+jax.config.update("jax_num_cpu_devices", 4 // of)
+jax.config.update("jax_enable_x64", True)
+if of > 1:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}",
+        of,
+        number,
+        coordinator_bind_address=f"127.0.0.1:{port}",
+        heartbeat_timeout_seconds=6,
+        shutdown_timeout_seconds=10,
+    )
+
+import nets  # noqa: E402
+import numpy as np  # noqa: E402
+
+import bilevel as bl  # noqa: E402
+
+mesh = bl.sharded(jax.sharding.Mesh(np.array(jax.devices()), ("data",)), y="data")
+
+
+def say(**words):
+    print(json.dumps({"process": number, **words}), flush=True)
+
+
+def ended(result, **words):
+    # What several processes hold, none can print; the trace is everywhere.
+    values = [float(value) for value in result.trace["outer_value"]]
+    say(what=what, steps=result.steps, code=result.status.code.value, values=values, **words)
+
+
+def at(step, do):
+    done = []
+
+    def hook(event):
+        if event.step >= step and not done:
+            done.append(1)
+            return do()
+
+    return hook
+
+
+def run(steps=12, data=None, **asked):
+    solver = bl.soba(nets.problem, 0.1, 0.1, 0.5)
+    data = nets.batch() if data is None else data
+    return bl.run(solver, *nets.start(), data=data, steps=steps, mesh=mesh, every=2, **asked)
+
+
+class Share:
+    """A loader of this process's share of the rows of each batch: `get_state` and `set_state` say where it stands."""
+
+    def __init__(self, length=None):
+        self.at, self.length = 0, length
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == self.length:
+            raise StopIteration
+        rows = np.arange(16).reshape(of, -1)[number] + 16 * (self.at % 4)
+        self.at += 1
+        level = tuple(array[rows] for array in nets.batch().inner)
+        return bl.Batch(level, level, rows=bl.Levels(rows, rows))
+
+    def get_state(self):
+        return {"at": self.at}
+
+    def set_state(self, state):
+        self.at = state["at"]
+
+
+def loaders():
+    solver = bl.itd(nets.of_rows, 0.1, 0.5)
+    ask = dict(mesh=bl.sharded(mesh.mesh, x="data"), steps=6)
+    ended(bl.run(solver, *nets.start(), data=Share(), **ask), part="loader")
+    # The loaders have different lengths: the run ends with the shorter one.
+    ended(bl.run(solver, *nets.start(), data=Share(3 + number), **ask), part="shorter")
+
+
+def agreements():
+    loaders()
+    alone = lambda do: at(4, do if number == of - 1 else lambda: None)
+    ended(run(hooks=[alone(lambda: bl.hooks.Stop("enough here"))]), part="stop")
+    ended(run(hooks=[alone(lambda: os.kill(os.getpid(), signal.SIGINT))]), part="interrupted")
+    try:
+        run(hooks=[alone(lambda: 1 / 0)])
+    except bl.RunError as error:
+        say(what=what, part="raised", error=str(error))
+    lines = os.path.join(folder, "lines.csv")
+    run(
+        hooks=[bl.hooks.CSV(lines), bl.hooks.Best()],
+        checkpoint=folder + "/clock",
+        save_every=timedelta(seconds=1e-3),
+    )
+    saved = sorted(int(each) for each in os.listdir(folder + "/clock") if each.isdecimal())
+    with open(lines) as file:
+        say(what=what, part="files", rows=len(file.readlines()), saved=saved)
+    apart = bl.Problem(inner=lambda x, y: ((y - x) ** 2).sum(), outer=lambda x, y: (y**2).sum())
+    ask = dict(
+        steps=120,
+        every=10,
+        mesh=bl.sharded(mesh.mesh, x="data", y="data"),
+        replay="host",
+        on_divergence="halve",
+    )
+    halved = bl.run(bl.itd(apart, 0.4, 300.0), np.ones(8), np.ones(8), **ask)
+    ended(halved, part="halved", halvings=halved.halvings)
+    do = lambda: os.kill(os.getpid(), signal.SIGTERM)  # ends the program, with status 143
+    run(checkpoint=folder + "/run", hooks=[at(6, do if number == of - 1 else lambda: None)])
+
+
+def go_on():
+    ended(run(checkpoint=folder, resume="auto"))
+
+
+def killed():
+    say(what="pid", pid=os.getpid())
+    run(
+        steps=10**6,
+        checkpoint=folder,
+        resume="auto",
+        save_every=10,
+        hooks=[at(40, lambda: say(what="on its way"))],
+    )
+
+
+{each.__name__: each for each in (agreements, go_on, killed)}[what]()

@@ -1,0 +1,118 @@
+"""Several processes under `jax.distributed`, over loopback: one trajectory, one will, and what is left of a killed one."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import nets
+import numpy as np
+import pytest
+
+import bilevel as bl
+
+HERE = Path(__file__).parent
+PATIENCE = 60  # seconds for what takes a few, and twice as many as `heartbeat_timeout_seconds` allows for
+
+
+def members(what, folder, of=2):
+    """Processes that run `member.py`, each with what it prints."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ours = {"PYTHONPATH": os.pathsep.join([str(Path(bl.__file__).parents[1]), str(HERE)]), "XLA_FLAGS": ""}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "member.py"), *map(str, (i, of, port, folder, what))],
+            env=os.environ | ours,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(of)
+    ]
+
+
+def told(what, folder, of=2, status=0):
+    """What each process says, in lines of JSON, once all have ended with that status."""
+    started = members(what, folder, of)
+    try:
+        heard = [process.communicate(timeout=PATIENCE) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [status] * of, heard
+    return [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in heard]
+
+
+def run(steps, **asked):
+    """As the members do, in this process."""
+    solver = bl.soba(nets.problem, 0.1, 0.1, 0.5)
+    return bl.run(solver, *nets.start(), data=nets.batch(), steps=steps, **asked)
+
+
+def alone(steps=12):
+    return run(steps).trace["outer_value"]
+
+
+def test_what_one_process_decides_all_do(tmp_path):
+    """A stop, Ctrl-C, an error, a loader's end, SIGTERM in one process end both; files are written once."""
+    first, second = (
+        {each["part"]: each for each in said} for said in told("agreements", tmp_path, status=143)
+    )
+    for said in (first, second):
+        assert (said["stop"]["steps"], said["stop"]["code"]) == (4, "stopped")
+        np.testing.assert_allclose(said["stop"]["values"], alone(4), rtol=1e-9)
+        assert (said["interrupted"]["steps"], said["interrupted"]["code"]) == (4, "interrupted")
+        assert "ZeroDivisionError" in said["raised"]["error"]
+        assert said["files"]["rows"] == 13
+        assert len(said["files"]["saved"]) == 3
+        assert said["halved"]["halvings"]
+        assert (said["shorter"]["steps"], said["shorter"]["code"]) == (3, "exhausted")
+    assert first["halved"]["halvings"] == second["halved"]["halvings"]
+    # Of a loader, each process gives its share of the rows of a batch.
+    batches = [slice(16 * (i % 4), 16 * (i % 4) + 16) for i in range(6)]
+    level = lambda rows: tuple(array[rows] for array in nets.batch().inner)
+    numbered = lambda rows: np.arange(nets.ROWS)[rows]
+    whole = [bl.Batch(level(r), level(r), rows=bl.Levels(numbered(r), numbered(r))) for r in batches]
+    expected = bl.run(bl.itd(nets.of_rows, 0.1, 0.5), *nets.start(), data=whole, steps=6)
+    np.testing.assert_allclose(first["loader"]["values"], expected.trace["outer_value"], rtol=1e-9)
+    # What two processes saved, one goes on with.
+    assert bl.load(tmp_path / "run").steps == 6
+    mesh = bl.sharded(jax.sharding.Mesh(np.array(jax.devices()[:4]), ("data",)), y="data")
+    went_on = run(12, mesh=mesh, checkpoint=tmp_path / "run", resume="auto")
+    np.testing.assert_allclose(went_on.trace["outer_value"], alone(), rtol=1e-9)
+    assert went_on.state.v["in"].sharding.num_devices == 4
+
+
+def test_two_processes_go_on_with_what_one_saved(tmp_path):
+    run(6, checkpoint=tmp_path / "run")
+    for said in told("go_on", tmp_path / "run"):
+        np.testing.assert_allclose(said[0]["values"], alone(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_process_killed(tmp_path, victim):
+    """The other ends by itself, with an error, and what was saved is whole."""
+    started = members("killed", tmp_path / "run")
+    try:
+        for process in started:
+            for line in process.stdout:
+                if "on its way" in line:
+                    break
+        started[victim].send_signal(signal.SIGKILL)
+        _, err = started[1 - victim].communicate(timeout=PATIENCE)
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert started[1 - victim].returncode not in (0, None)
+    said = "another process of this run has gone", "tasks are unhealthy", "leader task was preempted/died"
+    assert any(each in err for each in said), err
+    saved = bl.load(tmp_path / "run")
+    assert saved.steps >= 10
+    assert saved.steps % 10 == 0
+    np.testing.assert_allclose(saved.trace["outer_value"], alone(saved.steps), rtol=1e-6)
