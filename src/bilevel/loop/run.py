@@ -86,7 +86,8 @@ def run(
         offload: "x": between two steps x and the memory of the outer rule rest in the host's memory, for an x that is
             the large part. Hooks find them there; the result has them on the device.
 
-    Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
+    Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that read the
+    Info of a large run). A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """

@@ -18,7 +18,7 @@ from bilevel.loop.hooks import Event, Probe, Stop
 from bilevel.loop.judgement import judge
 from bilevel.loop.offload import fetched
 from bilevel.loop.pace import Pace
-from bilevel.loop.program import Fit, program_of
+from bilevel.loop.program import SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
@@ -61,7 +61,6 @@ class Session:
             )
         self.course = Course(solver, *program_of(solver, record, offload), data, steps, resume, thin)
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
-        self.course.tells = any(getattr(hook, "reads_info", True) for hook in self.hooks)
         self._borrowed = resume is not None  # the state is the user's
         if resume is not None:
             self.course.run = _checked(resume, solver, self.course.source.stream)
@@ -92,6 +91,7 @@ class Session:
                 course.watch = Watch(self.solver, course.run)
                 size = fit.bytes if fit is not None else 0
                 course.kept = Kept(policy_for(self.replay, size, self.guard.halve))
+                course.tells = size <= SMALL or any(getattr(hook, "reads_info", True) for hook in self.hooks)
                 if self._borrowed:  # an earlier result must outlive the run
                     course.run = course.lent(course.run)
                 if warmup:
