@@ -115,6 +115,7 @@ KINDS = {
     "count": Kind(("one",)),
     "count or none": Kind(("one", "none")),
     "count from zero": Kind(("zero", "one")),
+    "count from zero or none": Kind(("zero", "one", "none")),
     "large count": Kind(("one", "zero", *BIG)),
     "seed": Kind(("zero", "one", "2^31")),
     "traced seed": Kind(("zero", "one", "2^31", "tracer")),

@@ -92,7 +92,8 @@ def run(
             x with a row for each of these likewise, all else lies on every device; or what
             [`bl.sharded`][bilevel.sharded] says. Left out, x0, y0 and data that lie on several devices stay there.
 
-    Neither hooks nor the length of chunks change a bit of the result. A run that diverges returns the last finite
+    Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that read the
+    Info of a large run). A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
     that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
     """

@@ -20,7 +20,7 @@ from bilevel.loop.judgement import judge
 from bilevel.loop.offload import fetched
 from bilevel.loop.pace import Pace
 from bilevel.loop.places import Places, lay, lay_batch
-from bilevel.loop.program import Fit, program_of
+from bilevel.loop.program import SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
 from bilevel.loop.sharding import Sharded
@@ -69,7 +69,6 @@ class Session:
         self.course = Course(solver, *program_of(solver, record, offload), data, steps, resume, thin)
         self.course.team = self.course.interrupts.team = team
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
-        self.course.tells = any(getattr(hook, "reads_info", True) for hook in self.hooks)
         self._borrowed = resume is not None  # the state is the user's
         if resume is not None:
             run = _checked(resume, solver, self.course.source.stream)
@@ -115,6 +114,7 @@ class Session:
                 size = fit.bytes if fit is not None else 0
                 course.kept = Kept(policy_for(self.replay, size, self.guard.halve))
                 course.kept.agreed = course.team.first
+                course.tells = size <= SMALL or any(getattr(hook, "reads_info", True) for hook in self.hooks)
                 if self._borrowed:  # an earlier result must outlive the run
                     course.run = course.lent(course.run)
                 if warmup:

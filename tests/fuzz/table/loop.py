@@ -49,7 +49,10 @@ CALLS = [
         "bl.run",
         bl.run,
         run,
-        running | KEPT | {"probe": "probe", "tol": "tolerance", "resume": "none alone", "replay": "choice"},
+        running
+        | KEPT
+        | {"probe": "probe", "tol": "tolerance", "resume": "none alone", "replay": "choice"}
+        | {"prefetch": "count from zero or none", "offload": "none alone"},
         skip={"steps": LONG, "warmup": LONG, "checkpoint": NAMES},
     ),
     Call(
