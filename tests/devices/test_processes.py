@@ -1,4 +1,4 @@
-"""Several processes under `jax.distributed`, over loopback: one trajectory, one will, and what is left of a killed one."""
+"""Several processes under `jax.distributed` over loopback: one trajectory, one will, and what a killed one leaves."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import nets
 import numpy as np
 import pytest

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 LONGEST = 4000  # bytes of what one process may tell the others at a time
 
@@ -102,7 +103,7 @@ def _leaves(trees: Any) -> list[Any]:
 def _devices(leaf: Any) -> Any:
     if isinstance(leaf, jax.sharding.Mesh):
         return leaf.devices.flat
-    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
         return leaf.sharding.device_set
     return ()
 
