@@ -135,7 +135,7 @@ def auto(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names)
 
 
-def size_of(mesh: Mesh, axes: Any) -> int:
+def size_of(mesh: Any, axes: Any) -> int:
     """Devices along one axis, or along several."""
     names = (axes,) if isinstance(axes, str) else tuple(axes)
     return math.prod(mesh.shape[name] for name in names)

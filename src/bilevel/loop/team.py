@@ -96,8 +96,14 @@ def team_of(*trees: Any) -> Team:
     return Team(several=len(found) > 1)
 
 
-def _leaves(trees: Any) -> list[Any]:
-    return jax.tree.leaves(trees, is_leaf=lambda leaf: isinstance(leaf, Iterator))  # a loader's, left alone
+def _leaves(trees: list[Any]) -> list[Any]:
+    leaves = []
+    for tree in trees:
+        try:  # an iterator, which is a loader's, counts as a leaf
+            leaves += jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Iterator))
+        except (TypeError, ValueError):  # what is no tree is refused later, by its name
+            continue
+    return leaves
 
 
 def _devices(leaf: Any) -> Any:

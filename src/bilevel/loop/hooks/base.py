@@ -75,7 +75,8 @@ class Hook(Protocol):
     A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
     earlier step, they see the run end there; one with an attribute `last` that is true is called after all others. One
     with an attribute `of_one_run` that is true is refused in a sweep; of several processes, one with an attribute
-    `once` that is true is called in the first alone. Chunks end at the multiples of a hook's `stride`, if it has one; what it says in `note` at the end is added to the status. `get_state()` and `set_state(state)` save
+    `once` that is true is called in the first alone. Chunks end at the multiples of a hook's `stride`, if it has one;
+    what it says in `note` at the end is added to the status. `get_state()` and `set_state(state)` save
     and restore what it remembers, in numbers, words, arrays and containers of them: a checkpoint keeps that.
     """
 
