@@ -164,17 +164,14 @@ def test_vmap_over_starts_equals_one_by_one(ran):
 
 
 def test_sharded_over_eight_devices_equals_unsharded(ran_on_data):
+    """The rows of the data split by `mesh=`, and every array of the state where it was put."""
     case, solver = ran_on_data.case, ran_on_data.solver
-    devices = jax.devices()
-    assert len(devices) == 8
-    rows = NamedSharding(Mesh(np.array(devices), ("rows",)), PartitionSpec("rows"))
-
-    @jax.jit
-    def last(data):
-        return bl.scan(solver, bl.start(solver, case.x0, case.y0, data), data, steps=STEPS)[0].solver.x
-
-    sharded = last(jax.device_put(case.data, rows))
-    assert_trees_equal(sharded, ran_on_data.whole.x, rtol=1e-8, atol=1e-11)
+    mesh = Mesh(np.array(jax.devices()), ("rows",))
+    assert mesh.size == 8
+    sharded = bl.run(solver, case.x0, case.y0, data=case.data, steps=STEPS, every=STEPS, mesh=mesh)
+    assert_trees_equal(sharded.x, ran_on_data.whole.x, rtol=1e-8, atol=1e-11)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    assert all(leaf.sharding.is_equivalent_to(everywhere, leaf.ndim) for leaf in jax.tree.leaves(sharded.run))
 
 
 def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(ran_on_data, tmp_path):

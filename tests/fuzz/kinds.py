@@ -165,6 +165,7 @@ NONE = ("none",)
 KINDS |= {
     "refused": Kind(),
     "none alone": Kind(NONE),
+    "first or none": Kind(("zero", "none")),
     "preconditioner": Kind(NONE),
     "share or schedule": Kind(("one", "half", "tiny", "tracer", "double scalar", "function of one")),
     "objective": Kind(("coroutine", "class")),  # it takes (x, y): what it returns is seen later

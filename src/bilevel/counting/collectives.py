@@ -35,7 +35,7 @@ class Collective(NamedTuple):
             "all-to-all": (n - 1) / n * size,
             "collective-permute": size,
         }[self.kind]
-        return self.times * once
+        return float(self.times * once)
 
 
 def collectives(program: str) -> list[Collective]:

@@ -132,8 +132,9 @@ def lay(
 
 def lay_batch(sharded: Sharded, given: Given) -> Given:
     """A loader's batch, its rows split; of several processes, each has its share of the rows."""
-    draws = isinstance(given.data, Draws)
-    batch = given.data.stacked if draws else given.data
+    data = given.data
+    draws = isinstance(data, Draws)
+    batch: Any = data.stacked if isinstance(data, Draws) else data
     lead = 1 if draws else 0
     shared = _spans(sharded.mesh)
 
@@ -151,7 +152,7 @@ def lay_batch(sharded: Sharded, given: Given) -> Given:
         jax.make_array_from_process_local_data(sharding, np.asarray(leaf)) if shared else put(leaf, sharding)
     )
     batch = replace(batch, **jax.tree.map(placed, parts, shardings))
-    return Given(Draws(batch, given.data.shared) if draws else batch)
+    return Given(Draws(batch, data.shared) if isinstance(data, Draws) else batch)
 
 
 def on_mesh(leaf: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bilevel.arrays import leaves_of
 from bilevel.types import PyTree
 from bilevel.words import shown
 
@@ -118,7 +119,7 @@ def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_st
         raise TypeError(
             f'mesh must be a jax.sharding.Mesh, not {shown(mesh)}: pass e.g. jax.make_mesh((8,), ("data",))'
         )
-    axes = mesh.axis_names[0] if type(data) is int and data == 0 else data
+    axes: Any = mesh.axis_names[0] if type(data) is int and data == 0 else data
     for name, rule in (("data", axes), ("x", x), ("y", y), ("model_state", model_state)):
         _check_rule(mesh, rule, name)
     return Sharded(auto(mesh), axes, x, y, model_state)
@@ -134,7 +135,7 @@ def auto(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names)
 
 
-def size_of(mesh: Mesh, axes: Any) -> int:
+def size_of(mesh: Any, axes: Any) -> int:
     """Devices along one axis, or along several."""
     names = (axes,) if isinstance(axes, str) else tuple(axes)
     return math.prod(mesh.shape[name] for name in names)
@@ -153,7 +154,7 @@ def _check_rule(mesh: Mesh, rule: Any, name: str) -> None:
         )
     if rule is None or names:
         return
-    specs = jax.tree.leaves(rule, is_leaf=_is_spec)
+    specs = leaves_of(rule, name)
     if not specs or not all(map(_is_spec, specs)):
         raise TypeError(
             f"{name} must be an axis of the mesh, a PartitionSpec, a tree of them, or None, not {shown(rule)}: pass "

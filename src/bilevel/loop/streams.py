@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, Levels
 from bilevel.checks import check_count, check_traced_seed
+from bilevel.loop.sharding import size_of
 from bilevel.types import PyTree
 
 UNKNOWN = Batch(whole=Batch())  # a part of data that nobody holds
@@ -128,7 +129,8 @@ class Minibatches:
         if self.split is None:
             return arrays
         over = NamedSharding(self.split.mesh, PartitionSpec(*before, *self.split.spec))
-        fits = lambda leaf: leaf.shape[len(before)] % self.split.num_devices == 0
+        parts = size_of(self.split.mesh, self.split.spec[0])
+        fits = lambda leaf: leaf.shape[len(before)] % parts == 0
         return jax.tree.map(
             lambda leaf: lax.with_sharding_constraint(leaf, over) if fits(leaf) else leaf, arrays
         )

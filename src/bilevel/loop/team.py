@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 LONGEST = 4000  # bytes of what one process may tell the others at a time
 
@@ -95,14 +96,20 @@ def team_of(*trees: Any) -> Team:
     return Team(several=len(found) > 1)
 
 
-def _leaves(trees: Any) -> list[Any]:
-    return jax.tree.leaves(trees, is_leaf=lambda leaf: isinstance(leaf, Iterator))  # a loader's, left alone
+def _leaves(trees: list[Any]) -> list[Any]:
+    leaves = []
+    for tree in trees:
+        try:  # an iterator, which is a loader's, counts as a leaf
+            leaves += jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Iterator))
+        except (TypeError, ValueError):  # what is no tree is refused later, by its name
+            continue
+    return leaves
 
 
 def _devices(leaf: Any) -> Any:
     if isinstance(leaf, jax.sharding.Mesh):
         return leaf.devices.flat
-    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
         return leaf.sharding.device_set
     return ()
 

@@ -5,11 +5,14 @@ import shutil
 import tempfile
 from functools import cache
 
+import jax
+
 import bilevel as bl
 from fuzz.call import Call, Later
 from fuzz.valid import SOLVER, X0, Y0, result, run_state
 
 LONG = ("2^31", "2^32", "2^63")  # steps that somebody may want
+MESH = jax.sharding.Mesh(jax.devices()[:1], ("data",))
 run = {"solver": SOLVER, "x0": X0, "y0": Y0, "steps": 1}
 running = {
     "solver": "solver",
@@ -52,8 +55,20 @@ CALLS = [
         running
         | KEPT
         | {"probe": "probe", "tol": "tolerance", "resume": "none alone", "replay": "choice"}
-        | {"prefetch": "count from zero or none", "offload": "none alone"},
+        | {"prefetch": "count from zero or none", "offload": "none alone", "mesh": "none alone"},
         skip={"steps": LONG, "warmup": LONG, "checkpoint": NAMES},
+    ),
+    Call(
+        "bl.sharded",
+        bl.sharded,
+        {"mesh": MESH},
+        {
+            "mesh": "refused",
+            "data": "first or none",
+            "x": "none alone",
+            "y": "none alone",
+            "model_state": "none alone",
+        },
     ),
     Call(
         "bl.sweep",

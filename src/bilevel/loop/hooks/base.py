@@ -74,7 +74,8 @@ class Hook(Protocol):
 
     A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
     earlier step, they see the run end there; one with an attribute `last` that is true is called after all others. One
-    with an attribute `of_one_run` that is true is refused in a sweep. One with an attribute `reads_info` that is false
+    with an attribute `of_one_run` that is true is refused in a sweep; of several processes, one with an attribute
+    `once` that is true is called in the first alone. One with an attribute `reads_info` that is false
     never looks at the two trees of `event.info`, which are as large as x and y: for states beyond 1 MiB they are only
     computed where a hook may look, by another program, whose results may differ by rounding. Chunks end at the
     multiples of a hook's `stride`, if it has one; what it says in `note` at the end is added to the status.

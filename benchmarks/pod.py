@@ -1,0 +1,247 @@
+"""A plan for many devices: bytes that a step moves, counted and by formula, and how far a step would scale.
+
+    python benchmarks/pod.py [--figure docs/assets/pod.svg] [--steps AID=0.161,SOBA=0.137,ITD=0.074]
+
+Three parts, and what each is:
+
+1. Counted: the collectives of the compiled step of AID, SOBA and ITD on eight forced host devices, for a net of equal
+   layers under `lax.scan` with one weight per example; data parallel, and with y split too (FSDP).
+2. Measured: an all-reduce of several sizes over these devices, from which latency and bandwidth are fitted; and one
+   device's time for a step, which is given as an argument (from `benchmarks/transformer.py` on an accelerator).
+3. Modelled: the time of a step on n devices. Compute is the measured step over n (strong scaling) or the same on each
+   (weak); a collective of B bytes takes `hops · latency + B · share / bandwidth` in a ring. At one end of
+   a range the devices compute while they talk, at the other they never do. y is split within groups of `--group`
+   devices. The links of a pod are assumptions: `--latency` and `--bandwidth`.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":  # before JAX makes its devices
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import bilevel as bl
+from bilevel.counting.collectives import Collective, collectives
+from bilevel.loop.session import Session
+
+LAYERS, WIDTH, ROWS = 4, 64, 256
+SOLVERS: dict[str, Callable[[bl.Problem], bl.Solver]] = {
+    "AID": lambda problem: bl.aid(problem, 0.1, 0.1, 0.1),
+    "SOBA": lambda problem: bl.soba(problem, 0.1, 0.1, 0.1),
+    "ITD": lambda problem: bl.itd(problem, 0.1, 0.1),
+}
+LAYOUTS: dict[str, Callable[[Mesh], Any]] = {
+    "data parallel": bl.sharded,
+    "y split too": lambda mesh: bl.sharded(mesh, y="data"),
+}
+
+
+class Moved(NamedTuple):
+    """What a step moves, in units of y's bytes: sums over the devices of something like y, and gathers of it."""
+
+    reduced: float
+    gathered: float
+
+
+# Each derivative with respect to y is summed over the devices once: ∇_y g, ∇²_yy g v and ∇_y f; of ITD the first and
+# the last. With y split, every pass through the layers gathers each of the trees it reads once: y twice for a gradient
+# (forwards and backwards), y and a direction twice each for a Hessian product, once each for a cross product, which
+# needs no way back. SOBA takes all of its products in one pass at one point, and ITD's way forwards is there already.
+FORMULAS = {
+    ("AID", "data parallel"): Moved(3, 0),
+    ("SOBA", "data parallel"): Moved(3, 0),
+    ("ITD", "data parallel"): Moved(2, 0),
+    ("AID", "y split too"): Moved(3, 2 + 4 + 2 + 2),
+    ("SOBA", "y split too"): Moved(3, 4 + 2),
+    ("ITD", "y split too"): Moved(2, 2 + 2 + 1),
+}
+
+
+def task() -> tuple[bl.Problem, Any, Any, bl.Batch]:
+    """A net of equal layers, and one weight for every example."""
+    draw = lambda seed, *shape: np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+    def net(y, rows):
+        layer = lambda h, w: (h + jnp.tanh(h @ w["in"]) @ w["out"], None)
+        return lax.scan(layer, rows, y)[0]
+
+    def inner(x, y, batch):
+        return jnp.mean(jax.nn.sigmoid(x) * jnp.sum(net(y, batch) ** 2, axis=1))
+
+    def outer(x, y, batch):
+        return jnp.mean(net(y, batch) ** 2)
+
+    y0 = {"in": 0.1 * draw(0, LAYERS, WIDTH, 4 * WIDTH), "out": 0.1 * draw(1, LAYERS, 4 * WIDTH, WIDTH)}
+    data = bl.Batch(inner=draw(2, ROWS, WIDTH), outer=draw(3, ROWS, WIDTH))
+    return bl.Problem(inner=inner, outer=outer), np.zeros(ROWS, np.float32), y0, data
+
+
+def compiled_step(solver: bl.Solver, x0: Any, y0: Any, data: Any, mesh: Any) -> str:
+    """The text of the compiled step that `bl.run` would take in its loop."""
+    session = Session(solver, None, data, 1, None, "auto", None, [], None, False, mesh)
+    session.begin(x0, y0, 0, None)
+    course = session.course
+    lowered = course.program._step.lower(course.leaves, course.run, course.source.stream)
+    return lowered.compile().as_text()
+
+
+def counted(method: str, layout: str, mesh: Mesh) -> tuple[Moved, list[Collective]]:
+    """By the compiler, in units of y's bytes."""
+    problem, x0, y0, data = task()
+    found = collectives(compiled_step(SOLVERS[method](problem), x0, y0, data, LAYOUTS[layout](mesh)))
+    unit = sum(leaf.nbytes for leaf in y0.values())
+    total = lambda *kinds: sum(each.times * each.size for each in found if each.kind in kinds) / unit
+    return Moved(total("all-reduce"), total("all-gather")), found
+
+
+class Link(NamedTuple):
+    """Between neighbours in a ring of devices."""
+
+    latency: float  # seconds
+    bandwidth: float  # bytes a second
+
+    def reduce(self, size: float, devices: int, messages: int = 1) -> float:
+        hops = 2 * (devices - 1)
+        return messages * hops * self.latency + hops / devices * size / self.bandwidth
+
+    def gather(self, size: float, devices: int, messages: int = 1) -> float:
+        hops = devices - 1
+        return messages * hops * self.latency + hops / devices * size / self.bandwidth
+
+
+def measured_link(mesh: Mesh, rounds: int = 15) -> Link:
+    """Latency and bandwidth of an all-reduce over the host's devices, fitted to the medians of several sizes."""
+    spread = NamedSharding(mesh, PartitionSpec("data"))
+    n, sizes, seconds = mesh.size, [2**k for k in range(10, 23, 2)], []
+    for size in sizes:
+        rows = jax.device_put(np.ones((n, size // 4), np.float32), spread)
+        total = jax.jit(lambda a: jnp.sum(a, axis=0), out_shardings=NamedSharding(mesh, PartitionSpec()))
+        jax.block_until_ready(total(rows))
+        taken = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            jax.block_until_ready(total(rows))
+            taken.append(time.perf_counter() - began)
+        seconds.append(float(np.median(taken)))
+    hops = 2 * (n - 1)
+    terms = (
+        np.array([[hops, hops / n * size] for size in sizes]) / np.array(seconds)[:, None]
+    )  # relative errors
+    latency, slowness = np.maximum(np.linalg.lstsq(terms, np.ones(len(sizes)), rcond=None)[0], 1e-15)
+    return Link(float(latency), float(1 / slowness))
+
+
+class Plan(NamedTuple):
+    """What the model knows of a pod and of the net on it."""
+
+    link: Link
+    group: int  # devices that y is split over
+    layers: int
+    y_bytes: float
+
+    def step(self, moved: Moved, compute: float, n: int) -> tuple[float, float]:
+        """Seconds of a step on n devices: if they compute while they talk, and if they never do."""
+        if n == 1:
+            return compute, compute
+        within = min(n, self.group) if moved.gathered else 1
+        # Within a group layer by layer: gathers, and sums of which each device keeps its part; then over the groups.
+        trees = round(moved.gathered) + round(moved.reduced)
+        talk = self.link.gather((moved.gathered + moved.reduced) * self.y_bytes, within, self.layers * trees)
+        talk += self.link.reduce(moved.reduced * self.y_bytes / within, n // within, round(moved.reduced))
+        return max(compute, talk), compute + talk
+
+    def weak(self, moved: Moved, compute: float, counts: list[int]) -> np.ndarray:
+        """With as many examples on each device: the share of one device's speed that each keeps."""
+        return np.array([[compute / took for took in self.step(moved, compute, n)] for n in counts])
+
+    def strong(self, moved: Moved, compute: float, counts: list[int]) -> np.ndarray:
+        """With as many examples in all: the speed-up."""
+        return np.array([[compute / took for took in self.step(moved, compute / n, n)] for n in counts])
+
+
+def figure(path: str, moved: dict, plan: Plan, steps: dict[str, float], counts: list[int]) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "pod"
+    panels, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    colours = dict(zip(SOLVERS, ("#0072B2", "#D55E00", "#009E73"), strict=True))
+    for (method, layout), each in moved.items():
+        style = "-" if layout == "data parallel" else "--"
+        for axis, scaling in zip(axes, (plan.weak, plan.strong), strict=True):
+            _, apart = scaling(each, steps[method], counts).T  # if devices never compute while they talk
+            axis.plot(counts, apart, style, color=colours[method], label=f"{method}, {layout}")
+    axes[1].plot(counts, counts, ":", color="grey", label="ideal")
+    axes[0].set(title="Weak scaling (modelled)", ylabel="share of one device's speed", ylim=(0, 1.05))
+    axes[1].set(title="Strong scaling (modelled)", ylabel="speed-up", yscale="log", ylim=(0.8, 30))
+    for axis in axes:
+        axis.set(xscale="log", xlabel="devices")
+        axis.set_xticks(counts, [str(n) for n in counts])
+        axis.xaxis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize=7, loc="lower left")
+    panels.savefig(path, metadata={"Date": None} if path.endswith("svg") else None)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--figure", help="where to draw the predicted scaling")
+    add("--steps", default="AID=0.161,SOBA=0.137,ITD=0.074", help="seconds of a step on one device")
+    add("--parameters", type=float, default=91.6e6, help="of the model, in float32")
+    add("--layers", type=int, default=12, help="of the model")
+    add("--group", type=int, default=8, help="devices that y is split over")
+    add("--latency", type=float, default=10e-6, help="of a pod's links, in seconds: an assumption")
+    add("--bandwidth", type=float, default=50e9, help="of a pod's links, in bytes a second: an assumption")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked, mesh = arguments(), Mesh(np.array(jax.devices()), ("data",))
+    unit, moved = sum(leaf.nbytes for leaf in task()[2].values()), {}
+    print(
+        "| trees like y that a step moves | summed: formula | counted | gathered: formula | counted | largest |"
+    )
+    print("|---|---|---|---|---|---|")
+    for (method, layout), formula in FORMULAS.items():
+        here, found = counted(method, layout, mesh)
+        moved[method, layout] = here
+        gathers = [each.size for each in found if each.kind == "all-gather"]
+        largest = f"1/{unit / max(gathers):.0f} of y" if gathers else "none"
+        cells = formula.reduced, f"{here.reduced:.2f}", formula.gathered, f"{here.gathered:.2f}", largest
+        print(f"| {method}, {layout} |", " | ".join(map(str, cells)), "|")
+    host = measured_link(mesh)
+    print(
+        f"\nmeasured here, 8 host devices: {host.latency * 1e6:.1f} µs a hop, {host.bandwidth / 1e9:.2f} GB/s"
+    )
+    steps = {name: float(value) for name, value in (each.split("=") for each in asked.steps.split(","))}
+    plan = Plan(Link(asked.latency, asked.bandwidth), asked.group, asked.layers, 4 * asked.parameters)
+    counts = [1, 8, 64, 256, 1024]
+    print(
+        f"modelled, {asked.latency * 1e6:.0f} µs and {asked.bandwidth / 1e9:.0f} GB/s between neighbours:\n"
+    )
+    print("| | " + " | ".join(f"{kind}, {n}" for kind in ("weak", "strong") for n in counts[1:]) + " |")
+    print("|---|" + "---|" * (2 * len(counts) - 2))
+    for (method, layout), each in moved.items():
+        cells = [f"{worst:.2f}–{best:.2f}" for best, worst in plan.weak(each, steps[method], counts)[1:]]
+        cells += [f"{worst:.1f}–{best:.1f}" for best, worst in plan.strong(each, steps[method], counts)[1:]]
+        print(f"| {method}, {layout} | " + " | ".join(cells) + " |")
+    if asked.figure:
+        figure(asked.figure, moved, plan, steps, counts)
+
+
+if __name__ == "__main__":
+    main()
