@@ -1,6 +1,6 @@
 """Which texts to train a language model on: a weight for every domain, learned while the model trains.
 
-python examples/domain_weights.py [--steps 400] [--seed 0] [--plot weights.png]     two minutes on a laptop
+python examples/domain_weights.py [--steps 800] [--seed 0] [--plot weights.png]     two minutes on a laptop
 python examples/domain_weights.py --full [--steps 2000]                             12 layers × 768, for a GPU
 
 A guidebook is to say of 64 towns which river each lies on and what people eat there. Of the guidebook itself there are
@@ -144,13 +144,13 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, help="400, or 2,000 at full size")
+    parser.add_argument("--steps", type=int, help="800, or 2,000 at full size")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--full", action="store_true", help="12 layers × 768 in bfloat16, for a GPU")
     parser.add_argument("--plot", help="a file for the figure, such as weights.png")
     options = parser.parse_args()
     size = FULL if options.full else Size()
-    steps = options.steps or (2000 if options.full else 400)
+    steps = options.steps or (2000 if options.full else 800)
 
     rng = np.random.default_rng(options.seed)
     train = np.stack([pages(kind, 1000, size.tokens, rng) for kind in DOMAINS.values()], axis=1)
