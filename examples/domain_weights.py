@@ -1,6 +1,6 @@
 """Which texts to train a language model on: a weight for every domain, learned while the model trains.
 
-python examples/domain_weights.py [--steps 400] [--seed 0] [--plot weights.png]     two minutes on a laptop
+python examples/domain_weights.py [--steps 800] [--seed 0] [--plot weights.png]     two minutes on a laptop
 python examples/domain_weights.py --full [--steps 2000]                             12 layers × 768, for a GPU
 
 A guidebook is to say of 64 towns which river each lies on and what people eat there. Of the guidebook itself there are
@@ -86,20 +86,25 @@ class Size:
 FULL = Size(layers=12, width=768, heads=12, tokens=512, rows=3, rate=3e-4, dtype=jnp.bfloat16)
 
 
-def initial(size, key):
+def initial(size, rng):
     """The layers are stacked: one array of each kind, whose first axis `lax.scan` goes along."""
-    L, d, keys = size.layers, size.width, iter(jax.random.split(key, 6))
-    normal = lambda *shape: 0.02 * jax.random.normal(next(keys), shape)
+    L, d = size.layers, size.width
+    normal = lambda *shape: np.float32(0.02) * rng.standard_normal(shape, np.float32)
+    ones = lambda *shape: np.ones(shape, np.float32)
     layers = {
+        "before": ones(L, d),
         "qkv": normal(L, d, 3 * d),
         "out": normal(L, d, d),
+        "between": ones(L, d),
         "up": normal(L, d, 4 * d),
         "down": normal(L, 4 * d, d),
-        "before": jnp.ones((L, d)),
-        "between": jnp.ones((L, d)),
     }
-    ends = {"embedding": normal(len(WORDS), d), "position": normal(size.tokens, d), "last": jnp.ones(d)}
-    return ends | {"layers": layers}
+    return {
+        "embedding": normal(len(WORDS), d),
+        "position": normal(size.tokens, d),
+        "layers": layers,
+        "last": ones(d),
+    }
 
 
 def normalised(h, scale):
@@ -144,13 +149,13 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, help="400, or 2,000 at full size")
+    parser.add_argument("--steps", type=int, help="800, or 2,000 at full size")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--full", action="store_true", help="12 layers × 768 in bfloat16, for a GPU")
     parser.add_argument("--plot", help="a file for the figure, such as weights.png")
     options = parser.parse_args()
     size = FULL if options.full else Size()
-    steps = options.steps or (2000 if options.full else 400)
+    steps = options.steps or (2000 if options.full else 800)
 
     rng = np.random.default_rng(options.seed)
     train = np.stack([pages(kind, 1000, size.tokens, rng) for kind in DOMAINS.values()], axis=1)
@@ -163,7 +168,7 @@ def main():
     on_simplex = bl.projected(0.5, optax.projections.projection_simplex)
     solver = bl.itd(problem, inner=optax.adam(size.rate), outer=on_simplex)
     x0 = np.full(len(DOMAINS), 1 / len(DOMAINS), np.float32)
-    y0 = jax.tree.map(np.asarray, initial(size, jax.random.key(options.seed)))
+    y0 = initial(size, rng)
     held_out = jax.jit(lambda y: target(None, y, unseen))
 
     result = bl.run(
