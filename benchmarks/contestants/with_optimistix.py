@@ -36,12 +36,6 @@ def itd(task, tolerance):
     return through(weighted, validation, task, rule, adjoint, 1)
 
 
-def aid_cg(task, tolerance):
-    rule = optimistix.OptaxMinimiser(optax.sgd(task.alpha), rtol=0.0, atol=0.0)
-    adjoint = optimistix.ImplicitAdjoint(lineax.CG(rtol=0.0, atol=0.0, max_steps=1))
-    return through(weighted, validation, task, rule, adjoint, 1)
-
-
 def ridge(task, tolerance):
     placed(task)
     rule = optimistix.LBFGS(rtol=tolerance, atol=tolerance)

@@ -1,7 +1,7 @@
 """PyTorch compiled: a step written with `torch.func`, through `torch.compile`."""
 
 import torch
-from torch.func import grad, jvp, vjp
+from torch.func import grad, vjp
 
 from contestants.losses_torch import fetched, placed, validation as f, weighted as g
 
@@ -48,7 +48,8 @@ def aid(task, tolerance):
 
 def soba(task, tolerance):
     def step(x, y, v, train, valid):
-        (_, g_y), (cross, hessian) = jvp(lambda y: grad(g, (0, 1))(x, y, train), (y,), (v,))
+        g_y, pull = vjp(lambda x, y: grad(g, 1)(x, y, train), x, y)
+        cross, hessian = pull(v)
         f_y = grad(f, 1)(x, y, valid)
         v = minus(v, task.alpha, minus(hessian, 1.0, f_y))
         return x + task.beta * cross, minus(y, task.alpha, g_y), v

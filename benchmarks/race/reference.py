@@ -118,17 +118,6 @@ def aid_neumann(p: Reweighting, t: Task, x: NDArray, y: Parameters) -> Iterates:
     return x, y
 
 
-def aid_cg(p: Reweighting, t: Task, x: NDArray, y: Parameters) -> Iterates:
-    """The same work on the adjoint again: one step of conjugate gradients from zero, v = (bᵀb / bᵀHb) b."""
-    inner = lambda a, b: sum(float(np.sum(p * q)) for p, q in zip(a, b, strict=True))
-    for _ in range(t.steps):
-        y = combine(y, -t.alpha, p.inner(x, y).gradient())
-        at, b = p.inner(x, y), p.outer(y).gradient()
-        losses_dot, hessian = at.along(b)
-        x = x + t.beta * p.cross(x, inner(b, b) / inner(b, hessian) * losses_dot)
-    return x, y
-
-
 def soba(p: Reweighting, t: Task, x: NDArray, y: Parameters) -> Iterates:
     v = combine(y, -1.0, y)
     for _ in range(t.steps):
@@ -155,7 +144,6 @@ METHODS: dict[str, Callable[..., Iterates]] = {
     "itd": itd,
     "aid": aid,
     "aid_neumann": aid_neumann,
-    "aid_cg": aid_cg,
     "soba": soba,
 }
 
