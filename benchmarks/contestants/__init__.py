@@ -127,8 +127,7 @@ CONTESTANTS = (
 )
 
 LEFT_OUT = {
-    "optimistix": "has no AID here: its adjoint would be `lineax.CG`, which takes a system of 203,530 unknowns in float32 "
-    "for singular unless its curvature is above 2.4",
-    "hypertorch": "cannot be installed: it was never published on PyPI, where the name now belongs to a library for "
-    "hypergraphs",
+    "optimistix": "has no AID here: its adjoint would be `lineax.CG`, which in float32 takes a system of 203,530 "
+    "unknowns for singular where the curvature along a direction is below 4.9",
+    "hypertorch": "cannot be installed from PyPI: the package of that name there is a library for hypergraphs",
 }
