@@ -139,10 +139,19 @@ def _gradient(objective: Callable[..., Scalar], argnums: Any, x: PyTree, batch: 
 
 
 def _curvature(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Curvature:
-    gradient_x, gradient_y = (partial(_gradient, objective, i, x, batch) for i in (0, 1))
+    gradient_x, gradient_y, both = (partial(_gradient, objective, i, x, batch) for i in (0, 1, (0, 1)))
+
+    def cross(v: PyTree) -> PyTree:
+        try:
+            return jax.jvp(gradient_x, (y,), (v,))[1]
+        except (
+            TypeError
+        ):  # a backward pass of the user's own is only asked for where y is differentiated as well
+            return jax.jvp(both, (y,), (v,))[1][0]
+
     return Curvature(
         hessian=lambda v: jax.jvp(gradient_y, (y,), (v,))[1],
-        cross=lambda v: jax.jvp(gradient_x, (y,), (v,))[1],
+        cross=cross,
         gauss_newton=_gauss_newton(objective, x, y, batch),
         linearised=lambda: jax.linearize(gradient_y, y)[1],
     )

@@ -118,3 +118,10 @@ def test_a_backward_pass_of_one_s_own_is_kept_by_every_product():
     for hessian in (at.hessian(v), at.shared().hessian(v), oracles.along(x, y, v).hessian):
         np.testing.assert_allclose(hessian, [2 * 6 * 0.5, 0.0], rtol=1e-14)
     np.testing.assert_allclose(oracles.along(x, y, v).gradient, [2 * 0.75, 3 * 2.0], rtol=1e-14)
+    for cross in (
+        at.cross(v),
+        at.shared().cross(v),
+        oracles.along(x, y, v).cross,
+        oracles.linearise(x, y).cross(v),
+    ):
+        np.testing.assert_allclose(cross, [3 * 0.5**2, 3 * 2.0**2], rtol=1e-14)  # of the forward pass

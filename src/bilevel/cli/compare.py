@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
@@ -72,6 +73,7 @@ def compare(
             held.enter_context(taken(out))
         except ValueError as error:
             fail(str(error))
+        held.enter_context(programs_kept())
         _measure(chosen, methods, results, out / UNFINISHED)
         _conclude(results, saved, out)
 

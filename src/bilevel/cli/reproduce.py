@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail, say
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
@@ -68,6 +69,7 @@ def reproduce(
             jobs = [prepare(experiment, options, folder) for experiment in picked]
         except (ValueError, DataError, OSError) as error:
             fail(str(error))
+        held.enter_context(programs_kept())
         console = Console()
         _warn(folder)
         _perform(jobs, force, console)
