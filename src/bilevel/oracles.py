@@ -139,21 +139,13 @@ def _gradient(objective: Callable[..., Scalar], argnums: Any, x: PyTree, batch: 
 
 
 def _curvature(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Curvature:
-    gradient_x, gradient_y, both = (partial(_gradient, objective, i, x, batch) for i in (0, 1, (0, 1)))
-
-    def cross(v: PyTree) -> PyTree:
-        try:
-            return jax.jvp(gradient_x, (y,), (v,))[1]
-        except (
-            TypeError
-        ):  # a backward pass of the user's own is only asked for where y is differentiated as well
-            return jax.jvp(both, (y,), (v,))[1][0]
-
+    gradient, both = (partial(_gradient, objective, i, x, batch) for i in (1, (0, 1)))
     return Curvature(
-        hessian=lambda v: jax.jvp(gradient_y, (y,), (v,))[1],
-        cross=cross,
+        hessian=lambda v: jax.jvp(gradient, (y,), (v,))[1],
+        # A backward pass of the user's own is asked for only where y is differentiated too: that half is dropped later.
+        cross=lambda v: jax.jvp(both, (y,), (v,))[1][0],
         gauss_newton=_gauss_newton(objective, x, y, batch),
-        linearised=lambda: jax.linearize(gradient_y, y)[1],
+        linearised=lambda: jax.linearize(gradient, y)[1],
     )
 
 
