@@ -34,12 +34,13 @@ for name, value in {
     os.environ[name.upper()] = str(value)
 
 # Nearly all of the time goes into compiling programs that run once, for a moment, so they are not made fast. Only
-# machine code is concerned; operations and memory are counted before. The pages' code is compiled as for users.
+# machine code is concerned; operations and memory are counted before. The pages' code, which the tests start in
+# processes of its own, is compiled so too.
 flags = os.environ.get("XLA_FLAGS")
 quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if jax.__version_info__ < (0, 11):  # later ones do not know it; halves what is left
     quickly += " --xla_cpu_use_fusion_emitters=false"
-os.environ["XLA_FLAGS"] = f"{flags or ''} {quickly}".strip()
+os.environ["XLA_FLAGS"] = os.environ["BILEVEL_TESTS_XLA_FLAGS"] = f"{flags or ''} {quickly}".strip()
 jax.jit(lambda: 0)()  # they are read at the first compilation
 if flags is None:
     del os.environ["XLA_FLAGS"]

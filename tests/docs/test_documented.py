@@ -1,6 +1,7 @@
 """Whatever the documentation shows runs: every code block, every command and the examples."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -56,7 +57,8 @@ def blocks(page: str, *languages: str) -> list[tuple[int, str]]:
 
 def run_python(*arguments: str, where: Path = ROOT) -> str:
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=where, check=False)
+    quickly = os.environ | {"XLA_FLAGS": os.environ["BILEVEL_TESTS_XLA_FLAGS"]}  # compiled: see conftest.py
+    done = subprocess.run(command, capture_output=True, text=True, cwd=where, check=False, env=quickly)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
