@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [contestant.name for contestant in CONTESTANTS]
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tasks", nargs="+", choices=tasks.FULL, default=list(tasks.FULL))
     parser.add_argument("--only", nargs="+", choices=names, help="these contestants alone")

@@ -33,15 +33,15 @@ class Contestant:
     entries: tuple[Entry, ...]
 
 
-WARM = "one step on the adjoint, warm"
-NEUMANN = "one Neumann term, cold"
+WARM = "one warm step on v"
+NEUMANN = "one Neumann term"
 QUADRATIC = "CG at both levels"
 
 CONTESTANTS = (
     Contestant(
         "bilevel",
         "with_bilevel",
-        ("jax",),
+        ("bilevel", "jax"),
         (
             Entry("itd", "itd", "`bl.itd`"),
             Entry("aid", "aid", f"`bl.aid`: {WARM}"),

@@ -16,7 +16,7 @@ TITLES = {
     "itd": "ITD, one unrolled step",
     "aid": "AID, one step on y and one Hessian product for the adjoint",
     "soba": "SOBA",
-    "ridge": "Both levels solved: ridge, 500 penalties, κ ≈ 1000, float64",
+    "ridge": "Ridge with both levels solved, 500 penalties, κ ≈ 1000, float64",
 }
 BEGIN, END = "<!-- peers: written by benchmarks/peers.py -->", "<!-- peers: end -->"
 
@@ -107,6 +107,12 @@ def save(folder: Path, rows: list[Row], about: dict) -> None:
     draw(folder / "peers.svg", rows)
 
 
+def label(row: Row) -> str:
+    """The name, and the way where there is more than one."""
+    way = row.how.split(": ")[-1].split(",")[0].replace("`", "")
+    return f"{row.name} ({way})" if row.task in ("aid", "soba") else row.name
+
+
 def draw(path: Path, rows: list[Row]) -> None:
     """A panel for each task, a bar for each contestant: the median, with the quartiles."""
     import matplotlib
@@ -131,9 +137,7 @@ def draw(path: Path, rows: list[Row]) -> None:
         medians = [q[1] for q in quartiles]
         spread = [[q[1] - q[0] for q in quartiles], [q[2] - q[1] for q in quartiles]]
         colours = ["#3949ab" if row.name == "bilevel" else "#b0bec5" for row in rows]
-        names = [
-            row.name + (f" ({row.how.split(': ')[-1]})" if task in ("aid", "soba") else "") for row in rows
-        ]
+        names = [label(row) for row in rows]
         positions = range(len(rows))
         panel.barh(positions, medians, xerr=spread, color=colours, ecolor="#37474f", height=0.7)
         panel.set_yticks(positions, names, fontsize=7)
@@ -146,7 +150,7 @@ def draw(path: Path, rows: list[Row]) -> None:
                 va="center",
                 fontsize=7,
             )
-        panel.set_title(f"{TITLES[task]} (ms a step)", fontsize=8, loc="left")
+        panel.set_title(f"{TITLES[task].split(',')[0]}: ms a step", fontsize=8, loc="left")
         panel.tick_params(axis="x", labelsize=7)
         panel.spines[["top", "right"]].set_visible(False)
         panel.margins(x=0.12)
