@@ -88,7 +88,12 @@ def ridge(task, tolerance):
         y = tuple(part.clone().requires_grad_() for part in y)
         x = x.detach()
         rule = torch.optim.LBFGS(
-            y, max_iter=1000, tolerance_grad=tolerance, tolerance_change=0, line_search_fn="strong_wolfe"
+            y,
+            max_iter=1000,
+            history_size=10,
+            tolerance_grad=tolerance,
+            tolerance_change=0,
+            line_search_fn="strong_wolfe",
         )
 
         def loss():
