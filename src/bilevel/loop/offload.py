@@ -40,7 +40,7 @@ def fetched(run: RunState) -> RunState:
     return _moved(run, jax.memory.Space.Device)
 
 
-def _moved(run: RunState, space: jax.memory.Space) -> RunState:
+def _moved(run: RunState, space: Any) -> RunState:
     def move(path: tuple, leaf: Any) -> Any:
         field, part = (getattr(key, "name", None) for key in (*path, None)[:2])
         there = (
