@@ -87,7 +87,7 @@ def task() -> tuple[bl.Problem, Any, Any, bl.Batch]:
 
 def compiled_step(solver: bl.Solver, x0: Any, y0: Any, data: Any, mesh: Any) -> str:
     """The text of the compiled step that `bl.run` would take in its loop."""
-    session = Session(solver, None, data, 1, None, "auto", None, [], None, False, mesh)
+    session = Session(solver, None, data, 1, None, "auto", None, [], None, False, mesh=mesh)
     session.begin(x0, y0, 0, None)
     course = session.course
     lowered = course.program._step.lower(course.leaves, course.run, course.source.stream)

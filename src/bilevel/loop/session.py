@@ -50,15 +50,16 @@ class Session:
         hooks: list,
         thin: int | None,
         halve: bool,
-        prefetch: int | None,
-        offload: bool,
-        mesh: Sharded | None,
-        team: Team,
+        prefetch: int | None = None,
+        offload: bool = False,
+        mesh: Sharded | None = None,
+        team: Team | None = None,
     ):
         self.began = time.perf_counter()
         self.guard = Guard(solver, halve, resume)
         solver = self.guard.solver
         self.solver, self.replay, self.every, self.prefetch = solver, replay, every, prefetch
+        team = team or Team()
         self.hooks = _in_order([hook for hook in hooks if team.leads or not getattr(hook, "once", False)])
         if resume is not None and resume.thin != thin:
             raise ValueError(
