@@ -84,13 +84,13 @@ def test_what_a_step_moves(method):
     alone, found = counts["data parallel"]
     formula = pod.FORMULAS[method, "data parallel"]
     assert {each.kind for each in found} == {"all-reduce"}
-    # Where the compiler keeps a gradient next to its derivative, that one is summed as well.
-    assert formula.reduced <= alone.reduced <= formula.reduced + 1.1
+    # The derivative of hᵀδ is ḣᵀδ + hᵀδ̇, and each term is summed on its own.
+    assert alone.reduced == pytest.approx(formula.reduced + (method != "ITD"), abs=0.1)
     split, found = counts["y split too"]
     _, _, y0, _ = pod.task()
     one_matrix = y0["in"][0].nbytes
     assert max(each.size for each in found if each.kind == "all-gather") == one_matrix
-    assert split.gathered <= 2 * pod.FORMULAS[method, "y split too"].gathered
+    assert split.gathered == pytest.approx(pod.FORMULAS[method, "y split too"].gathered, abs=0.1)
     assert split.reduced <= alone.reduced + 0.1
 
 

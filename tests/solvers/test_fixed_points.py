@@ -1,5 +1,9 @@
 """The hypergradient of y = U(x, y), the map that is really iterated, against retraining to convergence."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -283,6 +287,40 @@ def test_numbers_that_are_traced_or_injected():
     outside = bl.Problem(inner=lambda x, y: g(x, y) + 0.25 * jnp.sum(y * y), outer=f)
     plain = bl.aid(outside, STEP, adjoints.cg(1e-12), STILL, inner_steps=300)
     np.testing.assert_allclose(hypergradient(0.5), plain.step(plain.init(X, Y))[1].hypergradient, rtol=1e-9)
+
+
+SCHEDULED = """
+import jax.numpy as jnp, optax
+import bilevel as bl
+from bilevel.solvers.fixed_points.behaviour import behaviour
+from bilevel.solvers.rules import as_rule
+
+problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y))
+to_zero = lambda value: optax.linear_schedule(value, 0.0, 100)
+decay = lambda value, rule: behaviour(
+    problem, as_rule(optax.chain(optax.add_decayed_weights(value), rule), "inner"), jnp.ones(5)
+).decay
+for rule in (optax.adam(to_zero(0.1)), optax.sgd(to_zero(0.1))):
+    assert abs(decay(0.1, rule) - 0.1) < 1e-5
+assert decay(to_zero(0.5), optax.adam(0.05)) == 0.0
+"""
+
+
+def test_a_schedule_that_ends_at_zero_does_so_however_the_compiler_divides():
+    """A compiler that multiplies by 0.01 where optax divides by 100 leaves 1e-8 of it; tests are compiled otherwise."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "-c", SCHEDULED], env=environment, check=True, timeout=300)
+
+
+def test_a_rule_that_is_blind_to_a_part_of_the_gradient_is_refused_with_its_decay_too():
+    rule = optax.chain(optax.add_decayed_weights(0.5), optax.centralize(), optax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"follows a part of the gradient only"):
+        behaviour(PLAIN, as_rule(rule, "inner"), {"w": jnp.ones((3, 4))})
+
+
+def test_a_rule_that_gives_nan_is_told_from_one_that_decays():
+    with pytest.raises(ValueError, match=r"NaN or infinite updates of y in float16.*larger eps"):
+        behaviour(PLAIN, as_rule(optax.adam(1e-3), "inner"), {"w": jnp.ones((3, 4), "float16")})
 
 
 def test_a_projected_rule_that_decays_is_at_rest_where_it_rests():

@@ -79,22 +79,27 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
 
     def trial(seed: Any) -> Trial:
         draw = lambda n: _sized(
-            tree_of_y.unflatten([_draw(seed + n + 3 * i, *s) for i, s in enumerate(shapes)])
+            tree_of_y.unflatten([_draw(seed + np.uint32(n + 3 * i), *s) for i, s in enumerate(shapes)])
         )
         return Trial(rule, draw(1), draw(2), draw(3), steps)
 
     when = (FAR, 0)
-    decays, active, blind = _now(
-        lambda seed: lax.map(lambda t: _decays_and_active(trial(seed), t), jnp.array(when))
-    )
-    for i in range(len(when)):
-        if not decays[i] and any(leaf[i] for leaf in jax.tree.leaves(blind)):
-            raise ValueError(
-                "the inner rule follows a part of the gradient only, such as its deviation from the mean "
-                "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
-                "that out, or differentiate the steps themselves with bl.itd or bl.rtho"
-            )
+    found = _now(lambda seed: lax.map(lambda t: _decays_and_active(trial(seed), t), jnp.array(when)))
+    decays, active, reach, blind = found
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(reach)):
+        raise ValueError(
+            f"the inner rule gives NaN or infinite updates of y in {shapes[0][1]}, on gradients of size {SIZE}: keep y "
+            "in float32, or give the rule a larger eps (optax.adam's 1e-8 is zero in float16)"
+        )
+    # What is left of a step size that a schedule has taken to zero may be its rounding.
+    active = jax.tree.map(lambda a, r: _rows(r > 1e-6 * r.max(), a) & a, active, reach)
     i = _when_all_move([jax.tree.map(lambda leaf, i=i: leaf[i], active) for i in range(len(when))])
+    if any(leaf[i] for leaf in jax.tree.leaves(blind)):
+        raise ValueError(
+            "the inner rule follows a part of the gradient only, such as its deviation from the mean "
+            "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
+            "that out, or differentiate the steps themselves with bl.itd or bl.rtho"
+        )
     active = jax.tree.map(lambda leaf: _one_if_equal(leaf[i, ...]), active)
     if not decays[i]:
         free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
@@ -120,11 +125,12 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
 def _now(function: Callable[[Any], PyTree]) -> PyTree:
     """Its values, as one program, also while something else is being traced.
 
-    The seed is its argument: what does not depend on any, the compiler works out itself, slowly.
+    The seed is its argument: what does not depend on any, the compiler works out itself, slowly. And it must not make
+    a multiplication of a division, after which schedules no longer end where they say.
     """
-    seed = np.float32(0)
+    seed, as_written = np.uint32(0), {"xla_backend_optimization_level": 0}
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
-        program = jax.jit(function).lower(seed).compile()
+        program = jax.jit(function, compiler_options=as_written).lower(seed).compile()
         try:
             return jax.device_get(program(seed))
         except (
@@ -152,8 +158,8 @@ def _when_all_move(active: list[PyTree]) -> int:
     )
 
 
-def _decays_and_active(trial: Trial, ahead: Any) -> tuple[jax.Array, PyTree, PyTree]:
-    """Whether Δ(0, y) depends on y, where γ has any influence, and in which leaves only a part of γ has."""
+def _decays_and_active(trial: Trial, ahead: Any) -> tuple[jax.Array, PyTree, PyTree, PyTree]:
+    """Whether Δ(0, y) depends on y, where γ has any influence, how large, and in which leaves only a part of γ has."""
 
     def case(scale, kind):
         # Half of the time the same gradient again and again: some rules wait for a sign to last.
@@ -181,7 +187,7 @@ def _decays_and_active(trial: Trial, ahead: Any) -> tuple[jax.Array, PyTree, PyT
     decays, (varied, level, centred) = ~jnp.all(equal[: len(SCALES)]), range(len(SCALES), len(pairs))
     seen = lambda m, i: m[i] > 1e-5 * m[varied]
     blind = lambda a, m: (m[varied] > 0) & (a.size > 1) & ~(seen(m, level) & seen(m, centred))
-    return decays, active, jax.tree.map(blind, active, most)
+    return decays, active, jax.tree.map(lambda m: m[varied], most), jax.tree.map(blind, active, most)
 
 
 def _coupling(trial: Trial, ahead: int) -> tuple[PyTree, jax.Array]:
@@ -263,8 +269,15 @@ def _quotient(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
 
 def _draw(seed: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Numbers between −1 and 1 without an order, from a formula that takes the compiler less than random ones."""
-    place = jnp.arange(int(np.prod(shape))) % 9973  # a prime: small enough for every digit of the sine
-    return jnp.sin(place * 12.9898 + seed * 78.233).astype(dtype).reshape(shape)
+    word = jnp.arange(int(np.prod(shape)), dtype=jnp.uint32) * np.uint32(2654435761) + seed * np.uint32(40503)
+    word = (word ^ (word >> 15)) * np.uint32(2246822519)
+    word = (word ^ (word >> 13)) * np.uint32(3266489917)
+    return (((word ^ (word >> 16)) >> 8).astype(jnp.float32) * 2.0**-23 - 1.0).astype(dtype).reshape(shape)
+
+
+def _rows(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """One value for each row of `like`, with as many dimensions."""
+    return values.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 def _sized(values: PyTree) -> PyTree:
