@@ -6,7 +6,7 @@
 tokens at each level; x holds the weights of eight domains. Every case has a process of its own: milliseconds a step
 (median), the device's peak memory, and the share of the rate that the same process reaches on one large matrix product.
 `bl.run` is timed once its iterates have been found to be those of the step written by hand. On a CPU (`--tiny`) the
-compiler says how much memory a step takes.
+compiler says how much memory a step takes; with `--compiled` that is all, at full size, and nothing is run.
 
 The operations of a step are those that the method cannot do without (`steps_by_hand.FORWARDS`), nothing computed twice
 counted twice; a forward pass takes 2 for each weight and token, and in each layer 4·width for each pair of tokens.
@@ -125,7 +125,12 @@ class ByLibrary:
     def compiled(self):
         x, y, data = self.at()
         state = jax.eval_shape(self.solver.init, x, y, data)
-        return jax.jit(self.solver.step, donate_argnums=0).lower(state, data).compile()
+
+        def step(state, data):  # Info's trees are for hooks that read them
+            after, info = self.solver.step(state, data)
+            return after, info.outer_value, info.metrics
+
+        return jax.jit(step, donate_argnums=0).lower(state, data).compile()
 
 
 def sample(variable: object) -> np.ndarray:
@@ -156,9 +161,24 @@ def peak_memory(case: ByHand | ByLibrary) -> tuple[int, str]:
     stats = jax.devices()[0].memory_stats()
     if stats is not None:
         return stats["peak_bytes_in_use"], "peak in use"
+    return of_compiler(case), "compiled step"
+
+
+def of_compiler(case: ByHand | ByLibrary) -> int:
+    """Bytes that the compiled step holds: arguments, results and temporaries, those that share memory once."""
     m = case.compiled().memory_analysis()
     held = m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes
-    return held + m.temp_size_in_bytes, "compiled step"
+    return held + m.temp_size_in_bytes
+
+
+def compiled_only(options: argparse.Namespace) -> None:
+    print("| layers | method | by hand, GiB | the library's step, GiB |\n|---|---|---|---|")
+    size = TINY if options.tiny else Size()
+    for form in options.forms:
+        for method in options.methods:
+            both = [ByHand, ByLibrary] if method in SOLVERS else [ByHand]
+            cells = [f"{of_compiler(way(method, size, FORMS[form])) / GIB:.3g}" for way in both]
+            print(f"| {form} | {method} | {' | '.join([*cells, ''][:2])} |", flush=True)
 
 
 def matmul_rate() -> float:
@@ -298,7 +318,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=420, help="after which no more is measured")
     parser.add_argument("--out", type=Path, help="a JSON file for the results")
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)  # that this process is for
+    parser.add_argument("--compiled", action="store_true", help="the compiler's word on memory alone")
     options = parser.parse_args()
+    if options.compiled:
+        compiled_only(options)
+        return
     if options.case is not None:
         *case, folder = options.case
         print(json.dumps(one_case(*case, Path(folder))))

@@ -94,19 +94,15 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
     # What is left of a step size that a schedule has taken to zero may be its rounding.
     active = jax.tree.map(lambda a, r: _rows(r > 1e-6 * r.max(), a) & a, active, reach)
     i = _when_all_move([jax.tree.map(lambda leaf, i=i: leaf[i], active) for i in range(len(when))])
-    if any(leaf[i] for leaf in jax.tree.leaves(blind)):
-        raise ValueError(
-            "the inner rule follows a part of the gradient only, such as its deviation from the mean "
-            "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
-            "that out, or differentiate the steps themselves with bl.itd or bl.rtho"
-        )
     active = jax.tree.map(lambda leaf: _one_if_equal(leaf[i, ...]), active)
     if not decays[i]:
+        _refuse_blind(blind, i)
         free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
         return Behaviour(active, jax.tree.map(lambda _: 0.0, active), free)
     if settled:
         decay, coupled = _now(lambda seed: _coupling(trial(seed), when[i]))
         if coupled:
+            _refuse_blind(blind, i)
             return Behaviour(active, jax.tree.map(_one_if_equal, decay), False)
     if _now(lambda seed: _is_a_map(trial(seed), when[i])):
         return Behaviour(active, None, False)
@@ -120,6 +116,15 @@ def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: b
         else "the inner rule decays y and its numbers may change from run to run, so that the decay is not known: "
         "leave optax.inject_hyperparams out, or put the decay into g, as 0.5 * c * ‖y‖²"
     )
+
+
+def _refuse_blind(blind: PyTree, i: int) -> None:
+    if any(leaf[i] for leaf in jax.tree.leaves(blind)):
+        raise ValueError(
+            "the inner rule follows a part of the gradient only, such as its deviation from the mean "
+            "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
+            "that out, or differentiate the steps themselves with bl.itd or bl.rtho"
+        )
 
 
 def _now(function: Callable[[Any], PyTree]) -> PyTree:
