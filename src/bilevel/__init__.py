@@ -1,10 +1,12 @@
 """Bilevel optimisation on JAX: min over x of f(x, y*(x)), where y*(x) minimises g(x, y).
 
 The whole public surface. A name is loaded when it is first asked for, so that a program waits for the solver that it
-uses and not for forty, and `import bilevel` for little besides JAX.
+uses and not for forty, and `import bilevel` for little besides JAX. The package's modules are loaded in the same way.
 """
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,17 @@ import bilevel.forks  # watches from the beginning on  # noqa: F401
 if (
     TYPE_CHECKING
 ):  # what readers of the source, editors and type checkers see; _HOMES below says the same when it runs
-    from bilevel import data as data, problems as problems, prox as prox, theory as theory
+    from bilevel import (
+        adjoints as adjoints,
+        data as data,
+        hooks as hooks,
+        problems as problems,
+        prox as prox,
+        theory as theory,
+    )
     from bilevel.batch import Batch as Batch, Levels as Levels
     from bilevel.composition import composed as composed
     from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
-    from bilevel.loop import hooks as hooks
     from bilevel.loop.checkpoints.restoring import load as load
     from bilevel.loop.errors import RunError as RunError
     from bilevel.loop.loaders import loaders as loaders
@@ -30,7 +38,6 @@ if (
     from bilevel.loop.streams import blocks as blocks, epochs as epochs, iid as iid
     from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
     from bilevel.problem import Problem as Problem
-    from bilevel.solvers import adjoints as adjoints
     from bilevel.solvers.acc_f2ba import acc_f2ba as acc_f2ba
     from bilevel.solvers.adjoints import Adjoint as Adjoint
     from bilevel.solvers.aid import aid as aid
@@ -71,14 +78,7 @@ if (
     from bilevel.theory.estimation.advice import Advice as Advice
     from bilevel.theory.estimation.advising import advise as advise
 else:
-    _MODULES = {
-        "adjoints": "bilevel.solvers.adjoints",
-        "data": "bilevel.data",
-        "hooks": "bilevel.loop.hooks",
-        "problems": "bilevel.problems",
-        "prox": "bilevel.prox",
-        "theory": "bilevel.theory",
-    }
+    _MODULES = ("adjoints", "data", "hooks", "problems", "prox", "theory")
     _NAMES = {
         "batch": ("Batch", "Levels"),
         "composition": ("composed",),
@@ -110,20 +110,23 @@ else:
         "vrbo",
     )  # fmt: skip
     _HOMES = {
-        **_MODULES,
         **{name: f"bilevel.{home}" for home, names in _NAMES.items() for name in names},
         **{name: f"bilevel.solvers.{name}" for name in _SOLVERS},
     }
     _LOADING = RLock()  # imports that cross in two threads are an error of Python's
-    __all__ = sorted(_HOMES)  # noqa: PLE0605
+    __all__ = sorted([*_MODULES, *_HOMES])  # noqa: PLE0605
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'bilevel' has no attribute {name!r}", name=name)
+        if name not in _HOMES and not _is_module(name):
+            message = f"module 'bilevel' has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])  # so that Python suggests one
         with _LOADING:
-            home = import_module(_HOMES[name])
-            globals()[name] = home if name in _MODULES else getattr(home, name)
+            home = import_module(_HOMES.get(name, f"bilevel.{name}"))
+            globals()[name] = getattr(home, name) if name in _HOMES else home
         return globals()[name]
+
+    def _is_module(name: str) -> bool:
+        return name.isidentifier() and name[0] != "_" and find_spec(f"bilevel.{name}") is not None
 
     def __dir__() -> list[str]:
         return [*__all__, "__version__"]

@@ -166,6 +166,30 @@ def test_what_a_killed_command_left_is_removed(folder):
     assert "jit_half-cache" not in entries(folder)
 
 
+@POSIX
+@pytest.mark.parametrize("kind", ["pipe", "list", "folder", "dangling", "link"])
+def test_what_is_no_entry_is_in_nobodys_way(folder, kind):
+    """To read a pipe would be to wait for ever; a folder is not ours to remove; what a link leads to is not ours."""
+    with programs_kept():
+        compute()
+    odd = folder / (LIST if kind == "list" else "odd")
+    if kind in ("pipe", "list"):
+        odd.unlink(missing_ok=True)
+        os.mkfifo(odd)
+    elif kind == "folder":
+        odd.mkdir()
+        (odd / "of the user's").write_text("own")
+    else:
+        odd.symlink_to("nowhere" if kind == "dangling" else sorted(entries(folder))[0])
+    with programs_kept():
+        assert compute()[0] == 42.0
+    with programs_kept():
+        value, hits = compute()
+        assert (value, hits > 0) == (42.0, True)
+    assert (folder / "odd").is_dir() == (kind == "folder")
+    assert "odd" not in entries(folder) or kind == "folder"
+
+
 def test_the_oldest_go_when_there_are_too_many(folder, monkeypatch):
     with programs_kept():
         compute()

@@ -14,11 +14,11 @@ import bilevel as bl
 MODULES = {"adjoints", "data", "hooks", "problems", "prox", "theory"}
 
 
-def fresh(code: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
+def fresh(*code: str, fails: bool = False) -> str:
+    """What a new interpreter prints: its output, or its last words where it is to fail."""
+    ran = subprocess.run([sys.executable, *code], capture_output=True, text=True, timeout=100, check=False)
+    assert (ran.returncode != 0) == fails, ran.stderr
+    return ran.stderr if fails else ran.stdout
 
 
 def written() -> dict[str, str]:
@@ -52,11 +52,40 @@ def test_names_that_are_not_there():
         bl.adi  # noqa: B018
     with pytest.raises(ImportError, match="adi"):
         from bilevel import adi  # noqa: F401  # pyright: ignore[reportAttributeAccessIssue]
+    for name in ("__main__", "loop.run", "", "forks2", "_cli"):  # a look must not start the command line
+        assert not hasattr(bl, name)
+    said = fresh("-c", "import bilevel; bilevel.aidd", fails=True)
+    assert "has no attribute 'aidd'. Did you mean: 'aid'?" in said
+
+
+def test_modules_are_there_in_a_fresh_process_whatever_was_asked_for_before():
+    """Each is asked for as an attribute before anything has imported it, and loads no more than itself needs."""
+    fresh(
+        "-c",
+        """
+import sys
+import bilevel as bl
+assert bl.oracles is sys.modules["bilevel.oracles"] and "bilevel.solvers" not in sys.modules
+from bilevel.adjoints import cg
+from bilevel.hooks import Stop
+import bilevel.loop.hooks, bilevel.solvers.adjoints
+assert cg is bl.adjoints.cg is bilevel.solvers.adjoints.cg and Stop is bl.hooks.Stop is bilevel.loop.hooks.Stop
+assert bl.hooks is sys.modules["bilevel.hooks"] and bl.adjoints is sys.modules["bilevel.adjoints"]
+for name in ("lab", "cli", "counting", "solvers", "loop", "checks", "batch"):
+    assert getattr(bl, name) is sys.modules[f"bilevel.{name}"], name
+""",
+    )
+
+
+def test_python_m_is_the_command():
+    assert fresh("-m", "bilevel", "--version") == f"bilevel {bl.__version__}\n"
 
 
 def test_importing_loads_little_and_computes_nothing():
     """The last two lines: JAX takes the number of its devices until something has been computed, and not after."""
-    fresh("""
+    fresh(
+        "-c",
+        """
 import sys, jax
 seen = []
 jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
@@ -72,12 +101,15 @@ assert not loaded(), loaded()
 assert not seen, seen
 jax.config.update("jax_num_cpu_devices", 3)
 assert jax.device_count("cpu") == 3
-""")
+""",
+    )
 
 
 def test_names_first_asked_for_in_many_threads_at_once():
     """And modules imported afterwards put themselves in nobody's place."""
-    fresh("""
+    fresh(
+        "-c",
+        """
 import threading, pkgutil
 from types import ModuleType
 import bilevel as bl
@@ -102,4 +134,5 @@ assert isinstance(bilevel.solvers.aid, ModuleType) and isinstance(bilevel.loop.s
 for name in bl.__all__:
     assert all(one[name] is getattr(bl, name) for one in found), name
 assert bl.aid is bilevel.solvers.aid.aid and bl.sweep is bilevel.loop.sweep.sweep
-""")
+""",
+    )

@@ -21,7 +21,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from bilevel.data.cache import cache_directory
 from bilevel.locks import Lock
-from bilevel.writing import write
+from bilevel.writing import content_of, write
 
 LARGEST = 256 * 2**20  # bytes of all entries; the oldest go first
 QUICK_SECONDS = 0.1  # what is compiled in less is not kept
@@ -66,10 +66,12 @@ def _taken(folder: Path) -> Lock | None:
     except (OSError, ValueError):  # ValueError: a name that no folder can have
         return None
     try:
-        listed = _listed(folder)
-        for name, found in _sums(folder).items():
-            if listed.get(name) != found:
-                (folder / name).unlink()
+        listed, found = _listed(folder), _sums(folder)
+        for entry in folder.iterdir():
+            if entry.name == LIST or (entry.is_dir() and not entry.is_symlink()):  # JAX loads no folders
+                continue
+            if entry.name not in found or listed.get(entry.name) != found[entry.name]:
+                entry.unlink()
     except OSError:
         lock.close()
         return None
@@ -110,19 +112,22 @@ def _cached_in(folder: Path) -> Iterator[None]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """All files but the list, the newest first."""
-    files = [entry for entry in folder.iterdir() if entry.name != LIST]
-    return sorted(files, key=lambda entry: entry.stat().st_mtime, reverse=True)
+    """All files but the list, the newest first. What is a link, a folder or a pipe is none."""
+    found = [(entry.lstat(), entry) for entry in folder.iterdir() if entry.name != LIST]
+    files = [(about.st_mtime, entry) for about, entry in found if stat.S_ISREG(about.st_mode)]
+    return [entry for _, entry in sorted(files, reverse=True)]
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    return {entry.name: hashlib.sha256(entry.read_bytes()).hexdigest() for entry in _entries(folder)}
+    """Of the entries that are not larger than all of them may be."""
+    found = (entry for entry in _entries(folder) if entry.stat().st_size <= LARGEST)
+    return {entry.name: hashlib.sha256(entry.read_bytes()).hexdigest() for entry in found}
 
 
 def _listed(folder: Path) -> dict[str, str]:
     """The sums of what may be used here."""
     try:
-        listed = json.loads((folder / LIST).read_bytes())
+        listed = json.loads(content_of(folder / LIST, LARGEST))
         return {**listed["sums"]} if listed["processor"] == _processor() else {}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
