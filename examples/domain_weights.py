@@ -1,6 +1,6 @@
 """Which texts to train a language model on: a weight for every domain, learned while the model trains.
 
-python examples/domain_weights.py [--steps 800] [--seed 0] [--plot weights.png]     two minutes on a laptop
+python examples/domain_weights.py [--steps 800] [--seed 0] [--plot weights.png]     about two minutes on two cores
 python examples/domain_weights.py --full [--steps 2000]                             12 layers × 768, for a GPU
 
 A guidebook is to say of 64 towns which river each lies on and what people eat there. Of the guidebook itself there are
@@ -132,6 +132,8 @@ def losses(size, y, tokens):
 
 # The problem
 
+EVERY = 20  # steps between two looks at the unseen pages
+
 
 def problem_of(size):
     def training(x, y, batch):  # batch: rows × domains × tokens
@@ -145,11 +147,17 @@ def problem_of(size):
     return bl.Problem(inner=training, outer=target), target
 
 
+def positive(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"at least one step, not {text}")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, help="800, or 2,000 at full size")
+    parser.add_argument("--steps", type=positive, help="800, or 2,000 at full size")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--full", action="store_true", help="12 layers × 768 in bfloat16, for a GPU")
     parser.add_argument("--plot", help="a file for the figure, such as weights.png")
@@ -177,7 +185,7 @@ def main():
         y0,
         data=data,
         steps=steps,
-        every=20,
+        every=EVERY,
         record=lambda state, info: {"weights": state.x},
         probe=lambda state, info: {"unseen": held_out(state.y)},
         progress=True,
@@ -203,11 +211,10 @@ def main():
 
 def trained(solver, x0, y0, data, steps, measure):
     """Steps on y alone, and what is measured of it on the way."""
-    few = min(20, steps)
-    go_on = jax.jit(lambda run, data: bl.warm_up(solver, run, data, steps=few))
+    go_on = jax.jit(lambda run, data, count: bl.warm_up(solver, run, data, steps=count), static_argnums=2)
     run, seen = bl.start(solver, x0, y0, data), []
-    for _ in range(steps // few):
-        run = go_on(run, data)
+    for done in range(0, steps, EVERY):
+        run = go_on(run, data, min(EVERY, steps - done))
         seen.append(float(measure(run.y)))
     return seen
 
@@ -218,7 +225,7 @@ def plot(file, weights, runs, steps):
     left.plot(weights, label=list(DOMAINS))
     left.set(title="weights of the domains", xlabel="step")
     for name, seen in runs.items():
-        right.plot(np.linspace(steps / len(seen), steps, len(seen)), seen, label=name)
+        right.plot([min(EVERY * (i + 1), steps) for i in range(len(seen))], seen, label=name)
     right.set(title="loss on unseen pages of the target", xlabel="step")
     left.legend()
     right.legend()

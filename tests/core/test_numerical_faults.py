@@ -221,7 +221,7 @@ def test_nan_in_the_data_in_a_batch_of_a_stream_and_of_a_loader(kind):
     )
     step = int(np.argmax(clean.trace["met"]))  # in the same order
     assert clean.trace["met"].sum() == (4 if kind == "whole" else 1)
-    words = "the data contain NaN or infinity (1 of", "['a']", "clean the data"
+    words = "the data contain NaN or infinity (1 of", "entries of inner['a'])", "clean the data"
     check(result, bl.Code.DIVERGED, "x", step, *words, never=["step size"])
 
 

@@ -57,6 +57,26 @@ def test_resumed_with_and_without():
         jax.tree.map(np.testing.assert_array_equal, rest.run, whole.run)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "resume"), [("x", "x", "auto"), (None, "x", "folder"), ("x", None, "auto")]
+)
+def test_checkpoints_with_and_without(tmp_path, before, after, resume):
+    solver, start, data = setting()
+    whole = bl.run(solver, *start, data=data, steps=9)
+    saving = bl.hooks.Checkpoint(tmp_path, save_every=2)
+    bl.run(solver, *start, data=data, steps=5, offload=before, hooks=[saving])
+    if resume == "auto":
+        again = lambda: bl.run(
+            solver, *start, data=data, steps=9, offload=after, checkpoint=tmp_path, resume="auto"
+        )
+        rest = [again(), again()]  # the second has nothing left to do
+    else:
+        rest = [bl.run(solver, *start, data=data, steps=4, offload=after, resume=tmp_path)]
+    for each in rest:
+        jax.tree.map(np.testing.assert_array_equal, (each.run, each.trace), (whole.run, whole.trace))
+        assert kinds(each.run) == {"device"}
+
+
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_a_run_that_diverges_goes_back_all_the_same(replay):
     solver, start, data = setting(step=50.0)
@@ -69,7 +89,7 @@ def test_a_run_that_diverges_goes_back_all_the_same(replay):
 
 def test_a_backend_without_such_memory_is_said(monkeypatch):
     solver, start, data = setting()
-    with pytest.raises(ValueError, match="offload must be"):
+    with pytest.raises(ValueError, match='offload must be "x" or None, not'):
         bl.run(solver, *start, data=data, steps=2, offload="y")
     monkeypatch.setattr(offload, "KIND", "far_away")
     with pytest.raises(ValueError, match=r"of the kind far_away, but .* has .*pinned_host"):

@@ -1,5 +1,6 @@
 """A loader asked ahead in a thread: every batch is still used exactly once and in order, and no thread stays."""
 
+import signal
 import threading
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 from test_loaders import AID, SOBA, Counting, Repeatable, Stateful, Z, broken_disk, interrupt, same, seen
 
 import bilevel as bl
-from bilevel.loop import feed
+from bilevel.loop import feed, prefetch
 
 SOLVERS = pytest.mark.parametrize("solver", [AID, SOBA], ids=["one draw", "three draws"])
 
@@ -76,6 +77,51 @@ def test_ctrl_c(k):
     same(result, whole)
 
 
+class Impatient(threading.Condition):
+    """Who has to wait in the main thread has Ctrl-C pressed so many times."""
+
+    times = 0
+
+    def wait_for(self, predicate, timeout=None):
+        main = threading.current_thread() is threading.main_thread()
+        while main and type(self).times and not predicate():
+            type(self).times -= 1
+            signal.raise_signal(signal.SIGINT)
+        return super().wait_for(predicate, timeout)
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["as the run ends", "as it is resumed too"])
+@pytest.mark.parametrize("generator", [False, True])
+def test_ctrl_c_while_the_thread_is_waited_for(monkeypatch, generator, resumed):
+    """The thread is still in the loader when the run has ended, and later gives what it was asked for."""
+    held, stuck = threading.Event(), threading.Event()
+
+    def stick():
+        stuck.set()
+        assert held.wait(20)
+
+    def stop(event):
+        if event.step == 4:
+            assert stuck.wait(20)
+            monkeypatch.setattr(Impatient, "times", 2)  # the first is a request, which the run has fulfilled
+            return bl.hooks.Stop("enough")
+        return None
+
+    monkeypatch.setattr(prefetch.threading, "Condition", Impatient)
+    loader = Counting(at=[5], do=stick)
+    batches = (batch for batch in loader) if generator else loader
+    result = bl.run(AID, Z, Z, data=batches, steps=12, every=1, hooks=[stop], prefetch=2)
+    assert (result.steps, len(threads())) == (4, 1)
+    if resumed:
+        monkeypatch.setattr(Impatient, "times", 1)
+        with pytest.raises(KeyboardInterrupt):
+            bl.run(AID, data=batches, steps=8, resume=result)
+    held.set()
+    result = bl.run(AID, data=batches, steps=8, resume=result, prefetch=2)
+    assert seen(result) == list(range(12))
+    assert threads() == []
+
+
 @pytest.mark.parametrize(("solver", "k"), [(AID, 1), (AID, 4), (SOBA, 3), (SOBA, 7), (SOBA, 11)])
 def test_an_error_comes_in_its_place_and_loses_nothing(solver, k):
     whole = bl.run(solver, Z, Z, data=Counting(), steps=5, prefetch=0)
@@ -128,5 +174,5 @@ def test_a_thread_only_for_those_that_take_time(monkeypatch):
 
 
 def test_a_number_that_is_none(as_users_see_it):
-    with pytest.raises((TypeError, ValueError), match="prefetch"):
+    with pytest.raises((TypeError, ValueError), match=r"prefetch .*: pass e\.g\. prefetch=2$"):
         bl.run(AID, Z, Z, data=Counting(), steps=2, prefetch=-1)

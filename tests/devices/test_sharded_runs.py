@@ -126,6 +126,18 @@ def test_a_loader_s_batches_are_placed_as_they_come():
     np.testing.assert_array_equal(split.trace["first"], [batch.inner[1] for batch in batches])
 
 
+def test_a_short_last_batch_is_not_the_loader_s_error():
+    inner, outer = lambda x, y, rows: jnp.mean((rows @ y - x) ** 2), lambda x, y, rows: jnp.mean(rows @ y)
+    solver = bl.itd(bl.Problem(inner=inner, outer=outer), 0.1, 0.1)
+    batches = [bl.Batch(inner=np.ones((n, 2)), outer=np.ones((n, 2))) for n in (16, 16, 12)]
+    said = (
+        "laying out the loader's batch raised .*batch.inner.* 12 rows cannot be split evenly .*drop_last=True"
+    )
+    with pytest.raises(bl.RunError, match=said) as caught:
+        bl.run(solver, 0.0, np.zeros(2), data=batches, mesh=MESH, steps=3)
+    assert caught.value.result.steps == 2
+
+
 def test_going_back_keeps_the_placement():
     """A run that diverges, and one that is halved: both return to kept copies."""
     quarrel = lambda **asked: bl.run(

@@ -79,13 +79,13 @@ def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any], name: str
     return schedule
 
 
-def check_count(value: Any, name: str, least: int = 1, most: int | float = MOST) -> int:
+def check_count(value: Any, name: str, least: int = 1, most: int | float = MOST, such_as: int = 100) -> int:
     """A whole number from `least` to `most`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least:
         raise ValueError(
             f"{name} must be a whole number of at least {least}, not {shown(value)}: pass e.g. "
-            f"{_given(name, max(least, 100))}"
+            f"{_given(name, max(least, such_as))}"
         )
     if value > most:
         raise ValueError(f"{name} must be at most {most:,}, not {shown(value)}: pass a smaller one")

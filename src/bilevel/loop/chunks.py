@@ -9,6 +9,7 @@ import numpy as np
 from bilevel.loop.course import Course
 from bilevel.loop.pace import SECONDS
 from bilevel.loop.program import Fit
+from bilevel.loop.sharding import CannotBeSplit
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Info
 from bilevel.types import PyTree
@@ -76,7 +77,7 @@ def next_batch(course: Course) -> Any:
         course.interrupts.asked = True
         return None
     except Exception as error:
-        course.failure = "the loader", error
+        course.failure = whose(error), error
         return None
     if taken is None:
         return None
@@ -85,11 +86,16 @@ def next_batch(course: Course) -> Any:
     return given
 
 
+def whose(error: Exception) -> str:
+    """What raised it, as data were asked for."""
+    return "laying out the loader's batch" if isinstance(error, CannotBeSplit) else "the loader"
+
+
 def _look_ahead(course: Course) -> None:
     try:
         course.source.peek()
     except Exception as error:
-        course.failure = "the loader", error
+        course.failure = whose(error), error
 
 
 def _on_host(tree: PyTree) -> PyTree:

@@ -171,9 +171,9 @@ class Feed:
         """The thread has ended, or will now; what it asked for and nobody took is not lost."""
         if self._thread is not None:
             items, failure = self._thread.rest()
-            self._thread = None
-            self._ahead.extend(item for item in items if item is not None)
-            self._failure = self._failure or failure
+            ahead = deque([*self._ahead, *(item for item in items if item is not None)])
+            # All at once: Ctrl-C may come before, and finds the thread and what it holds as they were.
+            self._ahead, self._failure, self._thread = ahead, self._failure or failure, None
 
     def _pull(self) -> Item | None:
         while len(self._drawn) < self.solver.draws:

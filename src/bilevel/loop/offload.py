@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from bilevel.checks import check_choice
 from bilevel.loop.state import RunState
+from bilevel.words import shown
 
 PARTS = ("x", "outer")  # the state's fields that go with x
 KIND = "pinned_host"
@@ -19,7 +19,8 @@ def check_offload(offload: Any) -> bool:
     """Whether x is to rest on the host, or why that cannot be."""
     if offload is None:
         return False
-    check_choice(offload, "offload", ("x",))
+    if not isinstance(offload, str) or offload != "x":
+        raise ValueError(f'offload must be "x" or None, not {shown(offload)}')
     device = jax.devices()[0]
     kinds = sorted(memory.kind for memory in device.addressable_memories())
     if KIND not in kinds:

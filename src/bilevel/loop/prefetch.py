@@ -17,7 +17,7 @@ NOTE = "It was raised in the thread that asks the loader ahead: prefetch=0 asks 
 
 
 def check_prefetch(prefetch: Any) -> int | None:
-    return None if prefetch is None else check_count(prefetch, "prefetch", least=0, most=1000)
+    return None if prefetch is None else check_count(prefetch, "prefetch", least=0, most=1000, such_as=DEPTH)
 
 
 class Ahead:
@@ -39,20 +39,21 @@ class Ahead:
 
     def _work(self) -> None:
         x64, device = self._settings
-        with jax.enable_x64(x64), jax.default_device(device):
-            try:
+        try:
+            with jax.enable_x64(x64), jax.default_device(device):
                 while self._count and self._may_go_on():
                     got = self._pull()
                     self._count = self._count - 1 if got is not None else 0
                     with self._changed:
                         self._ready.append(got)
                         self._changed.notify_all()
-            except BaseException as error:
-                error.add_note(NOTE)
-                self._failure = error
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
+        except BaseException as error:
+            error.add_note(NOTE)
+            self._failure = error
+        finally:
+            with self._changed:
+                self._over = True
+                self._changed.notify_all()
 
     def _may_go_on(self) -> bool:
         with self._changed:
@@ -80,7 +81,12 @@ class Ahead:
             return self._over
 
     def rest(self) -> tuple[list, BaseException | None]:
-        """What nobody took, once the last call has returned."""
+        """What nobody took, once the last call has returned.
+
+        Not by `Thread.join` alone: one that Ctrl-C breaks off makes the next return at once, though the thread goes on.
+        """
         self.stop()
-        self._thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: self._over)
+        self._thread.join()  # it has nothing more to do
         return list(self._ready), self._failure

@@ -10,7 +10,7 @@ import jax
 
 from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, variables
-from bilevel.loop.chunks import take_chunk
+from bilevel.loop.chunks import take_chunk, whose
 from bilevel.loop.course import Course, Failed
 from bilevel.loop.errors import RunError
 from bilevel.loop.fingerprint import difference, fingerprint
@@ -172,7 +172,7 @@ class Session:
         try:
             first = course.source.peek()
         except Exception as error:  # only when resuming: a new run has peeked already
-            course.failure = "the loader", error
+            course.failure = whose(error), error
             result = self._result()
             raise RunError(result.status.message, result) from error
         if first is None:
@@ -224,7 +224,7 @@ class Session:
         try:
             has = course.source.peek() is not None
         except Exception as error:
-            has, course.failure = False, ("the loader", error)
+            has, course.failure = False, (whose(error), error)
         self._share_failure()
         if course.failure is not None:
             raise Failed

@@ -17,6 +17,10 @@ SMALL = 2**16  # entries of an array that may lie on every device if no dimensio
 Axes = str | tuple[str, ...] | None
 
 
+class CannotBeSplit(ValueError):
+    """The devices of a mesh do not divide a dimension of an array."""
+
+
 @dataclass(frozen=True)
 class Sharded:
     """A mesh, and what is split over it; see [`sharded`][bilevel.sharded]."""
@@ -85,9 +89,11 @@ class Sharded:
                 parts = 1 if axes is None else size_of(self.mesh, axes)
                 if left := leaf.shape[i] % parts:
                     what = "rows" if i == 0 else f"entries along dimension {i}"
-                    raise ValueError(
+                    incomplete = "let the loader leave its incomplete batch out (torch: drop_last=True)"
+                    leave = incomplete if name.startswith("batch.") else f"leave {left} out"
+                    raise CannotBeSplit(
                         f"{where} has shape {tuple(leaf.shape)}, and its {leaf.shape[i]} {what} cannot be split evenly "
-                        f"over the {parts} devices of mesh axis {axes!r}: leave {left} out, pad to "
+                        f"over the {parts} devices of mesh axis {axes!r}: {leave}, pad to "
                         f"{leaf.shape[i] + parts - left}, or let it lie on every device (None or PartitionSpec())"
                     )
         return jax.tree.unflatten(jax.tree.structure(tree), [NamedSharding(self.mesh, spec) for spec in flat])

@@ -1,5 +1,6 @@
 """Whether a run is still sane: what is not finite, since when, and whose fault it may be."""
 
+import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from bilevel.types import PyTree
 
 FAR = 1e3
 PIECE = 2**16
+BEFORE = re.compile(r"^(\[\d+\])?\.data(\.stacked)?(?=\.)")  # the level: which of the batches that were kept
 NORM = "hypergradient_norm"
 RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # the state's fields that hold a rule's memory
 
@@ -166,7 +168,7 @@ def bad_data(data: Any) -> str | None:
             continue
         bad = int(jnp.sum(~jnp.isfinite(leaf)))
         if bad:
-            where = jax.tree_util.keystr(path).lstrip(".").removeprefix("data.")
+            where = BEFORE.sub("", jax.tree_util.keystr(path)).lstrip(".")
             return f"the data contain NaN or infinity ({bad} of {leaf.size} entries of {where})"
     return None
 

@@ -15,6 +15,7 @@ from bilevel.loop.hooks.checkpointing import Checkpoint
 from bilevel.loop.hooks.probing import Probe
 from bilevel.loop.hooks.progress_bar import Progress
 from bilevel.loop.interrupts import TERMINATED
+from bilevel.loop.offload import fetched
 from bilevel.loop.result import Result
 from bilevel.loop.session import Session
 from bilevel.loop.state import RunState
@@ -148,11 +149,11 @@ def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
 def _begun(session: Session, trees: tuple[PyTree, ...], seed: Any) -> RunState:
     x0, y0, model_state = trees
     session.begin(x0, y0, seed, model_state)
-    return session.course.run
+    return fetched(session.course.run)
 
 
 def _origin(session: Session, start: Start) -> dict[str, Any]:
-    run, data = session.course.run, session.course.source.stream
+    run, data = fetched(session.course.run), session.course.source.stream
     stopping = [hook for hook in session.hooks if not isinstance(hook, Checkpoint | Progress | Probe)]
     trees = run.x, run.y, run.model
     return asdict(
