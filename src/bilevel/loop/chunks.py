@@ -88,6 +88,10 @@ def next_batch(course: Course) -> Any:
 def _look_ahead(course: Course) -> None:
     try:
         course.source.peek()
+    except KeyboardInterrupt:
+        if not course.team.several:
+            raise
+        course.interrupts.heard = True  # all will hear of it
     except Exception as error:
         course.failure = "the loader", error
 
