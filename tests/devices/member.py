@@ -89,6 +89,56 @@ def loaders():
     ended(bl.run(solver, *nets.start(), data=Share(3 + number), **ask), part="shorter")
 
 
+class Odd(Share):
+    """In the last process alone: it raises at once, or a batch of half the rows, or Ctrl-C, comes at its third."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how if number == of - 1 else None
+
+    def __next__(self):
+        batch = super().__next__()
+        if self.how == "fails":
+            raise OSError("no such disk")
+        if self.how == "interrupted" and self.at == 3:
+            raise KeyboardInterrupt
+        return jax.tree.map(lambda a: a[:4], batch) if self.how == "short" and self.at == 3 else batch
+
+
+def leaves():
+    raise SystemExit(3)
+
+
+def unlike():
+    """What one process is given, or does, otherwise: what each of them raises."""
+    last = number == of - 1
+    x0, y0 = nets.start()
+    solver = bl.soba(nets.problem, 0.1, 0.1, 0.5)
+    go = lambda solver=solver, x0=x0, data=None, steps=6, hooks=(), **asked: bl.run(
+        solver, x0, y0, data=data or nets.batch(), steps=steps, hooks=hooks, mesh=mesh, every=2, **asked
+    )
+    of_loader = lambda how: bl.run(
+        bl.itd(nets.of_rows, 0.1, 0.5), x0, y0, data=Odd(how), steps=6, mesh=bl.sharded(mesh.mesh, x="data")
+    )
+    for part, do in {
+        "x0": lambda: go(x0=x0 + last),
+        "data": lambda: go(data=nets.batch(32 if last else 64)),
+        "seed": lambda: go(seed=int(last)),
+        "solver": lambda: go(solver=bl.soba(nets.problem, 0.1, 0.2 if last else 0.1, 0.5)),
+        "argument": lambda: go(steps=-1 if last else 6),
+        "leaves": lambda: go(hooks=[at(2, leaves if last else lambda: None)]),
+        "fails": lambda: of_loader("fails"),
+        "short": lambda: of_loader("short"),
+        "interrupted": lambda: of_loader("interrupted"),
+    }.items():
+        try:
+            result = do()
+            say(part=part, kind=result.status.code.value, error="", steps=result.steps)
+        except (Exception, SystemExit) as error:
+            steps = getattr(getattr(error, "result", None), "steps", None)
+            say(part=part, kind=type(error).__name__, error=str(error), steps=steps)
+
+
 def agreements():
     loaders()
     alone = lambda do: at(4, do if number == of - 1 else lambda: None)
@@ -136,4 +186,4 @@ def killed():
     )
 
 
-{each.__name__: each for each in (agreements, go_on, killed)}[what]()
+{each.__name__: each for each in (agreements, unlike, go_on, killed)}[what]()

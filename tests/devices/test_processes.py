@@ -90,6 +90,33 @@ def test_what_one_process_decides_all_do(tmp_path):
     assert went_on.state.v["in"].sharding.num_devices == 4
 
 
+def test_what_one_process_has_otherwise_is_refused_in_all(tmp_path):
+    """And whoever leaves says so: nobody waits for one that has gone."""
+    first, second = ({each["part"]: each for each in said} for said in told("unlike", tmp_path))
+    for part, says in {
+        "x0": "x0 differs: other values in process 1 than in process 0",
+        "data": "data differs: .data.inner[0] float64[64, 16]",
+        "seed": "seed differs: 0 in process 0 and 1 in process 1",
+        "solver": "'adjoint.rule.step_size': 0.2",
+    }.items():
+        for said in (first, second):
+            assert said[part]["kind"] == "ValueError"
+            assert says in said[part]["error"]
+    assert second["argument"]["kind"] == "ValueError"
+    assert second["leaves"]["kind"] == "SystemExit"
+    for part, says, steps in (
+        ("argument", "process 1 has left the run (ValueError: steps must be", None),
+        ("leaves", "process 1 has left the run (SystemExit: 3)", 2),
+        ("fails", "process 1 has left the run (RunError: the loader raised OSError", None),
+        ("short", "must have as many rows in every process", 2),
+    ):
+        assert (first[part]["kind"], first[part]["steps"]) == ("RunError", steps)
+        assert says in first[part]["error"]
+    assert "as many rows in every process" in second["short"]["error"]
+    assert (first["interrupted"]["kind"], first["interrupted"]["steps"]) == ("interrupted", 2)
+    assert (second["interrupted"]["kind"], second["interrupted"]["steps"]) == ("interrupted", 2)
+
+
 def test_two_processes_go_on_with_what_one_saved(tmp_path):
     run(6, checkpoint=tmp_path / "run")
     for said in told("go_on", tmp_path / "run"):
@@ -114,6 +141,11 @@ def test_one_process_killed(tmp_path, victim):
     assert started[1 - victim].returncode not in (0, None)
     said = "another process of this run has gone", "tasks are unhealthy", "leader task was preempted/died"
     assert any(each in err for each in said), err
+    if "JaxRuntimeError" in err:  # the connection told at once
+        assert (
+            "bilevel.loop.errors.RunError: the run raised PeersLost (another process of this run has gone"
+            in err
+        )
     saved = bl.load(tmp_path / "run")
     assert saved.steps >= 10
     assert saved.steps % 10 == 0

@@ -190,14 +190,18 @@ def test_a_tree_of_partition_specs_is_followed_to_the_letter():
     ("ask", "says"),
     [
         (lambda: bl.sharded(3), "mesh must be a jax.sharding.Mesh, not 3: pass e.g. jax.make_mesh"),
-        (lambda: bl.sharded(MESH, y="model"), "names no axis of the mesh, 'model': choose from data"),
+        (lambda: bl.sharded(MESH, y="model"), "names no axis of the mesh, 'model': choose from 'data'"),
+        (lambda: bl.sharded(Mesh(np.empty((), object), ())), "mesh has no axis"),
+        (lambda: bl.sharded(Mesh(np.array(jax.devices()[:1] * 2), "a")), "mesh has the same device twice"),
+        (lambda: bl.sharded(MESH, data=("data", "data")), "names an axis twice"),
+        (lambda: bl.sharded(MESH, y=P(P.UNCONSTRAINED)), "give every dimension axes of the mesh, or None"),
         (lambda: bl.sharded(MESH, data=3), "data must be an axis of the mesh, or a tuple of some, not 3"),
         (
             lambda: bl.sharded(MESH, y={"in": 3}),
             "y must be an axis of the mesh, a PartitionSpec, a tree of them",
         ),
-        (lambda: bl.sharded(MESH, y=P("model")), "the mesh has no axis 'model': choose from data"),
-        (lambda: bl.sharded(MESH, y={"in": P()}), r"the tree of PartitionSpecs for y0 does not fit y0"),
+        (lambda: bl.sharded(MESH, y=P("model")), "the mesh has no axis 'model': choose from 'data'"),
+        (lambda: bl.sharded(MESH, y={"in": P()}), "for y0 does not fit y0: it has nothing for 'bias'"),
         (
             lambda: bl.sharded(MESH, y=P(None, None, "data")),
             r"y0\['bias'\] has shape \(32,\), fewer dimensions",
@@ -212,6 +216,13 @@ def test_rules_that_do_not_fit_are_refused(ask, says, as_users_see_it):
         return
     with pytest.raises((TypeError, ValueError), match=says):
         run(solver, mesh=ask())
+
+
+def test_two_devices_without_a_mesh_are_refused():
+    (x0, y0), (one, other, *_) = nets.start(), jax.devices()
+    x0, y0 = jax.device_put(x0, one), jax.device_put(y0, other)
+    with pytest.raises(ValueError, match=r"x0 lies on .*0.* and y0 on .*1.*: put all on one device"):
+        bl.run(SOLVERS["itd"](nets.problem), x0, y0, data=nets.batch(), steps=1)
 
 
 def test_what_does_not_divide_is_named_with_the_remedy():

@@ -94,6 +94,10 @@ def whose(error: Exception) -> str:
 def _look_ahead(course: Course) -> None:
     try:
         course.source.peek()
+    except KeyboardInterrupt:
+        if not course.team.several:
+            raise
+        course.interrupts.heard = True  # all will hear of it
     except Exception as error:
         course.failure = whose(error), error
 

@@ -117,6 +117,7 @@ def lay(
         return jax.tree.map(put, given, shardings), laid
     meshes = {auto(leaf.sharding.mesh) for leaf in jax.tree.leaves((given, stream)) if on_mesh(leaf)}
     if not meshes:
+        _check_one_device({"x0": x, "y0": y, "model_state": model, "data": stream})
         return given, stream
     if len(meshes) > 1:
         raise ValueError(
@@ -204,6 +205,23 @@ def _splitting(stream: Any) -> Any:
                 stream, split=NamedSharding(leaf.sharding.mesh, PartitionSpec(leaf.sharding.spec[0]))
             )
     return stream
+
+
+def _check_one_device(given: dict[str, Any]) -> None:
+    """Without a mesh, whatever was put on a device was put on the same."""
+    put_on = {
+        device: name
+        for name, tree in given.items()
+        for leaf in jax.tree.leaves(tree)
+        if isinstance(leaf, jax.Array) and getattr(leaf, "committed", False)
+        for device in leaf.devices()
+        if len(leaf.devices()) == 1
+    }
+    if len(put_on) > 1:
+        (one, a), (other, b) = list(put_on.items())[:2]
+        raise ValueError(
+            f"{a} lies on {one} and {b} on {other}: put all on one device (jax.device_put), or pass mesh= for both"
+        )
 
 
 def _rows_of(stream: Any) -> set[int]:

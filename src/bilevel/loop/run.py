@@ -8,6 +8,7 @@ from typing import Any
 from bilevel.arrays import check_usable
 from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
 from bilevel.forks import check_fork
+from bilevel.loop.agreement import check_arguments
 from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.halving import check_policy
@@ -100,32 +101,36 @@ def run(
     check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
     check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
-    _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
-    _check_functions(record, probe, progress)
     mesh = as_sharded(mesh)
     team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
-    halve = check_policy(on_divergence, solver, replay)
-    steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
-    every = None if every is None else check_count(every, "every")
-    thin = None if thin is None else check_count(thin, "thin")
-    prefetch, aside = check_prefetch(prefetch), check_offload(offload)
-    hooks, saver = saver_among(hooks, checkpoint, save_every)
-    hooks = [
-        *hooks,
-        *([Probe(probe)] if probe is not None else []),
-        *([Tolerance(tol)] if tol is not None else []),
-        *([Progress()] if progress else []),
-    ]
-    session_of = lambda steps, resume: Session(
-        solver, record, data, steps, resume, replay, every, hooks, thin, halve, prefetch, aside, mesh, team
-    )
-    if saver is None and not isinstance(resume, str | Path):
-        session = session_of(steps, resume)
-        if resume is None:
-            session.begin(x0, y0, check_seed(seed), model_state)
-        return session.go(warmup)
-    start = Start(x0, y0, model_state, check_seed(seed), warmup)
-    return run_on_disk(session_of, saver, resume, start, steps, team)
+    with team.together():
+        _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
+        _check_functions(record, probe, progress)
+        halve = check_policy(on_divergence, solver, replay)
+        steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
+        every = None if every is None else check_count(every, "every")
+        thin = None if thin is None else check_count(thin, "thin")
+        prefetch, aside = check_prefetch(prefetch), check_offload(offload)
+        hooks, saver = saver_among(hooks, checkpoint, save_every)
+        hooks = [
+            *hooks,
+            *([Probe(probe)] if probe is not None else []),
+            *([Tolerance(tol)] if tol is not None else []),
+            *([Progress()] if progress else []),
+        ]
+        numbers = dict(steps=steps, seed=int(check_seed(seed)), warmup=warmup, every=every, thin=thin)
+        choices = dict(replay=replay, on_divergence=on_divergence, offload=offload)
+        folders = {"checkpoint=": saver is not None, "resume=": _kind(resume)}
+        check_arguments(team, solver, numbers | choices | folders)
+        ways = replay, every, hooks, thin, halve, prefetch, aside, mesh, team
+        session_of = lambda steps, resume: Session(solver, record, data, steps, resume, *ways)
+        if saver is None and not isinstance(resume, str | Path):
+            session = session_of(steps, resume)
+            if resume is None:
+                session.begin(x0, y0, check_seed(seed), model_state)
+            return session.go(warmup)
+        start = Start(x0, y0, model_state, check_seed(seed), warmup)
+        return run_on_disk(session_of, saver, resume, start, steps, team)
 
 
 def _check(
@@ -165,6 +170,13 @@ def _check(
         raise ValueError("x0 and y0 go together: pass both, or neither")
     check_hooks(hooks)
     check_choice(replay, "replay", POLICIES)
+
+
+def _kind(resume: Any) -> str:
+    """What is gone on from; a folder's name may be another one in every process."""
+    if isinstance(resume, Result):
+        return f"a result of {resume.steps} steps"
+    return "a folder" if isinstance(resume, Path) or resume not in (None, "auto") else str(resume)
 
 
 def _check_functions(record: Any, probe: Any, progress: Any) -> None:

@@ -10,7 +10,8 @@ import jax
 
 from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, variables
-from bilevel.loop.chunks import take_chunk, whose
+from bilevel.loop.agreement import check_alike, have_data
+from bilevel.loop.chunks import take_chunk
 from bilevel.loop.course import Course, Failed
 from bilevel.loop.errors import RunError
 from bilevel.loop.fingerprint import difference, fingerprint
@@ -85,6 +86,8 @@ class Session:
         stream = course.source.first()
         if stream is None:
             raise ValueError("data is a loader without a single batch: give one that is not used up")
+        if not have_data(course) and course.failure is not None:
+            raise course.failure[1]
         # Of a stream of the user's own, the start sees a batch.
         if isinstance(stream, FullBatch | Minibatches | Given):
             check_batch(self.solver.problem, stream.data)
@@ -93,6 +96,8 @@ class Session:
     def _lie(self, given: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
         """x, y and the model state on the devices where they belong; data and program are made to fit."""
         course, mesh = self.course, self.mesh
+        named = dict(zip(("x0", "y0", "model_state"), given, strict=True))
+        check_alike(course.team, named | {"data": course.source.stream})
         given, stream = lay(given, course.source.stream, mesh)
         course.places = Places.of(*given)
         if course.places is not None:
@@ -130,20 +135,25 @@ class Session:
                 if course.status is None and fit is not None:
                     self._chunks(fit)
             except KeyboardInterrupt:
+                course.team.lost = course.team.several  # they wait within a step, and hear nothing
                 course.recover()
                 if not course.whole:
                     raise
                 course.status = interrupted(course.step)
             except Failed:
                 pass
-            except PeersLost as error:
+            except (PeersLost, jax.errors.JaxRuntimeError) as error:
                 course.fail("the run", error)
-            result = self._result()
+                if not course.team.several:
+                    raise
+            result, well = self._result(), course.failure is None
             for hook in begun:
                 try:
                     getattr(hook, "end", _nothing)(result)
                 except Exception as error:
                     course.failure = course.failure or ("a hook", error)
+            if well and not course.team.lost:
+                self._share_failure()
         if course.failure is not None:
             result = self._result()
             raise RunError(result.status.message, result if course.whole else None) from course.failure[1]
@@ -169,16 +179,14 @@ class Session:
 
     def _fit(self) -> Fit | None:
         course = self.course
-        try:
-            first = course.source.peek()
-        except Exception as error:  # only when resuming: a new run has peeked already
-            course.failure = whose(error), error
-            result = self._result()
-            raise RunError(result.status.message, result) from error
-        if first is None:
+        if not have_data(course):
+            if course.failure is not None:  # only when resuming: a new run has peeked already
+                result = self._result()
+                raise RunError(result.status.message, result) from course.failure[1]
             course.status = exhausted(course.step, course.total)
             return None
-        fit = course.program.fit(course.leaves, course.run, first, course.total - course.step)
+        left = course.total - course.step
+        fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
         course.log.check_columns(fit.row)
         return fit
 
@@ -189,7 +197,11 @@ class Session:
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
             wanted = min(paced, fit.count, self._to_next_mark(left))
             if course.team.several:
-                if not self._have_data():
+                if not have_data(course):
+                    if course.failure is not None:
+                        raise Failed
+                    ended = interrupted(course.step), exhausted(course.step, course.total)
+                    course.status = ended[0] if course.interrupts.asked else ended[1]
                     break
                 # The first process has the clock; and every step on loaders waits for all of them.
                 wanted = course.team.first(wanted if course.source.stream is not None else 1)
@@ -217,21 +229,6 @@ class Session:
                 course.status = interrupted(course.step)
             elif course.status is None and course.source.ended and not course.team.several:
                 course.status = exhausted(course.step, course.total)
-
-    def _have_data(self) -> bool:
-        """Whether all processes have data for a step; where one has none, the run ends in all of them."""
-        course = self.course
-        try:
-            has = course.source.peek() is not None
-        except Exception as error:
-            has, course.failure = False, (whose(error), error)
-        self._share_failure()
-        if course.failure is not None:
-            raise Failed
-        if not all(course.team.all(has)):
-            course.status = exhausted(course.step, course.total)
-            return False
-        return True
 
     def _share_failure(self) -> None:
         """What raised in one process ends the run in all of them."""
@@ -313,7 +310,10 @@ class Session:
             course.failure = course.failure or ("a hook", error)
             return None
         except KeyboardInterrupt:  # raised by the hook, or a second Ctrl-C while in it: the steps are whole
-            course.status = course.status or interrupted(course.step)
+            if course.team.several:
+                course.interrupts.heard = True  # all will hear of it
+            else:
+                course.status = course.status or interrupted(course.step)
             return None
 
     # The end

@@ -88,13 +88,20 @@ class Sharded:
             for i, axes in enumerate(spec):
                 parts = 1 if axes is None else size_of(self.mesh, axes)
                 if left := leaf.shape[i] % parts:
+                    of_data = name.startswith(("data", "batch"))
                     what = "rows" if i == 0 else f"entries along dimension {i}"
-                    incomplete = "let the loader leave its incomplete batch out (torch: drop_last=True)"
-                    leave = incomplete if name.startswith("batch.") else f"leave {left} out"
+                    padded = f"pad to {leaf.shape[i] + parts - left}"
+                    remedy = (
+                        f"let the loader leave its incomplete batch out (torch: drop_last=True), {padded}"
+                        if name.startswith("batch.")
+                        else f"leave {left} out, {padded}"
+                        if of_data or (i == 0 and leaf.ndim == 1)
+                        else "name another dimension, or an axis of fewer devices"
+                    )
                     raise CannotBeSplit(
                         f"{where} has shape {tuple(leaf.shape)}, and its {leaf.shape[i]} {what} cannot be split evenly "
-                        f"over the {parts} devices of mesh axis {axes!r}: {leave}, pad to "
-                        f"{leaf.shape[i] + parts - left}, or let it lie on every device (None or PartitionSpec())"
+                        f"over the {parts} devices of mesh axis {axes!r}: {remedy}, "
+                        f"or let it lie on every device (None or PartitionSpec())"
                     )
         return jax.tree.unflatten(jax.tree.structure(tree), [NamedSharding(self.mesh, spec) for spec in flat])
 
@@ -125,6 +132,9 @@ def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_st
         raise TypeError(
             f'mesh must be a jax.sharding.Mesh, not {shown(mesh)}: pass e.g. jax.make_mesh((8,), ("data",))'
         )
+    if not mesh.axis_names or len(set(mesh.devices.flat)) != mesh.size:
+        what = "has the same device twice" if mesh.axis_names else "has no axis"
+        raise ValueError(f'mesh {what}: pass e.g. jax.make_mesh((jax.device_count(),), ("data",))')
     axes: Any = mesh.axis_names[0] if type(data) is int and data == 0 else data
     for name, rule in (("data", axes), ("x", x), ("y", y), ("model_state", model_state)):
         _check_rule(mesh, rule, name)
@@ -152,8 +162,10 @@ def _check_rule(mesh: Mesh, rule: Any, name: str) -> None:
     named = [each for each in names if not (name == "x" and each == ROWS)]
     if missing := [each for each in named if each not in mesh.axis_names]:
         raise ValueError(
-            f"{name}={shown(rule)} names no axis of the mesh, {missing[0]!r}: choose from {', '.join(mesh.axis_names)}"
+            f"{name}={shown(rule)} names no axis of the mesh, {missing[0]!r}: choose from {_quoted(mesh)}"
         )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{name}={shown(rule)} names an axis twice: leave one of them out")
     if name == "data" and not (rule is None or names):
         raise TypeError(
             f"data must be an axis of the mesh, or a tuple of some, not {shown(rule)}: pass e.g. {mesh.axis_names[0]!r}"
@@ -168,12 +180,18 @@ def _check_rule(mesh: Mesh, rule: Any, name: str) -> None:
         )
     for spec in specs:
         for axes in spec:
+            if not isinstance(axes, str | tuple | None):
+                raise ValueError(f"{name} has {spec}: give every dimension axes of the mesh, or None")
             unknown = {axes} if isinstance(axes, str) else set(axes or ())
             if unknown := unknown - set(mesh.axis_names):
                 raise ValueError(
                     f"{name} has {spec}, and the mesh has no axis {min(unknown)!r}: choose from "
-                    f"{', '.join(mesh.axis_names)}"
+                    f"{_quoted(mesh)}"
                 )
+
+
+def _quoted(mesh: Mesh) -> str:
+    return ", ".join(map(repr, mesh.axis_names))
 
 
 def _names(rule: Any) -> bool:
@@ -194,5 +212,17 @@ def _prefixed(rule: PyTree, tree: PyTree, name: str) -> PyTree:
         )
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"the tree of PartitionSpecs for {name} does not fit {name}: {str(error).splitlines()[0]}"
+            f"the tree of PartitionSpecs for {name} does not fit {name}: "
+            + (_misfit(rule, tree) or str(error).splitlines()[0])
         ) from error
+
+
+def _misfit(rule: PyTree, tree: PyTree) -> str:
+    """The keys that one of two dicts has and the other has not."""
+    if not isinstance(rule, dict) or not isinstance(tree, dict):
+        return ""
+    if missing := [key for key in tree if key not in rule]:
+        return f"it has nothing for {missing[0]!r}"
+    if extra := [key for key in rule if key not in tree]:
+        return f"there is no {extra[0]!r}"
+    return next((f"in {key!r}, {found}" for key in rule if (found := _misfit(rule[key], tree[key]))), "")

@@ -7,17 +7,23 @@ between two chunks. A run on the devices of one process tells nobody anything.
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
+from bilevel.loop.errors import RunError
+
+LEFT = "has left, for"
 LONGEST = 4000  # bytes of what one process may tell the others at a time
+PATIENCE = 10.0  # seconds that a process which leaves waits for the others to hear of it
 
 
 class PeersLost(ConnectionError):
-    """Another process of the run has gone."""
+    """Another process of the run has gone, or has left it and said why."""
 
 
 class Team:
@@ -37,13 +43,45 @@ class Team:
             return [said]
         from jax.experimental import multihost_utils
 
-        text = json.dumps(said).encode()
-        assert len(text) <= LONGEST, "too long a message to the other processes"
-        message = np.frombuffer(text.ljust(LONGEST), np.uint8)
         if self.lost:
             raise PeersLost("another process of this run has gone")
-        heard = np.asarray(multihost_utils.process_allgather(message))
-        return [json.loads(bytes(each)) for each in heard]
+        text = json.dumps(said, ensure_ascii=False).encode()
+        assert len(text) <= LONGEST, "too long a message to the other processes"
+        message = np.frombuffer(text.ljust(LONGEST), np.uint8)
+        try:
+            heard = np.asarray(multihost_utils.process_allgather(message))
+        except jax.errors.JaxRuntimeError as error:
+            raise self._gone(error) from error
+        told = [json.loads(bytes(each)) for each in heard]
+        for number, each in enumerate(told):
+            if isinstance(each, dict) and LEFT in each:
+                self.lost = True
+                raise PeersLost(f"process {number} has left the run ({each[LEFT]})")
+        return told
+
+    @contextmanager
+    def together(self):
+        """Whoever leaves with an error tells the others, who wait for a word; unless a step was interrupted."""
+        try:
+            yield
+        except PeersLost as error:
+            raise RunError(str(error), None) from error
+        except BaseException as error:
+            if self.several and not self.lost:
+                self._leave(brief(error))
+            raise
+
+    def _leave(self, why: str) -> None:
+        """Where they wait within a step they cannot hear it: not for ever."""
+
+        def say() -> None:
+            with suppress(PeersLost):
+                self.all({LEFT: why})
+
+        saying = Thread(target=say, daemon=True)
+        saying.start()
+        saying.join(PATIENCE)
+        self.lost = True
 
     def first(self, said: Any) -> Any:
         """What the first process says."""
@@ -75,10 +113,13 @@ class Team:
 
     def named(self, what: str, error: BaseException) -> tuple[str, BaseException]:
         """Who raised what: where JAX says that a collective failed, another process has gone."""
-        if not self.several or not isinstance(error, jax.errors.JaxRuntimeError | PeersLost):
-            return what, error
+        if self.several and isinstance(error, jax.errors.JaxRuntimeError):
+            error = self._gone(error)
+        return ("the run" if isinstance(error, PeersLost) else what), error
+
+    def _gone(self, error: BaseException) -> PeersLost:
         self.lost = True
-        return "the run", PeersLost(
+        return PeersLost(
             f"another process of this run has gone, or cannot be reached ({brief(error)}): start all of them again "
             'with checkpoint=folder and resume="auto", and the run goes on from its last checkpoint'
         )

@@ -4,6 +4,7 @@ import time
 
 import jax
 
+from bilevel.loop.agreement import have_data
 from bilevel.loop.chunks import next_batch
 from bilevel.loop.course import Course, Failed
 from bilevel.loop.diagnosis import blameworthy, cause
@@ -29,7 +30,7 @@ def _warm_up(course: Course, count: int) -> None:
     while done < count and course.status is None:
         given, more = course.source.stream, course.team.first(pace.steps(count - done))
         if given is None:
-            given, more = next_batch(course), 1
+            given, more = next_batch(course) if have_data(course) else None, 1
             if course.failure is not None:
                 what, error = course.failure
                 raise course.fail(f"{what}, in the warm-up after {done} of {count} steps,", error)
