@@ -24,7 +24,10 @@ def members(what, folder, of=2):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ours = {"PYTHONPATH": os.pathsep.join([str(Path(bl.__file__).parents[1]), str(HERE)]), "XLA_FLAGS": ""}
+    ours = {
+        "PYTHONPATH": os.pathsep.join([str(Path(bl.__file__).parents[1]), str(HERE)]),
+        "XLA_FLAGS": os.environ["BILEVEL_TESTS_XLA_FLAGS"],  # compiled quickly, as here
+    }
     return [
         subprocess.Popen(
             [sys.executable, str(HERE / "member.py"), *map(str, (i, of, port, folder, what))],

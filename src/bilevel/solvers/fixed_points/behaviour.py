@@ -130,10 +130,11 @@ def _refuse_blind(blind: PyTree, i: int) -> None:
 def _now(function: Callable[[Any], PyTree]) -> PyTree:
     """Its values, as one program, also while something else is being traced.
 
-    The seed is its argument: what does not depend on any, the compiler works out itself, slowly. And it must not make
-    a multiplication of a division, after which schedules no longer end where they say.
+    The seed is its argument: what does not depend on any, the compiler works out itself, slowly. And that of a CPU must
+    not make a multiplication of a division, after which schedules no longer end where they say.
     """
-    seed, as_written = np.uint32(0), {"xla_backend_optimization_level": 0}
+    seed = np.uint32(0)
+    as_written = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
         program = jax.jit(function, compiler_options=as_written).lower(seed).compile()
         try:
