@@ -302,7 +302,8 @@ decay = lambda value, rule: behaviour(
 ).decay
 for rule in (optax.adam(to_zero(0.1)), optax.sgd(to_zero(0.1))):
     assert abs(decay(0.1, rule) - 0.1) < 1e-5
-assert decay(to_zero(0.5), optax.adam(0.05)) == 0.0
+if tuple(map(int, optax.__version__.split(".")[:3])) > (0, 2, 5):  # which takes no schedule there
+    assert decay(to_zero(0.5), optax.adam(0.05)) == 0.0
 """
 
 

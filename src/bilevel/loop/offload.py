@@ -7,6 +7,7 @@ are good at, and steps on an x that large are long.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from bilevel.loop.state import RunState
 from bilevel.words import shown
@@ -27,6 +28,12 @@ def check_offload(offload: Any) -> bool:
         raise ValueError(
             f'offload="x" needs a device that reads the host\'s memory of the kind {KIND}, but {device} has '
             f"{', '.join(kinds)} alone: leave it out"
+        )
+    tried = jax.jit(lambda: jax.device_put(jnp.zeros(1), jax.memory.Space.Host))()
+    if tried.sharding.memory_kind != KIND:
+        raise ValueError(
+            f'offload="x" needs compiled programs that leave arrays in the host\'s memory, and those of JAX '
+            f"{jax.__version__} on {device} do not: upgrade JAX, or leave it out"
         )
     return True
 
