@@ -6,6 +6,8 @@ of each kind are held to the memory of whole steps written by hand as well. Both
 counts the body of a loop once, whatever the number of turns, on both sides.
 """
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -157,13 +159,15 @@ def make(name: str) -> bl.Solver:
     return next(row for row in ROWS if row.name == name).make(PROBLEM, 1 / FLOAT(STEP))
 
 
-def of_step(solver) -> tuple[float, int]:
+@cache
+def of_step(name: str) -> tuple[float, int]:
+    solver = make(name)
     return cost(solver.step, jax.eval_shape(solver.init, X, Y, DATA), DATA)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_costs_its_passes(passes, name):
-    operations, _ = of_step(make(name))
+    operations, _ = of_step(name)
     assert operations <= 1.05 * sum(passes[each] for each in METHODS[name])
 
 
@@ -268,6 +272,6 @@ BY_HAND = [aid, soba, itd, itd_3_steps, aid_steps, stocbio, v_pbgd]
 @pytest.mark.parametrize("step", BY_HAND, ids=lambda step: step.__name__)
 def test_the_memory_of_a_step_is_that_of_one_written_by_hand(step):
     operations, memory = cost(step, X, Y, Y, TOKENS, TOKENS)
-    ours = of_step(make(step.__name__))
+    ours = of_step(step.__name__)
     assert ours[0] <= 1.05 * operations
     assert ours[1] <= 1.05 * memory
