@@ -56,26 +56,27 @@ def aid(task, tolerance):
 
 
 def soba(task, tolerance):
-    def step(carry, train, valid):
-        x, y, v = carry
+    def products(x, y, v, train):
         (_, g_y), (cross, hessian) = jax.jvp(lambda y: jax.grad(g, (0, 1))(x, y, train), (y,), (v,))
-        f_x, f_y = jax.grad(f, (0, 1))(x, y, valid)
-        return (
-            minus(x, task.beta, minus(f_x, 1.0, cross)),
-            minus(y, task.alpha, g_y),
-            minus(v, task.alpha, minus(hessian, 1.0, f_y)),
-        )
+        return g_y, cross, hessian
 
-    return runs(step, task, with_adjoint)
+    return _soba(task, products)
 
 
 def soba_reverse(task, tolerance):
     """The products reverse over reverse, as benchmark_bilevel's solver takes them."""
 
+    def products(x, y, v, train):
+        g_y, pull = jax.vjp(lambda x, y: jax.grad(g, 1)(x, y, train), x, y)
+        return g_y, *pull(v)
+
+    return _soba(task, products)
+
+
+def _soba(task, products):
     def step(carry, train, valid):
         x, y, v = carry
-        g_y, pull = jax.vjp(lambda x, y: jax.grad(g, 1)(x, y, train), x, y)
-        cross, hessian = pull(v)
+        g_y, cross, hessian = products(x, y, v, train)
         f_x, f_y = jax.grad(f, (0, 1))(x, y, valid)
         return (
             minus(x, task.beta, minus(f_x, 1.0, cross)),
