@@ -1,4 +1,4 @@
-"""What `offload="x"` saves on the device, and what it costs: a run with x on the device, and one with x on the host.
+"""What `offload="outer"` saves on the device, and what it costs: a run with Adam's memory there, and one without.
 
     python benchmarks/offload.py [--examples 50_000_000] [--width 1024] [--steps 20]
 
@@ -53,13 +53,18 @@ def peak() -> int:
 
 def measure(arguments: argparse.Namespace) -> None:
     solver, start, data = setting(arguments.examples, arguments.width)
-    option = None if arguments.only == "device" else "x"
-    run = lambda steps, **more: bl.run(solver, *start, data=data, steps=steps, offload=option, **more)
+    option = None if arguments.only == "device" else "outer"
+    run = lambda steps, **more: bl.run(
+        solver, *start, data=data, steps=steps, offload=option, replay="off", **more
+    )
     run(2, every=1)  # compiles
     begun = time.perf_counter()
     jax.block_until_ready(run(arguments.steps).run)
     each = 1e3 * (time.perf_counter() - begun) / arguments.steps
-    print(f"x on the {arguments.only:7}{each:10.2f} ms a step{peak() / 2**30:10.3f} GiB at most", flush=True)
+    print(
+        f"memory on the {arguments.only:7}{each:10.2f} ms a step{peak() / 2**30:10.3f} GiB at most",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -68,7 +73,7 @@ def main() -> None:
     )
     parser.add_argument("--examples", type=int, default=50_000_000)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--only", choices=("device", "host"), help="this variant alone, in this process")
     arguments = parser.parse_args()
     if arguments.only is not None:

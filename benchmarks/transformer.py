@@ -206,7 +206,8 @@ def measured(method: str, way: str, size: Size, form: Form, reference: Path) -> 
         np.savez(reference, **ours)
     else:
         x, y, _ = start(size, form)
-        tolerance = 1e-4 if size.dtype == jnp.float32 else 5e-2
+        exact = 1e-4 if jax.default_backend() == "cpu" else 1e-3  # a GPU rounds what it multiplies in float32
+        tolerance = exact if size.dtype == jnp.float32 else 5e-2
         distance = apart(ours, dict(np.load(reference)), {"x": sample(x), "y": sample(y)}, tolerance)
     seconds = statistics.median(case.seconds())
     (peak, whose), rate = peak_memory(case), matmul_rate()

@@ -147,6 +147,11 @@ def problem_of(size):
     return bl.Problem(inner=training, outer=target), target
 
 
+def adam(size):
+    """The derivative of its root is infinite where a gradient is zero, as a few are in bfloat16, unless it is lifted."""
+    return optax.adam(size.rate, eps_root=1e-8)
+
+
 def positive(text):
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"at least one step, not {text}")
@@ -174,7 +179,7 @@ def main():
 
     problem, target = problem_of(size)
     on_simplex = bl.projected(0.5, optax.projections.projection_simplex)
-    solver = bl.itd(problem, inner=optax.adam(size.rate), outer=on_simplex)
+    solver = bl.itd(problem, inner=adam(size), outer=on_simplex)
     x0 = np.full(len(DOMAINS), 1 / len(DOMAINS), np.float32)
     y0 = initial(size, rng)
     held_out = jax.jit(lambda y: target(None, y, unseen))
@@ -191,12 +196,14 @@ def main():
         progress=True,
     )
     print(result.status)
+    if result.status.code is bl.Code.DIVERGED:
+        raise SystemExit(1)
     for name, weight in zip(DOMAINS, result.x, strict=True):
         print(f"{name:>10} {weight:.3f} {'█' * round(40 * float(weight))}")
 
     # For comparison: as many steps with equal weights, and on the guidebook's own pages alone
     own = bl.Problem(inner=target, outer=target)
-    alone = bl.itd(own, inner=optax.adam(size.rate), outer=1.0)
+    alone = bl.itd(own, inner=adam(size), outer=1.0)
     runs = {
         "weights learned": list(result.probes["unseen"]),
         "equal weights": trained(solver, x0, y0, data, steps, held_out),

@@ -139,19 +139,36 @@ def _gradient(objective: Callable[..., Scalar], argnums: Any, x: PyTree, batch: 
 
 
 def _curvature(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Curvature:
-    gradient, both = (partial(_gradient, objective, i, x, batch) for i in (1, (0, 1)))
+    by_x, by_y, both = (partial(_gradient, objective, i, x, batch) for i in (0, 1, (0, 1)))
+    tangent = lambda gradient, v: jax.jvp(gradient, (y,), (v,))[1]
+
+    def cross(v: PyTree) -> PyTree:
+        # A backward pass of the user's own is used only where y is differentiated too; that half is dropped again.
+        return tangent(both, v)[0] if _own_backward(objective, x, y, batch) else tangent(by_x, v)
+
     return Curvature(
-        hessian=lambda v: jax.jvp(gradient, (y,), (v,))[1],
-        # A backward pass of the user's own is asked for only where y is differentiated too: that half is dropped later.
-        cross=lambda v: jax.jvp(both, (y,), (v,))[1][0],
+        hessian=partial(tangent, by_y),
+        cross=cross,
         gauss_newton=_gauss_newton(objective, x, y, batch),
-        linearised=lambda: jax.linearize(gradient, y)[1],
+        linearised=lambda: jax.linearize(by_y, y)[1],
     )
 
 
 def _linearise(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Linearised:
     (_, gradient), tangents = jax.linearize(partial(_gradient, objective, (0, 1), x, batch), y)
     return Linearised(gradient, lambda v: tangents(v)[::-1])
+
+
+def _own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> bool:
+    """Whether it calls a function with a backward pass of its own, `jax.custom_vjp`, at whatever depth."""
+
+    def within(program: Any) -> bool:
+        return any(
+            eqn.primitive.name.startswith("custom_vjp") or any(map(within, jax.tree.leaves(eqn.params)))
+            for eqn in getattr(getattr(program, "jaxpr", program), "eqns", ())
+        )
+
+    return within(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
 
 
 def _gauss_newton(objective: Any, x: PyTree, y: PyTree, batch: Any) -> Callable[[], Callable] | None:

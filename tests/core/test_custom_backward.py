@@ -42,14 +42,23 @@ def problem(attention):
     )
 
 
+def scanned(attention):
+    """Within a loop over rematerialised layers."""
+    layer = jax.checkpoint(lambda carry, head: (carry + attention(*head), None))
+    return lambda q, k, v: jax.lax.scan(layer, jnp.zeros_like(v), (q[None], k[None], v[None]))[0]
+
+
+@pytest.mark.parametrize(
+    "within", [lambda attention: attention, scanned, jax.jit], ids=["bare", "loop", "jit"]
+)
 @pytest.mark.parametrize("name", SOLVERS)
-def test_it_gives_what_automatic_differentiation_gives(name):
+def test_it_gives_what_automatic_differentiation_gives(name, within):
     keys = jax.random.split(jax.random.key(0), 5)
     y0 = {name: 0.5 * jax.random.normal(key, (3, 3)) for name, key in zip("qkv", keys, strict=False)}
     data = bl.Batch(inner=jax.random.normal(keys[3], (6, 3)), outer=jax.random.normal(keys[4], (4, 3)))
     found = []
     for attention in (fused, attend):
-        solver = SOLVERS[name](problem(attention))
+        solver = SOLVERS[name](problem(within(attention)))
         state, step = solver.init(jnp.zeros(6), y0, data), jax.jit(solver.step)
         for _ in range(2):  # v is zero before the first
             state, info = step(state, data)

@@ -444,3 +444,21 @@ def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():
     check(result, bl.Code.COMPLETED, None, None, "exactly zero: does f depend on x, or g on x, at all?")
     moving = bl.run(bl.aid(Q.problem, STEP, STEP, 1e-3), X0, Y0, steps=50)
     assert "no longer moved" not in moving.status.message
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_rule_without_a_slope_is_named(steps):
+    """A unit that no data reach has a gradient of exactly 0, where Adam's root has an infinite slope."""
+    inner = lambda x, y: jnp.sum((y[:2] - x) ** 2)  # y[2] is dead
+    problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum((y - 1) ** 2))
+    make = lambda **more: bl.itd(problem, optax.adam(0.1, **more), 0.1, inner_steps=steps)
+    with jax.numpy_dtype_promotion("standard"):
+        broken = bl.run(make(), jnp.zeros(2), jnp.zeros(3), steps=5)
+        lifted = bl.run(make(eps_root=1e-8), jnp.zeros(2), jnp.zeros(3), steps=5)
+    assert broken.status.code is bl.Code.DIVERGED
+    assert broken.status.step == 0
+    assert "derivative of the inner rule" in broken.status.message
+    assert "pass eps_root=1e-8" in broken.status.message
+    assert lifted.status.code is bl.Code.COMPLETED
+    other = bl.run(bl.itd(problem, 0.1, 1e200), jnp.zeros(2), jnp.zeros(3), steps=5)
+    assert "derivative of the inner rule" not in other.status.message

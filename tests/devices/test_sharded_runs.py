@@ -53,6 +53,11 @@ def run(solver, steps=STEPS, data=None, **asked):
     return bl.run(solver, data=data, steps=steps, **start, **asked)
 
 
+def test_offloading_is_for_one_device():
+    with pytest.raises(ValueError, match="is for one device, and x or y lie on several: leave it out"):
+        run(SOLVERS["aid"](nets.problem), mesh=MESH, offload="outer")
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_parameters_split_over_eight_devices(name):
     """The same trajectory, and whatever has x's or y's shape lies as that does, after the first step and the last."""

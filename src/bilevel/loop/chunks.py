@@ -29,8 +29,8 @@ def take_chunk(
             rows, seen = _on_host((rows, seen))
             done = wanted
         else:
-            rows, done, info, seen = _one_by_one(course, fit, wanted, every)
-            seen = course.watch.look(course.run) if seen is None else np.asarray(seen)
+            rows, done, info = _one_by_one(course, fit, wanted, every)
+            seen = course.watch.look(course.run)
     except Exception as error:  # from the objectives, as they run or as they are traced
         course.recover()
         raise course.fail("an objective", error) from error
@@ -38,20 +38,19 @@ def take_chunk(
     return jax.tree.map(lambda a: a[:done].copy(), rows), done, info, seen
 
 
-def _one_by_one(
-    course: Course, fit: Fit, wanted: int, every: int | None
-) -> tuple[Columns, int, Info | None, Any]:
+def _one_by_one(course: Course, fit: Fit, wanted: int, every: int | None) -> tuple[Columns, int, Info | None]:
     """A compiled call for each step, as on a loader's batches; the loader works while the device does."""
-    rows, info, seen, done, flying = fit.rows(), None, None, 0, []
+    rows, info, done, flying = fit.rows(), None, 0, []
     course.run = course.placed(course.run)
-    deadline = time.perf_counter() + SECONDS if every is None else np.inf
+    paced = every is not None or course.source.stream is not None  # else by what the loader takes
+    deadline = np.inf if paced else time.perf_counter() + SECONDS
     while done < wanted and not course.interrupts.asked and time.perf_counter() < deadline:
         given = next_batch(course)
         if given is None:
-            return _on_host(rows), done, info, seen
+            return _on_host(rows), done, info
         info = None  # of the step before: not to be alive next to this one's
         try:
-            course.run, rows, info, seen = course.calls.one(
+            course.run, rows, info = course.calls.one(
                 course.leaves, course.run, given, rows, done, course.tells
             )
         except Exception as error:  # while it was traced or dispatched: the steps before it are whole
@@ -64,7 +63,7 @@ def _one_by_one(
             jax.block_until_ready(flying.pop(0))
     if course.step + done < course.total and course.failure is None:
         _look_ahead(course)
-    return _on_host(rows), done, info, seen
+    return _on_host(rows), done, info
 
 
 def next_batch(course: Course) -> Any:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.loop.interrupts import Interrupts
-from bilevel.loop.offload import fetched, stored
+from bilevel.loop.offload import fetched, on_host, stored
 from bilevel.loop.places import Places
 from bilevel.loop.program import Calls, Program
 from bilevel.loop.replay import Kept, lost
@@ -59,6 +59,7 @@ class Course:
         self.source: Memory | Loader = source_of(data, solver, resume)
         self.places: Places | None = None  # where its arrays lie, if on several devices
         self.kept = Kept("off")  # nothing, until the run begins
+        self.long = False  # whether its steps are, and have calls of their own
         self.tells = False  # whether someone wants to see the whole Info of the last step
         self.interrupts = Interrupts()
         self.team = Team()  # the processes of the run
@@ -86,7 +87,7 @@ class Course:
     @property
     def at_once(self) -> bool:
         """Whether any number of steps is one call."""
-        return self.source.stream is not None and not self.program.offload
+        return self.source.stream is not None and not (self.long or self.program.offload)
 
     def placed(self, run: RunState) -> RunState:
         """Where the next call wants it."""
@@ -94,7 +95,7 @@ class Course:
 
     def lent(self, run: RunState) -> RunState:
         """For a call after which this run is wanted again."""
-        return jax.tree.map(jnp.copy, run) if self.kept.donates else run
+        return jax.tree.map(lambda a: a if on_host(a) else jnp.copy(a), run) if self.kept.donates else run
 
     def still(self) -> int:
         """The number of steps since what is kept, if they have not moved x; else 0."""
@@ -131,7 +132,7 @@ class Course:
                     run, _, info, _ = self.calls.chunk(self.leaves, run, given, fit.blank, count, self.tells)
                 else:
                     at = self.calls.one(self.leaves, self.placed(run), given, fit.rows(), 0, self.tells)
-                    run, _, info, _ = at
+                    run, _, info = at
             start += count
         return fetched(run), info
 

@@ -16,6 +16,7 @@ from bilevel.problem import Problem
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
 from bilevel.solvers.ingredients.trees import all_finite, divide, dot, scaled
+from bilevel.solvers.ingredients.unroll import update
 from bilevel.solvers.rules import Descent, Rule
 from bilevel.types import PyTree
 
@@ -24,6 +25,11 @@ PARTS = (
     "the gradient of the inner objective g, though not its value,",
     "the outer objective f",
     "the gradient of the outer objective f, though not its value,",
+)
+FLAT = (
+    "the derivative of the inner rule, which this method goes through, is NaN or infinite at that very state, though its "
+    "step is not: Adam and its like have an infinite slope where an entry of ∇_y g is exactly 0 (a dead unit, or what "
+    "bfloat16 rounds to 0): pass eps_root=1e-8 to the rule, or take one without a root."
 )
 SECOND = "a second derivative of the inner objective g, though not its gradient,"
 PRODUCTS = 24  # of Lanczos' method, with ∇²_yy g
@@ -48,6 +54,8 @@ def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
             "and y away from such points.",
             curable=ahead,
         )
+    if not (away or warmup) and _faulty_rule(course):
+        return Cause(FLAT, curable=False)
     if known := course.suspicion() or course.solver.indefinite(course.log.rows(course.kept_step)).strip():
         return Cause(known)
     return _steps_too_large(course, warmup)
@@ -70,6 +78,21 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
     except Exception:  # a method that calls its objectives otherwise, such as one over tasks
         pass
     return None
+
+
+def _faulty_rule(course: Course) -> bool:
+    """Whether the method goes back through its inner rule where that has no finite derivative."""
+    solver, run = course.solver, course.run
+    if not hasattr(solver, "lengths"):
+        return False
+    try:
+        batch = _next_batch(course, run)
+        step, slope = solver.compiled(_finite_rule)(
+            run.x, solver.sets_out(run.solver), run.solver.inner, batch
+        )
+        return bool(step) and not bool(slope)
+    except Exception:  # a rule that asks for the objective, or a method over tasks
+        return False
 
 
 def blameworthy(course: Course, since: RunState, given: Any) -> bool:
@@ -102,7 +125,7 @@ def _ahead(course: Course, warmup: bool) -> RunState | None:
         after = course.calls.warm_up(course.leaves, course.lent(course.run), given, 1)
     else:
         fit = course.program.fit(course.leaves, course.run, given, course.total)
-        after, *_ = course.calls.one(course.leaves, course.lent(course.run), given, fit.rows(), 0)
+        after, *_ = course.calls.one(course.leaves, course.lent(course.run), given, fit.rows(), 0, False)
         after = fetched(after)
     finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(after.y))
     return after if finite else None
@@ -112,6 +135,14 @@ def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any)
     g = problem.oracles.inner_gradients(x, y, batch)
     f = problem.oracles.outer_gradients(x, y_outer, batch)
     return jnp.stack([all_finite(tree) for tree in (g.value, (g.x, g.y), f.value, (f.x, f.y))])
+
+
+def _finite_rule(solver: Solver, x: PyTree, y: PyTree, memory: PyTree, batch: Any) -> tuple:
+    """Whether the step of the inner rule is finite, and what it makes of a cotangent."""
+    gradient = solver.problem.oracles.inner_gradient(x, y, batch)
+    (after, moving), pull_back, _ = update(solver.inner_at(x), gradient, memory, y, None)
+    cotangents = pull_back((tree.ones_like(after), tree.zeros_like(moving)))
+    return all_finite(after), all_finite(cotangents)
 
 
 def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:

@@ -1,59 +1,136 @@
-"""x on the host: it and the memory of its rule rest there, and come to the device for the length of a step.
+"""The memory of x's rule on the host: it comes to the device for the rule's update alone.
 
-Steps are then calls of their own, one after the other: a loop that carries arrays of the host's is not what compilers
-are good at, and steps on an x that large are long.
+A step is two programs then. The first does all but move x: its outer rule is `Postponed`, which hands the gradient on
+instead. The second is the rule's own update, and only for its length is the rule's memory on the device, when what the
+step needed there is free again. That holds by construction, whatever a compiler would have fetched early.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax
-import jax.numpy as jnp
 
+from bilevel.counting.liveness import Liveness
 from bilevel.loop.state import RunState
+from bilevel.solvers.base import Solver
+from bilevel.solvers.rules import Rule
+from bilevel.types import PyTree
 from bilevel.words import shown
 
-PARTS = ("x", "outer")  # the state's fields that go with x
 KIND = "pinned_host"
 
 
+class Postponed(Rule):
+    """Leaves the update of `rule` to whoever comes later: its memory after a step is the gradient."""
+
+    rule: Rule
+    later: PyTree  # stands for where the point will be
+
+    @property
+    def constrained(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rule.constrained
+
+    def init(self, point: PyTree) -> tuple:
+        return ()
+
+    def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: Any = None):
+        return self.later, gradient
+
+    def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
+        return self.rule.gradient_mapping(point, gradient)
+
+
+def postponed(solver: Solver, run: RunState, later: PyTree) -> tuple[Solver, RunState]:
+    """The solver, and a run for it, that leave x to a second program."""
+    rule = Postponed(solver.rule("outer"), later)
+    return eqx.tree_at(lambda solver: solver.outer, solver, rule), with_memory(run, ())
+
+
+def with_memory(run: RunState, memory: PyTree, **others: PyTree) -> RunState:
+    """The run with this as the memory of its outer rule."""
+    return replace(run, solver=run.solver._replace(outer=memory, **others))
+
+
 def check_offload(offload: Any) -> bool:
-    """Whether x is to rest on the host, or why that cannot be."""
+    """Whether the memory of the outer rule is to rest on the host, or why that cannot be."""
     if offload is None:
         return False
-    if not isinstance(offload, str) or offload != "x":
-        raise ValueError(f'offload must be "x" or None, not {shown(offload)}')
+    if not isinstance(offload, str) or offload != "outer":
+        raise ValueError(f'offload must be "outer" or None, not {shown(offload)}')
     device = jax.devices()[0]
     kinds = sorted(memory.kind for memory in device.addressable_memories())
     if KIND not in kinds:
         raise ValueError(
-            f'offload="x" needs a device that reads the host\'s memory of the kind {KIND}, but {device} has '
+            f'offload="outer" needs a device that reads the host\'s memory of the kind {KIND}, but {device} has '
             f"{', '.join(kinds)} alone: leave it out"
-        )
-    tried = jax.jit(lambda: jax.device_put(jnp.zeros(1), jax.memory.Space.Host))()
-    if tried.sharding.memory_kind != KIND:
-        raise ValueError(
-            f'offload="x" needs compiled programs that leave arrays in the host\'s memory, and those of JAX '
-            f"{jax.__version__} on {device} do not: upgrade JAX, or leave it out"
         )
     return True
 
 
+def check_offloadable(solver: Solver, run: RunState, step: Callable) -> None:
+    """That there is something to rest on the host, and that nothing in `step(solver, run)` asks for the new x."""
+    memory = getattr(run.solver, "outer", ())
+    if solver.rule("outer") is None or not any(leaf.ndim for leaf in jax.tree.leaves(memory)):
+        raise ValueError(
+            'offload="outer" moves what the outer rule remembers to the host, and this one remembers no array: leave it '
+            "out (x and its gradient are needed on the device at every step)"
+        )
+
+    def all_but_x(later: PyTree) -> PyTree:
+        after, *others = step(*postponed(solver, run, later))
+        return with_memory(after, after.solver.outer, x=None), others
+
+    program = jax.make_jaxpr(all_but_x)(run.x)  # the memory, on the host, takes no part
+    if any(Liveness().of(program, (True,) * len(program.out_avals))[1]):
+        raise ValueError(
+            f'offload="outer" moves x after the step, but {solver.name}, or the record, uses the new x within it: leave '
+            "it out, or record by a hook"
+        )
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (run.x, memory, run.x))
+    try:
+        jax.eval_shape(solver.rule("outer").update, *shapes)
+    except TypeError as error:
+        raise ValueError(
+            'offload="outer" moves x without the objectives at hand, and this outer rule asks for their value: leave it '
+            f"out, or take another rule ({error})"
+        ) from error
+
+
+def in_two(one: Callable, chunk: Any, warm_up: Callable, update: Callable) -> tuple[Callable, Any, Callable]:
+    """Compiled calls on runs without the outer rule's memory, as calls on whole ones, which `update` completes."""
+
+    def both(leaves: list, run: RunState, *rest: Any) -> tuple:
+        after, *others = one(leaves, with_memory(run, ()), *rest)
+        gradient = jax.block_until_ready(after.solver.outer)  # the memory is not to arrive before
+        x, memory = update(leaves, after.x, gradient, _on_device(run.solver.outer))
+        return stored(with_memory(after, memory, x=x)), *others
+
+    def warm(leaves: list, run: RunState, *rest: Any) -> RunState:
+        return with_memory(warm_up(leaves, with_memory(run, ()), *rest), run.solver.outer)
+
+    return both, chunk, warm
+
+
 def stored(run: RunState) -> RunState:
-    """With x and what goes with it in the host's memory; inside a compiled program too."""
-    return _moved(run, jax.memory.Space.Host)
+    """With the outer rule's memory on the host."""
+    put = lambda leaf: jax.device_put(leaf, leaf.sharding.with_memory_kind(KIND)) if leaf.ndim else leaf
+    return with_memory(run, jax.tree.map(put, run.solver.outer)) if hasattr(run.solver, "outer") else run
 
 
 def fetched(run: RunState) -> RunState:
     """With all of it on the device."""
-    return _moved(run, jax.memory.Space.Device)
+    memory = getattr(run.solver, "outer", ())
+    return with_memory(run, _on_device(memory)) if any(map(on_host, jax.tree.leaves(memory))) else run
 
 
-def _moved(run: RunState, space: Any) -> RunState:
-    def move(path: tuple, leaf: Any) -> Any:
-        field, part = (getattr(key, "name", None) for key in (*path, None)[:2])
-        there = (
-            field != "solver" or part not in PARTS or not leaf.ndim or jax.typeof(leaf).memory_space == space
-        )
-        return leaf if there else jax.device_put(leaf, space)
+def _on_device(memory: PyTree) -> PyTree:
+    put = lambda leaf: (
+        jax.device_put(leaf, leaf.sharding.with_memory_kind("device")) if on_host(leaf) else leaf
+    )
+    return jax.tree.map(put, memory)
 
-    return jax.tree_util.tree_map_with_path(move, run)
+
+def on_host(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.sharding.memory_kind == KIND

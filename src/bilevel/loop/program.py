@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bilevel.identity import Static
-from bilevel.loop.offload import fetched, stored
+from bilevel.loop.offload import check_offloadable, in_two, postponed
 from bilevel.loop.places import Places
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
@@ -31,6 +31,10 @@ BLOCK, SHORT_STEPS = (
     32,
     32 * 2**20,
 )  # steps, and bytes of state and data up to which a step is taken for short
+LONG_STEPS = (
+    128 * 2**20
+)  # bytes of state, beyond which every step is a call of its own: compilers make less of a
+# step with loops inside it, as over the layers of a model, once it is in a loop itself (9 % slower on an H200)
 ROW_BYTES = 32 * 2**20  # the most that rows of a record of the user's take
 
 
@@ -64,12 +68,14 @@ class Program:
         # A closure, not the bound method: the garbage collector does not see through the latter.
         solver_of = lambda leaves: structure.unflatten(leaves)
         keep = keeping(record)
-        fetch, store = (fetched, stored) if offload else (_as_it_is, _as_it_is)
         hold, everywhere = (places.hold, places.hold_everywhere) if places else (_as_it_is, _as_it_is)
 
         @jax.jit  # its own, so that everything below shares one trace of the user's functions
         def step(leaves: list, run: RunState, stream: Stream):
-            after, info, row = step_and_record(solver_of(leaves), run, stream, keep)
+            solver = solver_of(leaves)
+            if offload:
+                solver, run = postponed(solver, run, run.x)
+            after, info, row = step_and_record(solver, run, stream, keep)
             return hold(after), info, everywhere(row)
 
         def told(leaves: list, run: RunState, stream: Stream, whole: bool):
@@ -77,11 +83,8 @@ class Program:
             return after, info if whole else brief(info), row
 
         def one(leaves: list, run: RunState, stream: Stream, rows: PyTree, at: Any, whole: bool = False):
-            after, info, row = told(leaves, fetch(run), stream, whole)
-            seen = (
-                health(solver_of(leaves), after) if offload else None
-            )  # later x would have to come over again
-            return store(after), everywhere(put_row(rows, row, at)), info, seen
+            after, info, row = told(leaves, run, stream, whole)
+            return after, everywhere(put_row(rows, row, at)), info
 
         def chunk(
             leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any, whole: bool = False
@@ -95,11 +98,11 @@ class Program:
 
         def warm_up(leaves: list, run: RunState, stream: Stream, count: Any) -> RunState:
             step = lambda _, run: hold(warm_step(solver_of(leaves), run, stream))
-            return store(hold(lax.fori_loop(0, count, step, fetch(run))))
+            return hold(lax.fori_loop(0, count, step, run))
 
         def begin(leaves: list, x: PyTree, y: PyTree, stream: Stream, seed: Any, model: PyTree) -> RunState:
             begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
-            return store(hold(jax.tree.map(jnp.copy, begun)))  # nothing of it is the caller's
+            return hold(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
 
         self.start = jax.jit(begin)
         # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
@@ -113,6 +116,14 @@ class Program:
             jax.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
             jax.jit(warm_up, donate_argnames="run"),
         )
+        self._check = lambda *of_a_step: None
+        if offload:
+            self._check = lambda leaves, run, stream: check_offloadable(
+                solver_of(leaves), run, lambda solver, run: step_and_record(solver, run, stream, keep)
+            )
+            update = lambda leaves, x, gradient, memory: solver_of(leaves).outer.update(gradient, memory, x)
+            self.keeping = Calls(*in_two(*self.keeping, jax.jit(update)))
+            self.donating = Calls(*in_two(*self.donating, jax.jit(update, donate_argnums=(1, 3))))
         self.offload, self._step, self._fits, self._places = offload, step, {}, places
 
     def fit(self, leaves: list, run: RunState, stream: Stream, steps: int) -> "Fit":
@@ -120,7 +131,8 @@ class Program:
         arrays, structure = jax.tree.flatten((run, stream))
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
         if key not in self._fits:
-            row = jax.eval_shape(lambda run: self._step(leaves, fetched(run), stream), run)[2]
+            self._check(leaves, run, stream)
+            row = jax.eval_shape(self._step, leaves, run, stream)[2]
             self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))), self._places)
         return self._fits[key]
 

@@ -21,7 +21,7 @@ from bilevel.loop.judgement import judge
 from bilevel.loop.offload import fetched
 from bilevel.loop.pace import Pace
 from bilevel.loop.places import Places, lay, lay_batch
-from bilevel.loop.program import SMALL, Fit, program_of
+from bilevel.loop.program import LONG_STEPS, SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
 from bilevel.loop.sharding import Sharded
@@ -91,7 +91,7 @@ class Session:
         # Of a stream of the user's own, the start sees a batch.
         if isinstance(stream, FullBatch | Minibatches | Given):
             check_batch(self.solver.problem, stream.data)
-        course.run = course.program.start(course.leaves, x, y, stream, seed, model_state)
+        course.run = course.placed(course.program.start(course.leaves, x, y, stream, seed, model_state))
 
     def _lie(self, given: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
         """x, y and the model state on the devices where they belong; data and program are made to fit."""
@@ -100,6 +100,11 @@ class Session:
         check_alike(course.team, named | {"data": course.source.stream})
         given, stream = lay(given, course.source.stream, mesh)
         course.places = Places.of(*given)
+        if course.places is not None and self.offload:
+            raise ValueError(
+                'offload="outer" is for one device, and x or y lie on several: leave it out, and let the mesh split x '
+                "and with it the memory of its rule (bl.sharded)"
+            )
         if course.places is not None:
             course.source.lie(None if mesh is None else partial(lay_batch, mesh), stream)
             course.program, course.leaves = program_of(self.solver, self.record, self.offload, course.places)
@@ -120,6 +125,7 @@ class Session:
                 size = fit.bytes if fit is not None else 0
                 course.kept = Kept(policy_for(self.replay, size, self.guard.halve))
                 course.kept.agreed = course.team.first
+                course.long = size > LONG_STEPS
                 course.tells = size <= SMALL or any(getattr(hook, "reads_info", True) for hook in self.hooks)
                 if self._borrowed:  # an earlier result must outlive the run
                     course.run = course.lent(course.run)
