@@ -148,7 +148,7 @@ def problem_of(size):
 
 
 def adam(size):
-    """The derivative of its root is infinite where a gradient is zero, as a few are in bfloat16, unless it is lifted."""
+    """Lifted by `eps_root`: its root has an infinite slope where a gradient is zero, as a few are in bfloat16."""
     return optax.adam(size.rate, eps_root=1e-8)
 
 

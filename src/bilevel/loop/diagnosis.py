@@ -27,8 +27,8 @@ PARTS = (
     "the gradient of the outer objective f, though not its value,",
 )
 FLAT = (
-    "the derivative of the inner rule, which this method goes through, is NaN or infinite at that very state, though its "
-    "step is not: Adam and its like have an infinite slope where an entry of ∇_y g is exactly 0 (a dead unit, or what "
+    "the derivative of the inner rule, which this method goes through, is NaN or infinite at that very state, though "
+    "its step is not: Adam and its like have an infinite slope where an entry of ∇_y g is exactly 0 (a dead unit, or what "
     "bfloat16 rounds to 0): pass eps_root=1e-8 to the rule, or take one without a root."
 )
 SECOND = "a second derivative of the inner objective g, though not its gradient,"

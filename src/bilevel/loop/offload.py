@@ -74,8 +74,8 @@ def check_offloadable(solver: Solver, run: RunState, step: Callable) -> None:
     memory = getattr(run.solver, "outer", ())
     if solver.rule("outer") is None or not any(leaf.ndim for leaf in jax.tree.leaves(memory)):
         raise ValueError(
-            'offload="outer" moves what the outer rule remembers to the host, and this one remembers no array: leave it '
-            "out (x and its gradient are needed on the device at every step)"
+            'offload="outer" moves what the outer rule remembers to the host, and this one remembers no array: leave '
+            "it out (x and its gradient are needed on the device at every step)"
         )
 
     def all_but_x(later: PyTree) -> PyTree:
@@ -85,16 +85,16 @@ def check_offloadable(solver: Solver, run: RunState, step: Callable) -> None:
     program = jax.make_jaxpr(all_but_x)(run.x)  # the memory, on the host, takes no part
     if any(Liveness().of(program, (True,) * len(program.out_avals))[1]):
         raise ValueError(
-            f'offload="outer" moves x after the step, but {solver.name}, or the record, uses the new x within it: leave '
-            "it out, or record by a hook"
+            f'offload="outer" moves x after the step, but {solver.name}, or the record, uses the new x within it: '
+            "leave it out, or record by a hook"
         )
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (run.x, memory, run.x))
     try:
         jax.eval_shape(solver.rule("outer").update, *shapes)
     except TypeError as error:
         raise ValueError(
-            'offload="outer" moves x without the objectives at hand, and this outer rule asks for their value: leave it '
-            f"out, or take another rule ({error})"
+            'offload="outer" moves x without the objectives at hand, and this outer rule asks for their value: leave '
+            f"it out, or take another rule ({error})"
         ) from error
 
 
