@@ -10,6 +10,7 @@ from jax.core import Tracer
 
 from bilevel.types import PyTree
 
+ALIGNED = 64  # bytes, at multiples of which the arrays of a CPU begin
 FEW = 2**24  # numbers that are looked at on the host
 
 
@@ -39,7 +40,16 @@ def as_host(leaf: Any, name: str) -> Any:
         return plain
     if plain.dtype.kind in "cV":  # JAX has some of these types
         _made(lambda a: jnp.array(a.ravel()[:0]), plain, leaf, name)
-    return np.array(plain, order="C")
+    return _copied(plain)
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    """In memory that begins where a CPU's arrays do, so that JAX can use it as it is."""
+    memory = np.empty(array.nbytes + ALIGNED, np.uint8)
+    begin = -memory.ctypes.data % ALIGNED
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def _made(make: Any, array: np.ndarray, leaf: Any, name: str) -> Any:

@@ -168,7 +168,10 @@ def _own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch:
             for eqn in getattr(getattr(program, "jaxpr", program), "eqns", ())
         )
 
-    return within(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
+    try:
+        return within(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
+    except jax.errors.ConcretizationTypeError:  # outside `jit` it may look at its numbers: nobody knows
+        return True
 
 
 def _gauss_newton(objective: Any, x: PyTree, y: PyTree, batch: Any) -> Callable[[], Callable] | None:

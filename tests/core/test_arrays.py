@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.arrays import as_array, as_arrays
+from bilevel.arrays import ALIGNED, as_array, as_arrays, as_host
 
 pytestmark = pytest.mark.usefixtures("as_users_see_it")
 
@@ -250,3 +250,25 @@ def test_a_torch_tensor_that_numpy_has_no_type_for_goes_by_dlpack():
     given = as_array(BFloat16(jnp.ones(3, jnp.bfloat16)), "a")
     assert given.dtype == jnp.bfloat16
     np.testing.assert_array_equal(given.astype(float), 1.0)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12.0).reshape(3, 4)[:, ::2],
+        np.float32(3.5),
+        np.zeros((0, 3), np.int32),
+        np.arange(5) > 2,
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(7, dtype=np.uint8),
+        np.arange(4).astype(jnp.bfloat16),
+    ],
+    ids=["strided", "scalar", "empty", "bool", "fortran", "bytes", "bfloat16"],
+)
+def test_a_copy_on_the_host_is_the_same_and_our_own(array):
+    copy = as_host(array, "data")
+    assert (copy.shape, copy.dtype) == (np.shape(array), np.asarray(array).dtype)
+    np.testing.assert_array_equal(copy, array)
+    assert copy.flags.c_contiguous
+    assert not np.shares_memory(copy, array)
+    assert copy.size == 0 or copy.ctypes.data % ALIGNED == 0

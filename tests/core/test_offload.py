@@ -1,5 +1,8 @@
 """The memory of x's rule on the host but for its update: the same run, to rounding."""
 
+from typing import Any, ClassVar
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.loop import offload
+from bilevel.solvers.rules import as_rule
 
 N = 50
 
@@ -33,6 +37,18 @@ def close(left, right):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14), left, right)
 
 
+class Look:
+    """A hook that is shown the run as it rests, which is not brought to the device for it."""
+
+    reads_info = False
+
+    def __init__(self, function):
+        self.seen, self.function = [], function
+
+    def __call__(self, event):
+        self.seen.append(self.function(event))
+
+
 def kinds(tree):
     return {leaf.sharding.memory_kind for leaf in jax.tree.leaves(tree) if leaf.ndim}
 
@@ -41,15 +57,14 @@ def kinds(tree):
 @pytest.mark.parametrize("loader", [False, True])
 def test_the_same_run(replay, loader):
     solver, start, data = setting()
-    resting = []
-    look = lambda event: resting.append((kinds(event.state.outer), kinds((event.run.x, event.run.y))))
+    look = Look(lambda event: (kinds(event.state.outer), kinds((event.run.x, event.run.y))))
     given = lambda: [data] * 11 if loader else data
     plain = bl.run(solver, *start, data=given(), steps=9, warmup=2)
     aside = bl.run(
         solver, *start, data=given(), steps=9, warmup=2, offload="outer", every=4, hooks=[look], replay=replay
     )
     close((aside.run, aside.trace), (plain.run, plain.trace))
-    assert resting == [({"pinned_host"}, {"device"})] * 3
+    assert look.seen == [({"pinned_host"}, {"device"})] * 3
     assert kinds(aside.run) == {"device"}
 
 
@@ -57,15 +72,14 @@ def test_the_same_run(replay, loader):
 def test_whoever_has_looked_at_it_holds_it(replay):
     """A view of the host's memory forbids, on some devices, that it be given to the next step."""
     solver, start, data = setting()
-    seen = []
     momentum = lambda state: state.outer[0].mu
-    look = lambda event: seen.append((momentum(event.state), np.asarray(momentum(event.state))))
+    look = Look(lambda event: (momentum(event.state), np.asarray(momentum(event.state))))
     bl.run(
         solver, *start, data=data, steps=3, every=1, warmup=1, offload="outer", hooks=[look], replay=replay
     )
     record = lambda state, info: {"momentum": momentum(state)}
     plain = bl.run(solver, *start, data=data, steps=3, warmup=1, record=record)
-    for (array, view), expected in zip(seen, plain.trace["momentum"], strict=True):
+    for (array, view), expected in zip(look.seen, plain.trace["momentum"], strict=True):
         assert not array.is_deleted()
         close(view, expected)
 
@@ -125,9 +139,69 @@ def test_a_run_that_diverges_goes_back_all_the_same(replay):
     jax.tree.map(np.testing.assert_array_equal, aside.run, again.run)
 
 
+class Own(bl.Solver):
+    """A user's own, whose state is a module: moves x by its rule so many times, and once may clip it."""
+
+    moves: int = eqx.field(static=True, default=0)
+    outer: Any = as_rule(optax.adam(0.1), "outer")
+    name: ClassVar[str] = "Own"
+
+    class State(eqx.Module):
+        x: Any
+        y: Any
+        outer: Any
+
+    def init(self, x0, y0, batch=None):
+        return self.State(x0, y0, self.outer.init(x0))
+
+    def step(self, state, batch=None):
+        f = self.problem.oracles.outer_gradients(state.x, state.y, batch)
+        h = self.problem.oracles.inner_gradients(state.x, state.y, batch).x
+        x, memory = self.outer.update(h, state.outer, state.x)
+        if self.moves == 1:
+            x = jnp.clip(x, -0.05, 0.05)
+        if self.moves == 2:
+            x, memory = self.outer.update(h, memory, x)
+        gradient = self.problem.oracles.inner_gradient(state.x, state.y, batch)
+        y = jax.tree.map(lambda a, b: a - 0.1 * b, state.y, gradient)
+        return self.State(x, y, memory), bl.Info(f.value, h, gradient, {})
+
+
+def test_a_solver_of_ones_own():
+    solver, start, data = setting()
+    runs = [
+        bl.run(Own(solver.problem), *start, data=data, steps=6, offload=option) for option in (None, "outer")
+    ]
+    close(*((each.run, each.trace) for each in runs))
+
+
+def test_hooks_and_probes_compute_with_what_they_are_shown():
+    solver, start, data = setting()
+    go_on = lambda event: jax.jit(solver.step)(event.state, data)[0].x
+    after, results = [], []
+
+    def hook(event):
+        after.append(go_on(event))
+        results.append(event.so_far())
+
+    probe = lambda state, info: {"m": jnp.sum(state.outer[0].mu * state.x)}
+    runs = [
+        bl.run(solver, *start, data=data, steps=4, every=2, offload=option, hooks=[hook], probe=probe)
+        for option in (None, "outer")
+    ]
+    close(after[:2], after[2:])
+    close(runs[0].probes, runs[1].probes)
+    rest = bl.run(solver, data=data, steps=2, resume=results[2])  # what was so far, without offloading
+    close(rest.run, runs[0].run)
+
+
 ASKED = {
-    "a plain step": (lambda p: bl.aid(p, 0.1, 0.1, 0.1), {}, "remembers no array: leave it out"),
-    "no outer rule": (bl.tuning_free, {}, "remembers no array: leave it out"),
+    "a plain step": (
+        lambda p: bl.aid(p, 0.1, 0.1, 0.1),
+        {},
+        "remembers no array, but single numbers at most: leave it out",
+    ),
+    "no outer rule": (bl.tuning_free, {}, "remembers no array, but single numbers at most: leave it out"),
     "goes on from x": (
         lambda p: bl.meha(p, 0.1, optax.adam(0.1), penalty=1.0, proximal=1.0),
         {},
@@ -136,8 +210,20 @@ ASKED = {
     "record": (
         lambda p: bl.soba(p, 0.1, 0.1, optax.adam(0.1)),
         {"record": lambda state, info: {"x": state.x[0]}},
-        "or the record, uses the new x within it: leave it out, or record by a hook",
+        "or the record, uses the new x or the memory of its rule within it",
     ),
+    "record of the memory": (
+        lambda p: bl.soba(p, 0.1, 0.1, optax.adam(0.1)),
+        {"record": lambda state, info: {"m": optax.tree.norm(state.outer)}},
+        "or the record, uses the new x or the memory of its rule within it",
+    ),
+    "record of a part of it": (
+        lambda p: bl.soba(p, 0.1, 0.1, optax.adam(0.1)),
+        {"record": lambda state, info: {"m": state.outer[0].mu[0]}},
+        "or record by a hook .AttributeError",
+    ),
+    "clips x itself": (lambda p: Own(p, 1), {}, "Own, or the record, uses the new x"),
+    "moves x twice": (lambda p: Own(p, 2), {}, "or moves x twice: leave it out"),
     "line search": (lambda p: bl.soba(p, 0.1, 0.1, optax.lbfgs()), {}, "asks for their value"),
 }
 
@@ -172,3 +258,15 @@ def test_a_backend_without_such_memory_is_said(monkeypatch):
     monkeypatch.setattr(offload, "KIND", "far_away")
     with pytest.raises(ValueError, match=r"of the kind far_away, but .* has .*pinned_host"):
         bl.run(solver, *start, data=data, steps=2, offload="outer")
+
+
+def test_an_error_of_the_objective_is_its_own():
+    solver, start, data = setting()
+
+    def outer(x, y, data):
+        raise ZeroDivisionError("of the user's own")
+
+    broken = bl.soba(bl.Problem(inner=solver.problem.inner, outer=outer), 0.1, 0.1, optax.adam(0.1))
+    for option in (None, "outer"):
+        with pytest.raises(ZeroDivisionError, match="of the user's own"):
+            bl.run(broken, *start, data=data, steps=2, offload=option)

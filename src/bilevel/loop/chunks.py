@@ -9,6 +9,7 @@ import numpy as np
 from bilevel.loop.course import Course
 from bilevel.loop.pace import SECONDS
 from bilevel.loop.program import Fit
+from bilevel.loop.replay import lost
 from bilevel.loop.sharding import CannotBeSplit
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Info
@@ -61,6 +62,8 @@ def _one_by_one(course: Course, fit: Fit, wanted: int, every: int | None) -> tup
         flying.append(info.outer_value)
         if len(flying) > IN_FLIGHT:
             jax.block_until_ready(flying.pop(0))
+    if course.failure is not None and lost(rows):  # with the steps that they were of
+        raise course.failure[1]
     if course.step + done < course.total and course.failure is None:
         _look_ahead(course)
     return _on_host(rows), done, info

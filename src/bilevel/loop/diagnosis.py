@@ -28,8 +28,8 @@ PARTS = (
 )
 FLAT = (
     "the derivative of the inner rule, which this method goes through, is NaN or infinite at that very state, though "
-    "its step is not: Adam and its like have an infinite slope where an entry of ∇_y g is exactly 0 (a dead unit, or what "
-    "bfloat16 rounds to 0): pass eps_root=1e-8 to the rule, or take one without a root."
+    "its step is not: Adam and its like have an infinite slope where an entry of ∇_y g is exactly 0 (a dead unit, or "
+    "what bfloat16 rounds to 0; there, pass eps_root=1e-8), and so has clipping by a norm where all entries are."
 )
 SECOND = "a second derivative of the inner objective g, though not its gradient,"
 PRODUCTS = 24  # of Lanczos' method, with ∇²_yy g
@@ -81,17 +81,15 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
 
 
 def _faulty_rule(course: Course) -> bool:
-    """Whether the method goes back through its inner rule where that has no finite derivative."""
+    """Whether the hypergradient is not finite, and has gone through an inner rule without a finite derivative."""
     solver, run = course.solver, course.run
-    if not hasattr(solver, "lengths"):
+    if not solver.through_rule:
         return False
     try:
-        batch = _next_batch(course, run)
-        step, slope = solver.compiled(_finite_rule)(
-            run.x, solver.sets_out(run.solver), run.solver.inner, batch
-        )
-        return bool(step) and not bool(slope)
-    except Exception:  # a rule that asks for the objective, or a method over tasks
+        batch = _drawn(course, run, course.source.peek())
+        found, step, slope = solver.compiled(_finite_rule)(run.solver, batch)
+        return bool(step) and not (bool(found) or bool(slope))
+    except Exception:  # a rule that asks for the objective
         return False
 
 
@@ -137,12 +135,13 @@ def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any)
     return jnp.stack([all_finite(tree) for tree in (g.value, (g.x, g.y), f.value, (f.x, f.y))])
 
 
-def _finite_rule(solver: Solver, x: PyTree, y: PyTree, memory: PyTree, batch: Any) -> tuple:
-    """Whether the step of the inner rule is finite, and what it makes of a cotangent."""
-    gradient = solver.problem.oracles.inner_gradient(x, y, batch)
-    (after, moving), pull_back, _ = update(solver.inner_at(x), gradient, memory, y, None)
+def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple:
+    """Whether the hypergradient is finite, the step of the inner rule, and what that makes of a cotangent."""
+    x, y = state.x, solver.sets_out(state)
+    gradient = solver.problem.oracles.inner_gradient(x, y, first(batch))
+    (after, moving), pull_back, _ = update(solver.inner_at(x), gradient, state.inner, y, None)
     cotangents = pull_back((tree.ones_like(after), tree.zeros_like(moving)))
-    return all_finite(after), all_finite(cotangents)
+    return all_finite(solver.step(state, batch)[1].hypergradient), all_finite(after), all_finite(cotangents)
 
 
 def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:

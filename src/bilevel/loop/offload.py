@@ -7,12 +7,13 @@ step needed there is free again. That holds by construction, whatever a compiler
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 
-from bilevel.counting.liveness import Liveness
+from bilevel.counting.liveness import Liveness, opened
 from bilevel.loop.state import RunState
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import Rule
@@ -27,6 +28,7 @@ class Postponed(Rule):
 
     rule: Rule
     later: PyTree  # stands for where the point will be
+    told: Callable[[PyTree], PyTree] = eqx.field(static=True, default=lambda gradient: gradient)
 
     @property
     def constrained(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -36,21 +38,24 @@ class Postponed(Rule):
         return ()
 
     def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: Any = None):
-        return self.later, gradient
+        return self.later, self.told(gradient)
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
         return self.rule.gradient_mapping(point, gradient)
 
 
-def postponed(solver: Solver, run: RunState, later: PyTree) -> tuple[Solver, RunState]:
+def postponed(solver: Solver, run: RunState, later: PyTree, *told: Callable) -> tuple[Solver, RunState]:
     """The solver, and a run for it, that leave x to a second program."""
-    rule = Postponed(solver.rule("outer"), later)
+    rule = Postponed(solver.rule("outer"), later, *told)
     return eqx.tree_at(lambda solver: solver.outer, solver, rule), with_memory(run, ())
 
 
 def with_memory(run: RunState, memory: PyTree, **others: PyTree) -> RunState:
     """The run with this as the memory of its outer rule."""
-    return replace(run, solver=run.solver._replace(outer=memory, **others))
+    state, parts = run.solver, {"outer": memory} | others
+    return replace(
+        run, solver=state._replace(**parts) if hasattr(state, "_replace") else replace(state, **parts)
+    )
 
 
 def check_offload(offload: Any) -> bool:
@@ -70,32 +75,56 @@ def check_offload(offload: Any) -> bool:
 
 
 def check_offloadable(solver: Solver, run: RunState, step: Callable) -> None:
-    """That there is something to rest on the host, and that nothing in `step(solver, run)` asks for the new x."""
+    """That there is something to rest on the host, and that `step(solver, run)` moves x once, as the last it does."""
     memory = getattr(run.solver, "outer", ())
     if solver.rule("outer") is None or not any(leaf.ndim for leaf in jax.tree.leaves(memory)):
         raise ValueError(
-            'offload="outer" moves what the outer rule remembers to the host, and this one remembers no array: leave '
-            "it out (x and its gradient are needed on the device at every step)"
+            'offload="outer" moves what the outer rule remembers to the host, and this one remembers no array, but '
+            "single numbers at most: leave it out (x and its gradient are needed on the device at every step)"
         )
+    moves = []
 
-    def all_but_x(later: PyTree) -> PyTree:
-        after, *others = step(*postponed(solver, run, later))
-        return with_memory(after, after.solver.outer, x=None), others
+    def all_but_x(later: PyTree, remembered: PyTree) -> PyTree:
+        told = lambda gradient: moves.append(gradient) or remembered
+        after, *others = step(*postponed(solver, run, later, told))
+        return (after.x, after.solver.outer), with_memory(after, None, x=None), others
 
-    program = jax.make_jaxpr(all_but_x)(run.x)  # the memory, on the host, takes no part
-    if any(Liveness().of(program, (True,) * len(program.out_avals))[1]):
-        raise ValueError(
-            f'offload="outer" moves x after the step, but {solver.name}, or the record, uses the new x within it: '
-            "leave it out, or record by a hook"
-        )
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (run.x, memory, run.x))
     try:
-        jax.eval_shape(solver.rule("outer").update, *shapes)
+        program = jax.make_jaxpr(all_but_x)(run.x, run.x)  # the memory, on the host, takes no part
+        last = len(moves) == 1 and _ends_with_its_inputs(program)
+    except Exception as error:
+        jax.eval_shape(partial(step, solver), _shapes(run))  # raises by itself what is not offloading's fault
+        raise ValueError(f"{_early(solver)} ({type(error).__name__}: {error})") from error
+    if not last:
+        raise ValueError(_early(solver))
+    try:
+        jax.eval_shape(solver.rule("outer").update, *_shapes((run.x, memory, run.x)))
     except TypeError as error:
         raise ValueError(
             'offload="outer" moves x without the objectives at hand, and this outer rule asks for their value: leave '
             f"it out, or take another rule ({error})"
         ) from error
+
+
+def _ends_with_its_inputs(program: Any) -> bool:
+    """Whether its inputs are the first of its outputs, as they are, and no other depends on them."""
+    jaxpr, _ = opened(program)
+    given = len(jaxpr.invars)
+    wanted = (False,) * given + (True,) * (len(jaxpr.outvars) - given)
+    same = all(a is b for a, b in zip(jaxpr.invars, jaxpr.outvars, strict=False))
+    return same and not any(Liveness().of(program, wanted)[1])
+
+
+def _shapes(tree: PyTree) -> PyTree:
+    """Wherever its arrays lie."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def _early(solver: Solver) -> str:
+    return (
+        f'offload="outer" moves x after the step, but {solver.name}, or the record, uses the new x or the memory of '
+        "its rule within it, or moves x twice: leave it out, or record by a hook"
+    )
 
 
 def in_two(one: Callable, chunk: Any, warm_up: Callable, update: Callable) -> tuple[Callable, Any, Callable]:

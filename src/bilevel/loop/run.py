@@ -88,7 +88,7 @@ def run(
         prefetch: how many steps' batches to ask a loader for ahead, in a thread of its own. Left out: two, from the
             moment that it takes a millisecond over one; 0: none, for loaders that must stay in the caller's thread.
         offload: "outer": the memory of the outer rule rests on the host and comes over for its update alone, for an x
-            that is the large part. Hooks find it there; the result has it on the device.
+            that is the large part.
         mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis, arrays of
             x with a row for each of these likewise, all else lies on every device; or what
             [`bl.sharded`][bilevel.sharded] says. Left out, x0, y0 and data that lie on several devices stay there.

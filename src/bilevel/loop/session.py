@@ -1,7 +1,6 @@
 """One call of `run`: the compiled loop in chunks, with hooks, a trace and outcomes around it."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,12 +10,13 @@ import jax
 from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, variables
 from bilevel.loop.agreement import check_alike, have_data
+from bilevel.loop.audience import Audience
 from bilevel.loop.chunks import take_chunk
 from bilevel.loop.course import Course, Failed
 from bilevel.loop.errors import RunError
 from bilevel.loop.fingerprint import difference, fingerprint
 from bilevel.loop.halving import Guard
-from bilevel.loop.hooks import Event, Probe, Stop
+from bilevel.loop.hooks import Event
 from bilevel.loop.judgement import judge
 from bilevel.loop.offload import fetched
 from bilevel.loop.pace import Pace
@@ -61,7 +61,6 @@ class Session:
         solver = self.guard.solver
         self.solver, self.replay, self.every, self.prefetch = solver, replay, every, prefetch
         team = team or Team()
-        self.hooks = _in_order([hook for hook in hooks if team.leads or not getattr(hook, "once", False)])
         if resume is not None and resume.thin != thin:
             raise ValueError(
                 f"the earlier run had thin={resume.thin}, this one has thin={thin}: pass the same, so that their "
@@ -70,6 +69,7 @@ class Session:
         self.record, self.offload, self.mesh = record, offload, mesh
         self.course = Course(solver, *program_of(solver, record, offload), data, steps, resume, thin)
         self.course.team = self.course.interrupts.team = team
+        self.audience = Audience(hooks, self.course, self._event)
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
         self._borrowed = resume is not None  # the state is the user's
         if resume is not None:
@@ -116,7 +116,7 @@ class Session:
 
     def go(self, warmup: int) -> Result:
         """To the end, whatever that is."""
-        course, begun = self.course, []
+        course, audience = self.course, self.audience
         fit = self._fit()  # refuses a step that does not fit, before any work is done
         left = course.total - course.step + warmup
         with course.interrupts, course.source.asked_ahead(left, self.prefetch):
@@ -126,16 +126,14 @@ class Session:
                 course.kept = Kept(policy_for(self.replay, size, self.guard.halve))
                 course.kept.agreed = course.team.first
                 course.long = size > LONG_STEPS
-                course.tells = size <= SMALL or any(getattr(hook, "reads_info", True) for hook in self.hooks)
+                course.tells = size <= SMALL or audience.reads_info
                 if self._borrowed:  # an earlier result must outlive the run
                     course.run = course.lent(course.run)
                 if warmup:
                     warm_up(course, warmup)
                     while self.guard.goes_on(course):
                         warm_up(course, warmup)
-                for hook in self.hooks:
-                    begun.append(hook)
-                    self._call(getattr(hook, "begin", _nothing), self._event(None, {}))
+                audience.begin()
                 if course.failure is not None:
                     raise Failed
                 if course.status is None and fit is not None:
@@ -153,27 +151,19 @@ class Session:
                 if not course.team.several:
                     raise
             result, well = self._result(), course.failure is None
-            for hook in begun:
-                try:
-                    getattr(hook, "end", _nothing)(result)
-                except Exception as error:
-                    course.failure = course.failure or ("a hook", error)
+            audience.end(result)
             if well and not course.team.lost:
                 self._share_failure()
         if course.failure is not None:
             result = self._result()
             raise RunError(result.status.message, result if course.whole else None) from course.failure[1]
-        notes = "".join(note for hook in begun if isinstance(note := getattr(hook, "note", ""), str))
-        return replace(result, status=result.status.with_note(notes))
+        return replace(result, status=result.status.with_note(audience.notes()))
 
     def ended(self, result: Result) -> Result:
         """A result that needs no more steps, if this is its run. Hooks that remember it are told of its end."""
         if self.course.source.stream is not None:
             self._fit()
-        for hook in self.hooks:
-            if callable(getattr(hook, "set_state", None)):
-                getattr(hook, "begin", _nothing)(self._event(None, {}))
-                getattr(hook, "end", _nothing)(result)
+        self.audience.remember(result)
         return result
 
     def so_far(self) -> Result:
@@ -201,7 +191,7 @@ class Session:
         while course.step < course.total and course.status is None:
             left = course.total - course.step
             paced = pace.steps(left) if course.source.stream is not None else self.every or left
-            wanted = min(paced, fit.count, self._to_next_mark(left))
+            wanted = min(paced, fit.count, self.audience.steps_to_next_mark(left))
             if course.team.several:
                 if not have_data(course):
                     if course.failure is not None:
@@ -226,7 +216,7 @@ class Session:
                     self._forget(course.step)
                     continue
                 self.guard.saw(rows)
-                self._tell(info, start)
+                self.audience.tell(info, start)
             self._share_failure()
             if course.failure is not None:
                 raise Failed
@@ -246,87 +236,26 @@ class Session:
             if told is not None and course.failure is None:
                 course.failure = f"process {number}", RuntimeError(told)
 
-    def _to_next_mark(self, left: int) -> int:
-        """Steps until a hook wants to see the run, at the multiples of its stride; or until the end."""
-        strides = [stride for hook in self.hooks if (stride := getattr(hook, "stride", None))]
-        return min([left, *(stride - self.course.step % stride for stride in strides)])
-
     def _forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""
         self.suspect = self.suspect if self.suspect is not None and self.suspect[1] < step else None
-        for hook in self._probes:
-            hook.rows = [row for row in hook.rows if row[0] <= step]
+        self.audience.forget(step)
 
     def _note_metrics(self, rows: Columns) -> None:
         if self.suspect is None and (found := bad_metric(rows)) is not None:
             self.suspect = (found[0], self.course.step - rows_in(rows) + found[1])
 
-    # Hooks
-
-    def _tell(self, info: Info | None, start: int) -> None:
-        """Hooks that decide see the event first; if one stops the run at an earlier step, others see it end there."""
-        course = self.course
-        for rank in range(3):
-            group = [hook for hook in self.hooks if _rank(hook) == rank]
-            if course.step == start or not (group or course.team.several):
-                continue
-            event = self._event(info, course.log.rows(start))
-            stops = [stop for hook in group if isinstance(stop := self._call(hook, event), Stop)]
-            if course.team.several:  # a process that stopped alone would leave the others waiting
-                told = course.team.all(
-                    [[stop.reason[:300], stop.code.value, stop.step] for stop in stops[:8]]
-                )
-                stops = [Stop(reason, Code(code), step) for each in told for reason, code, step in each]
-            # What a deciding hook saw before the run broke comes first, whatever the chunks.
-            broke = course.status is not None and course.status.code is Code.DIVERGED
-            if stops and (course.status is None or (broke and rank == 0)):
-                info = (
-                    self._stop(min(stops, key=lambda stop: course.step if stop.step is None else stop.step))
-                    or info
-                )
-
-    def _stop(self, stop: Stop) -> Info | None:
-        """Ends the run at the step that was asked for, if it can go back there; returns the Info there."""
-        course, seen, reason = self.course, None, stop.reason
-        passed = stop.step is not None and stop.step < course.step
-        if stop.step is not None and passed and course.kept.possible and course.kept_step <= stop.step:
-            run, seen = course.again(course.kept.run(), course.kept_step, stop.step)
-            course.back_to(stop.step, run)
-        elif passed:
-            reason += f" (The run had gone on to step {course.step}, and kept nothing to go back to.)"
-        course.status = Status(stop.code, reason)
-        return seen
-
     def _event(self, info: Info | None, rows: Columns) -> Event:
         rows = jax.tree.map(lambda a: a, rows)  # the log's own dict is not for hooks to change
         course, seconds = self.course, time.perf_counter() - self.began
-        return Event(
-            course.step, course.total, course.run, info, rows, seconds, self.solver.name, self.so_far
-        )
-
-    def _call(self, hook: Callable, event: Event) -> Any:
-        """What the hook says; one that raises ends the run once the others have seen the event too."""
-        course = self.course
-        try:
-            said = hook(event)
-            if isinstance(said, Stop) and not isinstance(said.step, int | None):
-                raise TypeError(f"a Stop's step must be a whole number or None, not {said.step!r}")
-            return said
-        except Exception as error:
-            course.failure = course.failure or ("a hook", error)
-            return None
-        except KeyboardInterrupt:  # raised by the hook, or a second Ctrl-C while in it: the steps are whole
-            if course.team.several:
-                course.interrupts.heard = True  # all will hear of it
-            else:
-                course.status = course.status or interrupted(course.step)
-            return None
+        run = fetched(course.run) if self.audience.reads_info else course.run  # they may compute with it
+        return Event(course.step, course.total, run, info, rows, seconds, self.solver.name, self.so_far)
 
     # The end
 
     def _result(self) -> Result:
         course = self.course
-        if course.program.offload and course.whole:
+        if course.whole:
             course.run = fetched(course.run)
         status, trace = course.status or completed(course.total), course.log.trace
         if course.failure is not None:
@@ -339,9 +268,9 @@ class Session:
         if self.suspect is not None and self.suspect[1] < course.step and not hidden:
             status = status.with_suspect(*self.suspect)
         result = self._packed(status if status.code is Code.DIVERGED else status.with_note(self.guard.note()))
-        for hook in self._probes:
-            course.log.add_probes(hook.rows)
-            hook.rows = []
+        for probe in self.audience.probes:
+            course.log.add_probes(probe.rows)
+            probe.rows = []
         return result
 
     def _packed(self, status: Status) -> Result:
@@ -352,27 +281,13 @@ class Session:
             status=status,
             steps=course.step,
             trace=jax.tree.map(lambda a: a, course.log.trace),
-            probes=course.log.probes([row for hook in self._probes for row in hook.rows]),
-            run=course.run,
+            probes=course.log.probes([row for probe in self.audience.probes for row in probe.rows]),
+            run=fetched(course.run) if course.whole else course.run,
             seconds=time.perf_counter() - self.began,
             feed=course.source.mark(),
             thin=course.log.thin,
             halvings=self.guard.halvings,
         )
-
-    @property
-    def _probes(self) -> list[Probe]:
-        return [hook for hook in self.hooks if isinstance(hook, Probe)]
-
-
-def _rank(hook: Any) -> int:
-    """Hooks that decide come first, those that must see what all others have done come last."""
-    return 0 if getattr(hook, "decides", False) else 2 if getattr(hook, "last", False) is True else 1
-
-
-def _in_order(hooks: list) -> list:
-    """As they were given, but for those that come last."""
-    return sorted(hooks, key=lambda hook: _rank(hook) == 2)
 
 
 def _checked(resume: Result, solver: Solver, stream: Stream | None) -> RunState:
@@ -384,7 +299,3 @@ def _checked(resume: Result, solver: Solver, stream: Stream | None) -> RunState:
             f"resume= is of another run: {found}. To begin a new run from there, pass x0=result.x, y0=result.y"
         )
     return run
-
-
-def _nothing(*_: Any) -> None:
-    return None

@@ -68,6 +68,7 @@ class Solver(eqx.Module):
     name: ClassVar[str] = "solver"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     composite: ClassVar[bool] = False  # whether it minds the problem's proximal map
+    through_rule: ClassVar[bool] = False  # whether its hypergradient is taken through the inner rule's update
     curved: ClassVar[bool] = False  # whether it takes second derivatives of g though it keeps no v
 
     def __init_subclass__(cls, **named: Any) -> None:

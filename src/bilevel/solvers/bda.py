@@ -27,6 +27,7 @@ class BDA(Solver):
     fading: Static = eqx.field(static=True)
     lengths: Lengths = eqx.field(static=True)
     name: ClassVar[str] = "BDA"
+    through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:

@@ -19,6 +19,7 @@ class ForwardITD(Solver):
     outer: Rule
     inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "forward ITD"
+    through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
     composite: ClassVar[bool] = True
 

@@ -45,6 +45,7 @@ class IAPTT(Solver):
     inner_steps: int = eqx.field(static=True)
     project: Static | None = eqx.field(static=True)
     name: ClassVar[str] = "IAPTT-GM"
+    through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
 

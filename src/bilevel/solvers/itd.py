@@ -19,6 +19,7 @@ class ITD(Solver):
     outer: Rule
     lengths: Lengths = eqx.field(static=True)
     name: ClassVar[str] = "ITD"
+    through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
     composite: ClassVar[bool] = True
 

@@ -26,6 +26,7 @@ class RTHO(Solver):
     outer: Rule
     inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "RTHO"
+    through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
     composite: ClassVar[bool] = True

@@ -20,6 +20,7 @@ class SAMA(Solver):
     outer: Rule
     epsilon: Number
     name: ClassVar[str] = "SAMA"
+    through_rule: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)

@@ -87,12 +87,12 @@ def run_on_disk(
             trees = outline((earlier.x, earlier.y, earlier.model_state))
             origin = _origin(session, start) | {"start": None, "seed": None, "warmup": None, "outline": trees}
         if restored is not None:
-            _remind(session.hooks, restored.hooks)
+            _remind(session.audience.hooks, restored.hooks)
         if earlier is not None and ended:
             return session.ended(earlier)
         if saver is not None:
             damaged = restored.damaged if restored is not None and folder == saver.path else ()
-            saver.prepare(origin, session.hooks, damaged, lambda: session.guard.good)
+            saver.prepare(origin, session.audience.hooks, damaged, lambda: session.guard.good)
             session.heed_term()
             _warn_of_forgetful_loader(session)
         result = session.go(start.warmup if earlier is None else 0)
@@ -154,7 +154,9 @@ def _begun(session: Session, trees: tuple[PyTree, ...], seed: Any) -> RunState:
 
 def _origin(session: Session, start: Start) -> dict[str, Any]:
     run, data = fetched(session.course.run), session.course.source.stream
-    stopping = [hook for hook in session.hooks if not isinstance(hook, Checkpoint | Progress | Probe)]
+    stopping = [
+        hook for hook in session.audience.hooks if not isinstance(hook, Checkpoint | Progress | Probe)
+    ]
     trees = run.x, run.y, run.model
     return asdict(
         Origin.of(session.solver, trees, data, start.seed, start.warmup, stopping, session.guard.halve)
