@@ -1,6 +1,6 @@
 """A plan for many devices: bytes that a step moves, counted and by formula, and how far a step would scale.
 
-    python benchmarks/pod.py [--figure docs/assets/pod.svg] [--steps AID=0.139,SOBA=0.103,ITD=0.074]
+    python benchmarks/pod.py [--figure docs/assets/pod.svg] [--steps AID=0.151,SOBA=0.105,ITD=0.081]
 
 Three parts, and what each is:
 
@@ -206,7 +206,7 @@ def arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--figure", help="where to draw the predicted scaling")
-    add("--steps", default="AID=0.139,SOBA=0.103,ITD=0.074", help="seconds of a step on one device")
+    add("--steps", default="AID=0.151,SOBA=0.105,ITD=0.081", help="seconds of a step on one device")
     add("--parameters", type=float, default=91.6e6, help="of the model, in float32")
     add("--layers", type=int, default=12, help="of the model")
     add("--group", type=int, default=8, help="devices that y is split over")
