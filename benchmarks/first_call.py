@@ -3,14 +3,14 @@
     python benchmarks/first_call.py [--rounds 5] [--only aid soba ...]
 
 Importing: fresh processes, all of them in every round, medians over the rounds, and the median of (each / `import
-jax`) in the same round. First steps: three fresh processes each, of which the middle one counts; the clock starts when
-the package is loaded and the data are on the device, and stops when `bl.run(solver, ..., steps=1)` has returned, so it
-is Python's work, tracing, compiling and one step. The task is MNIST-sized reweighting (2,000 × 784 training rows, 500 validation rows, MLP
-784-256-10, one weight per training row). Methods that carry a copy of y for every entry of x get one weight per
-class; meta-learners, whose x is the network they start from, the rows as four tasks; those that remember a gradient
-per block of rows, four blocks. The inner loops of HOAG and of the tuning-free method, which end when y has settled,
-are cut short: how long those take is no matter of the first call. The last two columns are how often Python ran the
-user's functions, that is how often JAX traced them. No compilation cache is used.
+jax`) in the same round. First steps: three fresh processes each, of which the middle one counts; the clock starts
+when the package is loaded and the data are on the device, and stops when `bl.run(solver, ..., steps=1)` has returned,
+so it is Python's work, tracing, compiling and one step. The task is MNIST-sized reweighting (2,000 × 784 training
+rows, 500 validation rows, MLP 784-256-10, one weight per training row). Methods that carry a copy of y for every
+entry of x get one weight per class; meta-learners, whose x is the network they start from, the rows as four tasks;
+those that remember a gradient per block of rows, four blocks. The inner loops of HOAG and of the tuning-free method,
+which end when y has settled, are cut short: how long those take is no matter of the first call. The last two columns
+are how often Python ran the user's functions, that is how often JAX traced them. No compilation cache is used.
 """
 
 import argparse
