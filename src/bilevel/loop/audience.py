@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakMethod
 
 from bilevel.loop.course import Course
 from bilevel.loop.hooks import Event, Probe, Stop
@@ -12,13 +13,23 @@ from bilevel.solvers.base import Info
 
 
 class Audience:
-    """`event(info, rows)` is what there is to tell where the run stands."""
+    """`event()(info, rows)` is what there is to tell where the run stands.
 
-    def __init__(self, hooks: list, course: Course, event: Callable[[Info | None, Columns], Event]):
+    A weak reference to it: in a circle, a run's arrays would outlive its result until the garbage collector comes.
+    """
+
+    def __init__(
+        self, hooks: list, course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
+    ):
         here = [hook for hook in hooks if course.team.leads or not getattr(hook, "once", False)]
         self.hooks = sorted(here, key=lambda hook: _rank(hook) == 2)
-        self._course, self._event = course, event
+        self._course, self._method = course, event
         self._begun: list = []
+
+    def _event(self, info: Info | None, rows: Columns) -> Event:
+        event = self._method()
+        assert event is not None, "the session is over"
+        return event(info, rows)
 
     @property
     def reads_info(self) -> bool:
@@ -41,6 +52,10 @@ class Audience:
                 getattr(hook, "end", _nothing)(result)
             except Exception as error:
                 self._course.failure = self._course.failure or ("a hook", error)
+
+    def leave(self) -> None:
+        """The run is over. A hook that keeps an event would keep the run, which keeps the hook."""
+        self.hooks, self._begun = [], []
 
     def notes(self) -> str:
         """What they have to say about the end."""

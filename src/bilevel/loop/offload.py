@@ -134,7 +134,9 @@ def in_two(one: Callable, chunk: Any, warm_up: Callable, update: Callable) -> tu
         after, *others = one(leaves, with_memory(run, ()), *rest)
         gradient = jax.block_until_ready(after.solver.outer)  # the memory is not to arrive before
         x, memory = update(leaves, after.x, gradient, _on_device(run.solver.outer))
-        return stored(with_memory(after, memory, x=x)), *others
+        after = with_memory(after, memory, x=x)
+        del gradient, memory
+        return stored(after), *others
 
     def warm(leaves: list, run: RunState, *rest: Any) -> RunState:
         return with_memory(warm_up(leaves, with_memory(run, ()), *rest), run.solver.outer)
@@ -143,9 +145,11 @@ def in_two(one: Callable, chunk: Any, warm_up: Callable, update: Callable) -> tu
 
 
 def stored(run: RunState) -> RunState:
-    """With the outer rule's memory on the host."""
+    """With the outer rule's memory on the host, and no longer on its way there: until then it is in both."""
+    if not hasattr(run.solver, "outer"):
+        return run
     put = lambda leaf: jax.device_put(leaf, leaf.sharding.with_memory_kind(KIND)) if leaf.ndim else leaf
-    return with_memory(run, jax.tree.map(put, run.solver.outer)) if hasattr(run.solver, "outer") else run
+    return with_memory(run, jax.block_until_ready(jax.tree.map(put, run.solver.outer)))
 
 
 def fetched(run: RunState) -> RunState:

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 import jax
 
@@ -69,7 +70,7 @@ class Session:
         self.record, self.offload, self.mesh = record, offload, mesh
         self.course = Course(solver, *program_of(solver, record, offload), data, steps, resume, thin)
         self.course.team = self.course.interrupts.team = team
-        self.audience = Audience(hooks, self.course, self._event)
+        self.audience = Audience(hooks, self.course, WeakMethod(self._event))
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
         self._borrowed = resume is not None  # the state is the user's
         if resume is not None:
@@ -156,8 +157,17 @@ class Session:
                 self._share_failure()
         if course.failure is not None:
             result = self._result()
-            raise RunError(result.status.message, result if course.whole else None) from course.failure[1]
-        return replace(result, status=result.status.with_note(audience.notes()))
+            audience.leave()
+            raise self._error(result, course.failure[1])
+        result = replace(result, status=result.status.with_note(audience.notes()))
+        audience.leave()
+        return result
+
+    def _error(self, result: Result, cause: BaseException) -> RunError:
+        """The run forgets the cause, whose traceback knows the run."""
+        error = RunError(result.status.message, result if self.course.whole else None)
+        error.__cause__, self.course.failure = cause, None
+        return error
 
     def ended(self, result: Result) -> Result:
         """A result that needs no more steps, if this is its run. Hooks that remember it are told of its end."""
