@@ -1,0 +1,25 @@
+"""What people come for, ready to run and to adapt: `bilevel examples` lists and runs them."""
+
+from importlib import import_module
+
+from bilevel.applications.application import Application as Application, Outcome as Outcome
+
+MODULES = {  # by the name on the command line; each has its APPLICATION
+    "weight-decay": "weight_decay",
+    "sparse-penalties": "sparse_penalties",
+    "reweighting": "reweighting",
+    "feature-learning": "feature_learning",
+    "few-shot-sinusoids": "few_shot_sinusoids",
+    "few-shot-omniglot": "few_shot_omniglot",
+    "architecture-search": "architecture_search",
+    "reward-shaping": "reward_shaping",
+    "policy-game": "policy_game",
+    "distillation": "distillation",
+}
+
+
+def application(name: str) -> Application:
+    """The application of that name, loaded when it is asked for."""
+    if name not in MODULES:
+        raise ValueError(f"there is no application {name!r}: take one of {', '.join(MODULES)}")
+    return import_module(f"bilevel.applications.{MODULES[name]}").APPLICATION
