@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from bilevel.applications.application import Application as Application, Outcome as Outcome
+from bilevel.applications.base import Application as Application, Outcome as Outcome
 
 MODULES = {  # by the name on the command line; each has its APPLICATION
     "weight-decay": "weight_decay",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import bilevel
-from bilevel.cli import certify, compare, demo, reproduce
+from bilevel.cli import certify, clean, compare, demo, examples, reproduce
 from bilevel.cli.errors import INTERRUPTED, TERMINATED, UNSAVED, say
 from bilevel.cli.one_line import OneLine
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (reproduce, demo, certify, compare):
+for command in (reproduce, demo, certify, compare, examples, clean):
     command.register(app)
 
 

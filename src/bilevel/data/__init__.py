@@ -1,6 +1,7 @@
 """Data sets: loaders for the originals, and bundled sets so that everything runs without a network."""
 
 from .cache import cache_directory
+from .characters import Omniglot, omniglot
 from .counties import FEATURES as SPACE_GA_FEATURES, space_ga, space_ga_scale
 from .digits import Mnist, mnist
 from .errors import DataError
@@ -15,9 +16,11 @@ __all__ = [
     "DataError",
     "Examples",
     "Mnist",
+    "Omniglot",
     "cache_directory",
     "corrupt_labels",
     "mnist",
+    "omniglot",
     "parse_idx",
     "parse_libsvm",
     "space_ga",

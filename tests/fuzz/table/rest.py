@@ -11,6 +11,7 @@ RETURNED = {
     "bl.Sweep",
     "bl.Code",
     "bl.data.Mnist",
+    "bl.data.Omniglot",
     "bl.data.DataError",
     "bl.hooks.Event",
     "bl.problems.Quadratic",  # a pytree: JAX itself makes it, with anything in it
@@ -46,6 +47,7 @@ ELSEWHERE = {
     "bl.Rule",
     "bl.Solver",
     "bl.adjoints.Adjoint",
+    "bl.data.omniglot",  # not bundled: tests/data has archives of its own
     "bl.hooks.Hook",  # to be derived from
     "bl.theory.advise",  # bl.advise
 }

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:  # loaded by those who draw
+    from matplotlib.figure import Figure
 
-from bilevel.problems.instance import Instance
+    from bilevel.problems.instance import Instance
 
 
 class Outcome(NamedTuple):
@@ -34,9 +35,9 @@ class Application:
 
     name: str
     title: str
-    task: Callable[[int], Instance]
+    task: "Callable[[int], Instance]"
     steps: int
     trial: Callable[[int, int, bool], Outcome]
-    draw: Callable[[Figure, list[Outcome]], None]
+    draw: "Callable[[Figure, list[Outcome]], None]"
     better: tuple[str, ...] = ()
     source: str = ""

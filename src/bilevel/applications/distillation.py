@@ -1,0 +1,255 @@
+"""Data distillation: ten synthetic images of each digit, from which a network with random weights learns to read.
+
+    g(x, y) = mean cross-entropy of network(y, ·) on the images x, ten of each class
+    f(x, y) = the same on real images;        y(x): fifteen steps with momentum on g from random weights
+
+After Wang et al. 2018. Weights are new at every step, two networks at a time, so that the images serve any start and
+not one. In the words of `bl.maml` every network is a task: its random weights w are the task's data, and y is how far
+it has moved from them. y begins at zero, which the outer rule leaves as it is: it learns the images and the rate alone.
+The images are judged by the test accuracy of networks that they have not met, against ten real images of each digit and
+against the centres of ten clusters of each digit, from which they begin.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from matplotlib.figure import Figure
+
+import bilevel as bl
+from bilevel.applications.base import Application, Outcome
+from bilevel.data.digits import CLASSES
+from bilevel.data.examples import Examples
+from bilevel.problems.instance import Instance
+
+EACH, NETWORKS, BATCH = 10, 2, 200  # images of each class, networks and real images a step
+HIDDEN, FEW = 32, 15  # rectifiers, and training steps that x is differentiated through
+MOMENTUM = optax.sgd(1.0, momentum=0.9)  # how all networks train; the rate multiplies the loss
+RATE = 0.02  # of Adam on x
+LABELS = np.repeat(np.arange(CLASSES, dtype=np.int32), EACH)
+RATES = (0.05, 0.1, 0.2)  # what any set of images may train with
+
+
+# Model: one hidden layer; all of y in one place, so that a network is w + y
+
+
+class Weights(NamedTuple):
+    a: Any
+    b: Any
+    c: Any
+    d: Any
+
+
+def random_weights(key: Any, hidden: int = HIDDEN) -> Weights:
+    """Gaussian, of variance 2/fan-in (He)."""
+    first, second = jax.random.split(key)
+    normal = lambda key, *shape: jax.random.normal(key, shape, jnp.float32) * (2 / shape[0]) ** 0.5
+    zeros = lambda count: jnp.zeros((1, count), jnp.float32)
+    return Weights(normal(first, 784, hidden), zeros(hidden), normal(second, hidden, CLASSES), zeros(CLASSES))
+
+
+def scores(w: Weights, images: Any) -> Any:
+    return jax.nn.relu(images @ w.a + w.b) @ w.c + w.d
+
+
+def loss(w: Weights, images: Any, labels: Any) -> Any:
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores(w, images), labels))
+
+
+# Problem: x and y have one tree, as `bl.maml` has it
+
+
+class Point(NamedTuple):
+    images: Any  # of x: one row of 784 grey values each
+    log_rate: Any  # of x: the logarithm of the step size that goes with the images
+    moved: Weights  # of y: how far training has come
+
+
+def synthetic_loss(x: Point, y: Point, w: Weights) -> Any:
+    """Multiplied by the rate, so that steps of size 1 are steps of that size."""
+    return jnp.exp(x.log_rate) * loss(optax.tree.add(w, y.moved), x.images, jnp.asarray(LABELS))
+
+
+def real_loss(x: Point, y: Point, batch: Any) -> Any:
+    w, images, labels = batch
+    return loss(optax.tree.add(w, y.moved), images, labels)
+
+
+PROBLEM = bl.Problem(inner=synthetic_loss, outer=real_loss)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["key", "real"], meta_fields=[])
+@dataclass(frozen=True)
+class Fresh:
+    """A stream of new networks and of real images: step k always has the same ones."""
+
+    key: Any
+    real: Examples
+
+    def start(self, step: int) -> Any:
+        return jnp.uint32(step)
+
+    def next(self, cursor: Any) -> tuple[Any, bl.Batch]:
+        of_weights, of_rows = jax.random.split(jax.random.fold_in(self.key, cursor))
+        w = jax.vmap(random_weights)(jax.random.split(of_weights, NETWORKS))
+        rows = jax.random.randint(of_rows, (NETWORKS, BATCH), 0, len(self.real), jnp.int32)
+        return cursor + jnp.uint32(1), bl.Batch(w, (w, self.real.inputs[rows], self.real.targets[rows]))
+
+
+def solver(steps: int) -> Any:
+    """`moved` is where y begins, and stays zero. The images may leave [0, 1]: they then teach far more."""
+    adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
+    kinds = Point("learned", "learned", Weights(*["kept"] * 4))
+    rule = optax.multi_transform({"learned": adam, "kept": optax.set_to_zero()}, kinds)
+    return bl.maml(PROBLEM, MOMENTUM, rule, inner_steps=FEW)
+
+
+# What to compare with, and how to judge
+
+
+def drawn(real: Examples, seed: int) -> Examples:
+    """Ten real images of each class, at random."""
+    rng, targets = np.random.default_rng(seed), np.asarray(real.targets)
+    classes = [np.flatnonzero(targets == digit) for digit in range(CLASSES)]
+    return real.take(np.concatenate([rng.choice(rows, EACH, replace=False) for rows in classes]))
+
+
+def centres(real: Examples, seed: int, rounds: int = 20) -> Examples:
+    """The ten centres of each class by k-means (Lloyd's algorithm, begun at images drawn at random)."""
+    found = np.array(drawn(real, seed).inputs).reshape(CLASSES, EACH, -1)
+    for digit in range(CLASSES):
+        images = np.asarray(real.inputs)[np.asarray(real.targets) == digit]
+        for _ in range(rounds):
+            squares = (
+                np.sum(found[digit] ** 2, axis=1) - 2 * images @ found[digit].T
+            )  # but for what all share
+            nearest = np.argmin(squares, axis=1)
+            for i in set(nearest):
+                found[digit, i] = images[nearest == i].mean(axis=0)
+    return Examples(jnp.asarray(found.reshape(CLASSES * EACH, -1)), jnp.asarray(LABELS))
+
+
+@partial(jax.jit, static_argnames=("every", "blocks", "hidden"))
+def accuracies(
+    key, some: Examples, rate, valid: Examples, test: Examples, *, every=FEW, blocks=1, hidden=HIDDEN
+):
+    """(of `valid`, of `test`): what a network gets right after every so many steps from a random start.
+
+    A step sees a hundred of the images: all of them, or some at random where there are more.
+    """
+    of_weights, of_rows = jax.random.split(key)
+    right = lambda w, on: jnp.mean(
+        lax.argmax(scores(w, on.inputs), 1, jnp.int32) == on.targets, dtype=jnp.float32
+    )
+
+    def step(point, key):
+        w, memory = point
+        rows = slice(None)
+        if len(some) > len(LABELS):
+            rows = jax.random.randint(key, LABELS.shape, 0, len(some), jnp.int32)
+        slope = jax.grad(lambda w: rate * loss(w, some.inputs[rows], some.targets[rows]))(w)
+        update, memory = MOMENTUM.update(slope, memory)
+        return (optax.apply_updates(w, update), memory), None
+
+    def block(point, keys):
+        point, _ = lax.scan(step, point, keys)
+        return point, (right(point[0], valid), right(point[0], test))
+
+    w = random_weights(of_weights, hidden)
+    _, shares = lax.scan(block, (w, MOMENTUM.init(w)), jax.random.split(of_rows, (blocks, every)))
+    return shares
+
+
+def judged(some: Examples, rates: tuple[float, ...], on: tuple[Examples, Examples], **lengths: int) -> float:
+    """The mean test accuracy of three networks, with the rate and the number of steps that are best in validation."""
+    of_starts = jax.random.split(jax.random.key(10**6), 3)
+    seen = [[accuracies(key, some, rate, *on, **lengths) for key in of_starts] for rate in rates]
+    valid, test = np.moveaxis(np.array(seen), 2, 0).mean(axis=2)  # rates × blocks
+    return float(test.flat[np.argmax(valid)])
+
+
+# Task, trial, picture
+
+
+def parts(seed: int) -> tuple[Examples, Examples, Examples]:
+    """To learn from, to choose by, to test on."""
+    digits = bl.data.mnist()
+    train, valid = digits.train.split(3500, 500, seed=seed)
+    on_device = lambda part: Examples(jnp.asarray(part.inputs), jnp.asarray(part.targets), part.source)
+    return (
+        on_device(train),
+        on_device(valid),
+        on_device(digits.test.take(np.arange(min(len(digits.test), 2000)))),
+    )
+
+
+def task(seed: int) -> Instance:
+    """Starts from the centres of clusters."""
+    train, valid, _ = parts(seed)
+    zero = jax.tree.map(jnp.zeros_like, random_weights(jax.random.key(0)))
+    x0 = Point(centres(train, seed).inputs, jnp.log(jnp.float32(0.1)), zero)
+
+    def wrong(x: Point) -> Any:
+        some = Examples(x.images, jnp.asarray(LABELS))
+        return 1 - accuracies(jax.random.key(10**6), some, jnp.exp(x.log_rate), valid, valid)[0][-1]
+
+    label = f"share of wrong labels after {FEW} steps from a random start"
+    return Instance("distillation", PROBLEM, x0, x0, Fresh(jax.random.key(seed), train), 1.0, wrong, label)
+
+
+def trial(seed: int, steps: int, progress: bool) -> Outcome:
+    """Every set of images trains the network that the synthetic ones were made for, and one four times as wide."""
+    instance, (train, valid, test) = task(seed), parts(seed)
+    result = bl.run(
+        solver(steps), instance.x0, instance.y0, data=instance.data, steps=steps, progress=progress
+    )
+    rate = float(jnp.exp(result.x.log_rate))
+    synthetic = Examples(result.x.images, jnp.asarray(LABELS))
+    sets = {"ten synthetic": synthetic, "ten k-means centres": centres(train, seed)}
+    sets |= {f"ten real, draw {i + 1}": drawn(train, seed + 1000 * i) for i in range(3)}
+    sets["all real"] = train
+    found = {}
+    for name, some in sets.items():
+        rates = (*RATES, rate) if name == "ten synthetic" else RATES
+        lengths = {"every": 10 * FEW if name == "all real" else FEW, "blocks": min(10, steps)}
+        found[name] = {
+            "accuracy": judged(some, rates, (valid, test), **lengths),
+            "wider network": judged(some, rates, (valid, test), hidden=4 * HIDDEN, **lengths),
+        }
+    pictures = {name: np.asarray(sets[name].inputs) for name in list(sets)[:2]}
+    return Outcome(found, {"pictures": pictures, "loss": result.trace["outer_value"]})
+
+
+def draw(figure: Figure, outcomes: list[Outcome]) -> None:
+    """The images, and what networks learn from them."""
+    *left, right = figure.subplots(1, 3, width_ratios=(1.5, 1.5, 1))
+    for axes, (name, images) in zip(left, outcomes[0].seen["pictures"].items(), strict=True):
+        tiles = images.reshape(CLASSES, EACH, 28, 28).transpose(0, 2, 1, 3).reshape(CLASSES * 28, EACH * 28)
+        axes.imshow(np.round(8 * tiles), cmap="gray_r", vmin=-2, vmax=10)  # few shades, for a small file
+        axes.set(xticks=[], yticks=[], title=name)
+    names = list(outcomes[0].scores)[::-1]
+    of = lambda name, measure: 100 * np.mean([one.scores[name][measure] for one in outcomes])
+    places = np.arange(len(names))
+    for shift, measure in ((0.2, "accuracy"), (-0.2, "wider network")):
+        label = "the network they were made for" if measure == "accuracy" else "one four times as wide"
+        right.barh(places + shift, [of(name, measure) for name in names], 0.4, label=label)
+    right.set_yticks(places, names, fontsize="small")
+    right.set(xlim=(50, 100), title="test accuracy, %")
+    right.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.4, -0.1), frameon=False)
+
+
+APPLICATION = Application(
+    name="distillation",
+    title="Data distillation: ten synthetic images per class that train a network",
+    task=task,
+    steps=500,
+    trial=trial,
+    draw=draw,
+    better=("accuracy", "wider network"),
+    source="MNIST: the bundled 5,000 images, or all of them from BILEVEL_DATA",
+)

@@ -1,0 +1,249 @@
+"""Few-shot regression: a start from which a few gradient steps on ten points find a sine wave that nobody saw before.
+
+    f(x, y; Q_i) = (1/|Q_i|) Σ_{(t, u) ∈ Q_i} (network(y, t) − u)²        the error on other points of wave i
+    g(x, y; S_i) = the same on its ten support points S_i                 y_i(x): five gradient steps on g from x
+
+Every wave has its own amplitude in [0.1, 5] and phase in [0, π]; points lie in [−5, 5] (Finn et al. 2017). x is where
+the weights y of a network begin. MAML, first-order MAML, Reptile and implicit MAML are compared with a random start and
+with a network pretrained on the points of all waves together. Each meets 25 new waves at every step.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from matplotlib.figure import Figure
+
+import bilevel as bl
+from bilevel.applications.base import Application, Outcome
+from bilevel.problems.instance import Instance
+
+SHOTS, TASKS, HIDDEN = 10, 25, 40
+FEW = 5  # gradient steps on a new wave
+ALPHA, RATE, TIE = 0.02, 5e-3, 0.2  # of adaptation, of Adam on x, and iMAML's λ
+COUNTS = (1, FEW, 50)  # the numbers of steps that are reported
+RATES = (0.003, 0.01, 0.02, 0.04)  # a start may adapt with the one that suits it, on validation waves
+LEISURE = 300  # steps of Adam, for who is in no hurry
+
+
+# Data: new waves at every step, from a key and the number of the step alone
+
+
+def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
+    """(t, u) of so many points for either level; one row per wave."""
+    uniform = lambda key, shape, low, high: jax.random.uniform(key, shape, jnp.float32, low, high)
+    of_amplitude, of_phase, of_points = jax.random.split(key, 3)
+    amplitude, phase = uniform(of_amplitude, (tasks, 1), 0.1, 5.0), uniform(of_phase, (tasks, 1), 0.0, np.pi)
+    t = uniform(of_points, (tasks, 2 * shots), -5.0, 5.0)
+    u = amplitude * jnp.sin(t - phase)
+    return bl.Batch(inner=(t[:, :shots], u[:, :shots]), outer=(t[:, shots:], u[:, shots:]))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["tasks", "shots"])
+@dataclass(frozen=True)
+class Waves:
+    """A stream: `start(step)` says where it stands, `next` gives the batch there. Step k always has the same waves."""
+
+    key: Any
+    tasks: int = TASKS
+    shots: int = SHOTS
+
+    def start(self, step: int) -> Any:
+        return jnp.uint32(step)
+
+    def next(self, cursor: Any) -> tuple[Any, bl.Batch]:
+        return cursor + jnp.uint32(1), waves(jax.random.fold_in(self.key, cursor), self.tasks, self.shots)
+
+
+# Model: two hidden layers
+
+
+def network(y: Any, t: Any) -> Any:
+    hidden = jnp.tanh(t[:, None] * y["a"] + y["b"])
+    return jnp.tanh(hidden @ y["c"] + y["d"]) @ y["e"]
+
+
+def initial(rng: np.random.Generator) -> Any:
+    normal = lambda *shape: (rng.normal(size=shape) / shape[0] ** 0.5).astype(np.float32)
+    kinks = rng.uniform(-5, 5, (1, HIDDEN)).astype(np.float32)  # spread over where the points lie
+    a = normal(1, HIDDEN)
+    return {
+        "a": a,
+        "b": a * kinks,
+        "c": normal(HIDDEN, HIDDEN),
+        "d": 0 * normal(1, HIDDEN),
+        "e": normal(HIDDEN),
+    }
+
+
+def squares(x: Any, predicted: Any, examples: Any) -> Any:
+    return jnp.mean((predicted - examples[1]) ** 2)
+
+
+def predicted(x: Any, y: Any, examples: Any) -> Any:
+    return network(y, examples[0])
+
+
+LOSS = bl.composed(
+    predicted, squares
+)  # which knows its Gauss–Newton curvature: iMAML's systems need it positive
+PROBLEM = bl.Problem(inner=LOSS, outer=lambda x, y, examples: squares(x, predicted(x, y, examples), examples))
+
+
+def learners(steps: int) -> dict[str, Any]:
+    adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
+    implicit = bl.adjoints.gauss_newton(bl.adjoints.cg(1e-3, max_steps=5))
+    return {
+        "MAML": bl.maml(PROBLEM, ALPHA, adam, inner_steps=FEW),
+        "first-order MAML": bl.fomaml(PROBLEM, ALPHA, adam, inner_steps=FEW),
+        "Reptile": bl.reptile(PROBLEM, ALPHA, adam, inner_steps=FEW),
+        "implicit MAML": bl.imaml(PROBLEM, ALPHA, adam, strength=TIE, inner_steps=15, adjoint=implicit),
+    }
+
+
+# Task, trial, picture
+
+
+def task(seed: int) -> Instance:
+    x0 = initial(np.random.default_rng(seed))
+    new = waves(jax.random.key(seed + 10**6), 100)
+    return Instance(
+        name="few-shot sinusoids",
+        problem=PROBLEM,
+        x0=x0,
+        y0=x0,
+        data=Waves(jax.random.key(seed)),
+        measure=lambda x: jnp.mean(adapted(x, new, ALPHA, 0.0, FEW)[0][:, -1]),
+        label=f"error on other points after {FEW} steps, on new waves",
+    )
+
+
+@partial(jax.jit, static_argnums=4)
+def adapted(x: Any, new: bl.Batch, rate: Any, tie: Any, steps: int) -> tuple[Any, Any]:
+    """The errors on other points after 0, 1, … steps, a row per wave, and the networks in the end."""
+
+    def one(support, query):
+        tied = lambda y: PROBLEM.g(x, y, bl.Batch(support)) + tie / 2 * _square_distance(y, x)
+
+        def step(y, _):
+            return optax.tree.add_scale(y, -rate, jax.grad(tied)(y)), error(y)
+
+        error = lambda y: PROBLEM.f(x, y, bl.Batch(None, query))
+        y, errors = lax.scan(step, x, length=steps)
+        return jnp.append(errors, error(y)), y
+
+    return jax.vmap(one)(new.inner, new.outer)
+
+
+@partial(jax.jit, static_argnums=2)
+def at_leisure(x: Any, new: bl.Batch, steps: int) -> Any:
+    """The error on other points after Adam took its time on the support points; one per wave."""
+    adam = optax.adam(1e-2)
+
+    def one(support, query):
+        def step(point, _):
+            y, memory = point
+            update, memory = adam.update(jax.grad(lambda y: PROBLEM.g(x, y, bl.Batch(support)))(y), memory)
+            return (optax.apply_updates(y, update), memory), None
+
+        (y, _), _ = lax.scan(step, (x, adam.init(x)), length=steps)
+        return PROBLEM.f(x, y, bl.Batch(None, query))
+
+    return jax.vmap(one)(new.inner, new.outer)
+
+
+def _square_distance(y: Any, x: Any) -> Any:
+    return optax.tree.norm(optax.tree.sub(y, x), squared=True)
+
+
+def trial(seed: int, steps: int, progress: bool) -> Outcome:
+    instance = task(seed)
+    x0, stream = instance.x0, instance.data
+    starts = {}
+    for name, solver in learners(steps).items():
+        starts[name] = bl.run(solver, x0, x0, data=stream, steps=steps, progress=progress).x
+    # Reptile with one step of size 1 is Adam on the mean loss; it gets the query points as well.
+    pooled = bl.reptile(PROBLEM, 1.0, learners(steps)["Reptile"].outer, inner_steps=1)
+    all_points = Waves(stream.key, shots=2 * SHOTS)
+    starts["pretrained on all waves"] = bl.run(
+        pooled, x0, x0, data=all_points, steps=steps, progress=progress
+    ).x
+    starts["from scratch"] = x0
+    valid, test = (waves(jax.random.key(seed + offset), 400) for offset in (2 * 10**6, 3 * 10**6))
+    judged = {
+        name: _judged(x, valid, test, TIE * (name == "implicit MAML"), steps) for name, x in starts.items()
+    }
+    shown = {name: starts[name] for name in ("MAML", "pretrained on all waves")}
+    seen = {
+        "curves": {name: curves for name, (_, curves) in judged.items()},
+        "starts": shown,
+        "wave": _tallest(test),
+    }
+    return Outcome({name: scores for name, (scores, _) in judged.items()}, seen)
+
+
+def _judged(x: Any, valid: bl.Batch, test: bl.Batch, tie: float, steps: int) -> tuple[dict[str, float], Any]:
+    """The scores of a start; for every number of steps it adapts with the rate that is best for it on `valid`."""
+    most = max(COUNTS) if steps > max(COUNTS) else FEW  # a short trial is short throughout
+    on_valid = np.array([np.mean(adapted(x, valid, rate, tie, most)[0], axis=0) for rate in RATES])
+    on_valid = np.where(np.isfinite(on_valid), on_valid, np.inf)
+    on_test = np.array([adapted(x, test, rate, tie, most)[0] for rate in RATES])
+    best = np.argmin(on_valid, axis=0)
+    chosen = on_test[best, :, np.arange(most + 1)]  # steps × waves
+    mean, half = chosen.mean(axis=1), 1.96 * chosen.std(axis=1, ddof=1) / chosen.shape[1] ** 0.5
+    scores = {f"{count} step{'s' * (count > 1)}": float(mean[min(count, most)]) for count in COUNTS}
+    scores[f"95 % ± at {FEW}"] = float(half[FEW])
+    scores[f"{LEISURE} of Adam"] = float(np.mean(at_leisure(x, test, min(LEISURE, 10 * steps))))
+    return scores, (mean, half)
+
+
+def _tallest(new: bl.Batch) -> bl.Batch:
+    """The wave to draw: on a flat one every start looks good."""
+    row = int(np.argmax(np.ptp(new.outer[1], axis=1)))
+    return jax.tree.map(lambda a: a[row : row + 1], new)
+
+
+def draw(figure: Figure, outcomes: list[Outcome]) -> None:
+    """One wave, and the error after so many steps."""
+    left, right = figure.subplots(1, 2)
+    seen = outcomes[0].seen
+    t = np.linspace(-5, 5, 200, dtype=np.float32)
+    (support_t, support_u), (query_t, query_u) = seen["wave"].inner, seen["wave"].outer
+    colours = {name: f"C{i}" for i, name in enumerate(seen["curves"])}
+    for name, x in seen["starts"].items():
+        _, y = adapted(x, seen["wave"], ALPHA, 0.0, FEW)
+        left.plot(t, network(x, t), ":", color=colours[name], label=f"{name}, start")
+        left.plot(
+            t, network(jax.tree.map(lambda a: a[0], y), t), color=colours[name], label=f"after {FEW} steps"
+        )
+    left.plot(support_t[0], support_u[0], "k.", markersize=9, label=f"{SHOTS} points of a new wave")
+    left.plot(query_t[0], query_u[0], "ko", markersize=5, fillstyle="none", label="other points")
+    left.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
+    for name, colour in colours.items():
+        mean, half = (np.mean([one.seen["curves"][name][i] for one in outcomes], axis=0) for i in range(2))
+        steps = np.arange(len(mean))
+        right.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+        right.plot(steps, mean, color=colour, label=name)
+    right.set(
+        yscale="log", xlabel="gradient steps on the ten points", title="mean squared error on other points"
+    )
+    right.set_xscale("symlog", linthresh=5)
+    right.set_xticks([0, *COUNTS], ["0", *map(str, COUNTS)])
+    right.set_xlim(left=0)
+    right.legend(fontsize="small", frameon=False, loc="center right", bbox_to_anchor=(1, 0.53))
+
+
+APPLICATION = Application(
+    name="few-shot-sinusoids",
+    title="Few-shot regression: a start from which five gradient steps fit a new sine wave",
+    task=task,
+    steps=2000,
+    trial=trial,
+    draw=draw,
+    source="sine waves, drawn as they are needed",
+)

@@ -1,0 +1,308 @@
+"""Wrong labels: train on many labels of which some are wrong, guided by a few that can be trusted.
+
+f is the mean of ℓ over trusted images, ℓ the cross-entropy of a network with parameters y, and g one of
+
+    weight per image     mean_i σ(x_i) ℓ_i(y)                       x: a logit for every image (Shaban et al. 2019)
+    weighting network    Σ_i w(ℓ_i; x) ℓ_i(y) / Σ_i w(ℓ_i; x)       x: a network, from loss to weight (Shu et al. 2019)
+    label correction     mean_i H(softmax(s·onehot(b_i) + x_i), p(y; a_i))     x: ten logits for every image
+
+A fourth method are the weights that one step from the present y asks for, cut at zero and normalised (Ren et al. 2018):
+
+    w ∝ max(0, −∂/∂ε f(y − α ∇_y Σ_i ε_i ℓ_i)) at ε = 0
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from matplotlib.figure import Figure
+
+import bilevel as bl
+from bilevel.applications.base import Application, Outcome
+from bilevel.checks import as_number, check_generator, check_labels
+from bilevel.data.examples import Examples
+from bilevel.problems.instance import Instance
+from bilevel.problems.reweighting import MLP, initial_mlp, logits, losses
+from bilevel.problems.scores import roc_auc
+from bilevel.words import shown
+
+CLASSES, HIDDEN, FOLDS = 10, 64, 3
+TRAIN, TRUSTED, TEST = 3000, 500, 1000
+BATCH, STEPS, DECAY = 200, 300, 5e-3
+NOISES = (("uniform", 0.2), ("uniform", 0.4), ("pairwise", 0.2), ("pairwise", 0.4))
+RATE = 0.1  # of the network, with momentum 0.9, for every method and baseline
+STEP = 0.3  # of the one-step weights, without momentum
+
+
+# The data
+
+
+def next_labels(
+    labels: np.ndarray, probability: float, *, classes: int, seed: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """`(noisy, wrong)`: each label becomes the next class with the given probability, the last class the first.
+
+    The harder kind of noise: wrong labels of a class agree with each other, and at ½ nobody can tell which is which.
+    """
+    share = as_number(probability)
+    if share is None or not 0 <= share <= 1:
+        raise ValueError(
+            f"probability={shown(probability)} is not between 0 and 1: pass the share of labels to move"
+        )
+    check_labels(labels, "labels", classes)
+    wrong = check_generator(seed).random(np.shape(labels)) < share
+    return np.where(wrong, (labels + 1) % classes, labels).astype(labels.dtype), wrong
+
+
+KINDS = {"uniform": bl.data.corrupt_labels, "pairwise": next_labels}
+
+
+class Digits(NamedTuple):
+    noisy: Examples
+    trusted: Examples
+    test: Examples
+    wrong: np.ndarray  # which of the noisy ones: known to the judge only
+
+
+def digits(seed: int, kind: str, share: float) -> Digits:
+    images = bl.data.mnist()
+    clean, trusted = images.train.split(TRAIN, TRUSTED, seed=seed)
+    (test,) = images.test.split(TEST, seed=seed)
+    labels, wrong = KINDS[kind](clean.targets, share, classes=CLASSES, seed=seed)
+    return Digits(replace(clean, targets=labels), trusted, test, wrong)
+
+
+# Three inner losses, one outer
+
+
+def decay(y: MLP) -> jax.Array:
+    """For all methods and baselines: without it a network learns wrong labels by heart, whatever their weight."""
+    return 0.5 * DECAY * (jnp.sum(y.W1**2) + jnp.sum(y.W2**2))
+
+
+def weighted(x: Any, y: MLP, batch: Examples, *, rows: Any) -> jax.Array:
+    return jnp.mean(jax.nn.sigmoid(x[rows]) * losses(y, batch)) + decay(y)
+
+
+def weight(x: MLP, each: Any) -> jax.Array:
+    """Of images with these losses."""
+    return jax.nn.sigmoid(logits(x, each[:, None]))[:, 0]
+
+
+def weighted_by_network(x: MLP, y: MLP, batch: Examples) -> jax.Array:
+    """w is constant in y, as published; relative to its batch, by us, lest the network learn a step size instead."""
+    each = losses(y, batch)
+    w = weight(x, lax.stop_gradient(each))
+    return jnp.sum(w * each) / jnp.sum(w) + decay(y)
+
+
+CONFIDENCE = 4.0  # s: a given label starts with exp(4) times the chance of any other
+
+
+def belief(x: Any, labels: Any) -> jax.Array:
+    """Soft labels: what is given, as far as x leaves it."""
+    return jax.nn.softmax(CONFIDENCE * jax.nn.one_hot(labels, CLASSES, dtype=x.dtype) + x)
+
+
+def corrected(x: Any, y: MLP, batch: Examples, *, rows: Any) -> jax.Array:
+    scores = logits(y, batch.inputs)
+    each = jax.nn.logsumexp(scores, axis=1) - jnp.sum(belief(x[rows], batch.targets) * scores, axis=1)
+    return jnp.mean(each) + decay(y)
+
+
+def trusted_loss(x: Any, y: MLP, batch: Examples) -> jax.Array:
+    return jnp.mean(losses(y, batch))
+
+
+WEIGHTS = bl.Problem(inner=weighted, outer=trusted_loss)
+NETWORK = bl.Problem(inner=weighted_by_network, outer=trusted_loss)
+CORRECTION = bl.Problem(inner=corrected, outer=trusted_loss)
+
+
+def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
+    """A weight for every image; the other inner losses go with the same data."""
+    noisy, trusted, _, _ = digits(seed, kind, share)
+    sizes = bl.Levels(inner=BATCH, outer=None)
+    return Instance(
+        name="reweighting",
+        problem=WEIGHTS,
+        x0=jnp.zeros(TRAIN, jnp.float32),
+        y0=initial_mlp(noisy.inputs.shape[1], HIDDEN, CLASSES, seed=seed),
+        data=bl.epochs(bl.Batch(inner=noisy, outer=trusted), size=sizes, seed=seed),
+    )
+
+
+# The methods end with a verdict on the labels, on which the same plain training follows for all of them
+
+
+class Verdict(NamedTuple):
+    labels: Any
+    weights: Any  # the lower, the more likely is the given label wrong
+
+
+class Method(NamedTuple):
+    solver: bl.Solver
+    x0: Any
+    verdict: Callable[[Any, MLP, Examples], Verdict]
+
+
+def methods() -> dict[str, Method]:
+    """The weighting network starts with nearly the same weight for all losses."""
+    small, per_class = initial_mlp(1, 100, 1, seed=0), np.zeros((TRAIN, CLASSES), np.float32)
+    small = small._replace(W2=0.1 * small.W2)
+    rule, adam = optax.sgd(RATE, momentum=0.9), optax.adam
+    return {
+        "weight per image": Method(
+            bl.aid(WEIGHTS, rule, RATE, adam(0.1)),
+            np.zeros(TRAIN, np.float32),
+            lambda x, y, noisy: Verdict(noisy.targets, jax.nn.sigmoid(x)),
+        ),
+        "weighting network": Method(
+            bl.itd(NETWORK, rule, adam(1e-3)),
+            small,
+            lambda x, y, noisy: Verdict(noisy.targets, weight(x, losses(y, noisy))),
+        ),
+        "label correction": Method(bl.aid(CORRECTION, rule, RATE, adam(0.1)), per_class, judged_by_belief),
+    }
+
+
+def judged_by_belief(x: Any, y: MLP, noisy: Examples) -> Verdict:
+    """What is believed most, weighted by 1; for the ranking, how much is left of the given label."""
+    believed = belief(x, noisy.targets)
+    left = jnp.take_along_axis(believed, noisy.targets[:, None], axis=1)[:, 0]
+    return Verdict(jnp.argmax(believed, axis=1), left)
+
+
+@partial(jax.jit, static_argnums=3)
+def one_step_weights(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: Any) -> jax.Array:
+    """Ren et al. 2018: along a training with weights made anew for every batch, the mean weight of each image."""
+
+    def step(carry: Any, key: Any) -> Any:
+        y, total, times = carry
+        rows = jax.random.choice(key, len(noisy), (BATCH,), replace=False)
+        batch = jax.tree.map(lambda a: a[rows], noisy)
+        g = lambda y, w: jnp.sum(w * losses(y, batch)) + decay(y)
+        ahead = lambda w: jax.tree.map(lambda a, b: a - STEP * b, y, jax.grad(g)(y, w))
+        slope = jax.grad(lambda w: trusted_loss(w, ahead(w), trusted))(jnp.zeros(BATCH, total.dtype))
+        w = jax.nn.relu(-slope) / jnp.maximum(jnp.sum(jax.nn.relu(-slope)), 1e-12)
+        return (ahead(w), total.at[rows].add(BATCH * w), times.at[rows].add(1)), None
+
+    none = jnp.zeros(len(noisy), y.W1.dtype)
+    (_, total, times), _ = lax.scan(step, (y, none, none), jax.random.split(jax.random.key(seed), steps))
+    return total / jnp.maximum(times, 1)
+
+
+@partial(jax.jit, static_argnums=3)
+def trained(y: MLP, examples: Examples, weights: Any, steps: int, seed: Any) -> MLP:
+    """Plain training on batches in which every image comes as often as its weight says."""
+    rule = optax.sgd(RATE, momentum=0.9)
+
+    def step(carry: Any, key: Any) -> Any:
+        y, memory = carry
+        rows = jax.random.choice(key, len(examples), (BATCH,), p=weights / jnp.sum(weights))
+        batch = jax.tree.map(lambda a: a[rows], examples)
+        gradient = jax.grad(lambda y: jnp.mean(losses(y, batch)) + decay(y))(y)
+        updates, memory = rule.update(gradient, memory, y)
+        return (optax.apply_updates(y, updates), memory), None
+
+    y = jax.tree.map(jnp.asarray, y)
+    return lax.scan(step, (y, rule.init(y)), jax.random.split(jax.random.key(seed), steps))[0][0]
+
+
+def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: int) -> np.ndarray:
+    """The loss of each label under a network that has not seen it: what filtering goes by."""
+    everything, found = joined(noisy, trusted), np.zeros(TRAIN, np.float32)
+    for k in range(FOLDS):
+        mine = np.arange(TRAIN) % FOLDS == k
+        kept = np.concatenate([~mine, np.ones(len(trusted), bool)]).astype(np.float32)
+        found[mine] = losses(trained(y, everything, kept, steps, seed), noisy)[mine]
+    return found
+
+
+def joined(noisy: Examples, trusted: Examples) -> Examples:
+    both = [
+        np.concatenate(pair) for pair in zip(jax.tree.leaves(noisy), jax.tree.leaves(trusted), strict=True)
+    ]
+    return Examples(jnp.asarray(both[0]), jnp.asarray(both[1]))
+
+
+def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: bool) -> dict[str, Verdict]:
+    """By method or baseline."""
+    noisy, trusted = jax.tree.map(jnp.asarray, data[:2])
+    found = {}
+    for name, (solver, x0, verdict) in methods().items():
+        options: dict[str, Any] = dict(data=instance.data, steps=steps, warmup=steps // 3, progress=progress)
+        result = bl.run(solver, x0, instance.y0, **options)  # warmed up, until losses tell something
+        found[name] = verdict(result.x, result.y, noisy)
+    plain = (jax.tree.map(jnp.asarray, instance.y0), noisy, trusted, steps, seed)
+    found["one-step weights"] = Verdict(noisy.targets, one_step_weights(*plain))
+    found["filtering by loss"] = Verdict(noisy.targets, -out_of_fold(*plain))
+    found["unweighted"] = Verdict(noisy.targets, np.ones(TRAIN, np.float32))
+    found["trusted only"] = Verdict(noisy.targets, np.zeros(TRAIN, np.float32))
+    return found
+
+
+def training_weights(name: str, verdict: Verdict, share: float) -> np.ndarray:
+    """Corrected labels all count. Filtering is told how many labels are right, and keeps as many, of least loss."""
+    if name == "label correction":
+        return np.ones(TRAIN, np.float32)
+    if name == "filtering by loss":
+        return (np.argsort(np.argsort(-verdict.weights)) < (1 - share) * TRAIN).astype(np.float32)
+    return np.asarray(verdict.weights)
+
+
+def trial(seed: int, steps: int, progress: bool) -> Outcome:
+    scores: dict[str, dict[str, float]] = {}
+    seen = {}
+    for kind, share in NOISES if steps > 10 else NOISES[-1:]:
+        setting, data = f"{share:.0%} {kind}", digits(seed, kind, share)
+        instance = task(seed, kind, share)
+        for name, verdict in verdicts(seed, instance, data, steps, progress).items():
+            labels = replace(data.noisy, targets=np.asarray(verdict.labels, np.int32))
+            weights = np.concatenate([training_weights(name, verdict, share), np.ones(TRUSTED, np.float32)])
+            y = trained(instance.y0, joined(labels, data.trusted), weights, steps, seed)
+            right = jnp.argmax(logits(y, jnp.asarray(data.test.inputs)), axis=1) == data.test.targets
+            row = scores.setdefault(name, {})
+            row[f"accuracy, {setting}"] = float(np.mean(right))
+            if np.ptp(verdict.weights) > 0:
+                row[f"AUC, {setting}"] = roc_auc(-np.asarray(verdict.weights, float), data.wrong)
+            seen[name, setting] = np.asarray(verdict.weights), data.wrong
+    return Outcome(scores, seen)
+
+
+def draw(figure: Figure, outcomes: list[Outcome]) -> None:
+    left, right = figure.subplots(1, 2, width_ratios=(1.4, 1))
+    settings = [measure.removeprefix("accuracy, ") for measure in outcomes[0].scores["unweighted"]]
+    for i, name in enumerate(outcomes[0].scores):
+        all_of = lambda setting, name=name: [each.scores[name][f"accuracy, {setting}"] for each in outcomes]
+        style = (
+            {"linestyle": "-", "marker": "o"} if i < 4 else {"linestyle": "--", "marker": "s", "alpha": 0.6}
+        )
+        left.plot(settings, [np.mean(all_of(setting)) for setting in settings], label=name, **style)
+    left.set(title="test accuracy", ylabel="squares: baselines")
+    left.tick_params(axis="x", labelsize=8)
+    left.legend(fontsize=7)
+    weights, wrong = outcomes[0].seen["weight per image", settings[-1]]
+    bins = np.linspace(0, 1, 31)
+    for mask, label, color in ((~wrong, "right", "C0"), (wrong, "wrong", "C3")):
+        right.hist(weights[mask], bins, alpha=0.6, label=f"{label} labels", color=color)
+    right.set(title=f"weights, {settings[-1]}", ylabel="images")
+    right.legend(fontsize=8)
+
+
+APPLICATION = Application(
+    name="reweighting",
+    title="digits with wrong labels: weights and corrected labels, learned from 500 images that can be trusted",
+    task=task,
+    steps=STEPS,
+    trial=trial,
+    draw=draw,
+    better=tuple(f"{what}, {share:.0%} {kind}" for what in ("accuracy", "AUC") for kind, share in NOISES),
+    source="MNIST (5,000 images of it bundled), labels made wrong on purpose",
+)

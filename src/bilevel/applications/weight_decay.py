@@ -1,0 +1,256 @@
+"""Hyperparameters of a network while it trains: weight decay of every layer, augmentation, learning rate.
+
+    g(x, y) = e^r · (mean_i ℓ(y; T(a_i; s, ε_i), b_i) + Σ_l ½ e^{d_l} ‖W_l‖²)        f(y) = mean_j ℓ(y; a'_j, b'_j)
+    x = (log decays d, strengths s of rotation and shift, log rate r)
+
+ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random amounts of
+size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with momentum) on g, so that e^r
+is the learning rate. It does not move the minimiser of g, only the way there: methods that differentiate the minimiser
+(AID) cannot learn it, those that differentiate the steps can. With six hyperparameters that is done in forward mode:
+`bl.rtho` carries the derivative of y by each of them along the run (Franceschi et al. 2017).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from matplotlib.figure import Figure
+
+import bilevel as bl
+from bilevel.applications.base import Application, Outcome
+from bilevel.data.examples import Examples
+from bilevel.problems.instance import Instance
+from bilevel.problems.reweighting import cross_entropies
+
+SIDE, CLASSES = 14, 10
+TRAIN, VALID, TEST = 1000, 1000, 1000
+BATCH, STEPS = 100, 800
+MOMENTUM = 0.9
+
+
+# The data: digits at half their resolution
+
+
+class Digits(NamedTuple):
+    train: Examples
+    valid: Examples
+    test: Examples
+
+
+def digits(seed: int) -> Digits:
+    images = bl.data.mnist()
+    train, valid = images.train.split(TRAIN, VALID, seed=seed)
+    (test,) = images.test.split(TEST, seed=seed)
+    halved = lambda a: a.reshape(-1, SIDE, 2, SIDE, 2).mean(axis=(2, 4))
+    return Digits(
+        *(Examples(halved(each.inputs), each.targets, each.source) for each in (train, valid, test))
+    )
+
+
+def moved(images: Any, strength: Any, key: Any) -> jax.Array:
+    """Each image turned by `strength[0]` · normal radians and moved by `strength[1]` · normal pixels both ways."""
+    noise = jax.random.normal(key, (3, len(images)), images.dtype)
+    angle, shift = strength[0] * noise[0], strength[1] * noise[1:]
+    centre = (SIDE - 1) / 2
+    row, column = jnp.mgrid[:SIDE, :SIDE].astype(images.dtype) - centre
+
+    def one(image: Any, angle: Any, shift: Any) -> jax.Array:
+        sine, cosine = jnp.sin(angle), jnp.cos(angle)
+        places = [
+            cosine * row - sine * column + centre + shift[0],
+            sine * row + cosine * column + centre + shift[1],
+        ]
+        return jax.scipy.ndimage.map_coordinates(image, places, order=1)
+
+    return jax.vmap(one)(images, angle, shift.T)
+
+
+# The networks: three layers of weights each
+
+
+def mlp(y: Any, images: Any) -> jax.Array:
+    hidden = images.reshape(len(images), -1)
+    for W, b in y[:-1]:
+        hidden = jax.nn.relu(hidden @ W + b[None, :])
+    return hidden @ y[-1][0] + y[-1][1][None, :]
+
+
+def cnn(y: Any, images: Any) -> jax.Array:
+    """Two convolutions of 3 × 3 in steps of two, and a linear layer. Patches times a matrix are a convolution."""
+    hidden = images[..., None]
+    for W, b in y[:-1]:
+        hidden = jax.nn.relu(patches(hidden) @ W + b[None, None, None, :])
+    return hidden.reshape(len(hidden), -1) @ y[-1][0] + y[-1][1][None, :]
+
+
+def patches(images: Any) -> jax.Array:
+    """n × h × w × c to n × ⌈h/2⌉ × ⌈w/2⌉ × 9c: the pixel and its eight neighbours, zero beyond the edge."""
+    _, h, w, _ = images.shape
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    return jnp.concatenate(
+        [padded[:, i : i + h : 2, j : j + w : 2] for i in range(3) for j in range(3)], axis=3
+    )
+
+
+SHAPES = {
+    "MLP": ((SIDE**2, 64), (64, 64), (64, CLASSES)),
+    "CNN": ((9, 8), (9 * 8, 16), (4 * 4 * 16, CLASSES)),
+}
+MODELS: dict[str, Callable] = {"MLP": mlp, "CNN": cnn}
+
+
+def initial(model: str, seed: int) -> list[tuple]:
+    """Gaussian weights of variance 2/fan-in (He), zero biases."""
+    rng = np.random.default_rng(seed)
+    layer = lambda rows, columns: (rng.normal(size=(rows, columns)) * np.sqrt(2 / rows), np.zeros(columns))
+    return [tuple(np.float32(each) for each in layer(*shape)) for shape in SHAPES[model]]
+
+
+# The problem
+
+
+class Hyper(NamedTuple):
+    """x: all logarithms."""
+
+    decay: Any  # of each layer
+    strength: Any  # of rotation, in radians, and of shift, in pixels
+    rate: Any
+
+
+DEFAULT = Hyper(np.log(np.full(3, 5e-4)), np.full(2, -np.inf), np.log(0.02))  # as textbooks have it
+START = Hyper(np.log(np.full(3, 5e-4)), np.log(np.array([0.03, 0.1])), np.log(0.02))
+LOWEST = Hyper(np.log(np.full(3, 1e-6)), np.log(np.array([0.01, 0.03])), np.log(2e-3))
+HIGHEST = Hyper(
+    np.log(np.full(3, 1e-1)), np.log(np.array([0.6, 2.5])), np.log(0.2)
+)  # also of the random search
+single = lambda x: jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), x)
+
+
+def problem_of(model: Callable) -> bl.Problem:
+    def training(x: Hyper, y: Any, batch: Examples, *, key: Any) -> jax.Array:
+        scores = model(y, moved(batch.inputs, jnp.exp(x.strength), key))
+        penalty = sum(0.5 * jnp.exp(d) * jnp.sum(W * W) for d, (W, _) in zip(x.decay, y, strict=True))
+        return jnp.exp(x.rate) * (jnp.mean(cross_entropies(scores, batch.targets)) + penalty)
+
+    def validation(x: Any, y: Any, batch: Examples) -> jax.Array:
+        return jnp.mean(cross_entropies(model(y, batch.inputs), batch.targets))
+
+    return bl.Problem(inner=training, outer=validation)
+
+
+PROBLEMS = {name: problem_of(model) for name, model in MODELS.items()}
+
+
+def task(seed: int, model: str = "MLP") -> Instance:
+    train, valid, _ = digits(seed)
+    sizes = bl.Levels(inner=BATCH, outer=2 * BATCH)
+    return Instance(
+        name="weight_decay",
+        problem=PROBLEMS[model],
+        x0=single(START),
+        y0=initial(model, seed),
+        data=bl.epochs(bl.Batch(inner=train, outer=valid), size=sizes, seed=seed),
+    )
+
+
+# The method and the baselines
+
+
+def within(x: Hyper) -> Hyper:
+    """The box in which the random search draws, too."""
+    return jax.tree.map(jnp.clip, x, single(LOWEST), single(HIGHEST))
+
+
+def solver(problem: bl.Problem) -> bl.Solver:
+    """Steps of size one on g, whose scale is the learning rate; Adam on logarithms, inside of the box."""
+    careful = optax.chain(optax.clip(1.0), optax.adam(0.02))
+    return bl.rtho(problem, optax.sgd(1.0, momentum=MOMENTUM), bl.projected(careful, within))
+
+
+def trained(instance: Instance, choices: list[Hyper], steps: int) -> list:
+    """The network trained with each of these hyperparameters, constant, all in one program."""
+    plain = bl.itd(
+        instance.problem, optax.sgd(1.0, momentum=MOMENTUM), 1.0
+    )  # of which only steps on y are taken
+
+    def train(x: Hyper, data: Any) -> Any:
+        return bl.warm_up(plain, bl.start(plain, x, instance.y0, data), data, steps=steps).y
+
+    x = jax.tree.map(lambda *each: jnp.stack([jnp.asarray(a, jnp.float32) for a in each]), *choices)
+    y = jax.jit(jax.vmap(train, in_axes=(0, None)))(x, instance.data)
+    return [jax.tree.map(lambda a, i=i: a[i], y) for i in range(len(choices))]
+
+
+TRIES = 14  # a step of the method costs 11 to 14 training steps, by XLA's count of operations: so many fit in
+
+
+def drawn(seed: int, count: int) -> list[Hyper]:
+    """Uniformly in the box, that is in orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    return [jax.tree.map(lambda low, high: rng.uniform(low, high), LOWEST, HIGHEST) for _ in range(count)]
+
+
+def trial(seed: int, steps: int, progress: bool) -> Outcome:
+    _, valid, test = digits(seed)
+    scores, seen = {}, {}
+    for model in MODELS:
+        instance = task(seed, model)
+        record = lambda state, info: jax.tree.map(jnp.exp, state.x)._asdict()
+        options: dict[str, Any] = dict(data=instance.data, steps=steps, record=record, progress=progress)
+        result = bl.run(solver(instance.problem), instance.x0, instance.y0, **options)
+        late = {name: np.log(result.trace[name][-(steps // 4 + 1) :]).mean(axis=0) for name in Hyper._fields}
+        tries = drawn(seed, TRIES if steps > 10 else 2)
+        retrained, default, *others = trained(instance, [Hyper(**late), DEFAULT, *tries], steps)
+        loss = jax.jit(lambda y, examples, problem=instance.problem: problem.outer(None, y, examples))
+        best = min(others, key=lambda y: loss(y, valid))
+        networks = {
+            "learned along the run": result.y,
+            "retrained with the last quarter's mean": retrained,
+            "defaults": default,
+            f"best of {TRIES} at random": best,
+        }
+        for name, y in networks.items():
+            right = jnp.argmax(MODELS[model](y, jnp.asarray(test.inputs)), axis=1) == test.targets
+            row = {"test accuracy": float(np.mean(right)), "test loss": float(loss(y, test))}
+            scores[f"{model}, {name}"] = row
+        seen[model] = {name: result.trace[name] for name in Hyper._fields}
+    return Outcome(scores, seen)
+
+
+def draw(figure: Figure, outcomes: list[Outcome]) -> None:
+    """The hyperparameters along the run: of the first seed in full colour, of the others faint."""
+    titles = {"decay": "weight decay", "strength": "augmentation", "rate": "learning rate"}
+    labels = {
+        "decay": [f"layer {i + 1}" for i in range(3)],
+        "strength": ["turn, radians", "shift, pixels"],
+        "rate": [None],
+    }
+    axes = figure.subplots(len(MODELS), 3, sharex=True, squeeze=False)
+    for row, model in zip(axes, MODELS, strict=True):
+        for axis, name in zip(row, titles, strict=True):
+            for k, outcome in enumerate(outcomes):
+                curves = np.reshape(outcome.seen[model][name], (len(outcome.seen[model][name]), -1))
+                for i, curve in enumerate(curves.T):
+                    axis.semilogy(
+                        curve, color=f"C{i}", alpha=0.25 if k else 1, label=None if k else labels[name][i]
+                    )
+            if name != "rate":
+                axis.legend(fontsize=7)
+            axis.set_title(f"{model}: {titles[name]}", fontsize=10)
+    for axis in axes[-1]:
+        axis.set_xlabel("step")
+
+
+APPLICATION = Application(
+    name="weight-decay",
+    title="weight decay of each layer, augmentation and learning rate of a network, learned while it trains",
+    task=task,
+    steps=STEPS,
+    trial=trial,
+    draw=draw,
+    better=("test accuracy",),
+    source="MNIST (5,000 images of it bundled), at half its resolution",
+)

@@ -1,0 +1,1 @@
+"""Tables with wrong labels: one weight per row, learned from a few rows whose labels are trusted."""

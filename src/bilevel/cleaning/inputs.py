@@ -1,0 +1,182 @@
+"""From two files to what a ranking is made of; every refusal of a table comes from here or before."""
+
+import difflib
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bilevel.cleaning.cells import number
+from bilevel.cleaning.encoding import Encoding, fit_encoding
+from bilevel.cleaning.table import Table, TableError, is_missing, labels_of, read_table
+from bilevel.words import shown
+
+PER_CLASS = 5  # trusted rows: one in each fold when the ranking is judged
+MOST_CLASSES = 100
+MOST_NUMBERS = 20  # labels with a fraction; more of them are measurements
+YES, NO = frozenset({"true", "1", "yes", "y", "t", "1.0"}), frozenset({"false", "0", "no", "n", "f", "0.0"})
+NAMED = 5  # of a list, in a message
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Arrays for the model; `rows` says where in the table each row to be judged stands."""
+
+    table: Table
+    classes: tuple[str, ...]
+    encoding: Encoding
+    rows: np.ndarray
+    inputs: np.ndarray
+    labels: np.ndarray
+    trusted_inputs: np.ndarray
+    trusted_labels: np.ndarray
+    notes: tuple[str, ...]
+
+
+def read_inputs(
+    data: Path,
+    label: str,
+    trusted: Path | None = None,
+    trusted_column: str | None = None,
+    leave_out: Collection[str] = (),
+    categories: Collection[str] = (),
+) -> Inputs:
+    """The table in `data`, encoded, and its trusted rows, which are in a file of their own or marked in a column."""
+    if (trusted is None) == (trusted_column is None):
+        raise TableError("say which labels are trusted: either --trusted FILE or --trusted-column COLUMN")
+    table = read_table(data)
+    table.index(label, "label column")
+    for name in (*leave_out, *categories):
+        table.index(name)
+    if label in leave_out or label in categories or label == trusted_column:
+        raise TableError(f"{shown(label)} is the label column: name another one")
+    labels = labels_of(table, label)
+    if trusted is not None:
+        return _from_two_files(table, labels, label, read_table(trusted), leave_out, categories)
+    return _from_one_file(table, labels, label, trusted_column or "", leave_out, categories)
+
+
+def _from_two_files(
+    table: Table,
+    labels: list[str],
+    label: str,
+    trusted: Table,
+    leave_out: Collection[str],
+    categories: Collection[str],
+) -> Inputs:
+    needed = [name for name in table.header if name not in leave_out]
+    if missing := [name for name in needed if name not in trusted.header]:
+        raise TableError(
+            f"{trusted.path} lacks the {_plural('column', len(missing))} {_listed(missing)} of {table.path}: both need "
+            "the same columns, in any order; a column that does not matter can be left out with --ignore"
+        )
+    told = labels_of(trusted, label)
+    _check_labels(table.path, labels, trusted.path, told, label)
+    encoding, inputs = fit_encoding(table, label, leave_out, categories)
+    extra = [name for name in trusted.header if name not in table.header]
+    notes = [f"Columns that only the trusted rows have were not used: {_listed(extra)}."] if extra else []
+    classes = tuple(sorted(set(labels), key=_natural))
+    places = {name: i for i, name in enumerate(classes)}
+    coded = lambda labels: np.array([places[name] for name in labels], np.int32)
+    everything = np.arange(len(table))
+    return Inputs(
+        table,
+        classes,
+        encoding,
+        everything,
+        inputs,
+        coded(labels),
+        encoding(trusted),
+        coded(told),
+        tuple(notes),
+    )
+
+
+def _from_one_file(
+    table: Table,
+    labels: list[str],
+    label: str,
+    mark: str,
+    leave_out: Collection[str],
+    categories: Collection[str],
+) -> Inputs:
+    chosen = _marked(table, mark)
+    pick = lambda wanted: [
+        name for name, is_trusted in zip(labels, chosen, strict=True) if is_trusted == wanted
+    ]
+    if not pick(False):
+        raise TableError(
+            f"{table.path}: every row is trusted in {shown(mark)}, so that there is none to judge"
+        )
+    _check_labels(table.path, pick(False), table.path, pick(True), label)
+    encoding, inputs = fit_encoding(table, label, {*leave_out, mark}, categories)
+    classes = tuple(sorted(set(labels), key=_natural))
+    places = {name: i for i, name in enumerate(classes)}
+    codes = np.array([places[name] for name in labels], np.int32)
+    rows = np.flatnonzero(~chosen)
+    return Inputs(
+        table, classes, encoding, rows, inputs[~chosen], codes[~chosen], inputs[chosen], codes[chosen], ()
+    )
+
+
+def _marked(table: Table, column: str) -> np.ndarray:
+    """Which rows are trusted: true, 1 or yes; false, 0, no or an empty cell if not."""
+    table.index(column, "column of trusted rows")
+    marks = [cell.strip().lower() for cell in table.column(column)]
+    for line, mark in zip(table.lines, marks, strict=True):
+        if mark not in YES and mark not in NO and not is_missing(mark):
+            raise TableError(
+                f"{table.path}, line {line:,}: {shown(mark)} in {shown(column)} says neither true nor false: write "
+                "true, 1 or yes for a trusted row, and false, 0, no or nothing for others"
+            )
+    return np.array([mark in YES for mark in marks])
+
+
+def _check_labels(path: Path, labels: list[str], trusted_path: Path, trusted: list[str], label: str) -> None:
+    counts, told = Counter(labels), Counter(trusted)
+    if len(counts) == 1:
+        raise TableError(
+            f"{path}: all labels in {shown(label)} are {shown(labels[0])}; there must be at least two classes"
+        )
+    fractions = sum((value := number(name)) is not None and value % 1 != 0 for name in counts)
+    if len(counts) > MOST_CLASSES or fractions > MOST_NUMBERS:
+        few = _listed(list(counts))
+        raise TableError(
+            f"{path}: the label column {shown(label)} has {len(counts):,} different values ({few}): that looks like a "
+            f"measurement or a name, not a class; put it into at most {MOST_CLASSES} classes"
+        )
+    if unknown := [name for name in told if name not in counts]:
+        near = difflib.get_close_matches(unknown[0], counts, n=1)
+        hint = (
+            f"did you mean {shown(near[0])}?"
+            if near
+            else f"{path} has {_listed(sorted(counts, key=_natural))}"
+        )
+        raise TableError(
+            f"{trusted_path}: no row of the data has the trusted label {shown(unknown[0])}: {hint}"
+        )
+    if short := [name for name in sorted(counts, key=_natural) if told[name] < PER_CLASS]:
+        have = ", ".join(f"{told[name]} of {shown(name)}" for name in short[:NAMED]) + (
+            ", …" if short[NAMED:] else ""
+        )
+        raise TableError(
+            f"{trusted_path}: too few trusted rows ({have}): {PER_CLASS} of each of the {len(counts)} classes are "
+            f"needed, {PER_CLASS * len(counts)} at least; check more rows, or join or leave out rare classes"
+        )
+
+
+def _natural(name: str) -> tuple[int, float, str]:
+    """2 before 10, and numbers before words."""
+    value = number(name)
+    return (1, 0.0, name) if value is None or value != value else (0, value, name)
+
+
+def _listed(names: Collection[str]) -> str:
+    few = list(names)[:NAMED]
+    return ", ".join(map(shown, few)) + (", …" if len(names) > NAMED else "")
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

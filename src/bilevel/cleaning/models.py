@@ -1,0 +1,99 @@
+"""The models inside: logistic regression or one hidden layer, K of them at once, in coordinates that suit descent."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+ABSENT = (
+    -1e4
+)  # the bias of a class that is padding: its probability is exactly zero, and so are its gradients
+MOST = 2048  # columns whose principal axes are worth their time
+
+
+class Scale(NamedTuple):
+    """a ↦ (a − centre) axes, and the ridge penalty of each new column's coefficients. In double precision: a date in
+    seconds has more digits than single precision keeps."""
+
+    centre: np.ndarray
+    axes: np.ndarray  # a matrix, or one factor for each column
+    ridge: np.ndarray
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        moved = np.asarray(inputs, np.float64) - self.centre
+        return moved * self.axes if self.axes.ndim == 1 else moved @ self.axes
+
+
+def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool) -> Scale:
+    """Standardised columns; `turned`: seen along their principal axes, each divided by √(s + ρ), s its variance.
+
+    There the penalty ½ ρ ‖W‖² of the standardised columns is ½ Σ_j ρ/(s_j + ρ) u_j², and no curvature of the mean
+    logistic loss exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1, whatever the data: gradient steps of size 1 descend, and fast.
+    Means and variances are those of the loss: `counted` says how much each row counts, in all 1.
+    """
+    inputs = np.asarray(inputs, np.float64)
+    centre = counted @ inputs
+    sd = np.sqrt(counted @ (inputs - centre) ** 2)
+    factors = 1 / np.where(np.ptp(inputs, axis=0) > 0, sd, np.inf)  # a constant column says nothing
+    if not turned:
+        return Scale(centre, factors, np.full(len(sd), ridge))
+    if len(sd) > MOST:  # one factor for all: no variance along an axis is larger than the sum of the columns'
+        largest = float(len(sd))
+        return Scale(centre, factors / np.sqrt(largest + ridge), np.full(len(sd), ridge / (largest + ridge)))
+    standard = (inputs - centre) * factors
+    s, axes = np.linalg.eigh((standard * counted[:, None]).T @ standard)
+    s = np.maximum(s, 0)
+    return Scale(centre, factors[:, None] * axes / np.sqrt(s + ridge), ridge / (s + ridge))
+
+
+def initial(
+    d: int, columns: int, hidden: int | None, classes: int, depth: int, models: int, rng: np.random.Generator
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Layers (W, c), the first axis of each the models, for d columns and `classes` padded to `columns` and `depth`.
+
+    Last layers start at zero, and so do logistic models; hidden ones with variance 2/d (He), padding at zero.
+    """
+    zeros = lambda *shape: np.zeros((models, *shape), np.float32)
+    last = zeros(depth)
+    last[:, classes:] = ABSENT
+    if hidden is None:
+        return [(zeros(columns, depth), last)]
+    first = zeros(columns, hidden)
+    first[:, :d] = rng.normal(size=(models, d, hidden), scale=np.sqrt(2 / d))
+    return [(first, zeros(hidden)), (zeros(hidden, depth), last)]
+
+
+def logits(y: Any, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
+    """Of one model."""
+    *before, (W, c) = y
+    for V, b in before:
+        inputs = jax.nn.relu(inputs @ V + b[None, :])
+    return inputs @ W + c[None, :]
+
+
+class Predictor(NamedTuple):
+    """inputs ↦ probabilities of the classes, the mean of all models; NumPy alone, in double precision."""
+
+    layers: list[tuple[np.ndarray, np.ndarray]]  # without padding
+    scale: Scale
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        return np.exp(self.logs(inputs))
+
+    def logs(self, inputs: np.ndarray) -> np.ndarray:
+        """The logarithms of the probabilities."""
+        *before, (W, c) = self.layers
+        h = self.scale(inputs)
+        for V, b in before:
+            h = np.maximum(h @ V + b[:, None], 0)
+        scores = h @ W + c[:, None]
+        each = scores - np.logaddexp.reduce(scores, axis=2, keepdims=True)
+        return np.logaddexp.reduce(each, axis=0) - np.log(len(W))
+
+
+def predictor(y: Any, scale: Scale, d: int, classes: int) -> Predictor:
+    *before, (W, c) = [(np.asarray(W, np.float64), np.asarray(c, np.float64)) for W, c in y]
+    W, c = W[..., :classes], c[:, :classes]
+    before = [(V[:, :d], b) for V, b in before]
+    return Predictor([*before, (W if before else W[:, :d], c)], scale)

@@ -1,0 +1,188 @@
+"""The report as one web page that needs nothing else: no script, nothing fetched, every cell escaped."""
+
+from collections import Counter
+from html import escape
+from importlib.resources import files
+from string import Template
+
+import numpy as np
+
+from bilevel.cleaning.encoding import Column
+from bilevel.cleaning.findings import Findings, tame
+from bilevel.cleaning.report import charts
+from bilevel.cleaning.worth import EVENLY, LOOKALIKE, Worth
+
+FIRST, ROWS = 20, 100  # seen at once, and on the page at all; the file has them all
+CELLS = 8  # of a row
+SWAPS = 8
+SENTENCE = 400  # characters
+
+
+def as_page(found: Findings) -> str:
+    low, middle, high = np.percentile(found.weights, (10, 50, 90))
+    return _template("template.html").substitute(
+        file=text(found.table.path.name),
+        title=escape(tame(found.table.path.name)),
+        label=text(found.label),
+        trusted=f"{found.trusted:,}",
+        summary=summary(found),
+        notes="".join(f'<p class="note">{text(note, SENTENCE)}</p>' for note in found.notes),
+        cards="".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in _cards(found).items()),
+        shown=f"The first {FIRST} of {len(found.rows):,}." if len(found.rows) > FIRST else "",
+        rows=_rows(found, found.order[:FIRST]),
+        more=_more(found, found.order[FIRST:ROWS]),
+        swaps=_swaps(found),
+        histogram=charts.layered(found.weights, found.disputed, "weight", "Rows by weight"),
+        low=f"{low:.2f}",
+        middle=f"{middle:.2f}",
+        high=f"{high:.2f}",
+        worth=_worth(found, found.worth) if found.worth else "<p>This was not asked for.</p>",
+        columns="\n".join(map(_column, found.encoding.columns)),
+        made="".join(
+            f"<dt>{text(name)}</dt><dd>{text(value, SENTENCE)}</dd>" for name, value in found.made.items()
+        ),
+    )
+
+
+def text(cell: str, longest: int = 48) -> str:
+    """For HTML, in its own direction of writing."""
+    return f"<bdi>{escape(tame(cell, longest))}</bdi>"
+
+
+def summary(found: Findings) -> str:
+    """The answer in a sentence or two."""
+    count = len(found.rows)
+    if found.worth is None:
+        return f"{count:,} rows, ranked by how little their label fits what the model has learned."
+    if found.expected is None:
+        return (
+            f"{count:,} rows were ranked, but on the trusted rows the ranking is hardly better than chance: the "
+            "columns do not tell enough about the label, or there are too few trusted rows."
+        )
+    wrong = found.expected[0]
+    if not wrong:
+        return f"Of {count:,} rows, hardly any seems to have a wrong label ({_between(found)})."
+    twice = min(2 * wrong, count)
+    first, second = (f"{found.worth.found(looked / count):.0%}" for looked in (wrong, twice))
+    return (
+        f"Of {count:,} rows, about <b>{_rounded(wrong)}</b> seem to have a wrong label ({_between(found)}). Looking at "
+        f"the {_rounded(wrong)} most suspicious should find about {first} of them, at {_rounded(twice)} about {second}."
+    )
+
+
+def _template(name: str) -> Template:
+    return Template((files("bilevel.cleaning.report") / name).read_text(encoding="utf-8"))
+
+
+def _between(found: Findings) -> str:
+    _, least, most = found.expected or (0, 0, 0)
+    return f"{least / len(found.rows):.0%} to {most / len(found.rows):.0%}"
+
+
+def _rounded(count: int) -> str:
+    """Two figures are all that an estimate has."""
+    return f"{int(float(f'{count:.2g}')):,}"
+
+
+def _cards(found: Findings) -> dict[str, str]:
+    small = lambda value, note: f"{value}<small>{note}</small>"
+    cards = {
+        "rows judged": small(f"{len(found.rows):,}", f"{len(found.classes)} labels"),
+        "trusted rows": f"{found.trusted:,}",
+        "columns used": small(len(found.telling), f"of {len(found.encoding.columns)}"),
+        "suggestion differs": small(f"{int(found.disputed.sum()):,}", "rows"),
+    }
+    if found.worth:
+        low, high = found.worth.interval()
+        cards["ROC-AUC, cross-validated"] = small(f"{found.worth.area():.3f}", f"{low:.2f} to {high:.2f}")
+    if found.expected:
+        cards["wrong labels, estimated"] = small(_rounded(found.expected[0]), _between(found))
+    return cards
+
+
+def _rows(found: Findings, order: np.ndarray) -> str:
+    return "\n".join(_row(found, i) for i in order.tolist())
+
+
+def _more(found: Findings, order: np.ndarray) -> str:
+    if not len(order):
+        return ""
+    table = f'<table class="rows"><tbody>{_rows(found, order)}</tbody></table>'
+    return f"<details><summary>The next {len(order)}</summary>{table}</details>"
+
+
+def _row(found: Findings, i: int) -> str:
+    given, new = text(found.classes[found.given[i]]), text(found.classes[found.suggested[i]])
+    sure = f"{found.sureness[i]:.0%}"
+    if found.disputed[i]:
+        swap = f'<span class="given">{given}</span> → <span class="new">{new}</span> <span class="quiet">{sure}</span>'
+    else:
+        swap = f'{given} <span class="quiet">stays, {sure}</span>'
+    row = found.table.rows[found.rows[i]]
+    said = [(name, row[found.table.index(name)]) for name in found.telling]
+    told = "".join(f"<span><i>{text(name, 24)}</i> {_cell(cell)}</span>" for name, cell in said[:CELLS])
+    more = f'<span class="quiet">… and {len(said) - CELLS} more columns</span>' if len(said) > CELLS else ""
+    return (
+        f'<tr><td class="n" data-label="row">{found.rows[i] + 1:,}</td><td class="swap">{swap}</td>'
+        f'<td class="n" data-label="suspicion">{found.suspicion[i]:.3f}{_bar(float(found.suspicion[i]))}</td>'
+        f'<td class="n" data-label="weight">{found.weights[i]:.2f}</td><td class="cells">{told}{more}</td></tr>'
+    )
+
+
+def _cell(cell: str) -> str:
+    return text(cell, 32) if cell.strip() else "<i>missing</i>"
+
+
+def _bar(share: float) -> str:
+    return f'<span class="bar"><b style="width:{100 * share:.0f}%"></b></span>'
+
+
+def _swaps(found: Findings) -> str:
+    given, suggested = found.given[found.disputed].tolist(), found.suggested[found.disputed].tolist()
+    pairs = Counter(zip(given, suggested, strict=True)).most_common()
+    if not pairs:
+        return "<p>The suggested label is the given one in every row.</p>"
+    most = pairs[0][1]
+    rows = "".join(
+        f"<tr><td>{text(found.classes[a])} → <b>{text(found.classes[b])}</b></td>"
+        f'<td class="n">{count:,}</td><td style="width:50%">{_bar(count / most)}</td></tr>'
+        for (a, b), count in pairs[:SWAPS]
+    )
+    which = f"the {SWAPS} most frequent of {len(pairs)} pairs" if len(pairs) > SWAPS else "by frequency"
+    return (
+        f"<p>Rows whose suggested label differs from the given one, {which}.</p><table><thead><tr>"
+        f'<th>given → suggested</th><th class="n">rows</th><th></th></tr></thead><tbody>{rows}</tbody></table>'
+    )
+
+
+def _worth(found: Findings, worth: Worth) -> str:
+    wrong, right = worth.suspicion[worth.wrong], worth.suspicion[~worth.wrong]
+    both = f"Suspicion of {len(right)} trusted rows with their label and of {len(wrong)} with a wrong one"
+    _, caught, _, share = worth.rates()
+    looked = "rows looked at, the most suspicious first"
+    low, high = worth.interval()
+    part = lambda change: f"{worth.area(change):.3f}" if (worth.change == change).any() else "–"
+    return _template("worth.html").substitute(
+        wrong=len(wrong),
+        right=len(right),
+        rows=f"{len(found.rows):,}",
+        apart=charts.beside(right, wrong, "suspicion", both),
+        review=charts.curve(np.r_[0, share, 1], np.r_[0, caught, 1], looked, "Wrong labels found"),
+        area=f"{worth.area():.3f}",
+        low=f"{low:.3f}",
+        high=f"{high:.3f}",
+        evenly=part(EVENLY),
+        lookalike=part(LOOKALIKE),
+        suggested=f"{worth.suggested:.0%}",
+        expected=_rounded(found.expected[0]) if found.expected else "–",
+        between=_between(found) if found.expected else "nothing can be said",
+    )
+
+
+def _column(column: Column) -> str:
+    quiet = "" if column.parts else ' class="quiet"'
+    return (
+        f"<tr><td>{text(column.name)}</td><td{quiet}>{column.kind}</td>"
+        f'<td class="n">{len(column.parts) or "–"}</td>'
+        f'<td class="quiet">{text(column.treatment or "as it is", SENTENCE)}</td></tr>'
+    )

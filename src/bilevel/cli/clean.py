@@ -1,0 +1,232 @@
+"""`bilevel clean`: which rows of a table probably carry a wrong label, as files and as a page."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from bilevel.cli.compiled import programs_kept
+from bilevel.cli.errors import UNSAVED, fail
+from bilevel.cli.folder import taken
+from bilevel.cli.stopping import stoppable
+from bilevel.words import shown
+from bilevel.writing import write
+
+FILES = ("ranked.csv", "weights.csv", "report.html")
+SHOWN = 10  # rows on the terminal
+
+
+def clean(
+    data: Annotated[Path, typer.Argument(help="the table: a CSV file with a header line, in UTF-8")],
+    label: Annotated[str, typer.Option("--label", metavar="COLUMN", help="the column with the labels")],
+    trusted: Annotated[
+        Path | None,
+        typer.Option("--trusted", help="a CSV file of rows whose labels are right, with the same columns"),
+    ] = None,
+    trusted_column: Annotated[
+        str | None,
+        typer.Option(
+            "--trusted-column", metavar="COLUMN", help="or the column that marks them by true, 1 or yes"
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="folder for the ranking and the report")] = Path(
+        "report"
+    ),
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore", metavar="COLUMN", help="a column not to judge by; may be given several times"
+        ),
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--category", metavar="COLUMN", help="a column of numbers that are codes; several times, too"
+        ),
+    ] = None,
+    hidden: Annotated[
+        int, typer.Option("--hidden", help="hidden units of the model; 0 for a linear one")
+    ] = 0,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="steps that the weights take", show_default="the usual")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="of everything random")] = 0,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="do not measure on the trusted rows what the ranking is worth")
+    ] = False,
+) -> None:
+    """Rank the rows of a table by how probably their label is wrong, with the help of a few trusted rows.
+
+    Numbers, categories, dates and missing values are taken as they come; the report says how each column was used.
+    """
+    saved: list[Path] = []
+    with stoppable(lambda: f"saved: {', '.join(map(str, saved)) or 'nothing'}"), ExitStack() as held:
+        screen = Console(stderr=True)
+        try:
+            settings = _settings(hidden, steps, seed)
+            _spare(out, [data, *([trusted] if trusted else [])])
+            with _doing(screen, "Reading"):
+                inputs = _read(data, label, trusted, trusted_column, ignore or [], category or [])
+            held.enter_context(taken(out))
+        except ValueError as error:
+            fail(" ".join(str(error).split()))
+        held.enter_context(programs_kept())
+        found = _judge(inputs, label, settings, not no_check, screen)
+        _conclude(found, out, saved, screen)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("clean")(clean)
+
+
+def _settings(hidden: int, steps: int | None, seed: int) -> dict[str, Any]:
+    """What `weigh` is told; it knows best what it is not told."""
+    for name, value, least, most in (
+        ("--hidden", hidden, 0, 4096),
+        ("--steps", steps, 1, 1_000_000),
+        ("--seed", seed, 0, 2**31 - 1),
+    ):
+        if value is not None and not least <= value <= most:
+            raise ValueError(
+                f"{name} must be between {least} and {most:,}, not {shown(value)}: leave it out if in doubt"
+            )
+    return {"hidden": hidden or None, "seed": seed} | ({} if steps is None else {"steps": steps})
+
+
+def _spare(out: Path, given: list[Path]) -> None:
+    """A file that is read must not be one of those that are written."""
+    for path in given:
+        if path.name in FILES and path.resolve().parent == out.resolve():
+            raise ValueError(f"{path} would be overwritten by the report: name another folder with --out")
+
+
+def _read(
+    data: Path, label: str, trusted: Path | None, column: str | None, ignore: list[str], category: list[str]
+):
+    from bilevel.cleaning.inputs import read_inputs
+
+    return read_inputs(data, label, trusted, column, ignore, category)
+
+
+def _judge(inputs: Any, label: str, settings: dict[str, Any], checked: bool, screen: Console) -> Any:
+    """Fits the weights, and finds out on the trusted rows what they are worth."""
+    import bilevel
+    from bilevel.cleaning.encoding import telling
+    from bilevel.cleaning.findings import Findings
+    from bilevel.cleaning.weighing import weigh
+    from bilevel.cleaning.worth import FOLDS, worth
+
+    rank = partial(weigh, classes=len(inputs.classes), **settings)
+    data = inputs.inputs, inputs.labels, inputs.trusted_inputs, inputs.trusted_labels
+    weighed = rank(*data, progress=screen.is_terminal)
+    judged = None
+    if checked:
+        likeness = weighed.predict(inputs.trusted_inputs)
+        with _bar(screen, "Checking on the trusted rows", FOLDS) as advance:
+            judged = worth(rank, *data, likeness, seed=settings["seed"], fold_done=advance)
+    model = f"{settings['hidden']} hidden units" if settings["hidden"] else "linear"
+    made = {
+        "program": f"bilevel {bilevel.__version__}, command clean",
+        "data": f"{inputs.table.path.name}, {len(inputs.table):,} rows of {len(inputs.table.header)} columns",
+        "model": f"{model}, seed {settings['seed']}",
+    }
+    return Findings(
+        table=inputs.table,
+        label=label,
+        classes=inputs.classes,
+        rows=inputs.rows,
+        given=inputs.labels,
+        weights=weighed.weights,
+        suspicion=weighed.suspicion,
+        probabilities=weighed.probabilities,
+        encoding=inputs.encoding,
+        telling=telling(inputs.encoding, inputs.inputs, np.argmax(weighed.probabilities, axis=1)),
+        trusted=len(inputs.trusted_labels),
+        worth=judged,
+        notes=inputs.notes,
+        made=made,
+    )
+
+
+def _conclude(found: Any, out: Path, saved: list[Path], screen: Console) -> None:
+    """Prints the first rows, and writes the files."""
+    from bilevel.cleaning.files import ranked_csv, weights_csv
+    from bilevel.cleaning.report import as_page
+
+    console = Console()
+    console.print(_table(found))
+    console.print(Text(_summary(found)))
+    try:
+        with _doing(screen, "Writing"):
+            ranked, disarmed = ranked_csv(found)
+            contents = dict(zip(FILES, (ranked, weights_csv(found), as_page(found)), strict=True))
+            for name, content in contents.items():
+                saved.append(write(out / name, content.encode("utf-8", "backslashreplace")))
+    except OSError as error:
+        fail(f"could not save {error}; saved: {', '.join(map(str, saved)) or 'nothing'}", UNSAVED)
+    if disarmed:
+        typer.echo(
+            f"Cells that a spreadsheet would compute have an apostrophe in front in ranked.csv: {disarmed:,}"
+        )
+    typer.echo(f"Written: {', '.join(map(str, saved))}")
+
+
+def _table(found: Any) -> Table:
+    from bilevel.cleaning.findings import tame
+
+    table = Table(
+        title=Text(f"The {min(SHOWN, len(found.rows))} most suspicious of {len(found.rows):,} rows")
+    )
+    for heading, right in {"row": 1, "given": 0, "suggested": 0, "": 1, "suspicion": 1, "weight": 1}.items():
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for i in found.order[:SHOWN]:
+        given, new = (Text(tame(found.classes[place[i]], 24)) for place in (found.given, found.suggested))
+        numbers = f"{found.sureness[i]:.0%}", f"{found.suspicion[i]:.3f}", f"{found.weights[i]:.2f}"
+        table.add_row(f"{found.rows[i] + 1:,}", given, new, *numbers)
+    return table
+
+
+def _summary(found: Any) -> str:
+    if found.worth is None:
+        return "What the ranking is worth was not measured (--no-check)."
+    low, high = found.worth.interval()
+    told = (
+        f"On the trusted rows, cross-validated: ROC-AUC {found.worth.area():.3f} ({low:.2f} to {high:.2f}), "
+        f"suggested label right {found.worth.suggested:.0%} of the time."
+    )
+    if found.expected is None:
+        return f"{told} That is hardly better than chance: these columns tell too little about the label."
+    share, least, most = (count / len(found.rows) for count in found.expected)
+    return f"{told} About {share:.0%} of the labels seem to be wrong ({least:.0%} to {most:.0%})."
+
+
+@contextmanager
+def _doing(screen: Console, what: str) -> Iterator[None]:
+    if screen.is_terminal:
+        with screen.status(what):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _bar(screen: Console, what: str, total: int) -> Iterator[Any]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+    )
+    progress = Progress(
+        *columns, TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal
+    )
+    with progress:
+        task = progress.add_task(what, total=total)
+        yield lambda _: progress.advance(task)

@@ -1,0 +1,141 @@
+"""`bilevel examples`: the applications, listed and run."""
+
+import datetime
+import io
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bilevel.applications import MODULES, Application, Outcome, application
+from bilevel.applications.table import as_csv, as_markdown, best, cells, measures, shown
+from bilevel.checks import MANY
+from bilevel.cli.compiled import programs_kept
+from bilevel.cli.errors import UNSAVED, fail, say
+from bilevel.cli.folder import taken
+from bilevel.cli.stopping import stoppable
+from bilevel.data.errors import DataError
+from bilevel.writing import write
+
+
+def examples(
+    name: Annotated[
+        str | None, typer.Argument(help="which one to run; without a name they are listed")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="how many times, each with data and a start of its own")] = 1,
+    steps: Annotated[int | None, typer.Option(help="outer steps, if not as many as its table has")] = None,
+    out: Annotated[Path, typer.Option(help="folder for picture, table and scores")] = Path("results"),
+    source: Annotated[
+        bool, typer.Option("--source", help="run nothing: print the file, to read and to adapt")
+    ] = False,
+) -> None:
+    """Run an application: what people use bilevel optimisation for, beside what they would do without it."""
+    if name is None:
+        _list()
+        return
+    if name not in MODULES:
+        fail(f"there is no example {name!r}: take one of {', '.join(MODULES)}")
+    if not 1 <= seeds <= 1000:
+        fail(f"--seeds must be from 1 to 1000, not {seeds}")
+    if steps is not None and not 1 <= steps <= MANY:
+        fail(f"--steps must be at least 1, not {steps}")
+    if source:
+        typer.echo(_file(name).read_text(encoding="utf-8"), nl=False)
+        return
+    done: list[Outcome] = []
+    left = lambda: (
+        f"scores of {len(done)} of {seeds} seeds are in {out / name}.csv" if done else "no seed was done"
+    )
+    with stoppable(left), ExitStack() as held:
+        try:
+            held.enter_context(taken(out))
+        except ValueError as error:
+            fail(str(error))
+        held.enter_context(programs_kept())
+        _run(application(name), range(seeds), steps, out, done)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("examples")(examples)
+
+
+def _list() -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name in MODULES:
+        table.add_row(f"bilevel examples {name}", application(name).title)
+    Console().print(table)
+
+
+def _file(name: str) -> Path:
+    import bilevel.applications
+
+    return Path(bilevel.applications.__file__).parent / f"{MODULES[name]}.py"
+
+
+def _run(chosen: Application, seeds: range, steps: int | None, out: Path, done: list[Outcome]) -> None:
+    """Every seed's scores are on the disk before the next one begins."""
+    for seed in seeds:
+        if len(seeds) > 1:
+            say(f"seed {seed} of {len(seeds)}, counted from 0")
+        try:
+            outcome = chosen.trial(seed, steps or chosen.steps, True)
+        except DataError as error:
+            fail(str(error))
+        done.append(outcome)
+        _save(out / f"{chosen.name}.csv", as_csv(list(seeds)[: len(done)], done), done, chosen)
+    Console().print(_table(chosen, done))
+    _save(out / f"{chosen.name}.md", _page(chosen, done, steps), done, chosen)
+    try:
+        write(out / f"{chosen.name}.png", _picture(chosen, done))
+    except OSError as error:
+        fail(f"could not save {error}; the scores are in {out / chosen.name}.csv", UNSAVED)
+    typer.echo(f"Written: {', '.join(str(out / f'{chosen.name}.{kind}') for kind in ('md', 'csv', 'png'))}")
+
+
+def _save(path: Path, text: str, done: list[Outcome], chosen: Application) -> None:
+    try:
+        write(path, text.encode())
+    except OSError as error:
+        Console().print(_table(chosen, done))
+        fail(f"could not save {error}; what there is of the table is printed above", UNSAVED)
+
+
+def _table(chosen: Application, outcomes: list[Outcome]) -> Table:
+    spread = f"; ± the standard deviation over {len(outcomes)} seeds" if len(outcomes) > 1 else ""
+    table = Table(title=Text(chosen.title), caption=Text(f"{chosen.source}{spread}".lstrip("; ")))
+    table.add_column("")
+    columns, rows = measures(outcomes), cells(outcomes)
+    for measure in columns:
+        table.add_column(Text(measure), justify="right")
+    for method, row in rows.items():
+        style = lambda measure, method=method: "bold" if best(chosen, rows, measure) == method else ""
+        table.add_row(Text(method), *(Text(shown(row.get(m)), style(m)) for m in columns))
+    return table
+
+
+def _page(chosen: Application, outcomes: list[Outcome], steps: int | None) -> str:
+    """The table with what it was made by, for a page."""
+    import jax
+
+    import bilevel
+
+    command = f"bilevel examples {chosen.name} --seeds {len(outcomes)}" + (
+        f" --steps {steps}" if steps is not None else ""
+    )
+    versions = f"bilevel {bilevel.__version__}, jax {jax.__version__}, {datetime.date.today()}"
+    return f"{as_markdown(chosen, outcomes)}\n\n`{command}` ({versions}). {chosen.source}\n"
+
+
+def _picture(chosen: Application, outcomes: list[Outcome]) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    chosen.draw(figure, outcomes)
+    drawn = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(drawn, format="png", dpi=110)
+    return drawn.getvalue()

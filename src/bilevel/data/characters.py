@@ -1,0 +1,186 @@
+"""Omniglot: handwritten characters of many alphabets, each drawn by twenty people."""
+
+import hashlib
+import io
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from bilevel.checks import check_count, check_flag, check_generator
+
+from .download import download as download_file
+from .errors import DataError
+from .files import read
+from .locate import Directory, locate
+
+SIDE, DRAWERS = 105, 20
+LARGEST_ARCHIVE = 16 * 1024 * 1024  # bytes; the larger of the two has 1,580,917
+LARGEST_IMAGE = 4096  # bytes; the largest has 419
+DRAWING = re.compile(r"images_background_small\d/([^/]+)/(character\d\d)/\d{4}_(\d\d)\.png")
+MIRROR = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
+PREFIX = (
+    "omniglot_"  # of a file's name here, as "images_background_small1.zip" says little in a folder of data
+)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One file of the data set: its name, the characters in it, and the SHA-256 of their pixels as bits."""
+
+    name: str
+    characters: int
+    sha256: str
+
+    def parse(self, content: bytes, name: str) -> dict[tuple[str, str], np.ndarray]:
+        """By alphabet and character: twenty drawings of 105 × 105, where true is ink."""
+        drawings = _drawings(content, name)
+        characters: dict[tuple[str, str], list[np.ndarray]] = {}
+        for alphabet, character, drawer in sorted(drawings):
+            characters.setdefault((alphabet, character), []).append(drawings[alphabet, character, drawer])
+        if len(characters) != self.characters or {len(rows) for rows in characters.values()} != {DRAWERS}:
+            raise DataError(
+                f"{name}: holds {len(drawings)} drawings of {len(characters)} characters, expected "
+                f"{self.characters} characters with {DRAWERS} drawings each; this is another archive"
+            )
+        found = {key: np.stack(rows) for key, rows in characters.items()}
+        # Of the pixels, not of the file: a copy that was packed again is the same data.
+        digest = hashlib.sha256(np.packbits(np.concatenate(list(found.values()))).tobytes()).hexdigest()
+        if digest != self.sha256:
+            raise DataError(
+                f"{name}: has the form of Omniglot's {self.name} but other pixels (SHA-256 {self.sha256[:12]}... "
+                "expected); it is damaged or another data set: replace it by a fresh copy"
+            )
+        return found
+
+
+ARCHIVES = (
+    Archive(
+        "omniglot_images_background_small1.zip",
+        136,
+        "3d758fccc2c901be720c3bcb42baf84f8ee80190203b06f7217ff6d5b8c85bab",
+    ),
+    Archive(
+        "omniglot_images_background_small2.zip",
+        156,
+        "e99be4aa829997ff6b2d6e8d8f330fe3895b34c0790184da626a0957418b40aa",
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Omniglot:
+    """`images[c, d]` is character c as drawn by person d: float32 in [0, 1], 1 is ink. `names[c]` says which it is."""
+
+    images: np.ndarray  # characters × 20 × size × size
+    names: tuple[str, ...]  # such as "Greek/character01"
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def split(self, *sizes: int, seed: int | np.random.Generator) -> tuple["Omniglot", ...]:
+        """Sets of so many characters, no character in two of them; the rest is left out."""
+        counts = [check_count(size, "the number of characters in a set") for size in sizes]
+        if not counts or sum(counts) > len(self):
+            raise ValueError(
+                f"sizes {sizes} need {sum(counts)} characters, but there are {len(self)}: name at least one set, and "
+                f"no more than {len(self)} characters in all"
+            )
+        order, ends = check_generator(seed).permutation(len(self)), np.cumsum(counts)
+        rows = [order[end - count : end] for count, end in zip(counts, ends, strict=True)]
+        return tuple(
+            replace(self, images=self.images[r], names=tuple(self.names[i] for i in r)) for r in rows
+        )
+
+
+def omniglot(directory: Directory = None, *, size: int = 28, download: bool = False) -> Omniglot:
+    """The 242 characters of Omniglot's two small background sets, from `directory` (or `$BILEVEL_DATA`), else the
+    cache, else, with `download=True`, the network. None of it is bundled.
+
+    Greek and Latin are in both archives and are here once. Drawings are shrunk from 105 × 105 to `size` × `size` by
+    taking the mean over the area of each new pixel. B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level concept
+    learning through probabilistic program induction", Science 2015; MIT licence.
+    """
+    check_flag(download, "download")
+    if check_count(size, "size") > SIDE:
+        raise ValueError(
+            f"size={size}: the drawings have {SIDE} × {SIDE} pixels; pass at most {SIDE}, such as 28"
+        )
+    found = locate([archive.name for archive in ARCHIVES], directory, _download if download else None)
+    if found is None:
+        raise DataError(
+            f"Omniglot is not bundled and not in the cache: call bl.data.omniglot(download=True) once (3 MB), or set "
+            f"BILEVEL_DATA to a folder with {' and '.join(archive.name for archive in ARCHIVES)}"
+        )
+    characters: dict[tuple[str, str], np.ndarray] = {}
+    for archive, path in zip(ARCHIVES, found.files, strict=True):
+        for key, drawings in archive.parse(read(path, LARGEST_ARCHIVE), str(path)).items():
+            if key in characters and not np.array_equal(characters[key], drawings):
+                raise DataError(
+                    f"{path}: its {'/'.join(key)} differs from the other archive's; get both anew"
+                )
+            characters[key] = drawings
+    keys = sorted(characters)
+    names = tuple("/".join(key) for key in keys)
+    return Omniglot(
+        shrunk(np.stack([characters[key] for key in keys]), size), names, f"Omniglot from {found.place}"
+    )
+
+
+def shrunk(images: np.ndarray, size: int) -> np.ndarray:
+    """A picture A Aᵀ for pictures of the last two axes: A_ij is the share that old row j has in new row i."""
+    side = images.shape[-1]
+    edges = np.arange(size + 1) * side / size
+    low, high = edges[:-1, None], edges[1:, None]
+    old = np.arange(side)[None, :]
+    shares = np.clip(np.minimum(high, old + 1) - np.maximum(low, old), 0, None) * size / side
+    A = shares.astype(np.float32)
+    return A @ images.astype(np.float32) @ A.T
+
+
+def _drawings(content: bytes, name: str) -> dict[tuple[str, str, str], np.ndarray]:
+    """Every picture in the archive by alphabet, character and drawer. Nothing is unpacked to disk."""
+    found = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for entry in archive.infolist():
+                if entry.is_dir():
+                    continue
+                match = DRAWING.fullmatch(entry.filename)
+                if match is None or entry.file_size > LARGEST_IMAGE:
+                    raise DataError(
+                        f"{name}: holds {entry.filename[:80]!r} of {entry.file_size:,} bytes, expected small drawings "
+                        "such as images_background_small1/Greek/character01/0394_01.png; this is another archive"
+                    )
+                found[match.groups()] = _picture(archive.read(entry), f"{name}, {entry.filename}")
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{name}: is no zip archive, cut off or damaged ({error}); get a fresh copy"
+        ) from error
+    return found
+
+
+def _picture(content: bytes, name: str) -> np.ndarray:
+    """True where there is ink, which the files have as black on white."""
+    from matplotlib.image import imread
+
+    try:
+        grey = imread(io.BytesIO(content), format="png")
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{name}: is no PNG picture ({error}); get a fresh copy of the archive") from error
+    if grey.shape != (SIDE, SIDE):
+        raise DataError(
+            f"{name}: is a picture of shape {grey.shape}, expected {(SIDE, SIDE)}; this is another data set"
+        )
+    return grey < 0.5
+
+
+def _download(name: str, destination: Path) -> None:
+    archive = next(archive for archive in ARCHIVES if archive.name == name)
+    download_file([MIRROR + name.removeprefix(PREFIX)], destination, archive.parse)

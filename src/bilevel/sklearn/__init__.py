@@ -1,0 +1,16 @@
+"""Estimators for scikit-learn: `pip install "bilevel[sklearn]"`.
+
+They need no knowledge of bilevel optimisation, and work in pipelines, grid searches and cross-validation.
+"""
+
+try:
+    import sklearn as _sklearn  # noqa: F401
+except ImportError as error:
+    raise ImportError('bilevel.sklearn needs scikit-learn: pip install "bilevel[sklearn]"') from error
+
+from bilevel.sklearn.logistic import (
+    PerFeatureLogisticRegression as PerFeatureLogisticRegression,
+    PerFeatureSparseLogisticRegression as PerFeatureSparseLogisticRegression,
+)
+from bilevel.sklearn.reweighted import ReweightedClassifier as ReweightedClassifier
+from bilevel.sklearn.ridge import PerFeatureLasso as PerFeatureLasso, PerFeatureRidge as PerFeatureRidge

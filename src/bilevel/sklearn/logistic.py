@@ -1,0 +1,116 @@
+"""Logistic regression with one penalty per feature or group, found by cross-validation: of squares, or with zeros."""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bilevel.sklearn import folds, penalty_softmax as entropy
+from bilevel.sklearn.penalty_estimator import PerFeature, standardised
+
+__all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
+
+
+class _Logistic(ClassifierMixin, PerFeature):
+    _sparse: bool
+
+    def fit(self, X, y):
+        """Finds the penalties on the folds, then the coefficients on all rows."""
+        rows: Any = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        X, y = rows
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        count = len(self.classes_)
+        if count < 2:
+            raise ValueError(
+                f"y has one class only, {self.classes_[0]!r}: pass labels of at least 2 classes to classify"
+            )
+        self._check(X.shape[1])
+        Z, means, sizes = standardised(X, bool(self.fit_intercept))
+        hot = np.eye(count)[labels]
+        parts = folds.splits(self.cv, X, labels, True, self.validation_fraction, self.random_state)
+        penalties, tuned, smoothness = self._tune(
+            entropy, self._sparse, Z, hot, parts, strength=lambda value: 0.5
+        )
+        free = slice(1, 2) if count == 2 else slice(0, count)
+        w, b = (np.asarray(part)[-1] for part in tuned.y)
+        w, b = w[: X.shape[1], free], b[free] * bool(self.fit_intercept)
+        arguments = Z, hot, penalties, w, b, bool(self.fit_intercept)
+        w, b = entropy.lasso(*arguments, smoothness) if self._sparse else entropy.ridge(*arguments)
+        w = w / sizes[:, None]
+        self.coef_, self.intercept_ = w.T, b - means @ w
+        self.alpha_ = len(X) * penalties * (sizes if self._sparse else sizes**2)
+        self.validation_curve_ = tuned.curve
+        return self
+
+    def decision_function(self, X):
+        """Scores: of the second of two classes, or of every one of more."""
+        check_is_fitted(self)
+        X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        scores = X @ self.coef_.T + self.intercept_
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X):
+        """The most probable class of new rows."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
+
+    def predict_proba(self, X):
+        """The probability of each class, in the order of `classes_`."""
+        scores = self.decision_function(X)
+        return (
+            np.stack([expit(-scores), expit(scores)], axis=1) if scores.ndim == 1 else softmax(scores, axis=1)
+        )
+
+    def predict_log_proba(self, X):
+        """The logarithm of `predict_proba`."""
+        return np.log(self.predict_proba(X))
+
+
+class PerFeatureLogisticRegression(_Logistic):
+    """Logistic regression with one penalty per feature, or per group of features, tuned on all folds at once.
+
+        minimise over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + ½ Σ_j alpha_j ‖w_j‖²
+
+    with the cross-entropy ℓ, of two classes or, multinomial, of more. The logarithms of the penalties minimise the mean
+    cross-entropy of the rows held out of the folds, plus a prior that draws them towards the best single penalty; the
+    coefficients are then those of all rows. One bilevel problem over the folds, solved by `bl.tuning_free`, so there is
+    no step size; features may have any units.
+
+    Args:
+        cv: a number of folds (stratified, shuffled by `random_state`), a splitter, an iterable of (train, held-out)
+            rows, or "split" for one split that holds `validation_fraction` of the rows out.
+        groups: one label per feature; features with the same one share a penalty. None: each has its own.
+        spread: how far, as a standard deviation of their natural logarithm, penalties may lie from the best single one
+            before the prior counts. Towards 0 all are the same, as in `LogisticRegressionCV`.
+        fit_intercept: whether there is a b, which is never penalised.
+        validation_fraction: of the rows, for cv="split".
+        max_iter: the most outer steps. They end earlier when the validation value no longer falls.
+        random_state: of the folds.
+        verbose: whether to draw a progress bar.
+
+    Attributes:
+        alpha_: the penalty of each feature, as above: with equal entries this is `LogisticRegression(C=1/alpha)`.
+        coef_, intercept_, classes_: as those of `sklearn.linear_model.LogisticRegression`.
+        validation_curve_: the mean cross-entropy of the rows held out, along the run.
+        n_iter_: the number of outer steps taken.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+    """
+
+    _sparse = False
+
+
+class PerFeatureSparseLogisticRegression(_Logistic):
+    """Logistic regression with one L1 penalty per feature, or per group, tuned on all folds at once; zeros are exact.
+
+        minimise over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
+
+    As [`PerFeatureLogisticRegression`][bilevel.sklearn.PerFeatureLogisticRegression], with proximal steps and the
+    hypergradient of the sparse solution. Parameters and attributes are the same; with equal entries this is
+    `LogisticRegression(C=1/alpha, l1_ratio=1)`.
+    """
+
+    _sparse = True

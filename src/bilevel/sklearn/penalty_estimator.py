@@ -1,0 +1,98 @@
+"""What estimators with a penalty per feature have in common: their parameters, and from data to penalties."""
+
+from numbers import Integral, Real
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from bilevel.sklearn import folds
+
+
+class PerFeature(BaseEstimator):
+    """Features are standardised within `fit`, so that neither penalties nor their prior depend on units; `coef_`,
+    `intercept_` and `alpha_` are in the units of X."""
+
+    def __init__(
+        self,
+        *,
+        cv=5,
+        groups=None,
+        spread=0.5,
+        fit_intercept=True,
+        validation_fraction=0.2,
+        max_iter=30,
+        random_state=0,
+        verbose=0,
+    ):
+        self.cv = cv
+        self.groups = groups
+        self.spread = spread
+        self.fit_intercept = fit_intercept
+        self.validation_fraction = validation_fraction
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check(self, features: int) -> np.ndarray | None:
+        """The groups, from 0 on, after all parameters have been looked at."""
+        if not isinstance(self.spread, Real) or isinstance(self.spread, bool) or not self.spread > 0:
+            raise ValueError(f"spread must be a positive number, not {self.spread!r}: pass e.g. spread=0.5")
+        if not isinstance(self.max_iter, Integral) or isinstance(self.max_iter, bool) or self.max_iter < 1:
+            raise ValueError(
+                f"max_iter must be a whole number, at least 1, not {self.max_iter!r}: pass e.g. 30"
+            )
+        fraction = self.validation_fraction
+        if not isinstance(fraction, Real) or not 0 < fraction < 1:
+            raise ValueError(
+                f"validation_fraction must be between 0 and 1, not {fraction!r}: pass e.g. validation_fraction=0.2"
+            )
+        if self.groups is None:
+            return None
+        groups = np.asarray(self.groups)
+        if groups.shape != (features,):
+            raise ValueError(
+                f"groups has shape {groups.shape}, but X has {features} features: pass one group for each feature"
+            )
+        return np.unique(groups, return_inverse=True)[1]
+
+    def _tune(
+        self, loss: Any, sparse: bool, X: np.ndarray, Y: np.ndarray, parts: list, strength: Any
+    ) -> tuple:
+        """Penalties of the columns of X (standardised), what was tuned, and L. Sets what tells of the run."""
+        groups = self._check(X.shape[1])
+        data, y0, smoothness = loss.data(X, Y, parts, bool(self.fit_intercept))
+        size = columns = folds.room(X.shape[1], 16)
+        numbers = None  # of the groups, also of columns that are padding
+        if groups is not None:
+            size = folds.room(int(groups.max()) + 1, 16)
+            numbers = tuple(np.pad(groups, (0, columns - len(groups))).tolist())
+        problem = loss.problem(sparse, numbers)
+        held = min(sum(len(out) for _, out in parts), len(X))
+        tau = lambda value: strength(value) / (held * self.spread**2)
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            tuned = folds.tune(
+                problem,
+                data,
+                y0,
+                size,
+                smoothness,
+                tau,
+                steps=int(self.max_iter),
+                progress=bool(self.verbose),
+            )
+        x = tuned.x[: X.shape[1]] if groups is None else tuned.x[groups]
+        self.n_iter_ = tuned.steps
+        return np.exp(x), tuned, smoothness
+
+
+def standardised(X: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(columns of mean 0, unless not `centred`, and size 1; their means; their sizes). Constant ones stay constant."""
+    means = X.mean(0) if centred else np.zeros(X.shape[1])
+    centre = X - means
+    sizes = np.sqrt(np.mean(centre**2, axis=0))
+    tiny = sizes <= 1e-12 * np.maximum(np.abs(means), np.abs(X).max(0, initial=0.0))
+    centre[:, tiny & (means != 0)] = 0.0
+    sizes[tiny | (sizes == 0)] = 1.0
+    return centre / sizes, means, sizes

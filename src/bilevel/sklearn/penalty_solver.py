@@ -1,0 +1,125 @@
+"""A bilevel solver for inner problems with a proximal map that has no outer step size: for sparse estimators.
+
+    y_k = argmin_y g(x_k, y) + h(x_k, y)          accelerated proximal steps of 1/L, afresh whenever they turn back
+    v_k : conjugate gradients on the adjoint system of that point
+    d_k = ∇_x f − cross(v_k)                      the hypergradient, through the proximal map
+    accepted if  Φ_k ≤ Φ + s + 10⁻⁴ ⟨d, x_k − x⟩   then x, Φ, d ← x_k, Φ_k, d_k and s ← 0.85 (s + Φ − Φ_k)
+                 β ← ⟨Δx, Δd⟩/‖Δd‖², within a factor of 10 of β; otherwise β shrinks to a quarter
+    x_{k+1} = P(x − βd)
+
+That is the outer level of `bl.tuning_free` (spectral projected gradients with a non-monotone line search), whose
+inner level needs a smooth g. x_k is what is being tried; the best of them is in the trace.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from optax import tree
+
+import bilevel as bl
+from bilevel.batch import first
+from bilevel.checks import prepare
+from bilevel.identity import Static
+from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
+from bilevel.solvers.fixed_points import adjoint_system, residual
+from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
+from bilevel.solvers.rules import Descent
+
+FIRST, SUFFICIENT, MEMORY, GROWTH = 0.1, 1e-4, 0.85, 10.0  # as in bl.tuning_free
+
+
+class SpectralState(NamedTuple):
+    x: Any  # to be tried
+    y: Any  # at the last one tried
+    kept: tuple  # (x, Φ, d) of the last one accepted
+    step_size: Any  # β; zero until there is one accepted
+    slack: Any  # s
+
+
+class Spectral(bl.Solver):
+    inner: Descent
+    tolerance: Any
+    project: Static = eqx.field(static=True)
+    max_inner_steps: int = eqx.field(static=True)
+    name: ClassVar[str] = "proximal, spectral steps"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y")
+    composite: ClassVar[bool] = True
+    curved: ClassVar[bool] = True
+
+    def init(self, x0: Any, y0: Any, batch: Any = None) -> SpectralState:
+        x, y = prepare(self.problem, x0, y0, batch)
+        zero = jnp.zeros((), tree.norm(x).dtype)
+        return SpectralState(x, y, (x, zero, tree.zeros_like(x)), zero, zero)
+
+    def step(self, state: SpectralState, batch: Any = None) -> tuple[SpectralState, bl.Info]:
+        x, beta, slack, begins = state.x, state.step_size, state.slack, state.step_size == 0
+        (kept_x, kept_value, kept_d), oracles, rule = state.kept, self.problem.oracles, self.inner_at(x)
+        gradient = residual(self.problem, rule, (), state.y, oracles.inner_gradient(x, state.y, batch))
+        y, taken = self._respond(x, state.y, batch)
+        g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
+        system, b, _ = adjoint_system(self.problem, rule, (), x, y, g, f.y, batch)
+        system, blank = system.shared(), tree.zeros_like(y)
+        v, products, _ = conjugate_gradients(
+            system, b, blank, self.tolerance * tree.norm(b), self.max_inner_steps
+        )
+        d = tree.sub(f.x, system.cross(v))
+
+        move, bend, value = tree.sub(x, kept_x), tree.sub(d, kept_d), f.value.astype(beta.dtype)
+        rise = value - kept_value
+        accepted = begins | (rise <= slack + SUFFICIENT * dot(kept_d, move))
+        along = dot(move, bend)
+        spectral = jnp.where(along > 0, divide(along, tree.norm(bend, squared=True)), GROWTH * beta)
+        longer = jnp.clip(spectral, beta / GROWTH, beta * GROWTH)
+        begin = FIRST * divide(jnp.abs(value), tree.norm(d, squared=True))
+        beta = jnp.where(begins, begin, jnp.where(accepted, longer, beta / 4))
+        slack = jnp.where(accepted & ~begins, jnp.maximum(MEMORY * (slack - rise), 0), slack)
+        kept = select(accepted, (x, value, d), state.kept)
+        ahead = self.project.value(tree.sub(kept[0], scaled(beta, kept[2])))
+        metrics = {
+            "accepted": accepted.astype(beta.dtype),
+            "inner_steps": taken,
+            "adjoint_steps": products,
+        }
+        return SpectralState(ahead, y, kept, beta, slack), bl.Info(f.value, d, gradient, metrics)
+
+    def warm_up(self, state: SpectralState, batch: Any = None) -> SpectralState:
+        return state._replace(y=self._respond(state.x, state.y, first(batch))[0])
+
+    def _respond(self, x: Any, y: Any, batch: Any) -> tuple[Any, Any]:
+        """y*(x), until a step moves no entry by more than the tolerance of the longest one so far, or of y."""
+        rule, oracles = self.inner_at(x), self.problem.oracles
+        largest = lambda t: jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(t)]))
+
+        def unfinished(carry):
+            *_, moved, taken = carry
+            return (moved > self.tolerance) & (taken < self.max_inner_steps)
+
+        def advance(carry):
+            y, ahead, t, _, taken = carry
+            new, _ = rule.update(oracles.inner_gradient(x, ahead, batch), (), ahead)
+            back, forth = tree.sub(ahead, new), tree.sub(new, y)
+            t = jnp.where(dot(back, forth) > 0, 1.0, t)
+            after = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
+            ahead = tree.add(new, scaled((t - 1) / after, forth))
+            moved = largest(back) / (self.inner.step_size * jnp.maximum(largest(new), 1))
+            return new, ahead, after, moved.astype(t.dtype), taken + 1
+
+        one = jnp.ones((), tree.norm(y).dtype)
+        y, _, _, _, taken = lax.while_loop(unfinished, advance, (y, y, one, one * jnp.inf, jnp.int32(0)))
+        return y, taken
+
+
+def spectral(problem: Any, inner: Any, project: Any, tolerance: float = 1e-4, max_inner_steps: int = 1000):
+    """The solver, for a problem with a proximal map.
+
+    Args:
+        problem: the objectives, with `prox`.
+        inner: 1/L of g, the length of proximal steps.
+        project: the projection of x onto the set where it may be.
+        tolerance: of y and of v: what is left of the gradient mapping for y of size 1, and of the residual.
+        max_inner_steps: the most proximal steps on y, and products on v, of a step on x.
+    """
+    return Spectral(problem, Descent(inner), tolerance, Static(project), max_inner_steps)

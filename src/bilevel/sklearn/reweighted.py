@@ -1,0 +1,150 @@
+"""A classifier for tables some of whose labels are wrong: it learns how much to believe each of them."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from bilevel.checks import as_number, check_count
+from bilevel.cleaning.weighing import weigh
+from bilevel.words import shown
+
+
+class ReweightedClassifier(ClassifierMixin, BaseEstimator):
+    """Logistic regression, or a small network, that learns a weight for every training row from a few trusted ones.
+
+        model = ReweightedClassifier().fit(X, y, X_trusted=X_checked, y_trusted=y_checked)
+        model.suspects_[:20]      # look at these rows first
+
+    Rows whose labels are probably wrong lose their weight; [how](sklearn.md#how-it-works).
+    Columns are standardised inside.
+
+    Args:
+        hidden: the width of a network's hidden layer; `None` for logistic regression.
+        trusted_fraction: the share of the rows to hold out as trusted where `fit` is given none. They are only as good
+            as their labels: pass rows that somebody has checked, if there are any.
+        max_iter: the steps that the weights take along their hypergradients.
+        random_state: of the rows held out, the folds, the batches and the networks' starts.
+        verbose: 1 or more draws progress bars.
+
+    Attributes:
+        classes_: the labels, sorted.
+        sample_weight_: of every row given to `fit`, in [0, 1]: how much its label counts; 1 for rows held out.
+        suspicion_: of every row, in [0, 1]: the larger, the more probably mislabelled; 0 for rows held out.
+        suspects_: the numbers of all rows but those held out, the most suspicious first.
+        n_iter_: the steps taken.
+        n_features_in_: the number of columns.
+        feature_names_in_: their names, where `X` has any.
+    """
+
+    def __init__(
+        self,
+        hidden: Any = None,  # scikit-learn asks that everything be taken here, and looked at by `fit`
+        *,
+        trusted_fraction: Any = 0.1,
+        max_iter: Any = 40,
+        random_state: Any = None,
+        verbose: Any = 0,
+    ):
+        self.hidden = hidden
+        self.trusted_fraction = trusted_fraction
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, *, X_trusted: Any = None, y_trusted: Any = None) -> "ReweightedClassifier":
+        """Trains on the rows of `X`, and believes each of the labels `y` as far as the trusted rows bear it out.
+
+        Args:
+            X: rows × columns of finite numbers.
+            y: their labels, some of which may be wrong.
+            X_trusted: more rows, whose labels are right. Left out, a fraction of `X` is held out.
+            y_trusted: their labels.
+        """
+        self._check_parameters()
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        rng = check_random_state(self.random_state)
+        if (X_trusted is None) != (y_trusted is None):
+            raise ValueError("X_trusted and y_trusted go together: pass both, or neither")
+        if X_trusted is None:
+            self.classes_, labels = np.unique(y, return_inverse=True)
+            self._check_classes()
+            kept, held = self._parted(labels, rng)
+            trusted, right, labels = X[held], labels[held], labels[kept]
+        else:
+            trusted = self._rows(X_trusted)
+            right = column_or_1d(y_trusted)
+            check_consistent_length(trusted, right)
+            self.classes_, both = np.unique(np.concatenate([y, right]), return_inverse=True)
+            self._check_classes()
+            kept, labels, right = np.arange(len(X)), both[: len(X)], both[len(X) :]
+        found = weigh(
+            X[kept],
+            labels,
+            trusted,
+            right,
+            len(self.classes_),
+            hidden=self.hidden,
+            steps=self.max_iter,
+            seed=int(rng.randint(2**31 - 1)),
+            progress=bool(self.verbose),
+        )
+        self.sample_weight_, self.suspicion_ = np.ones(len(X)), np.zeros(len(X))
+        self.sample_weight_[kept], self.suspicion_[kept] = found.weights, found.suspicion
+        self.suspects_ = kept[np.argsort(-found.suspicion, kind="stable")]
+        self.n_iter_ = self.max_iter
+        self._predictor = found.predict
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The logarithms of the probabilities; of two classes, that of their ratio, the second by the first."""
+        logs = self._logs(X)
+        return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probabilities of the classes, in the order of `classes_`."""
+        return np.exp(self._logs(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of every row."""
+        best = np.argmax(self._logs(X), axis=1)
+        return self.classes_[best]
+
+    def _logs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return self._predictor.logs(self._rows(X))
+
+    def _rows(self, X: Any) -> Any:
+        return validate_data(self, X, dtype=np.float64, reset=False)
+
+    def _check_parameters(self) -> None:
+        share = as_number(self.trusted_fraction)
+        if share is None or not 0 < share < 1:
+            raise ValueError(
+                f"trusted_fraction must be between 0 and 1, not {shown(self.trusted_fraction)}: pass e.g. 0.1"
+            )
+        check_count(self.max_iter, "max_iter")
+        if self.hidden is not None:
+            check_count(self.hidden, "hidden")
+
+    def _check_classes(self) -> None:
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y has only one class, {self.classes_[0]}: a classifier needs rows of two classes or more"
+            )
+
+    def _parted(self, labels: np.ndarray, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+        """The rows to train on, and those to trust: of every class its share, and at least one of two or more."""
+        held = np.zeros(len(labels), bool)
+        for c in range(len(self.classes_)):
+            own = rng.permutation(np.flatnonzero(labels == c))
+            held[own[: min(max(1, round(self.trusted_fraction * len(own))), len(own) - 1)]] = True
+        if not held.any():
+            raise ValueError(
+                "no class has two rows, so that none can be held out as trusted: pass X_trusted and y_trusted"
+            )
+        return np.flatnonzero(~held), np.flatnonzero(held)

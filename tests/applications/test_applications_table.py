@@ -1,0 +1,48 @@
+"""What several seeds say together."""
+
+import statistics
+
+import pytest
+
+from bilevel.applications import MODULES, Application, Outcome, application
+from bilevel.applications.table import as_csv, as_markdown, best, cells
+
+ONE = Outcome({"ours": {"loss": 1.0, "accuracy": 0.5}, "theirs": {"loss": 3.0}})
+TWO = Outcome({"ours": {"loss": 2.0, "accuracy": 0.75}, "theirs": {"loss": 3.5}})
+NOTHING = lambda *_: None
+EXAMPLE = Application("example", "an example", NOTHING, 10, NOTHING, NOTHING, better=("accuracy",))
+
+
+def test_means_and_spreads():
+    table = cells([ONE, TWO])
+    assert table["ours"]["loss"] == (1.5, statistics.stdev([1.0, 2.0]))
+    assert table["theirs"] == {"loss": (3.25, statistics.stdev([3.0, 3.5]))}
+    assert cells([ONE])["ours"]["accuracy"] == (0.5, None)
+
+
+def test_the_best_is_the_one_the_measure_says():
+    table = cells([ONE, TWO])
+    assert best(EXAMPLE, table, "loss") == "ours"
+    upside = Application("example", "an example", NOTHING, 10, NOTHING, NOTHING, better=("loss",))
+    assert best(upside, table, "loss") == "theirs"
+    assert best(EXAMPLE, table, "accuracy") is None  # of one
+    assert best(EXAMPLE, cells([Outcome({"a": {"loss": 1.0}, "b": {"loss": 1.0}})]), "loss") is None
+
+
+def test_markdown_and_csv():
+    text = as_markdown(EXAMPLE, [ONE, TWO])
+    assert text.splitlines()[0] == "|  | loss | accuracy |"
+    assert text.splitlines()[-1] == "| theirs | 3.25 ± 0.35 | – |"
+    assert "**1.5 ± 0.71**" in text
+    assert as_csv([0, 1], [ONE, TWO]).splitlines()[1:3] == ["0,ours,loss,1", "0,ours,accuracy,0.5"]
+
+
+def test_an_unknown_application_is_refused():
+    with pytest.raises(ValueError, match="there is no application 'cooking': take one of"):
+        application("cooking")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_names_agree(name):
+    assert application(name).name == name
+    assert application(name).title

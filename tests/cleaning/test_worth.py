@@ -1,0 +1,123 @@
+"""What a ranking is worth: against scikit-learn's area, counted pairs, and rankings of known quality."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from bilevel.cleaning.worth import EVENLY, FOLDS, LOOKALIKE, RIGHT, Worth, roc_area, worth, wrong_labels
+
+
+class Ranked(NamedTuple):
+    suspicion: np.ndarray
+    probabilities: np.ndarray
+
+
+def test_the_area_is_scikit_learn_s_with_ties():
+    rng = np.random.default_rng(0)
+    wrong, right = rng.integers(0, 6, size=40) / 5, rng.integers(0, 5, size=70) / 5
+    expected = roc_auc_score(np.r_[np.ones(40), np.zeros(70)], np.r_[wrong, right])
+    assert roc_area(wrong, right) == pytest.approx(expected, abs=1e-12)
+
+
+def made(wrong, right, **more):
+    """A `Worth` of given suspicions."""
+    change = np.r_[np.full(len(wrong), EVENLY), np.full(len(right), RIGHT)]
+    some = dict.fromkeys(("correct", "disputed"), np.zeros(len(change), bool))
+    rest = {**some, "data": np.zeros(10), "data_disputed": np.zeros(10, bool), **more}
+    return Worth(change=change, suspicion=np.r_[wrong, right], **rest)
+
+
+def test_the_interval_covers_the_true_area_about_as_often_as_it_says():
+    rng, truth = np.random.default_rng(1), 0.760250  # P(N(1, 1) > N(0, 1)) = Φ(1/√2)
+    covered = 0
+    for _ in range(400):
+        low, high = made(rng.normal(1, 1, size=50), rng.normal(0, 1, size=50)).interval()
+        covered += low <= truth <= high
+    assert 0.91 <= covered / 400 <= 0.98  # four standard errors around 95 %
+
+
+def test_the_share_of_wrong_labels_is_found_from_a_test_that_errs():
+    rng, covered, estimates = np.random.default_rng(2), 0, []
+    for _ in range(300):
+        correct = rng.random(300) < 0.85  # so that f = 0.15
+        given_wrong = np.arange(300) < 150
+        disputed = np.where(given_wrong, rng.random(300) < 0.9, ~correct)
+        wrong_in_data = rng.random(2000) < 0.2
+        data = np.where(wrong_in_data, rng.random(2000) < 0.9, rng.random(2000) < 0.15)
+        found = made(np.zeros(150), np.zeros(150), correct=correct, disputed=disputed, data_disputed=data)
+        share, least, most = found.share_wrong()
+        estimates.append(share)
+        covered += least <= 0.2 <= most
+    assert np.mean(estimates) == pytest.approx(0.2, abs=0.01)
+    assert 0.91 <= covered / 300 <= 0.99
+
+
+def test_a_test_that_tells_nothing_says_nothing():
+    coin = np.arange(200) % 2 == 0
+    found = made(np.zeros(100), np.zeros(100), correct=coin, disputed=coin, data_disputed=coin)
+    assert found.share_wrong() is None
+
+
+def test_how_many_are_found_by_looking_at_so_many():
+    data = np.linspace(0, 1, 101)
+    found = made(np.full(20, 0.9), np.full(20, 0.1), data=data)
+    assert found.found(0.0) == 0
+    assert found.found(11 / 101) == 1  # as many of the data are as suspicious as the wrong ones
+    assert found.found(1.0) == 1
+
+
+def test_labels_made_wrong_are_wrong_and_half_of_them_all():
+    rng = np.random.default_rng(3)
+    labels, likeness = rng.integers(0, 4, size=200), rng.random((200, 4))
+    given, change = wrong_labels(labels, likeness, rng)
+    assert ((given != labels) == (change != RIGHT)).all()
+    assert np.bincount(change).tolist() == [100, 50, 50]
+    alike = change == LOOKALIKE
+    second = [
+        np.argsort(row)[-1] if np.argsort(row)[-1] != y else np.argsort(row)[-2]
+        for row, y in zip(likeness, labels, strict=True)
+    ]
+    assert (given[alike] == np.array(second)[alike]).all()
+
+
+def test_hidden_rows_are_not_among_the_trusted_and_none_is_hidden_twice():
+    rng = np.random.default_rng(4)
+    count = 53  # not a multiple of the folds
+    trusted_inputs = np.arange(count, dtype=np.float32)[:, None]
+    trusted_labels = np.arange(count, dtype=np.int32) % 3
+    inputs, labels = -1 - rng.random((30, 1)).astype(np.float32), rng.integers(0, 3, size=30).astype(np.int32)
+    seen, shapes = [], set()
+
+    def weigh(a, b, trusted_a, trusted_b):
+        shapes.add((a.shape, trusted_a.shape))
+        hidden = a[a[:, 0] >= 0, 0].astype(int)
+        assert not set(hidden) & set(trusted_a[:, 0].astype(int))
+        assert len(hidden) + len(trusted_a) == count
+        assert (trusted_b == trusted_a[:, 0].astype(int) % 3).all()  # those keep their labels
+        assert (a < 0).sum() == 30
+        seen.extend(hidden)
+        truth = np.where(a[:, 0] >= 0, a[:, 0].astype(int) % 3, b)  # one who knows
+        return Ranked((b != truth).astype(float), np.eye(3)[truth])
+
+    likeness = np.full((count, 3), 1 / 3)
+    found = worth(weigh, inputs, labels, trusted_inputs, trusted_labels, likeness, seed=0)
+    assert len(seen) == len(set(seen)) == FOLDS * (count // FOLDS)
+    assert len(shapes) == 1  # one compiled program
+    assert found.area() == 1
+    assert found.suggested == 1
+    assert found.share_wrong()[0] == 0
+
+
+def test_every_fold_has_its_part_of_every_class():
+    trusted_labels = np.repeat(np.arange(2, dtype=np.int32), [50, 10])
+    parts = []
+
+    def weigh(a, b, trusted_a, trusted_b):
+        parts.append(np.bincount(trusted_b).tolist())
+        return Ranked(np.zeros(len(a)), np.ones((len(a), 2)) / 2)
+
+    data = np.zeros((4, 1), np.float32), np.zeros(4, np.int32)
+    worth(weigh, *data, np.zeros((60, 1), np.float32), trusted_labels, np.ones((60, 2)), seed=0)
+    assert parts == [[40, 8]] * FOLDS
