@@ -96,10 +96,16 @@ def test_random_cells_have_the_size_that_they_should(as_users_see_it):
         assert into == [1, 2, 2]
 
 
-def test_a_short_trial_and_its_picture():
+def test_a_short_trial_and_its_picture(monkeypatch):
+    methods = app.methods(app.PROBLEM)
+    assert set(methods) == {"AID", "ITD", "DARTS", "DARTS, first order"}
+    some = {
+        name: methods[name] for name in ("AID", "DARTS")
+    }  # the others would take as long again to compile
+    monkeypatch.setattr(app, "methods", lambda problem: some)
     with jax.numpy_dtype_promotion("standard"):  # for optax.adam
         outcome = app.APPLICATION.trial(0, 2, False)
-    assert {"AID", "ITD", "DARTS", "DARTS, first order", "3×3 convolutions only"} < set(outcome.scores)
+    assert {"AID", "DARTS", "3×3 convolutions only"} < set(outcome.scores)
     assert all(np.isfinite(list(each.values())).all() for each in outcome.scores.values())
     figure = Figure()
     app.APPLICATION.draw(figure, [outcome])
