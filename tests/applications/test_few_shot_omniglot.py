@@ -90,12 +90,12 @@ def test_a_short_trial_and_its_picture(monkeypatch):
     monkeypatch.setattr(app, "omniglot", lambda size: made)
     every = list(app.learners(1))
     assert [name for name, *_ in every] == ["MAML", "first-order MAML", "Reptile", "implicit MAML"]
-    some = [each for each in every if each[0] in ("MAML", "implicit MAML")]  # the others take as long again
+    some = [each for each in every if each[0] == "MAML"]  # each takes seconds to compile
     monkeypatch.setattr(app, "learners", lambda steps: iter(some))
     with jax.numpy_dtype_promotion("standard"):
         outcome = app.APPLICATION.trial(0, 1, False)
     baselines = {"from scratch", "nearest by features of a classifier", "nearest by pixels"}
-    assert set(outcome.scores) == {"MAML", "implicit MAML"} | baselines
+    assert set(outcome.scores) == {"MAML"} | baselines
     for row in outcome.scores.values():
         assert 0 < row["accuracy"] < 0.6  # of five, on noise
         assert 0 < row["95 % ±"] < 0.3

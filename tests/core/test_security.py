@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import bilevel
+from bilevel.applications import MODULES
 from bilevel.data import counties, digits, download
 
 ROOT = Path(bilevel.__file__).parent
@@ -12,7 +13,7 @@ SOURCES = {
 }
 CODE_FROM_DATA = {
     "pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "subprocess", "pty", "code",
-    "tarfile", "zipfile",
+    "tarfile",
 }  # fmt: skip
 NETWORK = {
     "urllib.request",
@@ -65,6 +66,13 @@ def test_no_code_is_made_out_of_data():
         assert not keywords(tree) & {"allow_pickle", "shell"}, path
 
 
+def test_one_module_reads_archives_and_none_unpacks_them():
+    assert {path for path, tree in SOURCES.items() if "zipfile" in imports(tree)} == {"data/characters.py"}
+    for path, tree in SOURCES.items():
+        methods = {call.rsplit(".", 1)[-1] for call in calls(tree)}
+        assert not methods & {"extract", "extractall", "unpack_archive"}, path
+
+
 def test_one_module_uses_the_network():
     assert {path for path, tree in SOURCES.items() if imports(tree) & NETWORK} == {"data/download.py"}
 
@@ -76,9 +84,10 @@ def imports_what_it_is_told(tree: ast.AST) -> bool:
 
 
 def test_modules_are_imported_by_name_in_one_place():
-    """For `--method` and `--task` of the comparison; the package itself imports what its own table names."""
+    """For `--method` and `--task` of the comparison; the package and its applications import what their tables name."""
     told = {path for path, tree in SOURCES.items() if imports_what_it_is_told(tree)}
-    assert told == {"__init__.py", "lab/compare/yours.py"}
+    assert told == {"__init__.py", "applications/__init__.py", "lab/compare/yours.py"}
+    assert all(name.isidentifier() for name in MODULES.values())
     assert all(home.startswith("bilevel.") for home in bilevel._HOMES.values())
 
 
