@@ -26,6 +26,8 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if isinstance(error, ValueError) and str(error) == "embedded null byte":  # older typers ask the disk themselves
+            fail("no file or folder can have a name with a NUL character: pass another")
         # By name: typer brings a click of its own from some version on.
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "UsageError" not in kinds or "NoArgsIsHelpError" in kinds:
