@@ -26,8 +26,8 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, ValueError) and str(error) == "embedded null byte":  # older typers ask the disk themselves
-            fail("no file or folder can have a name with a NUL character: pass another")
+        if _is_of_a_name(error):
+            fail("no file or folder can have a name with a NUL or a lone surrogate in it: pass another")
         # By name: typer brings a click of its own from some version on.
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "UsageError" not in kinds or "NoArgsIsHelpError" in kinds:
@@ -36,3 +36,8 @@ def _in_one_line() -> Iterator[None]:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "bilevel"
         fail(f"{message}: see {path} --help")
+
+
+def _is_of_a_name(error: Exception) -> bool:
+    """Older typers ask the disk about every path that they are given, and do not hear what it says to such a name."""
+    return isinstance(error, UnicodeEncodeError) or str(error) == "embedded null byte"
