@@ -1,6 +1,7 @@
 """One climate for every test: x64, strict promotion, eight forced devices, annotations checked at run time."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -70,6 +71,20 @@ def pytest_collection_modifyitems(items):
             or MADE & set(item.fixturenames)
         ):
             item.add_marker("slow")
+
+
+# Of the 65,530 that Linux gives a process: beyond them compiled code has no place, and the process crashes.
+MOST_MAPS = 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _room_for_compiled_code():
+    """A worker compiles some ten thousand programs in its life, each with pieces of memory of its own."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
