@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.made_anew import MadeAnew
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
@@ -85,20 +86,17 @@ PROBLEM = bl.Problem(inner=synthetic_loss, outer=real_loss)
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key", "real"], meta_fields=[])
 @dataclass(frozen=True)
-class Fresh:
-    """A stream of new networks and of real images: step k always has the same ones."""
+class Fresh(MadeAnew):
+    """New networks, and some of the real images, at every step."""
 
     key: Any
     real: Examples
 
-    def start(self, step: int) -> Any:
-        return jnp.uint32(step)
-
-    def next(self, cursor: Any) -> tuple[Any, bl.Batch]:
-        of_weights, of_rows = jax.random.split(jax.random.fold_in(self.key, cursor))
+    def batch(self, key: Any) -> bl.Batch:
+        of_weights, of_rows = jax.random.split(key)
         w = jax.vmap(random_weights)(jax.random.split(of_weights, NETWORKS))
         rows = jax.random.randint(of_rows, (NETWORKS, BATCH), 0, len(self.real), jnp.int32)
-        return cursor + jnp.uint32(1), bl.Batch(w, (w, self.real.inputs[rows], self.real.targets[rows]))
+        return bl.Batch(w, (w, self.real.inputs[rows], self.real.targets[rows]))
 
 
 def solver(steps: int) -> Any:

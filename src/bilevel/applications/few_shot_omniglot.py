@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.made_anew import MadeAnew
 from bilevel.data.characters import DRAWERS, Omniglot, omniglot
 from bilevel.problems.instance import Instance
 
@@ -60,17 +61,11 @@ def episodes(key: Any, images: Any, tasks: int, queries: int) -> bl.Batch:
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key", "images"], meta_fields=[])
 @dataclass(frozen=True)
-class Episodes:
-    """A stream: `start(step)` says where it stands, `next` gives the batch there. Step k always has the same tasks."""
+class Episodes(MadeAnew):
+    """New tasks at every step."""
 
     key: Any
     images: Any
-
-    def start(self, step: int) -> Any:
-        return jnp.uint32(step)
-
-    def next(self, cursor: Any) -> tuple[Any, bl.Batch]:
-        return cursor + jnp.uint32(1), self.batch(jax.random.fold_in(self.key, cursor))
 
     def batch(self, key: Any) -> bl.Batch:
         return episodes(key, self.images, TASKS, QUERIES)

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.made_anew import MadeAnew
 from bilevel.problems.instance import Instance
 
 SHOTS, TASKS, HIDDEN = 10, 25, 40
@@ -46,18 +47,15 @@ def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["tasks", "shots"])
 @dataclass(frozen=True)
-class Waves:
-    """A stream: `start(step)` says where it stands, `next` gives the batch there. Step k always has the same waves."""
+class Waves(MadeAnew):
+    """New waves at every step."""
 
     key: Any
     tasks: int = TASKS
     shots: int = SHOTS
 
-    def start(self, step: int) -> Any:
-        return jnp.uint32(step)
-
-    def next(self, cursor: Any) -> tuple[Any, bl.Batch]:
-        return cursor + jnp.uint32(1), waves(jax.random.fold_in(self.key, cursor), self.tasks, self.shots)
+    def batch(self, key: Any) -> bl.Batch:
+        return waves(key, self.tasks, self.shots)
 
 
 # Model: two hidden layers

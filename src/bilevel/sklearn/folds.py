@@ -72,12 +72,6 @@ def room(count: int, least: int) -> int:
     return size if count <= size else -(-count // 256) * 256
 
 
-def padded(array: Any, *shape: int) -> np.ndarray:
-    """With zeros at the end of every axis."""
-    array = np.asarray(array, float)
-    return np.pad(array, [(0, size - have) for size, have in zip(shape, array.shape, strict=True)])
-
-
 def bounded(x: Any) -> Any:
     return jnp.clip(x, LOWEST, HIGHEST)
 

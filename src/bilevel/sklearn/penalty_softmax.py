@@ -17,7 +17,8 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 
 import bilevel as bl
-from bilevel.sklearn.folds import padded, room, with_prior
+from bilevel.cleaning.padding import padded
+from bilevel.sklearn.folds import room, with_prior
 
 ABSENT = -1e30  # the score of classes that there are not
 

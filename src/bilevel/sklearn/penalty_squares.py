@@ -16,7 +16,8 @@ from scipy.linalg import cho_factor, cho_solve
 from sklearn.linear_model import Lasso
 
 import bilevel as bl
-from bilevel.sklearn.folds import padded, room, with_prior
+from bilevel.cleaning.padding import padded
+from bilevel.sklearn.folds import room, with_prior
 
 
 def _halves(w, rows):
