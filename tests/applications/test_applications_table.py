@@ -46,3 +46,11 @@ def test_an_unknown_application_is_refused():
 def test_names_agree(name):
     assert application(name).name == name
     assert application(name).title
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "few-shot-omniglot"])
+def test_tasks_have_a_yardstick(name):
+    task = application(name).task(0)
+    assert task.name == name
+    assert callable(task.measure)
+    assert task.label

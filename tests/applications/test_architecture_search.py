@@ -105,6 +105,12 @@ def test_a_short_trial_and_its_picture(monkeypatch):
     monkeypatch.setattr(app, "methods", lambda problem: some)
     with jax.numpy_dtype_promotion("standard"):  # for optax.adam
         outcome = app.APPLICATION.trial(0, 2, False)
+        monkeypatch.setattr(app, "STEPS", 2)
+        cell = outcome.seen["AID"]
+        x = 10.0 * jnp.eye(len(app.OPERATIONS), dtype=jnp.float32)[cell]
+        np.testing.assert_array_equal(app.discretised(x), cell)
+        wrong = app.task(0).measure(x)
+    np.testing.assert_allclose(100 * (1 - wrong), outcome.scores["AID"]["test accuracy %"], rtol=1e-6)
     assert {"AID", "DARTS", "3×3 convolutions only"} < set(outcome.scores)
     assert all(np.isfinite(list(each.values())).all() for each in outcome.scores.values())
     figure = Figure()

@@ -84,9 +84,12 @@ def test_one_step_weights_are_cut_and_normalised_slopes(few, monkeypatch):
     np.testing.assert_allclose(found, 6 * expected / expected.sum(), atol=1e-4)
 
 
-def test_two_steps_of_everything():
+def test_two_steps_of_everything(monkeypatch):
+    monkeypatch.setattr(app, "STEPS", 2)
     with jax.numpy_dtype_promotion("standard"):  # optax.adam
         outcome = app.trial(0, 2, False)
+        wrong = app.task(0, *app.NOISES[-1]).measure(jnp.full(app.TRAIN, 100.0, jnp.float32))  # all of weight one
+    np.testing.assert_allclose(1 - wrong, outcome.scores["unweighted"]["accuracy, 40% pairwise"], rtol=1e-6)
     assert set(outcome.scores) > {
         "weight per image",
         "weighting network",

@@ -79,9 +79,12 @@ def test_draws_stay_in_the_box():
         jax.tree.map(np.testing.assert_array_equal, app.within(app.single(x)), app.single(x))
 
 
-def test_two_steps_of_everything():
+def test_two_steps_of_everything(monkeypatch):
+    monkeypatch.setattr(app, "STEPS", 2)
     with jax.numpy_dtype_promotion("standard"):  # optax.adam
         outcome = app.trial(0, 2, False)
+        wrong = app.task(0).measure(app.single(app.DEFAULT))
+    np.testing.assert_allclose(1 - wrong, outcome.scores["MLP, defaults"]["test accuracy"], rtol=1e-6)
     assert {"MLP, learned along the run", "CNN, learned along the run", "CNN, defaults"} <= set(
         outcome.scores
     )

@@ -122,7 +122,7 @@ def task(seed: int) -> Instance:
     known, _ = counties(seed)
     batch = jax.tree.map(jnp.asarray, folded(known))
     return Instance(
-        name="feature_learning",
+        name="feature-learning",
         problem=PROBLEM,
         x0=initial(seed, known.inputs.shape[1]),
         y0=jnp.zeros((FEATURES + 1, FOLDS), jnp.float32),

@@ -164,7 +164,7 @@ def task(seed: int) -> Instance:
     x0 = initial(np.random.default_rng(seed))
     new = episodes(jax.random.key(seed + 10**6), jnp.asarray(valid.images), 100, QUERIES)
     return Instance(
-        name="few-shot Omniglot",
+        name="few-shot-omniglot",
         problem=PROBLEM,
         x0=x0,
         y0=x0,

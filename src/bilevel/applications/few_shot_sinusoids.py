@@ -111,7 +111,7 @@ def task(seed: int) -> Instance:
     x0 = initial(np.random.default_rng(seed))
     new = waves(jax.random.key(seed + 10**6), 100)
     return Instance(
-        name="few-shot sinusoids",
+        name="few-shot-sinusoids",
         problem=PROBLEM,
         x0=x0,
         y0=x0,

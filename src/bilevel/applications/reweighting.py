@@ -127,14 +127,22 @@ CORRECTION = bl.Problem(inner=corrected, outer=trusted_loss)
 
 def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
     """A weight for every image; the other inner losses go with the same data."""
-    noisy, trusted, _, _ = digits(seed, kind, share)
+    noisy, trusted, test, _ = digits(seed, kind, share)
     sizes = bl.Levels(inner=BATCH, outer=None)
+    y0 = initial_mlp(noisy.inputs.shape[1], HIDDEN, CLASSES, seed=seed)
+
+    def wrong(x: Any) -> jax.Array:
+        weights = jnp.concatenate([jax.nn.sigmoid(x), jnp.ones(TRUSTED, jnp.float32)])
+        return 1 - accuracy(trained(y0, joined(noisy, trusted), weights, STEPS, seed), test)
+
     return Instance(
         name="reweighting",
         problem=WEIGHTS,
         x0=jnp.zeros(TRAIN, jnp.float32),
-        y0=initial_mlp(noisy.inputs.shape[1], HIDDEN, CLASSES, seed=seed),
+        y0=y0,
         data=bl.epochs(bl.Batch(inner=noisy, outer=trusted), size=sizes, seed=seed),
+        measure=wrong,
+        label=f"share of wrong labels of the test after {STEPS} steps with these weights",
     )
 
 
@@ -215,6 +223,10 @@ def trained(y: MLP, examples: Examples, weights: Any, steps: int, seed: Any) -> 
     return lax.scan(step, (y, rule.init(y)), jax.random.split(jax.random.key(seed), steps))[0][0]
 
 
+def accuracy(y: MLP, examples: Examples) -> jax.Array:
+    return jnp.mean(jnp.argmax(logits(y, jnp.asarray(examples.inputs)), axis=1) == jnp.asarray(examples.targets))
+
+
 def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: int) -> np.ndarray:
     """The loss of each label under a network that has not seen it: what filtering goes by."""
     everything, found = joined(noisy, trusted), np.zeros(TRAIN, np.float32)
@@ -267,9 +279,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
             labels = replace(data.noisy, targets=np.asarray(verdict.labels, np.int32))
             weights = np.concatenate([training_weights(name, verdict, share), np.ones(TRUSTED, np.float32)])
             y = trained(instance.y0, joined(labels, data.trusted), weights, steps, seed)
-            right = jnp.argmax(logits(y, jnp.asarray(data.test.inputs)), axis=1) == data.test.targets
             row = scores.setdefault(name, {})
-            row[f"accuracy, {setting}"] = float(np.mean(right))
+            row[f"accuracy, {setting}"] = float(accuracy(y, data.test))
             if np.ptp(verdict.weights) > 0:
                 row[f"AUC, {setting}"] = roc_auc(-np.asarray(verdict.weights, float), data.wrong)
             seen[name, setting] = np.asarray(verdict.weights), data.wrong

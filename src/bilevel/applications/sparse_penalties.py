@@ -117,7 +117,7 @@ def task(seed: int) -> Instance:
     data = jax.tree.map(jnp.asarray, bl.Batch(inner=train, outer=valid))
     L, y0 = smoothness(train), jnp.zeros(WORDS, jnp.float32)
     return Instance(
-        name="sparse_penalties",
+        name="sparse-penalties",
         problem=PROBLEM,
         x0=jnp.full(WORDS, -8.5, jnp.float32),
         y0=y0,

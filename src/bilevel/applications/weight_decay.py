@@ -145,15 +145,17 @@ PROBLEMS = {name: problem_of(model) for name, model in MODELS.items()}
 
 
 def task(seed: int, model: str = "MLP") -> Instance:
-    train, valid, _ = digits(seed)
+    train, valid, test = digits(seed)
     sizes = bl.Levels(inner=BATCH, outer=2 * BATCH)
-    return Instance(
-        name="weight_decay",
-        problem=PROBLEMS[model],
-        x0=single(START),
-        y0=initial(model, seed),
-        data=bl.epochs(bl.Batch(inner=train, outer=valid), size=sizes, seed=seed),
-    )
+    problem, y0 = PROBLEMS[model], initial(model, seed)
+    data = bl.epochs(bl.Batch(inner=train, outer=valid), size=sizes, seed=seed)
+
+    def wrong(x: Hyper) -> jax.Array:
+        (y,) = trained(problem, y0, data, [x], STEPS)
+        return 1 - accuracy(model, y, test)
+
+    label = f"share of wrong labels of the test after {STEPS} steps with these hyperparameters"
+    return Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
 
 
 # The method and the baselines
@@ -170,18 +172,21 @@ def solver(problem: bl.Problem) -> bl.Solver:
     return bl.rtho(problem, optax.sgd(1.0, momentum=MOMENTUM), bl.projected(careful, within))
 
 
-def trained(instance: Instance, choices: list[Hyper], steps: int) -> list:
+def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps: int) -> list:
     """The network trained with each of these hyperparameters, constant, all in one program."""
-    plain = bl.itd(
-        instance.problem, optax.sgd(1.0, momentum=MOMENTUM), 1.0
-    )  # of which only steps on y are taken
+    plain = bl.itd(problem, optax.sgd(1.0, momentum=MOMENTUM), 1.0)  # of which only steps on y are taken
 
     def train(x: Hyper, data: Any) -> Any:
-        return bl.warm_up(plain, bl.start(plain, x, instance.y0, data), data, steps=steps).y
+        return bl.warm_up(plain, bl.start(plain, x, y0, data), data, steps=steps).y
 
     x = jax.tree.map(lambda *each: jnp.stack([jnp.asarray(a, jnp.float32) for a in each]), *choices)
-    y = jax.jit(jax.vmap(train, in_axes=(0, None)))(x, instance.data)
+    y = jax.jit(jax.vmap(train, in_axes=(0, None)))(x, data)
     return [jax.tree.map(lambda a, i=i: a[i], y) for i in range(len(choices))]
+
+
+def accuracy(model: str, y: Any, examples: Examples) -> jax.Array:
+    found = jnp.argmax(MODELS[model](y, jnp.asarray(examples.inputs)), axis=1)
+    return jnp.mean(found == jnp.asarray(examples.targets))
 
 
 TRIES = 14  # a step of the method costs 11 to 14 training steps, by XLA's count of operations: so many fit in
@@ -203,7 +208,9 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
         result = bl.run(solver(instance.problem), instance.x0, instance.y0, **options)
         late = {name: np.log(result.trace[name][-(steps // 4 + 1) :]).mean(axis=0) for name in Hyper._fields}
         tries = drawn(seed, TRIES if steps > 10 else 2)
-        retrained, default, *others = trained(instance, [Hyper(**late), DEFAULT, *tries], steps)
+        retrained, default, *others = trained(
+            instance.problem, instance.y0, instance.data, [Hyper(**late), DEFAULT, *tries], steps
+        )
         loss = jax.jit(lambda y, examples, problem=instance.problem: problem.outer(None, y, examples))
         best = min(others, key=lambda y: loss(y, valid))
         networks = {
@@ -213,8 +220,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
             f"best of {TRIES} at random": best,
         }
         for name, y in networks.items():
-            right = jnp.argmax(MODELS[model](y, jnp.asarray(test.inputs)), axis=1) == test.targets
-            row = {"test accuracy": float(np.mean(right)), "test loss": float(loss(y, test))}
+            row = {"test accuracy": float(accuracy(model, y, test)), "test loss": float(loss(y, test))}
             scores[f"{model}, {name}"] = row
         seen[model] = {name: result.trace[name] for name in Hyper._fields}
     return Outcome(scores, seen)

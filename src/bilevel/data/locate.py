@@ -60,7 +60,7 @@ def _present(folder: Path, name: str) -> Path | None:
 
 def _missing_files(folder: Path, missing: list[str], named_by: str) -> str:
     problem = f"the folder {folder} (named by {named_by})"
-    fix = f"put the file there, or leave {named_by} unset to use the cache or the bundled data"
+    fix = f"put the file there, or leave {named_by} unset to use the cache or what is bundled"
     if not folder.is_dir():
         return f"{problem} does not exist or is no folder; expected {', '.join(missing)} in it; {fix}"
     return f"{problem} lacks {', '.join(missing)}; {fix}"
