@@ -88,7 +88,9 @@ def test_two_steps_of_everything(monkeypatch):
     monkeypatch.setattr(app, "STEPS", 2)
     with jax.numpy_dtype_promotion("standard"):  # optax.adam
         outcome = app.trial(0, 2, False)
-        wrong = app.task(0, *app.NOISES[-1]).measure(jnp.full(app.TRAIN, 100.0, jnp.float32))  # all of weight one
+        wrong = app.task(0, *app.NOISES[-1]).measure(
+            jnp.full(app.TRAIN, 100.0, jnp.float32)
+        )  # all of weight one
     np.testing.assert_allclose(1 - wrong, outcome.scores["unweighted"]["accuracy, 40% pairwise"], rtol=1e-6)
     assert set(outcome.scores) > {
         "weight per image",

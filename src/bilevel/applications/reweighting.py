@@ -224,7 +224,9 @@ def trained(y: MLP, examples: Examples, weights: Any, steps: int, seed: Any) -> 
 
 
 def accuracy(y: MLP, examples: Examples) -> jax.Array:
-    return jnp.mean(jnp.argmax(logits(y, jnp.asarray(examples.inputs)), axis=1) == jnp.asarray(examples.targets))
+    return jnp.mean(
+        jnp.argmax(logits(y, jnp.asarray(examples.inputs)), axis=1) == jnp.asarray(examples.targets)
+    )
 
 
 def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: int) -> np.ndarray:
