@@ -4,6 +4,7 @@ import csv
 import errno
 import os
 import signal
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -123,6 +124,126 @@ def test_the_same_from_a_column_that_marks_the_trusted(call, files):
     assert {int(row["row"]) for row in together[60:]} == set(range(61, 81))  # trusted: last, and not judged
     assert all(row["suspicion"] == "" and row["weight"] == "1" for row in together[60:])
     assert [row["weight"] for row in load("there/weights.csv")[60:]] == ["1"] * 20
+
+
+def test_rows_that_are_trusted_as_well_are_not_judged(call, files):
+    """Somebody checked rows of the table and copied them: two of the wrong ones, put right, and eight right ones."""
+    checked = list(rows(60))  # with their true labels
+    save("trusted.csv", HEADER, [*rows(20, seed=1), *(checked[i] for i in (3, 17, *range(20, 28)))])
+    result = call(*USUAL)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert "10 rows of the table are also among the trusted ones, and not judged." in said
+    assert "2 rows of the table have another label than the trusted copy: line 5, 19." in said
+    ranked = load("here/ranked.csv")
+    assert int(ranked[0]["row"]) == 41
+    assert {int(row["row"]) - 1 for row in ranked if row["suspicion"] == ""} == {3, 17, *range(20, 28)}
+    assert "another label than the trusted copy" in Path("here/report.html").read_text(encoding="utf-8")
+
+
+def test_rows_that_look_alike_need_not_be_the_same(call, here):
+    coarse = lambda count, seed: [[str(i % 3), "ab"[i % 2], "no" if i % 2 else "yes"] for i in range(count)]
+    save("data.csv", HEADER, coarse(60, 0))
+    save("trusted.csv", HEADER, coarse(20, 1))
+    result = call(*USUAL)
+    assert result.exit_code == 0, result.output
+    assert "also among the trusted" not in result.stdout
+
+
+def test_the_table_itself_is_no_trusted_file(call, files):
+    result = call("data.csv", "--label", "kind", "--trusted", "data.csv", "--out", "here")
+    assert result.exit_code == 2
+    assert "every row of data.csv is also in data.csv" in said(result)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(".", ","), (",", ".")])
+def test_trusted_rows_written_with_another_decimal_sign(call, here, theirs, ours):
+    written = lambda body, sign: [[size.replace(".", sign), *rest] for size, *rest in body]
+    save("data.csv", HEADER, written(rows(60, WRONG), ours), ";")
+    save("trusted.csv", HEADER, written(rows(20, seed=1), theirs), ";")
+    result = call(*USUAL)
+    assert result.exit_code == 2
+    assert "trusted.csv, line 2: " in said(result)
+    assert "in 'size' is no number" in said(result)
+    assert "write both files alike" in said(result)
+
+
+def test_values_that_only_trusted_rows_have_are_told(call, files):
+    body = [
+        [size, "green" if i < 2 else colour, kind] for i, (size, colour, kind) in enumerate(rows(20, seed=1))
+    ]
+    save("trusted.csv", HEADER, body)
+    result = call(*USUAL)
+    assert result.exit_code == 0
+    assert "'colour' is values that no row of the data has: 'green'" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(("theirs", "hint"), [("1.0", "did you mean '1'?"), ("0.0", "did you mean '0'?")])
+def test_trusted_labels_written_in_another_way(call, here, theirs, hint):
+    code = lambda body, zero, one: [[*rest, one if kind == "yes" else zero] for *rest, kind in body]
+    save("data.csv", HEADER, code(rows(60, WRONG), "0", "1"))
+    zero, one = ("0", "1.0") if theirs == "1.0" else ("0.0", "1")
+    save("trusted.csv", HEADER, code(rows(20, seed=1), zero, one))
+    result = call(*USUAL)
+    assert result.exit_code == 2
+    assert hint in said(result)
+
+
+def test_labels_that_differ_in_writing_only_are_told(call, files):
+    body = [[*rest, "YES" if i == 0 else kind] for i, (*rest, kind) in enumerate(rows(60, WRONG))]
+    save("data.csv", HEADER, [*body[:1], *body])
+    save("trusted.csv", HEADER, [*rows(20, seed=1), *([*rest, "YES"] for *rest, _ in rows(5, seed=2))])
+    result = call(*USUAL)
+    assert result.exit_code == 0, result.output
+    assert "Labels that differ in writing only count as different: 'YES', 'yes'." in " ".join(
+        result.stdout.split()
+    )
+
+
+@pytest.mark.parametrize("link", ["data.csv", "trusted.csv"])
+def test_no_file_that_is_read_is_written_through_a_link(call, files, link):
+    os.mkdir("here")
+    os.rename(link, "here/weights.csv")
+    os.symlink("here/weights.csv", link)
+    before = Path("here/weights.csv").read_text()
+    result = call(*USUAL)
+    assert result.exit_code == 2
+    assert "would be overwritten" in said(result)
+    assert Path("here/weights.csv").read_text() == before
+
+
+def test_files_are_written_before_anything_is_printed(call, files, monkeypatch):
+    """Whoever reads the output may leave early, as `head` does."""
+    monkeypatch.setattr(clean, "_table", lambda found: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        raise call(*USUAL).exception
+    assert sorted(os.listdir("here")) == ["ranked.csv", "report.html", "weights.csv"]
+
+
+def test_lines_that_excel_writes_and_workbooks(call, files):
+    for name in ("data.csv", "trusted.csv"):
+        Path(name).write_bytes(b"sep=,\r\n" + Path(name).read_bytes())
+    assert call(*USUAL).exit_code == 0
+    Path("data.csv").write_bytes(b"PK\x03\x04 and more")
+    assert "save the sheet as CSV" in said(call(*USUAL))
+    if os.path.exists("/dev/zero"):
+        assert "is a device" in said(call("/dev/zero", *USUAL[1:]))
+
+
+def test_long_cells_are_called_long(call, files):
+    Path("data.csv").write_text(Path("data.csv").read_text() + "1.0," + "x" * 140_000 + ",yes\n")
+    assert "a cell has more than 131,072 characters" in said(call(*USUAL))
+
+
+def test_negative_numbers_with_commas_are_not_disarmed(call, here):
+    signed = lambda body: [
+        [f"-{size}".replace(".", ",").replace("--", ""), colour, kind] for size, colour, kind in body
+    ]
+    save("data.csv", HEADER, [*signed(rows(60, WRONG)), ["-", "-", "no"]], ";")
+    save("trusted.csv", HEADER, signed(rows(20, seed=1)), ";")
+    result = call(*USUAL)
+    assert result.exit_code == 0, result.output
+    assert "apostrophe" not in result.stdout
 
 
 def test_with_the_weights_themselves(files):

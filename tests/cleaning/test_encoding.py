@@ -1,7 +1,7 @@
 """What becomes of each kind of column, against scikit-learn and NumPy's own dates."""
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +92,82 @@ def test_decimal_commas():
     _, expected = encoded([1000.5 + i for i in range(100)])
     assert column.kind == "number"
     np.testing.assert_allclose(matrix, expected, rtol=1e-6)
+
+
+SIZES = np.r_[np.exp(np.random.default_rng(1).normal(7, 1.5, size=198)), 12.5, 1_234_567.5]
+GERMAN = str.maketrans(",.", ".,")
+WRITTEN = {
+    "1,234.56": ([f"{v:,.2f}" for v in SIZES], "commas between thousands"),
+    "1,234": ([f"{v:,.0f}" for v in SIZES], "commas between thousands"),
+    "1.234,56": ([f"{v:,.2f}".translate(GERMAN) for v in SIZES], "decimal comma"),
+    "1234,56": ([f"{v:.2f}".replace(".", ",") for v in SIZES], "decimal comma"),
+    "1.234 and 999": ([f"{v:,.0f}".translate(GERMAN) for v in SIZES], "dots between thousands"),
+    "1 234.56": ([f"{v:,.2f}".replace(",", " ") for v in SIZES], ""),
+    "1 234,56": ([f"{v:,.2f}".replace(",", "\u202f").replace(".", ",") for v in SIZES], "decimal comma"),
+    "1'234.56": ([f"{v:,.2f}".replace(",", "’") for v in SIZES], ""),
+    "$1,234.56": ([f"${v:,.2f}" for v in SIZES], "commas between thousands"),
+    "−1.234,56 €": ([f"-{v:,.2f} €".translate(GERMAN) for v in SIZES], "decimal comma"),
+    "56.7 %": ([f"{v:.1f} %" for v in SIZES], ""),
+    "1e3": ([f"{v:.3e}" for v in SIZES], ""),
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_numbers_as_people_write_them(form):
+    """Read as others would: the order is that of the true values."""
+    cells_, words = WRITTEN[form]
+    column, matrix = encoded(cells_)
+    assert column.kind == "number"
+    assert column.treatment.startswith(words)
+    truth = -SIZES if "−" in form else SIZES
+    rounded = truth.round() if form in ("1,234", "1.234 and 999") else truth
+    np.testing.assert_allclose(matrix, encoded(np.round(rounded, 2))[1], atol=0.02)
+
+
+def test_what_could_be_read_in_two_ways_is_told():
+    column, _ = encoded([f"{1000 + i:,}" if i % 3 else "950" for i in range(90)])
+    assert column.treatment == "commas between thousands (decimal commas would fit as well)"
+    column, _ = encoded([f"{1000 + i:,}".replace(",", ".") if i % 3 else "950" for i in range(90)])
+    assert column.treatment == "dots between thousands (decimal points would fit as well)"
+
+
+@pytest.mark.parametrize(
+    "odd", ["3.13.4", "10.58.201.45", "1,23,456", "1.23.456,7", "12:30:61", "1,2.3", "5 $ 3", "--3", ""]
+)
+def test_what_only_looks_like_a_number(odd):
+    readers = (cells.number, cells.number_with_thousands, cells.number_with_comma)
+    found = [read(odd) for read in readers]
+    assert all(value is None for value in found) if odd else all(math.isnan(value) for value in found)
+
+
+def test_decimals_with_three_places_stay_decimals():
+    values = np.random.default_rng(2).normal(size=100) ** 2
+    column, matrix = encoded([f"{v:.3f}" for v in values])
+    assert column.treatment == ""
+    np.testing.assert_allclose(matrix, encoded(np.round(values, 3))[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%Y", "%d/%m/%Y", "%Y-%m-%d", "%Y.%m.%d"])
+def test_dates_in_every_promised_form_are_the_same(form):
+    days = [
+        date(2023, 1, 1) + timedelta(days=int(d)) for d in np.random.default_rng(3).integers(0, 800, size=300)
+    ]
+    column, matrix = encoded([f"{day:{form}}" for day in days])
+    assert column.kind == "date"
+    np.testing.assert_array_equal(matrix, encoded([day.isoformat() for day in days])[1])
+
+
+def test_times_of_day():
+    column, matrix = encoded([f"{i % 24}:{i % 60:02d}" for i in range(240)])
+    assert column.kind == "time"
+    assert "place in the day" in column.treatment
+    angle = 2 * np.pi * (np.arange(240) % 24 + np.arange(240) % 60 / 60) / 24
+    np.testing.assert_allclose(matrix[:, 1:], np.stack([np.sin(angle), np.cos(angle)], axis=1), atol=1e-5)
+
+
+def test_spaces_do_not_hide_a_copy_of_the_label():
+    copy = ["A" if i % 2 == 0 else "B" for i in range(100)]
+    assert encoded([" A", *copy[1:]])[0].kind == "not used"
 
 
 def test_categories_become_indicators():

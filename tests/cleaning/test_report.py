@@ -38,6 +38,8 @@ def findings(count=60, checked=True, classes=(EVIL, "plain"), seed=0) -> Finding
         suspicion=np.where(np.arange(hidden) % 3 > 0, 0.9, 0.1) * rng.random(hidden),
         correct=rng.random(hidden) < 0.9,
         disputed=np.where(np.arange(hidden) % 3 > 0, rng.random(hidden) < 0.9, rng.random(hidden) < 0.1),
+        weight=np.ones(hidden),
+        row=np.arange(count),
         data=suspicion,
         data_disputed=rng.random(count) < 0.3,
     )

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from bilevel.cleaning.worth import EVENLY, FOLDS, LOOKALIKE, RIGHT, Worth, roc_area, worth, wrong_labels
@@ -18,14 +19,24 @@ def test_the_area_is_scikit_learn_s_with_ties():
     rng = np.random.default_rng(0)
     wrong, right = rng.integers(0, 6, size=40) / 5, rng.integers(0, 5, size=70) / 5
     expected = roc_auc_score(np.r_[np.ones(40), np.zeros(70)], np.r_[wrong, right])
-    assert roc_area(wrong, right) == pytest.approx(expected, abs=1e-12)
+    assert roc_area(wrong, np.ones(40), right, np.ones(70)) == pytest.approx(expected, abs=1e-12)
+    weights = rng.random(110)
+    expected = roc_auc_score(np.r_[np.ones(40), np.zeros(70)], np.r_[wrong, right], sample_weight=weights)
+    assert roc_area(wrong, weights[:40], right, weights[40:]) == pytest.approx(expected, abs=1e-12)
 
 
 def made(wrong, right, **more):
     """A `Worth` of given suspicions."""
     change = np.r_[np.full(len(wrong), EVENLY), np.full(len(right), RIGHT)]
     some = dict.fromkeys(("correct", "disputed"), np.zeros(len(change), bool))
-    rest = {**some, "data": np.zeros(10), "data_disputed": np.zeros(10, bool), **more}
+    rest = {
+        **some,
+        "weight": np.ones(len(change)),
+        "data": np.zeros(10),
+        "data_disputed": np.zeros(10, bool),
+        **more,
+    }
+    rest.setdefault("row", np.arange(len(rest["data_disputed"])))
     return Worth(change=change, suspicion=np.r_[wrong, right], **rest)
 
 
@@ -36,6 +47,81 @@ def test_the_interval_covers_the_true_area_about_as_often_as_it_says():
         low, high = made(rng.normal(1, 1, size=50), rng.normal(0, 1, size=50)).interval()
         covered += low <= truth <= high
     assert 0.91 <= covered / 400 <= 0.98  # four standard errors around 95 %
+
+
+@pytest.mark.parametrize("apart", [1.0, 2.5, 4.0])
+@pytest.mark.parametrize("count", [5, 20])
+def test_few_rows_never_make_an_interval_of_nothing(count, apart):
+    """An area of one after ten rows says little. Wider than it need be is right, narrower is not."""
+    rng, truth, covered = np.random.default_rng(0), norm.cdf(apart / 2**0.5), 0
+    for _ in range(400):
+        low, high = made(rng.normal(apart, 1, size=count), rng.normal(0, 1, size=count)).interval()
+        covered += low <= truth <= high
+        assert high - low > 0.01
+    assert covered / 400 >= 0.87
+
+
+def test_rows_that_are_in_every_fold_count_once():
+    rng, n, covered = np.random.default_rng(5), 80, 0
+    for _ in range(300):
+        truth = rng.random(n) < 0.2
+        data = np.tile(np.where(truth, rng.random(n) < 0.9, rng.random(n) < 0.1), FOLDS)
+        correct, wrong = rng.random(400) < 0.9, np.arange(400) < 200
+        disputed = np.where(wrong, rng.random(400) < 0.9, ~correct)
+        row = np.tile(np.arange(n), FOLDS)
+        found = made(
+            np.zeros(200), np.zeros(200), correct=correct, disputed=disputed, data_disputed=data, row=row
+        )
+        _, least, most = found.share_wrong()
+        covered += least <= 0.2 <= most
+    assert covered / 300 >= 0.9
+
+
+def test_trusted_rows_count_as_their_classes_do_in_the_data():
+    """Half of the trusted rows are of a class that one row in twenty of the data has, and is judged worse."""
+    rng, estimates = np.random.default_rng(6), []
+    for _ in range(100):
+        rare = np.arange(800) % 2 == 0
+        wrong = np.arange(800) % 4 < 2
+        error = np.where(rare, 0.4, 0.05)
+        correct = rng.random(800) >= error
+        disputed = np.where(wrong, rng.random(800) < 0.95, ~correct)
+        of_data = rng.random(4000) < 0.05  # rare
+        false = rng.random(4000) < 0.1
+        alarm = rng.random(4000) < np.where(false, 0.95, np.where(of_data, 0.4, 0.05))
+        order = np.argsort(~wrong, kind="stable")
+        found = made(
+            np.zeros(400),
+            np.zeros(400),
+            correct=correct[order],
+            disputed=disputed[order],
+            weight=np.where(rare, 0.05 / 0.5, 0.95 / 0.5)[order],
+            data_disputed=alarm,
+        )
+        estimates.append(found.share_wrong()[0])
+    assert np.mean(estimates) == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_weight_of_a_row_is_that_of_its_class():
+    trusted_labels, labels = (
+        np.repeat([0, 1], 20).astype(np.int32),
+        np.repeat([0, 1], [90, 10]).astype(np.int32),
+    )
+    know = lambda a, b, *_: Ranked(np.zeros(len(a)), np.eye(2)[b])
+    data = np.zeros((100, 1), np.float32), labels, np.zeros((40, 1), np.float32), trusted_labels
+    found = worth(know, *data, np.ones((40, 2)) / 2, seed=0)
+    assert sorted(set(found.weight.round(12))) == [0.2, 1.8]
+    assert found.weight.sum() == pytest.approx(40)
+
+
+def test_all_kinds_of_faults_are_made_even_of_ten_rows():
+    know = lambda a, b, *_: Ranked(np.zeros(len(a)), np.eye(2)[b])
+    data = np.zeros((30, 1), np.float32), np.arange(30, dtype=np.int32) % 2
+    trusted = np.zeros((10, 1), np.float32), np.arange(10, dtype=np.int32) % 2
+    for seed in range(5):
+        found = worth(know, *data, *trusted, np.ones((10, 2)) / 2, seed=seed)
+        assert set(found.change.tolist()) == {RIGHT, EVENLY, LOOKALIKE}
+        assert found.wrong.sum() == 5
 
 
 def test_the_share_of_wrong_labels_is_found_from_a_test_that_errs():

@@ -10,6 +10,7 @@ from sklearn.model_selection import KFold
 import bilevel as bl
 from bilevel.sklearn import folds, penalty_softmax as entropy, penalty_squares as squares
 from bilevel.sklearn.logistic import PerFeatureLogisticRegression, PerFeatureSparseLogisticRegression
+from bilevel.sklearn.parts import splits
 from bilevel.sklearn.penalty_solver import spectral
 from bilevel.sklearn.ridge import PerFeatureLasso, PerFeatureRidge
 
@@ -226,11 +227,12 @@ def test_more_penalties_do_not_raise_the_validation_value():
     assert fitted.validation_curve_[-1] < fitted.validation_curve_[0]
 
 
-def test_folds_are_no_more_than_rows_or_members_of_a_class():
+def test_folds_are_no_more_than_rows_or_members_of_the_largest_class():
     X, y = np.zeros((7, 1)), np.array([0, 0, 0, 0, 0, 1, 1])
-    assert len(folds.splits(5, X, y, True, 0.2, 0)) == 2
-    assert len(folds.splits(5, X[:3], y[:3], False, 0.2, 0)) == 3
-    ((rows, out),) = folds.splits("split", X, y, False, 0.3, 0)
+    assert len(splits(5, X, y, True, 0.2, 0)) == 5  # a rare class does not change what was asked for
+    assert len(splits(9, X, y, True, 0.2, 0)) == 5
+    assert len(splits(5, X[:3], y[:3], False, 0.2, 0)) == 3
+    ((rows, out),) = splits("split", X, y, False, 0.3, 0)
     assert len(out) == 3
     assert set(rows) | set(out) == set(range(7))
 

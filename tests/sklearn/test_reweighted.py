@@ -88,12 +88,45 @@ def test_scales_and_offsets_of_columns_do_not_matter(tumours, fitted):
     np.testing.assert_allclose(moved.suspicion_, fitted.suspicion_, atol=1e-3)
 
 
-def test_a_class_that_only_trusted_rows_have(tumours):
-    X, y, X_trusted, y_trusted, *_ = tumours
-    y_trusted = np.where(np.arange(40) < 5, "unclear", y_trusted)
-    model = ReweightedClassifier(max_iter=2).fit(X, y, X_trusted=X_trusted, y_trusted=y_trusted)
-    assert list(model.classes_) == ["benign", "malignant", "unclear"]
-    assert model.predict_proba(X).shape == (len(X), 3)
+WRONG_LABELS = {
+    "of another kind": lambda right: right.astype("U"),
+    "other words": lambda right: np.where(right == right[0], "yes", "no"),
+    "in between": lambda right: right + 0.5,
+    "one that no row has": lambda right: np.where(np.arange(40) < 5, 7, right),
+    "missing": lambda right: np.where(np.arange(40) < 5, np.nan, right),
+    "infinite": lambda right: np.where(np.arange(40) < 5, np.inf, right),
+    "None": lambda right: np.full(40, None),
+    "of one class": lambda right: np.full(40, right[0]),
+}
+
+
+@pytest.mark.parametrize("how", WRONG_LABELS)
+def test_trusted_labels_are_those_of_y(how):
+    """Labels that y does not have would silently make a model of other classes."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 3)), rng.integers(0, 2, size=100)
+    with pytest.raises(ValueError, match=r"y_trusted|all trusted rows"):
+        ReweightedClassifier(max_iter=1).fit(
+            X[40:], y[40:], X_trusted=X[:40], y_trusted=WRONG_LABELS[how](y[:40])
+        )
+
+
+def test_labels_of_equal_value_are_the_same():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 3)), rng.integers(0, 2, size=100)
+    model = ReweightedClassifier(max_iter=1, random_state=0)
+    model.fit(X[40:], y[40:], X_trusted=X[:40], y_trusted=y[:40].astype(float))
+    assert model.classes_.tolist() == [0, 1]
+
+
+def test_what_is_wrong_with_trusted_rows_is_told_of_them():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 3)), rng.integers(0, 2, size=100)
+    hole = np.where(np.arange(40)[:, None] == 3, np.nan, X[:40])
+    with pytest.raises(ValueError, match="X_trusted: "):
+        ReweightedClassifier().fit(X[40:], y[40:], X_trusted=hole, y_trusted=y[:40])
+    with pytest.raises(ValueError, match="column 0 of X has numbers of size 3e"):
+        ReweightedClassifier().fit(X * 1e300, y)
 
 
 def test_in_a_grid_search_over_a_pipeline(tumours):

@@ -26,6 +26,7 @@ from bilevel.applications.base import Application, Outcome
 from bilevel.applications.made_anew import MadeAnew
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
+from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 EACH, NETWORKS, BATCH = 10, 2, 200  # images of each class, networks and real images a step
@@ -203,8 +204,8 @@ def task(seed: int) -> Instance:
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
     """Every set of images trains the network that the synthetic ones were made for, and one four times as wide."""
     instance, (train, valid, test) = task(seed), parts(seed)
-    result = bl.run(
-        solver(steps), instance.x0, instance.y0, data=instance.data, steps=steps, progress=progress
+    result = whole(
+        bl.run(solver(steps), instance.x0, instance.y0, data=instance.data, steps=steps, progress=progress)
     )
     rate = float(jnp.exp(result.x.log_rate))
     synthetic = Examples(result.x.images, jnp.asarray(LABELS))

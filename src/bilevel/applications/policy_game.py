@@ -32,6 +32,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 LEVELS, PERIODS = 3, 6
@@ -222,8 +223,17 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     seen: dict[str, Any] = {"brute force": (optimum, None)}
     for name, solver in methods().items():
         keep = lambda state, info: {"x": state.x, "y": state.y}
-        run = bl.run(
-            solver, this.x0, this.y0, data=this.data, steps=steps, seed=seed, record=keep, progress=progress
+        run = whole(
+            bl.run(
+                solver,
+                this.x0,
+                this.y0,
+                data=this.data,
+                steps=steps,
+                seed=seed,
+                record=keep,
+                progress=progress,
+            )
         )
         values, last = value(run.trace["x"]), -(-steps // 4)
         as_played = float(jnp.mean(played(run.trace["x"][-last:], run.trace["y"][-last:])))

@@ -13,22 +13,51 @@ from bilevel.cleaning.table import is_missing
 DAY = 86_400.0  # seconds
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TWO_NUMBERS = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?:[ T](.+))?")
+EXPONENT = r"(?:[eE][+-]?\d+)?"
+POINT = re.compile(rf"[+-]?(?:\d{{1,3}}(?: \d{{3}})+|\d+)(?:\.\d+)?{EXPONENT}")
+COMMAS_GROUP = re.compile(rf"[+-]?(?:[1-9]\d{{0,2}}(?:,\d{{3}})+|\d+)(?:\.\d+)?{EXPONENT}")
+DECIMAL_COMMA = re.compile(rf"[+-]?(?:\d{{1,3}}(?:[. ]\d{{3}})+|\d+)(?:,\d+)?{EXPONENT}")
+DOTS_GROUP = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
+UNIT = re.compile(r"[$€£¥]|\s*%\s*$")
+GAP = re.compile(r"[\s’']")  # between thousands; among them spaces that do not break
+CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 YEAR_FIRST = re.compile(r"(\d{4})[/.](\d{1,2})[/.](\d{1,2})(?:[ T](.+))?")
 
 Reader = Callable[[str], float | None]
 
 
 def number(cell: str) -> float | None:
-    """Python's decimal notation, without underscores; an infinity is a number."""
+    """Python's decimal notation, without underscores; an infinity is a number. $ 5, 5 €, 5 % and 1 234.5 are, too."""
     try:
         return None if "_" in cell else float(cell)
     except ValueError:
-        return math.nan if is_missing(cell) else None
+        return math.nan if is_missing(cell) else _matched(POINT, cell, " ")
+
+
+def number_with_thousands(cell: str) -> float | None:
+    """1,234.5 and 1,234."""
+    return math.nan if is_missing(cell) else _matched(COMMAS_GROUP, cell, ",")
 
 
 def number_with_comma(cell: str) -> float | None:
     """As in most of Europe: 1.234,5 and 1234,5."""
-    return number(cell.replace(".", "").replace(",", "."))
+    return math.nan if is_missing(cell) else _matched(DECIMAL_COMMA, cell, ".")
+
+
+def time_of_day(cell: str) -> float | None:
+    """10:30 or 10:30:15, as a share of the day."""
+    if is_missing(cell):
+        return math.nan
+    found = CLOCK.fullmatch(cell.strip())
+    return sum(int(found[i] or 0) * size for i, size in ((1, 3600), (2, 60), (3, 1))) / DAY if found else None
+
+
+def _matched(form: re.Pattern[str], cell: str, group: str) -> float | None:
+    """The number, if it has this form but for a unit, after its thousands have been joined."""
+    text = GAP.sub(" ", UNIT.sub("", cell)).strip()
+    if not form.fullmatch(text):
+        return None
+    return float(text.replace(group, "").replace(" ", "").replace(",", "."))
 
 
 def date(cell: str) -> float | None:

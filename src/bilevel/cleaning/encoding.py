@@ -2,9 +2,9 @@
 
 | column | becomes |
 | --- | --- |
-| number | centred at its median, in standard deviations of its middle 98 %, cut off at ±6 |
+| number | centred at its median, in standard deviations after its outer 2 % were moved in, cut off at ±6 |
 | category | one 0/1 column for each frequent value, one for all others together |
-| date | a number, and sine and cosine of its place in the year, the week and the day, as far as they vary |
+| date, time | a number, and sine and cosine of its place in the year, the week and the day, as far as they vary |
 | missing | the median, and a 0/1 column that says so; a value of its own in a category |
 | constant, identifier, free text, a copy of the label | nothing |
 
@@ -40,10 +40,12 @@ class Column(NamedTuple):
     """How one column of the table is used."""
 
     name: str
-    kind: str  # number, category, date, not used
+    kind: str  # number, category, date, time, not used
     treatment: str  # in words
     read: Callable[[Cells], np.ndarray]  # one value for each cell
     parts: tuple[Part, ...] = ()  # columns of the matrix, as functions of these values
+    known: frozenset[str] = frozenset()  # of a category, its values
+    form: str = ""  # of numbers and dates, how they are written
 
 
 class Encoding(NamedTuple):
@@ -96,12 +98,17 @@ def telling(encoding: Encoding, matrix: np.ndarray, labels: np.ndarray) -> list[
     return sorted(scores, key=lambda name: -scores[name])
 
 
+DOTTED, GROUPED = "number, dots between thousands", "number, commas between thousands"
+DECIMAL_COMMA = "number, decimal comma"
 READERS: dict[str, cells.Reader] = {
+    DOTTED: cells.number_with_comma,
     "number": cells.number,
-    "number, decimal comma": cells.number_with_comma,
+    GROUPED: cells.number_with_thousands,
+    DECIMAL_COMMA: cells.number_with_comma,
     "date": cells.date,
     "date, day first": cells.day_first,
     "date, month first": cells.month_first,
+    "time": cells.time_of_day,
 }
 
 
@@ -123,6 +130,8 @@ def _read(column: Cells, forced: bool) -> tuple[str, dict[str, float | None]]:
     if all(is_missing(cell) for cell in counts):
         return "empty", {}
     for kind, reader in READERS.items() if not forced else ():
+        if kind == DOTTED and not _dots_group(counts):
+            continue
         known: dict[str, float | None] = {}
         odd, missing, most_odd = 0, 0, (1 - READABLE) * len(column)
         for cell, count in counts.items():
@@ -135,6 +144,17 @@ def _read(column: Cells, forced: bool) -> tuple[str, dict[str, float | None]]:
             if odd <= (1 - READABLE) * (len(column) - missing):
                 return kind, known
     return "category", {}
+
+
+def _dots_group(counts: Collection[str]) -> bool:
+    """Whether 1.234 is a thousand and more: three digits follow every dot, and what is less than that has none."""
+    dotted = [cell.strip() for cell in counts if "." in cell and not is_missing(cell)]
+    whole = [cell.strip() for cell in counts if cell.strip().isdigit()]
+    return (
+        bool(dotted and whole)
+        and all(cells.DOTS_GROUP.fullmatch(cell) for cell in dotted)
+        and all(len(cell) <= 3 for cell in whole)
+    )
 
 
 def _fit(
@@ -159,12 +179,13 @@ def _measured(
     known = values[~np.isnan(values)]
     if len(known) == len(column) and (known == known[0]).all():
         return _unused(name, f"the same in every row ({shown(column[0])})")
-    if not kind.startswith("date") and _counter(name, known, len(column)):
+    moment = kind.startswith(("date", "time"))
+    if not moment and _counter(name, known, len(column)):
         return _unused(name, "a different whole number in every row: an identifier")
     centre, scale = _location(known)
     parts: list[Part] = [partial(_standard, centre, scale)]
     words = [_said(kind, column, read)]
-    if kind.startswith("date"):
+    if moment:
         cycles = _cycles(known)
         parts += [part for cycle in cycles.values() for part in cycle]
         words += [
@@ -175,7 +196,8 @@ def _measured(
         words.append(f"missing in {_rows(len(column) - len(known))}: there the median, and a mark")
     reader = READERS[kind]
     again = lambda column: _looked_up(column, {cell: reader(cell) for cell in set(column)})
-    return Column(name, kind.split(",")[0], "; ".join(filter(None, words)), again, tuple(parts)), values
+    said = "; ".join(filter(None, words))
+    return Column(name, kind.split(",")[0], said, again, tuple(parts), form=kind), values
 
 
 def _category(name: str, column: Cells, most: int) -> tuple[Column, np.ndarray]:
@@ -205,7 +227,7 @@ def _category(name: str, column: Cells, most: int) -> tuple[Column, np.ndarray]:
     ]
     words += [f"missing in {_rows(missing)}: a value of its own"] if missing else []
     parts = tuple(partial(np.equal, float(i)) for i in range(width))
-    return Column(name, "category", "; ".join(words), read, parts), read(column)
+    return Column(name, "category", "; ".join(words), read, parts, frozenset(counts)), read(column)
 
 
 def _unused(name: str, why: str) -> tuple[Column, np.ndarray]:
@@ -219,7 +241,7 @@ def _looked_up(column: Cells, known: Mapping[str, float | int | None]) -> np.nda
 
 
 def _location(known: np.ndarray) -> tuple[float, float]:
-    """Median, and standard deviation of the middle 98 %: outliers do not count, and columns mostly zero still vary."""
+    """Median, and standard deviation with the outer 2 % moved in: outliers hardly count, but vary."""
     finite = np.clip(known[np.isfinite(known)], -HUGE, HUGE)
     if not len(finite):
         return 0.0, 1.0
@@ -243,8 +265,8 @@ def _counter(name: str, known: np.ndarray, rows: int) -> bool:
 def _copies(column: Cells, labels: Cells) -> bool:
     """Whether each value belongs to one label, and each label to one value: written twice, wrong twice."""
     pairs = set()
-    for pair in zip(column, labels, strict=True):  # which may be long, and is mostly over soon
-        pairs.add(pair)
+    for cell, label in zip(column, labels, strict=True):  # which may be long, and is mostly over soon
+        pairs.add((cell.strip(), label.strip()))
         if len(pairs) > 1000:
             return False
     return len(pairs) > 1 and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
@@ -274,6 +296,10 @@ def _said(kind: str, column: Cells, read: dict[str, float | None]) -> str:
     told = kind.partition(", ")[2]
     if kind == "date, day first" and all(cells.month_first(cell) is not None for cell in read):
         told += " (month first would fit as well)"
+    if kind == GROUPED and all(cells.number_with_comma(cell) is not None for cell in read):
+        told += " (decimal commas would fit as well)"
+    if kind == DOTTED:
+        told += " (decimal points would fit as well)"
     if strange := {cell for cell, value in read.items() if value is None}:
         odd = Counter(cell.strip() for cell in column if cell in strange)
         few = ", ".join(shown(cell) for cell, _ in odd.most_common(TOLD)) + (", …" if len(odd) > TOLD else "")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bilevel.cleaning.cells import number
-from bilevel.cleaning.encoding import Encoding, fit_encoding
+from bilevel.cleaning.encoding import DECIMAL_COMMA, READABLE, Encoding, fit_encoding
 from bilevel.cleaning.table import Table, TableError, is_missing, labels_of, read_table
 from bilevel.words import shown
 
@@ -18,6 +18,7 @@ MOST_CLASSES = 100
 MOST_NUMBERS = 20  # labels with a fraction; more of them are measurements
 YES, NO = frozenset({"true", "1", "yes", "y", "t", "1.0"}), frozenset({"false", "0", "no", "n", "f", "0.0"})
 NAMED = 5  # of a list, in a message
+TELLING = 0.9  # of the rows are like no other, if cells tell rows apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,21 +78,102 @@ def _from_two_files(
     encoding, inputs = fit_encoding(table, label, leave_out, categories)
     extra = [name for name in trusted.header if name not in table.header]
     notes = [f"Columns that only the trusted rows have were not used: {_listed(extra)}."] if extra else []
+    notes += _read_alike(encoding, trusted) + _alike(labels)
+    checked = known_rows(table, trusted, label)
+    judged = np.setdiff1d(np.arange(len(table)), list(checked))
+    if not len(judged):
+        raise TableError(
+            f"every row of {table.path} is also in {trusted.path}: trust those alone that somebody has checked"
+        )
+    if checked:
+        notes.append(
+            f"{_rows(len(checked))} of the table {_are(len(checked))} also among the trusted ones, and not judged."
+        )
+    if other := [table.lines[i] for i, j in checked.items() if labels[i] != told[j]]:
+        places = ", ".join(f"{line:,}" for line in other[:NAMED]) + (", …" if other[NAMED:] else "")
+        has = "has" if len(other) == 1 else "have"
+        notes.append(
+            f"{_rows(len(other))} of the table {has} another label than the trusted copy: line {places}."
+        )
     classes = tuple(sorted(set(labels), key=_natural))
     places = {name: i for i, name in enumerate(classes)}
     coded = lambda labels: np.array([places[name] for name in labels], np.int32)
-    everything = np.arange(len(table))
     return Inputs(
         table,
         classes,
         encoding,
-        everything,
-        inputs,
-        coded(labels),
+        judged,
+        inputs[judged],
+        coded(labels)[judged],
         encoding(trusted),
         coded(told),
         tuple(notes),
     )
+
+
+def known_rows(table: Table, trusted: Table, label: str) -> dict[int, int]:
+    """Which rows of the table are which trusted ones, cell for cell but for the label; none if cells tell no row.
+
+    Where many rows share all their cells, a row that looks like a trusted one need not be it.
+    """
+    names = [name for name in table.header if name != label and name in trusted.header]
+    keys, others = (
+        [tuple(row[i].strip() for i in [part.index(name) for name in names]) for row in part.rows]
+        for part in (table, trusted)
+    )
+    often, often_there = Counter(keys), Counter(others)
+    if sum(count == 1 for count in often.values()) < TELLING * len(keys):
+        return {}
+    where = {key: j for j, key in enumerate(others) if often_there[key] == 1}
+    return {i: where[key] for i, key in enumerate(keys) if often[key] == 1 and key in where}
+
+
+def _read_alike(encoding: Encoding, trusted: Table) -> list[str]:
+    """Notes on trusted cells that the data's columns do not know; a column of them is refused."""
+    notes = []
+    for column in encoding.columns:
+        if not column.parts:
+            continue
+        cells = trusted.column(column.name)
+        if column.kind == "category":
+            odd = [cell for cell in cells if not is_missing(cell) and cell.strip() not in column.known]
+        else:
+            values = column.read(cells)
+            odd = [c for c, value in zip(cells, values, strict=True) if value != value and not is_missing(c)]
+            if column.form == DECIMAL_COMMA and not any("," in cell for cell in cells):
+                odd = [
+                    cell for cell in cells if "." in cell and not is_missing(cell)
+                ]  # 1.234 with a decimal point
+        if not odd:
+            continue
+        if column.kind != "category" and len(odd) > (1 - READABLE) * len(cells):
+            line = trusted.lines[cells.index(odd[0])]
+            form = f" ({column.treatment.split(';')[0]})" if column.treatment else ""
+            raise TableError(
+                f"{trusted.path}, line {line:,}: {shown(odd[0])} in {shown(column.name)} is no {column.kind}{form}, "
+                f"as the data's are: write both files alike, or leave the column out with --ignore"
+            )
+        what = "values that no row of the data has" if column.kind == "category" else f"no {column.kind}"
+        notes.append(
+            f"In {_rows(len(odd))} of the trusted ones {shown(column.name)} is {what}: {_listed(set(odd))}."
+        )
+    return notes
+
+
+def _alike(labels: list[str]) -> list[str]:
+    """A note on labels that are written in two ways."""
+    written: dict[str | float, set[str]] = {}
+    for name in set(labels):
+        written.setdefault(_meant(name), set()).add(name)
+    twice = [names for names in written.values() if len(names) > 1]
+    return [
+        f"Labels that differ in writing only count as different: {_listed(sorted(names))}." for names in twice
+    ]
+
+
+def _meant(label: str) -> str | float:
+    value = number(label)
+    return label.casefold() if value is None or value != value else value
 
 
 def _from_one_file(
@@ -116,19 +198,21 @@ def _from_one_file(
     places = {name: i for i, name in enumerate(classes)}
     codes = np.array([places[name] for name in labels], np.int32)
     rows = np.flatnonzero(~chosen)
+    notes = tuple(_alike(labels))
     return Inputs(
-        table, classes, encoding, rows, inputs[~chosen], codes[~chosen], inputs[chosen], codes[chosen], ()
+        table, classes, encoding, rows, inputs[~chosen], codes[~chosen], inputs[chosen], codes[chosen], notes
     )
 
 
 def _marked(table: Table, column: str) -> np.ndarray:
     """Which rows are trusted: true, 1 or yes; false, 0, no or an empty cell if not."""
     table.index(column, "column of trusted rows")
-    marks = [cell.strip().lower() for cell in table.column(column)]
-    for line, mark in zip(table.lines, marks, strict=True):
+    cells = table.column(column)
+    marks = [cell.strip().lower() for cell in cells]
+    for line, mark, cell in zip(table.lines, marks, cells, strict=True):
         if mark not in YES and mark not in NO and not is_missing(mark):
             raise TableError(
-                f"{table.path}, line {line:,}: {shown(mark)} in {shown(column)} says neither true nor false: write "
+                f"{table.path}, line {line:,}: {shown(cell)} in {shown(column)} says neither true nor false: write "
                 "true, 1 or yes for a trusted row, and false, 0, no or nothing for others"
             )
     return np.array([mark in YES for mark in marks])
@@ -148,7 +232,8 @@ def _check_labels(path: Path, labels: list[str], trusted_path: Path, trusted: li
             f"measurement or a name, not a class; put it into at most {MOST_CLASSES} classes"
         )
     if unknown := [name for name in told if name not in counts]:
-        near = difflib.get_close_matches(unknown[0], counts, n=1)
+        same = [name for name in counts if _meant(name) == _meant(unknown[0])]
+        near = same or difflib.get_close_matches(unknown[0], counts, n=1)
         hint = (
             f"did you mean {shown(near[0])}?"
             if near
@@ -176,6 +261,14 @@ def _natural(name: str) -> tuple[int, float, str]:
 def _listed(names: Collection[str]) -> str:
     few = list(names)[:NAMED]
     return ", ".join(map(shown, few)) + (", …" if len(names) > NAMED else "")
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} {_plural('row', count)}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _plural(word: str, count: int) -> str:

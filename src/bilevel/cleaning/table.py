@@ -6,6 +6,7 @@ What a cell means is decided elsewhere (`encoding.py`): here, nothing is guessed
 import csv
 import difflib
 import io
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
 MISSING_VALUE = MISSING | {"none", "-", "."}
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+SEPARATOR_LINE = re.compile(r"sep=.\r?\n", re.IGNORECASE)
+WORKBOOK = b"PK\x03\x04"
 FIRST_SHOWN = 5
 
 
@@ -60,6 +63,8 @@ class Table:
 def read_table(path: Path) -> Table:
     """The table in a CSV file with a header line: UTF-8, separated by `,` `;` tab or `|`."""
     text = _decoded(_content(path), path)
+    if told := SEPARATOR_LINE.match(text):  # as Excel writes it
+        text = "\n" + text[told.end() :]  # lines keep their numbers
     separator = _separator(text, path)
     rows = csv.reader(
         io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=separator != "\t", strict=True
@@ -79,6 +84,11 @@ def read_table(path: Path) -> Table:
                     table.lines.append(begun)
             begun = rows.line_num + 1
     except csv.Error as error:
+        if "field larger" in str(error):
+            raise TableError(
+                f"{path}, line {begun}: a cell has more than {csv.field_size_limit():,} characters; shorten it, or "
+                "look for a quotation mark that is not closed"
+            ) from error
         raise TableError(
             f"{path}, line {begun}: {error}; look for a quotation mark that is not closed or not doubled"
         ) from error
@@ -108,7 +118,11 @@ def labels_of(table: Table, column: str) -> list[str]:
 
 def _content(path: Path) -> bytes:
     try:
+        if path.is_char_device() or path.is_block_device():
+            raise TableError(f"{path} is a device: name a CSV file")
         content = path.read_bytes()
+    except TableError:
+        raise
     except FileNotFoundError as error:
         siblings = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, siblings, n=1)
@@ -119,6 +133,10 @@ def _content(path: Path) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise TableError(f"{path} cannot be read ({reason}): name a CSV file") from error
+    if content.startswith(WORKBOOK):
+        raise TableError(
+            f"{path} is a workbook or an archive, not a CSV file: save the sheet as CSV in UTF-8"
+        )
     if not content.strip():
         raise TableError(f"{path} is empty: a table has a header line and rows")
     return content

@@ -36,8 +36,8 @@ from bilevel.cleaning.padding import bucket, padded
 from bilevel.loop.run import run
 from bilevel.loop.scan import warm_up
 from bilevel.loop.state import start
-from bilevel.loop.status import Code
 from bilevel.loop.streams import epochs
+from bilevel.loop.whole import whole
 from bilevel.problem import Problem
 from bilevel.solvers.aid import aid
 from bilevel.solvers.itd import itd
@@ -171,9 +171,7 @@ def weigh(
             probabilities = np.asarray(_unseen(y, rows), np.float64)[:n, :classes]
             right = corrected(probabilities, labels, confusions(right, labels) if k else None)
             x, rows = _believed(x, rows, right, labels)
-        result = run(solver, x, y, data=_stream(rows, judge, seed), steps=steps, progress=progress)
-        if result.status.code is Code.INTERRUPTED:  # half-learned weights are not what was asked for
-            raise KeyboardInterrupt
+        result = whole(run(solver, x, y, data=_stream(rows, judge, seed), steps=steps, progress=progress))
     y = result.y
     weights = np.asarray(jax.nn.sigmoid(result.x["rows"]))[:n]
     suspicion = 1 - (weights + probabilities[np.arange(n), labels]) / 2

@@ -8,6 +8,9 @@ Of the data, a sample is enough for that. As it is ranked together with rows of 
 how many labels of the data are wrong, as prevalence is estimated with a test that errs (Rogan and Gladen, 1978). The
 test is that the suggested label differs from the given one. With s, t and f the shares of the data, of the labels made
 wrong and of the right ones for which it does, the share of wrong labels is π = (s − f) / (t − f).
+
+Trusted rows are often chosen by class, as five of each are needed. So each counts as much as its class is more frequent
+in the data than among them, and n rows of different weights w count as (Σw)²/Σw² in a standard error.
 """
 
 from collections.abc import Callable
@@ -30,8 +33,10 @@ class Worth(NamedTuple):
     suspicion: np.ndarray
     correct: np.ndarray  # whether the suggested label is the true one
     disputed: np.ndarray  # whether it differs from the given one
+    weight: np.ndarray  # of its class in the data, by that among the trusted rows
     data: np.ndarray  # suspicion of the sampled rows of the data, from all folds
     data_disputed: np.ndarray
+    row: np.ndarray  # the numbers of these rows: most may be in several folds
 
     @property
     def wrong(self) -> np.ndarray:
@@ -40,31 +45,37 @@ class Worth(NamedTuple):
     def area(self, *changes: int) -> float:
         """Under the ROC curve: how often a wrong label is more suspicious than a right one. Ties count half."""
         picked = self.wrong if not changes else np.isin(self.change, changes)
-        return roc_area(self.suspicion[picked], self.suspicion[~self.wrong])
+        return roc_area(*self._part(picked), *self._part(~self.wrong))
 
     def interval(self) -> tuple[float, float]:
-        """Of 95 %, for the area, after Hanley and McNeil (1982): wide if trusted rows are few."""
-        area, wrong, right = self.area(), int(self.wrong.sum()), int((~self.wrong).sum())
-        spread = area * (1 - area)
-        spread += (wrong - 1) * (area / (2 - area) - area**2)
-        spread += (right - 1) * (2 * area**2 / (1 + area) - area**2)
+        """Of 95 %, for the area, after Hanley and McNeil (1982): wide if trusted rows are few.
+
+        Their variance is zero at an area of one, after however few rows. So it is taken at an area that half an error
+        among as many comparisons as there are rows of the rarer kind would leave.
+        """
+        area = self.area()
+        wrong, right = (effective(self.weight[part]) for part in (self.wrong, ~self.wrong))
+        fewer = min(wrong, right)
+        shrunk = (area * fewer + 0.5) / (fewer + 1)
+        spread = shrunk * (1 - shrunk)
+        spread += (wrong - 1) * (shrunk / (2 - shrunk) - shrunk**2)
+        spread += (right - 1) * (2 * shrunk**2 / (1 + shrunk) - shrunk**2)
         reach = 1.96 * np.sqrt(max(spread, 0.0) / (wrong * right))
         return float(max(0, area - reach)), float(min(1, area + reach))
 
     @property
     def suggested(self) -> float:
         """How often the suggested label was the true one, for labels made wrong."""
-        return float(self.correct[self.wrong].mean())
+        return float(np.average(self.correct[self.wrong], weights=self.weight[self.wrong]))
 
     def rates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Thresholds, falling, and the shares of the wrong, the right and the data's labels at or above each."""
         thresholds = np.unique(self.suspicion)[::-1]
-        above = lambda values: 1 - np.searchsorted(np.sort(values), thresholds, side="left") / len(values)
         return (
             thresholds,
-            above(self.suspicion[self.wrong]),
-            above(self.suspicion[~self.wrong]),
-            above(self.data),
+            _above(thresholds, *self._part(self.wrong)),
+            _above(thresholds, *self._part(~self.wrong)),
+            _above(thresholds, self.data, np.ones(len(self.data))),
         )
 
     def share_wrong(self) -> tuple[float, float, float] | None:
@@ -73,8 +84,11 @@ class Worth(NamedTuple):
         f is the share of suggestions that are not the truth, whatever label was given: a row is judged by a model that
         has not seen it. The interval is that of the delta method; every share is taken one row away from 0 and 1.
         """
-        s, t, f = self.data_disputed, self.disputed[self.wrong], ~self.correct
-        (s, s_error), (t, t_error), (f, f_error) = map(_share, (s, t, f))
+        s, s_error = _share(
+            self.data_disputed, np.ones(len(self.data_disputed)), float(len(np.unique(self.row)))
+        )
+        t, t_error = _share(self.disputed[self.wrong], self.weight[self.wrong])
+        f, f_error = _share(~self.correct, self.weight)
         if t - f < LEAST_GAIN:
             return None
         share = (s - f) / (t - f)
@@ -86,6 +100,9 @@ class Worth(NamedTuple):
         """The share of wrong labels among the most suspicious `reviewed` of the data, by the same reasoning."""
         _, found, _, share = self.rates()
         return float(np.interp(reviewed, np.r_[0, share, 1], np.r_[0, found, 1]))
+
+    def _part(self, picked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.suspicion[picked], self.weight[picked]
 
 
 def worth(
@@ -105,11 +122,14 @@ def worth(
     rng = np.random.default_rng(seed)
     size = len(trusted_labels) // folds  # the same in all folds, so that one compiled program serves them
     order = _dealt(trusted_labels, rng)
+    classes = likeness.shape[1]
+    in_data, among = (np.bincount(part, minlength=classes) / len(part) for part in (labels, trusted_labels))
+    weight = np.divide(in_data, among, out=np.zeros(classes), where=among > 0)[trusted_labels]
     parts = []
     for fold in range(folds):
         hidden = order[fold::folds][:size]
         kept = np.setdiff1d(order, hidden)
-        given, change = wrong_labels(trusted_labels[hidden], likeness[hidden], rng)
+        given, change = wrong_labels(trusted_labels[hidden], likeness[hidden], rng, fold)
         sample = rng.permutation(len(labels))[:SAMPLE]
         found = weigh(
             np.concatenate([trusted_inputs[hidden], inputs[sample]]),
@@ -119,35 +139,56 @@ def worth(
         )
         suggested = np.argmax(found.probabilities, axis=1)
         correct, disputed = suggested[:size] == trusted_labels[hidden], suggested[:size] != given
-        among = found.suspicion[size:], suggested[size:] != labels[sample]
-        parts.append(Worth(change, found.suspicion[:size], correct, disputed, *among))
+        beside = found.suspicion[size:], suggested[size:] != labels[sample], sample
+        parts.append(Worth(change, found.suspicion[:size], correct, disputed, weight[hidden], *beside))
         fold_done(fold)
     return Worth(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def wrong_labels(
-    labels: np.ndarray, likeness: np.ndarray, rng: np.random.Generator
+    labels: np.ndarray, likeness: np.ndarray, rng: np.random.Generator, fold: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`(given, change)`: half of the labels as they are, a quarter drawn evenly, a quarter those of the lookalike."""
+    """`(given, change)`: half of the labels as they are, a quarter drawn evenly, a quarter those of the lookalike.
+
+    Folds of two or three rows have not all of these; each begins with another.
+    """
     count, classes = likeness.shape
-    change = np.array([RIGHT, EVENLY, RIGHT, LOOKALIKE])[rng.permutation(count) % 4]
+    change = np.array([RIGHT, EVENLY, RIGHT, LOOKALIKE])[(rng.permutation(count) + fold) % 4]
     evenly = (labels + rng.integers(1, classes, size=count)) % classes
     others = np.where(np.arange(classes)[None, :] == labels[:, None], -np.inf, likeness)
     lookalike = np.argmax(others, axis=1)
     return np.choose(change, [labels, evenly, lookalike]).astype(labels.dtype), change
 
 
-def roc_area(positive: np.ndarray, negative: np.ndarray) -> float:
-    """The share of pairs in which the positive is the larger one; ties count half."""
-    ordered = np.sort(negative)
-    below = np.searchsorted(ordered, positive, side="left") + np.searchsorted(ordered, positive, side="right")
-    return float(below.mean() / (2 * len(negative)))
+def roc_area(
+    positive: np.ndarray, weight: np.ndarray, negative: np.ndarray, other_weight: np.ndarray
+) -> float:
+    """The share of pairs in which the positive is the larger one, each by its weights; ties count half."""
+    less, at_most = (_below(positive, negative, other_weight, side) for side in ("left", "right"))
+    return float(np.average((less + at_most) / 2, weights=weight))
 
 
-def _share(holds: np.ndarray) -> tuple[float, float]:
-    """How often it holds, and the standard error of that."""
-    share = (holds.sum() + 1) / (len(holds) + 2)
-    return holds.mean(), np.sqrt(share * (1 - share) / len(holds))
+def effective(weight: np.ndarray) -> float:
+    """As many rows of equal weight have a mean of this variance (Kish, 1965)."""
+    return float(weight.sum() ** 2 / np.sum(weight**2))
+
+
+def _below(at: np.ndarray, values: np.ndarray, weight: np.ndarray, side: Any) -> np.ndarray:
+    """The share of the values below each point, or with side "right" not above it."""
+    order = np.argsort(values)
+    total = np.r_[0.0, np.cumsum(weight[order])]
+    return total[np.searchsorted(values[order], at, side=side)] / total[-1]
+
+
+def _above(at: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return 1 - _below(at, values, weight, "left")
+
+
+def _share(holds: np.ndarray, weight: np.ndarray, count: float | None = None) -> tuple[float, float]:
+    """How often it holds, and the standard error of that; `count` is the number of rows, if some are there twice."""
+    count, share = effective(weight) if count is None else count, np.average(holds, weights=weight)
+    inside = (share * count + 1) / (count + 2)
+    return float(share), float(np.sqrt(inside * (1 - inside) / count))
 
 
 def _dealt(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:

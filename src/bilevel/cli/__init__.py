@@ -50,7 +50,8 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # which it is where it was closed before the start
+                sys.stdout.flush()
     except OSError as error:  # standard output leads to a full disk, say; every command handles its own files
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter does not fail on it once more
         say(f"could not print ({error.strerror or error}); files that were finished are kept")

@@ -103,8 +103,9 @@ def _settings(hidden: int, steps: int | None, seed: int) -> dict[str, Any]:
 
 def _spare(out: Path, given: list[Path]) -> None:
     """A file that is read must not be one of those that are written."""
+    written = {(out / name).resolve() for name in FILES}
     for path in given:
-        if path.name in FILES and path.resolve().parent == out.resolve():
+        if path.resolve() in written:
             raise ValueError(f"{path} would be overwritten by the report: name another folder with --out")
 
 
@@ -157,13 +158,10 @@ def _judge(inputs: Any, label: str, settings: dict[str, Any], checked: bool, scr
 
 
 def _conclude(found: Any, out: Path, saved: list[Path], screen: Console) -> None:
-    """Prints the first rows, and writes the files."""
+    """Writes the files, and prints the first rows."""
     from bilevel.cleaning.files import ranked_csv, weights_csv
     from bilevel.cleaning.report import as_page
 
-    console = Console()
-    console.print(_table(found))
-    console.print(Text(_summary(found)))
     try:
         with _doing(screen, "Writing"):
             ranked, disarmed = ranked_csv(found)
@@ -171,12 +169,20 @@ def _conclude(found: Any, out: Path, saved: list[Path], screen: Console) -> None
             for name, content in contents.items():
                 saved.append(write(out / name, content.encode("utf-8", "backslashreplace")))
     except OSError as error:
+        _print(found)
         fail(f"could not save {error}; saved: {', '.join(map(str, saved)) or 'nothing'}", UNSAVED)
+    _print(found)
     if disarmed:
         typer.echo(
             f"Cells that a spreadsheet would compute have an apostrophe in front in ranked.csv: {disarmed:,}"
         )
     typer.echo(f"Written: {', '.join(map(str, saved))}")
+
+
+def _print(found: Any) -> None:
+    console = Console()
+    console.print(_table(found))
+    console.print(Text("\n".join([_summary(found), *found.notes])))
 
 
 def _table(found: Any) -> Table:

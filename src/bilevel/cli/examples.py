@@ -15,7 +15,7 @@ from bilevel.applications import MODULES, Application, Outcome, application
 from bilevel.applications.table import as_csv, as_markdown, best, cells, measures, shown
 from bilevel.checks import MANY
 from bilevel.cli.compiled import programs_kept
-from bilevel.cli.errors import UNSAVED, fail, say
+from bilevel.cli.errors import BROKEN, UNSAVED, fail, say
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
 from bilevel.data.errors import DataError
@@ -24,10 +24,17 @@ from bilevel.writing import write
 
 def examples(
     name: Annotated[
-        str | None, typer.Argument(help="which one to run; without a name they are listed")
+        str | None,
+        typer.Argument(help="which one to run, or your own as module:NAME; without a name they are listed"),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="how many times, each with data and a start of its own")] = 1,
-    steps: Annotated[int | None, typer.Option(help="outer steps, if not as many as its table has")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="how many times, each with data and a start of its own", show_default="1"),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="outer steps, if not as many as its table has; the baselines do less, too"),
+    ] = None,
     out: Annotated[Path, typer.Option(help="folder for picture, table and scores")] = Path("results"),
     source: Annotated[
         bool, typer.Option("--source", help="run nothing: print the file, to read and to adapt")
@@ -35,28 +42,29 @@ def examples(
 ) -> None:
     """Run an application: what people use bilevel optimisation for, beside what they would do without it."""
     if name is None:
+        if source or seeds is not None or steps is not None:
+            fail(
+                f"say which example: bilevel examples {next(iter(MODULES))} …; without options they are listed"
+            )
         _list()
         return
-    if name not in MODULES:
-        fail(f"there is no example {name!r}: take one of {', '.join(MODULES)}")
+    seeds = 1 if seeds is None else seeds
     if not 1 <= seeds <= 1000:
-        fail(f"--seeds must be from 1 to 1000, not {seeds}")
+        fail(f"--seeds must be from 1 to 1000, not {seeds}: take 3 for a spread")
     if steps is not None and not 1 <= steps <= MANY:
-        fail(f"--steps must be at least 1, not {steps}")
+        fail(f"--steps must be from 1 to {MANY:,}, not {steps}: leave it out for as many as the table has")
     if source:
         typer.echo(_file(name).read_text(encoding="utf-8"), nl=False)
         return
     done: list[Outcome] = []
-    left = lambda: (
-        f"scores of {len(done)} of {seeds} seeds are in {out / name}.csv" if done else "no seed was done"
-    )
+    left = lambda: f"scores of {len(done)} of {seeds} seeds are in {out}" if done else "no seed was done"
     with stoppable(left), ExitStack() as held:
         try:
             held.enter_context(taken(out))
         except ValueError as error:
             fail(str(error))
         held.enter_context(programs_kept())
-        _run(application(name), range(seeds), steps, out, done)
+        _run(_chosen(name), range(seeds), steps, out, done)
 
 
 def register(app: typer.Typer) -> None:
@@ -70,43 +78,78 @@ def _list() -> None:
     Console().print(table)
 
 
+def _chosen(name: str) -> Application:
+    """One of ours, or somebody's own."""
+    from bilevel.lab.compare.yours import Unusable, find
+
+    if ":" not in name:
+        _check_name(name)
+        return application(name)
+    try:
+        found = find(name)
+    except Unusable as error:
+        fail(f"{name}: {error}")
+    if not isinstance(found, Application):
+        fail(
+            f"{name} is no bilevel.applications.Application: see the end of bilevel examples reweighting --source"
+        )
+    return found
+
+
+def _check_name(name: str) -> None:
+    if name not in MODULES:
+        own = "; your own goes by module:APPLICATION" if name.endswith(".py") else ""
+        fail(f"there is no example {name!r}: take one of {', '.join(MODULES)}{own}")
+
+
 def _file(name: str) -> Path:
     import bilevel.applications
 
+    _check_name(name)
     return Path(bilevel.applications.__file__).parent / f"{MODULES[name]}.py"
 
 
 def _run(chosen: Application, seeds: range, steps: int | None, out: Path, done: list[Outcome]) -> None:
-    """Every seed's scores are on the disk before the next one begins."""
+    """Every seed's scores are on the disk before the next one begins, and a trial of few steps replaces no table."""
+    taken = steps or chosen.steps
+    path = out / (chosen.name if taken == chosen.steps else f"{chosen.name}-{taken}-steps")
     for seed in seeds:
         if len(seeds) > 1:
             say(f"seed {seed} of {len(seeds)}, counted from 0")
         try:
-            outcome = chosen.trial(seed, steps or chosen.steps, True)
+            outcome = chosen.trial(seed, taken, True)
         except DataError as error:
             fail(str(error))
+        except FloatingPointError as error:
+            fail(f"seed {seed} came to nothing: {error}", BROKEN)
         done.append(outcome)
-        _save(out / f"{chosen.name}.csv", as_csv(list(seeds)[: len(done)], done), done, chosen)
-    Console().print(_table(chosen, done))
-    _save(out / f"{chosen.name}.md", _page(chosen, done, steps), done, chosen)
-    try:
-        write(out / f"{chosen.name}.png", _picture(chosen, done))
-    except OSError as error:
-        fail(f"could not save {error}; the scores are in {out / chosen.name}.csv", UNSAVED)
-    typer.echo(f"Written: {', '.join(str(out / f'{chosen.name}.{kind}') for kind in ('md', 'csv', 'png'))}")
+        _save(
+            path.with_name(f"{path.name}.csv"), as_csv(list(seeds)[: len(done)], done).encode(), done, chosen
+        )
+    _save(path.with_name(f"{path.name}.md"), _page(chosen, done, taken).encode(), done, chosen)
+    _save(path.with_name(f"{path.name}.png"), _picture(chosen, done), done, chosen)
+    Console().print(_table(chosen, done, taken))
+    typer.echo(f"Written: {', '.join(f'{path}.{kind}' for kind in ('md', 'csv', 'png'))}")
 
 
-def _save(path: Path, text: str, done: list[Outcome], chosen: Application) -> None:
+def _save(path: Path, content: bytes, done: list[Outcome], chosen: Application) -> None:
     try:
-        write(path, text.encode())
+        write(path, content)
     except OSError as error:
-        Console().print(_table(chosen, done))
+        Console().print(_table(chosen, done, chosen.steps))
         fail(f"could not save {error}; what there is of the table is printed above", UNSAVED)
 
 
-def _table(chosen: Application, outcomes: list[Outcome]) -> Table:
+def _shortened(chosen: Application, steps: int) -> str:
+    if steps >= chosen.steps:
+        return ""
+    return f"A trial of {steps} steps, not {chosen.steps:,}; baselines are cut short alike, so these are no results. "
+
+
+def _table(chosen: Application, outcomes: list[Outcome], steps: int) -> Table:
     spread = f"; ± the standard deviation over {len(outcomes)} seeds" if len(outcomes) > 1 else ""
-    table = Table(title=Text(chosen.title), caption=Text(f"{chosen.source}{spread}".lstrip("; ")))
+    caption = _shortened(chosen, steps) + f"{chosen.source}{spread}".lstrip("; ")
+    table = Table(title=Text(chosen.title), caption=Text(caption))
     table.add_column("")
     columns, rows = measures(outcomes), cells(outcomes)
     for measure in columns:
@@ -117,17 +160,17 @@ def _table(chosen: Application, outcomes: list[Outcome]) -> Table:
     return table
 
 
-def _page(chosen: Application, outcomes: list[Outcome], steps: int | None) -> str:
+def _page(chosen: Application, outcomes: list[Outcome], steps: int) -> str:
     """The table with what it was made by, for a page."""
     import jax
 
     import bilevel
 
     command = f"bilevel examples {chosen.name} --seeds {len(outcomes)}" + (
-        f" --steps {steps}" if steps is not None else ""
+        f" --steps {steps}" if steps != chosen.steps else ""
     )
     versions = f"bilevel {bilevel.__version__}, jax {jax.__version__}, {datetime.date.today()}"
-    return f"{as_markdown(chosen, outcomes)}\n\n`{command}` ({versions}). {chosen.source}\n"
+    return f"{as_markdown(chosen, outcomes)}\n\n`{command}` ({versions}). {_shortened(chosen, steps)}{chosen.source}\n"
 
 
 def _picture(chosen: Application, outcomes: list[Outcome]) -> bytes:

@@ -14,3 +14,11 @@ from bilevel.sklearn.logistic import (
 )
 from bilevel.sklearn.reweighted import ReweightedClassifier as ReweightedClassifier
 from bilevel.sklearn.ridge import PerFeatureLasso as PerFeatureLasso, PerFeatureRidge as PerFeatureRidge
+
+__all__ = [
+    "PerFeatureLasso",
+    "PerFeatureLogisticRegression",
+    "PerFeatureRidge",
+    "PerFeatureSparseLogisticRegression",
+    "ReweightedClassifier",
+]

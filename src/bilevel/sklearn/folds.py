@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit, check_cv
 
 import bilevel as bl
+from bilevel.loop.whole import whole
 from bilevel.sklearn.penalty_solver import spectral
 
 # Bounds of x: beyond them a penalty of standardised features does nothing, or everything.
@@ -34,34 +34,7 @@ class Tuned(NamedTuple):
     x: np.ndarray  # the logarithms of the penalties, padded
     y: Any  # the coefficients of all folds at x
     curve: np.ndarray  # mean loss on the rows held out, at the start of every step
-    steps: int
-    status: Any
-
-
-def splits(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list[tuple]:
-    """(training rows, rows held out) of every fold. No more folds than rows, or than the largest class has rows."""
-    if isinstance(cv, str):
-        if cv != "split":
-            raise ValueError(
-                f'cv must be a number of folds, a splitter or "split", not {cv!r}: pass e.g. cv=5'
-            )
-        kind = StratifiedShuffleSplit if classes and _smallest(y) > 1 else ShuffleSplit
-        return list(kind(1, test_size=fraction, random_state=seed).split(X, y))
-    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
-        if cv < 2:
-            raise ValueError(
-                f'cv must be at least 2, not {cv}: pass e.g. cv=5, or cv="split" for a single split'
-            )
-        most = min(int(cv), len(X))
-        if classes and _smallest(y) >= 2:
-            return list(StratifiedKFold(min(most, _smallest(y)), shuffle=True, random_state=seed).split(X, y))
-        return list(KFold(max(most, 2), shuffle=True, random_state=seed).split(X))
-    splitter: Any = check_cv(cv, y, classifier=classes)
-    return list(splitter.split(X, y))
-
-
-def _smallest(y: np.ndarray) -> int:
-    return int(np.unique(y, return_counts=True)[1].min())
+    best: int  # the entry of it that x belongs to
 
 
 def room(count: int, least: int) -> int:
@@ -106,11 +79,11 @@ def tune(
     data, x = with_centre(centre, strength(value)), np.full(size, centre)
     stop = bl.hooks.EarlyStopping(patience=PATIENCE, least=LEAST * abs(value))
     keep = lambda state, info: {"x": state.x}
-    result = bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=keep, **run)
+    result = whole(bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=keep, **run))
     values, curve = result.trace["outer_value"], result.trace["outer/loss"]
     xs = np.concatenate([x[None], result.trace["x"]])  # at the start of each step
     best = int(np.nanargmin(values))
-    return Tuned(xs[best], result.y, curve, len(curve), result.status)
+    return Tuned(xs[best], result.y, curve, best)
 
 
 def _single(solver: Any, size: int, y: Any, with_centre: Any) -> tuple[float, float, Any]:

@@ -8,8 +8,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from bilevel.sklearn import folds, penalty_softmax as entropy
-from bilevel.sklearn.penalty_estimator import PerFeature, standardised
+from bilevel.sklearn import penalty_softmax as entropy
+from bilevel.sklearn.parts import splits
+from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardised
 
 __all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
 
@@ -29,9 +30,10 @@ class _Logistic(ClassifierMixin, PerFeature):
                 f"y has one class only, {self.classes_[0]!r}: pass labels of at least 2 classes to classify"
             )
         self._check(X.shape[1])
+        check_size(X, "X")
         Z, means, sizes = standardised(X, bool(self.fit_intercept))
         hot = np.eye(count)[labels]
-        parts = folds.splits(self.cv, X, labels, True, self.validation_fraction, self.random_state)
+        parts = splits(self.cv, X, labels, True, self.validation_fraction, self.random_state)
         penalties, tuned, smoothness = self._tune(
             entropy, self._sparse, Z, hot, parts, strength=lambda value: 0.5
         )
@@ -81,8 +83,9 @@ class PerFeatureLogisticRegression(_Logistic):
     no step size; features may have any units.
 
     Args:
-        cv: a number of folds (stratified, shuffled by `random_state`), a splitter, an iterable of (train, held-out)
-            rows, or "split" for one split that holds `validation_fraction` of the rows out.
+        cv: a number of folds (stratified, shuffled by `random_state`; no more than the largest class has rows), a
+            splitter, an iterable of (train, held-out) rows, or "split" for one split that holds `validation_fraction`
+            of the rows out. Rows of a class that a fold does not train on do not count there.
         groups: one label per feature; features with the same one share a penalty. None: each has its own.
         spread: how far, as a standard deviation of their natural logarithm, penalties may lie from the best single one
             before the prior counts. Towards 0 all are the same, as in `LogisticRegressionCV`.
@@ -96,6 +99,8 @@ class PerFeatureLogisticRegression(_Logistic):
         alpha_: the penalty of each feature, as above: with equal entries this is `LogisticRegression(C=1/alpha)`.
         coef_, intercept_, classes_: as those of `sklearn.linear_model.LogisticRegression`.
         validation_curve_: the mean cross-entropy of the rows held out, along the run.
+        best_index_: the entry of it that `alpha_` belongs to: that of the smallest sum of loss and prior, so not always
+            the smallest.
         n_iter_: the number of outer steps taken.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """

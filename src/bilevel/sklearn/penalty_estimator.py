@@ -1,13 +1,21 @@
 """What estimators with a penalty per feature have in common: their parameters, and from data to penalties."""
 
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from bilevel.checks import as_number, check_count
 from bilevel.sklearn import folds
+from bilevel.words import shown
+
+SPREADS = 1e-6, 1e6
+LARGEST = (
+    1e100  # whose square, and that of its inverse, is a number, and so is their product with another such
+)
+ROUNDING = 1e-14  # the share of a column's size below which its differences may be rounding
 
 
 class PerFeature(BaseEstimator):
@@ -37,17 +45,22 @@ class PerFeature(BaseEstimator):
 
     def _check(self, features: int) -> np.ndarray | None:
         """The groups, from 0 on, after all parameters have been looked at."""
-        if not isinstance(self.spread, Real) or isinstance(self.spread, bool) or not self.spread > 0:
-            raise ValueError(f"spread must be a positive number, not {self.spread!r}: pass e.g. spread=0.5")
-        if not isinstance(self.max_iter, Integral) or isinstance(self.max_iter, bool) or self.max_iter < 1:
+        spread = as_number(self.spread)
+        if spread is None or not SPREADS[0] <= spread <= SPREADS[1]:
             raise ValueError(
-                f"max_iter must be a whole number, at least 1, not {self.max_iter!r}: pass e.g. 30"
+                f"spread must be a number from {SPREADS[0]:g} to {SPREADS[1]:g}, not {shown(self.spread)}: pass e.g. "
+                "spread=0.5"
             )
-        fraction = self.validation_fraction
-        if not isinstance(fraction, Real) or not 0 < fraction < 1:
+        check_count(self.max_iter, "max_iter")
+        fraction = as_number(self.validation_fraction)
+        if fraction is None or not 0 < fraction < 1:
             raise ValueError(
-                f"validation_fraction must be between 0 and 1, not {fraction!r}: pass e.g. validation_fraction=0.2"
+                f"validation_fraction must be between 0 and 1, not {shown(self.validation_fraction)}: pass e.g. 0.2"
             )
+        if not isinstance(self.fit_intercept, bool | np.bool_ | Integral):
+            raise ValueError(f"fit_intercept must be True or False, not {shown(self.fit_intercept)}")
+        if not isinstance(self.verbose, bool | np.bool_ | Integral):
+            raise ValueError(f"verbose must be 0, 1 or more, not {shown(self.verbose)}")
         if self.groups is None:
             return None
         groups = np.asarray(self.groups)
@@ -55,7 +68,13 @@ class PerFeature(BaseEstimator):
             raise ValueError(
                 f"groups has shape {groups.shape}, but X has {features} features: pass one group for each feature"
             )
-        return np.unique(groups, return_inverse=True)[1]
+        unnamed = [group for group in groups.tolist() if group is None or group != group]
+        if unnamed:
+            raise ValueError(f"groups has {unnamed[0]} in it: give every feature a group, a number or a word")
+        try:
+            return np.unique(groups, return_inverse=True)[1]
+        except TypeError as error:
+            raise ValueError(f"groups mixes numbers and words, {shown(self.groups)}: take either") from error
 
     def _tune(
         self, loss: Any, sparse: bool, X: np.ndarray, Y: np.ndarray, parts: list, strength: Any
@@ -83,8 +102,18 @@ class PerFeature(BaseEstimator):
                 progress=bool(self.verbose),
             )
         x = tuned.x[: X.shape[1]] if groups is None else tuned.x[groups]
-        self.n_iter_ = tuned.steps
+        self.n_iter_, self.best_index_ = len(tuned.curve), tuned.best
         return np.exp(x), tuned, smoothness
+
+
+def check_size(values: np.ndarray, name: str) -> None:
+    """Refuses columns whose squares are no numbers any more."""
+    sizes = np.abs(values).max(axis=0, initial=0.0)
+    if (bad := np.flatnonzero((sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST)))).size:
+        what = f"column {bad[0]} of {name}" if values.shape[1] > 1 else name
+        raise ValueError(
+            f"{what} has numbers of size {sizes[bad[0]]:.0e}: take another unit, so that they are near 1"
+        )
 
 
 def standardised(X: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,7 +121,7 @@ def standardised(X: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray, 
     means = X.mean(0) if centred else np.zeros(X.shape[1])
     centre = X - means
     sizes = np.sqrt(np.mean(centre**2, axis=0))
-    tiny = sizes <= 1e-12 * np.maximum(np.abs(means), np.abs(X).max(0, initial=0.0))
+    tiny = sizes <= ROUNDING * np.maximum(np.abs(means), np.abs(X).max(0, initial=0.0))
     centre[:, tiny & (means != 0)] = 0.0
     sizes[tiny | (sizes == 0)] = 1.0
     return centre / sizes, means, sizes

@@ -70,7 +70,7 @@ def data(X: np.ndarray, hot: np.ndarray, folds: list[tuple], intercept: bool):
     train, valid = np.zeros((K, N)), np.zeros((K, N))
     held = sum(len(out) for _, out in folds)
     for k, (rows, out) in enumerate(folds):
-        train[k, rows] = 1 / len(rows)
+        np.add.at(train[k], rows, 1 / len(rows))  # as often as they are there
         np.add.at(valid[k], out, 1 / held)
     train[-1, :n] = 1 / n
     present = np.arange(C) < c

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from bilevel.checks import as_number, check_count
 from bilevel.cleaning.weighing import weigh
+from bilevel.sklearn.penalty_estimator import check_size
 from bilevel.words import shown
 
 
@@ -67,6 +68,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         self._check_parameters()
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
+        check_size(X, "X")
         rng = check_random_state(self.random_state)
         if (X_trusted is None) != (y_trusted is None):
             raise ValueError("X_trusted and y_trusted go together: pass both, or neither")
@@ -76,12 +78,12 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             kept, held = self._parted(labels, rng)
             trusted, right, labels = X[held], labels[held], labels[kept]
         else:
-            trusted = self._rows(X_trusted)
-            right = column_or_1d(y_trusted)
-            check_consistent_length(trusted, right)
-            self.classes_, both = np.unique(np.concatenate([y, right]), return_inverse=True)
+            trusted = self._rows(X_trusted, "X_trusted")
+            check_size(trusted, "X_trusted")
+            self.classes_, labels = np.unique(y, return_inverse=True)
             self._check_classes()
-            kept, labels, right = np.arange(len(X)), both[: len(X)], both[len(X) :]
+            kept, right = np.arange(len(X)), self._right(y_trusted)
+            check_consistent_length(trusted, right)
         found = weigh(
             X[kept],
             labels,
@@ -118,8 +120,29 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self._predictor.logs(self._rows(X))
 
-    def _rows(self, X: Any) -> Any:
-        return validate_data(self, X, dtype=np.float64, reset=False)
+    def _rows(self, X: Any, name: str = "X") -> Any:
+        try:
+            return validate_data(self, X, dtype=np.float64, reset=False)
+        except ValueError as error:
+            if name == "X":
+                raise
+            raise ValueError(f"{name}: {error}") from error
+
+    def _right(self, y_trusted: Any) -> np.ndarray:
+        """The trusted labels, as places in `classes_`."""
+        some: Any = None  # which type is left as it is
+        told = column_or_1d(check_array(y_trusted, ensure_2d=False, dtype=some, input_name="y_trusted"))
+        places = {label: i for i, label in enumerate(self.classes_.tolist())}
+        if unknown := [label for label in told.tolist() if label not in places]:
+            raise ValueError(
+                f"y_trusted has the label {shown(unknown[0])}, which no row of y has: write labels alike in both; y "
+                f"has {', '.join(map(shown, list(places)[:5]))}{', …' if len(places) > 5 else ''}"
+            )
+        if len(set(told.tolist())) < 2:
+            raise ValueError(
+                f"all trusted rows have the label {shown(told[0])}: pass trusted rows of two classes or more"
+            )
+        return np.array([places[label] for label in told.tolist()])
 
     def _check_parameters(self) -> None:
         share = as_number(self.trusted_fraction)

@@ -6,8 +6,9 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from bilevel.sklearn import folds, penalty_squares as squares
-from bilevel.sklearn.penalty_estimator import PerFeature, standardised
+from bilevel.sklearn import penalty_squares as squares
+from bilevel.sklearn.parts import splits
+from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardised
 
 __all__ = ["PerFeatureLasso", "PerFeatureRidge"]
 
@@ -21,14 +22,16 @@ class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
         )
         X, y = rows[0], np.asarray(rows[1], float)
+        self._check(X.shape[1])
+        check_size(X, "X")
+        check_size(y.reshape(len(y), -1), "y")
         Z, means, sizes = standardised(X, bool(self.fit_intercept))
         Y, mean = y.reshape(len(y), -1), 0.0
         if self.fit_intercept:
             mean = Y.mean(0)
             Y = Y - mean
         unit = np.sqrt(np.mean(Y**2)) or 1.0
-        self._check(X.shape[1])
-        parts = folds.splits(self.cv, X, y, False, self.validation_fraction, self.random_state)
+        parts = splits(self.cv, X, y, False, self.validation_fraction, self.random_state)
         observations = Y.shape[1]
         penalties, tuned, _ = self._tune(
             squares, self._sparse, Z, Y / unit, parts, strength=lambda value: value / observations
@@ -59,7 +62,8 @@ class PerFeatureRidge(_Linear):
 
     Args:
         cv: a number of folds (shuffled by `random_state`), a splitter, an iterable of (train, held-out) rows, or
-            "split" for one split that holds `validation_fraction` of the rows out.
+            "split" for one split that holds `validation_fraction` of the rows out. For groups of rows pass
+            `list(GroupKFold().split(X, y, groups))`.
         groups: one label per feature; features with the same one share a penalty. None: each has its own.
         spread: how far, as a standard deviation of their natural logarithm, penalties may lie from the best single one
             before the prior counts. Towards 0 all are the same, as in `RidgeCV`; large values fit the folds harder.
@@ -73,6 +77,8 @@ class PerFeatureRidge(_Linear):
         alpha_: the penalty of each feature, as above: with equal entries this is `Ridge(alpha)`.
         coef_, intercept_: as those of `sklearn.linear_model.Ridge`.
         validation_curve_: the mean squared error on the rows held out, along the run.
+        best_index_: the entry of it that `alpha_` belongs to: that of the smallest sum of loss and prior, so not always
+            the smallest.
         n_iter_: the number of outer steps taken.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """

@@ -14,6 +14,7 @@ from bilevel.cleaning.worth import EVENLY, LOOKALIKE, Worth
 
 FIRST, ROWS = 20, 100  # seen at once, and on the page at all; the file has them all
 CELLS = 8  # of a row
+NAMES = 2  # identifiers or texts of a row
 SWAPS = 8
 SENTENCE = 400  # characters
 
@@ -120,13 +121,25 @@ def _row(found: Findings, i: int) -> str:
         swap = f'{given} <span class="quiet">stays, {sure}</span>'
     row = found.table.rows[found.rows[i]]
     said = [(name, row[found.table.index(name)]) for name in found.telling]
-    told = "".join(f"<span><i>{text(name, 24)}</i> {_cell(cell)}</span>" for name, cell in said[:CELLS])
-    more = f'<span class="quiet">… and {len(said) - CELLS} more columns</span>' if len(said) > CELLS else ""
+    spoken = lambda name, cell: f"<span><i>{text(name, 24)}</i> {_cell(cell)}</span>"
+    named = "".join(spoken(name, row[found.table.index(name)]) for name in _names(found))
+    told = named + "".join(spoken(*each) for each in said[:CELLS])
+    left, s = len(said) - CELLS, "s" * (len(said) - CELLS != 1)
+    more = f'<span class="quiet">… and {left} more column{s}</span>' if left > 0 else ""
     return (
         f'<tr><td class="n" data-label="row">{found.rows[i] + 1:,}</td><td class="swap">{swap}</td>'
         f'<td class="n" data-label="suspicion">{found.suspicion[i]:.3f}{_bar(float(found.suspicion[i]))}</td>'
         f'<td class="n" data-label="weight">{found.weights[i]:.2f}</td><td class="cells">{told}{more}</td></tr>'
     )
+
+
+def _names(found: Findings) -> list[str]:
+    """Columns that tell a person which row it is, though not the model: identifiers and free text."""
+    return [
+        column.name
+        for column in found.encoding.columns
+        if not column.parts and "identifier" in column.treatment
+    ][:NAMES]
 
 
 def _cell(cell: str) -> str:

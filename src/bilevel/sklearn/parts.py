@@ -1,0 +1,118 @@
+"""The parts of a cross-validation, from whatever `cv` is: rows to train on, and rows held out of it."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit, check_cv
+
+from bilevel.words import shown
+
+Parts = list[tuple[np.ndarray, np.ndarray]]
+FORMS = 'a number of folds, a splitter, pairs of (training rows, rows held out) or "split"'
+
+
+def splits(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> Parts:
+    """(training rows, rows held out) of every fold. No more folds than rows, or than the largest class has rows."""
+    parts = [_checked(part, k, len(X)) for k, part in enumerate(_made(cv, X, y, classes, fraction, seed))]
+    if not parts:
+        raise ValueError(f"cv={shown(cv)} has no folds: pass e.g. cv=5; a generator can be used once only")
+    return [_known(*part, k, y) for k, part in enumerate(parts)] if classes else parts
+
+
+def _made(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list:
+    if isinstance(cv, str) and cv == "split":
+        return _once(X, y, classes, fraction, seed)
+    if isinstance(cv, str | bool):
+        raise ValueError(f"cv must be {FORMS}, not {cv!r}: pass e.g. cv=5")
+    if not isinstance(cv, int | np.integer):
+        return _given(cv, X, y, classes)
+    if cv < 2:
+        raise ValueError(f'cv must be at least 2, not {cv}: pass e.g. cv=5, or cv="split" for a single split')
+    largest = int(np.unique(y, return_counts=True)[1].max()) if classes else 0
+    count = max(min(int(cv), len(X), largest or len(X)), 2)
+    kind = StratifiedKFold if largest > 1 else KFold
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class")  # the rows that matter are told below
+        return list(kind(count, shuffle=True, random_state=seed).split(X, y))
+
+
+def _once(X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list:
+    count = len(np.unique(y)) if classes else 0
+    held = int(np.ceil(fraction * len(X)))
+    rare = classes and np.unique(y, return_counts=True)[1].min() < 2
+    fits = classes and not rare and count <= min(held, len(X) - held)
+    kind = StratifiedShuffleSplit if fits else ShuffleSplit
+    try:
+        return list(kind(1, test_size=fraction, random_state=seed).split(X, y))
+    except ValueError as error:
+        raise ValueError(
+            f"validation_fraction={fraction} of {len(X)} rows leaves none to train on: pass e.g. 0.2"
+        ) from error
+
+
+def _given(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool) -> list:
+    try:
+        splitter: Any = check_cv(cv, y, classifier=classes)
+        return list(splitter.split(X, y))
+    except (TypeError, ValueError) as error:
+        if "groups" in str(error):
+            raise ValueError(
+                f"{shown(cv)} splits rows by their groups, which fit has not: pass its folds, "
+                "cv=list(splitter.split(X, y, groups)). The parameter `groups` is that of the features"
+            ) from error
+        if hasattr(cv, "split"):
+            raise
+        raise ValueError(f"cv must be {FORMS}, not {shown(cv)}: pass e.g. cv=5") from error
+
+
+def _checked(part: Any, k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whole numbers from 0 on, of which no row held out is trained on."""
+    try:
+        train, held = (_numbers(each, k, rows) for each in part)
+    except TypeError as error:
+        raise ValueError(
+            f"fold {k} of cv is {shown(part)}, not a pair (training rows, rows held out): pass e.g. cv=5"
+        ) from error
+    if both := set(train.tolist()) & set(held.tolist()):
+        raise ValueError(
+            f"fold {k} of cv trains on {len(both)} of the rows that it holds out, such as {min(both)}: what a model "
+            "has seen says nothing about its penalties; leave these rows out of one part"
+        )
+    return train, held
+
+
+def _numbers(part: Any, k: int, rows: int) -> np.ndarray:
+    found = np.asarray(part)
+    if found.dtype == bool and found.shape == (rows,):
+        found = np.flatnonzero(found)
+    if found.ndim != 1 or not found.size or found.dtype.kind not in "iu":
+        raise ValueError(
+            f"fold {k} of cv has {shown(part)} as a part: pass numbers of rows, at least one, or a mask of {rows}"
+        )
+    if found.min() < 0 or found.max() >= rows:
+        out = found[(found < 0) | (found >= rows)][0]
+        raise ValueError(f"fold {k} of cv has row {out}, but X has {rows} rows, counted from 0")
+    return found
+
+
+def _known(train: np.ndarray, held: np.ndarray, k: int, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Without rows held out whose class the fold does not train on: their loss is infinite, whatever the penalties."""
+    trained = np.unique(y[train])
+    if len(trained) < 2:
+        raise ValueError(
+            f"fold {k} of cv trains on one class only: shuffle the rows, or pass stratified folds such as cv=5"
+        )
+    known = np.isin(y[held], trained)
+    if known.all():
+        return train, held
+    if not known.any():
+        raise ValueError(
+            f"fold {k} of cv trains on none of the classes that it holds out: pass stratified folds"
+        )
+    warnings.warn(
+        f"fold {k} of cv holds out {(~known).sum()} rows of classes that it does not train on: they do not count; "
+        "give every class at least two rows, in different folds",
+        stacklevel=5,
+    )
+    return train, held[known]
