@@ -183,7 +183,7 @@ def markdown(title: str, rows: dict[str, dict[str, np.ndarray]], digits: int, be
         top = best(means.values()) if best else np.nan
         bold = lambda name, means=means, top=top: "**" if means[name] == top else ""
         cell = lambda name, row=row, means=means, bold=bold: (
-            f"{bold(name)}{means[name]:.{digits}f}{bold(name)} ± {row[name].std():.{digits}f}"
+            f"{bold(name)}{means[name]:.{digits}f}{bold(name)} ± {row[name].std(ddof=1):.{digits}f}"
         )
         lines.append(f"| {label} | " + " | ".join(map(cell, names)) + " |")
     return "\n".join(lines)

@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.table import spread
 from bilevel.data.examples import Examples
 from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
@@ -252,7 +253,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     bars = figure.add_subplot(grid[:, 1])
     names = list(outcomes[0].scores)
     percent = np.array([[each.scores[name]["test accuracy %"] for name in names] for each in outcomes])
-    bars.errorbar(percent.mean(axis=0), range(len(names)), xerr=percent.std(axis=0), fmt="o", color="#0072B2")
+    bars.errorbar(percent.mean(axis=0), range(len(names)), xerr=spread(percent), fmt="o", color="#0072B2")
     bars.set_yticks(range(len(names)), names)
     bars.invert_yaxis()
     bars.set_title("test accuracy after training anew, %", fontsize=10)

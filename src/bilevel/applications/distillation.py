@@ -207,14 +207,13 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     result = whole(
         bl.run(solver(steps), instance.x0, instance.y0, data=instance.data, steps=steps, progress=progress)
     )
-    rate = float(jnp.exp(result.x.log_rate))
+    rates = *RATES, float(jnp.exp(result.x.log_rate))  # for all sets alike
     synthetic = Examples(result.x.images, jnp.asarray(LABELS))
     sets = {"ten synthetic": synthetic, "ten k-means centres": centres(train, seed)}
     sets |= {f"ten real, draw {i + 1}": drawn(train, seed + 1000 * i) for i in range(3)}
     sets["all real"] = train
     found = {}
     for name, some in sets.items():
-        rates = (*RATES, rate) if name == "ten synthetic" else RATES
         lengths = {"every": 10 * FEW if name == "all real" else FEW, "blocks": min(10, steps)}
         found[name] = {
             "accuracy": judged(some, rates, (valid, test), **lengths),

@@ -32,6 +32,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.table import spread
 from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
@@ -263,7 +264,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     for i, (name, colour) in enumerate(looks.items()):
         chances = np.asarray(jax.nn.sigmoid(np.stack([outcome.seen[name][0] for outcome in outcomes])))
         at = np.arange(LEVELS) + 0.2 * (i - 1.5)
-        choice.bar(at, chances.mean(axis=0), 0.18, yerr=chances.std(axis=0), color=colour, label=name)
+        choice.bar(at, chances.mean(axis=0), 0.18, yerr=spread(chances), color=colour, label=name)
     choice.set_xticks(range(LEVELS), ["clean river", "polluted", "badly polluted"])
     choice.set(title="how often the inspector comes", ylim=(0, 1))
     figure.legend(*choice.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)

@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.table import spread
 from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
@@ -245,7 +246,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     names = list(outcomes[0].scores)
     returns = np.array([[each.scores[name]["return"] for name in names] for each in outcomes])
     shade = ["#0072B2"] * 3 + ["#009E73"] + ["#999999"] * (len(names) - 4)
-    bars.barh(names, returns.mean(axis=0), xerr=returns.std(axis=0), color=shade)
+    bars.barh(names, returns.mean(axis=0), xerr=spread(returns), color=shade)
     bars.invert_yaxis()
     bars.set_title("the designer's return", fontsize=10)
     bars.spines[["top", "right"]].set_visible(False)

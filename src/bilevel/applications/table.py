@@ -5,6 +5,8 @@ import io
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
 from bilevel.applications.base import Application, Outcome
 
 Cell = tuple[float, float | None]  # the mean, and the standard deviation of several
@@ -25,6 +27,11 @@ def cells(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Cell]]:
                 spread = statistics.stdev(found) if len(found) > 1 else None
                 table.setdefault(method, {})[measure] = statistics.fmean(found), spread
     return table
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """The standard deviation over the first axis, for a picture: the same as in the table, and nothing for one seed."""
+    return values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
 
 
 def best(application: Application, table: dict[str, dict[str, Cell]], measure: str) -> str | None:
