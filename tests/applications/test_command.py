@@ -1,5 +1,6 @@
 """`bilevel examples`, as a user types it, on an application that takes no time."""
 
+import ast
 import csv
 
 import pytest
@@ -55,6 +56,12 @@ def test_the_number_of_steps_is_handed_on(command):
         (["reweighting", "--seeds", "0"], "--seeds must be from 1 to 1000, not 0"),
         (["reweighting", "--steps", "0"], "--steps must be from 1 to"),
         (["reweighting", "--steps", "few"], "'--steps'"),
+        (["reweighting", "--steps", "9" * 30], "--steps must be from 1 to"),
+        (["./mine.py"], "your own goes by module:APPLICATION"),
+        (["there_is_no_such:APPLICATION"], "there is no module 'there_is_no_such'"),
+        (["json:loads"], "json:loads is no bilevel.applications.Application"),
+        (["--source"], "say which example"),
+        (["--seeds", "3"], "say which example"),
     ],
 )
 def test_bad_values_get_one_line(command, words, complaint):
@@ -62,6 +69,52 @@ def test_bad_values_get_one_line(command, words, complaint):
     assert result.exit_code == 2
     assert complaint in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_trial_says_that_it_is_one_and_replaces_no_table(command, tmp_path):
+    assert command("reweighting").exit_code == 0
+    before = (tmp_path / "out/reweighting.md").read_text()
+    result = command("reweighting", "--steps", "2")
+    said = "A trial of 2 steps, not 10; baselines are cut short alike, so these are no results."
+    assert said in " ".join(result.stdout.split())
+    assert said in (tmp_path / "out/reweighting-2-steps.md").read_text()
+    assert (tmp_path / "out/reweighting.md").read_text() == before
+    assert "A trial" not in before
+
+
+def test_one_s_own_application(monkeypatch, tmp_path):
+    (tmp_path / "mine_13.py").write_text(
+        "from bilevel.applications import Application, Outcome\n"
+        "trial = lambda seed, steps, progress: Outcome({'mine': {'loss': 0.125 * steps}})\n"
+        "draw = lambda figure, outcomes: None\n"
+        "APPLICATION = Application('mine', 'my own', lambda seed: None, 3, trial, draw)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["examples", "mine_13:APPLICATION"])
+    assert result.exit_code == 0, result.output
+    assert "0.375" in result.stdout
+    assert (tmp_path / "results/mine.png").exists()
+
+
+def test_a_seed_that_diverges_is_no_score(command, tmp_path):
+    def broken(seed, steps, progress):
+        raise FloatingPointError("diverged: y became infinite at step 3")
+
+    result = command("reweighting", trial=broken)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "bilevel: seed 0 came to nothing: diverged: y became infinite at step 3\n"
+    assert not (tmp_path / "out/reweighting.csv").exists()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_run_that_was_interrupted_is_scored(name):
+    """`bl.run` turns Ctrl-C into a status: every call of it goes through `whole`, which makes it an interrupt again."""
+    module = ast.parse(examples._file(name).read_text(encoding="utf-8"))
+    called = lambda node, name: isinstance(node, ast.Call) and ast.unparse(node.func) == name
+    calls = [node for node in ast.walk(module) if called(node, "bl.run")]
+    through = [node.args[0] for node in ast.walk(module) if called(node, "whole")]
+    assert calls
+    assert set(calls) == set(through)
 
 
 def test_data_that_are_not_there(command):

@@ -127,11 +127,23 @@ def test_characters_are_split_without_overlap(folder):
         ),
         (lambda files: files | {"Greek/character01/0000_01.png": png(ink("Greek", 0, 7))}, "other pixels"),
         (
+            lambda files: files | {"Greek/character01/0000_01.png": huge(png(ink("Greek", 0, 7)))},
+            "of 105 × 105 pixels",
+        ),
+        (
             lambda files: files | {"Greek/character01/0000_01.png": png(np.ones((9, 9), bool))},
-            r"shape .*\(105, 105\)",
+            "of 105 × 105 pixels",
         ),
     ],
-    ids=["one missing", "a strange path", "too large", "no picture", "another picture", "another shape"],
+    ids=[
+        "one missing",
+        "a strange path",
+        "too large",
+        "no picture",
+        "another picture",
+        "a huge one",
+        "another shape",
+    ],
 )
 def test_a_spoilt_archive_is_named(folder, files, spoil, message):
     path = folder / ARCHIVES[0].name
@@ -152,6 +164,24 @@ def test_a_cut_off_or_damaged_archive_is_named(folder):
         path.write_bytes(content)
         with pytest.raises(DataError, match="get a fresh copy"):
             omniglot(folder)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_packed_otherwise_is_refused(folder, files, method):
+    """Their damage would be told by errors of many kinds."""
+    path, packed = folder / ARCHIVES[0].name, io.BytesIO()
+    with zipfile.ZipFile(path) as given, zipfile.ZipFile(packed, "w", method) as made:
+        for entry in given.infolist():
+            made.writestr(entry.filename, given.read(entry))
+    path.write_bytes(packed.getvalue())
+    with pytest.raises(DataError, match="packed in an unusual way"):
+        omniglot(folder)
+
+
+def huge(picture):
+    """A PNG that says of itself to have 2³¹ − 1 rows of as many pixels."""
+    side = (2**31 - 1).to_bytes(4, "big")
+    return picture[:16] + side + side + picture[24:]
 
 
 def test_what_is_missing_is_said(folder, tmp_path, no_network):

@@ -264,14 +264,16 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left.imshow(
         np.concatenate([row(support), np.ones((3, WAYS * (SIZE + 2))), *map(row, shots)]), cmap="gray_r"
     )
-    left.set(xticks=[], yticks=[], title="one drawing of each (above)\nto recognise the others by")
+    left.set(xticks=[], yticks=[])
+    left.set_title("one of each, above,\nto tell the others by", fontsize=10)
     names = list(outcomes[0].scores)[::-1]
     values = np.array([[one.scores[name]["accuracy"] for one in outcomes] for name in names])
     halves = np.array([np.mean([one.scores[name]["95 % ±"] for one in outcomes]) for name in names])
     colours = ["C0" if "nearest" not in name and "scratch" not in name else "0.6" for name in names]
     right.barh(names, 100 * values.mean(axis=1), xerr=100 * halves, color=colours, capsize=3)
     right.axvline(100 / WAYS, color="k", linestyle=":", linewidth=1)
-    right.set(xlim=(0, 100), title="% of drawings of unseen characters named rightly")
+    right.set(xlim=(0, 100))
+    right.set_title("% of drawings named rightly", fontsize=10)
 
 
 APPLICATION = Application(

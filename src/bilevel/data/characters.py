@@ -22,6 +22,7 @@ LARGEST_ARCHIVE = 16 * 1024 * 1024  # bytes; the larger of the two has 1,580,917
 LARGEST_IMAGE = 4096  # bytes; the largest has 419
 DRAWING = re.compile(r"images_background_small\d/([^/]+)/(character\d\d)/\d{4}_(\d\d)\.png")
 MIRROR = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
+PACKED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 PREFIX = (
     "omniglot_"  # of a file's name here, as "images_background_small1.zip" says little in a folder of data
 )
@@ -113,7 +114,8 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
     found = locate([archive.name for archive in ARCHIVES], directory, _download if download else None)
     if found is None:
         raise DataError(
-            f"Omniglot is not bundled and not in the cache: call bl.data.omniglot(download=True) once (3 MB), or set "
+            "Omniglot is not bundled and not in the cache: get it once (3 MB) by "
+            'python -c "import bilevel as bl; bl.data.omniglot(download=True)", or set '
             f"BILEVEL_DATA to a folder with {' and '.join(archive.name for archive in ARCHIVES)}"
         )
     characters: dict[tuple[str, str], np.ndarray] = {}
@@ -151,6 +153,8 @@ def _drawings(content: bytes, name: str) -> dict[tuple[str, str, str], np.ndarra
                 if entry.is_dir():
                     continue
                 match = DRAWING.fullmatch(entry.filename)
+                if entry.compress_type not in PACKED:
+                    raise DataError(f"{name}: is packed in an unusual way; get a fresh copy")
                 if match is None or entry.file_size > LARGEST_IMAGE:
                     raise DataError(
                         f"{name}: holds {entry.filename[:80]!r} of {entry.file_size:,} bytes, expected small drawings "
@@ -170,6 +174,11 @@ def _picture(content: bytes, name: str) -> np.ndarray:
     """True where there is ink, which the files have as black on white."""
     from matplotlib.image import imread
 
+    sides = tuple(int.from_bytes(content[i : i + 4], "big") for i in (16, 20))  # as the header has them
+    if sides != (SIDE, SIDE):
+        raise DataError(
+            f"{name}: is no PNG picture of {SIDE} × {SIDE} pixels; this is another data set, or a damaged copy"
+        )
     try:
         grey = imread(io.BytesIO(content), format="png")
     except (OSError, SyntaxError, ValueError) as error:
