@@ -48,6 +48,8 @@ if flags is None:
 else:
     os.environ["XLA_FLAGS"] = flags
 
+gc.set_threshold(50_000, 10, 10)  # at Python's own 700, a sixth of the time goes into looking for garbage
+
 settings.register_profile(
     "bilevel", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -71,6 +73,11 @@ def pytest_collection_modifyitems(items):
             or MADE & set(item.fixturenames)
         ):
             item.add_marker("slow")
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # modules and tests stay to the end: the collector need not look at them again
 
 
 # Of the 65,530 that Linux gives a process: beyond them compiled code has no place, and the process crashes.
