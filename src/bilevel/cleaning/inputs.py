@@ -117,15 +117,16 @@ def known_rows(table: Table, trusted: Table, label: str) -> dict[int, int]:
     Where many rows share all their cells, a row that looks like a trusted one need not be it.
     """
     names = [name for name in table.header if name != label and name in trusted.header]
-    keys, others = (
-        [tuple(row[i].strip() for i in [part.index(name) for name in names]) for row in part.rows]
-        for part in (table, trusted)
-    )
+    keys, others = (_keys(part, [part.index(name) for name in names]) for part in (table, trusted))
     often, often_there = Counter(keys), Counter(others)
     if sum(count == 1 for count in often.values()) < TELLING * len(keys):
         return {}
     where = {key: j for j, key in enumerate(others) if often_there[key] == 1}
     return {i: where[key] for i, key in enumerate(keys) if often[key] == 1 and key in where}
+
+
+def _keys(table: Table, places: list[int]) -> list[tuple[str, ...]]:
+    return [tuple(row[i].strip() for i in places) for row in table.rows]
 
 
 def _read_alike(encoding: Encoding, trusted: Table) -> list[str]:
