@@ -75,11 +75,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker("slow")
 
 
-def pytest_collection_finish():
-    gc.collect()
-    gc.freeze()  # modules and tests stay to the end: the collector need not look at them again
-
-
 # Of the 65,530 that Linux gives a process: beyond them compiled code has no place, and the process crashes.
 MOST_MAPS = 20_000
 
