@@ -175,7 +175,7 @@ def test_values_that_only_trusted_rows_have_are_told(call, files):
     save("trusted.csv", HEADER, body)
     result = call(*USUAL)
     assert result.exit_code == 0
-    assert "'colour' is values that no row of the data has: 'green'" in " ".join(result.stdout.split())
+    assert "'colour' is what it is in no row of the data: 'green'" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize(("theirs", "hint"), [("1.0", "did you mean '1'?"), ("0.0", "did you mean '0'?")])

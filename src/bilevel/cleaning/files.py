@@ -61,7 +61,7 @@ def _ranked(found: Findings) -> Iterator[tuple[list[str], int]]:
 def _harmless(cell: str) -> str:
     if (
         not cell.startswith(FORMULA)
-        or cell.strip() in "+-"
+        or cell.strip() in ("", "+", "-")
         or any(reads(cell) is not None for reads in NUMBERS)
     ):
         return cell

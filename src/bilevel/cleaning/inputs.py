@@ -90,10 +90,10 @@ def _from_two_files(
             f"{_rows(len(checked))} of the table {_are(len(checked))} also among the trusted ones, and not judged."
         )
     if other := [table.lines[i] for i, j in checked.items() if labels[i] != told[j]]:
-        places = ", ".join(f"{line:,}" for line in other[:NAMED]) + (", …" if other[NAMED:] else "")
+        where = ", ".join(f"{line:,}" for line in other[:NAMED]) + (", …" if other[NAMED:] else "")
         has = "has" if len(other) == 1 else "have"
         notes.append(
-            f"{_rows(len(other))} of the table {has} another label than the trusted copy: line {places}."
+            f"{_rows(len(other))} of the table {has} another label than the trusted copy: line {where}."
         )
     classes = tuple(sorted(set(labels), key=_natural))
     places = {name: i for i, name in enumerate(classes)}
@@ -154,7 +154,7 @@ def _read_alike(encoding: Encoding, trusted: Table) -> list[str]:
                 f"{trusted.path}, line {line:,}: {shown(odd[0])} in {shown(column.name)} is no {column.kind}{form}, "
                 f"as the data's are: write both files alike, or leave the column out with --ignore"
             )
-        what = "values that no row of the data has" if column.kind == "category" else f"no {column.kind}"
+        what = "what it is in no row of the data" if column.kind == "category" else f"no {column.kind}"
         notes.append(
             f"In {_rows(len(odd))} of the trusted ones {shown(column.name)} is {what}: {_listed(set(odd))}."
         )
