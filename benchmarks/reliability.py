@@ -280,7 +280,9 @@ def main() -> int:
         fine = "as promised" if sections[-1].fine else "NOT AS PROMISED"
         print(f"{name}: {fine}, {time.perf_counter() - began:.0f} s", flush=True)
     text = page(sections)
-    out = options.out or (ROOT / "docs" / "about" / "reliability.md" if options.only == list(SECTIONS) else None)
+    out = options.out or (
+        ROOT / "docs" / "about" / "reliability.md" if options.only == list(SECTIONS) else None
+    )
     print(text) if out is None else out.write_text(text)
     return 0 if all(section.fine for section in sections) else 1
 

@@ -27,6 +27,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
 default_role = "code"
+smartquotes = False  # "auto" is what one types
 autodoc_default_options = {
     "members": True,
     "exclude-members": "set_fit_request, set_score_request",  # scikit-learn makes them, with words of its own
