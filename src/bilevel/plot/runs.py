@@ -11,6 +11,7 @@ from bilevel.checks import check_kind, check_text
 from bilevel.loop.status import Code
 from bilevel.loop.sweep import Sweep
 from bilevel.plot.look import COLOURS, FAINT, NAMES, draw_line, fit_scale, look, mark, panel
+from bilevel.plot.numbers import check_names
 from bilevel.words import shown
 
 
@@ -37,9 +38,7 @@ def sweep(
         raise ValueError(
             f"name must be one of {', '.join(named)}, the numbers in the trace, not {shown(name)}"
         )
-    labels = lane_names(found) if labels is None else labels
-    if not isinstance(labels, Sequence | np.ndarray) or isinstance(labels, str) or len(labels) != len(found):
-        raise ValueError(f"labels must be {len(found)} names, one for each lane, not {shown(labels)}")
+    labels = lane_names(found) if labels is None else check_names(labels, len(found), "lane")
     curves = [np.asarray(found.trace[name][i, : found.steps[i]], float) for i in range(len(found))]
     ranked = _ranked(found)
     written = [ranked[k] for k in np.unique(np.linspace(0, len(found) - 1, len(COLOURS)).astype(int))]
