@@ -8,10 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from bilevel.checks import check_kind, check_text
+from bilevel.loop.columns import numbers_in, title
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code
+from bilevel.loop.summary import ending
 from bilevel.loop.trace import STEP
-from bilevel.plot.look import BROKEN, COLOURS, NAMES, draw_line, fit_scale, look, panel, panels
+from bilevel.plot.look import BROKEN, COLOURS, draw_line, fit_scale, look, panel, panels
 from bilevel.plot.numbers import check_names, leaves, transformed
 from bilevel.words import shown
 
@@ -41,7 +43,7 @@ def trace(
     Returns:
         An array of the axes, one for each name.
     """
-    steps, columns = steps_of(result), _scalars(result)
+    steps, columns = steps_of(result), numbers_in(result.trace)
     names = _chosen(names, columns)
     if label is not None:
         check_text(label, "label", '"first try"')
@@ -62,7 +64,7 @@ def trace(
                 )
             for from_step, *_ in result.halvings:
                 one.axvline(from_step, color=BROKEN, linestyle=":", linewidth=1)
-            one.set_ylabel(NAMES.get(name, name))
+            one.set_ylabel(title(name))
         drawn[-1].set_xlabel("step")
         if label is None:
             drawn[0].set_title(ending(result), loc="left")
@@ -120,10 +122,6 @@ def hyperparameters(
     return one
 
 
-def ending(result: Result) -> str:
-    return f"{result.status.code} after {result.steps:,} step{'s' * (result.steps != 1)}"
-
-
 def steps_of(result: Any) -> np.ndarray:
     """The numbers of the steps whose rows the trace holds."""
     check_kind(
@@ -140,18 +138,6 @@ def steps_of(result: Any) -> np.ndarray:
     rows = len(jax.tree.leaves(result.trace)[0])
     thinned = result.thin is not None and STEP in result.trace
     return np.asarray(result.trace[STEP]) if thinned else np.arange(rows)
-
-
-def _scalars(result: Result) -> dict[str, np.ndarray]:
-    """The columns with one number per step, the usual ones first."""
-    found = {
-        name: column
-        for name, column in result.trace.items()
-        if isinstance(column, np.ndarray)
-        and column.ndim == 1
-        and not (name == STEP and result.thin is not None)
-    }
-    return {name: found[name] for name in (*(name for name in NAMES if name in found), *found)}
 
 
 def _chosen(names: Any, columns: dict[str, Any]) -> list[str]:
