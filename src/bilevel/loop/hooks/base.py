@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from bilevel.checks import MANY, check_count, check_kind
+from bilevel.loop.columns import numbers_in
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import rows_in
@@ -47,6 +48,10 @@ class Event:
     def last(self, metric: str) -> float:
         """A metric's newest value, or an error that lists what there is."""
         return float(self.column(metric)[-1])
+
+    def newest(self) -> dict[str, float]:
+        """The newest value of every column with one number per step, by name: what a tracker of experiments logs."""
+        return {name: float(column[-1]) for name, column in numbers_in(self.trace).items()}
 
     def column(self, metric: str) -> Any:
         if not isinstance(metric, str) or metric not in self.trace:
