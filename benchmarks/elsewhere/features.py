@@ -17,7 +17,17 @@ def table(name: str) -> str:
     libraries = list(dict.fromkeys(cell["library"] for cell in mine))
     rows: dict[str, dict[str, str]] = {}
     for cell in mine:
-        rows.setdefault(cell["feature"], {})[cell["library"]] = cell["cell"]
+        rows.setdefault(cell["feature"], {})[cell["library"]] = cell[
+            "cell"
+        ]
     lines = [["", *libraries], ["---"] * (len(libraries) + 1)]
-    lines += [[feature, *(row[library] for library in libraries)] for feature, row in rows.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |") + "\n"
+    lines += [
+        [feature, *(row[library] for library in libraries)]
+        for feature, row in rows.items()
+    ]
+    return (
+        "\n".join(f"| {' | '.join(line)} |" for line in lines).replace(
+            "|  |", "| |"
+        )
+        + "\n"
+    )

@@ -4,7 +4,8 @@ import torch
 
 from elsewhere import problem
 
-A, b, A_, b_, x0, y0 = (torch.tensor(getattr(problem, name)) for name in ("A", "b", "A_", "b_", "x0", "y0"))
+names = ("A", "b", "A_", "b_", "x0", "y0")
+A, b, A_, b_, x0, y0 = (torch.tensor(getattr(problem, n)) for n in names)
 
 
 def g(x, y):

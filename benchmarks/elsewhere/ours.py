@@ -9,12 +9,13 @@ data = bl.Batch(inner=(A, b), outer=(A_, b_))
 
 
 def unrolled(steps):
-    solver = bl.itd(problem, inner=ALPHA, outer=BETA, inner_steps=INNER)
+    solver = bl.itd(problem, ALPHA, BETA, inner_steps=INNER)
     return bl.run(solver, x0, y0, data=data, steps=steps).x
 
 
 def implicit(steps):
-    solver = bl.aid(problem, ALPHA, bl.adjoints.cg(1e-10), BETA, inner_steps=INNER)
+    cg = bl.adjoints.cg(1e-10)
+    solver = bl.aid(problem, ALPHA, cg, BETA, inner_steps=INNER)
     return bl.run(solver, x0, y0, data=data, steps=steps).x
 
 
@@ -24,4 +25,5 @@ def single_loop(steps):
 
 
 def without_step_sizes(steps):
-    return bl.run(bl.tuning_free(problem), x0, y0, data=data, steps=steps).x
+    solver = bl.tuning_free(problem)
+    return bl.run(solver, x0, y0, data=data, steps=steps).x

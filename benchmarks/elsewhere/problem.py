@@ -9,18 +9,20 @@ y*(x) solves a linear system, so ∇Φ is known in closed form, and everybody's 
 import numpy as np
 
 ALPHA, BETA = 0.4, 2.0  # step sizes of y and of x
-INNER, OUTER = 50, 50  # steps on y for each step on x, and steps on x
+INNER, OUTER = 50, 50  # steps on y for every step on x; steps on x
 
 rng = np.random.default_rng(0)
 A = rng.normal(size=(80, 5))
 b = A @ np.array([1.0, -2.0, 0.5, 0.0, 0.0]) + rng.normal(size=80)
-A, A_, b, b_ = A[:40], A[40:], b[:40], b[40:]  # rows to train on, rows to validate on
+A, A_, b, b_ = A[:40], A[40:], b[:40], b[40:]  # to train, to validate
 x0, y0 = np.zeros(5), np.zeros(5)
 
 
 def solved(x):
     """y*(x)."""
-    return np.linalg.solve(A.T @ A / 40 + np.diag(np.exp(x)), A.T @ b / 40)
+    return np.linalg.solve(
+        A.T @ A / 40 + np.diag(np.exp(x)), A.T @ b / 40
+    )
 
 
 def value(x):
@@ -31,7 +33,9 @@ def value(x):
 def hypergradient(x):
     """∇Φ(x) = ∇_x f − ∇²_xy g · v, where ∇²_yy g · v = ∇_y f."""
     y = solved(x)
-    v = np.linalg.solve(A.T @ A / 40 + np.diag(np.exp(x)), A_.T @ (A_ @ y - b_) / 40)
+    v = np.linalg.solve(
+        A.T @ A / 40 + np.diag(np.exp(x)), A_.T @ (A_ @ y - b_) / 40
+    )
     return 0.1 * x - np.exp(x) * y * v
 
 

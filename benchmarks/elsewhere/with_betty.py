@@ -23,13 +23,17 @@ def problem(kind, start, step_size, **options):
     module = Vector(start)
     optimizer = torch.optim.SGD(module.parameters(), lr=step_size)
     config = Config(log_step=-1, **options)
-    return kind(kind.__name__.lower(), config, module, optimizer, train_data_loader=[()], device="cpu")
+    name, loader = kind.__name__.lower(), [()]
+    parts = dict(module=module, optimizer=optimizer, device="cpu")
+    return kind(name, config, train_data_loader=loader, **parts)
 
 
 def solve(steps):
     outer = problem(Outer, x0, BETA, retain_graph=True)
-    series = dict(type="neumann", neumann_iterations=INNER, neumann_alpha=ALPHA)
-    inner = problem(Inner, y0, ALPHA, unroll_steps=INNER, **series)
+    series = dict(neumann_iterations=INNER, neumann_alpha=ALPHA)
+    adjoint = dict(type="neumann", unroll_steps=INNER, **series)
+    inner = problem(Inner, y0, ALPHA, **adjoint)
     above = {"u2l": {outer: [inner]}, "l2u": {inner: [outer]}}
-    Engine([outer, inner], EngineConfig(train_iters=steps * INNER), above).run()
+    config = EngineConfig(train_iters=steps * INNER)
+    Engine([outer, inner], config, above).run()
     return outer.module.vector

@@ -20,18 +20,22 @@ def upper(data, x, y, params=None):
 def solve(steps):
     x, y = Vector(x0), Vector(y0)
     config = {
-        "fo_op": None, "gm_op": ["NGD"], "na_op": ["RAD"],
-        "lower_level_model": y, "upper_level_model": x,
-        "lower_level_var": list(y.parameters()), "upper_level_var": list(x.parameters()),
+        "fo_op": None, "gm_op": ["NGD"], "na_op": ["RAD"], "device": "cpu",
+        "lower_level_model": y, "lower_level_var": list(y.parameters()),
+        "upper_level_model": x, "upper_level_var": list(x.parameters()),
         "lower_level_opt": torch.optim.SGD(y.parameters(), lr=ALPHA),
         "upper_level_opt": torch.optim.SGD(x.parameters(), lr=BETA),
-        "lower_iters": INNER, "device": "cpu", "loss_log_path": os.devnull,
-        "accumulate_grad": False, "return_grad": False, "copy_last_param": True,
-        "GDA": {"alpha_init": 0.0}, "RGT": {"truncate_iter": 0},  # read, if not used
+        "lower_iters": INNER, "copy_last_param": True, "return_grad": False,
+        "accumulate_grad": False, "loss_log_path": os.devnull,
+        "GDA": {"alpha_init": 0.0}, "RGT": {"truncate_iter": 0},
     }  # fmt: skip
-    named = lambda name: {"function": f"{__name__}.{name}", "params": {}}
-    losses = {"lower_level_loss": named("lower"), "upper_level_loss": named("upper")}
-    run = boat_torch.Problem(config, losses).build_ll_solver().build_ul_solver()
+    named = lambda level: {
+        "function": f"{__name__}.{level}",
+        "params": {},
+    }
+    losses = {f"{at}_level_loss": named(at) for at in ("lower", "upper")}
+    run = boat_torch.Problem(config, losses)
+    run.build_ll_solver().build_ul_solver()
     for k in range(steps):
         run.run_iter({}, {}, current_iter=k)
     return x()

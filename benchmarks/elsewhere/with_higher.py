@@ -13,10 +13,10 @@ def solve(steps):
     outer = torch.optim.SGD([x], lr=BETA)
     for _ in range(steps):
         outer.zero_grad()
-        with higher.innerloop_ctx(model, inner) as (unrolled, differentiable):
+        with higher.innerloop_ctx(model, inner) as (copy, unrolled):
             for _ in range(INNER):
-                differentiable.step(g(x, unrolled()))
-            f(x, unrolled()).backward()
-            model.load_state_dict(unrolled.state_dict())  # the warm start is yours to make
+                unrolled.step(g(x, copy()))
+            f(x, copy()).backward()
+            model.load_state_dict(copy.state_dict())  # else y is lost
         outer.step()
     return x

@@ -9,7 +9,12 @@ from elsewhere.problem import ALPHA, BETA, INNER
 
 def gradient_step(params, hparams):
     (y,), (x,) = params, hparams
-    return [y - ALPHA * torch.autograd.grad(g(x, y), y, create_graph=True)[0]]
+    (g_y,) = torch.autograd.grad(g(x, y), y, create_graph=True)
+    return [y - ALPHA * g_y]
+
+
+def outer_loss(params, hparams):
+    return f(*hparams, *params)
 
 
 def solve(steps):
@@ -18,7 +23,9 @@ def solve(steps):
     for _ in range(steps):
         outer.zero_grad()
         for _ in range(INNER):
-            (y,) = gradient_step([y.detach().requires_grad_()], [x.detach()])
-        fixed_point([y], [x], K=2 * INNER, fp_map=gradient_step, outer_loss=lambda y, x: f(*x, *y))
+            (y,) = gradient_step(
+                [y.detach().requires_grad_()], [x.detach()]
+            )
+        fixed_point([y], [x], 2 * INNER, gradient_step, outer_loss)
         outer.step()
     return x

@@ -6,7 +6,8 @@ import jaxopt
 from elsewhere.losses_jax import f, g
 from elsewhere.problem import A_, BETA, A, b, b_, x0, y0
 
-inner = jaxopt.LBFGS(lambda y, x: g(x, y, (A, b)), tol=1e-10, implicit_diff=True)
+training_loss = lambda y, x: g(x, y, (A, b))
+inner = jaxopt.LBFGS(training_loss, tol=1e-10, implicit_diff=True)
 
 
 @jax.jit

@@ -3,17 +3,19 @@
 import torch
 import torchopt
 from torch.func import grad
+from torchopt.diff.implicit import custom_root
 
 from elsewhere.losses_torch import f, g, x0, y0
 from elsewhere.problem import ALPHA, BETA, INNER
 
+g_y = grad(g, argnums=1)
 cg = torchopt.linear_solve.solve_cg(rtol=1e-10)
 
 
-@torchopt.diff.implicit.custom_root(lambda y, x: grad(g, argnums=1)(x, y), argnums=1, solve=cg)
+@custom_root(lambda y, x: g_y(x, y), argnums=1, solve=cg)
 def inner(y, x):
     for _ in range(INNER):
-        y = y - ALPHA * grad(g, argnums=1)(x, y)
+        y = y - ALPHA * g_y(x, y)
     return y
 
 
