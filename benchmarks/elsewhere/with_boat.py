@@ -29,10 +29,7 @@ def solve(steps):
         "accumulate_grad": False, "loss_log_path": os.devnull,
         "GDA": {"alpha_init": 0.0}, "RGT": {"truncate_iter": 0},
     }  # fmt: skip
-    named = lambda level: {
-        "function": f"{__name__}.{level}",
-        "params": {},
-    }
+    named = lambda at: {"function": f"{__name__}.{at}", "params": {}}
     losses = {f"{at}_level_loss": named(at) for at in ("lower", "upper")}
     run = boat_torch.Problem(config, losses)
     run.build_ll_solver().build_ul_solver()
