@@ -3,6 +3,11 @@
 import csv
 from pathlib import Path
 
+# As many libraries side by side as a page is wide.
+HALVES = (
+    ("bilevel", "jaxopt", "optimistix", "TorchOpt", "Betty"),
+    ("bilevel", "BOAT", "higher", "hypertorch", "PyTorch"),
+)
 SOURCE = Path(__file__).parents[2] / "docs" / "how-to" / "elsewhere.csv"
 
 
@@ -11,23 +16,19 @@ def cells() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def table(name: str) -> str:
+def table(name: str, libraries: tuple[str, ...]) -> str:
     """In Markdown: a row for every feature, a column for every library."""
-    mine = [cell for cell in cells() if cell["table"] == name]
-    libraries = list(dict.fromkeys(cell["library"] for cell in mine))
     rows: dict[str, dict[str, str]] = {}
-    for cell in mine:
-        rows.setdefault(cell["feature"], {})[cell["library"]] = cell[
-            "cell"
-        ]
-    lines = [["", *libraries], ["---"] * (len(libraries) + 1)]
-    lines += [
-        [feature, *(row[library] for library in libraries)]
+    for cell in cells():
+        if cell["table"] == name:
+            rows.setdefault(cell["feature"], {})[cell["library"]] = cell[
+                "cell"
+            ]
+    body = [
+        [feature, *map(row.get, libraries)]
         for feature, row in rows.items()
     ]
-    return (
-        "\n".join(f"| {' | '.join(line)} |" for line in lines).replace(
-            "|  |", "| |"
-        )
-        + "\n"
+    lines = [["", *libraries], ["---"] * (len(libraries) + 1), *body]
+    return "".join(
+        f"| {' | '.join(map(str, line))} |\n" for line in lines
     )

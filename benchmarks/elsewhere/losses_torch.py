@@ -4,8 +4,9 @@ import torch
 
 from elsewhere import problem
 
-names = ("A", "b", "A_", "b_", "x0", "y0")
-A, b, A_, b_, x0, y0 = (torch.tensor(getattr(problem, n)) for n in names)
+parts = ("A", "b", "A_", "b_", "x0", "y0")
+parts = (torch.tensor(getattr(problem, name)) for name in parts)
+A, b, A_, b_, x0, y0 = parts
 
 
 def g(x, y):
