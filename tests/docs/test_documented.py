@@ -41,6 +41,13 @@ POSTLUDES = {
         'assert exact.trace["hypergradient_norm"][-1] < 1e-5 and jnp.abs(exact.x - again.x).max() < 1e-5'
     ),
     "docs/how-to/step-sizes.md": "assert found.best is not None and result.steps == 1000",
+    "docs/how-to/troubleshooting.md": (
+        "assert (wild.status.code, wild.status.variable, short.steps) == ('diverged', 'y', 3); "
+        "assert 'exactly zero' in still.status.message and first_order.status.code == 'completed'; "
+        "assert broken.status.code == 'diverged' and finite.status.code == 'completed'; "
+        "assert unrolled > 2 * checkpointed; "
+        "assert resumed.trace['adjoint_residual'][20] < 0.1 * again.trace['adjoint_residual'][0]"
+    ),
     "docs/theory/verification.md": "assert report.ok",
     "docs/how-to/write-a-solver.md": "assert found.scores[found.best] < 1e-3 and result.steps == 100",
 }
