@@ -2,8 +2,9 @@
 
 python .ci/package.py folder    (with the extra `release`; the folder must be new)
 
-The source distribution has every file that git tracks and no other. The wheel built from it is, byte for byte, the one built from
-the tree, and has every file of the package and every licence. A package index would take both and show no dead link.
+The source distribution has every file that git tracks and no other. The wheel built from it is, byte for byte, the
+one built from the tree, and has every file of the package and every licence. A package index would take both and show
+no dead link.
 """
 
 import re
@@ -57,7 +58,9 @@ def check_description(text: str) -> None:
         sys.exit(f"the long description has links that lead nowhere from a package index: {', '.join(dead)}")
     code = lambda text: re.findall(r"^```.*?^```$", text, re.DOTALL | re.MULTILINE)
     if code(text) != code((ROOT / "README.md").read_text()):
-        sys.exit("the long description has other code blocks than README.md: see substitutions in pyproject.toml")
+        sys.exit(
+            "the long description has other code blocks than README.md: see substitutions in pyproject.toml"
+        )
 
 
 def tracked_files() -> set[str]:
