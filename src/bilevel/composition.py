@@ -16,7 +16,9 @@ from bilevel.types import Metrics, PyTree, Scalar
 class Composed:
     """The objective that [`composed`][bilevel.composed] makes: called like any other, picklable if its parts are."""
 
-    def __init__(self, model: Callable, loss: Callable, penalty: Callable | None):
+    def __init__(
+        self, model: Callable[..., Any], loss: Callable[..., Any], penalty: Callable[..., Any] | None
+    ):
         self.model = Objective(model, "model of the composed")
         self.loss = Objective(loss, "loss of the composed")
         self.penalty = None if penalty is None else Objective(penalty, "penalty of the composed")
@@ -55,7 +57,9 @@ class Composed:
         _, penalised = jax.linearize(jax.grad(lambda y: self._penalty(penalty, x, y, data, extras)), y)
         return lambda v: tree.add(JT(curve(J(v)))[0], penalised(v))
 
-    def _predictions(self, x: PyTree, y: PyTree, data: tuple, extras: dict) -> tuple[PyTree, PyTree]:
+    def _predictions(
+        self, x: PyTree, y: PyTree, data: tuple[Any, ...], extras: dict[str, Any]
+    ) -> tuple[PyTree, PyTree]:
         out = _ask(self.model, x, y, data, extras)
         if "state" not in self.model.extras:
             return out, None
@@ -66,7 +70,9 @@ class Composed:
             )
         return out
 
-    def _loss(self, x: PyTree, predictions: PyTree, data: tuple, extras: dict) -> tuple[Scalar, Metrics]:
+    def _loss(
+        self, x: PyTree, predictions: PyTree, data: tuple[Any, ...], extras: dict[str, Any]
+    ) -> tuple[Scalar, Metrics]:
         out = _ask(self.loss, x, predictions, data, extras)
         if not isinstance(out, tuple):
             return out, {}
@@ -77,7 +83,9 @@ class Composed:
             )
         return out
 
-    def _penalty(self, penalty: Objective, x: PyTree, y: PyTree, data: tuple, extras: dict) -> Any:
+    def _penalty(
+        self, penalty: Objective, x: PyTree, y: PyTree, data: tuple[Any, ...], extras: dict[str, Any]
+    ) -> Any:
         out = _ask(penalty, x, y, data, extras)
         if not (isinstance(out, int | float) or hasattr(out, "shape")):
             raise TypeError(
@@ -114,7 +122,7 @@ def composed(
     return Composed(model, loss, penalty)
 
 
-def _ask(part: Objective, x: PyTree, at: PyTree, data: tuple, extras: dict[str, Any]) -> Any:
+def _ask(part: Objective, x: PyTree, at: PyTree, data: tuple[Any, ...], extras: dict[str, Any]) -> Any:
     """What a part returns, called with what it takes."""
     given = {name: extras[name] for name in part.extras if name in extras}
     return part.function(x, at, *(() if part.batch == "never" else data), **given)

@@ -77,8 +77,8 @@ class PerFeature(BaseEstimator):
             raise ValueError(f"groups mixes numbers and words, {shown(self.groups)}: take either") from error
 
     def _tune(
-        self, loss: Any, sparse: bool, X: np.ndarray, Y: np.ndarray, parts: list, strength: Any
-    ) -> tuple:
+        self, loss: Any, sparse: bool, X: np.ndarray, Y: np.ndarray, parts: list[Any], strength: Any
+    ) -> tuple[Any, ...]:
         """Penalties of the columns of X (standardised), what was tuned, and L. Sets what tells of the run."""
         groups = self._check(X.shape[1])
         data, y0, smoothness = loss.data(X, Y, parts, bool(self.fit_intercept))

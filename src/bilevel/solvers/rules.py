@@ -48,7 +48,7 @@ class Descent(Rule):
 
     step_size: Any
 
-    def init(self, point: PyTree) -> tuple:
+    def init(self, point: PyTree) -> tuple[Any, ...]:
         return ()
 
     def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None):
