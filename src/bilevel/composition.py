@@ -19,9 +19,11 @@ class Composed:
     def __init__(
         self, model: Callable[..., Any], loss: Callable[..., Any], penalty: Callable[..., Any] | None
     ):
-        self.model = Objective(model, "model of the composed")
-        self.loss = Objective(loss, "loss of the composed")
-        self.penalty = None if penalty is None else Objective(penalty, "penalty of the composed")
+        self.model: Objective = Objective(model, "model of the composed")
+        self.loss: Objective = Objective(loss, "loss of the composed")
+        self.penalty: Objective | None = (
+            None if penalty is None else Objective(penalty, "penalty of the composed")
+        )
         parts = [part for part in (self.model, self.loss, self.penalty) if part is not None]
         for part in parts[1:]:
             if "state" in part.extras:
@@ -29,7 +31,7 @@ class Composed:
                     f"the {part.level} objective asks for `state`, which belongs to the model: let the model "
                     "return what the loss needs of it among its predictions"
                 )
-        self.__signature__ = _signature(parts)  # `Problem` reads it
+        self.__signature__: inspect.Signature = _signature(parts)  # `Problem` reads it
         self.__qualname__ = f"composed({', '.join(described(part.function) for part in parts)})"
 
     def __call__(self, x: PyTree, y: PyTree, *data: Any, **extras: Any) -> Any:

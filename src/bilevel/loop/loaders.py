@@ -17,7 +17,7 @@ class Loaders:
     """Endless batches from one loader per level; see [`loaders`][bilevel.loaders]."""
 
     def __init__(self, inner: Iterable[Any] | None, outer: Iterable[Any] | None):
-        self.levels = {
+        self.levels: dict[str, Iterable[Any]] = {
             level: loader for level, loader in (("inner", inner), ("outer", outer)) if loader is not None
         }
         if not self.levels:

@@ -37,7 +37,9 @@ class Postponed(Rule):
     def init(self, point: PyTree) -> tuple[Any, ...]:
         return ()
 
-    def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: Any = None):
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: Any = None
+    ) -> tuple[PyTree, PyTree]:
         return self.later, self.told(gradient)
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
