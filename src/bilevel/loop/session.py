@@ -50,7 +50,7 @@ class Session:
         resume,
         replay: str,
         every,
-        hooks: list,
+        hooks: list[Any],
         thin: int | None,
         halve: bool,
         prefetch: int | None = None,

@@ -23,7 +23,7 @@ class Tolerance:
 
     def __init__(self, tol: float):
         check_positive(tol, "tolerance tol", traced=False)
-        self.tol = float(tol)
+        self.tol: float = float(tol)
 
     @property
     def asks(self) -> str:
