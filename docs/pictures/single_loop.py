@@ -16,8 +16,8 @@ from matplotlib import pyplot
 
 import bilevel as bl
 
-ALPHA, ETA, BETA = 0.25, 0.25, 0.15
-STEPS, RETRAIN = 240, 20
+ALPHA, ETA, BETA = 0.25, 0.25, 0.1
+STEPS, RETRAIN = 200, 20
 COLOURS = {"x": "#D55E00", "y": "#0072B2", "v": "#009E73"}
 WORDS = {"x": "x, what is tuned", "y": "y, the model", "v": "v, the adjoint"}
 
@@ -60,19 +60,21 @@ def draw(file: str) -> None:
         "Retraining: y to the end, v to the end, one step on x": retraining(),
         "Single loop: x, y and v move together": single_loop(),
     }
-    style = {"font.size": 10, "svg.hashsalt": "bilevel", "axes.spines.top": False, "axes.spines.right": False}
+    style = {"font.size": 10, "figure.facecolor": "white", "svg.hashsalt": "bilevel", "axes.spines.top": False, "axes.spines.right": False}
     with mpl.rc_context(style):
         figure, panels = pyplot.subplots(2, 1, figsize=(5, 4.6), sharex=True, sharey=True, layout="constrained")
         for panel, (title, path) in zip(panels, rows.items(), strict=True):
             panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
             for name, values in path.items():
                 panel.axhline(goal[name], color=COLOURS[name], linewidth=0.8, linestyle=(0, (2, 3)))
-                panel.plot(values, color=COLOURS[name], linewidth=2.2 if name == "x" else 1.6, label=WORDS[name])
+                panel.plot(values, color=COLOURS[name], linewidth=2.2 if name == "x" else 1.6)
             panel.set_yticks([])
-            panel.set_ylim(-1.75, 2.2)
+            panel.set_ylim(-1.1, 2.15)
             panel.set_xlim(0, STEPS)
-        panels[0].text(STEPS, goal["x"], "goal of x ", color=COLOURS["x"], ha="right", va="bottom", fontsize=9)
-        panels[1].legend(loc="upper right", frameon=False, fontsize=9.5, ncols=1)
+        for name, values in goal.items():
+            side = {"ha": "right", "va": "top" if name == "y" else "bottom", "color": COLOURS[name]}
+            panels[1].text(STEPS, values + (-0.08 if name == "y" else 0.05), WORDS[name], **side)
+        panels[0].text(2, goal["v"] + 0.05, "dotted: where each should end", va="bottom", color="#555555")
         panels[1].set_xlabel("gradient steps")
         figure.savefig(file, metadata={"Date": None} if file.endswith(".svg") else None)
 
