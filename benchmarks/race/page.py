@@ -70,7 +70,7 @@ def section(rows: list[Row], about: dict, rounds: int) -> str:
     parts = [
         f"Measured on {about['date']}: {about['cpu']}, {about['cores']} cores, {about['threads']} threads,\n"
         f"Python {about['python']}, {versions}.\nMedians and quartiles of {rounds} rounds.",
-        "![Milliseconds of an outer step for each library and method](assets/peers.svg)",
+        "![Milliseconds of an outer step for each library and method](../assets/peers.svg)",
     ]
     for task in dict.fromkeys(row.task for row in rows):
         parts += [f"**{TITLES[task]}**", table([row for row in rows if row.task == task])]

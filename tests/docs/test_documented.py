@@ -1,6 +1,7 @@
 """Whatever the documentation shows runs: every code block, every command and the examples."""
 
 import importlib.util
+import os
 import re
 import textwrap
 from dataclasses import replace
@@ -15,7 +16,7 @@ from bilevel.cli import app
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
-    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*") if p.suffix in (".md", ".ipynb")),
 ]
 
 # What a page's first block takes for granted: the reader's own losses, starting point and data.
@@ -33,17 +34,17 @@ PRELUDES = {
 POSTLUDES = {
     "README.md": 'assert result.status.code == "completed" and result.x.shape == (20,) and best.step > 0',
     "docs/index.md": "assert jax.nn.sigmoid(result.x[:40]).mean() < 0.2 < 0.7 < jax.nn.sigmoid(result.x[40:]).mean()",
-    "docs/meta-learning.md": "assert 3 * error(learned.x) < error(joint.x) < error(x0)",
-    "docs/methods.md": "assert (counts.Gc, counts.Mv) == (300, 200)",
-    "docs/methods-stochastic.md": (
+    "docs/concepts/meta-learning.md": "assert 3 * error(learned.x) < error(joint.x) < error(x0)",
+    "docs/concepts/methods.md": "assert (counts.Gc, counts.Mv) == (300, 200)",
+    "docs/concepts/methods-stochastic.md": (
         'assert exact.trace["hypergradient_norm"][-1] < 1e-5 and jnp.abs(exact.x - again.x).max() < 1e-5'
     ),
-    "docs/step-sizes.md": "assert found.best is not None and result.steps == 1000",
+    "docs/how-to/step-sizes.md": "assert found.best is not None and result.steps == 1000",
     "docs/theory/verification.md": "assert report.ok",
-    "docs/write-a-solver.md": "assert found.scores[found.best] < 1e-3 and result.steps == 100",
+    "docs/how-to/write-a-solver.md": "assert found.scores[found.best] < 1e-3 and result.steps == 100",
 }
-NEEDS = {"docs/models.md": ["flax"]}  # extras that a page is about
-SHORTER = {"docs/models.md": ("steps=400", "steps=40")}  # the code is tried, not its patience
+NEEDS = {"docs/how-to/models.md": ["flax"]}  # extras that a page is about
+SHORTER = {"docs/how-to/models.md": ("steps=400", "steps=40")}  # the code is tried, not its patience
 
 
 def shown(page: str) -> list[Part]:
@@ -71,9 +72,9 @@ def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_it_shows(pag
 
 
 def test_hardly_a_block_is_left_out():
-    left_out = [page for page in PAGES for _ in blocks(page, "{.python .notest}")]
+    left_out = [page for page in PAGES for _ in blocks(page, "{code-block} python")]
     assert left_out == [
-        "docs/write-a-solver.md"
+        "docs/how-to/write-a-solver.md"
     ]  # a row of the table in tests/zoo, which is no module of the reader's
 
 
@@ -110,7 +111,7 @@ def test_every_command_that_is_shown_exists_with_its_options():
 
 
 def test_the_command_for_a_method_of_one_s_own_works_on_the_page_s_code(tmp_path):
-    page = "docs/write-a-solver.md"
+    page = "docs/how-to/write-a-solver.md"
     (tmp_path / "mine.py").write_text(blocks(page, "python")[0].code + blocks(page, "python")[-1].code)
     (command,) = (command for on, command in commands() if on == page and "--method" in command)
     only = """
@@ -121,10 +122,17 @@ def test_the_command_for_a_method_of_one_s_own_works_on_the_page_s_code(tmp_path
     assert (tmp_path / "results" / "compare.csv").exists()
 
 
+def in_toctrees(page: str) -> list[str]:
+    """The pages that this one's toctrees name, as `name` or as `Title <name>`."""
+    entries = [line for block in blocks(page, "{toctree}") for line in block.code.splitlines()]
+    names = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries if entry and not entry.startswith(":")]
+    return [os.path.normpath(f"{os.path.dirname(page)}/{name}") for name in names]
+
+
 def test_the_navigation_names_every_page_once():
-    (nav,) = re.findall(r"^nav:.*", (ROOT / "mkdocs.yml").read_text(), re.DOTALL | re.MULTILINE)
-    named = re.findall(r"\S+\.md", nav)
-    assert sorted(named) == sorted(page.removeprefix("docs/") for page in PAGES if page.startswith("docs/"))
+    pages = [page for page in PAGES if page.startswith("docs/")]
+    named = [name for page in pages for name in in_toctrees(page)]
+    assert sorted([*named, "docs/index"]) == sorted(os.path.splitext(page)[0] for page in pages)
 
 
 def test_links_to_files_lead_somewhere():

@@ -14,7 +14,7 @@ STATEFUL = (("get_state", "set_state"), ("state_dict", "load_state_dict"))  # gr
 
 
 class Loaders:
-    """Endless batches from one loader per level; see [`loaders`][bilevel.loaders]."""
+    """Endless batches from one loader per level; see `bl.loaders`."""
 
     def __init__(self, inner: Iterable | None, outer: Iterable | None):
         self.levels = {

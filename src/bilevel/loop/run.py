@@ -66,7 +66,7 @@ def run(
         model_state: what the model carries along besides y (batch norm), for objectives that ask for `state`.
         warmup: steps on y alone at x0 before the first (the paper's initialisation lemmas). Each takes a batch of its
             own, and the run goes on in the data where they end.
-        hooks: functions of an [`Event`][bilevel.hooks.Event], called between chunks; see `bl.hooks`.
+        hooks: functions of an `bl.hooks.Event`, called between chunks; see `bl.hooks`.
         every: steps per chunk. Left out, chunks are paced by the clock: about a quarter of a second.
         probe: `(state, info) -> dict of numbers`, called after every chunk; short for `bl.hooks.Probe`.
         record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, to keep of every step, compiled, besides
@@ -91,12 +91,12 @@ def run(
             that is the large part.
         mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis, arrays of
             x with a row for each of these likewise, all else lies on every device; or what
-            [`bl.sharded`][bilevel.sharded] says. Left out, x0, y0 and data that lie on several devices stay there.
+            `bl.sharded` says. Left out, x0, y0 and data that lie on several devices stay there.
 
     Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that read the
     Info of a large run). A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
-    that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
+    that raises ends the run with `bl.RunError`, which holds the result so far.
     """
     check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}

@@ -11,7 +11,7 @@ class Tolerance:
     """Stops at the first step whose stationarity measure is at most `tol`.
 
     That is the norm of the estimated hypergradient, or ‖x − P(x − s·h)‖/s where the outer rule projects
-    ([`projected`][bilevel.projected]): zero at a solution in either case. It is an estimate, from one batch.
+    (`bl.projected`): zero at a solution in either case. It is an estimate, from one batch.
 
     Args:
         tol: a positive number.

@@ -67,6 +67,7 @@ def of_aid(analysis: str, constants: Constants, system: ClosedLoop) -> SystemCer
 
 
 def with_gain(analysis, method, constants, alpha, eta, system, weights, start, limits) -> SystemCertificate:
+    """The certificate of a system, with the limit on β that the feedback of its own errors sets."""
     with np.errstate(divide="ignore", over="ignore"):
         limits = limits | {"error feedback": (0.5 / np.asarray(system.unit_gain))[()]}
     return SystemCertificate(analysis, method, constants, alpha, eta, limits, system, weights, start)
