@@ -7,7 +7,7 @@ import numpy as np
 
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Status
-from bilevel.loop.summary import as_html, as_text
+from bilevel.loop.summary import as_html, as_text, of_result
 from bilevel.types import PyTree
 
 
@@ -43,7 +43,7 @@ class Result:
         return f"Result({self.status.code} after {self.steps} steps, {value}{self.seconds:.1f} s)"
 
     def __str__(self) -> str:
-        return as_text(self)
+        return as_text(*of_result(self))
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return as_html(*of_result(self))

@@ -23,6 +23,7 @@ from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, diverged, failed, interrupted
+from bilevel.loop.summary import as_html, as_text, of_sweep
 from bilevel.loop.trace import join
 from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver
@@ -78,6 +79,12 @@ class Sweep:
             else f"best is lane {self.best}, {self.metric}={self.scores[self.best]:.6g}"
         )
         return f"Sweep({len(self)} lanes, {bad} diverged, {found}, {self.seconds:.1f} s)"
+
+    def __str__(self) -> str:
+        return as_text(*of_sweep(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(*of_sweep(self))
 
 
 def sweep(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from bilevel.checks import check_count, check_kind
+from bilevel.checks import as_number, check_count, check_kind
 from bilevel.plot.look import draw_line, look, panel
 from bilevel.plot.numbers import as_numbers
 from bilevel.theory.certificates.certificate import Certificate
@@ -52,17 +52,17 @@ def certificate(
     at = np.unique(np.geomspace(1, check_count(steps, "steps"), POINTS).round().astype(int))
     numbers = dict(gap=gap, y_error=y_error, v_error=v_error, beta=beta)
     for name, value in numbers.items():
-        if np.ndim(np.asarray(value)):
+        if value is not None and as_number(value) is None:
             raise ValueError(
-                f"{name} must be one number, not {shown(value)}: draw several pictures into the same axes"
+                f"{name} must be one number, not {shown(value)}: draw several into the same axes"
             )
     bounds = {name: np.broadcast_to(one.bound(at, **numbers), at.shape) for name, one in several.items()}
     for name, bound in bounds.items():
         if not np.isfinite(bound).any():
-            limit = f"beta_max is {float(several[name].beta_max):.3g}"
+            start = ", ".join(f"{key}={shown(value)}" for key, value in numbers.items())
             raise ValueError(
-                f"nothing is certified by {name!r} with beta={shown(beta)}, gap={shown(gap)} (its {limit}): leave beta "
-                "out, or pass a smaller one"
+                f"nothing is certified by {name!r} with {start}: its beta_max is {float(several[name].beta_max):.3g}; "
+                "leave beta out, or pass smaller numbers"
             )
     mean = None if measured is None else _running_mean(measured)
     with look():
@@ -79,7 +79,7 @@ def certificate(
 
 
 def _running_mean(measured: Any) -> np.ndarray:
-    norms = as_numbers(np.asarray(measured) if isinstance(measured, list | tuple) else measured)
+    norms = as_numbers(measured)
     if norms is None or norms.ndim != 1 or not norms.size or not (norms >= 0).all():
         raise ValueError(
             f"measured must be an array with ‖∇Φ(x_k)‖ of every step, not {shown(measured)}: pass e.g. "

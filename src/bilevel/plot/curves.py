@@ -7,12 +7,14 @@ import jax
 import numpy as np
 from matplotlib.axes import Axes
 
-from bilevel.checks import check_callable, check_kind, check_text
+from bilevel.checks import check_kind, check_text
+from bilevel.loop.columns import numbers_in, title
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code
+from bilevel.loop.summary import ending
 from bilevel.loop.trace import STEP
-from bilevel.plot.look import BROKEN, COLOURS, NAMES, draw_line, fit_scale, look, panel, panels
-from bilevel.plot.numbers import as_numbers
+from bilevel.plot.look import BROKEN, COLOURS, draw_line, fit_scale, look, panel, panels
+from bilevel.plot.numbers import check_names, leaves, transformed
 from bilevel.words import shown
 
 PANELS = 6  # of a trace with many metrics, unless more are asked for
@@ -41,8 +43,10 @@ def trace(
     Returns:
         An array of the axes, one for each name.
     """
-    steps, columns = steps_of(result), _scalars(result)
+    steps, columns = steps_of(result), numbers_in(result.trace)
     names = _chosen(names, columns)
+    if label is not None:
+        check_text(label, "label", '"first try"')
     with look():
         drawn = panels(ax, len(names))
         for one, name in zip(drawn, names, strict=True):
@@ -60,7 +64,7 @@ def trace(
                 )
             for from_step, *_ in result.halvings:
                 one.axvline(from_step, color=BROKEN, linestyle=":", linewidth=1)
-            one.set_ylabel(NAMES.get(name, name))
+            one.set_ylabel(title(name))
         drawn[-1].set_xlabel("step")
         if label is None:
             drawn[0].set_title(ending(result), loc="left")
@@ -98,13 +102,10 @@ def hyperparameters(
         steps, column = steps_of(values), _column(values, name)
     else:
         steps, column = None, values
-    if transform is not None:
-        check_callable(transform, "transform", 1, "a function of what was recorded", "jnp.exp")
-        column = transform(column)
-    found = _entries(column, "values" if steps is None else name, steps)
+    column = transformed(transform, column, "what was recorded", "jnp.exp")
+    found = _entries(column, "values" if transform is None else "what transform returns", steps)
     steps = np.arange(len(next(iter(found.values())))) if steps is None else steps
-    if labels is not None and (not isinstance(labels, Sequence | np.ndarray) or len(labels) != len(found)):
-        raise ValueError(f"labels must be {len(found)} names, one for each entry, not {shown(labels)}")
+    names = list(found) if labels is None else check_names(labels, len(found), "entry")
     with look():
         one = panel(ax)
         fit_scale(one, *found.values())
@@ -112,19 +113,13 @@ def hyperparameters(
             _bands(one, steps, np.stack(list(found.values())))
         else:
             before = len(one.get_lines())
-            for i, (label, entry) in enumerate(
-                zip(found if labels is None else labels, found.values(), strict=True)
-            ):
-                draw_line(one, steps, entry, before + i, label=str(label) or name)
+            for i, (label, entry) in enumerate(zip(names, found.values(), strict=True)):
+                draw_line(one, steps, entry, before + i, label=label or name)
             if len(found) > 1 or labels is not None:
                 one.legend(ncols=1 + len(found) // 10)
         one.set_xlabel("step")
         one.set_ylabel(name)
     return one
-
-
-def ending(result: Result) -> str:
-    return f"{result.status.code} after {result.steps:,} step{'s' * (result.steps != 1)}"
 
 
 def steps_of(result: Any) -> np.ndarray:
@@ -143,18 +138,6 @@ def steps_of(result: Any) -> np.ndarray:
     rows = len(jax.tree.leaves(result.trace)[0])
     thinned = result.thin is not None and STEP in result.trace
     return np.asarray(result.trace[STEP]) if thinned else np.arange(rows)
-
-
-def _scalars(result: Result) -> dict[str, np.ndarray]:
-    """The columns with one number per step, the usual ones first."""
-    found = {
-        name: column
-        for name, column in result.trace.items()
-        if isinstance(column, np.ndarray)
-        and column.ndim == 1
-        and not (name == STEP and result.thin is not None)
-    }
-    return {name: found[name] for name in (*(name for name in NAMES if name in found), *found)}
 
 
 def _chosen(names: Any, columns: dict[str, Any]) -> list[str]:
@@ -182,23 +165,19 @@ def _column(result: Result, name: str) -> Any:
 
 def _entries(tree: Any, name: str, steps: np.ndarray | None) -> dict[str, np.ndarray]:
     """Every number of the tree along the steps, by its place."""
-    found: dict[str, np.ndarray] = {}
-    rows = None if steps is None else len(steps)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        numbers = as_numbers(leaf)
-        if numbers is None or not numbers.ndim or not len(numbers) or len(numbers) != (rows or len(numbers)):
-            found = {}
-            break
-        rows, at = len(numbers), jax.tree_util.keystr(path, simple=True, separator=".")
-        for i in np.ndindex(numbers.shape[1:]):
-            found[at + (str([int(k) for k in i]) if i else "")] = numbers[(slice(None), *i)]
-    if not found:
-        wanted = "one row" if rows is None else f"{rows} rows, one"
+    given = leaves(tree)
+    rows = {len(steps)} if steps is not None else {len(numbers) for _, numbers in given if numbers.ndim}
+    if len(rows) != 1 or 0 in rows or any(numbers.shape[:1] != (*rows,) for _, numbers in given) or not given:
         raise ValueError(
-            f"{name} must be a bl.Result, or arrays of numbers with {wanted} per step, not {shown(tree)}: pass e.g. "
+            f"{name} must be a bl.Result, or arrays of numbers with one row per step, not {shown(tree)}: pass e.g. "
             'result.trace["x"]'
         )
-    return found
+    place = lambda i: str([int(k) for k in i]) if i else ""
+    return {
+        at + place(i): numbers[(slice(None), *i)]
+        for at, numbers in given
+        for i in np.ndindex(numbers.shape[1:])
+    }
 
 
 def _bands(ax: Axes, steps: np.ndarray, values: np.ndarray) -> None:

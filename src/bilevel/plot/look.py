@@ -27,12 +27,6 @@ FAINT = "#bbbbbb"
 FEW = 30  # points up to which each is shown: a single one would make no line
 WIDE = 20.0  # the ratio of largest to smallest from which on an axis is logarithmic
 WIDTH = 5.4  # inches: 11 points then are 11 pixels on the narrowest of phones
-NAMES = {
-    "outer_value": "outer value f",
-    "hypergradient_norm": "‖hypergradient‖",
-    "stationarity": "stationarity",
-    "adjoint_residual": "adjoint residual",
-}  # in the order in which they are shown
 
 
 @contextmanager

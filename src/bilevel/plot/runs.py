@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.axes import Axes
 
 from bilevel.checks import check_kind, check_text
+from bilevel.loop.columns import numbers_in, title
+from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.status import Code
 from bilevel.loop.sweep import Sweep
-from bilevel.plot.look import COLOURS, FAINT, NAMES, draw_line, fit_scale, look, mark, panel
+from bilevel.plot.look import COLOURS, FAINT, draw_line, fit_scale, look, mark, panel
+from bilevel.plot.numbers import check_names
 from bilevel.words import shown
 
 
@@ -30,23 +32,19 @@ def sweep(
     """
     check_kind(found, Sweep, "found", "what bl.sweep returns", "pass found = bl.sweep(...)")
     check_text(name, "name", '"outer_value"')
-    named = [
-        key for key, column in found.trace.items() if isinstance(column, np.ndarray) and column.ndim == 2
-    ]
+    named = numbers_in(found.trace, rank=2)
     if name not in named:
         raise ValueError(
             f"name must be one of {', '.join(named)}, the numbers in the trace, not {shown(name)}"
         )
-    labels = lane_names(found) if labels is None else labels
-    if not isinstance(labels, Sequence | np.ndarray) or isinstance(labels, str) or len(labels) != len(found):
-        raise ValueError(f"labels must be {len(found)} names, one for each lane, not {shown(labels)}")
+    labels = lane_names(found) if labels is None else check_names(labels, len(found), "lane")
     curves = [np.asarray(found.trace[name][i, : found.steps[i]], float) for i in range(len(found))]
-    ranked = _ranked(found)
-    written = [ranked[k] for k in np.unique(np.linspace(0, len(found) - 1, len(COLOURS)).astype(int))]
+    order = ranked(found)
+    written = [order[k] for k in np.unique(np.linspace(0, len(found) - 1, len(COLOURS)).astype(int))]
     with look():
         one = panel(ax)
         fit_scale(one, *curves)
-        for lane in [lane for lane in ranked if lane not in written]:
+        for lane in [lane for lane in order if lane not in written]:
             one.plot(curves[lane], color=FAINT, linewidth=0.8, marker=mark(curves[lane]), markersize=3)
             _cross(one, found, lane, curves[lane], FAINT)
         for place, lane in enumerate(written):
@@ -58,37 +56,11 @@ def sweep(
             draw_line(one, np.arange(len(curves[lane])), curves[lane], place, **style)
             _cross(one, found, lane, curves[lane], COLOURS[place])
         one.set_xlabel("step")
-        one.set_ylabel(NAMES.get(name, name))
+        one.set_ylabel(title(name))
         one.legend()
     return one
-
-
-def _ranked(found: Sweep) -> list[int]:
-    """From the best lane to the worst, those that diverged last."""
-    scores = np.asarray(found.scores, float)
-    larger_is_better = found.best is not None and scores[found.best] > np.nanmin(scores)
-    order = -scores if larger_is_better else scores
-    return sorted(range(len(found)), key=lambda i: (i != found.best, not np.isfinite(order[i]), order[i]))
 
 
 def _cross(ax: Axes, found: Sweep, lane: int, curve: np.ndarray, colour: str) -> None:
     if found.status[lane].code is Code.DIVERGED and len(curve):
         ax.plot([len(curve) - 1], curve[-1:], "X", color=colour, markersize=9, clip_on=False)
-
-
-def lane_names(found: Sweep) -> list[str]:
-    """The numbers in which the lanes' solvers differ; where they differ in none, the lanes' own."""
-    leaves = [jax.tree_util.tree_leaves_with_path(solver) for solver in found.solvers]
-    told: list[list[str]] = [[] for _ in leaves]
-    for same in zip(*leaves, strict=True):
-        values = [np.asarray(leaf) for _, leaf in same]
-        if all(value.ndim == 0 for value in values) and len({float(value) for value in values}) > 1:
-            what = jax.tree_util.keystr(same[0][0], simple=True, separator=".").removesuffix(".step_size")
-            for names, value in zip(told, values, strict=True):
-                names.append(f"{what} {float(value):.4g}")
-    named = [", ".join(names) for names in told]
-    return (
-        named
-        if len(set(named)) == len(named)
-        else [f"lane {i} {name}".strip() for i, name in enumerate(named)]
-    )

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.axes import Axes
 
-from bilevel.checks import check_callable
 from bilevel.loop.result import Result
 from bilevel.plot.look import COLOURS, look, panel
-from bilevel.plot.numbers import as_numbers
+from bilevel.plot.numbers import leaves, transformed
 from bilevel.words import shown
 
 BINS = 40
@@ -30,8 +28,8 @@ def weights(
         ax: matplotlib axes to draw into; a new figure if left out.
     """
     flat = _flat(values, transform)
-    kinds = np.zeros(flat.size, int) if groups is None else np.ravel(np.asarray(groups))
-    if kinds.size != flat.size or kinds.dtype.kind not in "biufUS":
+    kinds = np.zeros(flat.size, int) if groups is None else _kinds(groups)
+    if kinds.size != flat.size:
         raise ValueError(
             f"groups must be words or numbers, one for each of {flat.size} weights, not {shown(groups)}: pass e.g. "
             'np.where(flipped, "wrong", "right")'
@@ -58,16 +56,23 @@ def weights(
 def _flat(values: Any, transform: Any) -> np.ndarray:
     """The weights, one after the other."""
     values = values.x if isinstance(values, Result) else values
-    if transform is not None:
-        check_callable(transform, "transform", 1, "a function of x", "jax.nn.sigmoid")
-        values = transform(values)
-    numbers = [as_numbers(leaf) for leaf in jax.tree.leaves(values)]
-    if len(numbers) != 1 or numbers[0] is None or not numbers[0].size:
+    values = transformed(transform, values, "x", "jax.nn.sigmoid")
+    given = leaves(values)
+    if len(given) != 1 or not given[0][1].ndim or not given[0][1].size:
         raise ValueError(
-            f"values must be one array with a weight per example, not {shown(values)}: pass e.g. result.x"
-            '["weights"] where x has several'
+            f"{'values' if transform is None else 'what transform returns'} must be one array with a weight per "
+            f"example, not {shown(values)}: pass e.g. result.x, or one of its arrays"
         )
-    flat = numbers[0].ravel()
+    flat = given[0][1].ravel()
     if bad := int((~np.isfinite(flat)).sum()):
         raise ValueError(f"values has {bad} NaN or infinite weights of {flat.size}: leave them out")
     return flat
+
+
+def _kinds(groups: Any) -> np.ndarray:
+    """One after the other; none if they are neither words nor numbers."""
+    try:
+        found = np.ravel(np.asarray(groups))
+    except Exception:  # of no shape, deleted, traced
+        return np.empty(0)
+    return found if found.dtype.kind in "biufUS" else np.empty(0)

@@ -33,14 +33,14 @@ CALLS = [
             "labels": "none alone",
             "ax": "none alone",
         },
-        also={"values": (*PAIRS, "nan array", "matrix", "mixed keys", "examples"), "labels": ("range",)},
+        also={"values": (*PAIRS, "nan array", "matrix", "examples", "batch"), "labels": ("range",)},
     ),
     Call(
         "bl.plot.weights",
         bl.plot.weights,
         {"values": np.arange(3.0)},
         {"values": "refused", "groups": "none alone", "transform": "function or none", "ax": "none alone"},
-        also={"values": (*PAIRS, "one", "zero"), "groups": ("range",)},
+        also={"values": (*PAIRS, "matrix", "result"), "groups": ("range",)},
     ),
     Call(
         "bl.plot.sweep",
