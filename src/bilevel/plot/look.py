@@ -50,6 +50,8 @@ def look() -> Iterator[None]:
         }
     ):
         yield
+        interactive = mpl.is_interactive()
+    mpl.interactive(interactive)  # a notebook's backend is loaded by the first figure, and says so then
 
 
 def panels(ax: Any, count: int) -> list[Axes]:
