@@ -29,7 +29,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
 default_role = "code"
-smartquotes = False  # "auto" is what one types
+smartquotes_action = "D"  # dashes; but "auto" is what one types
 autodoc_default_options = {
     "members": True,
     "exclude-members": "set_fit_request, set_score_request",  # scikit-learn makes them, with words of its own
@@ -47,6 +47,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "bilevel"
 html_static_path = ["assets"]
 html_css_files = ["extra.css"]
+html_sidebars = {"index": [], "reference/*": ["sidebar-nav-bs", "page-toc"]}  # room for signatures
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 html_copy_source = False
@@ -54,7 +55,7 @@ html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 8,
     "show_prev_next": True,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"[!r]*/**": ["page-toc"]},  # the reference has it on the left
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "default",
