@@ -120,7 +120,8 @@ class Session:
         course, audience = self.course, self.audience
         fit = self._fit()  # refuses a step that does not fit, before any work is done
         left = course.total - course.step + warmup
-        with course.interrupts, course.source.asked_ahead(left, self.prefetch):
+        ahead = course.source.asked_ahead(left, self.prefetch)
+        with course.interrupts, ahead, audience.closing():
             try:
                 course.watch = Watch(self.solver, course.run)
                 size = fit.bytes if fit is not None else 0
