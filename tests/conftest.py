@@ -90,6 +90,14 @@ def _room_for_compiled_code():
 
 
 @pytest.fixture
+def collector():
+    """Looks at what is made from here on. At all that a worker has made, it would look for a second every time."""
+    gc.freeze()
+    yield gc
+    gc.unfreeze()
+
+
+@pytest.fixture
 def as_users_see_it():
     """Without the run-time type checks, which would refuse some bad input first, in words users never see."""
     jaxtyping.config.update("jaxtyping_disable", True)
