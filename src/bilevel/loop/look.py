@@ -1,0 +1,192 @@
+"""What a run looks like at one state: its next step, taken for a look, beside what linear solves say there.
+
+With all derivatives on the next step's batch at (x, ŷ), where that step makes its estimate h of the hypergradient:
+
+    ritz      what Lanczos' method makes of K, the operator of the adjoint system: ∇²_yy g for most inner rules
+    v*        K v* = ∇_y f by conjugate gradients, from the method's own v if it has one
+    h*        ∇_x f − ∇²_xy g·v*: what h would be with a perfect adjoint at this ŷ
+    d         K d = ∇_y g likewise: a Newton step, so that ‖d‖ is about the distance from ŷ to y*(x)
+    h**       h* once more, at ŷ − d: what it would be with a perfect y too
+
+‖h − h*‖ is what v, or an unrolled loop, leaves out; ‖h* − h**‖ is what the lag of y costs. d and h** are left out on
+minibatches, whose own y* is far from that of all the data, and where y is projected, thresholded, frozen or decays.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from optax import tree
+
+from bilevel.batch import draws
+from bilevel.solvers.adjoints.neumann_series import NeumannSeries
+from bilevel.solvers.base import Solver
+from bilevel.solvers.fixed_points import System, adjoint_system
+from bilevel.solvers.fixed_points.behaviour import behaviour
+from bilevel.solvers.ingredients.ritz import tridiagonal
+from bilevel.solvers.ingredients.trees import dot, scaled
+from bilevel.solvers.ingredients.truncated_cg import truncated_cg
+from bilevel.solvers.rules import Descent, Rule, Settled
+from bilevel.types import PyTree, Scalar
+
+LANCZOS = 24  # products
+SOLVE = 50  # products of one linear solve at most
+TOL = 1e-3  # of a solve, relative to its right-hand side; and a tenth of what it set out with
+SOLVED = 0.05  # the residual up to which a solve that ran out of products still says something
+
+
+class Point(NamedTuple):
+    """x and an estimate of the hypergradient there, for the next look to compare with."""
+
+    x: PyTree
+    h: PyTree
+
+
+def brief_look(
+    solver: Solver, state: Any, batch: Any, whole: bool, before: Point
+) -> tuple[dict[str, Any], Point]:
+    """The next step alone, for methods that keep clear of second derivatives."""
+    info = solver.step(state, batch)[1]
+    here = Point(state.x, info.hypergradient)
+    return _of_step(solver, state, info, whole, before) | _secant(before, here, jnp.zeros(())), _copied(here)
+
+
+def close_look(
+    solver: Solver, state: Any, batch: Any, whole: bool, before: Point
+) -> tuple[dict[str, Any], Point]:
+    """All of the above; `whole` says whether the batch is all the data, the same at every step."""
+    problem, x = solver.problem, state.x
+    after, info = solver.step(state, batch)
+    at = state if solver.outer_at == "start" else after
+    data = draws(batch)[solver.outer_draw % solver.draws]
+    rule = Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
+    free = not rule.constrained and behaviour(problem, rule, at.y).plain
+    memory = getattr(at, "inner", ())
+
+    def system_at(y: PyTree) -> tuple[PyTree, System]:
+        g, f = problem.oracles.curvature(x, y, data), problem.oracles.outer_gradients(x, y, data)
+        return f.x, adjoint_system(problem, rule, memory, x, y, g, f.y, data)
+
+    f_x, system = system_at(at.y)
+    v = at.v if "v" in solver.variables else tree.zeros_like(at.y)
+    perfect = _solve(system, system.b, v)
+    pulled = system.inner.cross(perfect.v)
+    here = tree.sub(f_x, pulled)
+    doubt = perfect.left * tree.norm(pulled)
+    seen = _of_step(solver, state, info, whole, before) | {
+        "ritz": tridiagonal(system.inner.hessian, at.y, LANCZOS),
+        "hypergradient_error": _relative(info.hypergradient, here, doubt),
+        "adjoint_step": _adjoint_step(solver, state, perfect.residual),
+        "calls": 2 + perfect.products + 1 + LANCZOS,
+    }
+    if "v" in solver.variables:
+        seen["adjoint_residual"] = perfect.began
+    if free and not seen["noisy"]:
+        gradient = problem.oracles.inner_gradient(x, at.y, data)
+        newton = _solve(system, gradient, tree.zeros_like(at.y))
+        y = tree.sub(at.y, newton.v)
+        nearer = tree.norm(problem.oracles.inner_gradient(x, y, data)) <= 0.5 * tree.norm(gradient)
+        f_x, system = system_at(y)
+        best = _solve(system, system.b, perfect.v)
+        pulled = system.inner.cross(best.v)
+        there, worse = tree.sub(f_x, pulled), best.left * tree.norm(pulled)
+        known = lambda value: jnp.where(nearer, value, jnp.nan)
+        seen["inner_distance"] = known(tree.norm(newton.v))
+        seen["inner_error"] = known(_relative(here, there, doubt + worse))
+        seen["calls"] += 2 + newton.products + 2 + best.products + 1
+        here, doubt = there, known(worse)
+    here = Point(x, here)
+    return seen | _secant(before, here, doubt), _copied(here)
+
+
+def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) -> dict[str, Any]:
+    """What the step itself says, and how far x has come since the last look."""
+    inner, outer = solver.rule("inner"), solver.rule("outer")
+    h = info.hypergradient
+    return {
+        "inner_residual": tree.norm(info.inner_gradient),
+        "stationarity": tree.norm(h) if outer is None else outer.stationarity(state.x, h),
+        "outer_value": info.outer_value,
+        "x_norm": tree.norm(state.x),
+        "moved": tree.norm(tree.sub(state.x, before.x)),
+        "inner_step": _plain_step(inner, getattr(state, "inner", ()), info.inner_gradient),
+        "outer_step": _plain_step(outer, getattr(state, "outer", ()), h),
+        "noisy": not whole or "key" in solver.wants,
+        "calls": 0,  # gradients and products besides the step
+    }
+
+
+class Solve(NamedTuple):
+    v: PyTree
+    residual: PyTree  # K v − b where it set out
+    began: Scalar  # its norm, relative to ‖b‖
+    left: Scalar  # the same where it ended; NaN if that says nothing
+    products: Any
+
+
+def _solve(system: System, b: PyTree, v: PyTree) -> Solve:
+    """K v = b by conjugate gradients from v; where K is seen not to be positive definite, `left` is NaN."""
+    K, size = system.inner.hessian, tree.norm(b)
+    rest = tree.sub(b, K(v))
+    least = 1e-6 if size.dtype == jnp.float64 else 1e-5
+    found = truncated_cg(K, rest, jnp.clip(0.1 * tree.norm(rest), least * size, TOL * size), SOLVE)
+    v = tree.add(v, found.solution)
+    left = tree.norm(tree.sub(b, K(v))) / size
+    fine = ~found.flat & (left <= SOLVED)
+    return Solve(
+        v, tree.scale(-1, rest), tree.norm(rest) / size, jnp.where(fine, left, jnp.nan), found.products + 2
+    )
+
+
+def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:
+    """‖a − b‖/‖b‖, and NaN where b is hardly more than what it may be off by."""
+    size = tree.norm(b)
+    return jnp.where(size > 5 * doubt, tree.norm(tree.sub(a, b)) / size, jnp.nan)
+
+
+def _secant(before: Point, here: Point, doubt: Scalar) -> dict[str, Scalar]:
+    """How fast the hypergradient changes from the last look to this one: at most its Lipschitz constant, if exact."""
+    turned, moved = tree.norm(tree.sub(here.h, before.h)), tree.norm(tree.sub(here.x, before.x))
+    rounding = 1e3 * float(jnp.finfo(moved.dtype).eps) * tree.norm(here.x)
+    fine = (turned > 10 * doubt) & (moved > rounding)
+    return {"outer_curvature": jnp.where(fine, turned / jnp.where(fine, moved, 1), jnp.nan)}
+
+
+def _copied(here: Point) -> Point:
+    """The run's own x may be donated to its next chunk."""
+    return jax.tree.map(jnp.copy, here)
+
+
+def _adjoint_step(solver: Solver, state: Any, residual: PyTree) -> Any:
+    part = getattr(solver, "adjoint", None)
+    if isinstance(part, NeumannSeries):
+        return part.eta
+    rule = getattr(part, "rule", None)
+    return _plain_step(rule, getattr(state, "adjoint", ()), residual) if isinstance(rule, Rule) else jnp.nan
+
+
+def _plain_step(rule: Rule | None, memory: PyTree, gradient: PyTree) -> Any:
+    """s if the rule's next update is −s·gradient for this gradient and for −½ of it, as of plain descent; else NaN.
+
+    So a schedule's value at this step is seen; momentum and Adam, once they have a memory, are seen to have no s.
+    """
+    rule = rule.rule if isinstance(rule, Settled) else rule
+    if rule is None:
+        return jnp.nan
+    if isinstance(rule, Descent):
+        return rule.step_size
+    origin = tree.zeros_like(gradient)
+
+    def tried(factor: float) -> tuple[Scalar, Scalar]:
+        along = tree.scale(factor, gradient)
+        update = tree.sub(origin, rule.update(along, memory, origin)[0])
+        s = dot(update, along) / dot(along, along)
+        off = tree.norm(tree.sub(update, scaled(s, along)))
+        return s, off / tree.norm(update)
+
+    try:
+        (s, off), (again, off_again) = tried(1.0), tried(-0.5)
+    except Exception:  # a rule that asks for the objective's value, as a line search does
+        return jnp.nan
+    plain = (jnp.abs(s - again) <= 1e-3 * s) & (off <= 1e-3) & (off_again <= 1e-3)
+    return jnp.where(plain, s, jnp.nan)
