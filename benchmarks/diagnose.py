@@ -2,9 +2,10 @@
 
     python benchmarks/diagnose.py [--rounds 10]
 
-Both are timed in every round, one after the other, and a ratio is the median over rounds of (with / without) in the same
-round. Two problems: the two-dimensional quadratic, whose steps take a microsecond, so that a look's own overhead shows;
-and reweighting with an MLP, 1,000 × 64 training rows, where the products count. The calls are those of `bilevel.counting`.
+Both are timed in every round, one after the other, and a ratio is the median over rounds of (with / without) in the
+same round. Two problems: the two-dimensional quadratic, whose steps take hardly any time, so that only a look's
+own overhead shows; and reweighting with an MLP, 1,000 × 64 training rows, where the products count. The calls are those
+of `bilevel.counting`.
 """
 
 import argparse
@@ -59,7 +60,9 @@ def measured(make, rounds: int) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
     for make in (quadratic, reweighting):

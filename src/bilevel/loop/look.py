@@ -12,16 +12,20 @@ With all derivatives on the next step's batch at (x, ŷ), where that step makes 
 minibatches, whose own y* is far from that of all the data, and where y is projected, thresholded, frozen or decays.
 """
 
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from optax import tree
 
 from bilevel.batch import draws
+from bilevel.oracles import Product
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
-from bilevel.solvers.fixed_points import System, adjoint_system
+from bilevel.solvers.fixed_points import adjoint_system
 from bilevel.solvers.fixed_points.behaviour import behaviour
 from bilevel.solvers.ingredients.ritz import tridiagonal
 from bilevel.solvers.ingredients.trees import dot, scaled
@@ -61,42 +65,45 @@ def close_look(
     data = draws(batch)[solver.outer_draw % solver.draws]
     rule = Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
     free = not rule.constrained and behaviour(problem, rule, at.y).plain
-    memory = getattr(at, "inner", ())
+    seen = _of_step(solver, state, info, whole, before)
+    newton = free and not seen["noisy"]
 
-    def system_at(y: PyTree) -> tuple[PyTree, System]:
+    def visit(point: tuple, most: Any) -> tuple[tuple, Visit]:
+        """The linear solves at y, with at most that many products for the Newton step, and y after it."""
+        y, v = point
         g, f = problem.oracles.curvature(x, y, data), problem.oracles.outer_gradients(x, y, data)
-        return f.x, adjoint_system(problem, rule, memory, x, y, g, f.y, data)
+        gradient = problem.oracles.inner_gradient(x, y, data)
+        system = adjoint_system(problem, rule, getattr(at, "inner", ()), x, y, g, f.y, data, gradient)
+        sides = [(system.b, v, jnp.int32(SOLVE)), (gradient, tree.zeros_like(y), most)][: 1 + newton]
+        # One after the other through one loop: a program with a product written once is compiled sooner.
+        solved = lax.map(partial(_solve, system.inner.hessian), _stacked(sides))
+        first, last = (jax.tree.map(itemgetter(k), solved) for k in (0, -1))
+        cross = system.inner.cross(first.v)
+        h, doubt = tree.sub(f.x, cross), first.left * tree.norm(cross)
+        found = Visit(h, doubt, first, tree.norm(last.v), tree.norm(gradient), jnp.sum(solved.products))
+        return (tree.sub(y, last.v) if newton else y, first.v), found
 
-    f_x, system = system_at(at.y)
     v = at.v if "v" in solver.variables else tree.zeros_like(at.y)
-    perfect = _solve(system, system.b, v)
-    pulled = system.inner.cross(perfect.v)
-    here = tree.sub(f_x, pulled)
-    doubt = perfect.left * tree.norm(pulled)
-    seen = _of_step(solver, state, info, whole, before) | {
-        "ritz": tridiagonal(system.inner.hessian, at.y, LANCZOS),
-        "hypergradient_error": _relative(info.hypergradient, here, doubt),
-        "adjoint_step": _adjoint_step(solver, state, perfect.residual),
-        "calls": 2 + perfect.products + 1 + LANCZOS,
+    rounds = jnp.array([SOLVE, 0][: 1 + newton], jnp.int32)
+    _, visits = lax.scan(visit, (at.y, v), rounds)
+    here, there = (jax.tree.map(itemgetter(k), visits) for k in (0, -1))
+    K = problem.oracles.curvature(x, at.y, data)
+    K = adjoint_system(problem, rule, getattr(at, "inner", ()), x, at.y, K, at.y, data).inner
+    seen |= {
+        "ritz": tridiagonal(K.hessian, at.y, LANCZOS),
+        "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
+        "adjoint_step": _adjoint_step(solver, state, here.adjoint.residual),
+        "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits.products),
     }
     if "v" in solver.variables:
-        seen["adjoint_residual"] = perfect.began
-    if free and not seen["noisy"]:
-        gradient = problem.oracles.inner_gradient(x, at.y, data)
-        newton = _solve(system, gradient, tree.zeros_like(at.y))
-        y = tree.sub(at.y, newton.v)
-        nearer = tree.norm(problem.oracles.inner_gradient(x, y, data)) <= 0.5 * tree.norm(gradient)
-        f_x, system = system_at(y)
-        best = _solve(system, system.b, perfect.v)
-        pulled = system.inner.cross(best.v)
-        there, worse = tree.sub(f_x, pulled), best.left * tree.norm(pulled)
-        known = lambda value: jnp.where(nearer, value, jnp.nan)
-        seen["inner_distance"] = known(tree.norm(newton.v))
-        seen["inner_error"] = known(_relative(here, there, doubt + worse))
-        seen["calls"] += 2 + newton.products - 1 + 2 + best.products + 1  # nobody asks what Newton left
-        here, doubt = there, known(worse)
-    here = Point(x, here)
-    return seen | _secant(before, here, doubt), _copied(here)
+        seen["adjoint_residual"] = here.adjoint.began
+    if newton:
+        known = lambda value: jnp.where(there.gradient <= 0.5 * here.gradient, value, jnp.nan)
+        seen["inner_distance"] = known(here.distance)
+        seen["inner_error"] = known(_relative(here.h, there.h, here.doubt + there.doubt))
+        there = there._replace(doubt=known(there.doubt))
+    point = Point(x, there.h)
+    return seen | _secant(before, point, there.doubt), _copied(point)
 
 
 def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) -> dict[str, Any]:
@@ -124,18 +131,31 @@ class Solve(NamedTuple):
     products: Any
 
 
-def _solve(system: System, b: PyTree, v: PyTree) -> Solve:
+class Visit(NamedTuple):
+    """What was found at one y."""
+
+    h: PyTree  # ∇_x f − ∇²_xy g·v with the v of the solve
+    doubt: Scalar  # what it may be off by
+    adjoint: Solve
+    distance: Scalar  # the length of the Newton step from there
+    gradient: Scalar  # ‖∇_y g‖
+    products: Any
+
+
+def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
     """K v = b by conjugate gradients from v; where K is seen not to be positive definite, `left` is NaN."""
-    K, size = system.inner.hessian, tree.norm(b)
-    rest = tree.sub(b, K(v))
+    b, v, most = side
+    size, rest = tree.norm(b), tree.sub(b, K(v))
     least = 1e-6 if size.dtype == jnp.float64 else 1e-5
-    found = truncated_cg(K, rest, jnp.clip(0.1 * tree.norm(rest), least * size, TOL * size), SOLVE)
+    found = truncated_cg(K, rest, jnp.clip(0.1 * tree.norm(rest), least * size, TOL * size), most)
     v = tree.add(v, found.solution)
     left = tree.norm(tree.sub(b, K(v))) / size
-    fine = ~found.flat & (left <= SOLVED)
-    return Solve(
-        v, tree.scale(-1, rest), tree.norm(rest) / size, jnp.where(fine, left, jnp.nan), found.products + 2
-    )
+    left = jnp.where(~found.flat & (left <= SOLVED), left, jnp.nan)
+    return Solve(v, tree.scale(-1, rest), tree.norm(rest) / size, left, found.products + 2)
+
+
+def _stacked(sides: list) -> Any:
+    return jax.tree.map(lambda *each: jnp.stack(each), *sides)
 
 
 def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:

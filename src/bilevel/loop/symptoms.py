@@ -189,11 +189,13 @@ def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
 
 
 def _sooner(late: Late, level: str, more: str) -> str:
-    """How a level that lags catches up."""
-    size, L = late[f"{level}_step"], late["largest_curvature"]
+    """How a level that lags catches up; with a slower x, in the proportion of `bl.advise`, β = αμ/L_Φ."""
+    size, L, beta = late[f"{level}_step"], late["largest_curvature"], late["outer_step"]
+    slower = size * late["smallest_curvature"] / late["outer_curvature"]
+    to = f" to about {slower:.2g}" if 0 < slower < beta else ""
     if size * L < 0.5:
         return f"Raise the {level} step size {size:.3g} towards 1/L ≈ {1 / L:.3g}, {more}, or lower the outer step."
-    return f"{more[0].upper()}{more[1:]}, or lower the outer step."
+    return f"{more[0].upper()}{more[1:]}, or lower the outer step{to}."
 
 
 def _more_steps(late: Late, facts: Facts, error: float) -> str:

@@ -14,7 +14,7 @@ from bilevel.solvers.ingredients.ritz import ritz_values
 from bilevel.words import shown
 
 SHARE = 0.05  # of the run's gradients and products, for the looks beyond the first few
-FEW, MOST = 4, 40  # looks
+FEW, MOST = 4, 20  # looks
 STEP = 4  # gradients and products that the cheapest step takes
 
 
@@ -22,8 +22,9 @@ class Diagnose:
     """Looks at the run a few times, and says in `result.diagnosis` what stands out; `bl.run(..., diagnose=True)`.
 
     Between chunks, so that not a bit of the result changes. Every run gets four looks, at the quarters of its steps, or
-    where it ends earlier; and more, up to forty, as long as all together cost at most 5 % of the gradients and products
-    of its steps. A look that cannot be taken is a note, never an error. It covers the steps of one call of `bl.run`.
+    where it ends earlier; and more, up to twenty, as long as all together cost at most 5 % of the gradients and
+    products of its steps. A look that cannot be taken is a note, never an error. It covers the steps of one call of
+    `bl.run`.
     """
 
     of_one_run = True  # not of a sweep
