@@ -118,7 +118,7 @@ def test_the_bias_of_itd_is_that_of_the_powers_of_its_contraction():
     assert codes(result) == ["biased"]
     # 10 % are left after N steps with 0.9^N ≤ 0.1·0.9²/error at the latest, as (1 − αμ) = 0.9.
     count = N + np.ceil(np.log(0.1 / np.median(looks["hypergradient_error"][2:])) / np.log(0.9))
-    assert f"about {count:.0f} inner steps instead of 2" in str(result.diagnosis)
+    assert f"about {count:.0f} inner steps instead of 2" in result.diagnosis.findings[0].sentence
 
 
 def codes(result):
@@ -138,7 +138,7 @@ SADDLE = with_spectrum(2.0, 1.0, -0.2)
         (["adjoint_lags"], (0.5, 1e-3, 1e-3), 200, H, "the adjoint step size 0.001 towards 1/L ≈ 0.5"),
         (["y_lags"], (1e-3, 0.5, 5e-3), 100, H, "the inner step size 0.001 towards 1/L ≈ 0.5"),
         (["x_rests"], (0.5, 0.5, 0.05), 3000, H, "x has come to rest"),
-        (["x_still"], (0.5, 0.5, 1e-12), 200, H, "The outer step size 1e-12 is too small"),
+        (["x_still"], (0.5, 0.5, 1e-12), 200, H, "The outer step size 1e-12 is too small for"),
         (["not_convex"], (0.5, 0.5, 1e-4), 20, SADDLE, "curves by -0.2, against 2 at most"),
         (["flat"], (0.5, 0.5, 1e-9), 200, FLAT, "κ is at least 2e+03, and 200 gradient steps"),
     ],
@@ -148,7 +148,7 @@ def test_a_finding_fires_where_it_must_and_nowhere_else(expected, sizes, steps, 
     result = diagnosed(bl.aid(PROBLEM, *sizes), steps, H)
     named = [code for code in codes(result) if not (expected == ["flat"] and code != "flat")]  # v is slow too
     assert named == expected
-    assert words in str(result.diagnosis)
+    assert words in " ".join(str(result.diagnosis).split())
 
 
 def test_an_outer_step_beyond_its_range():

@@ -25,7 +25,7 @@ from bilevel.batch import draws
 from bilevel.oracles import Product
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
-from bilevel.solvers.fixed_points import adjoint_system
+from bilevel.solvers.fixed_points import System, adjoint_system
 from bilevel.solvers.fixed_points.behaviour import behaviour
 from bilevel.solvers.ingredients.ritz import tridiagonal
 from bilevel.solvers.ingredients.trees import dot, scaled
@@ -68,35 +68,41 @@ def close_look(
     seen = _of_step(solver, state, info, whole, before)
     newton = free and not seen["noisy"]
 
+    def system_at(y: PyTree, b: PyTree, gradient: PyTree | None = None) -> System:
+        g, memory = problem.oracles.curvature(x, y, data), getattr(at, "inner", ())
+        return adjoint_system(problem, rule, memory, x, y, g, b, data, gradient)
+
     def visit(point: tuple, most: Any) -> tuple[tuple, Visit]:
         """The linear solves at y, with at most that many products for the Newton step, and y after it."""
         y, v = point
-        g, f = problem.oracles.curvature(x, y, data), problem.oracles.outer_gradients(x, y, data)
-        gradient = problem.oracles.inner_gradient(x, y, data)
-        system = adjoint_system(problem, rule, getattr(at, "inner", ()), x, y, g, f.y, data, gradient)
+        f, gradient = problem.oracles.outer_gradients(x, y, data), problem.oracles.inner_gradient(x, y, data)
+        system = system_at(y, f.y, gradient)
         sides = [(system.b, v, jnp.int32(SOLVE)), (gradient, tree.zeros_like(y), most)][: 1 + newton]
         # One after the other through one loop: a program with a product written once is compiled sooner.
         solved = lax.map(partial(_solve, system.inner.hessian), _stacked(sides))
         first, last = (jax.tree.map(itemgetter(k), solved) for k in (0, -1))
         cross = system.inner.cross(first.v)
         h, doubt = tree.sub(f.x, cross), first.left * tree.norm(cross)
-        found = Visit(h, doubt, first, tree.norm(last.v), tree.norm(gradient), jnp.sum(solved.products))
+        sizes = first.began, tree.norm(last.v), tree.norm(gradient)
+        found = Visit(h, doubt, *sizes, jnp.sum(solved.products))
         return (tree.sub(y, last.v) if newton else y, first.v), found
 
     v = at.v if "v" in solver.variables else tree.zeros_like(at.y)
     rounds = jnp.array([SOLVE, 0][: 1 + newton], jnp.int32)
     _, visits = lax.scan(visit, (at.y, v), rounds)
     here, there = (jax.tree.map(itemgetter(k), visits) for k in (0, -1))
-    K = problem.oracles.curvature(x, at.y, data)
-    K = adjoint_system(problem, rule, getattr(at, "inner", ()), x, at.y, K, at.y, data).inner
+    # A projection or a threshold makes K singular, and its steps are still those of ∇²_yy g.
+    bare = problem.oracles.curvature(x, at.y, data)
+    K = bare if rule.constrained else system_at(at.y, tree.zeros_like(at.y)).inner
     seen |= {
         "ritz": tridiagonal(K.hessian, at.y, LANCZOS),
+        "free": free,
         "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
-        "adjoint_step": _adjoint_step(solver, state, here.adjoint.residual),
+        "adjoint_step": _adjoint_step(solver, state, info.inner_gradient),
         "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits.products),
     }
     if "v" in solver.variables:
-        seen["adjoint_residual"] = here.adjoint.began
+        seen["adjoint_residual"] = here.residual
     if newton:
         known = lambda value: jnp.where(there.gradient <= 0.5 * here.gradient, value, jnp.nan)
         seen["inner_distance"] = known(here.distance)
@@ -125,8 +131,7 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
 
 class Solve(NamedTuple):
     v: PyTree
-    residual: PyTree  # K v − b where it set out
-    began: Scalar  # its norm, relative to ‖b‖
+    began: Scalar  # ‖K v − b‖ where it set out, relative to ‖b‖
     left: Scalar  # the same where it ended; NaN if that says nothing
     products: Any
 
@@ -136,7 +141,7 @@ class Visit(NamedTuple):
 
     h: PyTree  # ∇_x f − ∇²_xy g·v with the v of the solve
     doubt: Scalar  # what it may be off by
-    adjoint: Solve
+    residual: Scalar  # of the adjoint system where the solve set out
     distance: Scalar  # the length of the Newton step from there
     gradient: Scalar  # ‖∇_y g‖
     products: Any
@@ -151,7 +156,7 @@ def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
     v = tree.add(v, found.solution)
     left = tree.norm(tree.sub(b, K(v))) / size
     left = jnp.where(~found.flat & (left <= SOLVED), left, jnp.nan)
-    return Solve(v, tree.scale(-1, rest), tree.norm(rest) / size, left, found.products + 2)
+    return Solve(v, tree.norm(rest) / size, left, found.products + 2)
 
 
 def _stacked(sides: list) -> Any:
@@ -177,12 +182,12 @@ def _copied(here: Point) -> Point:
     return jax.tree.map(jnp.copy, here)
 
 
-def _adjoint_step(solver: Solver, state: Any, residual: PyTree) -> Any:
+def _adjoint_step(solver: Solver, state: Any, gradient: PyTree) -> Any:
     part = getattr(solver, "adjoint", None)
     if isinstance(part, NeumannSeries):
         return part.eta
     rule = getattr(part, "rule", None)
-    return _plain_step(rule, getattr(state, "adjoint", ()), residual) if isinstance(rule, Rule) else jnp.nan
+    return _plain_step(rule, getattr(state, "adjoint", ()), gradient) if isinstance(rule, Rule) else jnp.nan
 
 
 def _plain_step(rule: Rule | None, memory: PyTree, gradient: PyTree) -> Any:

@@ -2,6 +2,7 @@
 
 import html
 import math
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ class Finding:
 class Diagnosis:
     """What [`Diagnose`][bilevel.hooks.Diagnose] saw of a run: `print` it.
 
-    `looks` has one row a look, NaN for what could not be measured: see [the page](diagnose.md).
+    `findings` is empty where nothing stands out. `looks` has columns by name, one row a look, NaN for what could not be
+    measured.
     """
 
     findings: tuple[Finding, ...]
@@ -55,7 +57,8 @@ class Diagnosis:
     def __str__(self) -> str:
         steps = self.looks["step"]
         lines = [f"Diagnosis of {self.name} from {len(steps)} looks:"]
-        lines += [f"  - {each}" for each in self.findings] or [
+        wrapped = lambda text: textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    ")
+        lines += [wrapped(str(each)) for each in self.findings] or [
             "  nothing stands out." if len(steps) else "  nothing could be seen."
         ]
         lines += [f"  ({note})" for note in self.notes]
@@ -97,13 +100,17 @@ class Facts:
 
 
 class Late(dict):
-    """The medians of the second half of the looks, NaN for what was never measured."""
+    """The medians of the second half of the looks, NaN for what was never measured.
+
+    Of secants, which are at most what they stand for, the largest.
+    """
 
     def __init__(self, looks: dict[str, np.ndarray]):
         for name, values in looks.items():
             fine = values[len(values) // 2 :]
             fine = fine[np.isfinite(fine)]
-            self[name] = float(np.median(fine)) if len(fine) else np.nan
+            typical = np.max if name == "outer_curvature" else np.median
+            self[name] = float(typical(fine)) if len(fine) else np.nan
 
     def __missing__(self, name: str) -> float:
         return np.nan
@@ -246,7 +253,8 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
         yield Finding(
             "x_still",
             f"x has stopped moving though the hypergradient has not fallen: {still}, with {norm:.2g} left of "
-            f"{facts.largest:.2g}. The outer step size{of} is too small, or its schedule has ended: raise it.",
+            f"{facts.largest:.2g}. The outer step size{of} is too small for a hypergradient of that size, or its "
+            "schedule has ended: raise it.",
         )
 
 

@@ -109,10 +109,11 @@ class Diagnose:
 
 
 def _row(seen: dict[str, Any]) -> dict[str, float]:
-    row = {name: float(value) for name, value in seen.items() if name != "ritz"}
+    row = {name: float(value) for name, value in seen.items() if name not in ("ritz", "free")}
     if "ritz" in seen:
         values = ritz_values(*seen["ritz"])
-        mu, L = float(values[0]), float(values[-1])
+        # Where y is held or frozen, the smallest one is that of a direction in which it cannot move.
+        mu, L = float(values[0]) if seen["free"] else math.nan, float(values[-1])
         condition = math.inf if mu <= 0 else L / mu
         row |= {"smallest_curvature": mu, "largest_curvature": L, "condition": condition}
     return row
