@@ -33,6 +33,10 @@ PRELUDES = {
 # What a page's blocks promise, asked for after they ran.
 POSTLUDES = {
     "README.md": 'assert result.status.code == "completed" and result.x.shape == (20,) and best.step > 0',
+    "docs/diagnose.md": (
+        'assert [each.code for each in result.diagnosis.findings] == ["adjoint_lags", "y_lags"]; '
+        "assert better.diagnosis.findings == ()"
+    ),
     "docs/index.md": "assert jax.nn.sigmoid(result.x[:40]).mean() < 0.2 < 0.7 < jax.nn.sigmoid(result.x[40:]).mean()",
     "docs/concepts/meta-learning.md": "assert 3 * error(learned.x) < error(joint.x) < error(x0)",
     "docs/concepts/methods.md": "assert (counts.Gc, counts.Mv) == (300, 200)",
