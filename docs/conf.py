@@ -13,7 +13,7 @@ release = metadata.version("bilevel")
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "myst_parser",
+    "myst_nb",  # Markdown and notebooks
     "sphinx_copybutton",
     "sphinx_design",
     "docstrings",
@@ -22,12 +22,14 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 
+nb_execution_mode = "off"  # notebooks hold what they print and draw: start/execute.py
+
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
 default_role = "code"
-smartquotes = False  # "auto" is what one types
+smartquotes_action = "D"  # dashes; but "auto" is what one types
 autodoc_default_options = {
     "members": True,
     "exclude-members": "set_fit_request, set_score_request",  # scikit-learn makes them, with words of its own
@@ -45,6 +47,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "bilevel"
 html_static_path = ["assets"]
 html_css_files = ["extra.css"]
+html_sidebars = {"index": [], "reference/*": ["sidebar-nav-bs", "page-toc"]}  # room for signatures
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 html_copy_source = False
@@ -52,7 +55,7 @@ html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 8,
     "show_prev_next": True,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"[!r]*/**": ["page-toc"]},  # the reference has it on the left
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "default",

@@ -59,7 +59,7 @@ def cells(row: Row) -> list[str]:
 
 
 def table(rows: list[Row]) -> str:
-    head = ["", "how", "ms a step (quartiles)", "peak MiB", "first run, s", "error"]
+    head = ["library", "how", "ms a step (quartiles)", "peak MiB", "first run, s", "error"]
     ordered = sorted(rows, key=lambda row: row.quartiles[1] if row.seconds else float("inf"))
     lines = [head, ["---", "---", "--:", "--:", "--:", "--:"], *map(cells, ordered)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

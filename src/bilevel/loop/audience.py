@@ -21,12 +21,12 @@ class Audience:
     """
 
     def __init__(
-        self, hooks: list, course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
+        self, hooks: list[Any], course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
     ):
         here = [hook for hook in hooks if course.team.leads or not getattr(hook, "once", False)]
         self.hooks = sorted(here, key=lambda hook: _rank(hook) == 2)
         self._course, self._method = course, event
-        self._begun: list = []
+        self._begun: list[Any] = []
 
     def _event(self, info: Info | None, rows: Columns) -> Event:
         event = self._method()
@@ -116,7 +116,7 @@ class Audience:
         course.status = Status(stop.code, reason)
         return seen
 
-    def _call(self, hook: Callable, event: Event) -> Any:
+    def _call(self, hook: Callable[..., Any], event: Event) -> Any:
         """What the hook says; one that raises ends the run once the others have seen the event too."""
         course = self._course
         try:

@@ -1,6 +1,6 @@
 """A run under way: where it stands, what it has seen, and how it goes back to where it was."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ class Course:
         self,
         solver: Solver,
         program: Program,
-        leaves: list,
+        leaves: list[Any],
         data,
         steps: int,
         resume: Result | None,

@@ -135,7 +135,7 @@ def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any)
     return jnp.stack([all_finite(tree) for tree in (g.value, (g.x, g.y), f.value, (f.x, f.y))])
 
 
-def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple:
+def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
     """Whether the hypergradient is finite, the step of the inner rule, and what that makes of a cotangent."""
     x, y = state.x, solver.sets_out(state)
     gradient = solver.problem.oracles.inner_gradient(x, y, first(batch))

@@ -20,7 +20,7 @@ from bilevel.types import PyTree
 Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> what to keep of a step
 
 
-def scalars(state: Any, info: Info) -> dict:
+def scalars(state: Any, info: Info) -> dict[str, Any]:
     """The default record of a step: f(x_k, ŷ_k), the hypergradient's norm, and the metrics."""
     return {
         "outer_value": info.outer_value,
@@ -46,7 +46,7 @@ def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, 
     return RunState(state, model, cursor, run.step + 1, run.warm, run.seed, run.fingerprint), info, batch
 
 
-def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTree, dict]:
+def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTree, dict[str, Any]]:
     """The model's next state, and both objectives' metrics under "inner/…" and "outer/…"."""
     f, g = solver.problem.f, solver.problem.g
     if not (f.returns_more or g.returns_more):
@@ -57,7 +57,7 @@ def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTr
     return run.model if inner.state is None else inner.state, metrics
 
 
-def stationarity_of(solver: Solver, before: Any, info: Info) -> dict:
+def stationarity_of(solver: Solver, before: Any, info: Info) -> dict[str, Any]:
     """For a constrained x: how far from stationary x_k was, by the estimate."""
     rule = solver.rule("outer")
     if rule is None or not rule.constrained:

@@ -25,6 +25,7 @@ from bilevel.loop.places import Places, lay, lay_batch
 from bilevel.loop.program import LONG_STEPS, SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
+from bilevel.loop.second_derivatives import explain
 from bilevel.loop.sharding import Sharded
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
@@ -49,7 +50,7 @@ class Session:
         resume,
         replay: str,
         every,
-        hooks: list,
+        hooks: list[Any],
         thin: int | None,
         halve: bool,
         prefetch: int | None = None,
@@ -193,7 +194,11 @@ class Session:
             course.status = exhausted(course.step, course.total)
             return None
         left = course.total - course.step
-        fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
+        try:
+            fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
+        except Exception as error:
+            explain(error)
+            raise
         course.log.check_columns(fit.row)
         return fit
 

@@ -51,6 +51,8 @@ def look() -> Iterator[None]:
         }
     ):
         yield
+        interactive = mpl.is_interactive()
+    mpl.interactive(interactive)  # a notebook's backend is loaded by the first figure, and says so then
 
 
 def panels(ax: Any, count: int) -> list[Axes]:

@@ -67,7 +67,7 @@ class Stop:
     code: Code = Code.STOPPED
     step: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_kind(self.reason, str, "reason", "a sentence", "say why the run ends")
         check_kind(self.code, Code, "code", "a bl.Code", "pass e.g. bl.Code.STOPPED")
         if self.step is not None:
