@@ -17,7 +17,7 @@ import bilevel as bl
 PAGE = Path(__file__).parents[1] / "how-to" / "see-a-run.md"
 STEPS, EVERY = 400, 50
 MOMENT = 250  # the step at which it is drawn
-WIDTH = 84  # characters of the terminal
+WIDTH = 60  # characters of the terminal: so many can be read on a phone
 
 
 class Camera(bl.hooks.Live):
