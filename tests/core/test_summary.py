@@ -41,7 +41,7 @@ def test_a_result_prints_how_it_ended_and_where_its_numbers_went(result):
     assert said["outer value"].startswith(f"{value[0]:.4g} → {value[-1]:.4g}")
     assert (said["x"], said["y"], said["also traced"]) == ("float64[2]", "float64[2]", "x")
     assert said["status"] == result.status.message
-    assert max(map(len, text.splitlines())) <= 110
+    assert max(map(len, text.splitlines())) <= 88
 
 
 @pytest.mark.parametrize(
