@@ -66,8 +66,9 @@ def differs(shown: str, printed: str) -> str | None:
     is shown, since platforms round differently (whole numbers may not); `...` stands for anything; and stretches of space are
     all one.
     """
+    shown, printed = _tight(shown), _tight(printed)
     pattern, expected = "", []
-    for token in TOKEN.finditer(shown.strip()):
+    for token in TOKEN.finditer(shown):
         if token["any"]:
             pattern += ".*?"
         elif token["number"]:
@@ -77,13 +78,18 @@ def differs(shown: str, printed: str) -> str | None:
             pattern += r"\s+"
         else:
             pattern += re.escape(token["rest"])
-    match = re.fullmatch(pattern, printed.strip(), re.DOTALL)
+    match = re.fullmatch(pattern, printed, re.DOTALL)
     if match is None:
         return f"the page shows\n{shown}\nbut this was printed:\n{printed}"
     for ours, theirs in zip(expected, match.groups(), strict=True):
         if abs(_value(ours) - _value(theirs)) > _unit(ours):
             return f"the page shows {ours} where {theirs} was printed:\n{printed}"
     return None
+
+
+def _tight(text: str) -> str:
+    """Without the space by which NumPy lines up the ends of arrays."""
+    return re.sub(r"(?<=\[)\s+|\s+(?=\])", "", text.strip())
 
 
 def _value(number: str) -> float:

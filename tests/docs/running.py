@@ -29,7 +29,7 @@ def run(parts: list[Part], where: Path, name: str = "page", arguments: tuple[str
         "BILEVEL_DATA": None,  # the bundled data, as a reader has them
         "BILEVEL_CACHE": str(where / "cache"),
         "MPLBACKEND": "Agg",
-        "COLUMNS": "100",
+        "COLUMNS": "80",
     }
     child = context.Process(target=_run, args=(theirs, parts, str(where), name, arguments, environment))
     child.start()

@@ -42,6 +42,10 @@ PRELUDES = {
 # What a page's blocks promise, asked for after they ran.
 POSTLUDES = {
     "README.md": 'assert result.status.code == "completed" and result.x.shape == (20,) and best.step > 0',
+    "docs/diagnose.md": (
+        'assert [each.code for each in result.diagnosis.findings] == ["adjoint_lags", "y_lags"]; '
+        "assert better.diagnosis.findings == ()"
+    ),
     "docs/index.md": "assert jax.nn.sigmoid(result.x[:40]).mean() < 0.2 < 0.7 < jax.nn.sigmoid(result.x[40:]).mean()",
     "docs/concepts/meta-learning.md": "assert 3 * error(learned.x) < error(joint.x) < error(x0)",
     "docs/concepts/methods.md": "assert (counts.Gc, counts.Mv) == (300, 200)",
@@ -86,7 +90,7 @@ def code(text: str) -> list[Part]:
     return [Part("python", textwrap.dedent(text))] if text else []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+@pytest.mark.parametrize("page", [page for page in PAGES if shown(page)])
 def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_it_shows(page, tmp_path):
     for name in NEEDS.get(page, []):
         if importlib.util.find_spec(name) is None:
@@ -102,6 +106,23 @@ def test_hardly_a_block_is_left_out():
     assert left_out == [
         "docs/how-to/write-a-solver.md"
     ]  # a row of the table in tests/zoo, which is no module of the reader's
+
+
+def test_every_picture_is_drawn_by_a_page_that_shows_it():
+    drawn = {path.name for path in (ROOT / "docs" / "pictures").glob("*.svg")} - {"single-loop.svg"}
+    saved = {
+        name
+        for page in PAGES
+        for name in re.findall(r"pictures/(\S+\.svg)\)", (ROOT / page).read_text())
+        if any(f'savefig("{name}")' in block.code for block in blocks(page, "python"))
+    }
+    assert saved == drawn
+
+
+def test_the_picture_of_a_single_loop_is_drawn(tmp_path):
+    script = Part("python", (ROOT / "docs" / "pictures" / "single_loop.py").read_text())
+    run([script], tmp_path, "single_loop.py")
+    assert "Single loop" in (tmp_path / "single-loop.svg").read_text()
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py")))

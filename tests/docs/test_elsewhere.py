@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import side_by_side
 from elsewhere import features, problem
-from test_documented import ROOT, blocks
+from pages import ROOT, blocks
 
 PAGE = "docs/how-to/elsewhere.md"
 FILES = sorted((ROOT / "benchmarks" / "elsewhere").glob("*.py"))
@@ -18,18 +18,17 @@ THEIRS = [entry for entry in side_by_side.ENTRIES if entry.module != "ours"]
 
 def test_every_block_is_that_of_a_file():
     sources = [path.read_text() for path in FILES]
-    for _, block in blocks(PAGE, "python", "py"):
-        kept = re.sub(
-            r"^(import bilevel as bl|import jax, .*|jax\.config.*|print\(.*)\n+", "", block, flags=re.M
-        )
-        assert any(kept.strip() in source for source in sources), block
+    ours_to_run = r"^(import bilevel as bl|import jax, .*|jax\.config.*|print\(.*)\n+"
+    for block in blocks(PAGE, "python", "py"):
+        kept = re.sub(ours_to_run, "", block.code, flags=re.MULTILINE).strip()
+        assert any(kept in source for source in sources), block.code
 
 
 @pytest.mark.parametrize("entry", THEIRS, ids=lambda entry: entry.library)
 def test_every_library_is_shown_whole(entry):
     source = (side_by_side.FOLDER / f"{entry.module}.py").read_text()
     code = source.split('"""', 2)[2].strip()
-    assert code in [block.strip() for _, block in blocks(PAGE, "py")]
+    assert code in [block.code.strip() for block in blocks(PAGE, "py")]
     assert entry.lines <= 25
 
 

@@ -62,6 +62,7 @@ def test_a_notebook_s_cells_are_its_parts(tmp_path, monkeypatch):
         ("-1.50 and 2,000", "-1.51   and\n2,000\n"),
         ("after 0.2 s\n...\nend", "after 0.2 s\nthis\nthat\nend"),
         ("took ... s", "took 12.5 s"),
+        ("[0.50 -1.0]", "[ 0.5  -1.0000 ]"),
     ],
 )
 def test_these_are_the_same(shown, printed):

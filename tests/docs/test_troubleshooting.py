@@ -5,7 +5,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from test_documented import ROOT
+from pages import ROOT
 
 import bilevel as bl
 from bilevel.loop.second_derivatives import NOTE

@@ -161,7 +161,8 @@ class Session:
             result = self._result()
             audience.leave()
             raise self._error(result, course.failure[1])
-        result = replace(result, status=result.status.with_note(audience.notes()))
+        status = result.status.with_note(audience.notes())
+        result = replace(result, status=status, diagnosis=audience.diagnosis)
         audience.leave()
         return result
 
@@ -265,7 +266,10 @@ class Session:
         rows = jax.tree.map(lambda a: a, rows)  # the log's own dict is not for hooks to change
         course, seconds = self.course, time.perf_counter() - self.began
         run = fetched(course.run) if self.audience.reads_info else course.run  # they may compute with it
-        return Event(course.step, course.total, run, info, rows, seconds, self.solver.name, self.so_far)
+        name, solver = self.solver.name, self.solver
+        return Event(
+            course.step, course.total, run, info, rows, seconds, name, self.so_far, solver, course.measured
+        )
 
     # The end
 
@@ -303,6 +307,7 @@ class Session:
             feed=course.source.mark(),
             thin=course.log.thin,
             halvings=self.guard.halvings,
+            diagnosis=self.audience.diagnosis,
         )
 
 

@@ -1,6 +1,6 @@
 """Logistic regression with one penalty per feature or group, found by cross-validation: of squares, or with zeros."""
 
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -15,13 +15,16 @@ from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardis
 __all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
 
 
+Fitted = TypeVar("Fitted", bound="_Logistic")
+
+
 class _Logistic(ClassifierMixin, PerFeature):
     _sparse: bool
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self: Fitted, X: Any, y: Any) -> Fitted:
         """Finds the penalties on the folds, then the coefficients on all rows."""
         rows: Any = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         X, y = rows

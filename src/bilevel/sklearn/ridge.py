@@ -1,6 +1,6 @@
 """Linear regression with one penalty per feature or group, found by cross-validation: ridge, and lasso with zeros."""
 
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
@@ -13,12 +13,15 @@ from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardis
 __all__ = ["PerFeatureLasso", "PerFeatureRidge"]
 
 
+Fitted = TypeVar("Fitted", bound="_Linear")
+
+
 class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
     _sparse: bool
     coef_: np.ndarray
     intercept_: Any  # a float for one target, an array for several
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self: Fitted, X: Any, y: Any) -> Fitted:
         """Finds the penalties on the folds, then the coefficients on all rows."""
         rows: Any = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2

@@ -26,6 +26,8 @@ class Event:
     seconds: float  # since the run began
     name: str  # the solver's
     packed: Callable[[], Any] | None = field(default=None, repr=False, compare=False)  # behind `so_far`
+    solver: Any = field(default=None, repr=False, compare=False)  # None in a sweep
+    measured: Callable[..., Any] | None = field(default=None, repr=False, compare=False)  # behind `measure`
 
     def so_far(self) -> Any:
         """The `Result` as if the run ended here. Its state may be gone after the next chunk: copy what is kept."""
@@ -34,6 +36,22 @@ class Event:
                 "this event has no result so far: only those of bl.run have one, not those of a sweep"
             )
         return self.packed()
+
+    def measure(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """`function(solver, state, batch, whole, *arguments)`, compiled, where the run stands.
+
+        `batch` is that of the next step, or of a loader the last that it gave; `whole` says whether it is all the data.
+        The function must be pure, and is compiled once if it is the same object every time.
+
+        Args:
+            function: what to compute, such as a residual: arrays in, arrays out.
+            *arguments: more arrays for it.
+        """
+        if self.measured is None:
+            raise TypeError(
+                "this event measures nothing: only those of bl.run do, while it goes on, not a sweep's"
+            )
+        return self.measured(function, *arguments)
 
     @property
     def state(self) -> Any:

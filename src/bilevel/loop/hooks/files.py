@@ -35,7 +35,7 @@ class _Lines(ABC):
     def set_state(self, state: dict[str, Any]) -> None:
         self._length = state["length"]
 
-    note = ""  # what the status should say at the end
+    note: str = ""  # what the status should say at the end
 
     def begin(self, event: Event) -> None:
         self.note = ""
