@@ -38,7 +38,7 @@ const words = box => box.textContent.trim().replace(/\\s+/g, " ").slice(0, 60);
     }
   }
   document.body.innerHTML = "";
-  document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify([pages.length, found])}));
+  document.body.appendChild(document.createElement("pre")).textContent = JSON.stringify([pages.length, found]);
 })();
 </script></body>"""
 

@@ -5,39 +5,54 @@ import re
 import textwrap
 
 SECTION = re.compile(r"(Args|Returns|Raises|Yields):")
-KEPT = re.compile(
+MARKUP = re.compile(
     r"`(?P<code>[^`]+)`"
     r"|\[(?P<text>[^\]]+)\]\((?P<url>https?://[^)\s]+)\)"
     r"|(?<![\w*])(?P<emphasis>(?P<stars>\*\*?)(?=\w)[^*]+?(?<=[\w.'])(?P=stars))(?![\w*])"
     r"|(?P<special>[\\*|]|(?<=\w)_(?!\w))"  # what reStructuredText would take for markup
 )
+SHAPED = re.compile(r"\w+\[jaxlib\._jax\.Array, '[^']*'\]")
 
 
 def setup(app):
     app.connect(
-        "autodoc-process-docstring", _process, priority=400
+        "autodoc-process-docstring", _docstring, priority=400
     )  # napoleon, which reads the sections, has 500
+    app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _process(app, what, name, obj, options, lines: list[str]):
+def _docstring(app, what: str, name: str, obj, options, lines: list[str]):
+    if re.fullmatch(rf"{getattr(obj, '__name__', '')}\(.*\)", " ".join(lines).strip()):
+        lines.clear()  # Python's own for a class of fields: the signature once more
     lines[:] = translated("\n".join(lines)).split("\n")
+    if what in ("attribute", "property", "data"):
+        lines.insert(0, "")  # or napoleon takes what stands before a colon for a type
+
+
+def _signature(app, what, name, obj, options, signature: str | None, result: str | None):
+    return tuple(text and SHAPED.sub("Array", text) for text in (signature, result))
+
+
+def _skip(app, what, name, obj, skip, options) -> bool | None:
+    return True if (getattr(obj, "__doc__", "") or "").startswith("Alias for field number") else None
 
 
 def translated(docstring: str) -> str:
     """The docstring, paragraph by paragraph: indented ones are code, except under the heading of a section."""
     done, in_section = [], False
-    for paragraph in re.split(r"\n{2,}(?! )|\n{2,}(?=    )", docstring):
+    for paragraph in re.split(r"\n{2,}", docstring):
         indented = all(line.startswith("    ") for line in paragraph.split("\n"))
         if indented and not in_section:
-            done.append(_block(paragraph))
+            done.append(_code(paragraph))
         else:
             in_section = bool(SECTION.match(paragraph)) or (in_section and indented)
             done.append(_prose(paragraph))
     return "\n\n".join(done)
 
 
-def _block(paragraph: str) -> str:
+def _code(paragraph: str) -> str:
     code = textwrap.dedent(paragraph)
     try:
         ast.parse(code)
@@ -48,14 +63,16 @@ def _block(paragraph: str) -> str:
 
 
 def _prose(paragraph: str) -> str:
-    bullet = re.match(r"\* ", paragraph)  # lists are the same in both
-    lines = [re.sub(r"^( *)\* ", r"\1- ", line) for line in paragraph.split("\n")] if bullet else [paragraph]
-    return KEPT.sub(_inline, "\n".join(lines))
+    paragraph = re.sub(r"^( *)\* ", r"\1- ", paragraph, flags=re.MULTILINE)  # lists
+    return MARKUP.sub(_inline, paragraph)
 
 
 def _inline(match: re.Match) -> str:
     if match["code"]:
-        return rf"\ ``{match['code']}``\ "
+        before, after = match.string[: match.start()][-1:], match.string[match.end() :][:1]
+        left = "" if not before or before.isspace() or before in "'\"([{<-/:" else r"\ "
+        right = "" if not after or after.isspace() or after in "'\")]}>-/:.,;!?" else r"\ "
+        return f"{left}``{match['code']}``{right}"
     if match["url"]:
         return f"`{match['text']} <{match['url']}>`__"
     return match["emphasis"] or "\\" + match["special"]

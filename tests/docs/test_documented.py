@@ -33,6 +33,10 @@ PRELUDES = {
 # What a page's blocks promise, asked for after they ran.
 POSTLUDES = {
     "README.md": 'assert result.status.code == "completed" and result.x.shape == (20,) and best.step > 0',
+    "docs/diagnose.md": (
+        'assert [each.code for each in result.diagnosis.findings] == ["adjoint_lags", "y_lags"]; '
+        "assert better.diagnosis.findings == ()"
+    ),
     "docs/index.md": "assert jax.nn.sigmoid(result.x[:40]).mean() < 0.2 < 0.7 < jax.nn.sigmoid(result.x[40:]).mean()",
     "docs/concepts/meta-learning.md": "assert 3 * error(learned.x) < error(joint.x) < error(x0)",
     "docs/concepts/methods.md": "assert (counts.Gc, counts.Mv) == (300, 200)",
@@ -40,6 +44,13 @@ POSTLUDES = {
         'assert exact.trace["hypergradient_norm"][-1] < 1e-5 and jnp.abs(exact.x - again.x).max() < 1e-5'
     ),
     "docs/how-to/step-sizes.md": "assert found.best is not None and result.steps == 1000",
+    "docs/how-to/troubleshooting.md": (
+        "assert (wild.status.code, wild.status.variable, short.steps) == ('diverged', 'y', 3); "
+        "assert 'exactly zero' in still.status.message and first_order.status.code == 'completed'; "
+        "assert broken.status.code == 'diverged' and finite.status.code == 'completed'; "
+        "assert unrolled > 2 * checkpointed; "
+        "assert resumed.trace['adjoint_residual'][20] < 0.1 * again.trace['adjoint_residual'][0]"
+    ),
     "docs/theory/verification.md": "assert report.ok",
     "docs/how-to/write-a-solver.md": "assert found.scores[found.best] < 1e-3 and result.steps == 100",
 }

@@ -8,6 +8,7 @@ import numpy as np
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Status
 from bilevel.loop.summary import as_html, as_text, of_result
+from bilevel.loop.symptoms import Diagnosis
 from bilevel.types import PyTree
 
 
@@ -27,6 +28,7 @@ class Result:
     # (from which step on, the factor of the lower levels' step sizes, that of the outer one's)
     halvings: tuple[tuple[int, float, float], ...] = ()
     thin: int | None = None  # every so many steps have a row in the trace; None: all
+    diagnosis: Diagnosis | None = field(default=None, repr=False)  # with `diagnose=True`
 
     @property
     def state(self) -> Any:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from bilevel.arrays import check_usable
-from bilevel.checks import MANY, check_callable, check_choice, check_count, check_seed
+from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
 from bilevel.forks import check_fork
 from bilevel.loop.agreement import check_arguments
 from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.halving import check_policy
-from bilevel.loop.hooks import Probe, Tolerance
+from bilevel.loop.hooks import Diagnose, Probe, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
 from bilevel.loop.hooks.live_view import progress_hooks
 from bilevel.loop.offload import check_offload
@@ -44,6 +44,7 @@ def run(
     record: Record | None = None,
     tol: float | None = None,
     progress: bool | str = False,
+    diagnose: bool = False,
     resume: Result | str | Path | None = None,
     checkpoint: str | Path | None = None,
     save_every: int | timedelta | None = None,
@@ -75,6 +76,8 @@ def run(
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
         progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`; "live" shows
             the run's numbers with their trends and how it stands, short for `bl.hooks.Live`.
+        diagnose: look at the run a few times along the way, at about 5 % of its cost, and say in `result.diagnosis`
+            whether a step size, the adjoint or y's lag stands out; short for `bl.hooks.Diagnose`.
         resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
             on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps
             are taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing
@@ -108,6 +111,7 @@ def run(
     with team.together():
         _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
         _check_functions(record, probe)
+        check_flag(diagnose, "diagnose")
         views = progress_hooks(progress, tol)
         halve = check_policy(on_divergence, solver, replay)
         steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
@@ -120,6 +124,7 @@ def run(
             *([Probe(probe)] if probe is not None else []),
             *([Tolerance(tol)] if tol is not None else []),
             *views,
+            *([Diagnose()] if diagnose else []),
         ]
         numbers = dict(steps=steps, seed=int(check_seed(seed)), warmup=warmup, every=every, thin=thin)
         choices = dict(replay=replay, on_divergence=on_divergence, offload=offload)

@@ -247,7 +247,7 @@ def _check_metric_kind(metric: Any) -> None:
         check_text(metric, "metric", '"outer_value"')
 
 
-def _check_metric(metric: Any, row: dict, chosen: Lanes) -> None:
+def _check_metric(metric: Any, row: dict[str, Any], chosen: Lanes) -> None:
     """Before any work: a column of the trace, or a function from (x, y) to a number."""
     if callable(metric):
         _, x, y, *_ = chosen.arguments
@@ -261,7 +261,7 @@ def _check_metric(metric: Any, row: dict, chosen: Lanes) -> None:
         )
 
 
-def _first_broken(solver: Solver, broken: dict, lane: int) -> list[str]:
+def _first_broken(solver: Solver, broken: dict[str, Any], lane: int) -> list[str]:
     names = [name for name, bad in broken.items() if bad[lane]]
     return [name for name in names if name in solver.variables] or names[:1] or ["outer_value"]
 
@@ -270,7 +270,9 @@ def _nothing(*_: Any) -> None:
     return None
 
 
-def _scores(metric: Any, run: RunState, trace: dict, alive: np.ndarray, taken: np.ndarray) -> np.ndarray:
+def _scores(
+    metric: Any, run: RunState, trace: dict[str, Any], alive: np.ndarray, taken: np.ndarray
+) -> np.ndarray:
     if callable(metric):
         values = np.asarray(jax.vmap(metric)(run.x, run.y), dtype=float)
     elif metric in trace:

@@ -13,10 +13,11 @@ from bilevel.loop.result import Result
 from bilevel.loop.status import Code
 from bilevel.loop.summary import ending
 from bilevel.loop.trace import STEP
-from bilevel.plot.look import BROKEN, COLOURS, draw_line, fit_scale, look, panel, panels
+from bilevel.plot.look import BROKEN, COLOURS, draw_line, fit_scale, keep_in_view, look, panel, panels
 from bilevel.plot.numbers import check_names, leaves, transformed
 from bilevel.words import shown
 
+HUGE = 1e100  # matplotlib overflows not far from there
 PANELS = 6  # of a trace with many metrics, unless more are asked for
 BANDS = (0, 10, 25, 50, 75, 90, 100)  # percentiles
 CUT_SHORT = {Code.DIVERGED: "X", Code.FAILED: "X", Code.INTERRUPTED: "d"}  # and the mark where the lines end
@@ -52,6 +53,7 @@ def trace(
         for one, name in zip(drawn, names, strict=True):
             place, values = len(one.get_lines()), np.asarray(columns[name], float)
             fit_scale(one, values)
+            keep_in_view(one, np.clip(values, -HUGE, HUGE), values)
             draw_line(one, steps, values, place, label=label)
             if result.status.code in CUT_SHORT:
                 one.plot(

@@ -25,6 +25,7 @@ DASHES = ("-", "--", "-.", ":")  # for the second round of colours, and so on
 BROKEN = "#D55E00"  # where a run diverged
 FAINT = "#bbbbbb"
 FEW = 30  # points up to which each is shown: a single one would make no line
+FAR = 7.0  # how many times their spread a picture goes beyond the usual values, or by e to that
 WIDE = 20.0  # the ratio of largest to smallest from which on an axis is logarithmic
 WIDTH = 5.4  # inches: 11 points then are 11 pixels on the narrowest of phones
 
@@ -91,6 +92,21 @@ def fit_scale(ax: Axes, *values: Any) -> None:
     every = every[np.isfinite(every)]
     if not ax.has_data() and every.size and every.min() > 0 and every.max() > WIDE * every.min():
         ax.set_yscale("log")
+
+
+def keep_in_view(ax: Axes, usual: np.ndarray, every: np.ndarray) -> None:
+    """Values that run far away from the usual ones leave the picture, which they would make one flat line of."""
+    usual, every = usual[np.isfinite(usual)], every[np.isfinite(every)]
+    if not usual.size:
+        return
+    there, back = (np.log, np.exp) if ax.get_yscale() == "log" else (np.asarray, np.asarray)
+    low, high, least, most = there([usual.min(), usual.max(), every.min(), every.max()])
+    room = FAR if ax.get_yscale() == "log" else FAR * max(high - low, 1e-3 * abs(high))
+    if (
+        least < low - room or most > high + room
+    ):  # before anything is drawn: matplotlib's own limits may overflow
+        low, high = max(low - room, least), min(high + room, most)
+        ax.set_ylim(*back([low - 0.05 * (high - low), high + 0.05 * (high - low)]))
 
 
 def draw_line(ax: Axes, steps: np.ndarray, values: np.ndarray, place: int, **style: Any) -> None:

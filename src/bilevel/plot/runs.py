@@ -11,7 +11,7 @@ from bilevel.loop.columns import numbers_in, title
 from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.status import Code
 from bilevel.loop.sweep import Sweep
-from bilevel.plot.look import COLOURS, FAINT, draw_line, fit_scale, look, mark, panel
+from bilevel.plot.look import COLOURS, FAINT, draw_line, fit_scale, keep_in_view, look, mark, panel
 from bilevel.plot.numbers import check_names
 from bilevel.words import shown
 
@@ -44,6 +44,8 @@ def sweep(
     with look():
         one = panel(ax)
         fit_scale(one, *curves)
+        firsts = [curve[:1] for curve in curves]
+        keep_in_view(one, np.concatenate([*firsts, curves[order[0]]]), np.concatenate(curves))
         for lane in [lane for lane in order if lane not in written]:
             one.plot(curves[lane], color=FAINT, linewidth=0.8, marker=mark(curves[lane]), markersize=3)
             _cross(one, found, lane, curves[lane], FAINT)
@@ -63,4 +65,6 @@ def sweep(
 
 def _cross(ax: Axes, found: Sweep, lane: int, curve: np.ndarray, colour: str) -> None:
     if found.status[lane].code is Code.DIVERGED and len(curve):
-        ax.plot([len(curve) - 1], curve[-1:], "X", color=colour, markersize=9, clip_on=False)
+        low, high = ax.get_ylim()
+        end = np.clip(curve[-1:], low, high)  # at the edge, if it ended outside
+        ax.plot([len(curve) - 1], end, "X", color=colour, markersize=9, clip_on=False)

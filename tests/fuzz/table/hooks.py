@@ -32,4 +32,5 @@ CALLS = [
     ),
     Call("bl.hooks.Progress", hooks.Progress, {}, {}),
     Call("bl.hooks.Live", hooks.Live, {}, {"tol": "tolerance", "console": "none alone"}),
+    Call("bl.hooks.Diagnose", hooks.Diagnose, {}, {}),
 ]

@@ -15,7 +15,7 @@ from bilevel.loop.hooks.outlook import Outlook, outlook
 from bilevel.loop.hooks.progress_bar import Progress, is_terminal
 from bilevel.words import shown
 
-OFTEN = 0.25  # seconds between two pictures, at least
+OFTEN = 0.5  # seconds between two pictures, at least
 INNER = "inner gradient"
 NOTEBOOK = 96  # characters, the width of the view in a notebook
 
@@ -39,7 +39,7 @@ class Live:
 
         bl.run(solver, x0, y0, steps=10_000, progress="live")
 
-    It looks between chunks, at most four times a second. Of a sweep it shows the lowest values among the lanes. The
+    It looks between chunks, at most twice a second. Of a sweep it shows the lowest values among the lanes. The
     norm of the inner gradient is that of the newest step, for states of up to 1 MiB. What is printed meanwhile appears
     above it. Elsewhere it shows nothing.
 
@@ -63,6 +63,7 @@ class Live:
         self.tol, self._given = tol, console
         self._screen: Any = None
         self._history, self._inner = History(), History()
+        self._new: list[dict[str, Any]] = []  # rows that are not in the history yet
 
     def begin(self, event: Event) -> None:
         from rich.console import Console
@@ -72,25 +73,35 @@ class Live:
         self._screen = _Cell() if console.is_jupyter else _Terminal(console) if console.is_terminal else None
         self._history, self._inner = History(), History()
         self._now = _Moment.of(event)  # not the event, which would keep the run's arrays
-        self._began, self._compiled, self._drawn = self._now, None, 0.0
+        self._began, self._compiled, self._drawn, self._new = self._now, None, 0.0, []
         self._show(Outlook("starting", "", "fine"))
 
     def __call__(self, event: Event) -> None:
         if self._screen is None:
             return
-        lanes = np.ndim(event.trace["outer_value"]) == 2
-        rows = numbers_in(event.trace, rank=2 if lanes else 1)
-        count = event.column("outer_value").shape[-1]
-        first = event.step - count  # with lanes first, the event itself cannot tell
-        self._history.add(
-            first, {name: np.fmin.reduce(v, axis=0) for name, v in rows.items()} if lanes else rows
-        )
+        count = event.trace["outer_value"].shape[-1]  # of a sweep, lanes come first
+        if self._new and event.step - count != self._now.step:  # the run has gone back
+            self._remember()
+        self._new.append(event.trace)
         self._now = _Moment.of(event)
         self._compiled = self._compiled or self._now
         if event.seconds - self._drawn >= OFTEN or event.step in (count, event.total):
             self._drawn = event.seconds
+            self._remember()
             self._look(event)
             self._show(outlook(self._history, event.step, self.tol))
+
+    def _remember(self) -> None:
+        """The rows since the last picture, up to the present moment."""
+        new, self._new = self._new, []
+        lanes = new[0]["outer_value"].ndim == 2
+        rows = {
+            name: np.concatenate([trace[name] for trace in new], axis=-1)
+            for name in numbers_in(new[0], rank=2 if lanes else 1)
+        }
+        count = rows["outer_value"].shape[-1]
+        least = lambda values: np.fmin.reduce(values, axis=0) if lanes else values
+        self._history.add(self._now.step - count, {name: least(values) for name, values in rows.items()})
 
     def _look(self, event: Event) -> None:
         """At the inner gradient, where it is there."""
@@ -122,6 +133,8 @@ class Live:
 
     def end(self, result: Any) -> None:
         status = getattr(result, "status", None)
+        if self._new:
+            self._remember()
         if self._screen is not None and status is not None:
             one = hasattr(status, "code")  # of a sweep there are many
             word, said = (str(status.code), status.message) if one else ("swept", repr(result))
