@@ -1,12 +1,13 @@
 """This library beside others and beside code without a library: time, memory, first call.
 
-    python benchmarks/peers.py [--out docs/assets --page docs/benchmarks.md] [--tasks itd aid] [--only bilevel higher]
+    python benchmarks/peers.py [--out docs/assets --page docs/about/benchmarks.md]
+                               [--tasks itd aid] [--only bilevel higher]
 
-Needs the extra `bench` (docs/benchmarks.md says how); what is not installed is said and passed over. Every contestant
-runs each task in a process of its own, restricted to the same cores. Before anything is timed its x and y after the
-task's steps are compared with those of a reference in NumPy and float64 (benchmarks/race/reference.py); whoever is not
-within the task's tolerance is printed as wrong and not timed. Where a task is solved to a tolerance, every
-contestant gets the loosest power of ten with which it is right. Then come rounds: one run of every contestant in
+Needs the extra `bench` (docs/about/benchmarks.md says how); what is not installed is said and passed over. Every
+contestant runs each task in a process of its own, restricted to the same cores. Before anything is timed its x and y
+after the task's steps are compared with those of a reference in NumPy and float64 (benchmarks/race/reference.py);
+whoever is not within the task's tolerance is printed as wrong and not timed. Where a task is solved to a tolerance,
+every contestant gets the loosest power of ten with which it is right. Then come rounds: one run of every contestant in
 each. A time is that of a run, from the start to x and y as NumPy arrays, divided by the number of its steps. Peak
 memory is the most that the process ever held, compilation included, less what it held after imports and with the
 data loaded.

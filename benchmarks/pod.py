@@ -239,7 +239,9 @@ def main() -> None:
     print(
         f"modelled, {asked.latency * 1e6:.0f} µs and {asked.bandwidth / 1e9:.0f} GB/s between neighbours:\n"
     )
-    print("| | " + " | ".join(f"{kind}, {n}" for kind in ("weak", "strong") for n in counts[1:]) + " |")
+    print(
+        "| method | " + " | ".join(f"{kind}, {n}" for kind in ("weak", "strong") for n in counts[1:]) + " |"
+    )
     print("|---|" + "---|" * (2 * len(counts) - 2))
     for (method, layout), each in moved.items():
         cells = [f"{worst:.2f}–{best:.2f}" for best, worst in plan.weak(each, steps[method], counts)[1:]]

@@ -59,7 +59,7 @@ def cells(row: Row) -> list[str]:
 
 
 def table(rows: list[Row]) -> str:
-    head = ["", "how", "ms a step (quartiles)", "peak MiB", "first run, s", "error"]
+    head = ["library", "how", "ms a step (quartiles)", "peak MiB", "first run, s", "error"]
     ordered = sorted(rows, key=lambda row: row.quartiles[1] if row.seconds else float("inf"))
     lines = [head, ["---", "---", "--:", "--:", "--:", "--:"], *map(cells, ordered)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -70,7 +70,7 @@ def section(rows: list[Row], about: dict, rounds: int) -> str:
     parts = [
         f"Measured on {about['date']}: {about['cpu']}, {about['cores']} cores, {about['threads']} threads,\n"
         f"Python {about['python']}, {versions}.\nMedians and quartiles of {rounds} rounds.",
-        "![Milliseconds of an outer step for each library and method](assets/peers.svg)",
+        "![Milliseconds of an outer step for each library and method](../assets/peers.svg)",
     ]
     for task in dict.fromkeys(row.task for row in rows):
         parts += [f"**{TITLES[task]}**", table([row for row in rows if row.task == task])]

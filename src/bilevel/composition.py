@@ -14,7 +14,7 @@ from bilevel.types import Metrics, PyTree, Scalar
 
 
 class Composed:
-    """The objective that [`composed`][bilevel.composed] makes: called like any other, picklable if its parts are."""
+    """The objective that `bl.composed` makes: called like any other, picklable if its parts are."""
 
     def __init__(
         self, model: Callable[..., Any], loss: Callable[..., Any], penalty: Callable[..., Any] | None
@@ -105,7 +105,7 @@ def composed(
     """The inner objective g(x, y) = loss(x, model(x, y, batch), batch) + penalty(x, y).
 
     It is an objective like any other; what it adds is that
-    [`adjoints.gauss_newton`][bilevel.adjoints.gauss_newton] can leave the model's own curvature out:
+    `bl.adjoints.gauss_newton` can leave the model's own curvature out:
 
         ∇²_yy g = Jᵀ(∇²loss)J + Σ_i (∂loss/∂p_i) ∇²_yy p_i + ∇²_yy penalty,        p = model(x, y), J = ∂p/∂y
 

@@ -106,7 +106,7 @@ class Problem:
             do. y*(x) then minimises g + h.
 
     x and y are arbitrary pytrees of floating arrays. The `batch` a function receives is its own level's part of a
-    [`Batch`][bilevel.Batch], always as an argument, so that data are never compiled in. A function may return
+    `bl.Batch`, always as an argument, so that data are never compiled in. A function may return
     `(loss, metrics)`, a dict of scalars that go into the trace, and may ask by keyword for
 
     * `key`: a random key, new at every step, the same for all evaluations within a step;

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from bilevel.cli import app, errors
 
-PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "command-line.md"
 
 
 def documented() -> dict[int, str]:

@@ -18,7 +18,7 @@ PROJECT = PYPROJECT["project"]
     [
         ("pyproject.toml", r'^version = "(.*)"$'),
         ("CITATION.cff", r"^version: (.*)$"),
-        ("docs/cite.md", r"version = \{(.*)\}"),
+        ("docs/about/cite.md", r"version = \{(.*)\}"),
         ("CHANGELOG.md", r"\A# Changelog\n\n## (\S+)"),
     ],
 )

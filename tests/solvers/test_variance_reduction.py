@@ -372,7 +372,7 @@ def test_counts(row):
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory):
     """The functions of the page's section, as its readers copy them."""
-    page = (Path(__file__).parents[2] / "docs/methods-stochastic.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/concepts/methods-stochastic.md").read_text()
     code = re.search(r"## Recipes by name.*?^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert code
     file = tmp_path_factory.mktemp("recipes") / "recipes.py"

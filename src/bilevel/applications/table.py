@@ -52,7 +52,7 @@ def shown(cell: Cell | None) -> str:
 
 def as_markdown(application: Application, outcomes: Sequence[Outcome]) -> str:
     table, columns = cells(outcomes), measures(outcomes)
-    lines = [["", *columns], ["---"] * (1 + len(columns))]
+    lines = [["method", *columns], ["---"] * (1 + len(columns))]
     for method, row in table.items():
         bold = lambda measure, text, method=method: (
             f"**{text}**" if best(application, table, measure) == method else text

@@ -4,7 +4,8 @@ from typing import NoReturn
 
 import typer
 
-# Beside these, 0 is success, and 1 also an unforeseen error with a traceback. docs/command-line.md has the table.
+# Beside these, 0 is success, and 1 also an unforeseen error with a traceback. docs/how-to/command-line.md has
+# the table.
 REFUSED = (
     2  # nothing was done: bad input, data that cannot be had, a folder that cannot be written or is in use
 )

@@ -31,7 +31,7 @@ def counted_step(solver: Solver) -> Callable[..., tuple[Any, Info, Counts]]:
 
 
 def oracle_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1) -> Counts:
-    """The oracle calls of `steps` steps from `state`; arguments as for [`scan`][bilevel.scan].
+    """The oracle calls of `steps` steps from `state`; arguments as for `bl.scan`.
 
     What counts is what the states and everything in every `Info` need.
     """

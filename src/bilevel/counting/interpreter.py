@@ -24,7 +24,7 @@ Values = Sequence[Any]  # None where dead
 def counting(function: Callable[..., Any]) -> Callable[..., tuple[Any, Counts]]:
     """A function of the same arguments that returns `(output, counts)`, the counts being integer arrays.
 
-    It counts what `function`, made with a [`counted`][bilevel.counting.counted] problem, needs for its whole output.
+    It counts what `function`, made with a `bl.counting.counted` problem, needs for its whole output.
     Use it inside `jit`, `scan` and so on; to differentiate it makes no sense.
     """
 

@@ -1,11 +1,13 @@
 """The hooks of a run: told what happens, in their order, and asked whether it is to end."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakMethod
 
 from bilevel.loop.course import Course
 from bilevel.loop.hooks import Event, Probe, Stop
+from bilevel.loop.hooks.base import closing
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status, interrupted
 from bilevel.loop.trace import Columns
@@ -52,6 +54,10 @@ class Audience:
                 getattr(hook, "end", _nothing)(result)
             except Exception as error:
                 self._course.failure = self._course.failure or ("a hook", error)
+
+    def closing(self) -> AbstractContextManager[None]:
+        """For those that were told of the beginning."""
+        return closing(self._begun)
 
     def leave(self) -> None:
         """The run is over. A hook that keeps an event would keep the run, which keeps the hook."""

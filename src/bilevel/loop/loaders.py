@@ -14,7 +14,7 @@ STATEFUL = (("get_state", "set_state"), ("state_dict", "load_state_dict"))  # gr
 
 
 class Loaders:
-    """Endless batches from one loader per level; see [`loaders`][bilevel.loaders]."""
+    """Endless batches from one loader per level; see `bl.loaders`."""
 
     def __init__(self, inner: Iterable[Any] | None, outer: Iterable[Any] | None):
         self.levels: dict[str, Iterable[Any]] = {

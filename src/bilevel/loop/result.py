@@ -7,6 +7,7 @@ import numpy as np
 
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Status
+from bilevel.loop.summary import as_html, as_text, of_result
 from bilevel.types import PyTree
 
 
@@ -40,3 +41,9 @@ class Result:
     def __repr__(self) -> str:
         value = f"outer_value={self.trace['outer_value'][-1]:.6g}, " if self.steps else ""
         return f"Result({self.status.code} after {self.steps} steps, {value}{self.seconds:.1f} s)"
+
+    def __str__(self) -> str:
+        return as_text(*of_result(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(*of_result(self))

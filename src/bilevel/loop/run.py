@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from bilevel.arrays import check_usable
-from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
+from bilevel.checks import MANY, check_callable, check_choice, check_count, check_seed
 from bilevel.forks import check_fork
 from bilevel.loop.agreement import check_arguments
 from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.halving import check_policy
-from bilevel.loop.hooks import Probe, Progress, Tolerance
+from bilevel.loop.hooks import Probe, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
+from bilevel.loop.hooks.live_view import progress_hooks
 from bilevel.loop.offload import check_offload
 from bilevel.loop.prefetch import check_prefetch
 from bilevel.loop.replay import POLICIES
@@ -42,7 +43,7 @@ def run(
     probe: Callable[[Any, Any], dict[str, Any] | None] | None = None,
     record: Record | None = None,
     tol: float | None = None,
-    progress: bool = False,
+    progress: bool | str = False,
     resume: Result | str | Path | None = None,
     checkpoint: str | Path | None = None,
     save_every: int | timedelta | None = None,
@@ -66,13 +67,14 @@ def run(
         model_state: what the model carries along besides y (batch norm), for objectives that ask for `state`.
         warmup: steps on y alone at x0 before the first (the paper's initialisation lemmas). Each takes a batch of its
             own, and the run goes on in the data where they end.
-        hooks: functions of an [`Event`][bilevel.hooks.Event], called between chunks; see `bl.hooks`.
+        hooks: functions of an `bl.hooks.Event`, called between chunks; see `bl.hooks`.
         every: steps per chunk. Left out, chunks are paced by the clock: about a quarter of a second.
         probe: `(state, info) -> dict of numbers`, called after every chunk; short for `bl.hooks.Probe`.
         record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, to keep of every step, compiled, besides
             the scalars that the trace always has ("outer_value", "hypergradient_norm" and the metrics).
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
-        progress: draw a progress bar on a terminal or in a notebook; short for `bl.hooks.Progress`.
+        progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`; "live" shows
+            the run's numbers with their trends and how it stands, short for `bl.hooks.Live`.
         resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
             on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps
             are taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing
@@ -91,12 +93,12 @@ def run(
             that is the large part.
         mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis, arrays of
             x with a row for each of these likewise, all else lies on every device; or what
-            [`bl.sharded`][bilevel.sharded] says. Left out, x0, y0 and data that lie on several devices stay there.
+            `bl.sharded` says. Left out, x0, y0 and data that lie on several devices stay there.
 
     Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that read the
     Info of a large run). A run that diverges returns the last finite
     state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
-    that raises ends the run with [`RunError`][bilevel.RunError], which holds the result so far.
+    that raises ends the run with `bl.RunError`, which holds the result so far.
     """
     check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
@@ -105,7 +107,8 @@ def run(
     team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
     with team.together():
         _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
-        _check_functions(record, probe, progress)
+        _check_functions(record, probe)
+        views = progress_hooks(progress, tol)
         halve = check_policy(on_divergence, solver, replay)
         steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
         every = None if every is None else check_count(every, "every")
@@ -116,7 +119,7 @@ def run(
             *hooks,
             *([Probe(probe)] if probe is not None else []),
             *([Tolerance(tol)] if tol is not None else []),
-            *([Progress()] if progress else []),
+            *views,
         ]
         numbers = dict(steps=steps, seed=int(check_seed(seed)), warmup=warmup, every=every, thin=thin)
         choices = dict(replay=replay, on_divergence=on_divergence, offload=offload)
@@ -179,11 +182,10 @@ def _kind(resume: Any) -> str:
     return "a folder" if isinstance(resume, Path) or resume not in (None, "auto") else str(resume)
 
 
-def _check_functions(record: Any, probe: Any, progress: Any) -> None:
+def _check_functions(record: Any, probe: Any) -> None:
     if record is not None:
         check_record(record)
     if probe is not None:
         check_callable(
             probe, "probe", 2, "a function of (state, info)", 'lambda state, info: {"x": state.x[0]}'
         )
-    check_flag(progress, "progress")

@@ -25,6 +25,7 @@ from bilevel.loop.places import Places, lay, lay_batch
 from bilevel.loop.program import LONG_STEPS, SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
+from bilevel.loop.second_derivatives import explain
 from bilevel.loop.sharding import Sharded
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
@@ -120,7 +121,8 @@ class Session:
         course, audience = self.course, self.audience
         fit = self._fit()  # refuses a step that does not fit, before any work is done
         left = course.total - course.step + warmup
-        with course.interrupts, course.source.asked_ahead(left, self.prefetch):
+        ahead = course.source.asked_ahead(left, self.prefetch)
+        with course.interrupts, ahead, audience.closing():
             try:
                 course.watch = Watch(self.solver, course.run)
                 size = fit.bytes if fit is not None else 0
@@ -192,7 +194,11 @@ class Session:
             course.status = exhausted(course.step, course.total)
             return None
         left = course.total - course.step
-        fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
+        try:
+            fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
+        except Exception as error:
+            explain(error)
+            raise
         course.log.check_columns(fit.row)
         return fit
 

@@ -23,7 +23,7 @@ class CannotBeSplit(ValueError):
 
 @dataclass(frozen=True)
 class Sharded:
-    """A mesh, and what is split over it; see [`sharded`][bilevel.sharded]."""
+    """A mesh, and what is split over it; see `bl.sharded`."""
 
     mesh: Mesh
     data: Axes
@@ -107,7 +107,7 @@ class Sharded:
 
 
 def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_state: Any = None) -> Sharded:
-    """What lies where on a mesh of devices, for `mesh=` of [`run`][bilevel.run].
+    """What lies where on a mesh of devices, for `mesh=` of `bl.run`.
 
         mesh = jax.make_mesh((8,), ("data",))
         bl.run(solver, x0, y0, data=data, steps=100, mesh=mesh)                         # data parallel

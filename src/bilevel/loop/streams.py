@@ -25,7 +25,7 @@ UNKNOWN = Batch(whole=Batch())  # a part of data that nobody holds
 
 @runtime_checkable
 class Stream(Protocol):
-    """What [`scan`][bilevel.scan] and [`run`][bilevel.run] draw batches from."""
+    """What `bl.scan` and `bl.run` draw batches from."""
 
     def start(self, step: int) -> PyTree: ...
     def next(self, cursor: Any) -> tuple[Any, Any]: ...
@@ -291,15 +291,15 @@ def epochs(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatche
 
 
 def iid(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
-    """Minibatches drawn independently with replacement; arguments as for [`epochs`][bilevel.epochs]."""
+    """Minibatches drawn independently with replacement; arguments as for `bl.epochs`."""
     return _minibatches(Independent, data, size, seed)
 
 
 def blocks(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
     """Fixed minibatches: the rows are cut once into slices of `size`, which every epoch takes in another order.
 
-    For [`saba`][bilevel.saba], which remembers every batch; and a slice is read faster than rows from everywhere.
-    Arguments as for [`epochs`][bilevel.epochs]; `size` must divide the number of examples. Rows that are sorted (by
+    For `bl.saba`, which remembers every batch; and a slice is read faster than rows from everywhere.
+    Arguments as for `bl.epochs`; `size` must divide the number of examples. Rows that are sorted (by
     class, say) make batches unlike each other: shuffle them once before.
     """
     return _minibatches(Blocks, data, size, seed)

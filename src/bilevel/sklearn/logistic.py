@@ -119,7 +119,7 @@ class PerFeatureSparseLogisticRegression(_Logistic):
 
         minimise over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
 
-    As [`PerFeatureLogisticRegression`][bilevel.sklearn.PerFeatureLogisticRegression], with proximal steps and the
+    As `bl.sklearn.PerFeatureLogisticRegression`, with proximal steps and the
     hypergradient of the sparse solution. Parameters and attributes are the same; with equal entries this is
     `LogisticRegression(C=1/alpha, l1_ratio=1)`.
     """

@@ -20,7 +20,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         model = ReweightedClassifier().fit(X, y, X_trusted=X_checked, y_trusted=y_checked)
         model.suspects_[:20]      # look at these rows first
 
-    Rows whose labels are probably wrong lose their weight; [how](sklearn.md#how-it-works).
+    Rows whose labels are probably wrong lose their weight; docs/how-to/sklearn.md says how.
     Columns are standardised inside.
 
     Args:

@@ -96,7 +96,7 @@ class PerFeatureLasso(_Linear):
 
         minimise over w, b:   Σ_i (y_i − x_iᵀw − b)²/(2n) + Σ_j alpha_j |w_j|
 
-    As [`PerFeatureRidge`][bilevel.sklearn.PerFeatureRidge], with proximal steps and the hypergradient of the sparse
+    As `bl.sklearn.PerFeatureRidge`, with proximal steps and the hypergradient of the sparse
     solution. A group shares its penalty; its coefficients are zero or not, each on its own. Parameters and attributes
     are the same; with equal entries `alpha_` is that of `sklearn.linear_model.Lasso`.
     """

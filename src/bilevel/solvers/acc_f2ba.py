@@ -70,7 +70,7 @@ def acc_f2ba(
     momentum: Number = 0.9,
     inner_steps: int = 10,
 ) -> AccF2BA:
-    """[`f2ba`][bilevel.f2ba] with momentum on x, dropped when the steps since it began have led too far.
+    """`bl.f2ba` with momentum on x, dropped when the steps since it began have led too far.
 
         y, z    ← as in F²BA at x_k, K steps
         a_{k+1} = x_k − η (∇_x f(x_k, y) + λ (∇_x g(x_k, y) − ∇_x g(x_k, z)))

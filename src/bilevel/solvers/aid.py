@@ -84,12 +84,12 @@ def aid(
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
-        adjoint: η as a float, any optax transformation, or an [`Adjoint`][bilevel.Adjoint].
+        adjoint: η as a float, any optax transformation, or an `bl.Adjoint`.
         outer: β as a float, or any optax transformation.
         inner_steps: the number of steps on y per step on x, all on the same batch.
         batches: "shared", one draw of each level for all three lines; or "independent", one for each of y, v and x. A
-            product with v̂_k on the batch that made ŷ_k is biased, so [certificates for minibatches]
-            [bilevel.theory.stochastic.aid] ask for "independent".
+            product with v̂_k on the batch that made ŷ_k is biased, so certificates for minibatches,
+            `bl.theory.stochastic.aid`, ask for "independent".
     """
     return AID(
         check_problem(problem),

@@ -88,7 +88,7 @@ def bda(
         outer_share: σ, the outer gradient's step relative to the inner one's.
         fading: φ, a function of the inner step's number with values between 0 and 1.
         truncate: the number of the last inner steps to differentiate; all of them if left out.
-        checkpoint_every: the distance between kept inner iterates, as in [`itd`][bilevel.itd].
+        checkpoint_every: the distance between kept inner iterates, as in `bl.itd`.
     """
     check_positive(outer_share, "outer_share")
     check_schedule(

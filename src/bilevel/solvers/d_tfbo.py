@@ -79,7 +79,7 @@ def d_tfbo(
     Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
     (the double-loop algorithm of the two). The publication repeats the two loops until a tolerance is met; here, as in
     the authors' code, their lengths are fixed, with its ten for both. Theirs adds 10⁻⁸ to every accumulator and draws a
-    batch for every inner step; here a step has one batch. What [`s_tfbo`][bilevel.s_tfbo] says of units holds here too.
+    batch for every inner step; here a step has one batch. What `bl.s_tfbo` says of units holds here too.
 
     Args:
         problem: the two objectives.

@@ -51,7 +51,7 @@ def f2ba(
         y ← y − (α/λ) (∇_y f(x_k, y) + λ ∇_y g(x_k, y))
         x_{k+1} = x_k − η (∇_x f(x_k, y) + λ (∇_x g(x_k, y) − ∇_x g(x_k, z)))
 
-    With a constant penalty the limit is off by O(1/λ); unlike in [`f2sa`][bilevel.f2sa] the step on x does not
+    With a constant penalty the limit is off by O(1/λ); unlike in `bl.f2sa` the step on x does not
     shrink with λ, because L_λ is as smooth as Φ for every λ that makes f + λg strongly convex in y (as in `f2sa`, λ
     must be above ℓ/μ where f curves downwards by ℓ). L. Chen, Y. Ma, J. Zhang, "Near-optimal
     nonconvex-strongly-convex bilevel optimization with fully first-order oracles", JMLR 2025, take

@@ -125,7 +125,7 @@ def f3sa(
     penalty: Number | Schedule,
     momentum: Number = 0.1,
 ) -> F3SA:
-    """[`f2sa`][bilevel.f2sa] whose every gradient ∇(w; batch) is replaced by a recursive estimate:
+    """`bl.f2sa` whose every gradient ∇(w; batch) is replaced by a recursive estimate:
 
         e_k = ∇(w_k; B_k) + (1 − η)(e_{k−1} − ∇(w_{k−1}; B_k))
 

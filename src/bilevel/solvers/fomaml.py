@@ -42,7 +42,7 @@ def fomaml(
 
     With gradient descent dy_i/dx = Π_t (I − α∇²_yy g) − …; every second derivative of g in it is dropped. The estimate
     is off by O(αN), and a step costs as much as training: no Hessian or cross product, no inner iterate kept.
-    Problem, data and `adapt` are those of [`maml`][bilevel.maml]. In the same publication as MAML (Finn et al. 2017,
+    Problem, data and `adapt` are those of `bl.maml`. In the same publication as MAML (Finn et al. 2017,
     section 5.2); the name is of A. Nichol, J. Achiam, J. Schulman, "On first-order meta-learning algorithms", 2018.
 
     Args:

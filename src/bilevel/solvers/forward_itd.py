@@ -43,7 +43,7 @@ class ForwardITD(Solver):
 def forward_itd(
     problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, inner_steps: int = 1
 ) -> ForwardITD:
-    """[`itd`][bilevel.itd] with its hypergradient in forward mode: the same iterates, other costs.
+    """`bl.itd` with its hypergradient in forward mode: the same iterates, other costs.
 
         Z_{t+1} = (I − α∇²_yy g(x_k, y_k^t)) Z_t − α∇²_yx g(x_k, y_k^t)    Z_0 = 0,   y_k⁰ = y_{k−1}^N
         x_{k+1} = x_k − β (∇_x f(x_k, y_k^N) + Z_Nᵀ∇_y f(x_k, y_k^N))

@@ -87,7 +87,7 @@ def fsla(
     momentum: Number | Schedule = 0.1,
     batches: str = "shared",
 ) -> FSLA:
-    """[`aid`][bilevel.aid] whose hypergradient is estimated recursively:
+    """`bl.aid` whose hypergradient is estimated recursively:
 
         y_{k+1} = y_k − α ∇_y g(x_k, y_k)
         v_{k+1} = v_k − η (∇²_yy g(x_k, y_{k+1}) v_k − ∇_y f(x_k, y_{k+1}))

@@ -84,7 +84,7 @@ def imaml(
     conjugate gradients are taken on 2I + ∇²g/(λ + 10).
 
     "adjoint_residual" and "adjoint_steps" in the trace are the largest over the tasks. Problem and data are those of
-    [`maml`][bilevel.maml].
+    `bl.maml`.
 
     Args:
         problem: the two objectives of one task; x and y have the same tree.
@@ -92,7 +92,7 @@ def imaml(
         outer: β as a float, or any optax transformation.
         strength: λ, how strongly y is tied to x.
         inner_steps: N, the number of adaptation steps; enough of them to come near the solution.
-        adjoint: how to work on the system of v, an [`Adjoint`][bilevel.Adjoint] started from zero;
+        adjoint: how to work on the system of v, an `bl.Adjoint` started from zero;
             `adjoints.cg(max_steps=10)` if left out.
     """
     check_positive(strength, "strength of the tie")

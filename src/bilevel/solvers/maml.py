@@ -68,7 +68,7 @@ def maml(
         inner: α as a float, or any optax transformation, whose memory begins anew for every task.
         outer: β as a float, or any optax transformation.
         inner_steps: N, the number of adaptation steps.
-        checkpoint_every: the distance between kept inner iterates, as in [`itd`][bilevel.itd].
+        checkpoint_every: the distance between kept inner iterates, as in `bl.itd`.
     """
     loop = lengths(inner_steps, None, checkpoint_every)
     return MAML(check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"), loop.steps, loop)

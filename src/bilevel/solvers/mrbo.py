@@ -30,7 +30,7 @@ def mrbo(
     momentum: Number | Schedule = 0.1,
     batches: str = "independent",
 ) -> MRBO:
-    """[`stocbio`][bilevel.stocbio]'s hypergradient ∇̂Φ and the inner gradient, each estimated recursively:
+    """`bl.stocbio`'s hypergradient ∇̂Φ and the inner gradient, each estimated recursively:
 
         u_k = ∇_y g(x_k, y_k; S_k) + (1 − θ_k)(u_{k−1} − ∇_y g(x_{k−1}, y_{k−1}; S_k))
         h_k = ∇̂Φ(x_k, y_k; B_k)   + (1 − θ_k)(h_{k−1} − ∇̂Φ(x_{k−1}, y_{k−1}; B_k))

@@ -123,7 +123,7 @@ def v_pbgd(
         x_{k+1} = x_k − (β/λ_k) (∇_x f(x_k, y_k) + λ_k (∇_x g(x_k, y_k) − ∇_x g(x_k, z)))
         y_{k+1} = y_k − (α/λ_k) (∇_y f(x_k, y_k) + λ_k ∇_y g(x_k, y_k))
 
-    The limit is that of [`f2sa`][bilevel.f2sa], off by O(1/λ), and so is the condition that f + λg be strongly convex
+    The limit is that of `bl.f2sa`, off by O(1/λ), and so is the condition that f + λg be strongly convex
     in y; there y moves before x, and as often as z. H. Shen, T. Chen, "On penalty-based bilevel gradient descent
     method", ICML 2023, Algorithm 1, for any g whose gradient in y bounds the distance from its minimisers
     (Polyak–Łojasiewicz), with one step size α/λ = β/λ for x and y; sets for x are `bl.projected`, those for y are left

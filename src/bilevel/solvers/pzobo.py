@@ -86,7 +86,7 @@ def pzobo(
         x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) + (1/Q) Σ_i u_i ⟨δ_i, ∇_y f(x_k, ŷ_k)⟩)
 
     It takes no derivatives but ∇f and the ∇_y g of Q + 1 inner loops. The estimate's mean is the hypergradient of
-    [`itd`][bilevel.itd] with as many steps, bias included, up to O(μ²) for a smooth y_N; its variance is
+    `bl.itd` with as many steps, bias included, up to O(μ²) for a smooth y_N; its variance is
     (n + 1)‖h‖²/Q over all n entries of x together, h being ITD's implicit term. It does not vanish at a stationary
     point unless ∇_y f does: with few directions and a large x, take small steps. So it suits a small x, or an inner
     rule that cannot be differentiated, such as one with a line search.

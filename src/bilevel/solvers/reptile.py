@@ -44,7 +44,7 @@ def reptile(
     it also favours points at which the gradients of a task's steps agree. A. Nichol, J. Achiam, J. Schulman, "On
     first-order meta-learning algorithms", 2018. The authors' code draws a minibatch of the task's examples for every
     inner step, and the memory of its inner rule goes on from task to task; here every step sees all support examples,
-    and the memory begins anew. Problem, data and `adapt` are those of [`maml`][bilevel.maml].
+    and the memory begins anew. Problem, data and `adapt` are those of `bl.maml`.
 
     Args:
         problem: the two objectives of one task; x and y have the same tree.

@@ -53,7 +53,7 @@ def rtho(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, in
         Z_0 at step k is Z_N of step k−1:   Z ← (I − α∇²_yy g) Z − α∇²_yx g
         x_{k+1} = x_k − β (∇_x f(x_k, y_k) + Zᵀ∇_y f(x_k, y_k))
 
-    Z then tracks dy*/dx = −(∇²_yy g)⁻¹∇²_yx g, so that, unlike in [`itd`][bilevel.itd], no bias remains
+    Z then tracks dy*/dx = −(∇²_yy g)⁻¹∇²_yx g, so that, unlike in `bl.itd`, no bias remains
     however few the inner steps. It lives in the state: as many copies of y as x has entries.
 
     Args:

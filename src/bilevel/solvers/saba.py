@@ -75,7 +75,7 @@ class SABA(Solver):
 
 
 def saba(problem: Problem, inner: StepSize | Rule, adjoint: StepSize | Rule, outer: StepSize | Rule) -> SABA:
-    """[`soba`][bilevel.soba] with SAGA's correction of every term. For each term D of a direction
+    """`bl.soba` with SAGA's correction of every term. For each term D of a direction
 
         d_k = D_i(x_k, y_k, v_k) − D_i^last + mean_l D_l^last          then D_i^last ← D_i(x_k, y_k, v_k)
 
@@ -88,7 +88,7 @@ def saba(problem: Problem, inner: StepSize | Rule, adjoint: StepSize | Rule, out
 
     The noise vanishes as the iterates settle, so constant step sizes converge to the solution itself, at the price of
     memory: three gradients per inner batch and two per outer batch. The batches are fixed ones, as in the authors'
-    code: draw them with [`blocks`][bilevel.blocks]. On the full batch it is SOBA. M. Dagréou, P. Ablin, S. Vaiter,
+    code: draw them with `bl.blocks`. On the full batch it is SOBA. M. Dagréou, P. Ablin, S. Vaiter,
     T. Moreau, "A framework for bilevel optimization that enables stochastic and global variance reduction
     algorithms", NeurIPS 2022, who remember examples, drawn independently. `init` fills the memory by one pass over
     the data, the authors' code begins with zeros; their v has the opposite sign.

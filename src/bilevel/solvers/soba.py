@@ -70,12 +70,12 @@ def soba(
         x_{k+1} = x_k − β (∇_x f(x_k, y_k) − ∇²_xy g(x_k, y_k) v_k)
 
     One pass forward and back serves all three: 30 % fewer operations than Algorithm 1, whose products wait for ŷ_k; the
-    stationary points are those of [`aid`][bilevel.aid]. Published with decreasing step sizes: pass optax schedules.
+    stationary points are those of `bl.aid`. Published with decreasing step sizes: pass optax schedules.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
-        adjoint: η as a float, any optax transformation, or an [`Adjoint`][bilevel.Adjoint].
+        adjoint: η as a float, any optax transformation, or an `bl.Adjoint`.
         outer: β as a float, or any optax transformation.
         batches: "shared", one draw of each level for all directions, as in the authors' code; or "independent", three.
     """

@@ -89,7 +89,7 @@ def srba(
     *,
     period: int = 64,
 ) -> SRBA:
-    """[`soba`][bilevel.soba] with SARAH's estimate of its three directions:
+    """`bl.soba` with SARAH's estimate of its three directions:
 
         D(w)    = (∇_y g, ∇²_yy g·v − ∇_y f, ∇_x f − ∇²_xy g·v) at w = (x, y, v)
         d_k     = D(w_k)                                     every `period` steps, on all the data
@@ -98,7 +98,7 @@ def srba(
 
     The errors of successive steps cancel, so constant step sizes converge to the solution itself. It remembers one
     point and one direction; a step costs two of SOBA's, taken in one pass over the batch, and the full pass. Draw
-    batches with [`blocks`][bilevel.blocks], [`epochs`][bilevel.epochs] or [`iid`][bilevel.iid]: they come with the
+    batches with `bl.blocks`, `bl.epochs` or `bl.iid`: they come with the
     arrays behind them. Over many data the full pass is the mean over pieces of a batch's size, where that divides the
     rows. On the full batch it is SOBA. M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, "A lower bound and a near-optimal
     algorithm for bilevel empirical risk minimization", AISTATS 2024; their v has the opposite sign.

@@ -97,7 +97,7 @@ def stocbio(
     the adjoint system. Feed it `bl.iid`, or `bl.epochs`, whose batches within an epoch are disjoint.
 
     `damping` = δ puts ∇²_yy g + δI in place of ∇²_yy g, so that the factors do not grow where g is not convex; see
-    [`adjoints.damped`][bilevel.adjoints.damped] for the bias it leaves.
+    `bl.adjoints.damped` for the bias it leaves.
 
     The publication lets the batches B_i shrink with i; here they have one size. On the full batch, and on "shared"
     ones, the method is `aid` with `adjoints.neumann(adjoint, products)`, damped likewise.

@@ -1,7 +1,7 @@
 """Figure 3, left: feature learning on space_ga with single-loop ITD; how the mean of ‖∇Φ‖² grows with κ.
 
 The paper leaves the ridge, the spectrum, the outer step and the κ grid open. Our choices, with their reasons in
-docs/reproduction.md:
+docs/about/reproduction.md:
 
 * the ridge is μ = L/κ with L = 1 (the paper's convention), so the head's smallest curvature is μ at every step;
 * the singular values of the *training* inputs are set so that the features' curvatures S run geometrically from

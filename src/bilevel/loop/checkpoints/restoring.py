@@ -39,7 +39,7 @@ def load(folder: str | Path) -> Result:
 
     Arrays are NumPy's. Dicts, lists and tuples are what they were; of other types (Equinox modules, the solver's
     state) there are the parts, under their names: `result.x.layers[0].weight`. To go on from there, pass
-    `resume=folder` to [`run`][bilevel.run], which knows the types.
+    `resume=folder` to `bl.run`, which knows the types.
 
     Args:
         folder: what was passed as `checkpoint=`. A run may be writing into it.

@@ -1,10 +1,12 @@
 """What a hook sees, and how it asks a run to stop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from bilevel.checks import MANY, check_count, check_kind
+from bilevel.loop.columns import numbers_in
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import rows_in
@@ -47,6 +49,10 @@ class Event:
         """A metric's newest value, or an error that lists what there is."""
         return float(self.column(metric)[-1])
 
+    def newest(self) -> dict[str, float]:
+        """The newest value of every column with one number per step, by name: what a tracker of experiments logs."""
+        return {name: float(column[-1]) for name, column in numbers_in(self.trace).items()}
+
     def column(self, metric: str) -> Any:
         if not isinstance(metric, str) or metric not in self.trace:
             raise KeyError(f"the trace has no {shown(metric)}: choose from {', '.join(sorted(self.trace))}")
@@ -72,6 +78,8 @@ class Stop:
 class Hook(Protocol):
     """Called after every chunk. It may also have `begin(event)`, called before the first, and `end(result)`, after all.
 
+    Where a run is broken off without a result, `close()` is called instead of `end`, if there is one.
+
     A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
     earlier step, they see the run end there; one with an attribute `last` that is true is called after all others. One
     with an attribute `of_one_run` that is true is refused in a sweep; of several processes, one with an attribute
@@ -84,6 +92,18 @@ class Hook(Protocol):
     """
 
     def __call__(self, event: Event) -> Stop | None: ...
+
+
+@contextmanager
+def closing(hooks: list) -> Iterator[None]:
+    """What is broken off inside has no result: hooks that hold something, such as the terminal, let go of it."""
+    try:
+        yield
+    except BaseException:
+        for hook in hooks:
+            with suppress(Exception):
+                getattr(hook, "close", lambda: None)()
+        raise
 
 
 HookLike = Hook | Callable[[Event], Any]

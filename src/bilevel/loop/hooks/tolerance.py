@@ -11,7 +11,7 @@ class Tolerance:
     """Stops at the first step whose stationarity measure is at most `tol`.
 
     That is the norm of the estimated hypergradient, or ‖x − P(x − s·h)‖/s where the outer rule projects
-    ([`projected`][bilevel.projected]): zero at a solution in either case. It is an estimate, from one batch.
+    (`bl.projected`): zero at a solution in either case. It is an estimate, from one batch.
 
     Args:
         tol: a positive number.
@@ -40,9 +40,12 @@ class Tolerance:
             return None
         step = event.first + int(small[0]) + 1
         what = "the projected step's length" if constrained else "the estimated hypergradient's norm"
+        caution = "if that has a bias (ITD, DARTS and others), check it with bl.advise."
+        if event.trace["hypergradient_norm"][small[0]] == 0:
+            caution = "a hypergradient of exactly zero is suspicious: does f depend on x, or g on x, at all?"
         return Stop(
             f"{what} {float(measure[small[0]]):.3g} is at most tol={self.tol:g} at step {step}; "
-            "it is the method's own estimate: if that has a bias (ITD, DARTS and others), check it with bl.advise.",
+            f"it is the method's own estimate: {caution}",
             Code.CONVERGED,
             step,
         )

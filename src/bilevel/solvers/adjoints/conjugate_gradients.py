@@ -38,8 +38,8 @@ def cg(
 
     At least one step is taken, so that with warm starts even a loose tolerance leaves no bias in the limit.
     Needs ∇²_yy g positive definite: it stops at the first direction that has no positive curvature, wherever that
-    leaves it. For an indefinite one take [`minres`][bilevel.solvers.adjoints.minres], or make it definite with
-    [`damped`][bilevel.adjoints.damped] or [`gauss_newton`][bilevel.adjoints.gauss_newton].
+    leaves it. For an indefinite one take `bl.adjoints.minres`, or make it definite with
+    `bl.adjoints.damped` or `bl.adjoints.gauss_newton`.
     The trace's "adjoint_indefinite" says at which steps, and the run's status if it was most of the last.
     Hessian products: 1 for the warm start, 1 a step, 1 to measure the "adjoint_residual" it leaves, and those of the
     preconditioner.
@@ -47,7 +47,7 @@ def cg(
     Args:
         tol: the tolerance, relative to ‖b‖.
         max_steps: the number of steps to stop after; ten times the size of y if left out.
-        preconditioner: [`nystrom(rank, damping)`][bilevel.adjoints.nystrom], made anew at every solve.
+        preconditioner: `bl.adjoints.nystrom(rank, damping)`, made anew at every solve.
     """
     check_positive(tol, "tolerance tol")
     steps = None if max_steps is None else check_count(max_steps, "max_steps")

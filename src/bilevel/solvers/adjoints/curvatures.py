@@ -49,7 +49,7 @@ def damped(adjoint: StepSize | Rule | Adjoint, damping: Number) -> Damped:
     problem's own ridge costs at most half of v where there is no other curvature, and little elsewhere.
 
     Args:
-        adjoint: any [`Adjoint`][bilevel.Adjoint]; a float or an optax rule is one step of it.
+        adjoint: any `bl.Adjoint`; a float or an optax rule is one step of it.
         damping: δ > 0.
     """
     check_positive(damping, "damping")
@@ -59,15 +59,15 @@ def damped(adjoint: StepSize | Rule | Adjoint, damping: Number) -> Damped:
 def gauss_newton(adjoint: StepSize | Rule | Adjoint) -> GaussNewton:
     """`adjoint` on G·v = ∇_y f with the Gauss–Newton matrix G = Jᵀ(∇²loss)J + ∇²penalty in place of ∇²_yy g.
 
-    The inner objective is [`bl.composed(model, loss, penalty)`][bilevel.composed], which says what they are. G is
+    The inner objective is `bl.composed(model, loss, penalty)`, which says what they are. G is
     positive semidefinite if loss and penalty are convex, whatever the model (Schraudolph 2002), and a product
     with it is cheaper than one with the Hessian; it counts as one. The cross product stays exact. Without a penalty G
-    may be singular: add [`damped`][bilevel.adjoints.damped], inside or outside of this one.
+    may be singular: add `bl.adjoints.damped`, inside or outside of this one.
 
     What stays as a bias is the model's own curvature: ∇²_yy g − G = Σ_i (∂loss/∂p_i) ∇²_yy p_i =: E leaves
     v with the error G⁻¹E·v*, where v* is the exact one. E is zero where the model is linear in y or fits its targets.
 
     Args:
-        adjoint: any [`Adjoint`][bilevel.Adjoint]; a float or an optax rule is one step of it.
+        adjoint: any `bl.Adjoint`; a float or an optax rule is one step of it.
     """
     return GaussNewton(as_adjoint(adjoint))

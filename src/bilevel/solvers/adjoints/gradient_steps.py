@@ -67,5 +67,5 @@ def steps(rule: StepSize | Rule, count: int) -> Steps:
 
 
 def as_adjoint(value: Any) -> Adjoint:
-    """An [`Adjoint`][bilevel.Adjoint] as it is; a float or an optax rule as one step of it."""
+    """An `bl.Adjoint` as it is; a float or an optax rule as one step of it."""
     return value if isinstance(value, Adjoint) else one_step(value)

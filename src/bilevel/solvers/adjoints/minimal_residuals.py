@@ -59,7 +59,7 @@ def minres(
     Of all v̂ + Krylov(∇²_yy g, r₀) it takes the one with the smallest residual, so the residual never
     grows, and ∇²_yy g need not be positive definite: the choice for an inner problem that is not convex
     (y then tracks a stationary point of g). On a singular one it ends at a least-squares solution, as near as rounding
-    lets it come. On a positive definite Hessian it and [`cg`][bilevel.solvers.adjoints.cg] need about the same number
+    lets it come. On a positive definite Hessian it and `bl.adjoints.cg` need about the same number
     of steps.
 
     Hessian products: 1 for the warm start, 1 a step, of which there is at least one, 1 to measure
@@ -69,7 +69,7 @@ def minres(
     Args:
         tol: the tolerance, relative to ‖b‖.
         max_steps: the number of steps to stop after; ten times the size of y if left out.
-        preconditioner: [`nystrom(rank, damping)`][bilevel.adjoints.nystrom], made anew at every solve.
+        preconditioner: `bl.adjoints.nystrom(rank, damping)`, made anew at every solve.
     """
     check_positive(tol, "tolerance tol")
     steps = None if max_steps is None else check_count(max_steps, "max_steps")

@@ -102,7 +102,7 @@ def nystrom(rank: int, damping: Number, *, sketch: str = "dense", seed: int = 0)
     `rank` eigenvalues that are not zero. Otherwise, on a convex g, what it neglects, E = ∇²_yy g − H_k ≽ 0, leaves
     an error of at most ‖E‖/(‖E‖ + δ)·‖∇_y f‖/δ (Frangella, Tropp & Udell 2023) beside that of damping.
 
-    The same object serves [`cg`][bilevel.adjoints.cg] and [`minres`][bilevel.adjoints.minres] as their
+    The same object serves `bl.adjoints.cg` and `bl.adjoints.minres` as their
     preconditioner. It then leaves no bias, and they need as many steps as the spectrum without its `rank` largest
     eigenvalues asks for; `rank` products a solve are its price.
 

@@ -79,6 +79,7 @@ def with_gain(
     start: Any,
     limits: dict[str, Any],
 ) -> SystemCertificate:
+    """The certificate of a system, with the limit on β that the feedback of its own errors sets."""
     with np.errstate(divide="ignore", over="ignore"):
         limits = limits | {"error feedback": (0.5 / np.asarray(system.unit_gain))[()]}
     return SystemCertificate(analysis, method, constants, alpha, eta, limits, system, weights, start)

@@ -15,7 +15,7 @@ from bilevel.theory.estimation.sampling import Sampled
 
 @dataclass(frozen=True)
 class Advice:
-    """What [`advise`][bilevel.advise] found out along a run from a start, and what it recommends."""
+    """What `bl.advise` found out along a run from a start, and what it recommends."""
 
     estimated: Estimated  # the worst of all points looked at
     sampled: dict[

@@ -24,7 +24,7 @@ ULPS = 64  # of the quantities that a norm is the difference of
 def judge(
     run: Run, solver: Solver, constants: Constants | Blocks, hypotheses: dict[str, str] | None = None
 ) -> Report:
-    """The report on a run of `solver` that [`measure`][bilevel.theory.measure] took, for scalar constants.
+    """The report on a run of `solver` that `bl.theory.measure` took, for scalar constants.
 
     Args:
         run: the measured norms.

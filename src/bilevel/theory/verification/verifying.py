@@ -43,7 +43,7 @@ def verify(
         solution: x ↦ y*(x) in closed form; left out, y* is solved for by Newton's method.
 
     Returns:
-        A [`Report`][bilevel.theory.Report]: `report.ok`, `report.violations`, and a table when printed.
+        A `bl.theory.Report`: `report.ok`, `report.violations`, and a table when printed.
     """
     sizes, steps = recognise(check_solver(solver)).sizes, check_count(steps, "steps")
     check_constants(constants)

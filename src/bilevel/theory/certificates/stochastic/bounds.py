@@ -180,7 +180,7 @@ def soba(
     Args:
         constants: of the problem; single numbers.
         noise: of one draw.
-        v_bend: as for [`aid`][bilevel.theory.stochastic.aid].
+        v_bend: as for `bl.theory.stochastic.aid`.
         batches: as the solver's. "independent" draws have a slightly smaller bound.
     """
     shared = check_batches(batches) == "shared"

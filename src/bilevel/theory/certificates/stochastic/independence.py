@@ -23,7 +23,7 @@ class NotCovered(ValueError):
 
 
 def check(solver: Solver, data: Any = None) -> None:
-    """Raises [`NotCovered`][bilevel.theory.stochastic.NotCovered] unless the theorem covers this solver on these draws.
+    """Raises `bl.theory.stochastic.NotCovered` unless the theorem covers this solver on these draws.
 
     It asks for AID with a draw each for y, v and x, or SOBA with either kind of draws; plain steps of a size that
     depends on the number of the step alone, one each for y and v; draws that are independent from step to step.
