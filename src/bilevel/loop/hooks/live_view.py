@@ -62,7 +62,8 @@ class Live:
             check_kind(
                 console, Console, "console", "a rich.console.Console", "leave it out for standard error"
             )
-        self.tol, self._given = tol, console
+        self.tol: float | None = tol
+        self._given: Any = console
         self._screen: Any = None
         self._history, self._inner = History(), History()
         self._new: list[dict[str, Any]] = []  # rows that are not in the history yet
