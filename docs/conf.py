@@ -13,7 +13,7 @@ release = metadata.version("bilevel")
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "myst_parser",
+    "myst_nb",  # Markdown and notebooks
     "sphinx_copybutton",
     "sphinx_design",
     "docstrings",
@@ -21,6 +21,8 @@ extensions = [
     "names",
 ]
 exclude_patterns = ["_build"]
+
+nb_execution_mode = "off"  # notebooks hold what they print and draw: start/execute.py
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4

@@ -40,7 +40,7 @@ for name, value in {
 flags = os.environ.get("XLA_FLAGS")
 quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if jax.__version_info__ < (0, 11):  # later ones do not know it; halves what is left
-    quickly += " --xla_cpu_use_fusion_emitters=false"
+    quickly += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ["XLA_FLAGS"] = os.environ["BILEVEL_TESTS_XLA_FLAGS"] = f"{flags or ''} {quickly}".strip()
 jax.jit(lambda: 0)()  # they are read at the first compilation
 if flags is None:
@@ -87,6 +87,14 @@ def _room_for_compiled_code():
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def collector():
+    """Looks at what is made from here on. At all that a worker has made, it would look for a second every time."""
+    gc.freeze()
+    yield gc
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ if (
         adjoints as adjoints,
         data as data,
         hooks as hooks,
+        plot as plot,
         problems as problems,
         prox as prox,
         theory as theory,
@@ -78,7 +79,7 @@ if (
     from bilevel.theory.estimation.advice import Advice as Advice
     from bilevel.theory.estimation.advising import advise as advise
 else:
-    _MODULES = ("adjoints", "data", "hooks", "problems", "prox", "theory")
+    _MODULES = ("adjoints", "data", "hooks", "plot", "problems", "prox", "theory")
     _NAMES = {
         "batch": ("Batch", "Levels"),
         "composition": ("composed",),

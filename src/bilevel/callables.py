@@ -20,7 +20,7 @@ def check_map(project: Any) -> Any:
     return check_callable(project, "project", 1, "a function from x's tree to itself", example)
 
 
-def takes(function: Callable, arguments: int) -> bool:
+def takes(function: Callable[..., Any], arguments: int) -> bool:
     """Whether it can be called with so many positional arguments; what has no signature is trusted."""
     if inspect.iscoroutinefunction(function):
         return False  # what it returns is no array

@@ -16,10 +16,14 @@ from bilevel.types import Metrics, PyTree, Scalar
 class Composed:
     """The objective that `bl.composed` makes: called like any other, picklable if its parts are."""
 
-    def __init__(self, model: Callable, loss: Callable, penalty: Callable | None):
-        self.model = Objective(model, "model of the composed")
-        self.loss = Objective(loss, "loss of the composed")
-        self.penalty = None if penalty is None else Objective(penalty, "penalty of the composed")
+    def __init__(
+        self, model: Callable[..., Any], loss: Callable[..., Any], penalty: Callable[..., Any] | None
+    ):
+        self.model: Objective = Objective(model, "model of the composed")
+        self.loss: Objective = Objective(loss, "loss of the composed")
+        self.penalty: Objective | None = (
+            None if penalty is None else Objective(penalty, "penalty of the composed")
+        )
         parts = [part for part in (self.model, self.loss, self.penalty) if part is not None]
         for part in parts[1:]:
             if "state" in part.extras:
@@ -27,7 +31,7 @@ class Composed:
                     f"the {part.level} objective asks for `state`, which belongs to the model: let the model "
                     "return what the loss needs of it among its predictions"
                 )
-        self.__signature__ = _signature(parts)  # `Problem` reads it
+        self.__signature__: inspect.Signature = _signature(parts)  # `Problem` reads it
         self.__qualname__ = f"composed({', '.join(described(part.function) for part in parts)})"
 
     def __call__(self, x: PyTree, y: PyTree, *data: Any, **extras: Any) -> Any:
@@ -55,7 +59,9 @@ class Composed:
         _, penalised = jax.linearize(jax.grad(lambda y: self._penalty(penalty, x, y, data, extras)), y)
         return lambda v: tree.add(JT(curve(J(v)))[0], penalised(v))
 
-    def _predictions(self, x: PyTree, y: PyTree, data: tuple, extras: dict) -> tuple[PyTree, PyTree]:
+    def _predictions(
+        self, x: PyTree, y: PyTree, data: tuple[Any, ...], extras: dict[str, Any]
+    ) -> tuple[PyTree, PyTree]:
         out = _ask(self.model, x, y, data, extras)
         if "state" not in self.model.extras:
             return out, None
@@ -66,7 +72,9 @@ class Composed:
             )
         return out
 
-    def _loss(self, x: PyTree, predictions: PyTree, data: tuple, extras: dict) -> tuple[Scalar, Metrics]:
+    def _loss(
+        self, x: PyTree, predictions: PyTree, data: tuple[Any, ...], extras: dict[str, Any]
+    ) -> tuple[Scalar, Metrics]:
         out = _ask(self.loss, x, predictions, data, extras)
         if not isinstance(out, tuple):
             return out, {}
@@ -77,7 +85,9 @@ class Composed:
             )
         return out
 
-    def _penalty(self, penalty: Objective, x: PyTree, y: PyTree, data: tuple, extras: dict) -> Any:
+    def _penalty(
+        self, penalty: Objective, x: PyTree, y: PyTree, data: tuple[Any, ...], extras: dict[str, Any]
+    ) -> Any:
         out = _ask(penalty, x, y, data, extras)
         if not (isinstance(out, int | float) or hasattr(out, "shape")):
             raise TypeError(
@@ -114,7 +124,7 @@ def composed(
     return Composed(model, loss, penalty)
 
 
-def _ask(part: Objective, x: PyTree, at: PyTree, data: tuple, extras: dict[str, Any]) -> Any:
+def _ask(part: Objective, x: PyTree, at: PyTree, data: tuple[Any, ...], extras: dict[str, Any]) -> Any:
     """What a part returns, called with what it takes."""
     given = {name: extras[name] for name in part.extras if name in extras}
     return part.function(x, at, *(() if part.batch == "never" else data), **given)

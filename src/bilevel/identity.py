@@ -85,7 +85,7 @@ def _filled(cell: types.CellType) -> bool:
     return True
 
 
-def described(function: Callable) -> str:
+def described(function: Callable[..., Any]) -> str:
     """The function's name and a digest of its code, the same in every process that runs the same source."""
     while isinstance(function, functools.partial):
         function = function.func

@@ -174,7 +174,9 @@ def _own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch:
         return True
 
 
-def _gauss_newton(objective: Any, x: PyTree, y: PyTree, batch: Any) -> Callable[[], Callable] | None:
+def _gauss_newton(
+    objective: Any, x: PyTree, y: PyTree, batch: Any
+) -> Callable[[], Callable[..., Any]] | None:
     """What the user's function offers under that name, for the arguments that it is called with."""
     offered = getattr(getattr(objective, "function", None), "gauss_newton", None)
     if offered is None:

@@ -40,7 +40,7 @@ class Objective:
         init=False, default=False
     )  # metrics or a state, as seen when it was last called
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(
                 f"the {self.level} objective must be a function of (x, y) or (x, y, batch), "
@@ -127,7 +127,7 @@ class Problem:
     def g(self) -> Objective:
         return Objective(self.inner, "inner")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _ = self.f, self.g  # a function of the wrong shape is an error here, not at the first step
         if self.prox is not None and not callable(self.prox):
             raise TypeError(
@@ -139,12 +139,12 @@ class Problem:
                 f"prox must take (x, z, step) and return the new y, but {shown(self.prox)} does not"
             )
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         """Without what is derived or compiled, which is made again where it is wanted."""
         derived = {"f", "g", "wants", "memory", "oracles"}
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
-    def __setstate__(self, state: dict) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
     @cached_property
@@ -153,11 +153,11 @@ class Problem:
         return self.f.extras | self.g.extras
 
     @cached_property
-    def memory(self) -> dict:
+    def memory(self) -> dict[str, Any]:
         """What the library keeps about these objectives (checked shapes, compiled programs): it goes when they go."""
         return {}
 
-    def compiled(self, function: Callable, *static: Any) -> Callable:
+    def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
         """`function(problem, *static, ...)` compiled; kept with the problem, it goes when the problem goes."""
         kept = self.memory.setdefault("compiled", {})
         key = function, Static(static)
@@ -171,7 +171,7 @@ class Problem:
         return Oracles(self.f, self.g)
 
 
-def _signature(function: Callable, level: str) -> tuple[str, frozenset[str], frozenset[str]]:
+def _signature(function: Callable[..., Any], level: str) -> tuple[str, frozenset[str], frozenset[str]]:
     """How it takes a batch, the extras it asks for, and those of them that it cannot do without."""
     try:
         signature = inspect.signature(function)

@@ -165,7 +165,7 @@ def _times(step: Any, strength: Any) -> Any:
     return jax.tree.map(one, strength)
 
 
-def _each(function: Callable, z: PyTree, values: Any, name: str) -> PyTree:
+def _each(function: Callable[..., Any], z: PyTree, values: Any, name: str) -> PyTree:
     """`function` of every leaf of z and its value: from a tree like z, or the same for all of them."""
     if jax.tree.structure(values) != jax.tree.structure(z):
         if not _numeric(values):

@@ -11,7 +11,7 @@ import pytest
 
 import bilevel as bl
 
-MODULES = {"adjoints", "data", "hooks", "problems", "prox", "theory"}
+MODULES = {"adjoints", "data", "hooks", "plot", "problems", "prox", "theory"}
 
 
 def fresh(*code: str, fails: bool = False) -> str:

@@ -1,6 +1,5 @@
 """What a run needs: the compiler's own numbers for the programs that `bl.run` calls, against donated loops by hand."""
 
-import gc
 from functools import partial
 
 import jax
@@ -115,12 +114,12 @@ def test_rows_of_the_trace_stay_small_next_to_the_state():
         assert rows_of(row, 10**6, arguments + 1) * size(row) <= max(1024 * size(row), arguments // 100)
 
 
-def test_between_two_chunks_there_is_one_state_on_the_device():
+def test_between_two_chunks_there_is_one_state_on_the_device(collector):
     problem, x0, y0, data = network(256, 4, 16)
     solver, alive = SOLVERS["AID"](problem, RULES["sgd"]), []
 
     def on_device():
-        gc.collect()
+        collector.collect()
         return size([array for array in jax.live_arrays() if array.ndim])
 
     class Count:

@@ -1,6 +1,5 @@
 """Small versions of benchmarks/soak.py: what a run made goes when the run goes, and chunks hold their rows alone."""
 
-import gc
 import weakref
 
 import jax
@@ -50,21 +49,21 @@ def raising() -> tuple:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [diverging, halving, thinned_with_hooks, raising])
-def test_nothing_of_a_run_outlives_it(kind):
-    gc.collect()
+def test_nothing_of_a_run_outlives_it(kind, collector):
     before = len(jax.live_arrays())
     solver, result = kind()
     gone = weakref.ref(solver), weakref.ref(solver.problem)
     del solver, result
-    gc.collect()
+    collector.collect()
     assert [ref() for ref in gone] == [None, None]
     assert len(jax.live_arrays()) == before
 
 
 @pytest.mark.slow
-def test_runs_with_fresh_functions_leave_nothing_behind():
+def test_runs_with_fresh_functions_leave_nothing_behind(collector):
     """Counted in objects and arrays: a few runs are too few to see in the size of the process."""
-    count = lambda: sum(str(type(thing).__module__).startswith("bilevel") for thing in gc.get_objects())
+    made = lambda: (type(thing).__module__ for thing in collector.get_objects())
+    count = lambda: sum(str(module).startswith("bilevel") for module in made())
     points, objects = [], []
     for point in soak.many_runs(runs=4, points=2, steps=5, before=2):
         points.append(point)

@@ -1,6 +1,5 @@
 """Ctrl-C and SIGTERM end a command wherever they find it."""
 
-import gc
 import os
 import signal
 import sys
@@ -24,10 +23,10 @@ class Dropped:
             pass
 
 
-def wait_for_ever_unless(sent, dropped):
+def wait_for_ever_unless(sent, dropped, collector):
     if dropped:
         Dropped(sent)
-        gc.collect()
+        collector.collect()
     else:
         os.kill(os.getpid(), sent)
     threading.Event().wait(10)
@@ -36,17 +35,17 @@ def wait_for_ever_unless(sent, dropped):
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_a_signal_ends_it_even_where_exceptions_are_dropped(capsys, sent, status, dropped):
+def test_a_signal_ends_it_even_where_exceptions_are_dropped(capsys, collector, sent, status, dropped):
     hook = sys.unraisablehook
     with pytest.raises(typer.Exit) as caught, stoppable(lambda: "nothing is left"):
-        wait_for_ever_unless(sent, dropped)
+        wait_for_ever_unless(sent, dropped, collector)
     assert caught.value.exit_code == status
     assert capsys.readouterr().err == "bilevel: stopped; nothing is left\n"
     assert sys.unraisablehook is hook
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_other_dropped_exceptions_are_told_as_ever(monkeypatch):
+def test_other_dropped_exceptions_are_told_as_ever(monkeypatch, collector):
     class Broken:
         def __del__(self):
             raise RuntimeError("in __del__")
@@ -55,7 +54,7 @@ def test_other_dropped_exceptions_are_told_as_ever(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(str(dropped.exc_value)))
     with stoppable(lambda: ""):
         Broken()
-        gc.collect()
+        collector.collect()
     assert told == ["in __del__"]
 
 

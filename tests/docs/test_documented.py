@@ -3,21 +3,20 @@
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import typer
+from pages import ROOT, Part, blocks, differs, parts
+from running import run
 
 from bilevel.cli import app
 
-ROOT = Path(__file__).parents[2]
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
-    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*") if p.suffix in (".md", ".ipynb")),
 ]
 
 # What a page's first block takes for granted: the reader's own losses, starting point and data.
@@ -29,11 +28,24 @@ PRELUDES = {
         x0, y0 = jnp.zeros(20), jnp.zeros(3)
         validation_loss = lambda x, y, batch: jnp.mean((batch[0] @ y - batch[1]) ** 2)
         weighted_training_loss = lambda x, y, batch: jnp.mean(jax.nn.sigmoid(x) * (batch[0] @ y - batch[1]) ** 2)
-        """
+        """,
+    # Packages that CI has not: with the signatures of theirs that the page uses, and what they were given.
+    "docs/how-to/see-a-run.md": """
+        import contextlib, sys, types
+        logged = {"wandb": {}, "mlflow": {}}
+        def log(data, step=None, commit=None): logged["wandb"][step] = dict(data)
+        def log_metrics(metrics, step=None, synchronous=None): logged["mlflow"][step] = dict(metrics)
+        sys.modules["wandb"] = types.SimpleNamespace(init=lambda *, project: None, log=log)
+        sys.modules["mlflow"] = types.SimpleNamespace(start_run=contextlib.nullcontext, log_metrics=log_metrics)
+        """,
 }
 # What a page's blocks promise, asked for after they ran.
 POSTLUDES = {
     "README.md": 'assert result.status.code == "completed" and result.x.shape == (20,) and best.step > 0',
+    "docs/diagnose.md": (
+        'assert [each.code for each in result.diagnosis.findings] == ["adjoint_lags", "y_lags"]; '
+        "assert better.diagnosis.findings == ()"
+    ),
     "docs/index.md": "assert jax.nn.sigmoid(result.x[:40]).mean() < 0.2 < 0.7 < jax.nn.sigmoid(result.x[40:]).mean()",
     "docs/concepts/meta-learning.md": "assert 3 * error(learned.x) < error(joint.x) < error(x0)",
     "docs/concepts/methods.md": "assert (counts.Gc, counts.Mv) == (300, 200)",
@@ -41,6 +53,23 @@ POSTLUDES = {
         'assert exact.trace["hypergradient_norm"][-1] < 1e-5 and jnp.abs(exact.x - again.x).max() < 1e-5'
     ),
     "docs/how-to/step-sizes.md": "assert found.best is not None and result.steps == 1000",
+    "docs/how-to/troubleshooting.md": (
+        "assert (wild.status.code, wild.status.variable, short.steps) == ('diverged', 'y', 3); "
+        "assert 'exactly zero' in still.status.message and first_order.status.code == 'completed'; "
+        "assert broken.status.code == 'diverged' and finite.status.code == 'completed'; "
+        "assert unrolled > 2 * checkpointed; "
+        "assert resumed.trace['adjoint_residual'][20] < 0.1 * again.trace['adjoint_residual'][0]"
+    ),
+    "docs/how-to/see-a-run.md": """
+        import re, runpy
+        from pathlib import Path
+        names = ("outer_value", "hypergradient_norm", "adjoint_residual", "outer/worst")
+        rows = {step: {name: float(result.trace[name][step - 1]) for name in names} for step in (50, 100, 150, 200)}
+        assert logged == {"wandb": rows, "mlflow": rows}, logged
+        runpy.run_path(ROOT + "/docs/pictures/live_view.py")["draw"](Path("run-live.svg"), solver, x0, y0, data)
+        shown = re.findall(r"pictures/(.*?)\\)", Path(ROOT, "docs/how-to/see-a-run.md").read_text())
+        assert len(shown) == 6 and all(Path(name).exists() for name in shown)
+        """.replace("ROOT", repr(str(ROOT))),
     "docs/theory/verification.md": "assert report.ok",
     "docs/how-to/write-a-solver.md": "assert found.scores[found.best] < 1e-3 and result.steps == 100",
 }
@@ -48,37 +77,28 @@ NEEDS = {"docs/how-to/models.md": ["flax"]}  # extras that a page is about
 SHORTER = {"docs/how-to/models.md": ("steps=400", "steps=40")}  # the code is tried, not its patience
 
 
-def blocks(page: str, *languages: str) -> list[tuple[int, str]]:
-    """The page's code in these languages, with the line each block begins after."""
-    text = (ROOT / page).read_text()
-    found = re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [(text.count("\n", 0, m.start(2)), m[2]) for m in found if m[1].strip() in languages]
+def shown(page: str) -> list[Part]:
+    """What is run of a page: its code, and the commands below which it shows what they print."""
+    return [
+        replace(part, code=part.code.replace(*SHORTER.get(page, ("", ""))))
+        for part in parts(page)
+        if part.language == "python" or (part.language == "sh" and part.printed is not None)
+    ]
 
 
-def run_python(*arguments: str, where: Path = ROOT) -> str:
-    command = [sys.executable, *arguments]
-    quickly = os.environ | {"XLA_FLAGS": os.environ["BILEVEL_TESTS_XLA_FLAGS"]}  # compiled: see conftest.py
-    done = subprocess.run(command, capture_output=True, text=True, cwd=where, check=False, env=quickly)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def code(text: str) -> list[Part]:
+    return [Part("python", textwrap.dedent(text))] if text else []
 
 
-def program(page: str) -> str:
-    """The page's blocks one after the other, each where it is on the page, so that a traceback names the line."""
-    lines = [textwrap.dedent(PRELUDES.get(page, ""))]
-    for line, block in blocks(page, "python"):
-        code = "\n" * line + block.replace(*SHORTER.get(page, ("", "")))
-        lines.append(f"exec(compile({code!r}, {page!r}, 'exec'))")
-    return "\n".join([*lines, POSTLUDES.get(page, "")])
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
-def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+@pytest.mark.parametrize("page", [page for page in PAGES if shown(page)])
+def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_it_shows(page, tmp_path):
     for name in NEEDS.get(page, []):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{page} is about {name}, which is not installed")
-    (tmp_path / "page.py").write_text(program(page))
-    run_python("page.py", where=tmp_path)
+    every = [*code(PRELUDES.get(page, "")), *shown(page), *code(POSTLUDES.get(page, ""))]
+    for part, printed in zip(every, run(every, tmp_path, page), strict=True):
+        if part.printed is not None:
+            assert not (wrong := differs(part.printed, printed)), f"{page}, line {part.line}: {wrong}"
 
 
 def test_hardly_a_block_is_left_out():
@@ -88,16 +108,34 @@ def test_hardly_a_block_is_left_out():
     ]  # a row of the table in tests/zoo, which is no module of the reader's
 
 
+def test_every_picture_is_drawn_by_a_page_that_shows_it():
+    drawn = {path.name for path in (ROOT / "docs" / "pictures").glob("*.svg")} - {"single-loop.svg"}
+    saved = {
+        name
+        for page in PAGES
+        for name in re.findall(r"pictures/(\S+\.svg)\)", (ROOT / page).read_text())
+        if any(f'savefig("{name}")' in block.code for block in blocks(page, "python"))
+    }
+    assert saved == drawn
+
+
+def test_the_picture_of_a_single_loop_is_drawn(tmp_path):
+    script = Part("python", (ROOT / "docs" / "pictures" / "single_loop.py").read_text())
+    run([script], tmp_path, "single_loop.py")
+    assert "Single loop" in (tmp_path / "single-loop.svg").read_text()
+
+
 @pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
-def test_examples_run(example):
-    assert run_python(f"examples/{example}", "--steps", "2")
+def test_examples_run(example, tmp_path):
+    program = [Part("python", (ROOT / "examples" / example).read_text())]
+    assert any(run(program, tmp_path, example, ("--steps", "2")))
 
 
 def commands() -> set[tuple[str, str]]:
     """`bilevel …` wherever it is shown, in a block or in a line, with the page."""
     found = set()
     for page in PAGES:
-        shown = [line for _, block in blocks(page, "sh", "bash", "") for line in block.splitlines()]
+        shown = [line for block in blocks(page, "sh", "bash", "") for line in block.code.splitlines()]
         shown += re.findall(r"(?<!`)`([^`\n]+)`(?!`)", (ROOT / page).read_text())
         for line in shown:
             found |= {
@@ -121,30 +159,27 @@ def test_every_command_that_is_shown_exists_with_its_options():
 
 def test_the_command_for_a_method_of_one_s_own_works_on_the_page_s_code(tmp_path):
     page = "docs/how-to/write-a-solver.md"
-    (tmp_path / "mine.py").write_text(blocks(page, "python")[0][1] + blocks(page, "python")[-1][1])
-    (shown,) = (command for on, command in commands() if on == page and "--method" in command)
-    arguments = shown.split()[1:]
-    check = f"""
-        from bilevel.cli import app
+    (tmp_path / "mine.py").write_text(blocks(page, "python")[0].code + blocks(page, "python")[-1].code)
+    (command,) = (command for on, command in commands() if on == page and "--method" in command)
+    only = """
         from bilevel.lab import compare
         compare.METHODS = [method for method in compare.METHODS if method.name == "SOBA"]  # the others take time
-        app({arguments!r})
         """
-    assert "mine" in run_python("-c", textwrap.dedent(check), where=tmp_path)
+    assert "mine" in run([*code(only), Part("sh", command)], tmp_path)[-1]
     assert (tmp_path / "results" / "compare.csv").exists()
 
 
 def in_toctrees(page: str) -> list[str]:
     """The pages that this one's toctrees name, as `name` or as `Title <name>`."""
-    entries = [line for _, block in blocks(page, "{toctree}") for line in block.splitlines()]
+    entries = [line for block in blocks(page, "{toctree}") for line in block.code.splitlines()]
     names = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries if entry and not entry.startswith(":")]
-    return [os.path.normpath(f"{os.path.dirname(page)}/{name}.md") for name in names]
+    return [os.path.normpath(f"{os.path.dirname(page)}/{name}") for name in names]
 
 
 def test_the_navigation_names_every_page_once():
     pages = [page for page in PAGES if page.startswith("docs/")]
     named = [name for page in pages for name in in_toctrees(page)]
-    assert sorted([*named, "docs/index.md"]) == pages
+    assert sorted([*named, "docs/index"]) == sorted(os.path.splitext(page)[0] for page in pages)
 
 
 def test_links_to_files_lead_somewhere():

@@ -40,7 +40,7 @@ def public(module: ModuleType) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     "module",
-    [bilevel, bilevel.hooks, adjoints, bilevel.theory, bilevel.problems, bilevel.data],
+    [bilevel, bilevel.hooks, adjoints, bilevel.theory, bilevel.problems, bilevel.data, bilevel.plot],
     ids=lambda module: module.__name__,
 )
 def test_every_public_name_is_in_the_reference(module):

@@ -121,6 +121,7 @@ KINDS = {
     "traced seed": Kind(("zero", "one", "2^31", "tracer")),
     "choice": Kind(),
     "text": Kind(("text", "empty text", "text of a number", "text with NUL", "text with a surrogate")),
+    "text or none": Kind(("text", "text of a number", "text with NUL", "text with a surrogate", "none")),
     "function": Kind(FUNCTIONS),
     "function or none": Kind((*FUNCTIONS, "none")),
     "strength": Kind(

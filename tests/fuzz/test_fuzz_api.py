@@ -69,7 +69,7 @@ def public(module: ModuleType, prefix: str) -> dict[str, object]:
 
 
 def test_every_public_function_is_in_the_table():
-    rooms = ("prox", "problems", "data", "theory", "hooks", "adjoints")
+    rooms = ("prox", "problems", "data", "theory", "hooks", "adjoints", "plot")
     offered = public(bl, "bl")
     for room in rooms:
         offered |= public(getattr(bl, room), f"bl.{room}")

@@ -100,10 +100,10 @@ SHAPES = {
     "MLP": ((SIDE**2, 64), (64, 64), (64, CLASSES)),
     "CNN": ((9, 8), (9 * 8, 16), (4 * 4 * 16, CLASSES)),
 }
-MODELS: dict[str, Callable] = {"MLP": mlp, "CNN": cnn}
+MODELS: dict[str, Callable[..., Any]] = {"MLP": mlp, "CNN": cnn}
 
 
-def initial(model: str, seed: int) -> list[tuple]:
+def initial(model: str, seed: int) -> list[tuple[Any, ...]]:
     """Gaussian weights of variance 2/fan-in (He), zero biases."""
     rng = np.random.default_rng(seed)
     layer = lambda rows, columns: (rng.normal(size=(rows, columns)) * np.sqrt(2 / rows), np.zeros(columns))
@@ -130,7 +130,7 @@ HIGHEST = Hyper(
 single = lambda x: jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), x)
 
 
-def problem_of(model: Callable) -> bl.Problem:
+def problem_of(model: Callable[..., Any]) -> bl.Problem:
     def training(x: Hyper, y: Any, batch: Examples, *, key: Any) -> jax.Array:
         scores = model(y, moved(batch.inputs, jnp.exp(x.strength), key))
         penalty = sum(0.5 * jnp.exp(d) * jnp.sum(W * W) for d, (W, _) in zip(x.decay, y, strict=True))
@@ -173,7 +173,7 @@ def solver(problem: bl.Problem) -> bl.Solver:
     return bl.rtho(problem, optax.sgd(1.0, momentum=MOMENTUM), bl.projected(careful, within))
 
 
-def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps: int) -> list:
+def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps: int) -> list[Any]:
     """The network trained with each of these hyperparameters, constant, all in one program."""
     plain = bl.itd(problem, optax.sgd(1.0, momentum=MOMENTUM), 1.0)  # of which only steps on y are taken
 

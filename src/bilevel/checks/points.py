@@ -21,7 +21,7 @@ def check_known(**trees: PyTree) -> None:
             )
 
 
-def signature(tree: PyTree) -> tuple:
+def signature(tree: PyTree) -> tuple[Any, ...]:
     """The tree's structure, shapes and dtypes: what the checks and the compiled program depend on."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)

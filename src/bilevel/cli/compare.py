@@ -64,7 +64,7 @@ def compare(
 
     Modules named with --method and --task are looked for in the current folder, too. Both may be given several times.
     """
-    results: dict[str, tuple[Any, list]] = {}
+    results: dict[str, tuple[Any, list[Any]]] = {}
     saved: list[Path] = []
     with stoppable(lambda: _left(results, saved, out)), ExitStack() as held:
         try:
@@ -127,7 +127,7 @@ def _distinct(kind: str, named: list[Any]) -> list[Any]:
 
 
 def _measure(
-    tasks: list[Any], methods: list[Any], results: dict[str, tuple[Any, list]], unfinished: Path
+    tasks: list[Any], methods: list[Any], results: dict[str, tuple[Any, list[Any]]], unfinished: Path
 ) -> None:
     """Fills `results`, and keeps on the disk what there is of them, for whoever stops it."""
     from bilevel.lab.compare import measure
@@ -144,7 +144,7 @@ def _measure(
                         write(unfinished, _as_csv(results).encode())
 
 
-def _conclude(results: dict[str, tuple[Any, list]], saved: list[Path], out: Path) -> None:
+def _conclude(results: dict[str, tuple[Any, list[Any]]], saved: list[Path], out: Path) -> None:
     """Prints the table, and writes data and figure; the data are printed if they cannot be written."""
     # Loads every solver, which other commands need not wait for.
     from bilevel.lab.compare.plot import draw, save
@@ -164,7 +164,7 @@ def _conclude(results: dict[str, tuple[Any, list]], saved: list[Path], out: Path
     typer.echo(f"Written: {', '.join(map(str, saved))}")
 
 
-def _left(results: dict[str, tuple[Any, list]], saved: list[Path], out: Path) -> str:
+def _left(results: dict[str, tuple[Any, list[Any]]], saved: list[Path], out: Path) -> str:
     """What remains of a comparison that is stopped, and where."""
     if saved:
         return f"saved: {saved[0]}, without a figure"
@@ -194,7 +194,7 @@ def _progress(total: int) -> Iterator[Any]:
         yield lambda what: progress.update(bar, description=f"{what:<36}", advance=1)
 
 
-def _as_csv(results: dict[str, tuple[Any, list]]) -> str:
+def _as_csv(results: dict[str, tuple[Any, list[Any]]]) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
@@ -207,7 +207,7 @@ def _as_csv(results: dict[str, tuple[Any, list]]) -> str:
     return text.getvalue()
 
 
-def _summary(results: dict[str, tuple[Any, list]]) -> Table:
+def _summary(results: dict[str, tuple[Any, list[Any]]]) -> Table:
     tasks = [task for task, _ in results.values()]
     caption = Text("\n".join(f"{task.name}: {task.label}" for task in tasks))
     table = Table(title="Where the oracle calls led", caption=caption)

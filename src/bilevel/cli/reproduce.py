@@ -67,6 +67,8 @@ def reproduce(
             options = Options(quick=quick, seeds=_count(seeds), data=data, download=download)
             held.enter_context(taken(folder))
             jobs = [prepare(experiment, options, folder) for experiment in picked]
+            if quick and not force:
+                _spare(jobs)
         except (ValueError, DataError, OSError) as error:
             fail(str(error))
         held.enter_context(programs_kept())
@@ -78,6 +80,15 @@ def reproduce(
 
 def register(app: typer.Typer) -> None:
     app.command()(reproduce)
+
+
+def _spare(jobs: list[Any]) -> None:
+    """A trial takes the place of a full reproduction only where that is asked for."""
+    if full := [job.experiment.name for job in jobs if job.shortens]:
+        raise ValueError(
+            f"{jobs[0].out} has {', '.join(full)} of the full protocol, which --quick would replace: "
+            "name another folder with --out, or pass --force"
+        )
 
 
 def _warn(folder: Path) -> None:

@@ -51,6 +51,6 @@ def _marked(solver: Solver) -> Any:
     return dataclasses.replace(solver, problem=counted(solver.problem))
 
 
-def _total(program: Callable, state: Any, data: Any) -> Counts:
+def _total(program: Callable[..., Any], state: Any, data: Any) -> Counts:
     counts = jax.jit(lambda *args: counting(program)(*args)[1])(state, as_stream(data))
     return Counts(*map(int, counts))

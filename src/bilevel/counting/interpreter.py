@@ -21,7 +21,7 @@ from bilevel.counting.tally import Counts
 Values = Sequence[Any]  # None where dead
 
 
-def counting(function: Callable) -> Callable[..., tuple[Any, Counts]]:
+def counting(function: Callable[..., Any]) -> Callable[..., tuple[Any, Counts]]:
     """A function of the same arguments that returns `(output, counts)`, the counts being integer arrays.
 
     It counts what `function`, made with a `bl.counting.counted` problem, needs for its whole output.
@@ -73,7 +73,7 @@ class _Interpreter:
         body, (constants, carry, xs) = callee(eqn), split(eqn, inputs)
         wanted = (*split(eqn, needed)[1], *outs[len(carry) :])
 
-        def turn(counter_and_carry: list, x: list) -> tuple[list, list]:
+        def turn(counter_and_carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
             total, *carry = counter_and_carry
             total, out = self.evaluate(body, wanted, total, [*constants, *carry, *x])
             return [total, *out[: len(carry)]], list(out[len(carry) :])
@@ -87,11 +87,11 @@ class _Interpreter:
         for_condition, for_body, carry = split(eqn, inputs)
         _, _, wanted = split(eqn, needed)
 
-        def check(total: Counts, carry: Values) -> list:  # counts as well, also where it ends the loop
+        def check(total: Counts, carry: Values) -> list[Any]:  # counts as well, also where it ends the loop
             total, (going_on,) = self.evaluate(condition, (True,), total, [*for_condition, *carry])
             return [total, going_on, *carry]
 
-        def turn(state: list) -> list:
+        def turn(state: list[Any]) -> list[Any]:
             total, going_on, *carry = state
             total, moved = self.evaluate(body, wanted, total, [*for_body, *carry])
             return check(total, [_where(going_on, *each) for each in zip(moved, carry, strict=True)])

@@ -38,7 +38,7 @@ def mark(kind: str, derivative: PyTree) -> PyTree:
 
 
 @mark.defjvp
-def _(kind: str, primals: tuple, tangents: tuple) -> tuple:
+def _(kind: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:
     return mark(kind, *primals), *tangents
 
 
@@ -49,7 +49,7 @@ def differentiated(kind: str, point: PyTree) -> PyTree:
 
 
 @differentiated.defjvp
-def _(kind: str, primals: tuple, tangents: tuple) -> tuple:
+def _(kind: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...]:
     return differentiated(kind, *primals), mark(kind, *tangents)
 
 
@@ -123,7 +123,7 @@ def _both_marked(products: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
 class _CountedProblem(Problem):
     plain: Problem
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for ours, plain in ((self.f, self.plain.f), (self.g, self.plain.g)):
             ours.returns_more = plain.returns_more  # the plain ones are called in their place
@@ -153,6 +153,6 @@ def _leaf(leaf: jax.Array) -> jax.Array:
     return _named(f"{LEAF}{leaf.size}", lambda a: lax.neg(lax.neg(a)))(leaf)
 
 
-def _named(name: str, function: Callable) -> Callable:
+def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     function.__name__ = name
     return jax.jit(function)

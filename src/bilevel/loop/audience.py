@@ -1,13 +1,16 @@
 """The hooks of a run: told what happens, in their order, and asked whether it is to end."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakMethod
 
 from bilevel.loop.course import Course
-from bilevel.loop.hooks import Event, Probe, Stop
+from bilevel.loop.hooks import Diagnose, Event, Probe, Stop
+from bilevel.loop.hooks.base import closing
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status, interrupted
+from bilevel.loop.symptoms import Diagnosis
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Info
 
@@ -19,12 +22,12 @@ class Audience:
     """
 
     def __init__(
-        self, hooks: list, course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
+        self, hooks: list[Any], course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
     ):
         here = [hook for hook in hooks if course.team.leads or not getattr(hook, "once", False)]
         self.hooks = sorted(here, key=lambda hook: _rank(hook) == 2)
         self._course, self._method = course, event
-        self._begun: list = []
+        self._begun: list[Any] = []
 
     def _event(self, info: Info | None, rows: Columns) -> Event:
         event = self._method()
@@ -40,6 +43,10 @@ class Audience:
     def probes(self) -> list[Probe]:
         return [hook for hook in self.hooks if isinstance(hook, Probe)]
 
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        return next((hook.diagnosis for hook in self._begun if isinstance(hook, Diagnose)), None)
+
     def begin(self) -> None:
         for hook in self.hooks:
             self._begun.append(hook)
@@ -52,6 +59,10 @@ class Audience:
                 getattr(hook, "end", _nothing)(result)
             except Exception as error:
                 self._course.failure = self._course.failure or ("a hook", error)
+
+    def closing(self) -> AbstractContextManager[None]:
+        """For those that were told of the beginning."""
+        return closing(self._begun)
 
     def leave(self) -> None:
         """The run is over. A hook that keeps an event would keep the run, which keeps the hook."""
@@ -75,8 +86,9 @@ class Audience:
 
     def forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""
-        for probe in self.probes:
-            probe.rows = [row for row in probe.rows if row[0] <= step]
+        for hook in self.hooks:
+            if isinstance(hook, Probe | Diagnose):
+                hook.forget(step)
 
     def tell(self, info: Info | None, start: int) -> None:
         """Hooks that decide see the event first; if one stops the run at an earlier step, others see it end there."""
@@ -110,7 +122,7 @@ class Audience:
         course.status = Status(stop.code, reason)
         return seen
 
-    def _call(self, hook: Callable, event: Event) -> Any:
+    def _call(self, hook: Callable[..., Any], event: Event) -> Any:
         """What the hook says; one that raises ends the run once the others have seen the event too."""
         course = self._course
         try:

@@ -10,6 +10,7 @@ from bilevel.loop.course import Course
 from bilevel.loop.pace import SECONDS
 from bilevel.loop.program import Fit
 from bilevel.loop.replay import lost
+from bilevel.loop.second_derivatives import explain
 from bilevel.loop.sharding import CannotBeSplit
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Info
@@ -34,6 +35,7 @@ def take_chunk(
             seen = course.watch.look(course.run)
     except Exception as error:  # from the objectives, as they run or as they are traced
         course.recover()
+        explain(error)
         raise course.fail("an objective", error) from error
     # A view would keep the whole buffer alive, which has room for far more rows than a short chunk fills.
     return jax.tree.map(lambda a: a[:done].copy(), rows), done, info, seen
@@ -55,6 +57,7 @@ def _one_by_one(course: Course, fit: Fit, wanted: int, every: int | None) -> tup
                 course.leaves, course.run, given, rows, done, course.tells
             )
         except Exception as error:  # while it was traced or dispatched: the steps before it are whole
+            explain(error)
             course.failure = "an objective", error
             course.give_back(1)
             break

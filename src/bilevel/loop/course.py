@@ -1,6 +1,7 @@
 """A run under way: where it stands, what it has seen, and how it goes back to where it was."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from bilevel.loop.result import Result
 from bilevel.loop.sources import Loader, Memory, source_of
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.status import Status
-from bilevel.loop.streams import draw
+from bilevel.loop.streams import FullBatch, draw
 from bilevel.loop.team import Team
 from bilevel.loop.trace import Log
 from bilevel.loop.watch import Watch, moved
@@ -32,6 +33,14 @@ class Cause(NamedTuple):
     )
 
 
+def _measured(
+    solver: Solver, function: Callable[..., Any], run: RunState, given: Any, *arguments: Any
+) -> Any:
+    _, batch = draw(given, run.cursor, solver.draws, solver.paired)
+    whole = isinstance(given, FullBatch)
+    return function(solver, run.solver, dress(solver, run, batch), whole, *arguments)
+
+
 class Failed(Exception):
     """Something that is not ours raised; the course's `failure` says what."""
 
@@ -46,7 +55,7 @@ class Course:
         self,
         solver: Solver,
         program: Program,
-        leaves: list,
+        leaves: list[Any],
         data,
         steps: int,
         resume: Result | None,
@@ -116,6 +125,13 @@ class Course:
         given, _ = self.source.again(self.kept.taken, 0, 1)
         _, batch = draw(given, self.run.cursor, self.solver.draws)
         return self.solver.suspicion(self.run.solver, dress(self.solver, self.run, batch))
+
+    def measured(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """`function(solver, state, batch, whole, *arguments)` where the run stands, compiled."""
+        taken = self.kept.taken
+        nothing = self.source.stream is None and not taken
+        given = self.source.peek() if nothing else self.source.again(taken, len(taken), 1)[0]
+        return self.solver.compiled(_measured, function)(fetched(self.run), given, *arguments)
 
     def again(self, run: RunState, start: int, stop: int, warm: bool = False) -> tuple[RunState, Info | None]:
         """The steps from `start` to `stop` once more, from `run`, on the data that were seen there."""

@@ -15,7 +15,8 @@ from bilevel.loop.streams import draw
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
-from bilevel.solvers.ingredients.trees import all_finite, divide, dot, scaled
+from bilevel.solvers.ingredients.ritz import ritz_values, tridiagonal
+from bilevel.solvers.ingredients.trees import all_finite
 from bilevel.solvers.ingredients.unroll import update
 from bilevel.solvers.rules import Descent, Rule
 from bilevel.types import PyTree
@@ -135,7 +136,7 @@ def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any)
     return jnp.stack([all_finite(tree) for tree in (g.value, (g.x, g.y), f.value, (f.x, f.y))])
 
 
-def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple:
+def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
     """Whether the hypergradient is finite, the step of the inner rule, and what that makes of a cotangent."""
     x, y = state.x, solver.sets_out(state)
     gradient = solver.problem.oracles.inner_gradient(x, y, first(batch))
@@ -159,7 +160,9 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
     try:
         measured = solver.problem.compiled(_tridiagonal)
         batch = _next_batch(course, course.run)
-        at = lambda run: _largest(*measured(run.x, solver.sets_out(run.solver), batch)) if known else np.nan
+        at = lambda run: (
+            ritz_values(*measured(run.x, solver.sets_out(run.solver), batch))[-1] if known else np.nan
+        )
         found = at(course.kept.run())  # where the chunk began all may still have been of ordinary size
         if not np.isfinite(found) or found <= 0:
             return Cause()
@@ -199,37 +202,8 @@ def _step_size(solver: Solver, level: str) -> float | None:
     return float(part) if isinstance(part, int | float | np.number | jax.Array) else 0.0
 
 
-def _largest(alpha: jax.Array, beta: jax.Array) -> float:
-    """The largest Ritz value: a lower bound on the largest eigenvalue if that is positive, up to rounding."""
-    a, b = (np.asarray(entries, dtype=float) for entries in (alpha, beta))
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return np.nan
-    return float(np.linalg.eigvalsh(np.diag(a) + np.diag(b[:-1], 1) + np.diag(b[:-1], -1))[-1])
-
-
 def _tridiagonal(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
-    """What Lanczos' method makes of ∇²_yy g: the diagonal, and what stands beside it.
-
-    Without orthogonalising anew: that brings copies of eigenvalues, none that is larger, and it keeps three vectors.
-    """
-    hessian = problem.oracles.linearise(x, y, batch).hessian
-
-    def step(carry: Any, _: Any) -> Any:
-        q, before, beta, size = carry
-        image = hessian(q)
-        alpha = dot(q, image)
-        size = jnp.maximum(size, tree.norm(image))
-        left = tree.sub(tree.sub(image, scaled(alpha, q)), scaled(beta, before))
-        beta = tree.norm(left)
-        beta = jnp.where(
-            beta <= 16 * float(jnp.finfo(beta.dtype).eps) * size, 0, beta
-        )  # no further direction
-        return (scaled(divide(jnp.ones_like(beta), beta), left), q, beta, size), (alpha, beta)
-
-    start = tree.random_like(jax.random.key(0), y)
-    start = scaled(1 / tree.norm(start), start)
-    none = jnp.zeros_like(dot(start, start))
-    return jax.lax.scan(step, (start, tree.zeros_like(y), none, none), length=PRODUCTS)[1]
+    return tridiagonal(problem.oracles.linearise(x, y, batch).hessian, y, PRODUCTS)
 
 
 def _next_batch(course: Course, run: RunState) -> Any:

@@ -14,5 +14,5 @@ class RunError(RuntimeError):
         super().__init__(message)
         self.result = result
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.result)

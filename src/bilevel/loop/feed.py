@@ -26,7 +26,7 @@ class Mark(NamedTuple):
     used: int
     position: Any
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Mark, (None, self.used, self.position)
 
 
@@ -43,9 +43,9 @@ class Feed:
 
     def __init__(
         self,
-        source: Iterable,
+        source: Iterable[Any],
         solver: Solver,
-        batches: Iterator | None = None,
+        batches: Iterator[Any] | None = None,
         position: Any = None,
         used: int = 0,
     ):
@@ -121,7 +121,7 @@ class Feed:
         return Mark(self, self.used, self.position)
 
     @classmethod
-    def resumed(cls, source: Iterable, solver: Solver, earlier: "Mark | Feed | None") -> "Feed":
+    def resumed(cls, source: Iterable[Any], solver: Solver, earlier: "Mark | Feed | None") -> "Feed":
         """Goes on in the very loader of the earlier run, or moves another one to where that stood."""
         mark = earlier.mark() if isinstance(earlier, Feed) else earlier
         if not isinstance(mark, Mark):

@@ -33,8 +33,10 @@ class Lanes:
 
     lanes: list[Lane]
     solvers: list[Solver]
-    arguments: tuple  # (solver leaves, x0, y0, stream, seed, model state), stacked where lanes differ
-    axes: tuple  # where they are stacked
+    arguments: tuple[
+        Any, ...
+    ]  # (solver leaves, x0, y0, stream, seed, model state), stacked where lanes differ
+    axes: tuple[Any, ...]  # where they are stacked
     structure: Any  # of the solvers
 
     @classmethod
@@ -77,7 +79,7 @@ class Lanes:
         lists = [range(len(solvers)), range(len(begins)), range(len(given)), range(len(seeds))]
         lanes = [Lane(s, b, d, seeds[k]) for s, b, d, k in _combined(lists, combine)]
         if by_seed:
-            made = {seed: _made(cast(Callable, data), seed) for seed in dict.fromkeys(seeds)}
+            made = {seed: _made(cast(Callable[..., Any], data), seed) for seed in dict.fromkeys(seeds)}
             common = next(iter(made.values()))
             if isinstance(common, Minibatches):  # the same arrays in another order are held once
                 made = {seed: _sharing(stream, common) for seed, stream in made.items()}
@@ -99,7 +101,7 @@ class Lanes:
         return cls(lanes, [solvers[lane.solver] for lane in lanes], arguments, axes, structures.pop())
 
 
-def _made(data: Callable, seed: int) -> Any:
+def _made(data: Callable[..., Any], seed: int) -> Any:
     try:
         return data(seed)
     except Exception as error:

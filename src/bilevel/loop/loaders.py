@@ -16,8 +16,8 @@ STATEFUL = (("get_state", "set_state"), ("state_dict", "load_state_dict"))  # gr
 class Loaders:
     """Endless batches from one loader per level; see `bl.loaders`."""
 
-    def __init__(self, inner: Iterable | None, outer: Iterable | None):
-        self.levels = {
+    def __init__(self, inner: Iterable[Any] | None, outer: Iterable[Any] | None):
+        self.levels: dict[str, Iterable[Any]] = {
             level: loader for level, loader in (("inner", inner), ("outer", outer)) if loader is not None
         }
         if not self.levels:
@@ -78,7 +78,7 @@ class Loaders:
 class Pass:
     """One iteration over a loader. An error may have ended it: that is not the same as its end."""
 
-    def __init__(self, batches: Iterator, what: str):
+    def __init__(self, batches: Iterator[Any], what: str):
         self.batches, self.what, self.failed = batches, what, False
 
     def __iter__(self) -> "Pass":
@@ -102,7 +102,7 @@ class Pass:
         return batch
 
 
-def loaders(inner: Iterable | None = None, outer: Iterable | None = None) -> Loaders:
+def loaders(inner: Iterable[Any] | None = None, outer: Iterable[Any] | None = None) -> Loaders:
     """One Python loader per level as the data of a run: each begins again when it ends, and so reshuffles if it does.
 
         data = bl.loaders(inner=torch_loader_of_training_rows, outer=torch_loader_of_validation_rows)
@@ -135,7 +135,7 @@ def position(batches: Any, loader: Any) -> Any:
     return None
 
 
-def moved(loader: Any, state: Any, what: str) -> Iterator:
+def moved(loader: Any, state: Any, what: str) -> Iterator[Any]:
     """An iterator over the loader that goes on from `state`, which `position` returned."""
     if state is not None:
         batches = iter(loader)

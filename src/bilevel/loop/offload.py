@@ -34,17 +34,21 @@ class Postponed(Rule):
     def constrained(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.rule.constrained
 
-    def init(self, point: PyTree) -> tuple:
+    def init(self, point: PyTree) -> tuple[Any, ...]:
         return ()
 
-    def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: Any = None):
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: Any = None
+    ) -> tuple[PyTree, PyTree]:
         return self.later, self.told(gradient)
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
         return self.rule.gradient_mapping(point, gradient)
 
 
-def postponed(solver: Solver, run: RunState, later: PyTree, *told: Callable) -> tuple[Solver, RunState]:
+def postponed(
+    solver: Solver, run: RunState, later: PyTree, *told: Callable[..., Any]
+) -> tuple[Solver, RunState]:
     """The solver, and a run for it, that leave x to a second program."""
     rule = Postponed(solver.rule("outer"), later, *told)
     return eqx.tree_at(lambda solver: solver.outer, solver, rule), with_memory(run, ())
@@ -74,7 +78,7 @@ def check_offload(offload: Any) -> bool:
     return True
 
 
-def check_offloadable(solver: Solver, run: RunState, step: Callable) -> None:
+def check_offloadable(solver: Solver, run: RunState, step: Callable[..., Any]) -> None:
     """That there is something to rest on the host, and that `step(solver, run)` moves x once, as the last it does."""
     memory = getattr(run.solver, "outer", ())
     if solver.rule("outer") is None or not any(leaf.ndim for leaf in jax.tree.leaves(memory)):
@@ -127,10 +131,12 @@ def _early(solver: Solver) -> str:
     )
 
 
-def in_two(one: Callable, chunk: Any, warm_up: Callable, update: Callable) -> tuple[Callable, Any, Callable]:
+def in_two(
+    one: Callable[..., Any], chunk: Any, warm_up: Callable[..., Any], update: Callable[..., Any]
+) -> tuple[Callable[..., Any], Any, Callable[..., Any]]:
     """Compiled calls on runs without the outer rule's memory, as calls on whole ones, which `update` completes."""
 
-    def both(leaves: list, run: RunState, *rest: Any) -> tuple:
+    def both(leaves: list[Any], run: RunState, *rest: Any) -> tuple[Any, ...]:
         after, *others = one(leaves, with_memory(run, ()), *rest)
         gradient = jax.block_until_ready(after.solver.outer)  # the memory is not to arrive before
         x, memory = update(leaves, after.x, gradient, _on_device(run.solver.outer))
@@ -138,7 +144,7 @@ def in_two(one: Callable, chunk: Any, warm_up: Callable, update: Callable) -> tu
         del gradient, memory
         return stored(after), *others
 
-    def warm(leaves: list, run: RunState, *rest: Any) -> RunState:
+    def warm(leaves: list[Any], run: RunState, *rest: Any) -> RunState:
         return with_memory(warm_up(leaves, with_memory(run, ()), *rest), run.solver.outer)
 
     return both, chunk, warm

@@ -80,7 +80,7 @@ class Places:
             lambda path, leaf: NamedSharding(self.mesh, self._spec(path, leaf)), run
         )
 
-    def _spec(self, path: tuple, leaf: Any) -> PartitionSpec:
+    def _spec(self, path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
         part, *within = path
         words, name = jax.tree_util.keystr(tuple(within)), _name(part)
         if name == "model":

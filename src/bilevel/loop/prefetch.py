@@ -80,7 +80,7 @@ class Ahead:
             self._changed.notify_all()
             return self._over
 
-    def rest(self) -> tuple[list, BaseException | None]:
+    def rest(self) -> tuple[list[Any], BaseException | None]:
         """What nobody took, once the last call has returned.
 
         Not by `Thread.join` alone: one that Ctrl-C breaks off makes the next return at once, though the thread goes on.

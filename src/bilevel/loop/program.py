@@ -71,23 +71,23 @@ class Program:
         hold, everywhere = (places.hold, places.hold_everywhere) if places else (_as_it_is, _as_it_is)
 
         @jax.jit  # its own, so that everything below shares one trace of the user's functions
-        def step(leaves: list, run: RunState, stream: Stream):
+        def step(leaves: list[Any], run: RunState, stream: Stream):
             solver = solver_of(leaves)
             if offload:
                 solver, run = postponed(solver, run, run.x)
             after, info, row = step_and_record(solver, run, stream, keep)
             return hold(after), info, everywhere(row)
 
-        def told(leaves: list, run: RunState, stream: Stream, whole: bool):
+        def told(leaves: list[Any], run: RunState, stream: Stream, whole: bool):
             after, info, row = step(leaves, run, stream)
             return after, info if whole else brief(info), row
 
-        def one(leaves: list, run: RunState, stream: Stream, rows: PyTree, at: Any, whole: bool = False):
+        def one(leaves: list[Any], run: RunState, stream: Stream, rows: PyTree, at: Any, whole: bool = False):
             after, info, row = told(leaves, run, stream, whole)
             return after, everywhere(put_row(rows, row, at)), info
 
         def chunk(
-            leaves: list, run: RunState, stream: Stream, blank: "Blank", count: Any, whole: bool = False
+            leaves: list[Any], run: RunState, stream: Stream, blank: "Blank", count: Any, whole: bool = False
         ):
             block = block_length((run, stream))
             after, rows, info = advance_into(
@@ -96,11 +96,13 @@ class Program:
             after = hold(after)  # what leaves a loop may lie elsewhere than what its last turn left
             return after, everywhere(rows), info, everywhere(health(solver_of(leaves), after))
 
-        def warm_up(leaves: list, run: RunState, stream: Stream, count: Any) -> RunState:
+        def warm_up(leaves: list[Any], run: RunState, stream: Stream, count: Any) -> RunState:
             step = lambda _, run: hold(warm_step(solver_of(leaves), run, stream))
             return hold(lax.fori_loop(0, count, step, run))
 
-        def begin(leaves: list, x: PyTree, y: PyTree, stream: Stream, seed: Any, model: PyTree) -> RunState:
+        def begin(
+            leaves: list[Any], x: PyTree, y: PyTree, stream: Stream, seed: Any, model: PyTree
+        ) -> RunState:
             begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
             return hold(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
 
@@ -126,7 +128,7 @@ class Program:
             self.donating = Calls(*in_two(*self.donating, jax.jit(update, donate_argnums=(1, 3))))
         self.offload, self._step, self._fits, self._places = offload, step, {}, places
 
-    def fit(self, leaves: list, run: RunState, stream: Stream, steps: int) -> "Fit":
+    def fit(self, leaves: list[Any], run: RunState, stream: Stream, steps: int) -> "Fit":
         """What this program knows about runs of such shapes."""
         arrays, structure = jax.tree.flatten((run, stream))
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
@@ -176,10 +178,10 @@ class Fit:
 
 def program_of(
     solver: Solver, record: Record | None = None, offload: bool = False, places: Places | None = None
-) -> tuple[Program, list]:
+) -> tuple[Program, list[Any]]:
     """The solver's compiled program, for runs that lie so on their devices, and its leaves."""
     leaves, structure = jax.tree.flatten(solver)
-    programs: OrderedDict = solver.problem.memory.setdefault("programs", OrderedDict())
+    programs: OrderedDict[Any, Any] = solver.problem.memory.setdefault("programs", OrderedDict())
     key = structure, Static(record), offload, places
     program = programs.pop(key, None) or Program(
         structure, record, offload, places
@@ -204,7 +206,7 @@ def keeping(record: Record | None) -> Record:
     return scalars if record is None else partial(_both, record)
 
 
-def _both(record: Record, state: Any, info: Any, batch: Any) -> dict:
+def _both(record: Record, state: Any, info: Any, batch: Any) -> dict[str, Any]:
     kept = recorded(record, state, info, batch)
     if not isinstance(kept, dict):
         raise TypeError(f"record must return a dict of arrays by name, not {type(kept).__name__}")

@@ -7,6 +7,8 @@ import numpy as np
 
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Status
+from bilevel.loop.summary import as_html, as_text, of_result
+from bilevel.loop.symptoms import Diagnosis
 from bilevel.types import PyTree
 
 
@@ -26,6 +28,7 @@ class Result:
     # (from which step on, the factor of the lower levels' step sizes, that of the outer one's)
     halvings: tuple[tuple[int, float, float], ...] = ()
     thin: int | None = None  # every so many steps have a row in the trace; None: all
+    diagnosis: Diagnosis | None = field(default=None, repr=False)  # with `diagnose=True`
 
     @property
     def state(self) -> Any:
@@ -40,3 +43,9 @@ class Result:
     def __repr__(self) -> str:
         value = f"outer_value={self.trace['outer_value'][-1]:.6g}, " if self.steps else ""
         return f"Result({self.status.code} after {self.steps} steps, {value}{self.seconds:.1f} s)"
+
+    def __str__(self) -> str:
+        return as_text(*of_result(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(*of_result(self))

@@ -12,8 +12,9 @@ from bilevel.loop.agreement import check_arguments
 from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.halving import check_policy
-from bilevel.loop.hooks import Probe, Progress, Tolerance
+from bilevel.loop.hooks import Diagnose, Probe, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
+from bilevel.loop.hooks.live_view import progress_hooks
 from bilevel.loop.offload import check_offload
 from bilevel.loop.prefetch import check_prefetch
 from bilevel.loop.replay import POLICIES
@@ -42,7 +43,8 @@ def run(
     probe: Callable[[Any, Any], dict[str, Any] | None] | None = None,
     record: Record | None = None,
     tol: float | None = None,
-    progress: bool = False,
+    progress: bool | str = False,
+    diagnose: bool = False,
     resume: Result | str | Path | None = None,
     checkpoint: str | Path | None = None,
     save_every: int | timedelta | None = None,
@@ -72,7 +74,10 @@ def run(
         record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, to keep of every step, compiled, besides
             the scalars that the trace always has ("outer_value", "hypergradient_norm" and the metrics).
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
-        progress: draw a progress bar on a terminal or in a notebook; short for `bl.hooks.Progress`.
+        progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`; "live" shows
+            the run's numbers with their trends and how it stands, short for `bl.hooks.Live`.
+        diagnose: look at the run a few times along the way, at about 5 % of its cost, and say in `result.diagnosis`
+            whether a step size, the adjoint or y's lag stands out; short for `bl.hooks.Diagnose`.
         resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
             on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps
             are taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing
@@ -105,7 +110,9 @@ def run(
     team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
     with team.together():
         _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
-        _check_functions(record, probe, progress)
+        _check_functions(record, probe)
+        check_flag(diagnose, "diagnose")
+        views = progress_hooks(progress, tol)
         halve = check_policy(on_divergence, solver, replay)
         steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
         every = None if every is None else check_count(every, "every")
@@ -116,7 +123,8 @@ def run(
             *hooks,
             *([Probe(probe)] if probe is not None else []),
             *([Tolerance(tol)] if tol is not None else []),
-            *([Progress()] if progress else []),
+            *views,
+            *([Diagnose()] if diagnose else []),
         ]
         numbers = dict(steps=steps, seed=int(check_seed(seed)), warmup=warmup, every=every, thin=thin)
         choices = dict(replay=replay, on_divergence=on_divergence, offload=offload)
@@ -179,11 +187,10 @@ def _kind(resume: Any) -> str:
     return "a folder" if isinstance(resume, Path) or resume not in (None, "auto") else str(resume)
 
 
-def _check_functions(record: Any, probe: Any, progress: Any) -> None:
+def _check_functions(record: Any, probe: Any) -> None:
     if record is not None:
         check_record(record)
     if probe is not None:
         check_callable(
             probe, "probe", 2, "a function of (state, info)", 'lambda state, info: {"x": state.x[0]}'
         )
-    check_flag(progress, "progress")

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,11 @@ from bilevel.loop.streams import Stream, as_stream, draw
 from bilevel.solvers.base import Info, Solver, check_solver, check_state
 from bilevel.types import PyTree
 
+State = TypeVar("State")  # a RunState, or a solver's own state: the same kind comes back
 Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> what to keep of a step
 
 
-def scalars(state: Any, info: Info) -> dict:
+def scalars(state: Any, info: Info) -> dict[str, Any]:
     """The default record of a step: f(x_k, ŷ_k), the hypergradient's norm, and the metrics."""
     return {
         "outer_value": info.outer_value,
@@ -46,7 +47,7 @@ def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, 
     return RunState(state, model, cursor, run.step + 1, run.warm, run.seed, run.fingerprint), info, batch
 
 
-def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTree, dict]:
+def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTree, dict[str, Any]]:
     """The model's next state, and both objectives' metrics under "inner/…" and "outer/…"."""
     f, g = solver.problem.f, solver.problem.g
     if not (f.returns_more or g.returns_more):
@@ -57,7 +58,7 @@ def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTr
     return run.model if inner.state is None else inner.state, metrics
 
 
-def stationarity_of(solver: Solver, before: Any, info: Info) -> dict:
+def stationarity_of(solver: Solver, before: Any, info: Info) -> dict[str, Any]:
     """For a constrained x: how far from stationary x_k was, by the estimate."""
     rule = solver.rule("outer")
     if rule is None or not rule.constrained:
@@ -154,8 +155,8 @@ def step_and_record(
 
 
 def scan(
-    solver: Solver, state: Any, data: Any = None, *, steps: int, start: int = 0, record: Record = scalars
-) -> tuple[Any, PyTree]:
+    solver: Solver, state: State, data: Any = None, *, steps: int, start: int = 0, record: Record = scalars
+) -> tuple[State, PyTree]:
     """`steps` steps of `solver` from `state`: the last state, and what `record` kept of every step, stacked.
 
     Args:
@@ -173,13 +174,12 @@ def scan(
     stream = as_stream(data)
     steps, start = check_count(steps, "steps"), check_count(start, "start", least=0, most=MANY)
     check_start(solver, state, stream)
-    if isinstance(state, RunState):
-        return advance(solver, state, stream, steps, record)
-    run, trace = advance(solver, _bare(solver, state, stream, start), stream, steps, record)
-    return run.solver, trace
+    run = state if isinstance(state, RunState) else _bare(solver, state, stream, start)
+    run, trace = advance(solver, run, stream, steps, record)
+    return cast(State, run if isinstance(state, RunState) else run.solver), trace
 
 
-def warm_up(solver: Solver, state: Any, data: Any = None, *, steps: int) -> Any:
+def warm_up(solver: Solver, state: State, data: Any = None, *, steps: int) -> State:
     """`steps` steps on the inner variables alone at the state's x (the paper's initialisation lemmas).
 
     Each takes a batch of its own: a run that goes on from here goes on in the data where they ended.
@@ -189,7 +189,7 @@ def warm_up(solver: Solver, state: Any, data: Any = None, *, steps: int) -> Any:
     check_start(solver, state, stream)
     run = state if isinstance(state, RunState) else _bare(solver, state, stream, 0)
     run, _ = lax.scan(lambda run, _: (warm_step(solver, run, stream), None), run, length=steps)
-    return run if isinstance(state, RunState) else run.solver
+    return cast(State, run if isinstance(state, RunState) else run.solver)
 
 
 def check_start(solver: Solver, state: Any, stream: Stream) -> None:

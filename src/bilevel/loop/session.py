@@ -25,6 +25,7 @@ from bilevel.loop.places import Places, lay, lay_batch
 from bilevel.loop.program import LONG_STEPS, SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
+from bilevel.loop.second_derivatives import explain
 from bilevel.loop.sharding import Sharded
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
@@ -49,7 +50,7 @@ class Session:
         resume,
         replay: str,
         every,
-        hooks: list,
+        hooks: list[Any],
         thin: int | None,
         halve: bool,
         prefetch: int | None = None,
@@ -120,7 +121,8 @@ class Session:
         course, audience = self.course, self.audience
         fit = self._fit()  # refuses a step that does not fit, before any work is done
         left = course.total - course.step + warmup
-        with course.interrupts, course.source.asked_ahead(left, self.prefetch):
+        ahead = course.source.asked_ahead(left, self.prefetch)
+        with course.interrupts, ahead, audience.closing():
             try:
                 course.watch = Watch(self.solver, course.run)
                 size = fit.bytes if fit is not None else 0
@@ -159,7 +161,8 @@ class Session:
             result = self._result()
             audience.leave()
             raise self._error(result, course.failure[1])
-        result = replace(result, status=result.status.with_note(audience.notes()))
+        status = result.status.with_note(audience.notes())
+        result = replace(result, status=status, diagnosis=audience.diagnosis)
         audience.leave()
         return result
 
@@ -192,7 +195,11 @@ class Session:
             course.status = exhausted(course.step, course.total)
             return None
         left = course.total - course.step
-        fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
+        try:
+            fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
+        except Exception as error:
+            explain(error)
+            raise
         course.log.check_columns(fit.row)
         return fit
 
@@ -259,7 +266,10 @@ class Session:
         rows = jax.tree.map(lambda a: a, rows)  # the log's own dict is not for hooks to change
         course, seconds = self.course, time.perf_counter() - self.began
         run = fetched(course.run) if self.audience.reads_info else course.run  # they may compute with it
-        return Event(course.step, course.total, run, info, rows, seconds, self.solver.name, self.so_far)
+        name, solver = self.solver.name, self.solver
+        return Event(
+            course.step, course.total, run, info, rows, seconds, name, self.so_far, solver, course.measured
+        )
 
     # The end
 
@@ -297,6 +307,7 @@ class Session:
             feed=course.source.mark(),
             thin=course.log.thin,
             halvings=self.guard.halvings,
+            diagnosis=self.audience.diagnosis,
         )
 
 

@@ -34,19 +34,19 @@ class Memory:
     def peek(self) -> Stream:
         return self.stream
 
-    def again(self, taken: list, index: int, count: int) -> tuple[Stream, int]:
+    def again(self, taken: list[Any], index: int, count: int) -> tuple[Stream, int]:
         return self.stream, count
 
-    def seen(self, taken: list) -> Any:
+    def seen(self, taken: list[Any]) -> Any:
         return self.stream
 
-    def give_back(self, taken: list) -> None:
+    def give_back(self, taken: list[Any]) -> None:
         """The cursor is part of the run, which went back itself."""
 
     def take(self) -> None:
         return None
 
-    def asked_ahead(self, steps: int, prefetch: int | None) -> AbstractContextManager:
+    def asked_ahead(self, steps: int, prefetch: int | None) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def mark(self) -> Any:
@@ -60,7 +60,7 @@ class Loader:
 
     stream = None
 
-    def __init__(self, data: Iterable, solver: Solver, resume: Result | None):
+    def __init__(self, data: Iterable[Any], solver: Solver, resume: Result | None):
         self.feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
 
     def lie(self, place: Any, stream: Any) -> None:
@@ -94,17 +94,17 @@ class Loader:
     def take(self) -> Any:
         return self.feed.take()
 
-    def asked_ahead(self, steps: int, prefetch: int | None) -> AbstractContextManager:
+    def asked_ahead(self, steps: int, prefetch: int | None) -> AbstractContextManager[Any]:
         return self.feed.asked_ahead(steps, prefetch)
 
-    def again(self, taken: list, index: int, count: int) -> tuple[Any, int]:
+    def again(self, taken: list[Any], index: int, count: int) -> tuple[Any, int]:
         host, _ = taken[min(index, len(taken) - 1)]  # beyond what was seen, the last one once more
         return self.feed.place(host), 1
 
-    def seen(self, taken: list) -> Any:
+    def seen(self, taken: list[Any]) -> Any:
         return [given for given, _ in taken]
 
-    def give_back(self, taken: list) -> None:
+    def give_back(self, taken: list[Any]) -> None:
         self.feed.give_back(taken)
 
     def mark(self) -> Any:
@@ -112,9 +112,8 @@ class Loader:
 
 
 def is_loader(data: Any) -> bool:
-    in_memory = data is None or isinstance(data, Batch | Stream)
-    arrays = dict | str | jax.Array | np.ndarray
-    return not in_memory and isinstance(data, Iterable) and not isinstance(data, arrays)
+    in_memory = data is None or isinstance(data, Batch | Stream | dict | str | jax.Array | np.ndarray)
+    return not in_memory and isinstance(data, Iterable)
 
 
 def source_of(data: Any, solver: Solver, resume: Result | None) -> Memory | Loader:

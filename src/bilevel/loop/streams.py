@@ -64,10 +64,10 @@ class FullBatch:
 
     data: Batch | None = None
 
-    def start(self, step: int) -> tuple:
+    def start(self, step: int) -> tuple[Any, ...]:
         return ()
 
-    def next(self, cursor: tuple) -> tuple[tuple, Batch | None]:
+    def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], Batch | None]:
         return cursor, self.data if self.data is None else _with_rows(self.data)
 
 
@@ -78,10 +78,10 @@ class Given:
 
     data: Batch | Draws
 
-    def start(self, step: int) -> tuple:
+    def start(self, step: int) -> tuple[Any, ...]:
         return ()
 
-    def next(self, cursor: tuple) -> tuple[tuple, Batch | Draws]:
+    def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], Batch | Draws]:
         part = lambda batch: replace(batch, whole=UNKNOWN.whole)
         given = self.data
         return cursor, Draws(given.stacked, part(given.shared)) if isinstance(given, Draws) else part(given)
@@ -120,7 +120,7 @@ class Minibatches:
         shared = replace(_with_rows(Batch(*same)), whole=_with_rows(self.data))
         return cursor, Draws(Batch(*drawn, rows=rows, block=self._blocks(rows)), shared)
 
-    def _each(self, function: Callable, rows: Levels) -> Levels:
+    def _each(self, function: Callable[..., Any], rows: Levels) -> Levels:
         """`function(sampler, arrays, rows)` of each level; the sampler is `None` where there is none."""
         return Levels(*map(function, self.samplers, (self.data.inner, self.data.outer), rows))
 
@@ -223,14 +223,14 @@ class Shuffled(Sampler):
         order = jnp.concatenate([self._permutation(_counter(epoch)), self._permutation(_counter(epoch + 1))])
         return _counter(epoch), jnp.int32(position), order
 
-    def next(self, cursor: tuple) -> tuple[tuple, jax.Array]:
+    def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], jax.Array]:
         # The predicate depends on the step alone: under vmap over seeds this stays a branch, not a select. It comes
         # first, as a branch that nothing waits for is handed to another thread, at more than its own price.
         cursor = lax.cond(cursor[1] >= self.examples, self._turn, lambda *same: same, *cursor)
         epoch, position, order = cursor
         return (epoch, position + self.size, order), lax.dynamic_slice(order, (position,), (self.size,))
 
-    def _turn(self, epoch: jax.Array, position: jax.Array, order: jax.Array) -> tuple:
+    def _turn(self, epoch: jax.Array, position: jax.Array, order: jax.Array) -> tuple[Any, ...]:
         following = jnp.concatenate([order[self.examples :], self._permutation(epoch + 2)])
         return epoch + 1, position - self.examples, following
 
@@ -247,7 +247,7 @@ class Blocks(Sampler):
     examples: int
     size: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if left := self.examples % self.size:
             raise ValueError(
                 f"blocks of {self.size} leave {left} of the {self.examples} examples over, and all must have one "
@@ -258,10 +258,10 @@ class Blocks(Sampler):
     def order(self) -> Shuffled:
         return Shuffled(self.key, self.examples // self.size, 1)
 
-    def start(self, step: int) -> tuple:
+    def start(self, step: int) -> tuple[Any, ...]:
         return self.order.start(step)
 
-    def next(self, cursor: tuple) -> tuple[tuple, jax.Array]:
+    def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], jax.Array]:
         cursor, number = self.order.next(cursor)
         return cursor, self.size * number.astype(jnp.int32) + lax.iota(jnp.int32, self.size)
 
@@ -320,7 +320,9 @@ def as_stream(data: Any) -> Stream:
     )
 
 
-def _minibatches(sampler: Callable, data: Batch, size: int | Batch | Levels, seed: Any) -> Minibatches:
+def _minibatches(
+    sampler: Callable[..., Any], data: Batch, size: int | Batch | Levels, seed: Any
+) -> Minibatches:
     if not isinstance(data, Batch):
         raise TypeError(
             f"data must be a bl.Batch, not {type(data).__name__}: pass bl.Batch(inner=..., outer=...)"
@@ -345,7 +347,7 @@ def _minibatches(sampler: Callable, data: Batch, size: int | Batch | Levels, see
     return Minibatches(Batch(*arrays), Levels(*samplers))
 
 
-def _sampler(sampler: Callable, arrays: PyTree, size: int, key: jax.Array, level: str) -> Any:
+def _sampler(sampler: Callable[..., Any], arrays: PyTree, size: int, key: jax.Array, level: str) -> Any:
     lengths = {len(leaf) if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(arrays)}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.checks import MANY, check_callable, check_count, check_flag, check_kind, check_text
+from bilevel.checks import MANY, check_callable, check_count, check_kind, check_text
 from bilevel.forks import check_fork
 from bilevel.loop.errors import RunError
-from bilevel.loop.hooks import Event, Progress, Stop
-from bilevel.loop.hooks.base import HookLike, check_hooks
+from bilevel.loop.hooks import Event, Stop
+from bilevel.loop.hooks.base import HookLike, check_hooks, closing
 from bilevel.loop.hooks.early_stopping import sign_of
+from bilevel.loop.hooks.live_view import progress_hooks
 from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.lane_program import lane_program
 from bilevel.loop.lanes import Lane, Lanes
@@ -23,6 +24,7 @@ from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, diverged, failed, interrupted
+from bilevel.loop.summary import as_html, as_text, of_sweep
 from bilevel.loop.trace import join
 from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver
@@ -79,6 +81,12 @@ class Sweep:
         )
         return f"Sweep({len(self)} lanes, {bad} diverged, {found}, {self.seconds:.1f} s)"
 
+    def __str__(self) -> str:
+        return as_text(*of_sweep(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(*of_sweep(self))
+
 
 def sweep(
     solvers: Solver | Sequence[Solver],
@@ -97,7 +105,7 @@ def sweep(
     hooks: Sequence[HookLike] = (),
     every: int | None = None,
     record: Record | None = None,
-    progress: bool = False,
+    progress: bool | str = False,
 ) -> Sweep:
     """Many runs at once: which step size, which seed, which start?
 
@@ -136,13 +144,13 @@ def sweep(
     every = None if every is None else check_count(every, "every")
     sign = sign_of(mode)
     check_hooks(hooks)
-    check_flag(progress, "progress")
+    views = progress_hooks(progress)
     _check_metric_kind(metric)
     if record is not None:
         check_record(record)
     chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, model_state, combine)
     program = lane_program(chosen, record)
-    hooks = [*hooks, *([Progress()] if progress else [])]
+    hooks = [*hooks, *views]
     for hook in hooks:
         if getattr(hook, "of_one_run", False):
             raise TypeError(
@@ -160,7 +168,7 @@ def sweep(
     name, ended = chosen.solvers[0].name, None
     event = lambda rows: Event(log_step, steps, run, None, rows, time.perf_counter() - began, name)
     failure = None
-    with Interrupts() as interrupts:
+    with Interrupts() as interrupts, closing(hooks):
         try:
             for hook in hooks:
                 getattr(hook, "begin", _nothing)(event({}))
@@ -185,12 +193,13 @@ def sweep(
             ended = interrupted(log_step)
         except Exception as error:
             failure, ended = error, failed(log_step, "a hook or an objective", error)
-    if failure is not None and not traces:
-        raise RunError(
-            f"{type(failure).__name__} before the first steps were done: {failure}", None
-        ) from failure
-    if not traces:
-        raise KeyboardInterrupt
+    with closing(hooks):
+        if failure is not None and not traces:
+            raise RunError(
+                f"{type(failure).__name__} before the first steps were done: {failure}", None
+            ) from failure
+        if not traces:
+            raise KeyboardInterrupt
     trace = jax.tree.map(lambda a: np.swapaxes(a, 0, 1), join(traces))
     good = np.asarray(taken)
     ended = ended or completed(steps)
@@ -238,7 +247,7 @@ def _check_metric_kind(metric: Any) -> None:
         check_text(metric, "metric", '"outer_value"')
 
 
-def _check_metric(metric: Any, row: dict, chosen: Lanes) -> None:
+def _check_metric(metric: Any, row: dict[str, Any], chosen: Lanes) -> None:
     """Before any work: a column of the trace, or a function from (x, y) to a number."""
     if callable(metric):
         _, x, y, *_ = chosen.arguments
@@ -252,7 +261,7 @@ def _check_metric(metric: Any, row: dict, chosen: Lanes) -> None:
         )
 
 
-def _first_broken(solver: Solver, broken: dict, lane: int) -> list[str]:
+def _first_broken(solver: Solver, broken: dict[str, Any], lane: int) -> list[str]:
     names = [name for name, bad in broken.items() if bad[lane]]
     return [name for name in names if name in solver.variables] or names[:1] or ["outer_value"]
 
@@ -261,7 +270,9 @@ def _nothing(*_: Any) -> None:
     return None
 
 
-def _scores(metric: Any, run: RunState, trace: dict, alive: np.ndarray, taken: np.ndarray) -> np.ndarray:
+def _scores(
+    metric: Any, run: RunState, trace: dict[str, Any], alive: np.ndarray, taken: np.ndarray
+) -> np.ndarray:
     if callable(metric):
         values = np.asarray(jax.vmap(metric)(run.x, run.y), dtype=float)
     elif metric in trace:

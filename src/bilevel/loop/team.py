@@ -30,7 +30,8 @@ class Team:
     """The processes that run together: all of those that `jax.distributed` knows, or this one alone."""
 
     def __init__(self, several: bool = False):
-        self.several, self.lost = several, False
+        self.several: bool = several
+        self.lost: bool = False
 
     @property
     def leads(self) -> bool:

@@ -100,7 +100,7 @@ def _first_look(solver: Solver, run: RunState) -> np.ndarray:
 
 
 @jax.jit
-def _largest(trees: list) -> list:
+def _largest(trees: list[Any]) -> list[Any]:
     """The largest entry of each tree, as a share of what its square could still be represented with."""
     most = lambda leaf: max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)
     share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float) / most(leaf)
@@ -108,7 +108,7 @@ def _largest(trees: list) -> list:
 
 
 @jax.jit
-def _sizes(trees: list) -> list:
+def _sizes(trees: list[Any]) -> list[Any]:
     size = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float)
     return [jnp.max(jnp.array([size(leaf) for leaf in _floats(tree)]), initial=0.0) for tree in trees]
 

@@ -41,7 +41,7 @@ class Instance:
     measure: Callable[[PyTree], Any] | None = None
     label: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_text(self.name, "name", '"mine"')
         check_problem(self.problem)
         check_positive(self.L, "smoothness L", traced=False)

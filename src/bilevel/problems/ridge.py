@@ -44,7 +44,7 @@ class RidgeLogistic:
     high: float = 1.1
     tau: float = 0.05
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, examples in (("train", self.train), ("valid", self.valid)):
             check_kind(
                 examples, Examples, name, "a bl.data.Examples", "pass bl.data.Examples(inputs, labels)"

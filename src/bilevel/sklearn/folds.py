@@ -53,7 +53,7 @@ def bounded_l1(x: Any) -> Any:
     return jnp.clip(x, LOWEST_L1, HIGHEST_L1)
 
 
-def with_prior(loss: Any, x: Any, prior: Any) -> tuple[Any, dict]:
+def with_prior(loss: Any, x: Any, prior: Any) -> tuple[Any, dict[str, Any]]:
     """An outer objective, and the loss alone for the trace."""
     centre, tau = prior
     return loss + tau * jnp.sum((x - centre) ** 2), {"loss": loss}
@@ -94,7 +94,7 @@ def _single(solver: Any, size: int, y: Any, with_centre: Any) -> tuple[float, fl
     settle = solver.compiled(_settle, 1 if sparse else SETTLE)
     best, risen = (highest, np.inf, y), 0
 
-    def tried(c: float, y: Any) -> tuple:
+    def tried(c: float, y: Any) -> tuple[Any, ...]:
         y, value = settle(np.full(size, c), y, with_centre(c, 0.0))
         return c, float(value), y
 

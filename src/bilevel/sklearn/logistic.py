@@ -1,6 +1,6 @@
 """Logistic regression with one penalty per feature or group, found by cross-validation: of squares, or with zeros."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -15,10 +15,16 @@ from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardis
 __all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
 
 
+Fitted = TypeVar("Fitted", bound="_Logistic")
+
+
 class _Logistic(ClassifierMixin, PerFeature):
     _sparse: bool
+    classes_: np.ndarray
+    coef_: np.ndarray
+    intercept_: np.ndarray
 
-    def fit(self, X, y):
+    def fit(self: Fitted, X: Any, y: Any) -> Fitted:
         """Finds the penalties on the folds, then the coefficients on all rows."""
         rows: Any = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         X, y = rows
@@ -48,26 +54,26 @@ class _Logistic(ClassifierMixin, PerFeature):
         self.validation_curve_ = tuned.curve
         return self
 
-    def decision_function(self, X):
+    def decision_function(self, X: Any) -> np.ndarray:
         """Scores: of the second of two classes, or of every one of more."""
         check_is_fitted(self)
         X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
         scores = X @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """The most probable class of new rows."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class, in the order of `classes_`."""
         scores = self.decision_function(X)
         return (
             np.stack([expit(-scores), expit(scores)], axis=1) if scores.ndim == 1 else softmax(scores, axis=1)
         )
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithm of `predict_proba`."""
         return np.log(self.predict_proba(X))
 

@@ -20,7 +20,7 @@ def splits(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float
     return [_known(*part, k, y) for k, part in enumerate(parts)] if classes else parts
 
 
-def _made(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list:
+def _made(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list[Any]:
     if isinstance(cv, str) and cv == "split":
         return _once(X, y, classes, fraction, seed)
     if isinstance(cv, str | bool):
@@ -37,7 +37,7 @@ def _made(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float,
         return list(kind(count, shuffle=True, random_state=seed).split(X, y))
 
 
-def _once(X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list:
+def _once(X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list[Any]:
     count = len(np.unique(y)) if classes else 0
     held = int(np.ceil(fraction * len(X)))
     rare = classes and np.unique(y, return_counts=True)[1].min() < 2
@@ -51,7 +51,7 @@ def _once(X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: An
         ) from error
 
 
-def _given(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool) -> list:
+def _given(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool) -> list[Any]:
     try:
         splitter: Any = check_cv(cv, y, classifier=classes)
         return list(splitter.split(X, y))

@@ -22,17 +22,22 @@ class PerFeature(BaseEstimator):
     """Features are standardised within `fit`, so that neither penalties nor their prior depend on units; `coef_`,
     `intercept_` and `alpha_` are in the units of X."""
 
+    alpha_: np.ndarray
+    validation_curve_: np.ndarray
+    best_index_: int
+    n_iter_: int
+
     def __init__(
         self,
         *,
-        cv=5,
-        groups=None,
-        spread=0.5,
-        fit_intercept=True,
-        validation_fraction=0.2,
-        max_iter=30,
-        random_state=0,
-        verbose=0,
+        cv: Any = 5,  # scikit-learn asks that everything be taken here, and looked at by `fit`
+        groups: Any = None,
+        spread: Any = 0.5,
+        fit_intercept: Any = True,
+        validation_fraction: Any = 0.2,
+        max_iter: Any = 30,
+        random_state: Any = 0,
+        verbose: Any = 0,
     ):
         self.cv = cv
         self.groups = groups
@@ -77,8 +82,8 @@ class PerFeature(BaseEstimator):
             raise ValueError(f"groups mixes numbers and words, {shown(self.groups)}: take either") from error
 
     def _tune(
-        self, loss: Any, sparse: bool, X: np.ndarray, Y: np.ndarray, parts: list, strength: Any
-    ) -> tuple:
+        self, loss: Any, sparse: bool, X: np.ndarray, Y: np.ndarray, parts: list[Any], strength: Any
+    ) -> tuple[Any, ...]:
         """Penalties of the columns of X (standardised), what was tuned, and L. Sets what tells of the run."""
         groups = self._check(X.shape[1])
         data, y0, smoothness = loss.data(X, Y, parts, bool(self.fit_intercept))

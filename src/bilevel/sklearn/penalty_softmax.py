@@ -9,6 +9,7 @@ none: its coefficients begin the refit, and x does not depend on it.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +63,7 @@ def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
     return bl.Problem(inner=inner, outer=outer, prox=bl.prox.l1(strengths) if sparse else None)
 
 
-def data(X: np.ndarray, hot: np.ndarray, folds: list[tuple], intercept: bool):
+def data(X: np.ndarray, hot: np.ndarray, folds: list[tuple[Any, ...]], intercept: bool):
     """(data, y0, L) of the folds and of all rows together; the last fold of `y` is the one of all rows."""
     (n, p), (_, c) = X.shape, hot.shape
     N, P, C = room(n, 64 if n <= 64 else 512), room(p, 16), room(c, 4)

@@ -34,7 +34,7 @@ FIRST, SUFFICIENT, MEMORY, GROWTH = 0.1, 1e-4, 0.85, 10.0  # as in bl.tuning_fre
 class SpectralState(NamedTuple):
     x: Any  # to be tried
     y: Any  # at the last one tried
-    kept: tuple  # (x, Φ, d) of the last one accepted
+    kept: tuple[Any, ...]  # (x, Φ, d) of the last one accepted
     step_size: Any  # β; zero until there is one accepted
     slack: Any  # s
 

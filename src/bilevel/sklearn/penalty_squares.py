@@ -44,7 +44,7 @@ def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
     )
 
 
-def data(X: np.ndarray, Y: np.ndarray, folds: list[tuple], centred: bool):
+def data(X: np.ndarray, Y: np.ndarray, folds: list[tuple[Any, ...]], centred: bool):
     """(data, y0, L) of the folds; f has the mean over all rows held out, once for every time that they are."""
     held = sum(len(out) for _, out in folds)
     train, valid, rest = [], [], 0.0
@@ -70,7 +70,7 @@ def _short(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]
     return r[:columns, :columns], r[:columns, columns:], float(np.sum(r[columns:, columns:] ** 2))
 
 
-def _stack(parts: list, folds: int, columns: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+def _stack(parts: list[Any], folds: int, columns: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
     rows = room(max(len(a) for a, _ in parts), min(16, columns))
     empty = [(np.zeros((0, 0)), np.zeros((0, 0)))] * (folds - len(parts))
     a, b = zip(*(parts + empty), strict=True)

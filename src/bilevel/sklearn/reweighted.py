@@ -41,6 +41,12 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         feature_names_in_: their names, where `X` has any.
     """
 
+    classes_: np.ndarray
+    sample_weight_: np.ndarray
+    suspicion_: np.ndarray
+    suspects_: np.ndarray
+    n_iter_: int
+
     def __init__(
         self,
         hidden: Any = None,  # scikit-learn asks that everything be taken here, and looked at by `fit`

@@ -1,6 +1,6 @@
 """Linear regression with one penalty per feature or group, found by cross-validation: ridge, and lasso with zeros."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
@@ -13,10 +13,15 @@ from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardis
 __all__ = ["PerFeatureLasso", "PerFeatureRidge"]
 
 
+Fitted = TypeVar("Fitted", bound="_Linear")
+
+
 class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
     _sparse: bool
+    coef_: np.ndarray
+    intercept_: Any  # a float for one target, an array for several
 
-    def fit(self, X, y):
+    def fit(self: Fitted, X: Any, y: Any) -> Fitted:
         """Finds the penalties on the folds, then the coefficients on all rows."""
         rows: Any = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
@@ -44,7 +49,7 @@ class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
         self.validation_curve_ = 2 * unit**2 * tuned.curve / observations
         return self
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """The values of new rows."""
         check_is_fitted(self)
         X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))

@@ -77,7 +77,7 @@ class Solver(eqx.Module):
             if name in vars(cls):
                 setattr(cls, name, _checked(vars(cls)[name]))
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         check_problem(self.problem)
         if self.problem.prox is None:
             return
@@ -171,7 +171,7 @@ class Solver(eqx.Module):
             f"system. {cure}, or add a ridge to g."
         )
 
-    def compiled(self, function: Callable, *static: Any) -> Callable:
+    def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
         """`function(solver, *...)` compiled, once for all solvers that differ in their numbers alone."""
         leaves, structure = jax.tree.flatten(self)
         call = self.problem.compiled(_on_leaves, function, structure, static)
@@ -188,7 +188,12 @@ class Solver(eqx.Module):
 
 
 def _on_leaves(
-    problem: Problem, function: Callable, structure: Any, static: tuple, leaves: list, *arguments: Any
+    problem: Problem,
+    function: Callable[..., Any],
+    structure: Any,
+    static: tuple[Any, ...],
+    leaves: list[Any],
+    *arguments: Any,
 ):
     return function(structure.unflatten(leaves), *static, *arguments)
 
@@ -220,7 +225,7 @@ def _state_of(solver: type[Solver]) -> type | None:
     return kind if isinstance(kind, type) and kind is not Any else None  # which is a class, from 3.11 on
 
 
-def _checked(step: Callable) -> Callable:
+def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
     """A step by hand begins with a state of this solver and a batch."""
 
     @wraps(step)

@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -73,13 +73,13 @@ class F2SAp(Solver):
         x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)
         shares = jnp.asarray(difference(self.order)[0], penalty.dtype) / penalty
 
-        def step(copy: PyTree, memory: PyTree, share: Array) -> tuple:
+        def step(copy: PyTree, memory: PyTree, share: Array) -> tuple[Any, ...]:
             gradient = oracles.inner_gradient(x, copy, batch)
             mixed = tree.add(gradient, scaled(share, oracles.outer_gradients(x, copy, batch).y))
             value = lambda y: problem.g(x, y, batch) + scaled(share, problem.f(x, y, batch))
             return *descend(self.inner, mixed, memory, copy, value), gradient
 
-        def every(carry: tuple, t: Array) -> tuple:
+        def every(carry: tuple[Any, ...], t: Array) -> tuple[Any, ...]:
             copies, memories, met = carry
             copies, memories, gradients = jax.vmap(step)(copies, memories, shares)
             return (copies, memories, select(t == 0, apart(gradients)[0], met)), None

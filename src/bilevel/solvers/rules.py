@@ -48,10 +48,12 @@ class Descent(Rule):
 
     step_size: Any
 
-    def init(self, point: PyTree) -> tuple:
+    def init(self, point: PyTree) -> tuple[Any, ...]:
         return ()
 
-    def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None):
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
         return tree.sub(point, scaled(self.step_size, gradient)), memory
 
 
@@ -69,7 +71,9 @@ class Transformation(Rule):
         given = {k: jnp.asarray(v, memory.hyperparams[k].dtype) for k, v in self.hyperparameters.items()}
         return memory._replace(hyperparams=memory.hyperparams | given)
 
-    def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None):
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
         optax_update = self.transformation.value.update
         try:
             updates, memory = optax_update(gradient, memory, point)
@@ -100,7 +104,9 @@ class Settled(Rule):
     def init(self, point: PyTree) -> PyTree:
         return self.rule.init(point)
 
-    def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None):
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
         point, memory = self.rule.update(gradient, memory, point, value)
         return self.settle(point), memory
 

@@ -21,7 +21,9 @@ class Shortened(Rule):
     def init(self, point: PyTree) -> PyTree:
         return self.rule.init(point)
 
-    def update(self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None):
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
         after, memory = self.rule.update(gradient, memory, point, value)
         return tree.add(point, scaled(self.factor, tree.sub(after, point))), memory
 

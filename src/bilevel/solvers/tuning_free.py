@@ -20,7 +20,7 @@ from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.ingredients.newton import minimise, resolution
 from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
-from bilevel.solvers.ingredients.truncated_cg import truncated_cg
+from bilevel.solvers.ingredients.truncated_cg import Product, curvature_along, truncated_cg
 from bilevel.solvers.ingredients.weights import check_weight
 from bilevel.types import Number, PyTree, Scalar
 
@@ -222,8 +222,7 @@ class TuningFree(Solver):
         """On a noisy batch, γ of one steepest descent step on y and on v, of the best length along it."""
         oracles = self.problem.oracles
         hessian = oracles.curvature(x, trial.y, batch).shared().hessian
-        s = truncated_cg(hessian, trial.seen.gradient, 0, 1).solution
-        w = truncated_cg(hessian, trial.seen.residual, 0, 1).solution
+        s, w = steepest(hessian, trial.seen.gradient), steepest(hessian, trial.seen.residual)
         y, v = tree.sub(trial.y, scaled(gain, s)), tree.sub(trial.v, scaled(gain, w))
         return y, v, look(oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch))
 
@@ -276,6 +275,11 @@ class TuningFree(Solver):
 
 def look(g: Along, f: OuterGradients) -> Seen:
     return Seen(g.gradient, tree.sub(g.hessian, f.y), tree.sub(f.x, g.cross))
+
+
+def steepest(hessian: Product, r: PyTree) -> PyTree:
+    """r, of the length that ends the descent along it; zero where there is no positive curvature."""
+    return scaled(divide(dot(r, r), curvature_along(r, hessian(r))), r)
 
 
 def change(before: Seen, now: Seen, v: PyTree, floors: list[Scalar]) -> Scalar:

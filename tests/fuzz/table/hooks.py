@@ -31,4 +31,6 @@ CALLS = [
         also={"step": ("none", "2^31", "2^32")},
     ),
     Call("bl.hooks.Progress", hooks.Progress, {}, {}),
+    Call("bl.hooks.Live", hooks.Live, {}, {"tol": "tolerance", "console": "none alone"}),
+    Call("bl.hooks.Diagnose", hooks.Diagnose, {}, {}),
 ]

@@ -54,7 +54,13 @@ CALLS = [
         run,
         running
         | KEPT
-        | {"probe": "probe", "tol": "tolerance", "resume": "none alone", "replay": "choice"}
+        | {
+            "diagnose": "truth",
+            "probe": "probe",
+            "tol": "tolerance",
+            "resume": "none alone",
+            "replay": "choice",
+        }
         | {"prefetch": "count from zero or none", "offload": "none alone", "mesh": "none alone"},
         skip={"steps": LONG, "warmup": LONG, "checkpoint": NAMES},
     ),

@@ -13,7 +13,9 @@ RETURNED = {
     "bl.data.Mnist",
     "bl.data.Omniglot",
     "bl.data.DataError",
+    "bl.hooks.Diagnosis",
     "bl.hooks.Event",
+    "bl.hooks.Finding",
     "bl.problems.Quadratic",  # a pytree: JAX itself makes it, with anything in it
     "bl.problems.RandomQuadratic",
     *(

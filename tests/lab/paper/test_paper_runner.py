@@ -42,6 +42,15 @@ def test_what_is_there_is_done(finished):
     assert (finished / "toy.csv").read_text() == "value\n1\n2\n"
 
 
+def test_a_shorter_run_knows_that_it_would_replace_the_full_one(finished, tmp_path):
+    other = prepare(experiment(), Options(seeds=1), finished)
+    assert other.shortens
+    assert not prepare(experiment(), Options(), finished).shortens  # it is the full one
+    assert not prepare(experiment(), Options(seeds=1), finished / "empty").shortens
+    perform(other, silent)
+    assert not prepare(experiment(), Options(seeds=2), finished).shortens  # what is there is no full one
+
+
 def test_the_manifest_names_source_and_time_but_the_table_does_not(finished):
     found = json.loads((finished / "toy.json").read_text())
     assert found["source"] == "made up"

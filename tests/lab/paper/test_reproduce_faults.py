@@ -266,3 +266,19 @@ def test_killed_while_it_writes_it_ends_with_the_same_tables(tmp_path):
         folder = tmp_path / str(number)
         assert tables(folder) == TABLES
         assert {path.suffix for path in folder.iterdir()} == {".csv", ".json", ".png", ".svg", ".md", ".html"}
+
+
+def test_a_trial_does_not_replace_the_full_reproduction_unless_told_to(call, tmp_path):
+    assert call().exit_code == 0
+    full = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    trial = "two", "--quick", "--seeds", "3"
+    refused = call(*trial)
+    assert refused.exit_code == 2
+    assert "here has two of the full protocol, which --quick would replace: name another" in refused.stderr
+    assert full == {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    assert call(*trial, "--force").exit_code == 0
+    assert call(*trial).exit_code == 0  # now it has the trial's
+    assert (
+        "two was run with other settings than the full protocol: seeds"
+        in (tmp_path / "here/report.md").read_text()
+    )

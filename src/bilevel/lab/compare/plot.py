@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -26,7 +27,7 @@ LEGEND_ROWS = 5
 PANEL, LEGEND_COLUMN = 5.0, 2.3  # inches
 
 
-def looks(methods: list[Method]) -> dict[str, dict]:
+def looks(methods: list[Method]) -> dict[str, dict[str, Any]]:
     """The line style of every method: of ours the same in every panel and every run, of others' in their order."""
     own, styles = {method.name for method in METHODS}, {}
     for family in dict.fromkeys(map(family_of, [*METHODS, *methods])):
@@ -41,7 +42,7 @@ def family_of(method: Method) -> str:
     return method.family if method.family in FAMILIES else YOURS
 
 
-def _style(hue: str, place: int) -> dict:
+def _style(hue: str, place: int) -> dict[str, Any]:
     return {
         "color": hue,
         "linestyle": DASHES[place % len(DASHES)],
@@ -85,7 +86,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
 
 def _panel(
-    axes: Axes, task: Task, curves: list[Curve], styles: dict[str, dict], against: str, label: str
+    axes: Axes, task: Task, curves: list[Curve], styles: dict[str, dict[str, Any]], against: str, label: str
 ) -> None:
     for curve in curves:
         shown = _worth_showing(curve, FLOOR if task.x64 else 0.0)
@@ -129,7 +130,7 @@ def _columns(methods: list[Method]) -> list[tuple[str, list[str]]]:
     return columns
 
 
-def _legend(figure: Figure, columns: list[tuple[str, list[str]]], styles: dict[str, dict]) -> None:
+def _legend(figure: Figure, columns: list[tuple[str, list[str]]], styles: dict[str, dict[str, Any]]) -> None:
     longest = max(len(members) for _, members in columns)
     blank = Line2D([], [], linestyle="none")
     handles, labels = [], []

@@ -34,7 +34,7 @@ class Task:
     )  # from a step size of the grid to the outer rule
     repeats: int = 5  # of every timing; the shortest counts
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _ = self.measure
 
     @property

@@ -96,7 +96,7 @@ def _imported(module: str) -> Any:
         sys.path.remove(here)
 
 
-def _takes(function: Callable, count: int) -> bool:
+def _takes(function: Callable[..., Any], count: int) -> bool:
     """Whether it can be called with so many positional arguments."""
     try:
         inspect.signature(function).bind(*range(count))

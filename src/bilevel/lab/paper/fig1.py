@@ -77,7 +77,7 @@ def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[
         yield {"analysis": name, "alpha": alpha, "eta": eta, "beta": beta, "bound": bound}
 
 
-def over_kappa(cases: list[dict], norms: np.ndarray, kappas: np.ndarray, steps: int) -> Table:
+def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray, steps: int) -> Table:
     """One row for each (M, analysis, κ): the bound after K steps and what the run with those steps did."""
     n = len(kappas)
     return {
@@ -93,7 +93,7 @@ def over_kappa(cases: list[dict], norms: np.ndarray, kappas: np.ndarray, steps: 
     }
 
 
-def over_steps(cases: list[dict], norms: np.ndarray, steps: int) -> Table:
+def over_steps(cases: list[dict[str, Any]], norms: np.ndarray, steps: int) -> Table:
     """The same against K, at logarithmically spaced K and the one κ of the right panel."""
     K = np.unique(np.geomspace(1, steps, 60).round().astype(int))
     return {

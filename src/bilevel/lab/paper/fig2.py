@@ -92,7 +92,7 @@ def inner_steps(kappas: np.ndarray, settings: dict[str, Any]) -> dict[str, np.nd
     return {"": 1 / L, "_star": 2 / (L + settings["mu"])}
 
 
-def over_kappa(cases: list[dict], norms: np.ndarray, kappas: np.ndarray) -> Table:
+def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray) -> Table:
     """One row for each (M, analysis, κ): the bound, its inherent part, and what the run with that β did."""
     return {
         "M_is": np.repeat([case["M_is"] for case in cases], len(kappas)),
@@ -128,7 +128,7 @@ def over_kappa_limits(last: np.ndarray, kappas: np.ndarray, settings: dict[str, 
     }
 
 
-def factors(cases: list[dict], limits: Table) -> Table:
+def factors(cases: list[dict[str, Any]], limits: Table) -> Table:
     """By how much Theorem 5.17's inherent error must be multiplied to fall on each curve (M = 0.1)."""
     bound = _paper_inherent(cases)
     found = {curve: scale(bound, limits[curve]) for curve in TARGETS}
@@ -141,13 +141,13 @@ def factors(cases: list[dict], limits: Table) -> Table:
     }
 
 
-def scaled(cases: list[dict], limits: Table) -> Table:
+def scaled(cases: list[dict[str, Any]], limits: Table) -> Table:
     """Theorem 5.17's inherent error times the measured factors: the right panel."""
     bound = _paper_inherent(cases)
     return {f"scaled_to_{curve}": scale(bound, limits[curve]).factor * bound for curve in TARGETS}
 
 
-def _paper_inherent(cases: list[dict]) -> np.ndarray:
+def _paper_inherent(cases: list[dict[str, Any]]) -> np.ndarray:
     return next(c["inherent"] for c in cases if (c["analysis"], c["M_is"]) == ("paper", "paper"))
 
 

@@ -117,7 +117,7 @@ def case(digits: Mnist, seed: int, settings: dict[str, Any]) -> Case:
 
 def useful_setting(
     cases: list[Case], settings: dict[str, Any], clock: "Clock"
-) -> tuple[list[dict], np.ndarray]:
+) -> tuple[list[dict[str, Any]], np.ndarray]:
     """Adam on the logits, its rate chosen on the first seed, beside training without weights, and on the clean
     validation images alone. The rows of the table, and the logits that the chosen rate gave the first seed.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.lab.paper.experiment import Experiment
+from bilevel.lab.paper.experiment import Experiment, Options
 from bilevel.writing import content_of, write as write_file
 
 # Tables depend on the code that computes them, not on the code that only reads them. Folders of the package, by path:
@@ -100,6 +100,12 @@ def holds(experiment: Experiment, out: Path, origin: dict[str, Any]) -> bool:
     """Whether the tables in `out` are intact and were computed from exactly this origin."""
     manifest = read(experiment, out)
     return manifest is not None and manifest["origin"] == origin
+
+
+def departures(experiment: Experiment, manifest: dict[str, Any]) -> list[str]:
+    """The settings in which its tables are not those of the full protocol."""
+    full, given = json.loads(json.dumps(experiment.settings(Options()))), manifest["origin"]["settings"]
+    return sorted(name for name in full if name in given and full[name] != given[name])
 
 
 def write(

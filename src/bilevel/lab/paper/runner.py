@@ -33,6 +33,12 @@ class Job:
     def done(self) -> bool:
         return manifest.holds(self.experiment, self.out, self.origin)
 
+    @property
+    def shortens(self) -> bool:
+        """Whether its tables would take the place of those of the full protocol."""
+        found = manifest.read(self.experiment, self.out)
+        return not (found is None or self.done or manifest.departures(self.experiment, found))
+
 
 def prepare(experiment: Experiment, options: Options, out: Path) -> Job:
     settings = experiment.settings(options)

@@ -127,6 +127,6 @@ def _placed(leaf: Any, like: jax.Array) -> Any:
     return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf, sharding)
 
 
-def _keys(feed: Any) -> tuple:
+def _keys(feed: Any) -> tuple[Any, ...]:
     """Of the samplers that draw from data in memory."""
     return () if feed is None else feed

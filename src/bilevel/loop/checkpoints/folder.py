@@ -51,7 +51,7 @@ class Folder:
         self.path, self._keep, self.team = path, keep, Team()
         self._lock: Lock | None = None
         self._writer: ThreadPoolExecutor | None = None
-        self._writing: Future | None = None
+        self._writing: Future[Any] | None = None
 
     def open(self) -> None:
         """What cannot be written into is found out here, before any work is done."""

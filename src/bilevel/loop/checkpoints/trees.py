@@ -42,12 +42,12 @@ class Saved:
     def __repr__(self) -> str:
         return f"Saved {self.__dict__.get('_kind')}({', '.join(self.__dict__.get('_parts', ()))})"
 
-    def tree_flatten_with_keys(self) -> tuple:
+    def tree_flatten_with_keys(self) -> tuple[Any, ...]:
         named = [(jax.tree_util.GetAttrKey(name), part) for name, part in self._parts.items()]
         return named, (self._kind, tuple(self._parts))
 
     @classmethod
-    def tree_unflatten(cls, kind_and_names: tuple, parts: Any) -> "Saved":
+    def tree_unflatten(cls, kind_and_names: tuple[Any, ...], parts: Any) -> "Saved":
         kind, names = kind_and_names
         return cls(kind, dict(zip(names, parts, strict=True)))
 
@@ -158,7 +158,7 @@ def _object(value: Any, arrays: list[Any], depth: int) -> Any:
         return {"value": str(value)}
 
 
-def _sorted(node: dict) -> list[Any]:
+def _sorted(node: dict[Any, Any]) -> list[Any]:
     try:
         return sorted(node)
     except Exception:  # JAX would refuse it; in a loader's position it may be

@@ -1,10 +1,12 @@
 """What a hook sees, and how it asks a run to stop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from bilevel.checks import MANY, check_count, check_kind
+from bilevel.loop.columns import numbers_in
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import rows_in
@@ -24,6 +26,8 @@ class Event:
     seconds: float  # since the run began
     name: str  # the solver's
     packed: Callable[[], Any] | None = field(default=None, repr=False, compare=False)  # behind `so_far`
+    solver: Any = field(default=None, repr=False, compare=False)  # None in a sweep
+    measured: Callable[..., Any] | None = field(default=None, repr=False, compare=False)  # behind `measure`
 
     def so_far(self) -> Any:
         """The `Result` as if the run ended here. Its state may be gone after the next chunk: copy what is kept."""
@@ -32,6 +36,22 @@ class Event:
                 "this event has no result so far: only those of bl.run have one, not those of a sweep"
             )
         return self.packed()
+
+    def measure(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """`function(solver, state, batch, whole, *arguments)`, compiled, where the run stands.
+
+        `batch` is that of the next step, or of a loader the last that it gave; `whole` says whether it is all the data.
+        The function must be pure, and is compiled once if it is the same object every time.
+
+        Args:
+            function: what to compute, such as a residual: arrays in, arrays out.
+            *arguments: more arrays for it.
+        """
+        if self.measured is None:
+            raise TypeError(
+                "this event measures nothing: only those of bl.run do, while it goes on, not a sweep's"
+            )
+        return self.measured(function, *arguments)
 
     @property
     def state(self) -> Any:
@@ -47,6 +67,10 @@ class Event:
         """A metric's newest value, or an error that lists what there is."""
         return float(self.column(metric)[-1])
 
+    def newest(self) -> dict[str, float]:
+        """The newest value of every column with one number per step, by name: what a tracker of experiments logs."""
+        return {name: float(column[-1]) for name, column in numbers_in(self.trace).items()}
+
     def column(self, metric: str) -> Any:
         if not isinstance(metric, str) or metric not in self.trace:
             raise KeyError(f"the trace has no {shown(metric)}: choose from {', '.join(sorted(self.trace))}")
@@ -61,7 +85,7 @@ class Stop:
     code: Code = Code.STOPPED
     step: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_kind(self.reason, str, "reason", "a sentence", "say why the run ends")
         check_kind(self.code, Code, "code", "a bl.Code", "pass e.g. bl.Code.STOPPED")
         if self.step is not None:
@@ -71,6 +95,8 @@ class Stop:
 @runtime_checkable
 class Hook(Protocol):
     """Called after every chunk. It may also have `begin(event)`, called before the first, and `end(result)`, after all.
+
+    Where a run is broken off without a result, `close()` is called instead of `end`, if there is one.
 
     A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
     earlier step, they see the run end there; one with an attribute `last` that is true is called after all others. One
@@ -84,6 +110,18 @@ class Hook(Protocol):
     """
 
     def __call__(self, event: Event) -> Stop | None: ...
+
+
+@contextmanager
+def closing(hooks: list[Any]) -> Iterator[None]:
+    """What is broken off inside has no result: hooks that hold something, such as the terminal, let go of it."""
+    try:
+        yield
+    except BaseException:
+        for hook in hooks:
+            with suppress(Exception):
+                getattr(hook, "close", lambda: None)()
+        raise
 
 
 HookLike = Hook | Callable[[Event], Any]

@@ -26,6 +26,10 @@ class Best:
 
     of_one_run = True  # not of a sweep
     reads_info = False
+    metric: str
+    value: float
+    step: int
+    state: Any
 
     def __init__(self, metric: str = "outer_value", *, mode: str = "min"):
         self.metric, self._sign = check_metric(metric), sign_of(mode)

@@ -41,9 +41,11 @@ class Checkpoint:
     of_one_run = True  # not of a sweep
     reads_info = False
     last = True  # after the hooks whose memory it saves
+    stride: int | None
+    note: str
 
     def __init__(self, folder: str | Path, *, save_every: int | timedelta | None = None, keep: int = 3):
-        self.path = as_folder(folder, "checkpoint")
+        self.path: Path = as_folder(folder, "checkpoint")
         self.stride, self._pause = _rhythm(save_every)  # chunks end at multiples of the stride
         self._by_clock = save_every is None
         orbax()

@@ -25,6 +25,12 @@ class EarlyStopping:
     of_one_run = True  # not of a sweep
     reads_info = False
     decides = True  # before other hooks see the event
+    metric: str
+    patience: int
+    sign: float
+    least: float
+    best: float
+    best_step: int
 
     def __init__(self, metric: str = "outer_value", *, patience: int, mode: str = "min", least: float = 0.0):
         self.metric, self.patience = check_metric(metric), check_count(patience, "patience", most=MANY)

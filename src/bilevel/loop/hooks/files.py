@@ -23,7 +23,8 @@ class _Lines(ABC):
     once = True  # of several processes, in the first alone
 
     def __init__(self, path: str | Path, *, thin: int = 1):
-        self.path, self.thin = check_path(path, "path"), check_count(thin, "thin", most=MANY)
+        self.path: Path = check_path(path, "path")
+        self.thin: int = check_count(thin, "thin", most=MANY)
         self._file: Any = None
         self._length: int | None = None  # of the file, at the checkpoint that the run goes on from
 
@@ -34,7 +35,7 @@ class _Lines(ABC):
     def set_state(self, state: dict[str, Any]) -> None:
         self._length = state["length"]
 
-    note = ""  # what the status should say at the end
+    note: str = ""  # what the status should say at the end
 
     def begin(self, event: Event) -> None:
         self.note = ""

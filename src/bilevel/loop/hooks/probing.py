@@ -39,6 +39,10 @@ class Probe:
         # As they are now: what they refer to may be donated to the next chunk.
         self.rows.append((event.step, {name: _own(value) for name, value in values.items()}))
 
+    def forget(self, step: int) -> None:
+        """What it was told of the steps after this one, from which the run went back."""
+        self.rows = [row for row in self.rows if row[0] <= step]
+
 
 def _own(value: Any) -> Any:
     return np.array(value) if isinstance(value, jax.Array | np.ndarray) else value

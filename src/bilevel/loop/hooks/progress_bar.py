@@ -1,5 +1,6 @@
 """A progress bar for a terminal or a notebook, and nothing at all anywhere else."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,10 @@ class Progress:
             self._view.show(event, f"{rate:,.0f}", *(_least(event, name) for name in COLUMNS))
 
     def end(self, result: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The terminal is the user's again, whatever happened."""
         if self._view is not None:
             self._view.close()
             self._view = None
@@ -60,6 +65,7 @@ class _Bar:
             TextColumn("f [cyan]{task.fields[outer]}[/]  ‖∇Φ‖≈[cyan]{task.fields[norm]}[/]"),
             TimeRemainingColumn(),
             console=console,
+            redirect_stdout=is_terminal(sys.stdout),  # what is piped into a file belongs there
         )
         self._task = self._bar.add_task(
             event.name, total=event.total, completed=event.step, rate="–", outer="–", norm="–"
@@ -93,6 +99,11 @@ class _Cell:
 
     def close(self) -> None:
         """The last line stays."""
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether it writes to one; a process without a console has no streams."""
+    return stream is not None and stream.isatty()
 
 
 def _least(event: Event, name: str) -> float:

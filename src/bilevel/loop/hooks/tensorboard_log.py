@@ -28,8 +28,9 @@ class TensorBoard:
             raise ImportError(
                 'the TensorBoard hook needs tensorboardX: pip install "bilevel[tensorboard]"'
             ) from error
-        self._make, self.folder = SummaryWriter, check_path(folder, "folder")
-        self.thin = check_count(thin, "thin", most=MANY)
+        self._make: Any = SummaryWriter
+        self.folder: Path = check_path(folder, "folder")
+        self.thin: int = check_count(thin, "thin", most=MANY)
         self._writer: Any = None
 
     def begin(self, event: Event) -> None:

@@ -23,7 +23,7 @@ class Tolerance:
 
     def __init__(self, tol: float):
         check_positive(tol, "tolerance tol", traced=False)
-        self.tol = float(tol)
+        self.tol: float = float(tol)
 
     @property
     def asks(self) -> str:
@@ -40,9 +40,12 @@ class Tolerance:
             return None
         step = event.first + int(small[0]) + 1
         what = "the projected step's length" if constrained else "the estimated hypergradient's norm"
+        caution = "if that has a bias (ITD, DARTS and others), check it with bl.advise."
+        if event.trace["hypergradient_norm"][small[0]] == 0:
+            caution = "a hypergradient of exactly zero is suspicious: does f depend on x, or g on x, at all?"
         return Stop(
             f"{what} {float(measure[small[0]]):.3g} is at most tol={self.tol:g} at step {step}; "
-            "it is the method's own estimate: if that has a bias (ITD, DARTS and others), check it with bl.advise.",
+            f"it is the method's own estimate: {caution}",
             Code.CONVERGED,
             step,
         )

@@ -14,7 +14,7 @@ from bilevel.solvers.adjoints.base import INDEFINITE, Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
 from bilevel.solvers.ingredients.trees import all_finite, nan_unless, scaled
 from bilevel.solvers.ingredients.truncated_cg import truncated_cg
-from bilevel.types import Number, PyTree
+from bilevel.types import Metrics, Number, PyTree
 
 
 class ConjugateGradients(Adjoint):
@@ -23,7 +23,7 @@ class ConjugateGradients(Adjoint):
     preconditioner: Nystrom | None = None
     name: ClassVar[str] = "CG"
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner = inner.shared()
         P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
         v, taken, flat = conjugate_gradients(inner, b, v, scaled(self.tol, tree.norm(b)), self.max_steps, P)

@@ -7,7 +7,7 @@ from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.rules import Rule
-from bilevel.types import Number, PyTree, StepSize
+from bilevel.types import Metrics, Number, PyTree, StepSize
 
 
 class Damped(Adjoint):
@@ -18,7 +18,7 @@ class Damped(Adjoint):
     def init(self, v: PyTree) -> PyTree:
         return self.adjoint.init(v)
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         return self.adjoint.solve(with_damping(inner, self.damping), b, v, memory)
 
 
@@ -29,7 +29,7 @@ class GaussNewton(Adjoint):
     def init(self, v: PyTree) -> PyTree:
         return self.adjoint.init(v)
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         if inner.gauss_newton is None:
             raise TypeError(
                 "adjoints.gauss_newton needs to know where the model ends and the loss begins, and this inner "

@@ -11,7 +11,7 @@ from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.ingredients.lagrangian import energy
 from bilevel.solvers.rules import Rule, as_rule, descend
-from bilevel.types import PyTree, StepSize
+from bilevel.types import Metrics, PyTree, StepSize
 
 
 class OneStep(Adjoint):
@@ -21,7 +21,7 @@ class OneStep(Adjoint):
     def init(self, v: PyTree) -> PyTree:
         return self.rule.init(v)
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         r = residual(inner, b, v)
         v, memory = descend(self.rule, r, memory, v, energy(inner, b))
         return v, memory, {"adjoint_residual": tree.norm(r)}
@@ -35,7 +35,7 @@ class Steps(Adjoint):
     def init(self, v: PyTree) -> PyTree:
         return self.rule.init(v)
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner = inner.shared()
 
         def step(carry, _):

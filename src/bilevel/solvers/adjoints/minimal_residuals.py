@@ -14,7 +14,7 @@ from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
 from bilevel.solvers.ingredients.trees import all_finite, divide, dot, nan_unless, scaled, select
-from bilevel.types import Number, PyTree, Scalar
+from bilevel.types import Metrics, Number, PyTree, Scalar
 
 
 class Lanczos(NamedTuple):
@@ -39,7 +39,7 @@ class MinimalResiduals(Adjoint):
     preconditioner: Nystrom | None = None
     name: ClassVar[str] = "MINRES"
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner, size = inner.shared(), sum(leaf.size for leaf in jax.tree.leaves(b))
         P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
         start = residual(inner, b, v)

@@ -10,7 +10,7 @@ from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.ingredients.trees import scaled
-from bilevel.types import Number, PyTree
+from bilevel.types import Metrics, Number, PyTree
 
 
 class NeumannSeries(Adjoint):
@@ -18,7 +18,7 @@ class NeumannSeries(Adjoint):
     products: int = eqx.field(static=True)
     name: ClassVar[str] = "Neumann"
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner = inner.shared()
 
         def add_term(carry, _):

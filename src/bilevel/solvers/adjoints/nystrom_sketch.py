@@ -14,7 +14,7 @@ from optax import tree
 from bilevel.checks import check_choice, check_count, check_positive, check_seed
 from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
-from bilevel.types import Number, PyTree
+from bilevel.types import Metrics, Number, PyTree
 from bilevel.words import shown
 
 
@@ -25,7 +25,7 @@ class Nystrom(Adjoint):
     seed: int = eqx.field(static=True)
     name: ClassVar[str] = "Nyström"
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner = inner.shared()
         v = self.inverse(inner, b)(b)
         return v, memory, {"adjoint_residual": tree.norm(residual(inner, b, v))}

@@ -13,7 +13,7 @@ from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.ingredients.curvature_pairs import Pairs, inverse_times, no_pairs, remember
 from bilevel.solvers.ingredients.trees import all_finite, divide
 from bilevel.solvers.ingredients.truncated_cg import curvature_along
-from bilevel.types import PyTree
+from bilevel.types import Metrics, PyTree
 
 
 class QuasiNewton(Adjoint):
@@ -24,7 +24,7 @@ class QuasiNewton(Adjoint):
     def init(self, v: PyTree) -> Pairs:
         return no_pairs(v, self.memory)
 
-    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: Pairs):
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: Pairs) -> tuple[PyTree, PyTree, Metrics]:
         inner = inner.shared()
 
         def step(carry, _):

@@ -72,7 +72,9 @@ def behaviour(problem: Problem, rule: Rule, y: PyTree) -> Behaviour:
     return kept[key]
 
 
-def _try(leaves: list, structure: Any, tree_of_y: Any, shapes: tuple, settled: bool) -> Behaviour:
+def _try(
+    leaves: list[Any], structure: Any, tree_of_y: Any, shapes: tuple[Any, ...], settled: bool
+) -> Behaviour:
     # A number that is being traced has no value yet. Which kind of rule it belongs to does not depend on it.
     rule = structure.unflatten([0.1 if isinstance(leaf, Tracer) else leaf for leaf in leaves])
     steps = FEWER if sum(int(np.prod(shape)) for shape, _ in shapes) > MANY else STEPS

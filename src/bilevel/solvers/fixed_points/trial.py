@@ -27,7 +27,7 @@ class Trial(NamedTuple):
         step = lambda memory, t: self._step(gradient_at(t), memory, y)
         return lax.scan(step, self._memory(y, ahead), jnp.arange(steps, dtype=jnp.int32))[1]
 
-    def apart(self, one: tuple, other: tuple, ahead: Any) -> tuple[PyTree, jax.Array]:
+    def apart(self, one: tuple[Any, ...], other: tuple[Any, ...], ahead: Any) -> tuple[PyTree, jax.Array]:
         """How far two such series, each of a `gradient_at` and a y, are apart at most, and whether they are equal."""
 
         def step(carry, t):
@@ -53,7 +53,9 @@ class Trial(NamedTuple):
         return memory, tree.sub(after, y)
 
 
-def _update(transformation: Any, gradient: PyTree, memory: PyTree, y: PyTree, value: Callable) -> tuple:
+def _update(
+    transformation: Any, gradient: PyTree, memory: PyTree, y: PyTree, value: Callable[..., Any]
+) -> tuple[Any, ...]:
     try:
         return transformation.update(gradient, memory, y)
     except TypeError as error:

@@ -176,7 +176,7 @@ def follow(
 
 def update(
     rule: Rule, gradient: PyTree, memory: PyTree, y: PyTree, value: ValueFunction | None
-) -> tuple[tuple, Callable, PyTree]:
+) -> tuple[tuple[Any, ...], Callable[..., Any], PyTree]:
     """One step of `rule`: ((y, moving), pull_back, memory), `moving` being the memory's floating leaves.
 
     `pull_back((p, q))` takes the cotangents of (y, moving) to those of (gradient, moving, y) before the step;
@@ -185,7 +185,7 @@ def update(
     moving, function = differentiable(rule, memory, value)
     out, pull_back, memory = jax.vjp(function, gradient, moving, y, has_aux=True)
 
-    def pull(cotangents: tuple) -> tuple:
+    def pull(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             return pull_back(cotangents)
         except ValueError as error:
@@ -210,12 +210,14 @@ def through_map(
     return tree.add(x_bar, jax.vjp(settle, rule.x)[1](y_bar)[0])
 
 
-def differentiable(rule: Rule, memory: PyTree, value: ValueFunction | None) -> tuple[list, Callable]:
+def differentiable(
+    rule: Rule, memory: PyTree, value: ValueFunction | None
+) -> tuple[list[Any], Callable[..., Any]]:
     """The memory's floating leaves, and a step as (gradient, moving, y) ↦ ((y, moving), memory)."""
     moving, rebuild = split(memory)
     value = None if value is None else held_fixed(value)
 
-    def function(gradient: PyTree, moving: list, y: PyTree) -> tuple[tuple, PyTree]:
+    def function(gradient: PyTree, moving: list[Any], y: PyTree) -> tuple[tuple[Any, ...], PyTree]:
         y, memory = descend(rule, gradient, rebuild(moving), y, value)
         return (y, split(memory)[0]), memory
 
@@ -227,12 +229,12 @@ def held_fixed(value: ValueFunction) -> ValueFunction:
     return lambda y: lax.stop_gradient(value(y))
 
 
-def split(memory: PyTree) -> tuple[list, Callable[[list], PyTree]]:
+def split(memory: PyTree) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
     """A rule's memory as its floating leaves, and how to put others in their place."""
     leaves, structure = jax.tree.flatten(memory)
     floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
 
-    def rebuild(moving: list) -> PyTree:
+    def rebuild(moving: list[Any]) -> PyTree:
         source = iter(moving)
         return structure.unflatten(
             [next(source) if f else leaf for f, leaf in zip(floating, leaves, strict=True)]

@@ -14,7 +14,7 @@ problem limits the class. Proofs: documentation, "Where κ⁴ ends".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,11 +57,11 @@ class UnstableInstance:
     third: Hessian  # (c₁, c₂, c₃): derivative of g's Hessian with y
     radius: float
 
-    def f(self, x, y):
+    def f(self, x: Any, y: Any) -> Any:
         p, q, s = self.hessian
         return self.slope[0] * x + self.slope[1] * y + 0.5 * p * x * x + q * x * y + 0.5 * s * y * y
 
-    def g(self, x, y):
+    def g(self, x: Any, y: Any) -> Any:
         c1, c2, c3 = self.third
         cubic = 0.5 * c1 * x * x * y + 0.5 * c2 * x * y * y + c3 / 6 * y * y * y
         return 0.5 * self.curvature * y * y - self.coupling * x * y + cubic
@@ -92,12 +92,12 @@ class SlopeInstance:
     m: float
     X: float
 
-    def f(self, x, y):
+    def f(self, x: Any, y: Any) -> Any:
         past, width = x - self.X, self.m / self.f_xx
         t = 0.5 * (abs(past) - abs(past - width) + width)  # x − X clipped to [0, width]
         return -self.m * x + self.f_xx * (t * past - 0.5 * t * t) + 0 * y
 
-    def g(self, x, y):
+    def g(self, x: Any, y: Any) -> Any:
         return 0.5 * self.mu * y * y - self.coupling * x * y
 
 

@@ -7,6 +7,7 @@ ITD differentiates one inner step, so it sees the coupling ∇²_xy g·α∇_y f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,17 +26,17 @@ class QuadraticInstance:
     coupling: float
     p: np.ndarray
 
-    def f(self, x, y):
+    def f(self, x: Any, y: Any) -> Any:
         return 0.5 * (x @ (self.Z @ x)) + self.p @ y
 
-    def g(self, x, y):
+    def g(self, x: Any, y: Any) -> Any:
         return 0.5 * (y @ (self.Z @ y)) - self.coupling * (x @ y)
 
-    def y_star(self, x):
+    def y_star(self, x: Any) -> Any:
         """y*(x) = ℓZ⁻¹x."""
         return self.coupling * (x / np.diag(self.Z))
 
-    def hypergradient(self, x):
+    def hypergradient(self, x: Any) -> Any:
         """∇Φ(x) = Zx + ℓZ⁻¹p."""
         return self.Z @ x + self.coupling * (self.p / np.diag(self.Z))
 
@@ -60,16 +61,16 @@ class StrictInstance:
     s: float
     Y: float
 
-    def f(self, x, y):
+    def f(self, x: Any, y: Any) -> Any:
         edge, width, depth = self.s / self.L, self.m / self.L, y + self.Y
         u = 0.5 * (abs(x + edge) - abs(x - edge))  # x clipped to [−edge, edge]
         t = 0.5 * (abs(depth + width) - abs(depth) - width)  # depth clipped to [−width, 0]
         return self.L * (u * x - 0.5 * u * u) + self.m * y + self.L * (t * depth - 0.5 * t * t)
 
-    def g(self, x, y):
+    def g(self, x: Any, y: Any) -> Any:
         return 0.5 * self.mu * (y * y - x * x) - self.coupling * x * y
 
-    def y_star(self, x):
+    def y_star(self, x: Any) -> Any:
         """y*(x) = ℓx/μ."""
         return self.coupling * x / self.mu
 

@@ -7,6 +7,8 @@ bounds and the paper's is the price of that potential alone.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from bilevel.theory.certificates.certificate import Errors
@@ -66,7 +68,17 @@ def of_aid(analysis: str, constants: Constants, system: ClosedLoop) -> SystemCer
     return with_gain(analysis, "AID", constants, p.alpha, p.eta, system, (p.C3, constants.L), start, limits)
 
 
-def with_gain(analysis, method, constants, alpha, eta, system, weights, start, limits) -> SystemCertificate:
+def with_gain(
+    analysis: str,
+    method: str,
+    constants: Any,
+    alpha: Floats,
+    eta: Floats | None,
+    system: Any,
+    weights: Any,
+    start: Any,
+    limits: dict[str, Any],
+) -> SystemCertificate:
     """The certificate of a system, with the limit on β that the feedback of its own errors sets."""
     with np.errstate(divide="ignore", over="ignore"):
         limits = limits | {"error feedback": (0.5 / np.asarray(system.unit_gain))[()]}

@@ -52,7 +52,7 @@ def estimate(
     return survey.estimated
 
 
-def _pairs(points: Iterable) -> list[tuple]:
+def _pairs(points: Iterable[Any]) -> list[tuple[Any, ...]]:
     array = isinstance(points, jax.Array | np.ndarray)
     if array or not isinstance(points, Iterable) or isinstance(points, str | bytes):
         raise TypeError(f"points must be a list of pairs (x, y), not {shown(points)}: pass e.g. [(x, y)]")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
@@ -53,7 +53,9 @@ def explored(
     return Explored(beta, 0, [])
 
 
-def _explore(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None, L: float) -> list[tuple]:
+def _explore(
+    solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None, L: float
+) -> list[tuple[Any, ...]]:
     state, done, seen = solver.compiled(_begin)(x, y, data), 0, []
     for moment in sorted({math.ceil(steps / 2**j) for j in range(POINTS)}):
         state, done = solver.compiled(_go_on)(state, data, moment - done), moment

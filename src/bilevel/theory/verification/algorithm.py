@@ -1,6 +1,6 @@
 """The algorithms that certificates are about, recognised by the solver itself."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bilevel.solvers.adjoints.gradient_steps import OneStep, Steps
 from bilevel.solvers.aid import AID
@@ -34,7 +34,7 @@ def recognise(solver: Solver) -> Algorithm:
     return Algorithm(method, sizes, *counts)
 
 
-def _parts(solver: Solver) -> tuple:
+def _parts(solver: Solver) -> tuple[Any, ...]:
     """The method, the rule of each level, and how many steps of it are taken."""
     if isinstance(solver, AID) and isinstance(solver.adjoint, OneStep | Steps):
         count = solver.adjoint.count if isinstance(solver.adjoint, Steps) else 1

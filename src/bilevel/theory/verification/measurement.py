@@ -114,7 +114,7 @@ def _measure(
     data: Batch | None,
     solution: Solution | None,
     before: _Point,
-    iterate: tuple,
+    iterate: tuple[Any, ...],
 ) -> tuple[_Point, dict[str, Any]]:
     """The point itself, and the norms of iteration k by name."""
     x, warm, y, v, estimate = iterate
@@ -162,7 +162,9 @@ def _adjoint(problem: Problem, data: Batch | None, x: PyTree, y: PyTree) -> PyTr
     return solve_hessian(problem.oracles.linearise(x, y, data), problem.oracles.outer_gradients(x, y, data).y)
 
 
-def _jacobians(problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree) -> dict:
+def _jacobians(
+    problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree
+) -> dict[str, Any]:
     """Both Jacobians as m × n matrices: −∇²_xy g (∇²_yy g)⁻¹ at y*, and −α∇²_xy g at the warm start."""
     at_star, at_warm = problem.oracles.linearise(x, y, data), problem.oracles.linearise(x, warm, data)
     C_star, C_warm = cross_matrix(at_star, warm), cross_matrix(at_warm, warm)

@@ -2,11 +2,10 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from bilevel.lab.paper.claims import Claim, Verdict
 from bilevel.lab.paper.environment import environment
-from bilevel.lab.paper.experiment import Options
+from bilevel.lab.paper.manifest import departures
 from bilevel.lab.paper.registry import EXPERIMENTS
 from bilevel.lab.paper.report import tables
 from bilevel.lab.paper.report.tables import Grid
@@ -69,10 +68,7 @@ def notes(results: Results) -> list[str]:
     """What a reader must know before trusting the numbers."""
     found = []
     for name, manifest in results.manifests.items():
-        full = EXPERIMENTS[name].settings(Options())
-        given = manifest["origin"]["settings"]
-        changed = sorted(key for key in full if key in given and _plain(full[key]) != given[key])
-        if changed:
+        if changed := departures(EXPERIMENTS[name], manifest):
             found.append(f"{name} was run with other settings than the full protocol: {', '.join(changed)}.")
     missing = [name for name in EXPERIMENTS if name not in results.manifests]
     if missing:
@@ -93,10 +89,3 @@ def runs(results: Results) -> Grid:
     total = sum(manifest["seconds"] for manifest in results.manifests.values())
     rows.append(("Together", "", "", f"{total:.0f} s"))
     return Grid("", ("experiment", "data", "seeds", "run time"), rows)
-
-
-def _plain(value: Any) -> Any:
-    """As it reads back from JSON."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

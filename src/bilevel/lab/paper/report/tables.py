@@ -200,7 +200,7 @@ def fewer_steps(results: Results) -> tuple[str, str]:
     return f"AID, steps needed at κ = {kappa:g} until ε = {epsilon:g}, by analysis", ", ".join(told)
 
 
-def _rows(table: Table, *columns: str) -> list[tuple]:
+def _rows(table: Table, *columns: str) -> list[tuple[Any, ...]]:
     return list(zip(*(np.asarray(table[column]).tolist() for column in columns), strict=True))
 
 

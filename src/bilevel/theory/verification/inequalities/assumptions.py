@@ -4,6 +4,7 @@ A violation here proves a constant wrong. The converse does not hold: a run sees
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ def everywhere(r: Run, quantity: str) -> np.ndarray:
     return np.concatenate([getattr(piece, quantity) for piece in (r.at_x, r.to_next, r.since_last)], axis=-1)
 
 
-def _upper(quantity: Callable, constant: str) -> Callable:
+def _upper(quantity: Callable[..., Any], constant: str) -> Callable[..., Any]:
     def sides(r, s):
         seen = quantity(r)
         return seen, np.full_like(seen, getattr(s.constants, constant))
@@ -78,7 +79,7 @@ SLOPE_IN_X = Claim(
 )
 
 
-def _block_change(quantity: str, in_x: str, in_y: str) -> Callable:
+def _block_change(quantity: str, in_x: str, in_y: str) -> Callable[..., Any]:
     """‖change‖ ≤ in_x·‖x − x'‖ + in_y·‖y − y'‖."""
 
     def sides(r, s):
@@ -95,7 +96,7 @@ def _changes(quantity: str, what: str, in_x: str, in_y: str, *needs) -> Claim:
     )
 
 
-def _norm(quantity: str, constant: str) -> Callable:
+def _norm(quantity: str, constant: str) -> Callable[..., Any]:
     return _upper(lambda r: everywhere(r, quantity), constant)
 
 

@@ -84,7 +84,7 @@ def _claims(method: str, analysis: str) -> tuple[Claim, ...]:
     def mean(r: Run, s: Setting) -> Sides:
         return running_mean(r.gradient**2), bound(r, s)
 
-    def states(r: Run, s: Setting) -> tuple:
+    def states(r: Run, s: Setting) -> tuple[Any, ...]:
         c: Any = made_for(s, analysis)
         return c.system, *(
             weight * error for weight, error in zip(c.weights, _errors(r, s, analysis), strict=True)

@@ -1,0 +1,69 @@
+"""What `diagnose=True` costs: the same run with and without it, compile time apart.
+
+    python benchmarks/diagnose.py [--rounds 10]
+
+Both are timed in every round, one after the other, and a ratio is the median over rounds of (with / without) in the
+same round. Two problems: the two-dimensional quadratic, whose steps take hardly any time, so that only a look's
+own overhead shows; and reweighting with an MLP, 1,000 × 64 training rows, where the products count. The calls are those
+of `bilevel.counting`.
+"""
+
+import argparse
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import bilevel as bl
+from bilevel.counting import oracle_calls
+from bilevel.problems.reweighting import PROBLEM, initial_mlp
+
+
+def quadratic():
+    q = bl.problems.quadratic(kappa=10.0)
+    x0 = jnp.ones(2)
+    return bl.aid(q.problem, 1 / q.L, 1 / q.L, 1e-4), x0, q.inner_solution(x0), None, 20_000
+
+
+def reweighting():
+    rng = np.random.default_rng(0)
+    rows = lambda n: bl.data.Examples(
+        rng.normal(size=(n, 64)).astype(np.float32), rng.integers(0, 10, n, np.int32)
+    )
+    data = jax.tree.map(jnp.asarray, bl.Batch(inner=rows(1000), outer=rows(250)))
+    y0 = jax.tree.map(jnp.asarray, initial_mlp(64, 32, 10, seed=0))
+    return bl.aid(PROBLEM, 5e-2, 5e-2, 1e-1), jnp.zeros(1000, jnp.float32), y0, data, 3000
+
+
+def measured(make, rounds: int) -> str:
+    solver, x0, y0, data, steps = make()
+
+    def once(diagnose: bool) -> tuple[float, bl.Result]:
+        began = time.perf_counter()
+        result = bl.run(solver, x0, y0, data=data, steps=steps, diagnose=diagnose)
+        return time.perf_counter() - began, result
+
+    first = [once(flag)[0] for flag in (False, True)]  # compiles
+    pairs = [(once(True), once(False)[0]) for _ in range(rounds)]
+    ratio = statistics.median(seen / plain for (seen, _), plain in pairs)
+    plain, result = statistics.median(plain for _, plain in pairs), pairs[-1][0][1]
+    assert result.diagnosis is not None
+    looks = result.diagnosis.looks["calls"]
+    step = sum(oracle_calls(solver, bl.start(solver, x0, y0, data), data))
+    share = (looks + step).sum() / (steps * step)
+    return (
+        f"{make.__name__}: {steps} steps in {plain:.3f} s, {ratio:.3f} times as long with {len(looks)} looks "
+        f"({share:.1%} of the calls); compiled in {first[0] - plain:.1f} s and {first[1] - ratio * plain:.1f} s more"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=10)
+    rounds = parser.parse_args().rounds
+    for make in (quadratic, reweighting):
+        print(measured(make, rounds), flush=True)

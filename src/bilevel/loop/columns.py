@@ -1,0 +1,31 @@
+"""Which columns of a trace are numbers along the steps, in which order they are shown, and what they are called."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.loop.trace import STEP, Columns
+
+NAMES = {
+    "outer_value": "outer value",
+    "hypergradient_norm": "hypergradient",
+    "stationarity": "stationarity",
+    "adjoint_residual": "adjoint residual",
+}  # shown first, and better the smaller they are
+
+
+def title(name: str) -> str:
+    return NAMES.get(name, name)
+
+
+def numbers_in(trace: Columns, rank: int = 1) -> dict[str, np.ndarray]:
+    """Those with a number per step, the usual ones first; of a sweep, `rank` 2, with one per lane and step."""
+    found = {
+        name: column
+        for name, column in trace.items()
+        if name != STEP and isinstance(column, np.ndarray) and column.ndim == rank and _real(column.dtype)
+    }
+    return {name: found[name] for name in (*(name for name in NAMES if name in found), *found)}
+
+
+def _real(dtype: np.dtype) -> bool:
+    return any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer, np.bool_))

@@ -1,0 +1,119 @@
+"""Looks at a run now and then, and says in words what stands out."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.loop.hooks.base import Event
+from bilevel.loop.look import Point, brief_look, close_look
+from bilevel.loop.symptoms import Diagnosis, Facts, findings
+from bilevel.solvers.ingredients.ritz import ritz_values
+from bilevel.words import shown
+
+SHARE = 0.05  # of the run's gradients and products, for the looks beyond the first few
+FEW, MOST = 4, 20  # looks
+STEP = 4  # gradients and products that the cheapest step takes
+
+
+class Diagnose:
+    """Looks at the run a few times, and says in `result.diagnosis` what stands out; `bl.run(..., diagnose=True)`.
+
+    Between chunks, so that not a bit of the result changes. Every run gets four looks, at the quarters of its steps, or
+    where it ends earlier; and more, up to twenty, as long as all together cost at most 5 % of the gradients and
+    products of its steps. A look that cannot be taken is a note, never an error. It covers the steps of one call of
+    `bl.run`.
+    """
+
+    of_one_run = True  # not of a sweep
+    reads_info = False
+
+    def __init__(self):
+        self._rows: list[dict[str, float]] = []
+        self._notes: dict[str, None] = {}  # in their order, each once
+        self._began = self._total = self._due = 0
+        self._spent = self._largest = 0.0
+        self._before: Any = None  # a Point
+        self._event: Any = None
+        self._solver: Any = None
+
+    @property
+    def stride(self) -> int:
+        """The step of the next look: a chunk ends there."""
+        return max(self._due, 1)
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Of what was seen so far."""
+        names = dict.fromkeys(["step", *(name for row in self._rows for name in row)])
+        looks = {name: np.array([row.get(name, math.nan) for row in self._rows]) for name in names}
+        if not self._rows:
+            return Diagnosis((), looks, tuple(self._notes), getattr(self._solver, "name", ""))
+        noisy = bool(self._rows[-1]["noisy"])
+        steps = int(self._rows[-1]["step"]) - self._began
+        facts = Facts(self._solver, steps, self._began, noisy, self._largest)
+        return Diagnosis(findings(looks, facts), looks, tuple(self._notes), self._solver.name)
+
+    def begin(self, event: Event) -> None:
+        Diagnose.__init__(self)
+        self._event, self._solver = event, event.solver
+        self._began, self._total = event.step, event.total
+        unknown = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), event.run.x)
+        self._before = Point(jax.tree.map(jnp.copy, event.run.x), unknown)
+        self._due = self._next(event.step)
+
+    def __call__(self, event: Event) -> None:
+        self._event, self._solver = event, event.solver
+        norms = np.asarray(event.trace.get("stationarity", event.trace.get("hypergradient_norm")), float)
+        self._largest = max(self._largest, np.max(norms, where=np.isfinite(norms), initial=0.0))
+        if event.step >= self._due:
+            self._look(event.step)
+            self._due = self._next(event.step)
+
+    def end(self, result: Any) -> None:
+        """A last look where the run ended. Nothing is kept that would keep the run."""
+        last = self._rows[-1]["step"] if self._rows else self._began
+        if self._event is not None and last < result.steps:
+            self._look(result.steps)
+        self._event = self._before = None
+
+    def forget(self, step: int) -> None:
+        """What was seen of the steps after this one, from which the run went back."""
+        self._rows = [row for row in self._rows if row["step"] <= step]
+        self._due = self._next(step)
+
+    def _next(self, step: int) -> int:
+        """The next quarter of the run, or sooner if that is within the share."""
+        steps = self._total - self._began
+        quarter = -(-steps // FEW)
+        mark = self._began + ((step - self._began) // quarter + 1) * quarter
+        if self._rows:
+            another = self._spent / len(self._rows)
+            paid = self._began + math.ceil((self._spent + another) / SHARE)
+            mark = min(mark, max(paid, step + -(-steps // MOST)))
+        return min(mark, self._total)
+
+    def _look(self, step: int) -> None:
+        for look in [close_look, brief_look] if self._solver.second_order else [brief_look]:
+            try:
+                seen, before = self._event.measure(look, self._before)
+                self._rows.append({"step": step} | _row(jax.device_get(seen)))
+            except Exception as error:  # whatever an objective, a rule or the device has against it
+                what = "look" if look is brief_look else "close look"
+                self._notes[f"no {what} was possible: {type(error).__name__}, {shown(str(error))}"] = None
+            else:
+                self._before, self._spent = before, self._spent + 1 + self._rows[-1]["calls"] / STEP
+                return
+
+
+def _row(seen: dict[str, Any]) -> dict[str, float]:
+    row = {name: float(value) for name, value in seen.items() if name not in ("ritz", "free")}
+    if "ritz" in seen:
+        values = ritz_values(*seen["ritz"])
+        # Where y is held or frozen, the smallest one is that of a direction in which it cannot move.
+        mu, L = float(values[0]) if seen["free"] else math.nan, float(values[-1])
+        condition = math.inf if mu <= 0 else L / mu
+        row |= {"smallest_curvature": mu, "largest_curvature": L, "condition": condition}
+    return row

@@ -1,0 +1,268 @@
+"""From the looks at a run to sentences about it: what stands out, by how much, and what to do about it."""
+
+import html
+import math
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bilevel.solvers.base import Solver
+
+LAGS = 0.3  # relative error of the hypergradient from which on v or y is said to lag
+BIASED = 0.1  # and that of an unrolled loop from which on its bias is mentioned
+GROWS = 10.0  # the factor by which the inner residual must have grown
+STILL = 1e-5  # of ‖x‖, or of the way it has come: x has stopped
+GAIN = 1e-6  # of the outer value: so has an x that gains no more than that
+FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
+ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
+SHOWN = (  # of a look, when a diagnosis is printed
+    "inner_residual",
+    "inner_distance",
+    "adjoint_residual",
+    "condition",
+    "hypergradient_error",
+    "inner_error",
+    "stationarity",
+    "moved",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that stands out in a run: a code for programs, a sentence with the remedy for people."""
+
+    code: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.sentence}"
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What `bl.hooks.Diagnose` saw of a run: `print` it.
+
+    `findings` is empty where nothing stands out. `looks` has columns by name, one row a look, NaN for what could not be
+    measured.
+    """
+
+    findings: tuple[Finding, ...]
+    looks: dict[str, np.ndarray]
+    notes: tuple[str, ...] = ()  # what was left out, and why
+    name: str = ""  # the solver's
+
+    def __str__(self) -> str:
+        steps = self.looks["step"]
+        lines = [f"Diagnosis of {self.name} from {len(steps)} looks:"]
+        wrapped = lambda text: textwrap.fill(text, 88, initial_indent="  - ", subsequent_indent="    ")
+        lines += [wrapped(str(each)) for each in self.findings] or [
+            "  nothing stands out." if len(steps) else "  nothing could be seen."
+        ]
+        lines += [f"  ({note})" for note in self.notes]
+        if len(steps):
+            chosen = sorted(set(np.linspace(0, len(steps) - 1, 4).round().astype(int)))
+            shown = [name for name in SHOWN if np.isfinite(self.looks.get(name, np.nan)).any()]
+            lines.append(f"  {'step':<20}" + "".join(f"{steps[i]:>11.0f}" for i in chosen))
+            lines += [
+                f"  {name:<20}" + "".join(f"{_told(self.looks[name][i]):>11}" for i in chosen)
+                for name in shown
+            ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        codes = ", ".join(each.code for each in self.findings) or "nothing stands out"
+        return f"Diagnosis({codes}; {len(self.looks['step'])} looks)"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the findings need to know besides the looks."""
+
+    solver: Solver
+    steps: int  # of the run that was looked at
+    began: int  # the step before its first
+    noisy: bool  # minibatches, or objectives with random keys
+    largest: float  # stationarity measure of any step
+
+    @property
+    def inner_steps(self) -> int:
+        return getattr(self.solver, "inner_steps", getattr(getattr(self.solver, "lengths", None), "steps", 1))
+
+    @property
+    def has_v(self) -> bool:
+        return "v" in self.solver.variables
+
+
+class Late(dict[str, float]):
+    """The medians of the second half of the looks, NaN for what was never measured.
+
+    Of secants, which are at most what they stand for, the largest.
+    """
+
+    def __init__(self, looks: dict[str, np.ndarray]):
+        for name, values in looks.items():
+            fine = values[len(values) // 2 :]
+            fine = fine[np.isfinite(fine)]
+            typical = np.max if name == "outer_curvature" else np.median
+            self[name] = float(typical(fine)) if len(fine) else np.nan
+
+    def __missing__(self, name: str) -> float:
+        return np.nan
+
+
+def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:
+    """What stands out; nothing if there was no look."""
+    if not len(looks["step"]):
+        return ()
+    late = Late(looks)
+    found = [
+        *_curvature(late, facts),
+        *_steps(late, facts),
+        *_hypergradient(late, facts),
+        *_growth(looks),
+        *_rest(looks, late, facts),
+    ]
+    return tuple(found)
+
+
+def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
+    mu, L = late["smallest_curvature"], late["largest_curvature"]
+    if mu < -ROUNDING * L:
+        yield Finding(
+            "not_convex",
+            f"the inner problem is not convex here: along some direction in y it curves by {mu:.2g}, against {L:.2g} "
+            "at most. The hypergradient then belongs to no minimum, and conjugate gradients stop short: add a ridge to "
+            "g, or damp the adjoint (bl.adjoints.damped, bl.adjoints.minres).",
+        )
+    turns = facts.steps * facts.inner_steps
+    if np.isfinite(late["inner_distance"]) and -ROUNDING * L <= mu < L / turns:
+        yield Finding(
+            "flat",
+            f"along some direction in y the inner problem curves by no more than {max(mu, 0):.2g}, so that κ is at "
+            f"least {late['condition']:.2g}, and {turns} gradient steps hardly move y there: add a ridge to g, or take "
+            "more inner steps.",
+        )
+
+
+def _steps(late: Late, facts: Facts) -> Iterator[Finding]:
+    L = late["largest_curvature"]
+    for level, moves in (("inner", "y"), ("adjoint", "v")):
+        size = late[f"{level}_step"]
+        if _too_large(late, level):
+            yield Finding(
+                f"{level}_step",
+                f"the {level} step size {size:.3g} is above 2/L ≈ {2 / L:.3g}, with L ≈ {L:.3g} the largest curvature "
+                f"of g in y that was found: there a step takes {moves} further away than it was. Lower it to "
+                f"1/L ≈ {1 / L:.3g}.",
+            )
+    beta, curved = late["outer_step"], late["outer_curvature"]
+    if beta * curved > 2 and not facts.noisy:
+        yield Finding(
+            "outer_step",
+            f"the outer step size {beta:.3g} is above 2/L_Φ ≈ {2 / curved:.3g}, with L_Φ ≈ {curved:.3g} from how much "
+            f"the hypergradient changed between looks, which is crude: lower it below {1 / curved:.2g}.",
+        )
+
+
+def _too_large(late: Late, level: str) -> bool:
+    return late[f"{level}_step"] * late["largest_curvature"] > 2
+
+
+def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
+    if late["implicit_hypergradient"] <= FALLEN * facts.largest:
+        return  # x is where it should be, and what is left of the hypergradient may be any share of it off
+    error, behind = late["hypergradient_error"], late["inner_error"]
+    off = f"{_share(error)} off the implicit one at the same y"
+    if facts.has_v and error > LAGS and not (facts.noisy or _too_large(late, "adjoint")):
+        yield Finding(
+            "adjoint_lags",
+            f"the adjoint lags: its residual is {late['adjoint_residual']:.2g} of ‖∇_y f‖, and the hypergradient "
+            f"made with it {off}. {_sooner(late, 'adjoint', 'take more adjoint steps (bl.adjoints.steps, .cg)')}",
+        )
+    elif not facts.has_v and error > BIASED:
+        yield Finding(
+            "biased", f"{facts.solver.name}'s hypergradient is {off}: {_more_steps(late, facts, error)}"
+        )
+    if behind > LAGS and not _too_large(late, "inner"):
+        yield Finding(
+            "y_lags",
+            f"y lags x: it is about {late['inner_distance']:.2g} from y*(x), and for that the hypergradient is "
+            f"{_share(behind)} off. {_sooner(late, 'inner', 'take more inner steps (inner_steps=)')}",
+        )
+
+
+def _sooner(late: Late, level: str, more: str) -> str:
+    """How a level that lags catches up; with a slower x, in the proportion of `bl.advise`, β = αμ/L_Φ."""
+    size, L, beta = late[f"{level}_step"], late["largest_curvature"], late["outer_step"]
+    slower = size * late["smallest_curvature"] / late["outer_curvature"]
+    to = f" to about {slower:.2g}" if 0 < slower < beta else ""
+    if size * L < 0.5:
+        return f"Raise the {level} step size {size:.3g} towards 1/L ≈ {1 / L:.3g}, {more}, or lower the outer step."
+    return f"{more[0].upper()}{more[1:]}, or lower the outer step{to}."
+
+
+def _more_steps(late: Late, facts: Facts, error: float) -> str:
+    """A bias falls by 1 − αμ with every inner step, or faster."""
+    rate = late["inner_step"] * late["smallest_curvature"]
+    if 0 < rate < 1 and hasattr(facts.solver, "lengths"):
+        count = facts.inner_steps + np.ceil(np.log(BIASED / error) / np.log1p(-rate))
+        return f"take about {count:.0f} inner steps instead of {facts.inner_steps}, or bl.aid, which has no bias."
+    return "take more inner steps, or bl.aid, which has no bias."
+
+
+def _growth(looks: dict[str, np.ndarray]) -> Iterator[Finding]:
+    """For rules without a step size that could be judged: what is seen."""
+    known = looks.get("inner_step", np.array([np.nan]))
+    seen = looks["inner_residual"]
+    seen = seen[np.isfinite(seen)]
+    if np.isnan(known[-1]) and len(seen) > 1 and seen[-1] > GROWS * seen[0] and seen[-1] >= seen.max():
+        yield Finding(
+            "inner_grows",
+            f"the inner residual grows, from {seen[0]:.2g} at the first look to {seen[-1]:.2g} at the last: lower the "
+            "inner learning rate, or the outer one.",
+        )
+
+
+def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Finding]:
+    """x over the last fifth of the run at least."""
+    at, moved = np.concatenate([[facts.began], looks["step"]]), looks["moved"]
+    start = np.flatnonzero(at <= at[-1] - max(facts.steps / 5, 10))
+    if not len(start):
+        return
+    start = int(start[-1])
+    way, scale = moved[start:].sum(), max(looks["x_norm"][-1], moved.sum())
+    gain, value = way * looks["stationarity"][-1], abs(looks["outer_value"][-1])
+    if not (way <= STILL * scale or gain <= GAIN * value):
+        return
+    norm, beta = looks["stationarity"][-1], late["outer_step"]
+    still = (
+        f"over the last {at[-1] - at[start]:.0f} steps x moved by {way:.2g} (‖x‖ = {looks['x_norm'][-1]:.3g})"
+    )
+    if norm <= FALLEN * facts.largest:
+        yield Finding(
+            "x_rests",
+            f"x has come to rest: {still}, and the hypergradient has fallen from {facts.largest:.2g} to {norm:.2g}. "
+            "The run could have ended earlier (tol=).",
+        )
+    else:
+        of = "" if np.isnan(beta) else f" {beta:.2g}"
+        yield Finding(
+            "x_still",
+            f"x has stopped moving though the hypergradient has not fallen: {still}, with {norm:.2g} left of "
+            f"{facts.largest:.2g}. The outer step size{of} is too small for a hypergradient of that size, or its "
+            "schedule has ended: raise it.",
+        )
+
+
+def _share(error: float) -> str:
+    return f"{error:.0%}" if error < 10 else f"{error:.2g} times its size"
+
+
+def _told(value: Any) -> str:
+    return "-" if math.isnan(value) else f"{value:.3g}"

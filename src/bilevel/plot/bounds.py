@@ -1,0 +1,88 @@
+"""What certificates promise after every number of steps, beside what a run did."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from bilevel.checks import as_number, check_count, check_kind
+from bilevel.plot.look import draw_line, look, panel
+from bilevel.plot.numbers import as_numbers
+from bilevel.theory.certificates.certificate import Certificate
+from bilevel.theory.reals import Real
+from bilevel.words import shown
+
+POINTS = 200
+
+
+def certificate(
+    certificates: Certificate | Mapping[str, Certificate],
+    *,
+    steps: int,
+    gap: Real,
+    y_error: Real = 0.0,
+    v_error: Real | None = None,
+    beta: Real | None = None,
+    measured: Any = None,
+    ax: Any = None,
+) -> Axes:
+    """The bound on the mean of ‖∇Φ(x_k)‖² over the first K steps, for every K up to `steps`.
+
+    Args:
+        certificates: one, or several by the name that the legend shall have.
+        steps: up to which number of steps.
+        gap: Φ(x₀) − inf Φ.
+        y_error: ‖y₀ − y*(x₀)‖.
+        v_error: ‖v₀ − v*(x₀)‖; if left out, that of v₀ = 0 at most.
+        beta: the outer step size; if left out, the best for each number of steps.
+        measured: ‖∇Φ(x_k)‖ of every step of a run, whose running mean of squares is drawn as well.
+        ax: matplotlib axes to draw into; a new figure if left out.
+    """
+    several = certificates if isinstance(certificates, Mapping) else {"certified": certificates}
+    for given in several.values() or [None]:
+        one = check_kind(
+            given, Certificate, "certificates", "a certificate, or several by name", "pass bl.theory.aid(...)"
+        )
+        if np.ndim(one.beta_max):
+            raise ValueError(
+                f"certificates must be of plain constants, not of arrays {list(np.shape(one.beta_max))}: pass one for "
+                "each, by name"
+            )
+    at = np.unique(np.geomspace(1, check_count(steps, "steps"), POINTS).round().astype(int))
+    numbers = dict(gap=gap, y_error=y_error, v_error=v_error, beta=beta)
+    for name, value in numbers.items():
+        if value is not None and as_number(value) is None:
+            raise ValueError(
+                f"{name} must be one number, not {shown(value)}: draw several into the same axes"
+            )
+    bounds = {name: np.broadcast_to(one.bound(at, **numbers), at.shape) for name, one in several.items()}
+    for name, bound in bounds.items():
+        if not np.isfinite(bound).any():
+            start = ", ".join(f"{key}={shown(value)}" for key, value in numbers.items())
+            raise ValueError(
+                f"nothing is certified by {name!r} with {start}: its beta_max is {float(several[name].beta_max):.3g}; "
+                "leave beta out, or pass smaller numbers"
+            )
+    mean = None if measured is None else _running_mean(measured)
+    with look():
+        axes = panel(ax)
+        before = len(axes.get_lines())
+        for i, (name, bound) in enumerate(bounds.items()):
+            draw_line(axes, at, bound, before + i, label=name, marker="")
+        if mean is not None:
+            style = dict(color=axes.xaxis.label.get_color(), linestyle="--", label="measured")
+            draw_line(axes, np.arange(1, len(mean) + 1), mean, 0, **style)
+        axes.set(xscale="log", yscale="log", xlabel="steps K", ylabel="mean of ‖∇Φ(x$_k$)‖² over k < K")
+        axes.legend()
+    return axes
+
+
+def _running_mean(measured: Any) -> np.ndarray:
+    norms = as_numbers(measured)
+    if norms is None or norms.ndim != 1 or not norms.size or not (norms >= 0).all():
+        raise ValueError(
+            f"measured must be an array with ‖∇Φ(x_k)‖ of every step, not {shown(measured)}: pass e.g. "
+            'result.trace["hypergradient_norm"]'
+        )
+    return np.cumsum(norms**2) / np.arange(1, len(norms) + 1)

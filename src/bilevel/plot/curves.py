@@ -1,0 +1,194 @@
+"""What a run's trace holds, along the steps: scalars by name, and the hyperparameters that were recorded."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+
+from bilevel.checks import check_kind, check_text
+from bilevel.loop.columns import numbers_in, title
+from bilevel.loop.result import Result
+from bilevel.loop.status import Code
+from bilevel.loop.summary import ending
+from bilevel.loop.trace import STEP
+from bilevel.plot.look import BROKEN, COLOURS, draw_line, fit_scale, keep_in_view, look, panel, panels
+from bilevel.plot.numbers import check_names, leaves, transformed
+from bilevel.words import shown
+
+HUGE = 1e100  # matplotlib overflows not far from there
+PANELS = 6  # of a trace with many metrics, unless more are asked for
+BANDS = (0, 10, 25, 50, 75, 90, 100)  # percentiles
+CUT_SHORT = {Code.DIVERGED: "X", Code.FAILED: "X", Code.INTERRUPTED: "d"}  # and the mark where the lines end
+
+
+def trace(
+    result: Result, names: str | Sequence[str] | None = None, *, label: str | None = None, ax: Any = None
+) -> np.ndarray:
+    """Columns of the trace along the steps, each in a panel of its own; logarithmic where they shrink a lot.
+
+    A cross marks where a run diverged or failed, a diamond where it was interrupted, dotted lines where step sizes were
+    halved. To see several runs in one picture, pass the axes on:
+
+        axes = bl.plot.trace(one, label="one")
+        bl.plot.trace(other, label="other", ax=axes)
+
+    Args:
+        result: of `bl.run`, or a lane of a sweep, `found[0]`.
+        names: columns of `result.trace` with a number per step. Left out: outer value, norm of the hypergradient,
+            residuals and then metrics, six at most.
+        label: what the legend shall call the run.
+        ax: matplotlib axes to draw into, one for each name; a new figure if left out.
+
+    Returns:
+        An array of the axes, one for each name.
+    """
+    steps, columns = steps_of(result), numbers_in(result.trace)
+    names = _chosen(names, columns)
+    if label is not None:
+        check_text(label, "label", '"first try"')
+    with look():
+        drawn = panels(ax, len(names))
+        for one, name in zip(drawn, names, strict=True):
+            place, values = len(one.get_lines()), np.asarray(columns[name], float)
+            fit_scale(one, values)
+            keep_in_view(one, np.clip(values, -HUGE, HUGE), values)
+            draw_line(one, steps, values, place, label=label)
+            if result.status.code in CUT_SHORT:
+                one.plot(
+                    steps[-1:],
+                    values[-1:],
+                    CUT_SHORT[result.status.code],
+                    color=BROKEN,
+                    markersize=9,
+                    clip_on=False,
+                )
+            for from_step, *_ in result.halvings:
+                one.axvline(from_step, color=BROKEN, linestyle=":", linewidth=1)
+            one.set_ylabel(title(name))
+        drawn[-1].set_xlabel("step")
+        if label is None:
+            drawn[0].set_title(ending(result), loc="left")
+        else:
+            drawn[0].legend()
+    return np.array(drawn, object)
+
+
+def hyperparameters(
+    values: Any,
+    name: str = "x",
+    *,
+    transform: Callable[[Any], Any] | None = None,
+    labels: Sequence[str] | None = None,
+    ax: Any = None,
+) -> Axes:
+    """How the entries of x, or of anything else that was recorded, moved along the run.
+
+        result = bl.run(solver, x0, y0, steps=500, record=lambda state, info: {"x": state.x})
+        bl.plot.hyperparameters(result, transform=jnp.exp)
+
+    Up to seven entries are lines, and so are all that have labels; more are bands
+    between the percentiles 0, 10, 25, 50, 75, 90 and 100.
+
+    Args:
+        values: the result of `bl.run` with `record=`, or a lane of a sweep; or an array, or a tree of arrays, with one
+            row per step.
+        name: the column of the trace, and what the axis is called.
+        transform: applied to it before it is drawn, such as `jnp.exp` where x is the logarithm of what it stands for.
+        labels: names of the entries.
+        ax: matplotlib axes to draw into; a new figure if left out.
+    """
+    check_text(name, "name", '"x"')
+    if isinstance(values, Result):
+        steps, column = steps_of(values), _column(values, name)
+    else:
+        steps, column = None, values
+    column = transformed(transform, column, "what was recorded", "jnp.exp")
+    found = _entries(column, "values" if transform is None else "what transform returns", steps)
+    steps = np.arange(len(next(iter(found.values())))) if steps is None else steps
+    names = list(found) if labels is None else check_names(labels, len(found), "entry")
+    with look():
+        one = panel(ax)
+        fit_scale(one, *found.values())
+        if len(found) > len(COLOURS) and labels is None:
+            _bands(one, steps, np.stack(list(found.values())))
+        else:
+            before = len(one.get_lines())
+            for i, (label, entry) in enumerate(zip(names, found.values(), strict=True)):
+                draw_line(one, steps, entry, before + i, label=label or name)
+            if len(found) > 1 or labels is not None:
+                one.legend(ncols=1 + len(found) // 10)
+        one.set_xlabel("step")
+        one.set_ylabel(name)
+    return one
+
+
+def steps_of(result: Any) -> np.ndarray:
+    """The numbers of the steps whose rows the trace holds."""
+    check_kind(
+        result,
+        Result,
+        "result",
+        "what bl.run returns",
+        "pass result = bl.run(...), or a lane of a sweep, found[0]",
+    )
+    if not result.trace or not result.steps:
+        raise ValueError(
+            f"the result is of a run without a step ({result.status.code}), so there is nothing to draw: run it longer"
+        )
+    rows = len(jax.tree.leaves(result.trace)[0])
+    thinned = result.thin is not None and STEP in result.trace
+    return np.asarray(result.trace[STEP]) if thinned else np.arange(rows)
+
+
+def _chosen(names: Any, columns: dict[str, Any]) -> list[str]:
+    if names is None:
+        return list(columns)[:PANELS]
+    names = [names] if isinstance(names, str) else names
+    known = isinstance(names, list | tuple) and all(
+        isinstance(name, str) and name in columns for name in names
+    )
+    if not known or not names:
+        raise ValueError(
+            f"names must be some of {', '.join(columns)}, the numbers in the trace, not {shown(names)}"
+        )
+    return list(names)
+
+
+def _column(result: Result, name: str) -> Any:
+    if name not in result.trace:
+        raise ValueError(
+            f"name={shown(name)} is no column of the trace, which has {', '.join(result.trace)}: record it, by "
+            'bl.run(..., record=lambda state, info: {"x": state.x})'
+        )
+    return result.trace[name]
+
+
+def _entries(tree: Any, name: str, steps: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Every number of the tree along the steps, by its place."""
+    given = leaves(tree)
+    rows = {len(steps)} if steps is not None else {len(numbers) for _, numbers in given if numbers.ndim}
+    if len(rows) != 1 or 0 in rows or any(numbers.shape[:1] != (*rows,) for _, numbers in given) or not given:
+        raise ValueError(
+            f"{name} must be a bl.Result, or arrays of numbers with one row per step, not {shown(tree)}: pass e.g. "
+            'result.trace["x"]'
+        )
+    place = lambda i: str([int(k) for k in i]) if i else ""
+    return {
+        at + place(i): numbers[(slice(None), *i)]
+        for at, numbers in given
+        for i in np.ndindex(numbers.shape[1:])
+    }
+
+
+def _bands(ax: Axes, steps: np.ndarray, values: np.ndarray) -> None:
+    cuts = np.percentile(values, BANDS, axis=0)
+    half = len(BANDS) // 2
+    for i in range(half):
+        label = f"{BANDS[i]} to {BANDS[-1 - i]} % of {len(values):,}"
+        ax.fill_between(
+            steps, cuts[i], cuts[-1 - i], color=COLOURS[0], alpha=0.12 + 0.1 * i, linewidth=0, label=label
+        )
+    draw_line(ax, steps, cuts[half], 0, label="median")
+    ax.legend()

@@ -1,0 +1,70 @@
+"""The lanes of a sweep side by side."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from bilevel.checks import check_kind, check_text
+from bilevel.loop.columns import numbers_in, title
+from bilevel.loop.ranking import lane_names, ranked
+from bilevel.loop.status import Code
+from bilevel.loop.sweep import Sweep
+from bilevel.plot.look import COLOURS, FAINT, draw_line, fit_scale, keep_in_view, look, mark, panel
+from bilevel.plot.numbers import check_names
+from bilevel.words import shown
+
+
+def sweep(
+    found: Sweep, name: str = "outer_value", *, labels: Sequence[Any] | None = None, ax: Any = None
+) -> Axes:
+    """One column of the trace in every lane: the best lane is thick, those that diverged end in a cross.
+
+    Of more than seven lanes, the best, the worst and five in between have a colour and a name; the others are grey.
+
+    Args:
+        found: of `bl.sweep`.
+        name: the column, one number per step.
+        labels: what each lane is called; if left out, by the numbers in which its solver differs from others, such as
+            the step size.
+        ax: matplotlib axes to draw into; a new figure if left out.
+    """
+    check_kind(found, Sweep, "found", "what bl.sweep returns", "pass found = bl.sweep(...)")
+    check_text(name, "name", '"outer_value"')
+    named = numbers_in(found.trace, rank=2)
+    if name not in named:
+        raise ValueError(
+            f"name must be one of {', '.join(named)}, the numbers in the trace, not {shown(name)}"
+        )
+    labels = lane_names(found) if labels is None else check_names(labels, len(found), "lane")
+    curves = [np.asarray(found.trace[name][i, : found.steps[i]], float) for i in range(len(found))]
+    order = ranked(found)
+    written = [order[k] for k in np.unique(np.linspace(0, len(found) - 1, len(COLOURS)).astype(int))]
+    with look():
+        one = panel(ax)
+        fit_scale(one, *curves)
+        firsts = [curve[:1] for curve in curves]
+        keep_in_view(one, np.concatenate([*firsts, curves[order[0]]]), np.concatenate(curves))
+        for lane in [lane for lane in order if lane not in written]:
+            one.plot(curves[lane], color=FAINT, linewidth=0.8, marker=mark(curves[lane]), markersize=3)
+            _cross(one, found, lane, curves[lane], FAINT)
+        for place, lane in enumerate(written):
+            best, broke = lane == found.best, found.status[lane].code is Code.DIVERGED
+            said = " (best)" if best else " (diverged)" if broke else ""
+            style = dict(
+                linewidth=3.2 if best else 1.6, zorder=3 if best else 2, label=f"{labels[lane]}{said}"
+            )
+            draw_line(one, np.arange(len(curves[lane])), curves[lane], place, **style)
+            _cross(one, found, lane, curves[lane], COLOURS[place])
+        one.set_xlabel("step")
+        one.set_ylabel(title(name))
+        one.legend()
+    return one
+
+
+def _cross(ax: Axes, found: Sweep, lane: int, curve: np.ndarray, colour: str) -> None:
+    if found.status[lane].code is Code.DIVERGED and len(curve):
+        low, high = ax.get_ylim()
+        end = np.clip(curve[-1:], low, high)  # at the edge, if it ended outside
+        ax.plot([len(curve) - 1], end, "X", color=colour, markersize=9, clip_on=False)

@@ -1,0 +1,78 @@
+"""How weights are spread, of all examples or of groups of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from bilevel.loop.result import Result
+from bilevel.plot.look import COLOURS, look, panel
+from bilevel.plot.numbers import leaves, transformed
+from bilevel.words import shown
+
+BINS = 40
+
+
+def weights(
+    values: Any, groups: Any = None, *, transform: Callable[[Any], Any] | None = None, ax: Any = None
+) -> Axes:
+    """A histogram of weights; with `groups`, one for each, so that one sees whether the weights tell them apart.
+
+        bl.plot.weights(result, np.where(flipped, "wrong label", "right label"), transform=jax.nn.sigmoid)
+
+    Args:
+        values: one per example, or a `bl.Result` whose x they are.
+        groups: the group of each example, by words, numbers, or true and false; at most seven different ones.
+        transform: from x to weights, such as `jax.nn.sigmoid`.
+        ax: matplotlib axes to draw into; a new figure if left out.
+    """
+    flat = _flat(values, transform)
+    kinds = np.zeros(flat.size, int) if groups is None else _kinds(groups)
+    if kinds.size != flat.size:
+        raise ValueError(
+            f"groups must be words or numbers, one for each of {flat.size} weights, not {shown(groups)}: pass e.g. "
+            'np.where(flipped, "wrong", "right")'
+        )
+    names = np.unique(kinds)
+    if len(names) > len(COLOURS):
+        raise ValueError(
+            f"groups has {len(names)} different ones, of which {len(COLOURS)} can be told apart: join some"
+        )
+    edges = np.histogram_bin_edges(flat, BINS)
+    with look():
+        one = panel(ax)
+        for i, name in enumerate(names):
+            mine = flat[kinds == name]
+            label = None if groups is None else f"{name} ({mine.size:,})"
+            one.hist(mine, edges.tolist(), color=COLOURS[i], alpha=0.6, label=label)
+        one.set_xlabel("weight")
+        one.set_ylabel("examples")
+        if groups is not None:
+            one.legend()
+    return one
+
+
+def _flat(values: Any, transform: Any) -> np.ndarray:
+    """The weights, one after the other."""
+    values = values.x if isinstance(values, Result) else values
+    values = transformed(transform, values, "x", "jax.nn.sigmoid")
+    given = leaves(values)
+    if len(given) != 1 or not given[0][1].ndim or not given[0][1].size:
+        raise ValueError(
+            f"{'values' if transform is None else 'what transform returns'} must be one array with a weight per "
+            f"example, not {shown(values)}: pass e.g. result.x, or one of its arrays"
+        )
+    flat = given[0][1].ravel()
+    if bad := int((~np.isfinite(flat)).sum()):
+        raise ValueError(f"values has {bad} NaN or infinite weights of {flat.size}: leave them out")
+    return flat
+
+
+def _kinds(groups: Any) -> np.ndarray:
+    """One after the other; none if they are neither words nor numbers."""
+    try:
+        found = np.ravel(np.asarray(groups))
+    except Exception:  # of no shape, deleted, traced
+        return np.empty(0)
+    return found if found.dtype.kind in "biufUS" else np.empty(0)

@@ -1,0 +1,313 @@
+"""What `diagnose=True` measures agrees with closed forms, and what it says is so: each finding fires, and none else.
+
+    g = ½yᵀHy − xᵀBy,   f = ½‖y − t‖² + ½γ‖x‖²:   y* = H⁻¹Bᵀx,   v* = H⁻¹(y − t),   ∇Φ = γx + B v*
+
+H and the rest are data, so that all AID runs here share their programs.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bilevel as bl
+from bilevel.counting import counted, counting, oracle_calls
+from bilevel.loop.look import LANCZOS, Point, _plain_step, close_look
+from bilevel.solvers.rules import as_rule
+from zoo import PROBLEMS, ROWS
+
+GAMMA = 0.1
+B = np.array([[1.0, 0.5, 0.2], [0.3, -1.0, 0.4]])
+T = np.array([1.0, 2.0, 3.0])
+SOLVED = (
+    "inner_distance",
+    "hypergradient_error",
+    "inner_error",
+    "implicit_hypergradient",
+    "outer_curvature",
+)  # to 1e-3 of a right-hand side
+X0, Y0 = np.array([0.5, -0.5]), np.zeros(3)
+
+
+def inner(x, y, batch):
+    H, B = batch
+    return 0.5 * y @ H @ y - x @ B @ y
+
+
+def outer(x, y, batch):
+    return 0.5 * jnp.sum((y - batch) ** 2) + 0.5 * GAMMA * jnp.sum(x**2)
+
+
+PROBLEM = bl.Problem(inner=inner, outer=outer)
+
+
+def with_spectrum(*values: float) -> np.ndarray:
+    Q = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    return Q * np.array(values) @ Q.T
+
+
+H = with_spectrum(2.0, 1.0, 0.5)
+
+
+def diagnosed(solver, steps, H=H, **options):
+    data = bl.Batch(inner=(jnp.asarray(H), jnp.asarray(B)), outer=jnp.asarray(T))
+    return bl.run(solver, jnp.asarray(X0), jnp.asarray(Y0), data=data, steps=steps, diagnose=True, **options)
+
+
+def aid_by_hand(alpha, eta, beta, steps, H):
+    """(x, ŷ, v̂, h) of every step, and the y it began with."""
+    x, y, v, rows = X0, Y0, np.zeros(3), []
+    for _ in range(steps):
+        began, y = y, y - alpha * (H @ y - B.T @ x)
+        v = v - eta * (H @ v - (y - T))
+        h = GAMMA * x + B @ v
+        rows.append((x, began, y, v, h))
+        x = x - beta * h
+    return rows
+
+
+def size(a):
+    return float(np.linalg.norm(a))
+
+
+def test_the_numbers_are_those_of_the_closed_forms():
+    alpha, eta, beta = 0.3, 0.2, 0.02
+    looks = diagnosed(bl.aid(PROBLEM, alpha, eta, beta), 40).diagnosis.looks
+    assert looks["step"].tolist() == [10, 20, 30, 40]
+    by_hand, before = aid_by_hand(alpha, eta, beta, 41, H), (X0, None)
+    solve = lambda b: np.linalg.solve(H, b)
+    for i, step in enumerate(looks["step"]):
+        x, began, y, v, h = by_hand[int(step)]  # a look is at the step that comes next
+        here = GAMMA * x + B @ solve(y - T)
+        star = solve(B.T @ x)
+        exact = GAMMA * x + B @ solve(star - T)
+        expected = {
+            "inner_residual": size(H @ began - B.T @ x),
+            "inner_distance": size(y - star),
+            "adjoint_residual": size(H @ v - (y - T)) / size(y - T),
+            "hypergradient_error": size(h - here) / size(here),
+            "inner_error": size(here - exact) / size(exact),
+            "smallest_curvature": 0.5,
+            "largest_curvature": 2.0,
+            "condition": 4.0,
+            "implicit_hypergradient": size(exact),
+            "stationarity": size(h),
+            "moved": size(x - before[0]),
+            "x_norm": size(x),
+            "inner_step": alpha,
+            "adjoint_step": eta,
+            "outer_step": beta,
+        }
+        if before[1] is not None:
+            expected["outer_curvature"] = size(exact - before[1]) / size(x - before[0])
+        for name, value in expected.items():
+            rtol = 3e-2 if name in SOLVED else 1e-6
+            np.testing.assert_allclose(looks[name][i], value, rtol=rtol, err_msg=name)
+        before = x, exact
+
+
+def test_the_bias_of_itd_is_that_of_the_powers_of_its_contraction():
+    alpha, N = 0.2, 2
+    result = diagnosed(bl.itd(PROBLEM, alpha, 1e-3, inner_steps=N), 40)
+    looks, x, y = result.diagnosis.looks, np.asarray(result.x), np.asarray(result.y)
+    for _ in range(N):
+        y = y - alpha * (H @ y - B.T @ x)
+    v = np.linalg.solve(H, y - T)
+    left_out = B @ np.linalg.matrix_power(np.eye(3) - alpha * H, N) @ v
+    expected = size(left_out) / size(GAMMA * x + B @ v)
+    np.testing.assert_allclose(looks["hypergradient_error"][-1], expected, rtol=1e-2)
+    assert codes(result) == ["biased"]
+    # 10 % are left after N steps with 0.9^N ≤ 0.1·0.9²/error at the latest, as (1 − αμ) = 0.9.
+    count = N + np.ceil(np.log(0.1 / np.median(looks["hypergradient_error"][2:])) / np.log(0.9))
+    assert f"about {count:.0f} inner steps instead of 2" in result.diagnosis.findings[0].sentence
+
+
+def codes(result):
+    return [finding.code for finding in result.diagnosis.findings]
+
+
+FLAT = with_spectrum(2.0, 1.0, 1e-3)
+SADDLE = with_spectrum(2.0, 1.0, -0.2)
+
+
+@pytest.mark.parametrize(
+    ("expected", "sizes", "steps", "H", "words"),
+    [
+        ([], (0.5, 0.5, 1e-2), 200, H, "nothing stands out"),
+        (["inner_step"], (1.05, 0.5, 1e-4), 40, H, "1.05 is above 2/L ≈ 1, with L ≈ 2"),
+        (["adjoint_step"], (0.5, 1.05, 1e-4), 40, H, "the adjoint step size 1.05 is above 2/L ≈ 1"),
+        (["adjoint_lags"], (0.5, 1e-3, 1e-3), 200, H, "the adjoint step size 0.001 towards 1/L ≈ 0.5"),
+        (["y_lags"], (1e-3, 0.5, 5e-3), 100, H, "the inner step size 0.001 towards 1/L ≈ 0.5"),
+        (["x_rests"], (0.5, 0.5, 0.05), 3000, H, "x has come to rest"),
+        (["x_still"], (0.5, 0.5, 1e-12), 200, H, "The outer step size 1e-12 is too small for"),
+        (["not_convex"], (0.5, 0.5, 1e-4), 20, SADDLE, "curves by -0.2, against 2 at most"),
+        (["flat"], (0.5, 0.5, 1e-9), 200, FLAT, "κ is at least 2e+03, and 200 gradient steps"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_a_finding_fires_where_it_must_and_nowhere_else(expected, sizes, steps, H, words):
+    result = diagnosed(bl.aid(PROBLEM, *sizes), steps, H)
+    named = [code for code in codes(result) if not (expected == ["flat"] and code != "flat")]  # v is slow too
+    assert named == expected
+    assert words in " ".join(str(result.diagnosis).split())
+
+
+def test_an_outer_step_beyond_its_range():
+    solve = np.linalg.inv(H)
+    L_phi = np.linalg.eigvalsh(B @ solve @ solve @ B.T)[-1] + GAMMA
+    far = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 2.5 / L_phi), 12)
+    assert "outer_step" in codes(far)
+    assert np.nanmax(far.diagnosis.looks["outer_curvature"]) <= L_phi * 1.01  # from below
+    near = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 0.1 / L_phi), 12)
+    assert "outer_step" not in codes(near)
+
+
+def test_a_run_that_stops_or_breaks_is_looked_at_where_it_ended():
+    stopped = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 0.05), 10_000, tol=1e-3, every=7)
+    assert stopped.status.code is bl.Code.CONVERGED
+    assert stopped.diagnosis.looks["step"].tolist() == [stopped.steps]
+    broken = diagnosed(bl.aid(PROBLEM, 3.0, 0.5, 1e-3), 10_000)
+    assert broken.status.code is bl.Code.DIVERGED
+    assert broken.diagnosis.looks["step"][-1] == broken.steps
+    assert "inner_step" in codes(broken)
+
+
+def test_the_looks_stay_within_their_share_of_the_oracle_calls():
+    """What a look says it takes is what the program takes; and all together are 5 %, or four looks."""
+    solver = bl.aid(PROBLEM, 0.5, 0.5, 1e-3)
+    data = bl.Batch(inner=(jnp.asarray(H), jnp.asarray(B)), outer=jnp.asarray(T))
+    run = bl.start(solver, jnp.asarray(X0), jnp.asarray(Y0), data)
+    marked = bl.aid(counted(PROBLEM), 0.5, 0.5, 1e-3)
+    look = lambda state, batch: close_look(marked, state, batch, True, Point(state.x, state.x))[0]
+    seen, taken = jax.jit(counting(look))(run.solver, data)
+    step = sum(oracle_calls(solver, run, data))
+    assert sum(map(int, taken)) == int(seen["calls"]) + step
+    assert int(seen["calls"]) >= LANCZOS
+
+    for steps in (20, 5000):
+        looks = diagnosed(solver, steps).diagnosis.looks
+        calls = looks["calls"] + step
+        assert len(calls) >= 4
+        assert looks["step"][-1] == steps
+        assert calls.sum() <= max(0.05 * steps * step, 4 * calls.max())
+    assert len(calls) > 8
+
+
+def epochs():
+    rng = np.random.default_rng(1)
+    rows = jnp.asarray(rng.normal(size=(16, 2))), jnp.asarray(rng.normal(size=16))
+    return bl.epochs(bl.Batch(inner=rows, outer=rows), 4)
+
+
+@pytest.mark.slow
+def test_not_a_bit_of_the_run_changes():
+    ridge = lambda x, y, batch: jnp.mean((batch[0] @ y - batch[1]) ** 2) + jnp.exp(x[0]) * y @ y
+    fit = lambda x, y, batch: jnp.mean((batch[0] @ y - batch[1]) ** 2)
+    solver = bl.aid(bl.Problem(inner=ridge, outer=fit), 0.1, 0.1, 0.1)
+    start = jnp.zeros(1), jnp.zeros(2)
+    plain = bl.run(solver, *start, data=epochs(), steps=30)
+    seen = bl.run(solver, *start, data=epochs(), steps=30, diagnose=True, thin=3)
+    assert plain.diagnosis is None
+    assert jax.tree.all(jax.tree.map(np.array_equal, plain.state, seen.state))
+    looks = seen.diagnosis.looks
+    assert looks["noisy"].all()
+    assert "inner_distance" not in looks
+    assert seen.diagnosis.notes == ()
+    more = bl.run(solver, data=epochs(), steps=30, resume=seen, thin=3, diagnose=True)
+    assert more.diagnosis.looks["step"].tolist() == [38, 46, 54, 60]
+
+
+class Refusing:
+    """An objective that no program can be made of any more, once it says so."""
+
+    broken = False
+
+    def __call__(self, x, y):
+        if self.broken:
+            raise RuntimeError("<b>no more</b>")
+        return 0.5 * jnp.sum((y - x) ** 2)
+
+
+def test_a_look_that_fails_is_a_note_and_the_run_goes_on():
+    g = Refusing()
+    solver = bl.itd(bl.Problem(inner=g, outer=lambda x, y: jnp.sum(y**2)), 0.5, 0.1)
+    refuse = lambda event: setattr(g, "broken", True)
+    result = bl.run(solver, *START, steps=8, every=2, hooks=[refuse], diagnose=True)
+    assert result.status.code is bl.Code.COMPLETED
+    assert result.steps == 8
+    assert len(result.diagnosis.looks["step"]) == 0
+    assert result.diagnosis.findings == ()
+    assert len(result.diagnosis.notes) == 2
+    assert "RuntimeError" in result.diagnosis.notes[0]
+    assert "nothing could be seen" in str(result.diagnosis)
+    page = result.diagnosis._repr_html_()
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["maml", "soba"])
+def test_methods_of_other_kinds(name):
+    row = next(row for row in ROWS if row.name == name)
+    p = PROBLEMS[row.problems[0]](float)
+    result = bl.run(row.make(p.problem, p.L), p.x0, p.y0, data=p.data, steps=4, diagnose=True)
+    assert result.diagnosis.notes == ()
+    assert result.diagnosis.looks["step"].tolist() == [1, 2, 3, 4]
+    assert ("condition" in result.diagnosis.looks) == (name == "soba")
+
+
+START = jnp.ones(1), jnp.zeros(1)
+ONE = bl.aid(
+    bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2)), 0.1, 0.1, 0.1
+)
+
+
+def test_a_loader_of_python_random_keys_and_a_rule_without_a_step_size():
+    loss = lambda x, y, batch, key: jnp.sum((y - x - batch) ** 2) + 0 * jax.random.normal(key)
+    problem = bl.Problem(inner=loss, outer=lambda x, y, batch: jnp.sum(y**2))
+    solver = bl.darts_first_order(problem, optax.sgd(0.1, momentum=0.9), 0.1)
+    given = (bl.Batch(inner=np.full(1, float(i)), outer=np.zeros(1)) for i in range(100))
+    result = bl.run(solver, *START, data=given, steps=6, diagnose=True)
+    assert result.diagnosis.notes == ()
+    assert result.diagnosis.looks["step"].tolist() == [2, 4, 6]
+    assert np.isnan(result.diagnosis.looks["inner_step"]).all()
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (0.3, 0.3),
+        (optax.sgd(0.3), 0.3),
+        (optax.sgd(optax.linear_schedule(1.0, 0.0, 10)), 0.8),  # after two updates
+        (optax.inject_hyperparams(optax.sgd)(0.3), 0.3),
+        (bl.projected(optax.sgd(0.3), lambda x: x), 0.3),
+        (optax.chain(optax.clip_by_global_norm(1e3), optax.sgd(0.3)), 0.3),
+        (optax.chain(optax.clip_by_global_norm(1e-3), optax.sgd(0.3)), np.nan),
+        (optax.sgd(0.3, momentum=0.9), np.nan),
+        (optax.adam(0.3), np.nan),
+    ],
+)
+def test_the_step_size_of_a_rule_is_what_it_does(rule, expected):
+    gradient, rule = jnp.asarray([1.0, -2.0]), as_rule(rule, "inner")
+    memory = rule.init(gradient)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
+        for scale in (1.0, 0.5):
+            value = lambda y: jnp.sum(y**2)
+            _, memory = rule.update(scale * gradient[::-1], memory, gradient, value)
+        found = _plain_step(rule, memory, gradient)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_an_event_of_no_run_measures_nothing():
+    with pytest.raises(TypeError, match="only those of"):
+        bl.hooks.Event(0, 1, bl.start(ONE, *START), None, {}, 0.0, "AID").measure(len)
+
+
+def test_at_the_solution_nothing_lags_however_much_rounding_is_off():
+    """∇Φ is zero there to rounding, so that any share of what is left of the hypergradient may be wrong."""
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 1) ** 2)
+    )
+    result = bl.run(bl.aid(problem, 0.5, 0.5, 0.1), jnp.zeros(3), jnp.zeros(3), steps=800, diagnose=True)
+    assert [each.code for each in result.diagnosis.findings] == ["x_rests"]

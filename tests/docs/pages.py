@@ -1,0 +1,105 @@
+"""What a page shows, in its order: code, commands, and what they print."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PRINTED = ("text", "output")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A block of a page, and the output shown directly below it."""
+
+    language: str
+    code: str
+    line: int = 0  # the one that the block begins after
+    printed: str | None = None
+
+
+def parts(page: str) -> list[Part]:
+    """The fenced blocks of a Markdown page or the cells of a notebook; what a block prints is a part of it."""
+    text = (ROOT / page).read_text()
+    return _cells(json.loads(text)) if page.endswith(".ipynb") else _blocks(text)
+
+
+def blocks(page: str, *languages: str) -> list[Part]:
+    return [part for part in parts(page) if part.language in languages]
+
+
+def _blocks(text: str) -> list[Part]:
+    found, last = [], 0
+    for match in FENCED.finditer(text):
+        language, code = match[1].strip(), match[2]
+        between, last = text[last : match.start()], match.end()
+        if language in PRINTED and found and found[-1].printed is None and not between.strip():
+            above = found.pop()
+            found.append(Part(above.language, above.code, above.line, code))
+        else:
+            found.append(Part(language, code, text.count("\n", 0, match.start(2))))
+    return found
+
+
+def _cells(notebook: dict) -> list[Part]:
+    found = []
+    for number, cell in enumerate(notebook["cells"], 1):
+        if cell["cell_type"] == "code":
+            streams = [output for output in cell["outputs"] if output.get("name") == "stdout"]
+            printed = "".join(line for stream in streams for line in stream["text"])
+            found.append(Part("python", "".join(cell["source"]), number, printed or None))
+    return found
+
+
+# ---- comparing -------------------------------------------------------------------------------------------------
+
+NUMBER = r"[-+−]?(?:\d+(?:,\d{3})+|\d+)?\.?\d+(?:[eE][-+]?\d+)?"
+TOKEN = re.compile(rf"(?P<any>\.\.\.|…)|(?P<number>(?<![\w.]){NUMBER}(?!\w))|(?P<space>\s+)|(?P<rest>.)")
+
+
+def differs(shown: str, printed: str) -> str | None:
+    """None if the page shows what was printed, else in what they differ.
+
+    They agree to the letter but for these: numbers with a point or an exponent may differ by a unit of the last digit that
+    is shown, since platforms round differently (whole numbers may not); `...` stands for anything; and stretches of space are
+    all one.
+    """
+    shown, printed = _tight(shown), _tight(printed)
+    pattern, expected = "", []
+    for token in TOKEN.finditer(shown):
+        if token["any"]:
+            pattern += ".*?"
+        elif token["number"]:
+            pattern += f"({NUMBER})"
+            expected.append(token["number"])
+        elif token["space"]:
+            pattern += r"\s+"
+        else:
+            pattern += re.escape(token["rest"])
+    match = re.fullmatch(pattern, printed, re.DOTALL)
+    if match is None:
+        return f"the page shows\n{shown}\nbut this was printed:\n{printed}"
+    for ours, theirs in zip(expected, match.groups(), strict=True):
+        if abs(_value(ours) - _value(theirs)) > _unit(ours):
+            return f"the page shows {ours} where {theirs} was printed:\n{printed}"
+    return None
+
+
+def _tight(text: str) -> str:
+    """Without the space by which NumPy lines up the ends of arrays."""
+    return re.sub(r"(?<=\[)\s+|\s+(?=\])", "", text.strip())
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "").replace("−", "-"))
+
+
+def _unit(number: str) -> float:
+    """A unit of the last digit shown, and a little for the rounding of decimal fractions; of whole numbers none."""
+    digits, _, exponent = number.lower().partition("e")
+    if "." not in digits and not exponent:
+        return 0.0
+    decimals = len(digits.partition(".")[2])
+    return 1.001 * 10.0 ** (int(exponent or 0) - decimals)

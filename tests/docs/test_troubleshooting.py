@@ -1,0 +1,88 @@
+"""The page on troubles has an entry for every way a run can end, and what it quotes is what is said."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from pages import ROOT
+
+import bilevel as bl
+from bilevel.loop.second_derivatives import NOTE
+
+TEXT = (ROOT / "docs/how-to/troubleshooting.md").read_text()
+
+
+def test_every_status_code_has_an_entry_and_every_entry_is_a_code():
+    (section,) = re.findall(r"^## By status code\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)
+    entries = re.findall(r"^### `(\w+)`$", section, re.MULTILINE)
+    assert entries == [code.value for code in bl.Code]
+
+
+def test_the_index_leads_to_every_symptom():
+    (section,) = re.findall(r"^## By symptom\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)
+    slugs = {
+        re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+        for title in re.findall(r"^### (.*)$", section, re.MULTILINE)
+    }
+    index = section.split("###")[0]
+    assert set(re.findall(r"\]\(#([^)]+)\)", index)) == slugs | {"diverged"}
+
+
+def with_own_backward(forward, backward):
+    """An operation with a first derivative and no second one: its forward pass is itself, or both leave JAX."""
+    operation = jax.custom_vjp(forward)
+    operation.defvjp(lambda z: (operation(z), z), lambda z, c: (backward(z, c),))
+    return operation
+
+
+def outside(function):
+    """Computed by NumPy, of which JAX has no derivative."""
+    return lambda *z: jax.pure_callback(
+        function, jax.ShapeDtypeStruct((), z[0].dtype), *z, vmap_method="sequential"
+    )
+
+
+square, slope = lambda z: z**2, lambda z, c: 2 * z * c
+OPERATIONS = {
+    "a kernel": with_own_backward(square, slope),
+    "a callback": with_own_backward(outside(square), outside(slope)),
+}
+PROBLEMS = {
+    kind: bl.Problem(inner=lambda x, y, op=op: op(y - x), outer=lambda x, y: y**2)
+    for kind, op in OPERATIONS.items()
+}
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_an_operation_without_a_second_derivative_is_explained(kind):
+    with pytest.raises((bl.RunError, ValueError)) as caught:
+        bl.run(bl.aid(PROBLEMS[kind], 0.1, 0.1, 0.1), 1.0, 0.0, steps=3)
+    error = caught.value.__cause__ if isinstance(caught.value, bl.RunError) else caught.value
+    assert error.__notes__[-1] == NOTE
+
+
+def test_first_derivatives_suffice_the_methods_that_the_note_names():
+    assert re.findall(r"bl\.(\w+)", NOTE) == ["bome", "f2sa", "sama"]
+    for method in (bl.bome, bl.f2sa, bl.sama):
+        options = {"penalty": 10.0} if method is bl.f2sa else {}
+        state = (solver := method(PROBLEMS["a callback"], 0.1, 0.1, **options)).init(
+            jnp.ones(()), jnp.zeros(())
+        )
+        jax.eval_shape(lambda state, step=solver.step: step(state)[0].x, state)
+
+
+def test_another_error_of_an_objective_is_left_as_it_is():
+    def odd(x, y):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        bl.run(bl.aid(bl.Problem(inner=odd, outer=odd), 0.1, 0.1, 0.1), 1.0, 0.0, steps=1)
+    assert NOTE not in getattr(caught.value, "__notes__", [])
+
+
+def test_a_tolerance_that_is_met_by_exactly_zero_says_so():
+    still = bl.Problem(inner=lambda x, y: (y - 1.0) ** 2, outer=lambda x, y: y**2)
+    result = bl.run(bl.itd(still, 0.1, 0.1), 1.0, 0.0, steps=10, tol=1e-6)
+    assert result.status.code is bl.Code.CONVERGED
+    assert "does f depend on x" in result.status.message
