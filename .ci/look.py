@@ -30,8 +30,9 @@ const words = box => box.textContent.trim().replace(/\\s+/g, " ").slice(0, 60);
     const seen = frame.contentDocument;
     for (const width of [DESK, PHONE]) {
       frame.style.width = width + "px";
-      const is = seen.documentElement.scrollWidth;
-      if (is > width) found.push(`${page}: ${is} px wide in a window of ${width}`);
+      for (const box of seen.querySelectorAll("html, body, main, main div:has(article), article"))
+        if (box.scrollWidth > Math.min(width, box.clientWidth + 1))
+          found.push(`${page}: ${box.tagName} is ${box.scrollWidth} px wide in a window of ${width}`);
       if (width === DESK)
         for (const box of seen.querySelectorAll("article pre, article .pst-scrollable-table-container, article table"))
           if (wide(box)) found.push(`${page}: ${box.scrollWidth - box.clientWidth} px hidden of: ${words(box)}`);

@@ -52,6 +52,7 @@ html_sidebars = {"index": [], "reference/*": ["sidebar-nav-bs", "page-toc"]}  # 
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 html_copy_source = False
+html_use_index = False  # there is the search
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 8,

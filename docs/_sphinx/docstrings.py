@@ -4,7 +4,7 @@ import ast
 import re
 import textwrap
 
-SECTION = re.compile(r"(Args|Returns|Raises|Yields):")
+SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields):")
 MARKUP = re.compile(
     r"`(?P<code>[^`]+)`"
     r"|\[(?P<text>[^\]]+)\]\((?P<url>https?://[^)\s]+)\)"
@@ -26,9 +26,10 @@ def setup(app):
 def _docstring(app, what: str, name: str, obj, options, lines: list[str]):
     if re.fullmatch(rf"{getattr(obj, '__name__', '')}\(.*\)", " ".join(lines).strip()):
         lines.clear()  # Python's own for a class of fields: the signature once more
-    lines[:] = translated("\n".join(lines)).split("\n")
+    text = translated("\n".join(lines))
     if what in ("attribute", "property", "data"):
-        lines.insert(0, "")  # or napoleon takes what stands before a colon for a type
+        text = text.replace(": ", ":\n", 1)  # or napoleon takes what stands before a colon for a type
+    lines[:] = text.split("\n")
 
 
 def _signature(app, what, name, obj, options, signature: str | None, result: str | None):
@@ -64,7 +65,10 @@ def _code(paragraph: str) -> str:
 
 def _prose(paragraph: str) -> str:
     paragraph = re.sub(r"^( *)\* ", r"\1- ", paragraph, flags=re.MULTILINE)  # lists
-    return MARKUP.sub(_inline, paragraph)
+    done = MARKUP.sub(_inline, paragraph)
+    if paragraph.startswith("Attributes:"):
+        done = re.sub(r"^ {4}\S.*?:", lambda names: names[0].replace("\\", ""), done, flags=re.MULTILINE)
+    return done
 
 
 def _inline(match: re.Match) -> str:

@@ -43,3 +43,8 @@ def test_what_is_indented_below_a_section_is_no_code():
     assert r"    x0: where x\* starts." in made
     assert made.count("code-block") == 1
     assert made.endswith("   code(x)")
+
+
+def test_names_of_attributes_stay_as_they_are():
+    made = docstrings.translated("Attributes:\n    coef_, alpha_: of y*, not of coef_.")
+    assert made == "Attributes:\n    coef_, alpha_: of y\\*, not of coef\\_."
