@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 LEAST = 0.97  # raise it with what is reached
-PUBLIC = r"bilevel\.((adjoints|data|hooks|problems|prox|theory)\.)?[A-Za-z]\w*"
+PUBLIC = r"bilevel\.((adjoints|data|hooks|plot|problems|prox|theory)\.)?[A-Za-z]\w*"
 
 command = ["pyright", "--verifytypes", "bilevel", "--ignoreexternal", "--outputjson"]
 ran = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,16 +13,19 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGES = ["index.md", "start/tutorial.md"]
+PAGES = ["index.md", "start/tutorial.md", "how-to/see-a-run.md"]
+REST = "## While it runs"  # what follows draws nothing
 
 
 def main() -> None:
-    subprocess.run([sys.executable, HERE / "single_loop.py", HERE / "single-loop.svg"], check=True)
+    for script, picture in {"single_loop.py": "single-loop.svg", "live_view.py": "run-live.svg"}.items():
+        subprocess.run([sys.executable, HERE / script, HERE / picture], check=True)
     # The same picture is the same file: no date in it, no random names.
     environment = os.environ | {"SOURCE_DATE_EPOCH": "0", "MPLBACKEND": "Agg"}
     environment.pop("BILEVEL_DATA", None)
     for page in PAGES:
-        code = re.findall(r"^```python\n(.*?)^```$", (HERE.parent / page).read_text(), re.DOTALL | re.MULTILINE)
+        text = (HERE.parent / page).read_text().split(REST)[0]
+        code = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "matplotlibrc").write_text("svg.hashsalt: bilevel\n")
             Path(folder, "page.py").write_text("\n".join(code))

@@ -97,6 +97,7 @@ def test_random_cells_have_the_size_that_they_should(as_users_see_it):
 
 
 def test_a_short_trial_and_its_picture(monkeypatch):
+    monkeypatch.setattr(app, "SIZES", (80, 80, 50))
     methods = app.methods(app.PROBLEM)
     assert set(methods) == {"AID", "ITD", "DARTS", "DARTS, first order"}
     some = {

@@ -41,7 +41,7 @@ def test_the_derivative_of_training_by_finite_differences():
     stacked = jax.tree.map(lambda *each: jnp.stack(each), *networks)
     batch = bl.Batch(stacked, (stacked, real, labels))
     solver = bl.maml(app.PROBLEM, 1.0, 1.0, inner_steps=2)
-    _, info = solver.step(solver.init(x, x, batch), batch)
+    _, info = jax.jit(solver.step)(solver.init(x, x, batch), batch)
     np.testing.assert_allclose(info.outer_value, after_training(x.images, x.log_rate), rtol=1e-10)
     towards, h = jnp.asarray(rng.normal(size=(100, 784))), 1e-4
     along = after_training(x.images + h * towards, x.log_rate) - after_training(
@@ -91,6 +91,16 @@ def test_a_judge_trains_with_momentum(digits):
     np.testing.assert_allclose(shares[-1], np.mean(right), atol=0.011)  # one image may lie on the edge
 
 
+@pytest.fixture
+def short(monkeypatch):
+    """Two training steps instead of fifteen, on a few of the images."""
+    whole = app.parts(0)
+    monkeypatch.setattr(app, "FEW", 2)
+    monkeypatch.setattr(app, "RATES", app.RATES[1:2])
+    monkeypatch.setattr(app, "parts", lambda seed: tuple(part.take(np.arange(300)) for part in whole))
+
+
+@pytest.mark.usefixtures("short")
 def test_a_short_trial_and_its_picture():
     with jax.numpy_dtype_promotion("standard"):
         outcome = app.APPLICATION.trial(0, 1, False)
@@ -107,6 +117,7 @@ def test_a_short_trial_and_its_picture():
     assert len(figure.axes) == 3
 
 
+@pytest.mark.usefixtures("short")
 def test_the_start_of_y_stays_zero():
     task = app.APPLICATION.task(0)
     with jax.numpy_dtype_promotion("standard"):

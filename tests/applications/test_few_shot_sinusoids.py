@@ -54,7 +54,10 @@ def test_pretraining_follows_the_gradient_of_the_mean_loss():
         np.testing.assert_allclose(after.x[name] - x[name], -gradient[name], atol=1e-5)
 
 
-def test_a_short_trial_and_its_picture():
+def test_a_short_trial_and_its_picture(monkeypatch):
+    many = app.waves
+    monkeypatch.setattr(app, "waves", lambda key, tasks, *shots: many(key, min(tasks, 20), *shots))
+    monkeypatch.setattr(app, "HIDDEN", 8)
     with jax.numpy_dtype_promotion("standard"):
         outcome = app.APPLICATION.trial(0, 2, False)
     baselines = {"pretrained on all waves", "from scratch"}

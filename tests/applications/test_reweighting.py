@@ -85,7 +85,8 @@ def test_one_step_weights_are_cut_and_normalised_slopes(few, monkeypatch):
 
 
 def test_two_steps_of_everything(monkeypatch):
-    monkeypatch.setattr(app, "STEPS", 2)
+    for name, smaller in dict(STEPS=2, TRAIN=300, TRUSTED=60, TEST=100, BATCH=30, HIDDEN=16).items():
+        monkeypatch.setattr(app, name, smaller)
     with jax.numpy_dtype_promotion("standard"):  # optax.adam
         outcome = app.trial(0, 2, False)
         wrong = app.task(0, *app.NOISES[-1]).measure(

@@ -80,7 +80,8 @@ def test_draws_stay_in_the_box():
 
 
 def test_two_steps_of_everything(monkeypatch):
-    monkeypatch.setattr(app, "STEPS", 2)
+    for name, smaller in dict(STEPS=2, TRAIN=100, VALID=100, TEST=50, BATCH=20).items():
+        monkeypatch.setattr(app, name, smaller)
     with jax.numpy_dtype_promotion("standard"):  # optax.adam
         outcome = app.trial(0, 2, False)
         wrong = app.task(0).measure(app.single(app.DEFAULT))

@@ -24,6 +24,7 @@ SOLVED = (
     "inner_distance",
     "hypergradient_error",
     "inner_error",
+    "implicit_hypergradient",
     "outer_curvature",
 )  # to 1e-3 of a right-hand side
 X0, Y0 = np.array([0.5, -0.5]), np.zeros(3)
@@ -90,6 +91,7 @@ def test_the_numbers_are_those_of_the_closed_forms():
             "smallest_curvature": 0.5,
             "largest_curvature": 2.0,
             "condition": 4.0,
+            "implicit_hypergradient": size(exact),
             "stationarity": size(h),
             "moved": size(x - before[0]),
             "x_norm": size(x),
@@ -300,3 +302,12 @@ def test_the_step_size_of_a_rule_is_what_it_does(rule, expected):
 def test_an_event_of_no_run_measures_nothing():
     with pytest.raises(TypeError, match="only those of"):
         bl.hooks.Event(0, 1, bl.start(ONE, *START), None, {}, 0.0, "AID").measure(len)
+
+
+def test_at_the_solution_nothing_lags_however_much_rounding_is_off():
+    """∇Φ is zero there to rounding, so that any share of what is left of the hypergradient may be wrong."""
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 1) ** 2)
+    )
+    result = bl.run(bl.aid(problem, 0.5, 0.5, 0.1), jnp.zeros(3), jnp.zeros(3), steps=800, diagnose=True)
+    assert [each.code for each in result.diagnosis.findings] == ["x_rests"]

@@ -1,12 +1,14 @@
 """A result's arrays go with the result. Held in a circle, they would stay until the garbage collector comes."""
 
 import gc
+import io
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from rich.console import Console
 
 import bilevel as bl
 
@@ -65,6 +67,9 @@ WAYS = {
     "divergence": lambda _: run(bl.soba(PROBLEM, 1e5, 1e5, 1e5), steps=30),
     "a probe": lambda _: run(probe=lambda state, info: {"a": 1.0}),
     "a tolerance": lambda _: run(tol=1e-9, progress=True),
+    "a live view": lambda _: run(
+        hooks=[bl.hooks.Live(console=Console(file=io.StringIO(), force_terminal=True))]
+    ),
     "the best": lambda _: run(hooks=[bl.hooks.Best("outer_value")]),
     "a hook that keeps an event": lambda _: run(hooks=[KeepsItsEvent()]),
     "a checkpoint": lambda folder: run(checkpoint=folder),

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax  # pyright: ignore[reportMissingTypeStubs]  (optax says nothing of its types)
+from matplotlib.axes import Axes
 
 import bilevel as bl
 from bilevel import theory
@@ -111,6 +112,11 @@ advice = assert_type(bl.advise(problem, x0, y0, whole), bl.Advice)
 assert_type(advice.practical, StepSizes)
 assert_type(advice.recommendation, str)
 counts = assert_type(bl.oracle_calls(aid, state, data, steps=2), bl.Counts)
+
+# Pictures.
+assert_type(bl.plot.trace(result), np.ndarray)
+assert_type(bl.plot.sweep(found), Axes)
+assert_type(bl.plot.certificate({"paper": paper, "star": star}, steps=1000, gap=1.0), Axes)
 
 # Data and estimators.
 digits = assert_type(bl.data.mnist(), bl.data.Mnist)

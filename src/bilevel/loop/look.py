@@ -72,7 +72,7 @@ def close_look(
         g, memory = problem.oracles.curvature(x, y, data), getattr(at, "inner", ())
         return adjoint_system(problem, rule, memory, x, y, g, b, data, gradient)
 
-    def visit(point: tuple, most: Any) -> tuple[tuple, Visit]:
+    def visit(point: tuple[PyTree, PyTree], most: Any) -> tuple[tuple[PyTree, PyTree], Visit]:
         """The linear solves at y, with at most that many products for the Newton step, and y after it."""
         y, v = point
         f, gradient = problem.oracles.outer_gradients(x, y, data), problem.oracles.inner_gradient(x, y, data)
@@ -98,6 +98,7 @@ def close_look(
         "ritz": tridiagonal(K.hessian, at.y, LANCZOS),
         "free": free,
         "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
+        "implicit_hypergradient": tree.norm(there.h),
         "adjoint_step": _adjoint_step(solver, state, info.inner_gradient),
         "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits.products),
     }
@@ -159,7 +160,7 @@ def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
     return Solve(v, tree.norm(rest) / size, left, found.products + 2)
 
 
-def _stacked(sides: list) -> Any:
+def _stacked(sides: list[Any]) -> Any:
     return jax.tree.map(lambda *each: jnp.stack(each), *sides)
 
 

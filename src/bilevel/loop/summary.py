@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bilevel.loop.result import Result
     from bilevel.loop.sweep import Sweep
 
-WIDTH = 110  # of a line
+WIDTH = 88  # of a line
 MOST = 8  # arrays of x or y, metrics, lanes that are listed
 Rows = Sequence[tuple[str, str]]
 

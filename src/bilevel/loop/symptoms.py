@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What [`Diagnose`][bilevel.hooks.Diagnose] saw of a run: `print` it.
+    """What `bl.hooks.Diagnose` saw of a run: `print` it.
 
     `findings` is empty where nothing stands out. `looks` has columns by name, one row a look, NaN for what could not be
     measured.
@@ -99,7 +99,7 @@ class Facts:
         return "v" in self.solver.variables
 
 
-class Late(dict):
+class Late(dict[str, float]):
     """The medians of the second half of the looks, NaN for what was never measured.
 
     Of secants, which are at most what they stand for, the largest.
@@ -175,6 +175,8 @@ def _too_large(late: Late, level: str) -> bool:
 
 
 def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
+    if late["implicit_hypergradient"] <= FALLEN * facts.largest:
+        return  # x is where it should be, and what is left of the hypergradient may be any share of it off
     error, behind = late["hypergradient_error"], late["inner_error"]
     off = f"{_share(error)} off the implicit one at the same y"
     if facts.has_v and error > LAGS and not (facts.noisy or _too_large(late, "adjoint")):

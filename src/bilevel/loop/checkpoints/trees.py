@@ -158,7 +158,7 @@ def _object(value: Any, arrays: list[Any], depth: int) -> Any:
         return {"value": str(value)}
 
 
-def _sorted(node: dict[str, Any]) -> list[Any]:
+def _sorted(node: dict[Any, Any]) -> list[Any]:
     try:
         return sorted(node)
     except Exception:  # JAX would refuse it; in a loader's position it may be

@@ -1,6 +1,7 @@
 """A live view of a run: its numbers, their trends, and what its status would be now."""
 
 import sys
+from contextlib import suppress
 from io import StringIO
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from bilevel.loop.hooks.progress_bar import Progress, is_terminal
 from bilevel.words import shown
 
 OFTEN = 0.5  # seconds between two pictures, at least
+GONE = (OSError, ValueError)  # what writing to a terminal raises that was closed
 INNER = "inner gradient"
 NOTEBOOK = 96  # characters, the width of the view in a notebook
 
@@ -60,7 +62,8 @@ class Live:
             check_kind(
                 console, Console, "console", "a rich.console.Console", "leave it out for standard error"
             )
-        self.tol, self._given = tol, console
+        self.tol: float | None = tol
+        self._given: Any = console
         self._screen: Any = None
         self._history, self._inner = History(), History()
         self._new: list[dict[str, Any]] = []  # rows that are not in the history yet
@@ -121,8 +124,8 @@ class Live:
         lines.sort(key=lambda line: line.title not in (*first, INNER))  # before the metrics
         try:
             self._screen.show(View(*self._now, self._rate(), lines, verdict))
-        except (OSError, ValueError):  # the terminal is gone: no reason to end a run
-            self._screen = None
+        except GONE:  # no reason to end a run
+            self.close()
 
     def _rate(self) -> float:
         """Steps a second, without those of the first chunk, in which the program was compiled."""
@@ -146,7 +149,8 @@ class Live:
         """The terminal is the user's again, whatever happened."""
         screen, self._screen = self._screen, None
         if screen is not None:
-            screen.close()
+            with suppress(*GONE):
+                screen.close()
 
 
 def progress_hooks(progress: bool | str, tol: float | None = None) -> list[Progress | Live]:

@@ -31,7 +31,7 @@ def outlook(history: History, taken: int, tol: float | None = None) -> Outlook:
     measure = history.last.get("stationarity", norm)
     if tol is not None and measure <= tol:
         return Outlook("converged", f"{measure:.3g} is at most tol={tol:g}", "good")
-    to_go = f"; {measure / tol:,.3g} times tol={tol:g}" if tol is not None and np.isfinite(measure) else ""
+    to_go = f"; {_times(measure / tol)} tol={tol:g}" if tol is not None and np.isfinite(measure) else ""
     half = course[-max(len(course) // 2, 1) :]
     if len(course) < 8:
         return Outlook("begun", f"{taken:,} steps taken{to_go}", "fine")
@@ -53,3 +53,7 @@ def outlook(history: History, taken: int, tol: float | None = None) -> Outlook:
     return Outlook(
         word, f"the outer value changed by {change:+.1%} over the last quarter of the steps{to_go}", mood
     )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if 100 <= ratio < 1e6 else f"{ratio:.3g} times"
