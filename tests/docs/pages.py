@@ -55,36 +55,46 @@ def _cells(notebook: dict) -> list[Part]:
 
 # ---- comparing -------------------------------------------------------------------------------------------------
 
-NUMBER = r"[-+−]?(?:\d+(?:,\d{3})+|\d+)?\.?\d+(?:[eE][-+]?\d+)?"
-TOKEN = re.compile(rf"(?P<any>\.\.\.|…)|(?P<number>(?<![\w.]){NUMBER}(?!\w))|(?P<space>\s+)|(?P<rest>.)")
+NUMBER = r"(?<![\w.])[-+−]?(?:\d+(?:,\d{3})+|\d+)?\.?\d+(?:[eE][-+]?\d+)?(?!\w|\.\d)"
+TOKEN = re.compile(rf"(?P<number>{NUMBER})|(?P<space>\s+)|(?P<rest>.)")
 
 
 def differs(shown: str, printed: str) -> str | None:
-    """None if the page shows what was printed, else in what they differ.
+    """None if the page shows what was printed, else both.
 
     They agree to the letter but for these: numbers with a point or an exponent may differ by a unit of the last digit that
     is shown, since platforms round differently (whole numbers may not); `...` stands for anything; and stretches of space are
     all one.
     """
-    shown, printed = _tight(shown), _tight(printed)
-    pattern, expected = "", []
-    for token in TOKEN.finditer(shown):
-        if token["any"]:
-            pattern += ".*?"
-        elif token["number"]:
-            pattern += f"({NUMBER})"
-            expected.append(token["number"])
-        elif token["space"]:
-            pattern += r"\s+"
-        else:
-            pattern += re.escape(token["rest"])
-    match = re.fullmatch(pattern, printed, re.DOTALL)
-    if match is None:
-        return f"the page shows\n{shown}\nbut this was printed:\n{printed}"
-    for ours, theirs in zip(expected, match.groups(), strict=True):
-        if abs(_value(ours) - _value(theirs)) > _unit(ours):
-            return f"the page shows {ours} where {theirs} was printed:\n{printed}"
+    text, here = _tight(printed), 0
+    first, *others = _tight(shown).split("...")
+    for i, piece in enumerate([first, *others]):
+        pattern = _pattern(piece.strip())
+        meet = pattern.fullmatch if i == len(others) else pattern.match
+        starts = [0] if i == 0 else range(here, len(text) + 1)
+        met = next((match for start in starts if (match := meet(text, start)) and _close(piece, match)), None)
+        if met is None:
+            return f"the page shows\n{shown}\nbut this was printed:\n{printed}"
+        here = met.end()
     return None
+
+
+def _pattern(piece: str) -> re.Pattern:
+    tokens = TOKEN.finditer(piece)
+    return re.compile(
+        "".join(
+            f"({NUMBER})" if token["number"] else r"\s+" if token["space"] else re.escape(token["rest"])
+            for token in tokens
+        )
+    )
+
+
+def _close(piece: str, match: re.Match) -> bool:
+    numbers = [token["number"] for token in TOKEN.finditer(piece) if token["number"]]
+    return all(
+        abs(_value(ours) - _value(theirs)) <= _unit(ours)
+        for ours, theirs in zip(numbers, match.groups(), strict=True)
+    )
 
 
 def _tight(text: str) -> str:

@@ -63,6 +63,8 @@ def test_a_notebook_s_cells_are_its_parts(tmp_path, monkeypatch):
         ("after 0.2 s\n...\nend", "after 0.2 s\nthis\nthat\nend"),
         ("took ... s", "took 12.5 s"),
         ("[0.50 -1.0]", "[ 0.5  -1.0000 ]"),
+        ("first ... lane 0.18", "first\nlane 18.2\nlane 0.182"),
+        ("1,970 of 2.0 ...", "1,970 of 2.01 and more"),
     ],
 )
 def test_these_are_the_same(shown, printed):
@@ -80,6 +82,8 @@ def test_these_are_the_same(shown, printed):
         ("0.5", "nan"),
         ("one line", "one line\nand another"),
         ("took ... s", "took 12.5 min"),
+        ("ends in ... 7", "ends in 17"),
+        ("1.5 ...", "1.52e-3"),
         ("", "something"),
     ],
 )
