@@ -113,7 +113,7 @@ class Hook(Protocol):
 
 
 @contextmanager
-def closing(hooks: list) -> Iterator[None]:
+def closing(hooks: list[Any]) -> Iterator[None]:
     """What is broken off inside has no result: hooks that hold something, such as the terminal, let go of it."""
     try:
         yield
