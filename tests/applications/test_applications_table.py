@@ -31,7 +31,7 @@ def test_the_best_is_the_one_the_measure_says():
 
 def test_markdown_and_csv():
     text = as_markdown(EXAMPLE, [ONE, TWO])
-    assert text.splitlines()[0] == "|  | loss | accuracy |"
+    assert text.splitlines()[0] == "| method | loss | accuracy |"
     assert text.splitlines()[-1] == "| theirs | 3.25 ± 0.35 | – |"
     assert "**1.5 ± 0.71**" in text
     assert as_csv([0, 1], [ONE, TWO]).splitlines()[1:3] == ["0,ours,loss,1", "0,ours,accuracy,0.5"]

@@ -60,13 +60,19 @@ class Nystrom(Adjoint):
         Y = lax.map(product, omega)
         with jax.default_matmul_precision("highest"):
             core = omega @ Y.T
-            d, W = jnp.linalg.eigh((core + core.T) / 2)
+            d, W = eigh((core + core.T) / 2)
             # Curvature that is lost in rounding: to divide by it would make large eigenvalues out of noise.
             kept = jnp.abs(d) > rounding(n, like.dtype) * jnp.max(jnp.abs(d))
             Q = orthonormal(Y)
             R = (Q @ Y.T) @ W
-            values, Z = jnp.linalg.eigh((R * jnp.where(kept, 1 / jnp.where(kept, d, 1), 0)[None, :]) @ R.T)
+            values, Z = eigh((R * jnp.where(kept, 1 / jnp.where(kept, d, 1), 0)[None, :]) @ R.T)
             return Z.T @ Q, values
+
+
+def eigh(a: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """In float32 at least, as there is none in half precision; the results in a's own."""
+    values, vectors = jnp.linalg.eigh(a.astype(jnp.promote_types(a.dtype, jnp.float32)))
+    return values.astype(a.dtype), vectors.astype(a.dtype)
 
 
 def orthonormal(rows: jax.Array) -> jax.Array:
