@@ -2,8 +2,8 @@
 
     python docs/pictures/single_loop.py [FILE]
 
-Both take the same step sizes from the same start, and a step is one update of one variable or, in the single loop, of all
-three at once.
+Both take the same step sizes from the same start. A step is one update of one variable or, in the single loop, of
+all three at once.
 """
 
 import sys
@@ -60,9 +60,17 @@ def draw(file: str) -> None:
         "Retraining: y to the end, v to the end, one step on x": retraining(),
         "Single loop: x, y and v move together": single_loop(),
     }
-    style = {"font.size": 10, "figure.facecolor": "white", "svg.hashsalt": "bilevel", "axes.spines.top": False, "axes.spines.right": False}
+    style = {
+        "font.size": 10,
+        "figure.facecolor": "white",
+        "svg.hashsalt": "bilevel",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with mpl.rc_context(style):
-        figure, panels = pyplot.subplots(2, 1, figsize=(5, 4.6), sharex=True, sharey=True, layout="constrained")
+        figure, panels = pyplot.subplots(
+            2, 1, figsize=(5, 4.6), sharex=True, sharey=True, layout="constrained"
+        )
         for panel, (title, path) in zip(panels, rows.items(), strict=True):
             panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
             for name, values in path.items():

@@ -1,7 +1,7 @@
 """Runs the notebooks of this folder and keeps what they print and draw; nothing of the machine, and no times of cells.
 
-    python docs/start/execute.py            # writes them
-    python docs/start/execute.py --check    # only tries whether they run
+python docs/start/execute.py            # writes them
+python docs/start/execute.py --check    # only tries whether they run
 """
 
 import os

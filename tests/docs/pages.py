@@ -62,9 +62,9 @@ TOKEN = re.compile(rf"(?P<number>{NUMBER})|(?P<space>\s+)|(?P<rest>.)")
 def differs(shown: str, printed: str) -> str | None:
     """None if the page shows what was printed, else both.
 
-    They agree to the letter but for these: numbers with a point or an exponent may differ by a unit of the last digit that
-    is shown, since platforms round differently (whole numbers may not); `...` stands for anything; and stretches of space are
-    all one.
+    They agree to the letter but for these: numbers with a point or an exponent may differ by a unit of the last
+    digit that is shown, since platforms round differently (whole numbers may not); `...` stands for anything; and
+    stretches of space are all one.
     """
     text, here = _tight(printed), 0
     first, *others = _tight(shown).split("...")

@@ -1,7 +1,7 @@
 """Runs what a page shows, in a process of its own that costs hardly more than the page.
 
-A server process of this worker has imported what pages import and computed nothing; for every page it forks a child, which
-JAX survives (see `bilevel.forks`). Python's own forkserver does all of it.
+A server process of this worker has imported what pages import and computed nothing; for every page it forks a
+child, which JAX survives (see `bilevel.forks`). Python's own forkserver does all of it.
 """
 
 import contextlib
@@ -44,7 +44,9 @@ def run(parts: list[Part], where: Path, name: str = "page", arguments: tuple[str
     return printed
 
 
-def _run(answer, parts: list[Part], where: str, name: str, arguments: tuple[str, ...], environment: dict) -> None:
+def _run(
+    answer, parts: list[Part], where: str, name: str, arguments: tuple[str, ...], environment: dict
+) -> None:
     for variable, value in environment.items():
         os.environ.pop(variable, None)
         if value is not None:
@@ -79,4 +81,5 @@ def _commands(lines: str) -> None:
         try:
             main()
         except SystemExit as end:
-            assert not end.code, f"{line} ended with status {end.code}"
+            if end.code:
+                raise RuntimeError(f"{line} ended with status {end.code}") from None

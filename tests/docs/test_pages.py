@@ -2,10 +2,13 @@
 
 import json
 
+import matplotlib
 import pages
 import pytest
 from pages import Part, differs, parts
 from running import run
+
+from bilevel.plot.look import look
 
 PAGE = """
 ```python
@@ -50,7 +53,10 @@ def test_a_notebook_s_cells_are_its_parts(tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     (tmp_path / "page.ipynb").write_text(json.dumps({"cells": cells}))
-    assert parts("page.ipynb") == [Part("python", "print(1)\nprint(2)", 2, "1\n2\n"), Part("python", "x = 1", 3)]
+    assert parts("page.ipynb") == [
+        Part("python", "print(1)\nprint(2)", 2, "1\n2\n"),
+        Part("python", "x = 1", 3),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -105,3 +111,14 @@ def test_parts_of_a_page_share_names_files_and_commands_but_no_process(tmp_path)
         run([Part("python", "import os; os._exit(3)")], tmp_path)
     with pytest.raises(AssertionError, match="ended with status 2"):
         run([Part("sh", "bilevel nonsense")], tmp_path)
+
+
+def test_a_backend_loaded_by_the_first_picture_stays_interactive():
+    """As a notebook's does, which else shows its first picture alone."""
+    was = matplotlib.is_interactive()
+    try:
+        with look():
+            matplotlib.interactive(True)
+        assert matplotlib.is_interactive()
+    finally:
+        matplotlib.interactive(was)
