@@ -24,7 +24,8 @@ def check(package: str) -> None:
 
 def _checked(*, typechecker: Callable, by_jaxtyping: Callable = jaxtyping.jaxtyped) -> Callable:
     def decorate(made: Any) -> Any:
-        if not isinstance(made, FunctionType) or _may_name_a_shape(made):
+        # beartype would keep what a function closes over.
+        if not isinstance(made, FunctionType) or made.__closure__ or _may_name_a_shape(made):
             return by_jaxtyping(made, typechecker=typechecker)
         looking = BY_BEARTYPE(made)
 
