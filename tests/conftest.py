@@ -7,12 +7,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import annotations
 import jax
 import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
 
-jaxtyping.install_import_hook("bilevel", "beartype.beartype")  # before anything imports the package
+annotations.check("bilevel")  # before anything imports the package
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_x64", True)

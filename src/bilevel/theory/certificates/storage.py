@@ -16,7 +16,7 @@ finite for all K if and only if T² ≤ γ. So Σ g_k² ≤ 2·gap/β + w₀ᵀX
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,9 +118,10 @@ def _power(step: Stage, steps: Any, ok: Any) -> tuple[np.ndarray, Any]:
     total = Stage(eye, np.zeros_like(step.G), np.zeros_like(step.H))
     while True:
         odd = left % 2 == 1
-        joined, fine = _then(step, total)
-        total = Stage(*(np.where(odd & fine, new, old) for new, old in zip(joined, total, strict=True)))
-        ok = ok & (fine | ~odd)
+        if np.any(odd):
+            joined, fine = _then(step, total)
+            total = Stage(*(np.where(odd & fine, new, old) for new, old in zip(joined, total, strict=True)))
+            ok = ok & (fine | ~odd)
         left = np.floor(left / 2)
         if not np.any(ok & (left > 0)):
             return total.H, ok
@@ -132,15 +133,15 @@ def _power(step: Stage, steps: Any, ok: Any) -> tuple[np.ndarray, Any]:
 
 def _then(first: Stage, second: Stage) -> tuple[Stage, Any]:
     """The two stages one after the other, and where that is finite: all eigenvalues of G₁H₂ below one."""
-    (a, b), (c, d) = _product(first.G, second.H)
+    (a, b), (c, d) = _times(first.G, second.H)
     det = (1 - a) * (1 - d) - b * c
     fine = (a + d < 2) & (det > 0)
     inverse = np.where(fine, np.array([[1 - d, b], [c, 1 - a]]) / np.where(fine, det, 1), 0)
-    A = _product(second.A, inverse, first.A)
-    G = second.G + _product(second.A, inverse, first.G, second.A.swapaxes(0, 1))
-    H = first.H + _product(first.A.swapaxes(0, 1), second.H, inverse, first.A)
+    to_second = _times(second.A, inverse)
+    A = _times(to_second, first.A)
+    G = second.G + _times(_times(to_second, first.G), second.A.swapaxes(0, 1))
+    H = first.H + _times(_times(_times(first.A.swapaxes(0, 1), second.H), inverse), first.A)
     return Stage(A, G, H), fine
 
 
-def _product(*matrices: np.ndarray) -> np.ndarray:
-    return reduce(lambda A, B: np.einsum("ij...,jk...->ik...", A, B), matrices)
+_times = partial(np.einsum, "ij...,jk...->ik...")
