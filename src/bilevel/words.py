@@ -1,11 +1,24 @@
-"""What a value looks like in an error message: short, and never an error of its own."""
+"""What a value looks like in an error message, or a text when printed: short, and never an error of its own."""
 
+import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 LONGEST = 80
+PLAIN = {
+    "→": "->",
+    "…": "...",
+    "‖": "|",
+    "≈": "~",
+    "∇": "grad ",
+    "Φ": "Phi",
+    "κ": "kappa",
+    "μ": "mu",
+    "α": "alpha",
+    "β": "beta",
+}
 
 
 def shown(value: Any) -> str:
@@ -16,6 +29,17 @@ def shown(value: Any) -> str:
         digits = isinstance(value, int)  # Python refuses to write out thousands of them
         text = "a whole number of thousands of digits" if digits else f"<{type(value).__name__}>"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"
+
+
+def printable(text: str) -> str:
+    """In letters that standard output has: under LANG=C, or piped on Windows, `print` raises for others."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+        return text
+    except UnicodeEncodeError:
+        plain = text.translate(str.maketrans(PLAIN))
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def described(tree: Any) -> Any:

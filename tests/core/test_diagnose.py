@@ -171,6 +171,18 @@ def test_a_run_that_stops_or_breaks_is_looked_at_where_it_ended():
     assert broken.status.code is bl.Code.DIVERGED
     assert broken.diagnosis.looks["step"][-1] == broken.steps
     assert "inner_step" in codes(broken)
+    away = diagnosed(
+        bl.aid(PROBLEM, 0.5, 0.5, 1e30), 20
+    )  # the next step is no number: x is not at rest there
+    assert away.status.code is bl.Code.DIVERGED
+    assert not {"x_still", "x_rests"} & {*codes(away)}
+
+
+def test_who_debugs_nan_gets_a_diagnosis_too():
+    with jax.debug_nans(True):
+        seen = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 0.05), 4).diagnosis
+    assert len(seen.looks["condition"]) == 4
+    assert not seen.notes
 
 
 def test_the_looks_stay_within_their_share_of_the_oracle_calls():

@@ -16,6 +16,7 @@ import bilevel as bl
 from bilevel.loop.hooks.drawing import LEVELS, Line, View, clock, trend
 from bilevel.loop.hooks.history import MOST, History
 from bilevel.loop.hooks.outlook import Outlook, outlook
+from bilevel.loop.hooks.progress_bar import is_terminal
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
@@ -275,3 +276,10 @@ def test_the_newest_numbers_of_an_event_are_those_of_its_last_step(aid):
     assert seen[-1] == {
         name: result.trace[name][-1] for name in ("outer_value", "hypergradient_norm", "adjoint_residual")
     }
+
+
+def test_a_closed_standard_output_is_no_terminal(monkeypatch):
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert not is_terminal(sys.stdout)

@@ -1,5 +1,7 @@
 """What a result and a sweep say of themselves, as text and in a notebook."""
 
+import io
+import sys
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -7,6 +9,8 @@ import numpy as np
 import pytest
 
 import bilevel as bl
+from bilevel.loop.status import Status
+from bilevel.loop.symptoms import Diagnosis, Finding
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 
@@ -70,14 +74,14 @@ def test_trees_are_told_by_their_arrays_and_long_lists_are_cut(result):
 
 
 def test_a_run_without_a_step_prints(result):
-    empty = replace(result, steps=0, trace={}, status=bl.Status(bl.Code.INTERRUPTED, "at once"))
+    empty = replace(result, steps=0, trace={}, status=Status(bl.Code.INTERRUPTED, "at once"))
     assert str(empty).startswith("interrupted after 0 steps")
     assert rows(str(empty))["status"] == "at once"
 
 
 def test_in_a_notebook_it_is_a_table_in_which_nothing_of_the_user_s_is_markup(result):
     nasty = replace(
-        result, trace={"<script>alert(1)</script>": np.ones(2)}, status=bl.Status(bl.Code.STOPPED, "a<b & c")
+        result, trace={"<script>alert(1)</script>": np.ones(2)}, status=Status(bl.Code.STOPPED, "a<b & c")
     )
     html = nasty._repr_html_()
     assert "<script" not in html
@@ -102,3 +106,15 @@ def test_a_sweep_prints_its_lanes_from_the_best_to_those_that_diverged(q):
 def test_lanes_that_differ_in_no_number_of_their_solvers_are_numbered(q):
     found = bl.sweep(bl.aid(q.problem, 0.1, 0.1, 0.1), X0, Y0, steps=2, seeds=[4, 5])
     assert list(rows(str(found))) == ["best: lane 0", "lane 1"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_it_can_be_printed_where_there_are_few_letters(result, monkeypatch, encoding):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    finding = Finding("flat", "‖∇_y f‖ ≈ 1, η and 日")
+    said = [replace(result, diagnosis=None), Diagnosis((finding,), {"step": np.arange(0)})]
+    print(*said, Status(bl.Code.COMPLETED, "κ → ∞"))
+    sys.stdout.seek(0)
+    text = sys.stdout.read()
+    assert " -> " in text
+    assert "|grad _y f| ~ 1" in text

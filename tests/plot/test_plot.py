@@ -1,6 +1,7 @@
 """Pictures show what the trace, the sweep or the certificate says, and leave matplotlib as it was."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -13,6 +14,12 @@ import bilevel as bl
 
 GROUPS = np.array(["a", "b", "a", "a", "b"])
 SPREAD = np.array([0.0, 0.2, 0.25, 0.9, 1.0])
+
+
+def removed():
+    ax = Figure().subplots()
+    ax.remove()
+    return ax
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +96,24 @@ def test_one_row_is_a_point_and_numbers_that_are_never_finite_are_said_to_be(res
     assert first.get_lines()[0].get_marker() == "o"
     assert [text.get_text() for text in second.texts] == ["finite at no step"]
     first.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.finfo(float).max])
+def test_a_column_of_nothing_but_the_largest_numbers_can_be_drawn(result, value):
+    bl.plot.trace(replace(result, trace={"outer_value": np.full(40, value)}))[0].figure.canvas.draw()
+
+
+@pytest.mark.parametrize("values", [[1.0, 1 + 2e-16], [1e17, 1e17], [0.0, 0.0]])
+def test_weights_that_differ_by_rounding_alone_can_be_drawn(values):
+    counts = [bar.get_height() for bar in bl.plot.weights(np.array(values)).patches]
+    assert sum(counts) == 2
+
+
+def test_threads_leave_the_settings_as_they_were(result):
+    before = dict(mpl.rcParams)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: bl.plot.trace(result, "outer_value"), range(6)))
+    assert dict(mpl.rcParams) == before
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -216,6 +241,9 @@ def test_new_figures_are_pyplot_s_only_where_it_is_in_use(result, monkeypatch):
             "groups has 9 different ones, of which 7",
         ),
         (lambda r, f: bl.plot.weights(np.array([1.0, np.nan])), "values has 1 NaN or infinite weights of 2"),
+        (lambda r, f: bl.plot.weights(np.array([-1e308, 1e308])), "too far to draw: leave some out"),
+        (lambda r, f: bl.plot.hyperparameters(np.ones((5, 0))), "values must be a bl.Result, or arrays"),
+        (lambda r, f: bl.plot.trace(r, "outer_value", ax=removed()), "ax was removed from its figure"),
         (lambda r, f: bl.plot.sweep(r), r"pass found = bl.sweep\(...\)"),
         (lambda r, f: bl.plot.sweep(f, "loss"), "name must be one of outer_value"),
         (lambda r, f: bl.plot.certificate(r, steps=1, gap=1.0), "certificates must be a certificate"),

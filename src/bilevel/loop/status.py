@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from bilevel.solvers.base import Solver
+from bilevel.words import printable
 
 
 class Code(StrEnum):
@@ -48,7 +49,7 @@ class Status:
         return status if self.variable else replace(status, variable=metric, step=step)
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.message}"
+        return printable(f"{self.code}: {self.message}")
 
 
 LEVELS = {

@@ -11,6 +11,7 @@ import numpy as np
 from bilevel.loop.columns import NAMES, numbers_in, title
 from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.trace import STEP
+from bilevel.words import printable
 
 if TYPE_CHECKING:
     from bilevel.loop.result import Result
@@ -34,7 +35,7 @@ def as_text(headline: str, rows: Rows) -> str:
         )
         for name, text in rows
     )
-    return "\n".join([headline, *lines])
+    return printable("\n".join([headline, *lines]))
 
 
 def as_html(headline: str, rows: Rows) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bilevel.solvers.base import Solver
+from bilevel.words import printable
 
 LAGS = 0.3  # relative error of the hypergradient from which on v or y is said to lag
 BIASED = 0.1  # and that of an unrolled loop from which on its bias is mentioned
@@ -55,6 +56,9 @@ class Diagnosis:
     name: str = ""  # the solver's
 
     def __str__(self) -> str:
+        return printable(self._text())
+
+    def _text(self) -> str:
         steps = self.looks["step"]
         lines = [f"Diagnosis of {self.name} from {len(steps)} looks:"]
         wrapped = lambda text: textwrap.fill(text, 88, initial_indent="  - ", subsequent_indent="    ")
@@ -77,7 +81,7 @@ class Diagnosis:
         return f"Diagnosis({codes}; {len(self.looks['step'])} looks)"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f"<pre>{html.escape(self._text())}</pre>"
 
 
 @dataclass(frozen=True)
@@ -238,7 +242,9 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
     start = int(start[-1])
     way, scale = moved[start:].sum(), max(looks["x_norm"][-1], moved.sum())
     gain, value = way * looks["stationarity"][-1], abs(looks["outer_value"][-1])
-    if not (way <= STILL * scale or gain <= GAIN * value):
+    if not np.isfinite(value) or not (
+        way <= STILL * scale or gain <= GAIN * value
+    ):  # it ran away, if not finite
         return
     norm, beta = looks["stationarity"][-1], late["outer_step"]
     still = (

@@ -169,7 +169,12 @@ def _entries(tree: Any, name: str, steps: np.ndarray | None) -> dict[str, np.nda
     """Every number of the tree along the steps, by its place."""
     given = leaves(tree)
     rows = {len(steps)} if steps is not None else {len(numbers) for _, numbers in given if numbers.ndim}
-    if len(rows) != 1 or 0 in rows or any(numbers.shape[:1] != (*rows,) for _, numbers in given) or not given:
+    if (
+        len(rows) != 1
+        or 0 in rows
+        or any(numbers.shape[:1] != (*rows,) for _, numbers in given)
+        or not any(numbers.size for _, numbers in given)
+    ):
         raise ValueError(
             f"{name} must be a bl.Result, or arrays of numbers with one row per step, not {shown(tree)}: pass e.g. "
             'result.trace["x"]'
@@ -183,7 +188,8 @@ def _entries(tree: Any, name: str, steps: np.ndarray | None) -> dict[str, np.nda
 
 
 def _bands(ax: Axes, steps: np.ndarray, values: np.ndarray) -> None:
-    cuts = np.percentile(values, BANDS, axis=0)
+    with np.errstate(invalid="ignore"):  # between infinite ones
+        cuts = np.percentile(values, BANDS, axis=0)
     half = len(BANDS) // 2
     for i in range(half):
         label = f"{BANDS[i]} to {BANDS[-1 - i]} % of {len(values):,}"

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import matplotlib as mpl
@@ -30,25 +31,31 @@ WIDE = 20.0  # the ratio of largest to smallest from which on an axis is logarit
 WIDTH = 5.4  # inches: 11 points then are 11 pixels on the narrowest of phones
 
 
+LOCK = RLock()  # settings are the whole process's: of two threads, one would restore the other's
+
+
 @contextmanager
 def look() -> Iterator[None]:
     """For what is drawn inside; matplotlib's settings are the user's again afterwards."""
-    with mpl.rc_context(
-        {
-            "font.size": 11,
-            "axes.titlesize": 11,
-            "legend.fontsize": 10,
-            "legend.edgecolor": "none",
-            "legend.framealpha": 0.8,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "grid.color": "#888888",
-            "grid.alpha": 0.3,
-            "grid.linewidth": 0.6,
-            "lines.linewidth": 1.6,
-        }
+    with (
+        LOCK,
+        mpl.rc_context(
+            {
+                "font.size": 11,
+                "axes.titlesize": 11,
+                "legend.fontsize": 10,
+                "legend.edgecolor": "none",
+                "legend.framealpha": 0.8,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.grid": True,
+                "axes.axisbelow": True,
+                "grid.color": "#888888",
+                "grid.alpha": 0.3,
+                "grid.linewidth": 0.6,
+                "lines.linewidth": 1.6,
+            }
+        ),
     ):
         yield
         interactive = mpl.is_interactive()
@@ -67,6 +74,8 @@ def panels(ax: Any, count: int) -> list[Axes]:
         raise TypeError(
             f"ax must be axes of matplotlib, not {shown(ax)}: pass e.g. plt.gca(), or leave it out"
         )
+    if any(one.figure is None for one in given):
+        raise ValueError("ax was removed from its figure: pass axes that are in one, or leave it out")
     if len(given) != count:
         raise ValueError(f"ax has {len(given)} panels for {count} to draw: pass {count}, or leave it out")
     return given
@@ -90,14 +99,14 @@ def fit_scale(ax: Axes, *values: Any) -> None:
     """Logarithmic, where all values are positive and of different sizes; axes in use stay as they are."""
     every = np.concatenate([np.ravel(np.asarray(one, float)) for one in values])
     every = every[np.isfinite(every)]
-    if not ax.has_data() and every.size and every.min() > 0 and every.max() > WIDE * every.min():
+    if not ax.has_data() and every.size and every.min() > 0 and every.max() / WIDE > every.min():
         ax.set_yscale("log")
 
 
 def keep_in_view(ax: Axes, usual: np.ndarray, every: np.ndarray) -> None:
     """Values that run far away from the usual ones leave the picture, which they would make one flat line of."""
     usual, every = usual[np.isfinite(usual)], every[np.isfinite(every)]
-    if not usual.size:
+    if not usual.size or not every.size:
         return
     there, back = (np.log, np.exp) if ax.get_yscale() == "log" else (np.asarray, np.asarray)
     low, high, least, most = there([usual.min(), usual.max(), every.min(), every.max()])
@@ -105,7 +114,7 @@ def keep_in_view(ax: Axes, usual: np.ndarray, every: np.ndarray) -> None:
     if (
         least < low - room or most > high + room
     ):  # before anything is drawn: matplotlib's own limits may overflow
-        low, high = max(low - room, least), min(high + room, most)
+        low, high = max(low - room, min(least, low)), min(high + room, max(most, high))
         ax.set_ylim(*back([low - 0.05 * (high - low), high + 0.05 * (high - low)]))
 
 

@@ -12,6 +12,7 @@ from bilevel.plot.numbers import leaves, transformed
 from bilevel.words import shown
 
 BINS = 40
+HUGE = 1e100  # matplotlib overflows not far from there
 
 
 def weights(
@@ -39,7 +40,7 @@ def weights(
         raise ValueError(
             f"groups has {len(names)} different ones, of which {len(COLOURS)} can be told apart: join some"
         )
-    edges = np.histogram_bin_edges(flat, BINS)
+    edges = _edges(flat)
     with look():
         one = panel(ax)
         for i, name in enumerate(names):
@@ -51,6 +52,18 @@ def weights(
         if groups is not None:
             one.legend()
     return one
+
+
+def _edges(flat: np.ndarray) -> np.ndarray:
+    """Of the bins; there is room around weights that differ by rounding alone."""
+    low, high = flat.min(), flat.max()
+    if max(-low, high) > HUGE:
+        raise ValueError(
+            f"values reach from {low:.3g} to {high:.3g}, which is too far to draw: leave some out"
+        )
+    rounding = 1e-9 * max(-low, high)
+    room = 0.0 if high - low > rounding else max(rounding, 0.5)
+    return np.linspace(low - room, high + room, BINS + 1)
 
 
 def _flat(values: Any, transform: Any) -> np.ndarray:

@@ -1,6 +1,8 @@
 """Looks at a run now and then, and says in words what stands out."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -60,7 +62,8 @@ class Diagnose:
         Diagnose.__init__(self)
         self._event, self._solver = event, event.solver
         self._began, self._total = event.step, event.total
-        unknown = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), event.run.x)
+        with _nan_allowed():
+            unknown = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), event.run.x)
         self._before = Point(jax.tree.map(jnp.copy, event.run.x), unknown)
         self._due = self._next(event.step)
 
@@ -98,7 +101,8 @@ class Diagnose:
     def _look(self, step: int) -> None:
         for look in [close_look, brief_look] if self._solver.second_order else [brief_look]:
             try:
-                seen, before = self._event.measure(look, self._before)
+                with _nan_allowed():
+                    seen, before = self._event.measure(look, self._before)
                 self._rows.append({"step": step} | _row(jax.device_get(seen)))
             except Exception as error:  # whatever an objective, a rule or the device has against it
                 what = "look" if look is brief_look else "close look"
@@ -106,6 +110,13 @@ class Diagnose:
             else:
                 self._before, self._spent = before, self._spent + 1 + self._rows[-1]["calls"] / STEP
                 return
+
+
+@contextmanager
+def _nan_allowed() -> Iterator[None]:
+    """NaN says here that something could not be measured, also to those who debug NaN."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 def _row(seen: dict[str, Any]) -> dict[str, float]:

@@ -102,8 +102,8 @@ class _Cell:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether it writes to one; a process without a console has no streams."""
-    return stream is not None and stream.isatty()
+    """Whether it writes to one; a process without a console has no streams, and any may be closed."""
+    return stream is not None and not getattr(stream, "closed", False) and stream.isatty()
 
 
 def _least(event: Event, name: str) -> float:
