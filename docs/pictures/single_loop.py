@@ -2,8 +2,8 @@
 
     python docs/pictures/single_loop.py [FILE]
 
-Both take the same step sizes from the same start. A step is one update of one variable or, in the single loop, of
-all three at once.
+Both take the same step sizes from the same start. Along the axis updates are counted, each of one variable: a step of
+the single loop has three of them.
 """
 
 import sys
@@ -17,7 +17,7 @@ from matplotlib import pyplot
 import bilevel as bl
 
 ALPHA, ETA, BETA = 0.25, 0.25, 0.1
-STEPS, RETRAIN = 200, 20
+UPDATES, RETRAIN = 210, 20
 COLOURS = {"x": "#D55E00", "y": "#0072B2", "v": "#009E73"}
 WORDS = {"x": "x, what is tuned", "y": "y, the model", "v": "v, the adjoint"}
 
@@ -33,14 +33,14 @@ def outer(x, y):
 def single_loop():
     solver = bl.aid(bl.Problem(inner=inner, outer=outer), ALPHA, ETA, BETA)
     keep = lambda state, info: {name: getattr(state, name) for name in "xyv"}
-    trace = bl.run(solver, jnp.zeros(()), jnp.zeros(()), steps=STEPS, record=keep).trace
+    trace = bl.run(solver, jnp.zeros(()), jnp.zeros(()), steps=UPDATES // 3, record=keep).trace
     return {name: np.concatenate([[0.0], trace[name]]) for name in "xyv"}
 
 
 def retraining():
     """From scratch for every x: y to the end, then v to the end, then one step on x."""
     x, path = 0.0, []
-    while len(path) <= STEPS:
+    while len(path) <= UPDATES:
         y = v = 0.0
         for _ in range(RETRAIN):
             path.append((x, y, np.nan))
@@ -51,7 +51,7 @@ def retraining():
             v -= ETA * (curvature * v - jax.grad(outer, argnums=1)(x, y))
         cross = jax.grad(jax.grad(inner, argnums=1), argnums=0)(x, y)
         x -= BETA * (jax.grad(outer)(x, y) - cross * v)
-    return dict(zip("xyv", np.array(path[: STEPS + 1], float).T, strict=True))
+    return dict(zip("xyv", np.array(path[: UPDATES + 1], float).T, strict=True))
 
 
 def draw(file: str) -> None:
@@ -75,15 +75,15 @@ def draw(file: str) -> None:
             panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
             for name, values in path.items():
                 panel.axhline(goal[name], color=COLOURS[name], linewidth=0.8, linestyle=(0, (2, 3)))
-                panel.plot(values, color=COLOURS[name], linewidth=2.2 if name == "x" else 1.6)
+                panel.plot(np.linspace(0, UPDATES, len(values)), values, color=COLOURS[name], linewidth=2.2 if name == "x" else 1.6)
             panel.set_yticks([])
             panel.set_ylim(-1.1, 2.15)
-            panel.set_xlim(0, STEPS)
+            panel.set_xlim(0, UPDATES)
         for name, values in goal.items():
             side = {"ha": "right", "va": "top" if name == "y" else "bottom", "color": COLOURS[name]}
-            panels[1].text(STEPS, values + (-0.08 if name == "y" else 0.05), WORDS[name], **side)
+            panels[1].text(UPDATES, values + (-0.08 if name == "y" else 0.05), WORDS[name], **side)
         panels[0].text(2, goal["v"] + 0.05, "dotted: where each should end", va="bottom", color="#555555")
-        panels[1].set_xlabel("gradient steps")
+        panels[1].set_xlabel("updates of y, v or x")
         figure.savefig(file, metadata={"Date": None} if file.endswith(".svg") else None)
 
 

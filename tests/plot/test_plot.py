@@ -66,6 +66,16 @@ def test_a_thinned_trace_is_drawn_at_its_own_steps(thinned):
     assert list(line.get_xdata()) == [0, 7, 14, 21, 28, 35, 39]
 
 
+def test_a_second_run_with_negative_values_is_not_dropped_by_a_logarithmic_axis(result):
+    falling = replace(result, trace={"outer_value": np.geomspace(10.0, 1e-3, 40)})
+    negative = replace(result, trace={"outer_value": np.linspace(1.0, -1.0, 40)})
+    axes = bl.plot.trace(falling, "outer_value", label="one")
+    assert axes[0].get_yscale() == "log"
+    bl.plot.trace(negative, "outer_value", label="other", ax=axes)
+    assert axes[0].get_yscale() == "linear"
+    assert axes[0].get_ylim()[0] <= -1.0
+
+
 def test_panels_are_logarithmic_where_numbers_are_positive_and_of_different_sizes(result):
     wide, signed = 10.0 ** -np.arange(40), np.linspace(-1, 100, 40)
     changed = replace(result, trace={"wide": wide, "signed": signed, "narrow": 1 + wide})

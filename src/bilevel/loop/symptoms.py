@@ -17,6 +17,7 @@ BIASED = 0.1  # and that of an unrolled loop from which on its bias is mentioned
 GROWS = 10.0  # the factor by which the inner residual must have grown
 STILL = 1e-5  # of ‖x‖, or of the way it has come: x has stopped
 GAIN = 1e-6  # of the outer value: so has an x that gains no more than that
+TURNS = 1e-2  # of the hypergradient: an x that changes it by more moves
 FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
 ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
 SHOWN = (  # of a look, when a diagnosis is printed
@@ -106,14 +107,16 @@ class Facts:
 class Late(dict[str, float]):
     """The medians of the second half of the looks, NaN for what was never measured.
 
-    Of secants, which are at most what they stand for, the largest.
+    Of secants, which are at most what they stand for, the largest; that of the first half, where a run that grows
+    leaves no other.
     """
 
     def __init__(self, looks: dict[str, np.ndarray]):
         for name, values in looks.items():
-            fine = values[len(values) // 2 :]
+            secants, fine = name == "outer_curvature", values[len(values) // 2 :]
+            fine = values if secants and not np.isfinite(fine).any() else fine
             fine = fine[np.isfinite(fine)]
-            typical = np.max if name == "outer_curvature" else np.median
+            typical = np.max if secants else np.median
             self[name] = float(typical(fine)) if len(fine) else np.nan
 
     def __missing__(self, name: str) -> float:
@@ -202,9 +205,9 @@ def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
 
 
 def _sooner(late: Late, level: str, more: str) -> str:
-    """How a level that lags catches up; with a slower x, in the proportion of `bl.advise`, β = αμ/L_Φ."""
+    """How a level that lags catches up; with a slower x, at half of β = αμ/L_Φ, as secants are below L_Φ."""
     size, L, beta = late[f"{level}_step"], late["largest_curvature"], late["outer_step"]
-    slower = size * late["smallest_curvature"] / late["outer_curvature"]
+    slower = 0.5 * size * late["smallest_curvature"] / late["outer_curvature"]
     to = f" to about {slower:.2g}" if 0 < slower < beta else ""
     if size * L < 0.5:
         return f"Raise the {level} step size {size:.3g} towards 1/L ≈ {1 / L:.3g}, {more}, or lower the outer step."
@@ -241,12 +244,10 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
         return
     start = int(start[-1])
     way, scale = moved[start:].sum(), max(looks["x_norm"][-1], moved.sum())
-    gain, value = way * looks["stationarity"][-1], abs(looks["outer_value"][-1])
-    if not np.isfinite(value) or not (
-        way <= STILL * scale or gain <= GAIN * value
-    ):  # it ran away, if not finite
+    norm, beta, value = looks["stationarity"][-1], late["outer_step"], abs(looks["outer_value"][-1])
+    gain = way * norm
+    if not (np.isfinite([way, scale, gain, value]).all() and (way <= STILL * scale or gain <= GAIN * value)):
         return
-    norm, beta = looks["stationarity"][-1], late["outer_step"]
     still = (
         f"over the last {at[-1] - at[start]:.0f} steps x moved by {way:.2g} (‖x‖ = {looks['x_norm'][-1]:.3g})"
     )
@@ -256,7 +257,8 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
             f"x has come to rest: {still}, and the hypergradient has fallen from {facts.largest:.2g} to {norm:.2g}. "
             "The run could have ended earlier (tol=).",
         )
-    else:
+    elif norm > 10 * FALLEN * facts.largest and not way * late["outer_curvature"] > TURNS * norm:
+        # The second, as a value may be large by a constant alone.
         of = "" if np.isnan(beta) else f" {beta:.2g}"
         yield Finding(
             "x_still",

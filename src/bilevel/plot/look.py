@@ -96,11 +96,14 @@ def _figure(height: float) -> Figure:
 
 
 def fit_scale(ax: Axes, *values: Any) -> None:
-    """Logarithmic, where all values are positive and of different sizes; axes in use stay as they are."""
+    """Logarithmic, where all values are positive and of different sizes; axes in use stay, if they can show these."""
     every = np.concatenate([np.ravel(np.asarray(one, float)) for one in values])
     every = every[np.isfinite(every)]
     if not ax.has_data() and every.size and every.min() > 0 and every.max() / WIDE > every.min():
         ax.set_yscale("log")
+    elif ax.has_data() and ax.get_yscale() == "log" and every.size and every.min() < 0:
+        ax.set_yscale("linear")
+        ax.autoscale(axis="y")
 
 
 def keep_in_view(ax: Axes, usual: np.ndarray, every: np.ndarray) -> None:
