@@ -19,6 +19,7 @@ PLAIN = {
     "α": "alpha",
     "β": "beta",
 }
+MOST = 8  # arrays that are listed
 
 
 def shown(value: Any) -> str:
@@ -45,3 +46,14 @@ def printable(text: str) -> str:
 def described(tree: Any) -> Any:
     """The tree with dtypes and shapes in place of its arrays."""
     return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", tree)
+
+
+def shapes(tree: Any) -> str:
+    """Its arrays by their places, without what else a module holds."""
+    leaves = [(path, described(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+    each = [
+        f"{jax.tree_util.keystr(path, simple=True, separator='.')} {leaf}".strip() for path, leaf in leaves
+    ]
+    total = sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
+    more = f", … {len(each) - MOST:,} more arrays" if len(each) > MOST else ""
+    return (f"{total:,} numbers: " if len(each) > 1 else "") + ", ".join(each[:MOST]) + more

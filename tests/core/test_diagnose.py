@@ -135,13 +135,20 @@ SADDLE = with_spectrum(2.0, 1.0, -0.2)
 @pytest.mark.parametrize(
     ("expected", "sizes", "steps", "H", "words"),
     [
-        ([], (0.5, 0.5, 1e-2), 200, H, "nothing stands out"),
+        ([], (0.5, 0.5, 1e-2), 200, H, "nothing stands out. step"),
         (["inner_step"], (1.05, 0.5, 1e-4), 40, H, "1.05 is above 2/L ≈ 1, with L ≈ 2"),
         (["adjoint_step"], (0.5, 1.05, 1e-4), 40, H, "the adjoint step size 1.05 is above 2/L ≈ 1"),
         (["adjoint_lags"], (0.5, 1e-3, 1e-3), 200, H, "the adjoint step size 0.001 towards 1/L ≈ 0.5"),
         (["y_lags"], (1e-3, 0.5, 5e-3), 100, H, "the inner step size 0.001 towards 1/L ≈ 0.5"),
         (["x_rests"], (0.5, 0.5, 0.05), 3000, H, "x has come to rest"),
         (["x_still"], (0.5, 0.5, 1e-12), 200, H, "The outer step size 1e-12 is too small for"),
+        (
+            ["not_convex", "x_still"],
+            (1e-6, 1e-6, 1e-6),
+            20,
+            SADDLE,
+            "first raise the adjoint step size 1e-06",
+        ),
         (["not_convex"], (0.5, 0.5, 1e-4), 20, SADDLE, "curves by -0.2, against 2 at most"),
         (["flat"], (0.5, 0.5, 1e-9), 200, FLAT, "κ is at least 2e+03, and 200 gradient steps"),
     ],
@@ -168,6 +175,7 @@ def test_a_run_that_stops_or_breaks_is_looked_at_where_it_ended():
     stopped = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 0.05), 10_000, tol=1e-3, every=7)
     assert stopped.status.code is bl.Code.CONVERGED
     assert stopped.diagnosis.looks["step"].tolist() == [stopped.steps]
+    assert "from 1 look:" in str(stopped.diagnosis)
     broken = diagnosed(bl.aid(PROBLEM, 3.0, 0.5, 1e-3), 10_000)
     assert broken.status.code is bl.Code.DIVERGED
     assert broken.diagnosis.looks["step"][-1] == broken.steps
@@ -293,6 +301,7 @@ def test_a_loader_of_python_random_keys_and_a_rule_without_a_step_size():
     given = (bl.Batch(inner=np.full(1, float(i)), outer=np.zeros(1)) for i in range(100))
     result = bl.run(solver, *START, data=given, steps=6, diagnose=True)
     assert result.diagnosis.notes == ()
+    assert "not judged" in str(result.diagnosis)  # of minibatches
     assert result.diagnosis.looks["step"].tolist() == [2, 4, 6]
     assert np.isnan(result.diagnosis.looks["inner_step"]).all()
 

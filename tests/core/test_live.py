@@ -56,6 +56,8 @@ def test_the_last_picture_has_the_last_numbers_and_the_status(aid):
     assert "completed: took all 30 steps" in shown
     inner = np.linalg.norm(bl.run(aid, X0, Y0, steps=30, record=keep_inner).trace["inner"][-1])
     assert re.search(rf"inner gradient\s+{re.escape(f'{inner:.4g}')}", shown)
+    widths = {len(found) for found in re.findall(rf"[{LEVELS}]+", shown)}
+    assert len(widths) == 1  # fewer looks at the inner gradient than steps, over the same time
 
 
 def keep_inner(state, info):

@@ -4,6 +4,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
@@ -241,6 +242,10 @@ def test_new_figures_are_pyplot_s_only_where_it_is_in_use(result, monkeypatch):
         (lambda r, f: bl.plot.hyperparameters(r, "z"), "name='z' is no column .* record it"),
         (lambda r, f: bl.plot.hyperparameters(r, labels=["a"]), "labels must be a list of 2 names"),
         (lambda r, f: bl.plot.hyperparameters(r, transform=jnp.sum), "what transform returns must be"),
+        (
+            lambda r, f: bl.plot.weights({"decay": SPREAD, "a": SPREAD}, transform=jax.nn.sigmoid),
+            r"pass e\.g\. lambda x: jax\.nn\.sigmoid\(x\['a'\]\)",
+        ),
         (lambda r, f: bl.plot.weights([]), "values must be one array with a weight per example"),
         (
             lambda r, f: bl.plot.weights(SPREAD, [0, 1]),

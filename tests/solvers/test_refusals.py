@@ -195,6 +195,17 @@ def test_tasks_that_do_not_fit():
         solver.adapt(x["a"], bl.Batch(jnp.ones((4, 5, 3))))
 
 
+@pytest.mark.parametrize("entries", [8, 3])
+def test_entries_for_examples_that_meet_a_batch_of_some_are_told_of_rows(entries):
+    inner = lambda x, y, batch: jnp.sum(x * (y["a"] - batch) ** 2)
+    problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y["a"] ** 2))
+    data = bl.epochs(bl.Batch(inner=jnp.ones(8)), size=4)
+    y0 = {"a": jnp.zeros(()), "b": jnp.zeros((2, 3))}
+    with pytest.raises(TypeError, match=r"y of 7 numbers: a float..\[\], b float..\[2, 3\]") as raised:
+        bl.run(bl.aid(problem, 0.1, 0.1, 0.1), jnp.ones(entries), y0, data=data, steps=1)
+    assert ("take x[rows]" in str(raised.value)) == (entries == 8)  # three are not the examples'
+
+
 @pytest.mark.parametrize("data", [jnp.ones(()), {}], ids=["no axis", "nothing"])
 @pytest.mark.parametrize("make", [bl.saba, bl.srba], ids=["saba", "srba"])
 def test_methods_that_remember_batches_need_rows(make, data):

@@ -13,7 +13,7 @@ from bilevel.checks.points import check_finite_arrays, floating_arrays, signatur
 from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
-from bilevel.words import described
+from bilevel.words import described, shapes
 
 
 def prepare(
@@ -110,13 +110,14 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             raise
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(
-            f"the {objective.level} objective cannot be evaluated at x of {described(x)} and y of {described(y)}"
+            f"the {objective.level} objective cannot be evaluated at x of {shapes(x)} and y of {shapes(y)}"
             f"{_seeing(objective, batch)}, where it raises {type(error).__name__} in the line shown above: {error}"
+            f"{_by_rows(objective, x, batch, str(error))}"
         ) from error
     if not isinstance(value, jax.ShapeDtypeStruct) or value.shape != ():
-        shapes = jax.tree.map(lambda leaf: leaf.shape, value)
+        returned = jax.tree.map(lambda leaf: leaf.shape, value)
         raise ValueError(
-            f"the {objective.level} objective must return a scalar, but returns {shapes}: "
+            f"the {objective.level} objective must return a scalar, but returns {returned}: "
             "reduce it, e.g. with jnp.mean(...)"
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -125,9 +126,9 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
         )
     for name, metric in metrics.items():
         if not isinstance(metric, jax.ShapeDtypeStruct) or metric.shape != ():
-            shapes = jax.tree.map(lambda leaf: leaf.shape, metric)
+            returned = jax.tree.map(lambda leaf: leaf.shape, metric)
             raise ValueError(
-                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {shapes}: "
+                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {returned}: "
                 "reduce it, e.g. with jnp.mean(...)"
             )
     if state is not None:
@@ -142,6 +143,18 @@ def _said_by_us(error: Exception) -> bool:
 def _seeing(objective: Objective, batch: Batch | None) -> str:
     data = None if batch is None else getattr(batch, objective.level)
     return "" if data is None else f", on a batch of {described(data)}"
+
+
+def _by_rows(objective: Objective, x: PyTree, batch: Batch | None, error: str) -> str:
+    """The cure where x has an entry for every example, and meets a batch of some of them."""
+    rows = None if batch is None else getattr(batch.rows, objective.level)
+    if rows is None or "rows" in objective.extras or "incompatible shapes" not in error:
+        return ""
+    longer = any(leaf.ndim and len(leaf) > len(rows) for leaf in jax.tree.leaves(x))
+    hint = f"let {objective.level}(x, y, batch, *, rows) ask for their rows, and take x[rows]"
+    return (
+        f" If x has an entry for every example, and the batch {len(rows)} of them: {hint}" if longer else ""
+    )
 
 
 def _of_arrays(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> Evaluated:

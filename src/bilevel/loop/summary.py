@@ -5,20 +5,19 @@ from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from bilevel.loop.columns import NAMES, numbers_in, title
 from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.trace import STEP
-from bilevel.words import printable
+from bilevel.words import printable, shapes
 
 if TYPE_CHECKING:
     from bilevel.loop.result import Result
     from bilevel.loop.sweep import Sweep
 
 WIDTH = 88  # of a line
-MOST = 8  # arrays of x or y, metrics, lanes that are listed
+MOST = 8  # metrics, lanes that are listed
 Rows = Sequence[tuple[str, str]]
 
 
@@ -99,14 +98,3 @@ def course_of(name: str, column: Any) -> str:
         text += f", highest {finite.max():.4g}"
     bad = values.size - finite.size
     return text + (f", not finite in {bad:,} of {values.size:,} rows" if bad else "")
-
-
-def shapes(tree: Any) -> str:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    each = [
-        f"{jax.tree_util.keystr(path, simple=True, separator='.')} {leaf.dtype}{list(leaf.shape)}".strip()
-        for path, leaf in leaves
-    ]
-    total = sum(int(np.prod(leaf.shape)) for _, leaf in leaves)
-    more = f", … {len(each) - MOST:,} more arrays" if len(each) > MOST else ""
-    return (f"{total:,} numbers: " if len(each) > 1 else "") + ", ".join(each[:MOST]) + more

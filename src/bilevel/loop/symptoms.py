@@ -61,12 +61,12 @@ class Diagnosis:
 
     def _text(self) -> str:
         steps = self.looks["step"]
-        lines = [f"Diagnosis of {self.name} from {len(steps)} looks:"]
+        lines = [f"Diagnosis of {self.name} from {_looks(steps)}:"]
         wrapped = lambda text: textwrap.fill(text, 88, initial_indent="  - ", subsequent_indent="    ")
         lines += [wrapped(str(each)) for each in self.findings] or [
             "  nothing stands out." if len(steps) else "  nothing could be seen."
         ]
-        lines += [f"  ({note})" for note in self.notes]
+        lines += [f"  ({note})" for note in (*self.notes, *self._unjudged())]
         if len(steps):
             chosen = sorted(set(np.linspace(0, len(steps) - 1, 4).round().astype(int)))
             shown = [name for name in SHOWN if np.isfinite(self.looks.get(name, np.nan)).any()]
@@ -77,9 +77,14 @@ class Diagnosis:
             ]
         return "\n".join(lines)
 
+    def _unjudged(self) -> list[str]:
+        """On minibatches silence says little: of one batch alone the errors are large even where all is well."""
+        noisy = len(self.looks["step"]) and self.looks.get("noisy", np.zeros(1))[-1]
+        return ["on minibatches: whether y or v lags, and the outer step, are not judged"] if noisy else []
+
     def __repr__(self) -> str:
         codes = ", ".join(each.code for each in self.findings) or "nothing stands out"
-        return f"Diagnosis({codes}; {len(self.looks['step'])} looks)"
+        return f"Diagnosis({codes}; {_looks(self.looks['step'])})"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self._text())}</pre>"
@@ -263,9 +268,24 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
         yield Finding(
             "x_still",
             f"x has stopped moving though the hypergradient has not fallen: {still}, with {norm:.2g} left of "
-            f"{facts.largest:.2g}. The outer step size{of} is too small for a hypergradient of that size, or its "
-            "schedule has ended: raise it.",
+            f"{facts.largest:.2g}. {_late_adjoint(late)}The outer step size{of} is too small for a hypergradient of "
+            "that size, or its schedule has ended: raise it.",
         )
+
+
+def _late_adjoint(late: Late) -> str:
+    """Where v has hardly set out the hypergradient is small for that, and a larger outer step no cure."""
+    size, L, left = late["adjoint_step"], late["largest_curvature"], late["adjoint_residual"]
+    if not (size * L < 0.5 and left > 0.5):
+        return ""
+    return (
+        f"It may be small because v lags, with a residual of {left:.2g} of ‖∇_y f‖: first raise the adjoint step size "
+        f"{size:.2g} towards 1/L ≈ {1 / L:.2g}, and the inner one. Else: "
+    )
+
+
+def _looks(steps: np.ndarray) -> str:
+    return "1 look" if len(steps) == 1 else f"{len(steps)} looks"
 
 
 def _share(error: float) -> str:

@@ -25,7 +25,8 @@ def weights(
     Args:
         values: one per example, or a `bl.Result` whose x they are.
         groups: the group of each example, by words, numbers, or true and false; at most seven different ones.
-        transform: from x to weights, such as `jax.nn.sigmoid`.
+        transform: from x to weights, such as `jax.nn.sigmoid`; of several arrays it takes one, as
+            `lambda x: jax.nn.sigmoid(x["weights"])`.
         ax: matplotlib axes to draw into; a new figure if left out.
     """
     flat = _flat(values, transform)
@@ -69,7 +70,10 @@ def _edges(flat: np.ndarray) -> np.ndarray:
 def _flat(values: Any, transform: Any) -> np.ndarray:
     """The weights, one after the other."""
     values = values.x if isinstance(values, Result) else values
-    values = transformed(transform, values, "x", "jax.nn.sigmoid")
+    example = "jax.nn.sigmoid"
+    if isinstance(values, dict) and values:
+        example = f"lambda x: {example}(x[{min(values, key=str)!r}])"
+    values = transformed(transform, values, "x", example)
     given = leaves(values)
     if len(given) != 1 or not given[0][1].ndim or not given[0][1].size:
         raise ValueError(

@@ -118,8 +118,13 @@ class Live:
             return
         from bilevel.loop.hooks.drawing import Line, View
 
-        histories = (self._history, self._inner)
-        lines = [Line(title(n), h.course(n), h.lowest[n]) for h in histories for n in h.columns]
+        lines = [
+            Line(title(n), self._history.course(n), self._history.lowest[n]) for n in self._history.columns
+        ]
+        wide = len(lines[0].course) if lines else 0
+        lines += [
+            Line(n, _as_wide(self._inner.course(n), wide), self._inner.lowest[n]) for n in self._inner.columns
+        ]
         first = [title(name) for name in NAMES]
         lines.sort(key=lambda line: line.title not in (*first, INNER))  # before the metrics
         try:
@@ -151,6 +156,11 @@ class Live:
         if screen is not None:
             with suppress(*GONE):
                 screen.close()
+
+
+def _as_wide(course: np.ndarray, count: int) -> np.ndarray:
+    """There are fewer looks than steps: each stands for its share of them, and all trends end at one moment."""
+    return course[np.arange(count) * len(course) // count] if 0 < len(course) < count else course
 
 
 def progress_hooks(progress: bool | str, tol: float | None = None) -> list[Progress | Live]:
