@@ -2,8 +2,8 @@
 
     python docs/pictures/single_loop.py [FILE]
 
-Both take the same step sizes from the same start. Along the axis updates are counted, each of one variable: a step of the
-single loop has three of them.
+Both take the same step sizes from the same start. Along the axis updates are counted, each of one variable: a step of
+the single loop has three of them.
 """
 
 import sys
@@ -60,14 +60,27 @@ def draw(file: str) -> None:
         "Retraining: y to the end, v to the end, one step on x": retraining(),
         "Single loop: x, y and v move together": single_loop(),
     }
-    style = {"font.size": 10, "figure.facecolor": "white", "svg.hashsalt": "bilevel", "axes.spines.top": False, "axes.spines.right": False}
+    style = {
+        "font.size": 10,
+        "figure.facecolor": "white",
+        "svg.hashsalt": "bilevel",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with mpl.rc_context(style):
-        figure, panels = pyplot.subplots(2, 1, figsize=(5, 4.6), sharex=True, sharey=True, layout="constrained")
+        figure, panels = pyplot.subplots(
+            2, 1, figsize=(5, 4.6), sharex=True, sharey=True, layout="constrained"
+        )
         for panel, (title, path) in zip(panels, rows.items(), strict=True):
             panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
             for name, values in path.items():
                 panel.axhline(goal[name], color=COLOURS[name], linewidth=0.8, linestyle=(0, (2, 3)))
-                panel.plot(np.linspace(0, UPDATES, len(values)), values, color=COLOURS[name], linewidth=2.2 if name == "x" else 1.6)
+                panel.plot(
+                    np.linspace(0, UPDATES, len(values)),
+                    values,
+                    color=COLOURS[name],
+                    linewidth=2.2 if name == "x" else 1.6,
+                )
             panel.set_yticks([])
             panel.set_ylim(-1.1, 2.15)
             panel.set_xlim(0, UPDATES)
