@@ -75,7 +75,12 @@ def draw(file: str) -> None:
             panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
             for name, values in path.items():
                 panel.axhline(goal[name], color=COLOURS[name], linewidth=0.8, linestyle=(0, (2, 3)))
-                panel.plot(np.linspace(0, UPDATES, len(values)), values, color=COLOURS[name], linewidth=2.2 if name == "x" else 1.6)
+                panel.plot(
+                    np.linspace(0, UPDATES, len(values)),
+                    values,
+                    color=COLOURS[name],
+                    linewidth=2.2 if name == "x" else 1.6,
+                )
             panel.set_yticks([])
             panel.set_ylim(-1.1, 2.15)
             panel.set_xlim(0, UPDATES)
