@@ -71,7 +71,8 @@ class Nystrom(Adjoint):
 
 def eigh(a: jax.Array) -> tuple[jax.Array, jax.Array]:
     """In float32 at least, as there is none in half precision; the results in a's own."""
-    values, vectors = jnp.linalg.eigh(a.astype(jnp.promote_types(a.dtype, jnp.float32)))
+    half = jnp.finfo(a.dtype).bits < 32
+    values, vectors = jnp.linalg.eigh(a.astype(jnp.float32) if half else a)
     return values.astype(a.dtype), vectors.astype(a.dtype)
 
 
