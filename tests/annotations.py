@@ -1,7 +1,7 @@
 """Annotations are checked at run time: by jaxtyping where they name a shape, else by beartype alone.
 
-jaxtyping binds the arguments, remembers sizes and checks twice, before a call and after it. For the many functions whose
-annotations name no shape, beartype finds the same faults in a fraction of the time.
+jaxtyping binds the arguments, remembers sizes and checks twice, before a call and after it. For the many functions
+whose annotations name no shape, beartype finds the same faults in a fraction of the time.
 """
 
 import inspect

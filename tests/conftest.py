@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import annotations
 import jax
 import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
+
+import annotations
 
 annotations.check("bilevel")  # before anything imports the package
 
