@@ -17,17 +17,6 @@ import bilevel as bl
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 
 
-@pytest.fixture(scope="module")
-def q():
-    return bl.problems.quadratic(kappa=4.0)
-
-
-@pytest.fixture(scope="module")
-def aid(q):
-    """Its program is kept with the problem and compiled once for all tests."""
-    return bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1)
-
-
 @jax.jit
 def take_step(solver, state):
     return solver.step(state)

@@ -34,16 +34,6 @@ def last_picture(console: Console) -> str:
     return Text.from_ansi(re.split(r"\r?\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", written(console))[-1]).plain
 
 
-@pytest.fixture(scope="module")
-def q():
-    return bl.problems.quadratic(kappa=4.0)
-
-
-@pytest.fixture(scope="module")
-def aid(q):
-    return bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1)
-
-
 def test_the_last_picture_has_the_last_numbers_and_the_status(aid):
     console = terminal(width=120)
     result = bl.run(aid, X0, Y0, steps=30, every=10, hooks=[bl.hooks.Live(console=console)])

@@ -17,17 +17,6 @@ from bilevel.loop.pace import GROWTH, SECONDS, Pace
 X0 = jnp.ones(2)
 
 
-@pytest.fixture(scope="module")
-def q():
-    return bl.problems.quadratic(kappa=4.0)
-
-
-@pytest.fixture(scope="module")
-def aid(q):
-    """Its program is kept with the problem and compiled once for all tests."""
-    return bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1)
-
-
 @jax.jit
 def take_step(solver, state):
     return solver.step(state)

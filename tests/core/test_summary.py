@@ -16,11 +16,6 @@ X0, Y0 = jnp.ones(2), jnp.zeros(2)
 
 
 @pytest.fixture(scope="module")
-def q():
-    return bl.problems.quadratic(kappa=4.0)
-
-
-@pytest.fixture(scope="module")
 def result(q):
     aid = bl.aid(q.problem, 0.1, 0.1, 0.1)
     return bl.run(aid, X0, Y0, steps=1200, record=lambda state, info: {"x": state.x})

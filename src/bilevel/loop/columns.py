@@ -1,5 +1,7 @@
 """Which columns of a trace are numbers along the steps, in which order they are shown, and what they are called."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,10 +24,11 @@ def numbers_in(trace: Columns, rank: int = 1) -> dict[str, np.ndarray]:
     found = {
         name: column
         for name, column in trace.items()
-        if name != STEP and isinstance(column, np.ndarray) and column.ndim == rank and _real(column.dtype)
+        if name != STEP and isinstance(column, np.ndarray) and column.ndim == rank and is_real(column.dtype)
     }
     return {name: found[name] for name in (*(name for name in NAMES if name in found), *found)}
 
 
-def _real(dtype: np.dtype) -> bool:
+def is_real(dtype: Any) -> bool:
+    """Also of a half-precision kind that NumPy does not know."""
     return any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer, np.bool_))

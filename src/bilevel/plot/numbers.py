@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from bilevel.checks import check_callable
+from bilevel.loop.columns import is_real
 from bilevel.words import shown
 
 
@@ -19,8 +19,7 @@ def as_numbers(value: Any) -> np.ndarray | None:
     if isinstance(value, jax.Array) and (isinstance(value, Tracer) or value.is_deleted()):
         return None
     kind = value.dtype if isinstance(value, jax.Array) else np.asarray(value).dtype
-    real = any(jnp.issubdtype(kind, each) for each in (np.floating, np.integer, np.bool_))
-    return np.asarray(value, float) if real else None
+    return np.asarray(value, float) if is_real(kind) else None
 
 
 def leaves(tree: Any) -> list[tuple[str, np.ndarray]]:
