@@ -20,7 +20,7 @@ extensions = [
     "mathml",
     "names",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "measured"]  # tables that pages include
 
 nb_execution_mode = "off"  # notebooks hold what they print and draw: start/execute.py
 

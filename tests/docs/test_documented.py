@@ -16,7 +16,11 @@ from bilevel.cli import app
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
-    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*") if p.suffix in (".md", ".ipynb")),
+    *sorted(
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "docs").rglob("*")
+        if path.suffix in (".md", ".ipynb") and path.parent.name != "measured"
+    ),
 ]
 
 # What a page's first block takes for granted: the reader's own losses, starting point and data.

@@ -1,0 +1,66 @@
+"""Every number of a table on a page is produced: by a command that writes the file the page shows, or by a test."""
+
+import sys
+
+import measured
+import pytest
+from measured import INCLUDED, MEASURED, Table, records, tables
+from pages import ROOT, Part, differs
+from running import run
+from test_documented import PAGES
+
+# Tables in a page's own text, by their heads, and the test that makes their numbers again.
+TESTED: dict[str, dict[str, str]] = {}
+
+
+def scripts() -> dict[str, list[measured.Record]]:
+    """The benchmarks that wrote something that is shown."""
+    found: dict[str, list[measured.Record]] = {}
+    for record in records():
+        if record.command[2]:
+            found.setdefault(record.command[2], []).append(record)
+    return found
+
+
+def test_what_was_measured_is_shown_and_what_is_shown_was_measured():
+    shown = {
+        (ROOT / page).parent.joinpath(name).resolve()
+        for page in PAGES
+        for name in INCLUDED.findall((ROOT / page).read_text())
+    }
+    assert {path for path in shown if path.parent == MEASURED} == {record.path for record in records()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_table_of_numbers_is_a_file_that_a_command_wrote_or_has_a_test(page):
+    if page.endswith(".ipynb"):
+        pytest.skip("a notebook is run as a whole")
+    found = {" | ".join(each.head) for each in tables((ROOT / page).read_text()) if each.measured}
+    assert found == set(TESTED.get(page, {}))
+    for test in TESTED.get(page, {}).values():
+        assert page.rpartition("/")[2] in (ROOT / test).read_text(), f"{test} does not read {page}"
+
+
+def check_rows(new: Table, kept: Table, what: str, repeatable: bool) -> None:
+    """Rows of the same names, and of a repeatable table the same numbers; fewer rows will do."""
+    assert new.head == kept.head, what
+    for row in new.rows:
+        if repeatable:
+            assert any(not differs(" | ".join(one), " | ".join(row)) for one in kept.rows), (
+                f"{what} has no {row}"
+            )
+        else:
+            assert row[0] in kept.names, f"{what} has no row {row[0]!r}"
+
+
+@pytest.mark.parametrize("script", scripts())
+def test_a_benchmark_still_writes_what_pages_show_of_it(script, tmp_path):
+    path = ROOT / "benchmarks" / f"{script}.py"
+    program = (
+        f"import runpy, sys; sys.path[:0] = {sys.path!r}; runpy.run_path({str(path)!r}, run_name='__main__')"
+    )
+    run([Part("python", program)], tmp_path, str(path), ("--quick", "--record", str(tmp_path)))
+    for record in scripts()[script]:
+        new = measured.Record(tmp_path / record.path.name)
+        for ours, kept in zip(new.tables, record.tables, strict=True):
+            check_rows(ours, kept, record.path.name, record.repeatable)
