@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bilevel.lab.paper.environment import environment
+from bilevel.lab.paper.environment import machine
 from bilevel.writing import write
 
 
@@ -62,7 +62,5 @@ def made_by(libraries: Sequence[str] = ()) -> str:
     if "--record" in words:
         del words[(at := words.index("--record")) : at + 2]
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
-    about = environment()
     with_what = ", ".join(f"{each} {version(each)}" for each in ("jax", *libraries))
-    where = about["JAX devices"] if "cpu" not in about["JAX devices"].lower() else about["processor"]
-    return f"*`{command}`, {datetime.date.today()}: {with_what}; {where}.*"
+    return f"*`{command}`, {datetime.date.today()}: {with_what}; {machine()}.*"

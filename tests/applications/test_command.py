@@ -36,17 +36,17 @@ def command(monkeypatch, tmp_path):
 def test_a_run_leaves_a_table_scores_and_a_picture(command, tmp_path):
     result = command("reweighting", "--seeds", "3")
     assert result.exit_code == 0, result.output
-    assert "0.1 ± 0.1" in result.stdout
+    assert "0.100 ± 0.100" in result.stdout
     rows = list(csv.DictReader((tmp_path / "out/reweighting.csv").read_text().splitlines()))
     assert [float(row["value"]) for row in rows if row["method"] == "ours"] == [0, 0.1, 0.2]
     page = (tmp_path / "out/reweighting.md").read_text()
-    assert "| ours | **0.1 ± 0.1** |" in page
+    assert "| ours | **0.100 ± 0.100** |" in page
     assert "`bilevel examples reweighting --seeds 3`" in page
     assert (tmp_path / "out/reweighting.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_number_of_steps_is_handed_on(command):
-    assert " 0.25 " in command("reweighting", "--seeds", "2", "--steps", "2").stdout
+    assert " 0.250 ± 0.354 " in command("reweighting", "--seeds", "2", "--steps", "2").stdout
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,10 @@ from pages import ROOT, Part, differs
 from running import run
 from test_documented import PAGES
 
+import recorded
+from bilevel.applications import MODULES, application
+from bilevel.applications.table import as_markdown
+
 # Tables in a page's own text, by their heads, and the test that makes their numbers again.
 TESTED: dict[str, dict[str, str]] = {}
 
@@ -64,3 +68,11 @@ def test_a_benchmark_still_writes_what_pages_show_of_it(script, tmp_path):
         new = measured.Record(tmp_path / record.path.name)
         for ours, kept in zip(new.tables, record.tables, strict=True):
             check_rows(ours, kept, record.path.name, record.repeatable)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_table_of_an_application_is_that_of_its_scores(name):
+    page, outcomes = (MEASURED / f"{name}.md").read_text(), recorded.outcomes(name)
+    assert list(outcomes) == ["0", "1", "2"]
+    assert page.startswith(as_markdown(application(name), list(outcomes.values())) + "\n\n*`bilevel examples")
+    assert f"`bilevel examples {name} --seeds 3`" in page

@@ -249,5 +249,5 @@ APPLICATION = Application(
     trial=trial,
     draw=draw,
     better=("accuracy", "wider network"),
-    source="MNIST: the bundled 5,000 images, or all of them from BILEVEL_DATA",
+    source="MNIST, the bundled 5,000 images or all of them from BILEVEL_DATA",
 )

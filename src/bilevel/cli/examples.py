@@ -154,9 +154,9 @@ def _table(chosen: Application, outcomes: list[Outcome], steps: int) -> Table:
     columns, rows = measures(outcomes), cells(outcomes)
     for measure in columns:
         table.add_column(Text(measure), justify="right")
-    for method, row in rows.items():
+    for method in rows:
         style = lambda measure, method=method: "bold" if best(chosen, rows, measure) == method else ""
-        table.add_row(Text(method), *(Text(shown(row.get(m)), style(m)) for m in columns))
+        table.add_row(Text(method), *(Text(shown(rows, method, m), style(m)) for m in columns))
     return table
 
 
@@ -165,12 +165,15 @@ def _page(chosen: Application, outcomes: list[Outcome], steps: int) -> str:
     import jax
 
     import bilevel
+    from bilevel.lab.paper.environment import machine
 
     command = f"bilevel examples {chosen.name} --seeds {len(outcomes)}" + (
         f" --steps {steps}" if steps != chosen.steps else ""
     )
-    versions = f"bilevel {bilevel.__version__}, jax {jax.__version__}, {datetime.date.today()}"
-    return f"{as_markdown(chosen, outcomes)}\n\n`{command}` ({versions}). {_shortened(chosen, steps)}{chosen.source}\n"
+    versions = f"bilevel {bilevel.__version__}, jax {jax.__version__}"
+    made_by = f"`{command}`, {datetime.date.today()}: {versions}; {machine()}. {_shortened(chosen, steps)}"
+    source = f"Data: {chosen.source.rstrip('.')}." if chosen.source else ""
+    return f"{as_markdown(chosen, outcomes)}\n\n*{f'{made_by}{source}'.rstrip()}*\n"
 
 
 def _picture(chosen: Application, outcomes: list[Outcome]) -> bytes:

@@ -23,6 +23,12 @@ def environment() -> dict[str, str]:
     }
 
 
+def machine() -> str:
+    """The accelerators, or where there are none the processor."""
+    about = environment()
+    return about["processor"] if "cpu" in about["JAX devices"].lower() else about["JAX devices"]
+
+
 def _version(name: str) -> str:
     from bilevel import __version__
 
