@@ -1,10 +1,11 @@
 """Wrong labels found in real tables: the ranking of `bilevel clean` beside filters that people use.
 
-    python benchmarks/cleaning.py [--quick] [--tables wine digits] [--seeds 3] [--out FILE]
+    python benchmarks/cleaning.py [--tables wine digits] [--seeds 3] [--out FILE] [--record docs/measured] [--quick]
 
-Four tables: scikit-learn's wine, breast cancer and digits, and the bundled 5,000 images of MNIST as a table of 196
-columns (means of 2 × 2 pixels). Ten rows of each class are trusted. Of the other labels, 10, 20 or 40 % are replaced:
-evenly by any other class, or by the class most like their own (whose mean is nearest; with two classes both are one).
+Four tables: scikit-learn's wine, breast cancer and digits, and, if asked for, the bundled 5,000 images of MNIST as a
+table of 196 columns (means of 2 × 2 pixels). Ten rows of each class are trusted. Of the other labels, 10, 20 or 40 %
+are replaced: evenly by any other class, or by the class most like their own (whose mean is nearest; with two classes
+both are one).
 
 Every method gets the same encoded columns, the same given labels and the same trusted rows, and nothing else:
 
@@ -12,8 +13,8 @@ Every method gets the same encoded columns, the same given labels and the same t
 - loss: five folds; the cross-entropy of a label under the model that has not seen it. Trusted rows are among the
   training rows of every fold that they are not in, and choose the model's setting by their own out-of-fold loss:
   logistic regression with one of five penalties, and a random forest with one of three sizes of leaf.
-- cleanlab (if it is installed): the same probabilities, the issues that `find_label_issues` finds first, and within
-  and after them by its normalised margin.
+- cleanlab (if it is installed, which a record wants): the same probabilities, the issues that `find_label_issues` finds
+  first, and within and after them by its normalised margin.
 - trusted only: logistic regression on the trusted rows alone.
 
 Two numbers: the area under the ROC curve, and the precision among as many rows as there are wrong labels. Mean over
@@ -25,11 +26,12 @@ import csv
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import record
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import RandomForestClassifier
@@ -51,8 +53,9 @@ except ImportError:
 TRUSTED = 10  # rows of each class
 RATES = 0.1, 0.2, 0.4
 FOLDS = 5
-PENALTIES = 1e-3, 1e-2, 1e-1, 1.0, 10.0
-LEAVES = 1, 3, 10
+PENALTIES = [1e-3, 1e-2, 1e-1, 1.0, 10.0]
+LEAVES = [1, 3, 10]
+NOT_MADE = "–"
 
 
 def mnist() -> tuple[np.ndarray, np.ndarray]:
@@ -160,7 +163,9 @@ def loss(probabilities: np.ndarray, task: Task) -> np.ndarray:
 
 
 def confident(probabilities: np.ndarray, task: Task) -> np.ndarray:
-    """cleanlab's issues first, and all by its normalised margin."""
+    """cleanlab's issues first, and all by its normalised margin; NaN without cleanlab."""
+    if find_label_issues is None:
+        return np.full(len(task.given), np.nan)
     issues = find_label_issues(task.given, probabilities, n_jobs=1)
     quality = get_label_quality_scores(task.given, probabilities, method="normalized_margin")
     return issues + (1 - quality)
@@ -181,13 +186,14 @@ def scores(task: Task) -> dict[str, np.ndarray]:
     for name, model in {"logistic": logistic, "forest": forest}.items():
         probabilities = model(task)
         found[f"loss, {name}"] = loss(probabilities, task)
-        if find_label_issues is not None:
-            found[f"cleanlab, {name}"] = confident(probabilities, task)
+        found[f"cleanlab, {name}"] = confident(probabilities, task)
     return found | {"trusted only": trusted_only(task)}
 
 
 def judged(suspicion: np.ndarray, wrong: np.ndarray) -> tuple[float, float]:
-    """ROC-AUC, and precision among as many as are wrong; among equals, the expected one."""
+    """ROC-AUC, and precision among as many as are wrong; among equals, the expected one. NaN of what was not made."""
+    if np.isnan(suspicion).all():
+        return np.nan, np.nan
     count = int(wrong.sum())
     threshold = np.sort(suspicion)[-count]
     above, at = suspicion > threshold, suspicion == threshold
@@ -195,34 +201,33 @@ def judged(suspicion: np.ndarray, wrong: np.ndarray) -> tuple[float, float]:
     return roc_auc_score(wrong, suspicion), hits / count
 
 
-def markdown(title: str, results: dict, place: int) -> str:
-    methods = list(next(iter(results.values()))[0])
-    lines = [f"| {title} | {' | '.join(methods)} |", "| --- |" + " ---: |" * len(methods)]
+def rows(results: dict, place: int) -> Iterator[list[str]]:
+    """Means over the seeds, the best as they are shown in bold."""
     for (name, kind, rate), runs in results.items():
-        means = [np.mean([run[method][place] for run in runs]) for method in methods]
-        shown = [f"{mean:.3f}" for mean in means]
-        best = max(shown)
-        cells = [f"**{text}**" if text == best else text for text in shown]
-        lines.append(f"| {name}, {rate:.0%} {kind} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        means = [np.mean([run[method][place] for run in runs]) for method in runs[0]]
+        shown = [NOT_MADE if np.isnan(mean) else f"{mean:.3f}" for mean in means]
+        best = max(text for text in shown if text != NOT_MADE)
+        yield [f"{name}, {rate:.0%} {kind}", *(f"**{text}**" if text == best else text for text in shown)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tables", choices=TABLES, nargs="*", default=list(TABLES))
+    parser.add_argument("--tables", choices=TABLES, nargs="*", default=list(TABLES)[:3])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="wine and breast cancer, 20 %%, one seed")
     parser.add_argument("--out", help="a CSV file for every single result")
+    record.options(parser)
     given = parser.parse_args()
     tables, seeds, rates = given.tables, given.seeds, RATES
-    if given.quick:
-        tables, seeds, rates = ["wine", "breast cancer"], 1, (0.2,)
+    if given.quick:  # one task, and no choice between settings
+        tables, seeds, rates, PENALTIES[1:], LEAVES[1:] = ["wine"], 1, (0.2,), [], []
+    elif given.record and find_label_issues is None:
+        parser.error("a record has cleanlab in it: pip install '.[bench]'")
     warnings.simplefilter("ignore")  # of models that have not converged: the trusted rows choose others
     results: dict[tuple[str, str, float], list[dict[str, tuple[float, float]]]] = {}
     for name in tables:
-        kinds = ["evenly"] if name == "breast cancer" else ["evenly", "between lookalikes"]
+        kinds = ["evenly"] if name == "breast cancer" or given.quick else ["evenly", "between lookalikes"]
         for kind in kinds:
             for rate in rates:
                 for seed in range(seeds):
@@ -240,7 +245,11 @@ def main() -> None:
             for key, runs in results.items():
                 for seed, run in enumerate(runs):
                     writer.writerows([*key, seed, method, *numbers] for method, numbers in run.items())
-    print(markdown("ROC-AUC", results, 0), markdown("precision", results, 1), sep="\n\n")
+    libraries = ["scikit-learn", *(["cleanlab"] if find_label_issues else [])]
+    for place, title in enumerate(("ROC-AUC", "precision")):
+        columns = [title, *next(iter(results.values()))[0]]
+        name = f"cleaning-{title.lower()}"
+        record.table(name, columns, rows(results, place), given.record, libraries=libraries)
 
 
 if __name__ == "__main__":

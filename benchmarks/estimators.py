@@ -1,13 +1,13 @@
 """Penalties per feature beside what scikit-learn has, on real sets: test scores, their spread over splits, and time.
 
-    python benchmarks/estimators.py [--quick] [--seeds 5] [--only wine] [--mnist 1000] [--most 60]
+    python benchmarks/estimators.py [--seeds 3] [--only wine] [--mnist 1000] [--most 15] [--record FOLDER] [--quick]
 
 Every seed splits a set into 70 % for training and 30 % for the test. RidgeCV, ElasticNetCV and LogisticRegressionCV are
 those of scikit-learn on standardised features, with grids as fine as ours or finer. "random search" (elastic nets) and
 "boosting" (HistGradientBoosting) draw parameters and judge them by 5 folds for as long as the slower of our two
 estimators took on that set's first split, compilation included, at least 2 s, at most `--most`, and for one candidate.
-Sets marked "+ k noise" have k columns of noise added to real ones, "products" all squares and products. Prints
-Markdown tables; the best mean of a row is bold, whosever it is.
+Sets marked "+ k noise" have k columns of noise added to real ones, "products" all squares and products. The best mean
+of a row is bold, whosever it is.
 
 The estimators' default `spread` was chosen by test scores on splits with the seeds 0, 1, 2 of diabetes, space_ga,
 cancer, wine and variants of them, so their figures there are optimistic; iris, linnerud and MNIST played no part, nor
@@ -15,12 +15,14 @@ did digits as classes.
 """
 
 import argparse
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import record
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.datasets import (
     load_breast_cancer,
@@ -42,6 +44,11 @@ from bilevel.sklearn.logistic import PerFeatureLogisticRegression, PerFeatureSpa
 from bilevel.sklearn.ridge import PerFeatureLasso, PerFeatureRidge
 
 LEAST = 2.0  # seconds of a search, where ours had a program at hand
+TREES = [50, 300]  # of boosting, from and to
+SHORT = {
+    "PerFeatureLogisticRegression": "`PerFeature…`",
+    "PerFeatureSparseLogisticRegression": "`PerFeatureSparse…`",
+}
 warnings.simplefilter("ignore")  # scikit-learn's, on solvers that end early and on names that will change
 
 
@@ -116,7 +123,7 @@ def methods(classes: bool, seconds: float, seed: int) -> dict[str, BaseEstimator
         max_leaf_nodes=int(rng.integers(4, 32)),
         min_samples_leaf=int(rng.integers(2, 40)),
         l2_regularization=log(rng, 1e-3, 10),
-        max_iter=int(rng.integers(50, 300)),
+        max_iter=int(rng.integers(*TREES)),
     )
     if classes:
         linear = scaled(LogisticRegression(solver="saga", max_iter=300))
@@ -174,34 +181,40 @@ def measured(model, X, y, Xt, yt, classes: bool) -> tuple[float, float, float]:
     )
 
 
-def markdown(title: str, rows: dict[str, dict[str, np.ndarray]], digits: int, best: Callable | None) -> str:
+def heads(names: Iterable[str]) -> list[str]:
+    """Of columns: classes are code, and the longest names cut."""
+    return [SHORT.get(name, name if name.islower() else f"`{name}`") for name in names]
+
+
+def rows(
+    results: dict[str, dict[str, np.ndarray]], place: int, digits: int, best: Callable | None
+) -> Iterator:
     """Mean ± standard deviation over the seeds; the best mean of a row is bold."""
-    names = list(next(iter(rows.values())))
-    lines = [f"| {title} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for label, row in rows.items():
-        means = {name: round(values.mean(), digits) for name, values in row.items()}
+    for label, row in results.items():
+        means = {name: round(values[:, place].mean(), digits) for name, values in row.items()}
         top = best(means.values()) if best else np.nan
-        bold = lambda name, means=means, top=top: "**" if means[name] == top else ""
-        cell = lambda name, row=row, means=means, bold=bold: (
-            f"{bold(name)}{means[name]:.{digits}f}{bold(name)} ± {row[name].std(ddof=1):.{digits}f}"
-        )
-        lines.append(f"| {label} | " + " | ".join(map(cell, names)) + " |")
-    return "\n".join(lines)
+        cells = []
+        for name, mean in means.items():
+            bold, values = "**" if mean == top else "", row[name][:, place]
+            spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+            cells.append(f"{bold}{mean:.{digits}f}{bold}{spread}")
+        yield [label, *cells]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="sets whose names contain this")
     parser.add_argument("--mnist", type=int, default=1000, help="rows of MNIST")
-    parser.add_argument("--most", type=float, default=60.0, help="the most seconds of a search")
-    parser.add_argument("--quick", action="store_true", help="one seed of two small sets")
+    parser.add_argument("--most", type=float, default=15.0, help="the most seconds of a search")
+    record.options(parser)
     given = parser.parse_args()
     chosen = [t for t in tables(given.mnist) if given.only in t.name]
     if given.quick:
-        chosen, given.seeds, given.most = [t for t in chosen if t.name in ("diabetes", "iris")], 1, 0.5
+        chosen, given.seeds, given.most = [t for t in chosen if t.name in ("diabetes", "iris")], 1, 0.0
+        TREES[:] = 1, 2
     if not chosen:
         parser.error(f"no set has {given.only!r} in its name")
     for classes in (False, True):
@@ -213,15 +226,16 @@ def main() -> None:
                 trials.append(found)
             label = f"{table.name} ({len(table.X)} × {table.X.shape[1]})"
             results[label] = {name: np.array([t[name] for t in trials]) for name in trials[0]}
-            print(f"<!-- {label}: searches had {seconds:.1f} s -->", flush=True)
-        if results:
-            part = lambda i, results=results: {
-                label: {name: values[:, i] for name, values in row.items()} for label, row in results.items()
-            }
-            print("\n" + markdown("accuracy" if classes else "R²", part(0), 3, max) + "\n")
-            if classes:
-                print(markdown("log-loss", part(1), 3, min) + "\n")
-            print(markdown("seconds", part(2), 2, None) + "\n")
+            print(f"{label}: searches had {seconds:.1f} s", file=sys.stderr, flush=True)
+        if not results:
+            continue
+        columns = heads(next(iter(results.values())))
+        kind = "classification" if classes else "regression"
+        measures = {"accuracy": (0, 3, max), "log-loss": (1, 3, min)} if classes else {"R²": (0, 3, max)}
+        for measure, how in (measures | {"seconds": (2, 2, None)}).items():
+            name = f"estimators-{kind}-{measure.replace('²', '2').lower()}"
+            made = [measure, *columns], rows(results, *how)
+            record.table(name, *made, given.record, libraries=["scikit-learn"])
 
 
 if __name__ == "__main__":
