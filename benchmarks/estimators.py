@@ -38,6 +38,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+from threadpoolctl import threadpool_limits
 
 import bilevel as bl
 from bilevel.sklearn.logistic import PerFeatureLogisticRegression, PerFeatureSparseLogisticRegression
@@ -215,6 +216,7 @@ def main() -> None:
     if given.quick:
         chosen, given.seeds, given.most = [t for t in chosen if t.name in ("diabetes", "iris")], 1, 0.0
         TREES[:] = 1, 2
+        threadpool_limits(1)  # idle threads of boosting spin for seconds where cores are busy
     if not chosen:
         parser.error(f"no set has {given.only!r} in its name")
     for classes in (False, True):
