@@ -75,6 +75,25 @@ def test_the_method_finds_the_slope_of_training(monkeypatch):
     assert abs(last[-1]) > 1e-3  # the learning rate has a slope
 
 
+@pytest.mark.parametrize("model", app.MODELS)
+def test_the_random_search_has_at_least_the_budget_of_the_method(model):
+    """By XLA's count, between 13 and 14 training steps in one step, as weight-decay.md says."""
+    real = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+    rows = lambda n: Examples(real(n, app.SIDE, app.SIDE), jax.ShapeDtypeStruct((n,), jnp.int32))
+    data = bl.Batch(inner=rows(app.BATCH), outer=rows(2 * app.BATCH), key=jax.random.key(0))
+    problem, x, y = app.PROBLEMS[model], app.single(app.START), app.initial(model, 0)
+    momentum = optax.sgd(1.0, momentum=app.MOMENTUM)
+
+    def training_step(x, y, speed, data):
+        return momentum.update(jax.grad(problem.g, 1)(x, y, data), speed, y)
+
+    operations = lambda step, *of: jax.jit(step).lower(*of).cost_analysis()["flops"]
+    with jax.numpy_dtype_promotion("standard"):  # optax.adam
+        method = app.solver(problem)
+        theirs = operations(method.step, jax.eval_shape(method.init, x, y, data), data)
+        assert 13 < theirs / operations(training_step, x, y, momentum.init(y), data) < 14 == app.TRIES
+
+
 def test_draws_stay_in_the_box():
     for x in app.drawn(0, 20):
         jax.tree.map(np.testing.assert_array_equal, app.within(app.single(x)), app.single(x))

@@ -190,7 +190,7 @@ def accuracy(model: str, y: Any, examples: Examples) -> jax.Array:
     return jnp.mean(found == jnp.asarray(examples.targets))
 
 
-TRIES = 14  # a step of the method costs 11 to 14 training steps, by XLA's count of operations: so many fit in
+TRIES = 14  # a step of the method costs between 13 and 14 training steps, by XLA's count of operations
 
 
 def drawn(seed: int, count: int) -> list[Hyper]:
