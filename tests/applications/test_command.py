@@ -41,7 +41,8 @@ def test_a_run_leaves_a_table_scores_and_a_picture(command, tmp_path):
     assert [float(row["value"]) for row in rows if row["method"] == "ours"] == [0, 0.1, 0.2]
     page = (tmp_path / "out/reweighting.md").read_text()
     assert "| ours | **0.100 ± 0.100** |" in page
-    assert "`bilevel examples reweighting --seeds 3`" in page
+    assert "\n\n*`bilevel examples reweighting --seeds 3`, 20" in page
+    assert page.endswith(". Data: Made up.*\n")
     assert (tmp_path / "out/reweighting.png").read_bytes().startswith(b"\x89PNG")
 
 
