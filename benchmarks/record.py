@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from bilevel.lab.paper.environment import environment
 from bilevel.writing import write
 
@@ -62,7 +64,7 @@ def made_by(libraries: Sequence[str] = ()) -> str:
     if "--record" in words:
         del words[(at := words.index("--record")) : at + 2]
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
-    about = environment()
     with_what = ", ".join(f"{each} {version(each)}" for each in ("jax", *libraries))
-    where = about["JAX devices"] if "cpu" not in about["JAX devices"].lower() else about["processor"]
+    device = jax.devices()[0].device_kind
+    where = environment()["processor"] if device == "cpu" else device
     return f"*`{command}`, {datetime.date.today()}: {with_what}; {where}.*"
