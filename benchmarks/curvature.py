@@ -15,11 +15,14 @@ first row in the same round.
 
 import argparse
 import statistics
+import sys
 import time
+from itertools import islice
 
 import jax
 import numpy as np
 import optax
+import record
 from optax import tree
 
 import bilevel as bl
@@ -45,7 +48,7 @@ def ways() -> dict[str, bl.Adjoint]:
         "CG, Gauss–Newton": gauss_newton(cg),
         "CG, Gauss–Newton, damped 0.01": damped(gauss_newton(cg), 0.01),
         "CG, Gauss–Newton, damped 0.1": damped(gauss_newton(cg), 0.1),
-        "Nyström, Gauss–Newton, 0.1": gauss_newton(adjoints.nystrom(RANK, 0.1)),
+        "Nyström (k = 10), Gauss–Newton, 0.1": gauss_newton(adjoints.nystrom(RANK, 0.1)),
     }
 
 
@@ -61,7 +64,7 @@ class Operations:
     """Of a step with so many products. XLA counts a loop's body once, so loops are put together from their parts."""
 
     def __init__(self, run):
-        at = lambda y: PROBLEM.oracles.linearise(run.x0, y, run.data)
+        at = lambda y: PROBLEM.oracles.curvature(run.x0, y, run.data).shared()
         curvatures = {"H": lambda y: at(y).hessian, "G": lambda y: at(y).gauss_newton()}
         once = lambda product: operations(lambda y, v: product(y)(v), run.y0, run.y0)
         twice = lambda product: operations(lambda y, v: (lambda p: p(p(v)))(product(y)), run.y0, run.y0)
@@ -87,55 +90,64 @@ def largest(values: np.ndarray) -> float:
     return float(np.max(values[min(10, len(values) - 1) :]))
 
 
+def cell(value: float) -> str:
+    return "overflows" if not np.isfinite(value) else f"{value:.2g}" if value < 1e4 else f"{value:.0e}"
+
+
+def found(name: str, result: bl.Result, task, counted: Operations) -> list[str]:
+    products = products_taken(name, result.trace)
+    operations = counted.of("G" if "Gauss" in name else "H", products) / counted.of("H", 1)
+    residual = result.trace.get("adjoint_residual")
+    if result.status.code is bl.Code.DIVERGED:
+        return [f"diverges at {result.steps}", "–", "–", "overflows", "–", f"{operations:.1f}"]
+    scored = score(result, task)
+    return [
+        f"{scored['validation_loss']:.3f}",
+        f"{float(task.instance.measure(result.x)):.3f}",
+        f"{100 * scored['test_accuracy']:.1f} %",
+        cell(largest(result.trace["v"])),
+        "" if residual is None else cell(largest(residual)),
+        f"{operations:.1f}",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     parser.add_argument("--data", help="folder with the MNIST files; the bundled digits if left out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    task = case(mnist(options.data), options.seed, SIZES)
+    given = parser.parse_args()
+    steps, rounds = (2, 1) if given.quick else (given.steps, given.rounds)
+    task = case(mnist(given.data), given.seed, SIZES)
     run, counted, timed, rows = task.instance, Operations(task.instance), {}, {}
     norm = lambda state, info: {"v": tree.norm(state.v)}
-    print(
-        f"a Gauss–Newton product: {counted.product['G'] / counted.product['H']:.3f} of a Hessian product",
-        flush=True,
-    )
-    for name, adjoint in ways().items():
+    for name, adjoint in islice(ways().items(), 1 if given.quick else None):
         solver = solver_with(adjoint)
-        result = bl.run(solver, run.x0, run.y0, data=run.data, steps=options.steps, record=norm)
-        scored, products = score(result, task), products_taken(name, result.trace)
-        residual = result.trace.get("adjoint_residual")
-        rows[name] = {
-            "ended": f"{result.status.code} at {result.steps}",
-            "outer loss": f"{scored['validation_loss']:.3f}",
-            "fresh": f"{float(run.measure(result.x)):.3f}",
-            "test accuracy": f"{100 * scored['test_accuracy']:.1f} %",
-            "auc": f"{scored['auc']:.2f}",
-            "residual": "" if residual is None else f"{largest(residual):.1e}",
-            "v": f"{largest(result.trace['v']):.1e}",
-            "products": f"{products:.1f}",
-            "operations": counted.of("G" if "Gauss" in name else "H", products) / counted.of("H", 1),
-        }
+        result = bl.run(solver, run.x0, run.y0, data=run.data, steps=steps, record=norm)
+        rows[name] = found(name, result, task, counted)
         program = jax.jit(lambda at, solver=solver: bl.scan(solver, at, run.data, steps=TIMED)[0].x)
-        early = bl.run(solver, run.x0, run.y0, data=run.data, steps=BEFORE, record=norm).run.solver
+        early = bl.run(
+            solver, run.x0, run.y0, data=run.data, steps=min(BEFORE, steps), record=norm
+        ).run.solver
         timed[name] = program, early
         jax.block_until_ready(program(early))
-        print(name, rows[name], flush=True)
+        print(name, rows[name], file=sys.stderr, flush=True)
     seconds = {name: [] for name in timed}
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for name, (program, at) in timed.items():
             began = time.process_time()
             jax.block_until_ready(program(at))
             seconds[name].append(time.process_time() - began)
-    first = seconds["one step"]
-    print("| adjoint | " + " | ".join(next(iter(rows.values()))) + " | time |")
-    for name, row in rows.items():
-        ratio = statistics.median(took / base for took, base in zip(seconds[name], first, strict=True))
-        cells = [f"{cell:.1f}" if isinstance(cell, float) else cell for cell in row.values()]
-        print(f"| {name} | " + " | ".join(cells) + f" | {ratio:.1f} |")
+    ratio = lambda name: statistics.median(
+        took / base for took, base in zip(seconds[name], seconds["one step"], strict=True)
+    )
+    columns = ("adjoint", "outer loss", "fresh", "test accuracy", "‖v‖", "residual", "operations", "time")
+    table = [[name, *row, f"{ratio(name):.1f}"] for name, row in rows.items()]
+    record.table("curvature", columns, table, given.record)
 
 
 if __name__ == "__main__":

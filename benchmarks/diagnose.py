@@ -15,6 +15,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 
 import bilevel as bl
 from bilevel.counting import oracle_calls
@@ -37,7 +38,7 @@ def reweighting():
     return bl.aid(PROBLEM, 5e-2, 5e-2, 1e-1), jnp.zeros(1000, jnp.float32), y0, data, 3000
 
 
-def measured(make, rounds: int) -> str:
+def measured(make, rounds: int) -> list[str]:
     solver, x0, y0, data, steps = make()
 
     def once(diagnose: bool) -> tuple[float, bl.Result]:
@@ -53,17 +54,33 @@ def measured(make, rounds: int) -> str:
     looks = result.diagnosis.looks["calls"]
     step = sum(oracle_calls(solver, bl.start(solver, x0, y0, data), data))
     share = (looks + step).sum() / (steps * step)
-    return (
-        f"{make.__name__}: {steps} steps in {plain:.3f} s, {ratio:.3f} times as long with {len(looks)} looks "
-        f"({share:.1%} of the calls); compiled in {first[0] - plain:.1f} s and {first[1] - ratio * plain:.1f} s more"
-    )
+    return [
+        make.__name__,
+        f"{steps:,} in {plain:.2f} s",
+        str(len(looks)),
+        f"{100 * share:.1f} %",
+        f"{ratio:.3f}",
+        f"{first[0] - plain:.1f}",
+        f"{first[1] - ratio * plain:.1f}",
+    ]
 
+
+COLUMNS = (
+    "problem",
+    "steps without",
+    "looks",
+    "their share of the calls",
+    "time with / without",
+    "compiled, s",
+    "looks compiled, s",
+)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     parser.add_argument("--rounds", type=int, default=10)
-    rounds = parser.parse_args().rounds
-    for make in (quadratic, reweighting):
-        print(measured(make, rounds), flush=True)
+    given = parser.parse_args()
+    rounds, makes = (1, [quadratic]) if given.quick else (given.rounds, [quadratic, reweighting])
+    record.table("diagnose", COLUMNS, (measured(make, rounds) for make in makes), given.record)

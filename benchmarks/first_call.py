@@ -3,7 +3,7 @@
     python benchmarks/first_call.py [--rounds 5] [--only aid soba ...]
 
 Importing: fresh processes, all of them in every round, medians over the rounds, and the median of (each / `import
-jax`) in the same round. First steps: three fresh processes each, of which the middle one counts; the clock starts
+jax`) in the same round. First steps: fresh processes, all solvers in each of three rounds, medians; the clock starts
 when the package is loaded and the data are on the device, and stops when `bl.run(solver, ..., steps=1)` has returned,
 so it is Python's work, tracing, compiling and one step. The task is MNIST-sized reweighting (2,000 × 784 training
 rows, 500 validation rows, MLP 784-256-10, one weight per training row). Methods that carry a copy of y for every
@@ -15,7 +15,6 @@ No compilation cache is used.
 """
 
 import argparse
-import datetime
 import json
 import os
 import statistics
@@ -24,7 +23,7 @@ import sys
 import time
 from functools import wraps
 
-from bilevel.lab.paper.environment import environment
+import record
 
 IMPORTS = {
     "import jax": "import jax",
@@ -84,20 +83,16 @@ def seconds_of(code: str) -> float:
     return time.perf_counter() - began
 
 
-def importing(rounds: int) -> None:
-    seconds_of(IMPORTS["from bilevel import *"])  # writes the bytecode
+def importing(rounds: int, names: list[str]):
+    seconds_of(IMPORTS[names[-1]])  # writes the bytecode
     idle = statistics.median(seconds_of("pass") for _ in range(rounds))
-    times = {name: [] for name in IMPORTS}
+    times = {name: [] for name in names}
     for _ in range(rounds):
-        for name, code in IMPORTS.items():
-            times[name].append(seconds_of(code) - idle)
-    print(
-        f"\n| median of {rounds} fresh processes, less Python's own {idle:.2f} s | seconds | / `import jax` |"
-    )
-    print("|---|---|---|")
+        for name in names:
+            times[name].append(seconds_of(IMPORTS[name]) - idle)
     for name, measured in times.items():
         ratio = statistics.median(a / b for a, b in zip(measured, times["import jax"], strict=True))
-        print(f"| `{name}` | {statistics.median(measured):.2f} | {ratio:.2f} |")
+        yield f"`{name}`", f"{statistics.median(measured):.2f}", f"{ratio:.2f}"
 
 
 def first_step(name: str) -> dict:
@@ -156,39 +151,49 @@ def _said(name: str) -> str:
     return ran.stdout.splitlines()[-1]
 
 
-def first_steps(names: list[str], rounds: int) -> None:
-    """Of every solver the median process."""
-    print("\n| solver | first step, seconds | the same again | runs of f | of g |")
-    print("|---|---|---|---|---|")
-    slowest = ("", 0.0)
-    for name in names:
-        processes = [json.loads(_said(name)) for _ in range(rounds)]
-        seen = sorted(processes, key=lambda one: one["first"])[rounds // 2]
-        note = ", one weight per class" if name in PER_CLASS else ", four tasks" if name in META else ""
-        print(
-            f"| `{name}`{note} | {seen['first']:.2f} | {seen['second']:.3f} | {seen['f']} | {seen['g']} |",
-            flush=True,
-        )
-        slowest = max(slowest, (name, seen["first"]), key=lambda one: one[1])
-    print(f"\nSlowest: {slowest[0]}, {slowest[1]:.2f} s")
+def first_steps(names: list[str], rounds: int) -> list[list[str]]:
+    """Of every solver the medians over the rounds, the quickest first."""
+    seen: dict[str, list[dict]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            seen[name].append(json.loads(_said(name)))
+            print(f"{name}: {seen[name][-1]['first']:.2f} s", file=sys.stderr, flush=True)
+    middle = lambda name, what: statistics.median(process[what] for process in seen[name])
+    first = {name: middle(name, "first") for name in names}
+    note = lambda name: (
+        ", one weight per class" if name in PER_CLASS else ", four tasks" if name in META else ""
+    )
+    return [
+        [
+            f"`{name}`{note(name)}",
+            f"{first[name]:.2f}",
+            f"{first[name] / first['itd']:.2f}",
+            f"{middle(name, 'second'):.3f}",
+            *(str(seen[name][0][letter]) for letter in "fg"),
+        ]
+        for name in sorted(names, key=first.__getitem__)
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=SOLVERS, metavar="SOLVER")
+    parser.add_argument("--only", nargs="*", choices=SOLVERS, metavar="SOLVER", help="and `itd`")
     parser.add_argument("--one", choices=SOLVERS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(first_step(arguments.one)))
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(first_step(given.one)))
         return
-    about = environment()
-    print(f"{datetime.date.today()}, {about['versions']}, {about['processor']}, {about['JAX devices']}")
-    if arguments.only is None:
-        importing(arguments.rounds)
-    first_steps(arguments.only or list(SOLVERS), min(arguments.rounds, 3))
+    rounds, only = (1, []) if given.quick else (given.rounds, given.only)
+    if only is None or given.quick:
+        rows = importing(rounds, list(IMPORTS)[: 1 if given.quick else None])
+        record.table("imports", ("what", "seconds", "/ `import jax`"), rows, given.record)
+    columns = ("solver", "first step, s", "/ `itd`", "the same again, s", "f traced", "g traced")
+    names = list(SOLVERS if only is None else {"itd", *only})
+    record.table("first-call", columns, first_steps(names, min(rounds, 3)), given.record)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How time and memory grow: with rows, parameters, inner steps, problems under `vmap`, and devices.
 
-    python benchmarks/growth.py [--figure docs/assets/growth.svg] [--quick]
+    python benchmarks/growth.py [--figure docs/assets/growth.svg]
 
 Time is the median of several steps, compiled before. Memory is the compiler's own account of one step: arguments,
 results and everything in between (`memory_analysis`), which does not depend on the machine. The first three tables
@@ -12,7 +12,6 @@ table shows what splitting costs, not what it gains.
 """
 
 import argparse
-import datetime
 import json
 import statistics
 import subprocess
@@ -25,9 +24,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 
 import bilevel as bl
-from bilevel.lab.paper.environment import environment
 from bilevel.problems.reweighting import PROBLEM, initial_mlp
 
 ROWS, HIDDEN = 2000, 256
@@ -159,13 +158,30 @@ def on_devices() -> dict[str, float]:
     return times
 
 
-def table(title: str, what: str, costs: Costs, note: Callable[[dict[str, Cost]], str] | None = None) -> None:
-    print(f"\n### {title}\n\n| {what} | " + " | ".join(costs) + (" | |" if note else " |"))
-    print("|---" * (len(costs) + 1 + bool(note)) + "|")
+def rows_of(costs: Costs):
     for size in next(iter(costs.values())):
-        row = {name: line[size] for name, line in costs.items()}
-        cells = [f"{_ms(one.seconds)} ms, {one.bytes / 2**20:.3g} MiB" for one in row.values()]
-        print(f"| {size:,} | " + " | ".join([*cells, *([note(row)] if note else [])]) + " |", flush=True)
+        cells = (
+            f"{_ms(one.seconds)} ms, {one.bytes / 2**20:.3g} MiB"
+            for one in (line[size] for line in costs.values())
+        )
+        yield [f"{size:,}", *cells]
+
+
+def inner_steps(sizes: list[int], folder: Path | None) -> Costs:
+    costs = by_inner_steps(sizes)
+    record.table("growth-inner", ("inner steps N", *costs), rows_of(costs), folder)
+    return costs
+
+
+def problems(sizes: list[int], folder: Path | None) -> Costs:
+    costs = by_problems(sizes)
+    first = costs["one program for all"]
+    cell = lambda one, n: (
+        f"{_ms(one.seconds)} ms" + ("" if one == first[n] else f", {one.seconds / first[n].seconds:.1f} ×")
+    )
+    rows = ([f"{n:,}", *(cell(line[n], n) for line in costs.values())] for n in sizes)
+    record.table("growth-problems", ("problems", *costs), rows, folder)
+    return costs
 
 
 def _short(size: float) -> str:
@@ -226,36 +242,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     parser.add_argument("--figure", type=Path, default=Path("docs/assets/growth.svg"))
-    parser.add_argument("--quick", action="store_true", help="the two smallest sizes of everything")
     parser.add_argument("--devices", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.devices:
-        jax.config.update("jax_num_cpu_devices", arguments.devices)
+    given = parser.parse_args()
+    if given.devices:
+        jax.config.update("jax_num_cpu_devices", given.devices)
         print(json.dumps(on_devices()))
         return
-    some = lambda *sizes: list(sizes[:2] if arguments.quick else sizes)
-    about = environment()
-    print(f"{datetime.date.today()}, {about['versions']}, {about['processor']}, {about['JAX devices']}")
-    rows = by_rows(some(500, 1000, 2000, 4000, 8000))
-    table("Rows", "training rows", rows)
-    parameters = by_parameters(some(64, 128, 256, 512, 1024))
-    table("Parameters", "parameters", parameters)
-    inner = by_inner_steps(some(1, 4, 16, 64))
-    table("Inner steps, 500 rows", "N", inner)
-    problems = by_problems(some(1, 10, 100, 1000))
-    ratio = lambda row, name: row[name].seconds / row["one program for all"].seconds
-    share = lambda row: (
-        f"1/{ratio(row, 'scans, one by one'):.0f} of scans, 1/{ratio(row, 'bl.run, one by one'):.0f} of runs"
-    )
-    table("Problems under `vmap`", "problems", problems, share)
-    devices = by_devices(some(1, 2, 4, 8))
-    print("\n### Forced host devices\n\n| devices | " + " | ".join(devices) + " |\n|---|---|---|---|")
-    for count in next(iter(devices.values())):
-        print(f"| {count} | " + " | ".join(f"{1e3 * line[count]:.3g} ms" for line in devices.values()) + " |")
-    panels = {"training rows": rows, "parameters": parameters, "inner steps N": inner, "problems": problems}
-    draw(panels, arguments.figure)
-    print(f"\nFigure: {arguments.figure}")
+    if given.quick:
+        inner_steps([1], given.record)
+        problems([1], given.record)
+        return
+    rows = by_rows([500, 1000, 2000, 4000, 8000])
+    record.table("growth-rows", ("training rows", *rows), rows_of(rows))
+    parameters = by_parameters([64, 128, 256, 512, 1024])
+    record.table("growth-parameters", ("parameters", *parameters), rows_of(parameters))
+    panels = {
+        "training rows": rows,
+        "parameters": parameters,
+        "inner steps N": inner_steps([1, 4, 16, 64], given.record),
+        "problems": problems([1, 10, 100, 1000], given.record),
+    }
+    devices = by_devices([1, 2, 4, 8])
+    cells = ([count, *(f"{1e3 * line[count]:.3g} ms" for line in devices.values())] for count in (1, 2, 4, 8))
+    record.table("growth-devices", ("forced host devices", *devices), cells)
+    draw(panels, given.figure)
+    print(f"Figure: {given.figure}")
 
 
 if __name__ == "__main__":

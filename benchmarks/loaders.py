@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import record
 
 import bilevel as bl
 from bilevel.problems.reweighting import PROBLEM, initial_mlp
 
 ROWS, SIZE = 60_000, 512
 RNG = np.random.default_rng(0)
-IMAGES = RNG.normal(size=(ROWS, 784)).astype(np.float32)
+IMAGES = RNG.standard_normal((ROWS, 784), np.float32)
 LABELS = RNG.integers(0, 10, ROWS, np.int32)
 
 
@@ -75,43 +76,52 @@ def seconds(call) -> float:
     return time.perf_counter() - began
 
 
-def table(title: str, variants: dict, against, rounds: int, steps: int) -> None:
+def timed(loader: str, variants: dict, against, rounds: int, steps: int):
     """`against(times of a round)` is what the others are compared with."""
     for call in variants.values():
         seconds(call)  # compiles
     times = [{name: seconds(call) for name, call in variants.items()} for _ in range(rounds)]
-    print(f"\n{title}\n{'':34}{'ms a step':>10}{'ratio':>8}")
     for name in variants:
         ratio = statistics.median(each[name] / against(each) for each in times)
-        print(f"{name:34}{1e3 * statistics.median(each[name] for each in times) / steps:10.2f}{ratio:8.3f}")
+        each = 1e3 * statistics.median(each[name] for each in times) / steps
+        yield loader, name, f"{each:.1f}", f"{ratio:.2f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=60)
-    arguments = parser.parse_args()
-    rounds, steps = arguments.rounds, arguments.steps
+    given = parser.parse_args()
+    rounds, steps = (1, 1) if given.quick else (given.rounds, given.steps)
+    columns = ("loader", "loop", "ms a step", "relative")
+    record.table("loaders", columns, rows(rounds, steps, given.quick), given.record)
+
+
+def rows(rounds: int, steps: int, quick: bool):
     x0, y0 = jnp.zeros(SIZE, jnp.float32), jax.tree.map(jnp.asarray, initial_mlp(784, 256, 10, seed=0))
     plain, keyed = solver_on(PROBLEM.inner), solver_on(noisy)
     run = lambda loader, solver=plain, **more: bl.run(solver, x0, y0, data=loader, steps=steps, **more).state
     quiet = lambda event: None
     quiet.reads_info = False
     variants = {
-        "hand-written": lambda: by_hand(plain, x0, y0, Loader(), steps),
-        "bl.run": lambda: run(Loader()),
-        "bl.run, prefetch=0": lambda: run(Loader(), prefetch=0),
-        "bl.run, hooks": lambda: run(
+        "by hand, the step donated": lambda: by_hand(plain, x0, y0, Loader(), steps),
+        "`bl.run`": lambda: run(Loader()),
+        "`bl.run`, `prefetch=0`": lambda: run(Loader(), prefetch=0),
+        "`bl.run`, hooks": lambda: run(
             Loader(), hooks=[quiet, bl.hooks.EarlyStopping("outer_value", patience=10**6)]
         ),
-        "bl.run, a hook that reads the Info": lambda: run(Loader(), hooks=[lambda event: event.info]),
-        "bl.run, row numbers": lambda: run(Loader(numbered=True)),
-        "bl.run, keys": lambda: run(Loader(), keyed),
+        "`bl.run`, a hook that reads the Info": lambda: run(Loader(), hooks=[lambda event: event.info]),
+        "`bl.run`, row numbers": lambda: run(Loader(numbered=True)),
+        "`bl.run`, keys": lambda: run(Loader(), keyed),
     }
-    print(f"{jax.default_backend()}, {steps} steps, {rounds} rounds")
-    table("A quick loader", variants, lambda each: each["hand-written"], rounds, steps)
+    if quick:
+        variants = dict(itertools.islice(variants.items(), 2))
+    yield from timed("quick", variants, lambda each: each["by hand, the step donated"], rounds, steps)
+    if quick:
+        return
 
     batch = next(iter(Loader()))
     alone = statistics.median(seconds(lambda: run([batch] * steps)) for _ in range(3)) / steps
@@ -119,19 +129,19 @@ def main() -> None:
     sort = lambda: np.sort(sortable)
     sorts = max(1, round(alone / max(statistics.median(seconds(sort) for _ in range(5)), 1e-9)))
     slow = {
-        f"one that waits {1e3 * alone:.1f} ms": lambda: time.sleep(alone),
-        f"one that sorts {sorts} times": lambda: [sort() for _ in range(sorts)],
+        "waits as long as a step takes": lambda: time.sleep(alone),
+        "sorts as long as a step takes": lambda: [sort() for _ in range(sorts)],
     }
     for name, before in slow.items():
         variants = {
             "the steps alone": lambda: run([batch] * steps),
             "the loader alone": lambda before=before: list(itertools.islice(Loader(before), steps)) and None,
-            "bl.run": lambda before=before: run(Loader(before)),
-            "bl.run, prefetch=0": lambda before=before: run(Loader(before), prefetch=0),
-            "hand-written": lambda before=before: by_hand(plain, x0, y0, Loader(before), steps),
+            "by hand, the step donated": lambda before=before: by_hand(plain, x0, y0, Loader(before), steps),
+            "`bl.run`": lambda before=before: run(Loader(before)),
+            "`bl.run`, `prefetch=0`": lambda before=before: run(Loader(before), prefetch=0),
         }
         slower = lambda each: max(each["the steps alone"], each["the loader alone"])
-        table(f"A slow loader: {name}", variants, slower, rounds, steps)
+        yield from timed(name, variants, slower, rounds, steps)
 
 
 if __name__ == "__main__":

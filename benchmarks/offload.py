@@ -1,6 +1,6 @@
 """What `offload="outer"` saves on the device, and what it costs: a run with Adam's memory there, and one without.
 
-    python benchmarks/offload.py [--examples 50_000_000] [--width 1024] [--steps 20]
+    python benchmarks/offload.py [--millions 50 400] [--width 1024] [--steps 100]
 
 One weight for each of many training examples, of which a step sees a few thousand, Adam on x (two more arrays of x's
 shape), and a network as y. Every variant runs in a process of its own, so that peaks do not mix; on a CPU, which has
@@ -16,6 +16,7 @@ import time
 import jax
 import jax.numpy as jnp
 import optax
+import record
 from jax import lax
 
 import bilevel as bl
@@ -51,40 +52,52 @@ def peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def measure(arguments: argparse.Namespace) -> None:
-    solver, start, data = setting(arguments.examples, arguments.width)
-    option = None if arguments.only == "device" else "outer"
+def measure(examples: int, width: int, steps: int, where: str) -> str:
+    solver, start, data = setting(examples, width)
+    option = None if where == "device" else "outer"
     run = lambda steps, **more: bl.run(
         solver, *start, data=data, steps=steps, offload=option, replay="off", **more
     )
     run(2, every=1)  # compiles
     begun = time.perf_counter()
-    jax.block_until_ready(run(arguments.steps).run)
-    each = 1e3 * (time.perf_counter() - begun) / arguments.steps
-    print(
-        f"memory on the {arguments.only:7}{each:10.2f} ms a step{peak() / 2**30:10.3f} GiB at most",
-        flush=True,
-    )
+    jax.block_until_ready(run(steps).run)
+    each = 1e3 * (time.perf_counter() - begun) / steps
+    return f"{peak() / 2**30:.2f} GiB, {each:.3g} ms a step"
+
+
+def alone(*arguments: object) -> str:
+    """`measure` in a process of its own."""
+    command = [sys.executable, __file__, "--one", *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--examples", type=int, default=50_000_000)
+    record.options(parser)
+    parser.add_argument("--millions", type=int, nargs="+", default=[50, 400], help="of examples")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--only", choices=("device", "host"), help="this variant alone, in this process")
-    arguments = parser.parse_args()
-    if arguments.only is not None:
-        measure(arguments)
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)  # what this process is for
+    given = parser.parse_args()
+    if given.one is not None:
+        *numbers, where = given.one
+        print(measure(*map(int, numbers), where))
         return
-    size = 4 * arguments.examples / 2**30
-    print(
-        f"x: {size:.3f} GiB, with Adam's memory {3 * size:.3f} GiB; y: {32 * arguments.width**2 / 2**30:.3f} GiB"
+    million, width, steps = (10, 8, 1) if given.quick else (10**6, given.width, given.steps)
+    one = measure if given.quick else alone
+    rows = (
+        [
+            f"{count} million",
+            f"{4 * count * million / 2**30:.2f} GiB",
+            f"{8 * count * million / 2**30:.2f} GiB",
+            *(one(count * million, width, steps, where) for where in ("device", "host")),
+        ]
+        for count in given.millions[: 1 if given.quick else None]
     )
-    for variant in ("device", "host"):
-        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--only", variant], check=True)
+    columns = ("examples", "x", "Adam's memory", "kept on the device", "kept on the host")
+    record.table("offload", columns, rows, given.record)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """What `bl.scan` and `bl.run` cost over a hand-written `lax.scan` of the same algorithm.
 
-    python benchmarks/overhead.py [--rounds 20]
+    python benchmarks/overhead.py hand [--rounds 20]          # on a CPU
+    python benchmarks/overhead.py scan --steps 1000           # on an accelerator
 
 Every variant is timed in every round, one after the other, and a ratio is the median over rounds of
 (variant / hand-written) in the same round, so that a machine that slows down slows both. Two problems: the
 two-dimensional quadratic (10,000 iterations, where nothing but overhead can show) and MNIST-sized reweighting
-(2,000 × 784 training rows, 500 validation rows, MLP 784-256-10, one weight per training row).
+(2,000 × 784 training rows, 500 validation rows, MLP 784-256-10, one weight per training row). An accelerator takes
+minutes over a million tiny kernels: there `scan` compares `bl.run` with `bl.scan` on the second problem alone.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 from jax import lax
 
 import bilevel as bl
@@ -62,31 +65,42 @@ def seconds(call) -> float:
     return time.perf_counter() - began
 
 
-def measure(name: str, setup, steps: int, rounds: int) -> None:
+def ratio(times: list[float], base: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(times, base, strict=True))
+
+
+def against_hand(setup, steps: int, rounds: int) -> list[str]:
+    """By hand in milliseconds; the others, and a first call with compilation, relative to it."""
     f, g, x0, y0, data, alpha, beta = setup()
     solver = bl.aid(bl.Problem(outer=f, inner=g), alpha, alpha, beta)
     state = solver.init(x0, y0, data)
     scanned = jax.jit(lambda state, data: bl.scan(solver, state, data, steps=steps))
     variants = {
-        "hand-written": lambda: by_hand(f, g, alpha, beta, steps, x0, y0, data),
-        "hand-written, again": lambda: by_hand(f, g, alpha, beta, steps, x0, y0, data),
+        "by hand": lambda: by_hand(f, g, alpha, beta, steps, x0, y0, data),
+        "again": lambda: by_hand(f, g, alpha, beta, steps, x0, y0, data),
         "bl.scan": lambda: scanned(state, data),
         "bl.run": lambda: bl.run(solver, x0, y0, data=data, steps=steps).state,
     }
-    first = {variant: seconds(call) for variant, call in variants.items()}  # with compilation
+    first = {variant: seconds(call) for variant, call in variants.items()}
     times = {variant: [] for variant in variants}
     for _ in range(rounds):
         for variant, call in variants.items():
             times[variant].append(seconds(call))
-    base = times["hand-written"]
-    print(f"\n{name}: {steps:,} iterations, {rounds} rounds, {jax.default_backend()}")
-    print(f"{'':22}{'median':>12}{'ratio':>9}{'first call':>13}")
-    for variant, measured in times.items():
-        ratio = statistics.median(a / b for a, b in zip(measured, base, strict=True))
-        print(f"{variant:22}{1e3 * statistics.median(measured):9.3f} ms{ratio:9.3f}{first[variant]:11.2f} s")
+    relative = [ratio(times[variant], times["by hand"]) for variant in ("bl.scan", "bl.run", "again")]
+    return [
+        f"{1e3 * statistics.median(times['by hand']):.3g} ms",
+        *(f"{each:.2f}" for each in (*relative, first["bl.run"] / first["by hand"])),
+    ]
 
 
-def against_scan(steps: int, rounds: int) -> None:
+def tasks(rounds: int, steps: int, quick: bool):
+    yield "quadratic, 10,000 iterations", *against_hand(quadratic, 10_000, rounds)
+    if not quick:
+        yield "quadratic, 1,000,000 iterations", *against_hand(quadratic, 1_000_000, rounds)
+        yield f"reweighting, {steps:,} iterations", *against_hand(noisy_digits, steps, rounds)
+
+
+def against_scan(steps: int, rounds: int, quick: bool):
     """`bl.run` relative to `bl.scan`, for three solvers on the reweighting task; and the fixed part of a run."""
     f, g, x0, y0, data, alpha, beta = noisy_digits()
     problem = bl.Problem(inner=g, outer=f)
@@ -95,36 +109,39 @@ def against_scan(steps: int, rounds: int) -> None:
         bl.itd(problem, alpha, beta),
         bl.soba(problem, alpha, alpha, beta),
     )
-    print(
-        f"\nbl.run relative to bl.scan: {steps:,} reweighting steps, {rounds} rounds, {jax.default_backend()}"
-    )
-    for solver in solvers:
+    for solver in solvers[:1] if quick else solvers:
         state = solver.init(x0, y0, data)
         scanned = jax.jit(lambda state, data, s=solver: bl.scan(s, state, data, steps=steps))
         scan = lambda call=scanned, state=state: call(state, data)
         run = lambda s=solver: bl.run(s, x0, y0, data=data, steps=steps).state
         for call in (scan, run):
             seconds(call)  # compiles
-        ratio = statistics.median(seconds(run) / seconds(scan) for _ in range(rounds))
-        print(f"{solver.name:22}{ratio:9.3f}")
+        times = [(seconds(run), seconds(scan)) for _ in range(rounds)]
+        each = 1e3 * statistics.median(scan for _, scan in times) / steps
+        yield solver.name, f"{each:.2f}", f"{ratio(*map(list, zip(*times, strict=True))):.2f}"
     q = bl.problems.quadratic(kappa=2.0)
     one = lambda: bl.run(bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.01), jnp.ones(2), jnp.zeros(2), steps=1).state
     seconds(one)
-    print(f"a run of one step: {1e3 * statistics.median(seconds(one) for _ in range(20)):.2f} ms")
+    alone = 1e3 * statistics.median(seconds(one) for _ in range(rounds))
+    yield "one step on the quadratic, in all", f"{alone:.2f}", ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
+    parser.add_argument("what", nargs="?", choices=("hand", "scan", "both"), default="both")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--reweighting-steps", type=int, default=20)
-    arguments = parser.parse_args()
-    measure("quadratic", quadratic, 10_000, arguments.rounds)
-    if jax.default_backend() == "cpu":  # an accelerator takes minutes over a million tiny kernels
-        measure("quadratic", quadratic, 1_000_000, arguments.rounds)
-    measure("reweighting", noisy_digits, arguments.reweighting_steps, arguments.rounds)
-    against_scan(arguments.reweighting_steps, arguments.rounds)
+    parser.add_argument("--steps", type=int, default=20, help="of reweighting")
+    given = parser.parse_args()
+    rounds, steps = (1, 1) if given.quick else (given.rounds, given.steps)
+    if given.what != "scan":
+        columns = ("task", "by hand", "`bl.scan`", "`bl.run`", "by hand, again", "first call of `bl.run`")
+        record.table("overhead", columns, tasks(rounds, steps, given.quick), given.record)
+    if given.what != "hand":
+        columns = ("solver", "ms a step of `bl.scan`", "`bl.run`, relative")
+        record.table("overhead-scan", columns, against_scan(steps, rounds, given.quick), given.record)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ Three parts, and what each is:
 
 1. Counted: the collectives of the compiled step of AID, SOBA and ITD on eight forced host devices, for a net of equal
    layers under `lax.scan` with one weight per example; data parallel, and with y split too (FSDP).
-2. Measured: an all-reduce of several sizes over these devices, from which latency and bandwidth are fitted; and one
-   device's time for a step, which is given as an argument (from `benchmarks/transformer.py` on an accelerator).
+2. Measured: one device's time for a step, which is given as an argument (from `benchmarks/transformer.py` on an
+   accelerator).
 3. Modelled: the time of a step on n devices. Compute is the measured step over n (strong scaling) or the same on each
    (weak); a collective of B bytes takes `hops · latency + B · share / bandwidth` in a ring. At one end of
    a range the devices compute while they talk, at the other they never do. y is split within groups of `--group`
@@ -16,7 +16,6 @@ Three parts, and what each is:
 
 import argparse
 import os
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,8 +25,9 @@ if __name__ == "__main__":  # before JAX makes its devices
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 import bilevel as bl
 from bilevel.counting.collectives import Collective, collectives
@@ -124,28 +124,6 @@ class Link(NamedTuple):
         return messages * hops * self.latency + hops / devices * size / self.bandwidth
 
 
-def measured_link(mesh: Mesh, rounds: int = 15) -> Link:
-    """Latency and bandwidth of an all-reduce over the host's devices, fitted to the medians of several sizes."""
-    spread = NamedSharding(mesh, PartitionSpec("data"))
-    n, sizes, seconds = mesh.size, [2**k for k in range(10, 23, 2)], []
-    for size in sizes:
-        rows = jax.device_put(np.ones((n, size // 4), np.float32), spread)
-        total = jax.jit(lambda a: jnp.sum(a, axis=0), out_shardings=NamedSharding(mesh, PartitionSpec()))
-        jax.block_until_ready(total(rows))
-        taken = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            jax.block_until_ready(total(rows))
-            taken.append(time.perf_counter() - began)
-        seconds.append(float(np.median(taken)))
-    hops = 2 * (n - 1)
-    terms = (
-        np.array([[hops, hops / n * size] for size in sizes]) / np.array(seconds)[:, None]
-    )  # relative errors
-    latency, slowness = np.maximum(np.linalg.lstsq(terms, np.ones(len(sizes)), rcond=None)[0], 1e-15)
-    return Link(float(latency), float(1 / slowness))
-
-
 class Plan(NamedTuple):
     """What the model knows of a pod and of the net on it."""
 
@@ -204,6 +182,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     add = parser.add_argument
     add("--figure", help="where to draw the predicted scaling")
     add("--steps", default="AID=0.151,SOBA=0.105,ITD=0.081", help="seconds of a step on one device")
@@ -216,39 +195,46 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    asked, mesh = arguments(), Mesh(np.array(jax.devices()), ("data",))
-    unit, moved = sum(leaf.nbytes for leaf in task()[2].values()), {}
-    print(
-        "| trees like y that a step moves | summed: formula | counted | gathered: formula | counted | largest |"
+    given, mesh = arguments(), Mesh(np.array(jax.devices()), ("data",))
+    cases = list(FORMULAS)[: 1 if given.quick else None]
+    found = {case: counted(*case, mesh) for case in cases}
+    columns = (
+        "trees like y that a step moves",
+        "summed: formula",
+        "counted",
+        "gathered: formula",
+        "counted",
+        "largest",
     )
-    print("|---|---|---|---|---|---|")
-    for (method, layout), formula in FORMULAS.items():
-        here, found = counted(method, layout, mesh)
-        moved[method, layout] = here
-        gathers = [each.size for each in found if each.kind == "all-gather"]
-        largest = f"1/{unit / max(gathers):.0f} of y" if gathers else "none"
-        cells = formula.reduced, f"{here.reduced:.2f}", formula.gathered, f"{here.gathered:.2f}", largest
-        print(f"| {method}, {layout} |", " | ".join(map(str, cells)), "|")
-    host = measured_link(mesh)
-    print(
-        f"\nmeasured here, 8 host devices: {host.latency * 1e6:.1f} µs a hop, {host.bandwidth / 1e9:.2f} GB/s"
-    )
-    steps = {name: float(value) for name, value in (each.split("=") for each in asked.steps.split(","))}
-    plan = Plan(Link(asked.latency, asked.bandwidth), asked.group, asked.layers, 4 * asked.parameters)
-    counts = [1, 8, 64, 256, 1024]
-    print(
-        f"modelled, {asked.latency * 1e6:.0f} µs and {asked.bandwidth / 1e9:.0f} GB/s between neighbours:\n"
-    )
-    print(
-        "| method | " + " | ".join(f"{kind}, {n}" for kind in ("weak", "strong") for n in counts[1:]) + " |"
-    )
-    print("|---|" + "---|" * (2 * len(counts) - 2))
-    for (method, layout), each in moved.items():
-        cells = [f"{worst:.2f}–{best:.2f}" for best, worst in plan.weak(each, steps[method], counts)[1:]]
-        cells += [f"{worst:.1f}–{best:.1f}" for best, worst in plan.strong(each, steps[method], counts)[1:]]
-        print(f"| {method}, {layout} | " + " | ".join(cells) + " |")
-    if asked.figure:
-        figure(asked.figure, moved, plan, steps, counts)
+    rows = ([", ".join(case), *cells(FORMULAS[case], *found[case])] for case in cases)
+    record.table("pod-bytes", columns, rows, given.record, repeatable=True)
+
+    moved, counts = {case: here for case, (here, _) in found.items()}, [1, 8, 64, 256, 1024]
+    steps = {name: float(value) for name, value in (each.split("=") for each in given.steps.split(","))}
+    plan = Plan(Link(given.latency, given.bandwidth), given.group, given.layers, 4 * given.parameters)
+    for kind, scaling, digits in (("weak", plan.weak, 2), ("strong", plan.strong, 1)):
+        columns = ("devices", *(f"{n:,}" for n in counts[1:]))
+        rows = (
+            [
+                ", ".join(case),
+                *(
+                    f"{worst:.{digits}f}–{best:.{digits}f}"
+                    for best, worst in scaling(moved[case], steps[case[0]], counts)[1:]
+                ),
+            ]
+            for case in cases
+        )
+        record.table(f"pod-{kind}", columns, rows, given.record, repeatable=True)
+    if given.figure:
+        figure(given.figure, moved, plan, steps, counts)
+
+
+def cells(formula: Moved, here: Moved, found: list[Collective]) -> list[str]:
+    unit = sum(leaf.nbytes for leaf in task()[2].values())
+    gathers = [each.size for each in found if each.kind == "all-gather"]
+    largest = f"1/{unit / max(gathers):.0f} of y" if gathers else "none"
+    numbers = formula.reduced, f"{here.reduced:.2f}", formula.gathered, f"{here.gathered:.2f}"
+    return [*map(str, numbers), largest]
 
 
 if __name__ == "__main__":

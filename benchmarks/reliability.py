@@ -1,155 +1,120 @@
-"""Faults injected, survived, lost: runs them all and writes docs/about/reliability.md.
+"""Faults injected, survived, lost: the tables of docs/about/reliability.md.
 
-    python benchmarks/reliability.py [--kills 50] [--at-once 2] [--only kills disks] [--out docs/about/reliability.md]
+    python benchmarks/reliability.py [--kills 50] [--at-once 2] [--only kills disks]
 
-Needs the extra `test`. Leaves with status 1 if anything was not survived that should have been.
+Needs the extra `test`. Leaves with status 1 if anything was not survived that should have been: .ci/run asks for it.
+With `--quick` no process is started, and one kind of damage is done.
 """
 
 import argparse
 import os
-import platform
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import date
-from importlib.metadata import version
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import record
 from faults import disks, kills
-from faults.damage import damaged_checkpoints
+from faults.damage import DAMAGES, damaged_checkpoints
 from faults.process import Worker
-
-import bilevel as bl
 
 ROOT = Path(__file__).parents[1]
 STEPS = 1000
 ENDLESS = 10**6
 
 
-@dataclass(frozen=True)
-class Section:
-    """A piece of the page, and whether all went well in it."""
-
-    text: str
-    fine: bool
-
-
-def table(head: list[str], rows: list[list[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)
-
-
-def killed(count: int, at_once: int) -> Section:
+def killed(given: Namespace) -> bool:
     seed = time.time_ns() % 10**6
-    runs = kills.kill_runs(count, at_once=at_once, seed=seed)
-    same, died, starts = (
-        sum(run.same for run in runs),
-        sum(run.kills for run in runs),
-        sum(run.starts for run in runs),
-    )
-    text = f"""## Killed at random moments
-
-A run of {kills.STEPS:,} steps (examples reweighted, minibatches, Adam at two levels, a warm-up, `Best`, `CSV`,
-a probe) saves itself every {kills.SAVE_EVERY} steps, gets SIGKILL at random moments, four in five while it works
-and one in five while it begins, and is started again with the same call until it ends. Compared with a run that
-nobody disturbs: every bit of the state, the trace, the probes, the best state, and the CSV file.
-
-{table(["kills", "starts", "runs", "ended bit for bit the same"], [[died, starts, len(runs), same]])}
-"""
-    return Section(text, same == len(runs) and died >= count * 0.8)
+    runs = [] if given.quick else kills.kill_runs(given.kills, at_once=given.at_once, seed=seed)
+    died, same = sum(run.kills for run in runs), sum(run.same for run in runs)
+    rows = {
+        "kills": died,
+        "starts": sum(run.starts for run in runs),
+        "runs": len(runs),
+        "of them ended bit for bit the same": same,
+    }
+    record.table("reliability-kills", ("what", "number"), rows.items(), given.record)
+    return given.quick or (same == len(runs) and died >= given.kills * 0.8)
 
 
-def signalled_and_full(*_: int) -> Section:
-    """Each scenario: what was done, with which exit status the program left, what became of the run."""
-    rows, fine = [], True
-    with tempfile.TemporaryDirectory() as name:
-        room, cache = Path(name), Path(name) / "cache"
-        expected = kills.undisturbed(room / "plain", cache, STEPS)
+def signalled_and_full(given: Namespace) -> bool:
+    columns = ("what happens to it", "exit status", "what becomes of the run")
+    with tempfile.TemporaryDirectory() as room:
+        rows = [("SIGTERM", "–", "not tried")] if given.quick else list(scenarios(Path(room)))
+    record.table("reliability-disks", columns, rows, given.record)
+    return not any("NOT AS PROMISED" in then for _, _, then in rows)
 
-        def tell(what: str, outcome: tuple, good: Callable[..., bool], then: str) -> None:
-            nonlocal fine
-            ok = good(*outcome)
-            fine &= ok
-            rows.append([what, outcome[0], then if ok else "**NOT AS PROMISED**"])
 
-        def goes_on(folder: Path) -> bool:
-            status, out, _ = Worker(folder, STEPS, cache).ended()
-            return status == 0 and f" {expected} " in out
+def scenarios(room: Path) -> Iterator[tuple]:
+    """What was done, with which exit status the program left, what became of the run."""
+    cache = room / "cache"
+    expected = kills.undisturbed(room / "plain", cache, STEPS)
 
-        whole = lambda status, steps, digest, said, errors: (status, steps, digest) == (0, STEPS, expected)
-        told = lambda words: (
-            lambda *outcome: (
-                whole(*outcome)
-                and words in outcome[3]
-                and "Not every checkpoint could be saved" in outcome[3]
-                and "RuntimeWarning" in outcome[4]
-                and "Traceback" not in outcome[4]
-            )
+    def told(what: str, outcome: tuple, good: Callable[..., bool], then: str) -> tuple:
+        return what, outcome[0], then if good(*outcome) else "**NOT AS PROMISED**"
+
+    def goes_on(folder: Path) -> bool:
+        status, out, _ = Worker(folder, STEPS, cache).ended()
+        return status == 0 and f" {expected} " in out
+
+    whole = lambda status, steps, digest, said, errors: (status, steps, digest) == (0, STEPS, expected)
+    said = lambda words: (
+        lambda *outcome: (
+            whole(*outcome)
+            and words in outcome[3]
+            and "Not every checkpoint could be saved" in outcome[3]
+            and "RuntimeWarning" in outcome[4]
+            and "Traceback" not in outcome[4]
         )
+    )
 
-        for what, fault, status in (("SIGTERM", disks.term, 143), ("SIGINT (Ctrl-C)", disks.interrupt, 130)):
-            folder = room / what.split()[0]
-            outcome = disks.run_with(folder, cache, STEPS, fault, save_every=ENDLESS)
-            left = lambda *outcome, status=status, folder=folder: outcome[0] == status and goes_on(folder)
-            tell(what, outcome, left, "saved; the same call goes on, bit for bit")
+    for what, fault, status in (("SIGTERM", disks.term, 143), ("SIGINT (Ctrl-C)", disks.interrupt, 130)):
+        folder = room / what.split()[0]
+        outcome = disks.run_with(folder, cache, STEPS, fault, save_every=ENDLESS)
+        left = lambda *outcome, status=status, folder=folder: outcome[0] == status and goes_on(folder)
+        yield told(what, outcome, left, "saved; the same call goes on, bit for bit")
 
-        for number, (what, fault, words) in enumerate(
-            (
-                ("the disk fills up", disks.fill, "No space left on device"),
-                ("the disk becomes read-only", disks.read_only, "Read-only file system"),
-            )
-        ):
-            with disks.small_disk(room / f"disk{number}", "400k") as disk:
-                if disk is None:
-                    rows.append([what, "–", "not tried: mounting is not allowed here"])
-                    continue
-                folder = room / f"on-disk{number}"
-                folder.mkdir()
-                (folder / "checkpoints").symlink_to(disk)
-                outcome = disks.run_with(folder, cache, STEPS, fault(disk))
-            tell(
-                what,
-                outcome,
-                told(words),
-                f"all steps taken; the status says {words!r} and which step is safe",
-            )
+    for number, (what, fault, words) in enumerate(
+        (
+            ("the disk fills up", disks.fill, "No space left on device"),
+            ("the disk becomes read-only", disks.read_only, "Read-only file system"),
+        )
+    ):
+        with disks.small_disk(room / f"disk{number}", "400k") as disk:
+            if disk is None:
+                yield what, "–", "not tried: mounting is not allowed here"
+                continue
+            folder = room / f"on-disk{number}"
+            folder.mkdir()
+            (folder / "checkpoints").symlink_to(disk)
+            outcome = disks.run_with(folder, cache, STEPS, fault(disk))
+        then = f"all steps taken; the status says {words!r} and which step is safe"
+        yield told(what, outcome, said(words), then)
 
-        for what, fault, good, then in (
-            ("the folder is deleted", disks.delete, whole, "all steps taken; the folder is made again"),
-            (
-                "a file is put in its place",
-                disks.replace_by_file,
-                told("Not a directory"),
-                "all steps taken; the status says what could not be saved",
-            ),
-        ):
-            folder = room / what.replace(" ", "-")
-            outcome = disks.run_with(folder, cache, STEPS, fault(folder / "checkpoints"))
-            tell(what, outcome, good, then)
-    text = f"""## Signals and disks
-
-The same run in a process of its own, with real signals and small file systems of its own.
-
-{table(["what happens to it", "exit status", "what becomes of the run"], rows)}
-"""
-    return Section(text, fine)
+    for what, fault, good, then in (
+        ("the folder is deleted", disks.delete, whole, "all steps taken; the folder is made again"),
+        (
+            "a file is put in its place",
+            disks.replace_by_file,
+            said("Not a directory"),
+            "all steps taken; the status says what could not be saved",
+        ),
+    ):
+        folder = room / what.replace(" ", "-")
+        outcome = disks.run_with(folder, cache, STEPS, fault(folder / "checkpoints"))
+        yield told(what, outcome, good, then)
 
 
-def damaged(*_: int) -> Section:
-    found = damaged_checkpoints()
-    outcomes = ["the one before used", "read all the same", "wrong"]
+def damaged(given: Namespace) -> bool:
+    found = damaged_checkpoints(DAMAGES[-1:] if given.quick else DAMAGES)
+    outcomes = ("the one before used", "read all the same", "wrong")
     rows = [[kind, *(counts[outcome] for outcome in outcomes)] for kind, counts in found.items()]
-    text = f"""## Damaged checkpoints
-
-Each file of the newest of three checkpoints in turn. "Read all the same" would be a file that nobody needs.
-
-{table(["files", *outcomes], rows)}
-"""
-    return Section(text, not any(counts["wrong"] for counts in found.values()))
+    record.table("reliability-damage", ("files", *outcomes), rows, given.record)
+    return not any(counts["wrong"] for counts in found.values())
 
 
 SUITES = {
@@ -194,7 +159,7 @@ print(sum(1 for call in CALLS for _ in attempts(call)))
     return int(done.stdout)
 
 
-def suites(_: int, at_once: int) -> Section:
+def suites(given: Namespace) -> bool:
     """The test suites that inject faults, and how many of their cases pass."""
     rows, fine = [], True
     for what, files in SUITES.items():
@@ -204,8 +169,8 @@ def suites(_: int, at_once: int) -> Section:
                 "-m",
                 "pytest",
                 "-n",
-                str(at_once),
-                f"--maxprocesses={at_once}",
+                str(given.at_once),
+                f"--maxprocesses={given.at_once}",
                 "-p",
                 "no:cacheprovider",
                 *files,
@@ -226,72 +191,37 @@ def suites(_: int, at_once: int) -> Section:
                 count.get("skipped", 0),
             ]
         )
-    text = f"""## Everything else that is thrown at it
-
-By test suites, which `pytest` runs too. The odd values are {odd_calls():,} calls in all, a case being one
-function: each call must be refused in a sentence that names the value and the fix, or give a sound result.
-
-{table(["what", "cases passed", "failed", "skipped here"], rows)}
-"""
-    return Section(text, fine)
+    print(f"{odd_calls():,} calls with odd values, a case being one function")
+    record.table("suites", ("what", "cases passed", "failed", "skipped here"), rows)
+    return fine
 
 
-SECTIONS: dict[str, Callable[[int, int], Section]] = {
+SECTIONS: dict[str, Callable[[Namespace], bool]] = {
     "kills": killed,
     "disks": signalled_and_full,
     "damage": damaged,
     "suites": suites,
 }
 
-LOST = """## What is lost
-
-* After SIGKILL or a crash, the steps since the newest checkpoint are taken again; nothing else is lost. Without
-  `checkpoint=`, everything is.
-* If no checkpoint could be written, the result exists only in the memory of the program, which goes on to its end.
-* Checksums tell accidents, not malice: whoever may write into the folder can forge a checkpoint, or a manifest of
-  `bilevel reproduce`.
-* Bits depend on the machine: another kind of processor, another number of devices or another version of JAX may round
-  differently. The run goes on, but no longer bit for bit.
-* Memory is another matter: [a million steps and a thousand runs](benchmarks.md) in one process.
-* Locks are those of the operating system. On a network file system without them, two machines can write into one
-  folder.
-"""
-
-
-def page(sections: list[Section]) -> str:
-    command = " ".join(["python benchmarks/reliability.py", *sys.argv[1:]])
-    versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "orbax-checkpoint", "numpy"))
-    head = f"""# Reliability
-
-Faults that are injected, what is survived and what is lost. Written by `{command}` on
-{date.today()}: bilevel {bl.__version__}, {versions}, Python {platform.python_version()}, {os.cpu_count()} cores.
-How to use it: [runs that survive](checkpoints.md).
-"""
-    return "\n".join([head, *(section.text for section in sections), LOST])
-
 
 def main() -> int:
     parser = argparse.ArgumentParser()
+    record.options(parser)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--at-once", type=int, default=2, help="processes at a time")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument(
-        "--out", type=Path, help="docs/about/reliability.md, unless only some parts are asked for"
-    )
-    options = parser.parse_args()
-    sections = []
-    for name in options.only:
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=["kills", "disks", "damage"])
+    given = parser.parse_args()
+    survived = True
+    for name in given.only:
         began = time.perf_counter()
-        sections.append(SECTIONS[name](options.kills, options.at_once))
-        fine = "as promised" if sections[-1].fine else "NOT AS PROMISED"
-        print(f"{name}: {fine}, {time.perf_counter() - began:.0f} s", flush=True)
-    text = page(sections)
-    out = options.out or (
-        ROOT / "docs" / "about" / "reliability.md" if options.only == list(SECTIONS) else None
-    )
-    print(text) if out is None else out.write_text(text)
-    return 0 if all(section.fine for section in sections) else 1
+        fine = SECTIONS[name](given)
+        print(
+            f"{name}: {'as' if fine else 'NOT AS'} promised, {time.perf_counter() - began:.0f} s", flush=True
+        )
+        survived &= fine
+    return 0 if survived else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if status := main():
+        sys.exit(status)

@@ -2,7 +2,7 @@
 
     python benchmarks/side_by_side.py [--only jaxopt higher]
 
-What is not installed is said and passed over; docs/elsewhere.md says how to install each. Of every library its x
+What is not installed is said and passed over; docs/how-to/elsewhere.md says how to install each. Of every library its x
 after one step tells the hypergradient that it used, which is compared with the closed form (elsewhere/problem.py), and
 its x after all steps must be the minimiser. Whoever is wrong makes the exit status 1.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import record
 from elsewhere import problem
 
 import bilevel
@@ -107,27 +108,34 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=[entry.library for entry in ENTRIES], help="these alone")
-    options = parser.parse_args(arguments)
+    record.options(parser)
+    names = [entry.library for entry in ENTRIES]
+    parser.add_argument("--only", nargs="+", choices=names, help="these alone")
+    given = parser.parse_args(arguments)
     jax.config.update("jax_enable_x64", True)
-    print("| library | version | error of ∇Φ(x0) | Φ at the end | from the minimiser | lines | |")
-    print("|---|---|---|---|---|---|---|")
-    wrong = False
-    for entry in ENTRIES:
-        if options.only and entry.library not in options.only:
-            continue
-        try:
-            verdict, version = judged(entry), entry.version
-        except ImportError as error:
-            print(f"| {entry.library} | | | | | {entry.lines} | not run: {error} |")
-            continue
-        error = "does not solve for it" if verdict.hypergradient is None else f"{verdict.hypergradient:.0e}"
-        judgement = "right" if verdict.right else "**wrong**"
-        row = entry.library, version, error, f"{verdict.value:.9f}", f"{verdict.distance:.0e}", entry.lines
-        print("|", " | ".join(map(str, row)), "|", judgement, "|")
-        wrong |= not verdict.right
-    return int(wrong)
+    only = given.only or (["bilevel, unrolled"] if given.quick else names)
+    rows = [told(entry) for entry in ENTRIES if entry.library in only]
+    columns = ("library", "version", "error of ∇Φ(x0)", "Φ at the end", "from the minimiser", "lines", "")
+    record.table("side-by-side", columns, rows, given.record)
+    return int(any(row[-1] == "**wrong**" for row in rows))
+
+
+def told(entry: Entry) -> list[str]:
+    try:
+        verdict, version = judged(entry), entry.version
+    except ImportError as error:
+        return [entry.library, "", "", "", "", str(entry.lines), f"not run: {error}"]
+    return [
+        entry.library,
+        version,
+        "does not solve for it" if verdict.hypergradient is None else f"{verdict.hypergradient:.0e}",
+        f"{verdict.value:.9f}",
+        f"{verdict.distance:.0e}",
+        str(entry.lines),
+        "right" if verdict.right else "**wrong**",
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if status := main():
+        sys.exit(status)

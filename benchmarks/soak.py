@@ -1,11 +1,11 @@
-"""Does memory stay flat? A million steps in one run, and a thousand runs with fresh functions in one process.
+"""Does memory stay flat? Millions of steps in one run, and a thousand runs with fresh functions in one process.
 
     python benchmarks/soak.py                 # both, some minutes
     python benchmarks/soak.py steps --steps 10000000
     python benchmarks/soak.py runs --runs 200
 
-Prints the resident memory of the process at several points. A trace grows by some bytes a step, unless it is
-thinned; all else should not grow at all.
+The resident memory of the process at several points. A trace grows by some bytes a step, unless it is thinned; all
+else should not grow at all.
 """
 
 import argparse
@@ -14,10 +14,12 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 
 import bilevel as bl
 
@@ -96,22 +98,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     parser.add_argument("what", nargs="?", choices=("steps", "runs", "both"), default="both")
-    parser.add_argument("--steps", type=int, default=10**6)
+    parser.add_argument("--steps", type=int, default=5 * 10**6)
     parser.add_argument("--runs", type=int, default=1000)
-    chosen = parser.parse_args()
+    given = parser.parse_args()
     soaks = {
-        "steps": ("steps of one run, trace thinned", lambda: many_steps(chosen.steps)),
-        "runs": ("runs with fresh functions", lambda: many_runs(chosen.runs)),
+        "steps": ("steps of one run", lambda: many_steps(given.steps)),
+        "runs": ("runs with fresh functions", lambda: many_runs(given.runs, before=1 if given.quick else 10)),
     }
     for what, (title, soak) in soaks.items():
-        if chosen.what in (what, "both"):
-            print(title)
-            for point in soak():
-                print(
-                    f"{point.count:>12,}  {point.megabytes:8.1f} MB  {point.arrays:5} arrays  {point.seconds:7.1f} s",
-                    flush=True,
-                )
+        if given.what in (what, "both"):
+            points = islice(soak(), 1) if given.quick else soak()
+            rows = ((f"{point.count:,}", f"{point.megabytes:.1f}") for point in points)
+            record.table(f"soak-{what}", (title, "megabytes"), rows, given.record)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a step costs on a transformer: through `bl.run`, and written by hand in JAX.
 
-    python benchmarks/transformer.py [--tiny] [--forms scanned checkpointed unrolled] [--out FILE] [--seconds 420]
+    python benchmarks/transformer.py [--tiny] [--forms scanned checkpointed unrolled] [--seconds 420]
 
 12 layers × 768, 12 heads, a vocabulary of 8,192: 91.6 million float32 parameters, computed with in bfloat16; 16 × 512
 tokens at each level; x holds the weights of eight domains. Every case has a process of its own: milliseconds a step
@@ -28,18 +28,23 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 from language_model import DOMAINS, TINY, Form, Size, initial, objectives, text
 from steps_by_hand import ALPHA, BETA, ETA, FORWARDS, STEPS
 
 import bilevel as bl
 
-COMPARED, CHUNK, CHUNKS = (
-    3,
-    4,
-    6,
-)  # steps before iterates are compared; steps timed as one, and how many times
+COMPARED, CHUNK, CHUNKS = 3, 4, 6  # steps before iterates are compared; steps timed as one, and how often
 GIB, TERA = 2**30, 1e12
 FORMS = {"scanned": Form(), "checkpointed": Form(remat=True), "unrolled": Form(scan=False)}
+LAYERS = {  # how the tables name them
+    "scanned": "under `lax.scan`",
+    "checkpointed": "each under `jax.checkpoint` too",
+    "unrolled": "one by one",
+}
+WAYS = {"by hand": "by hand", "bl.run": "`bl.run`"}
+COLUMNS = {"ITD": "ITD", "SOBA": "SOBA", "AID": "AID", "plain": "a gradient step on g"}
+Rows = dict[tuple[str, str], dict[str, str]]  # by form of the layers and way, by method
 SOLVERS = {
     "ITD": lambda problem: bl.itd(problem, ALPHA, BETA),
     "SOBA": lambda problem: bl.soba(problem, ALPHA, ETA, BETA),
@@ -171,14 +176,15 @@ def of_compiler(case: ByHand | ByLibrary) -> int:
     return held + m.temp_size_in_bytes
 
 
-def compiled_only(options: argparse.Namespace) -> None:
-    print("| layers | method | by hand, GiB | the library's step, GiB |\n|---|---|---|---|")
-    size = TINY if options.tiny else Size()
-    for form in options.forms:
-        for method in options.methods:
-            both = [ByHand, ByLibrary] if method in SOLVERS else [ByHand]
-            cells = [f"{of_compiler(way(method, size, FORMS[form])) / GIB:.3g}" for way in both]
-            print(f"| {form} | {method} | {' | '.join([*cells, ''][:2])} |", flush=True)
+def compiled_only(given: argparse.Namespace) -> Rows:
+    """GiB by form of the layers and way, by method."""
+    size = TINY if given.tiny else Size()
+    found: Rows = {}
+    for method, way, form in cases(given.methods, given.forms):
+        case = (ByHand if way == "by hand" else ByLibrary)(method, size, FORMS[form])
+        found.setdefault((form, way), {})[method] = f"{of_compiler(case) / GIB:.3g}"
+        print(form, way, method, found[form, way][method], file=sys.stderr, flush=True)
+    return found
 
 
 def matmul_rate() -> float:
@@ -271,41 +277,30 @@ def outcome(process: subprocess.Popen, seconds: float) -> dict:
         return {"error": f"ended with {process.returncode}: {last[:300]}"}
 
 
-def table(rows: list[dict]) -> str:
-    head = [
-        "layers",
-        "method",
-        "written",
-        "ms a step",
-        "peak GiB",
-        "10¹² operations",
-        "share of the matmul rate",
-    ]
-    lines = [[*head, "first 3 steps, s", "iterates apart"], ["---"] * 9]
-    for row in rows:
-        cells = [row["form"], row["method"], row["way"]]
-        if "error" in row:
-            lines.append([*cells, row["error"].replace("|", "/"), *[""] * 5])
-            continue
-        cells += [f"{row['ms']:.1f}", f"{row['peak_gib']:.3g}", f"{row['tera_operations']:.3g}"]
-        distance = "" if row["apart"] is None else f"{row['apart']:.0e}"
-        lines.append([*cells, f"{row['share']:.0%}", f"{row['first_s']:.1f}", distance])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def cell(row: dict) -> str:
+    """Milliseconds a step, GiB at the peak, share of the matmul rate."""
+    return row.get("error") or f"{row['ms']:.1f} ms, {row['peak_gib']:.3g} GiB, {row['share']:.0%}"
 
 
-def all_cases(options: argparse.Namespace) -> list[dict]:
+def tabulated(name: str, found: Rows, folder: Path | None) -> None:
+    rows = (
+        [f"{LAYERS[form]}, {WAYS[way]}", *(by_method.get(method, "") for method in COLUMNS)]
+        for (form, way), by_method in found.items()
+    )
+    record.table(name, ("layers, step", *COLUMNS.values()), rows, folder)
+
+
+def all_cases(given: argparse.Namespace) -> list[dict]:
     """One after the other; while one runs, the next reads its libraries."""
-    wanted, rows, ends = cases(options.methods, options.forms), [], time.monotonic() + options.seconds
+    wanted, rows, ends = cases(given.methods, given.forms), [], time.monotonic() + given.seconds
     with tempfile.TemporaryDirectory() as folder:
-        following = begun(wanted[0], options.tiny, folder)
+        following = begun(wanted[0], given.tiny, folder)
         for i, (method, way, form) in enumerate(wanted):
             process = following
-            following = begun(wanted[i + 1], options.tiny, folder) if i + 1 < len(wanted) else None
+            following = begun(wanted[i + 1], given.tiny, folder) if i + 1 < len(wanted) else None
             found = outcome(process, ends - time.monotonic())
             rows.append({"form": form, "method": method, "way": way} | found)
             print(rows[-1], file=sys.stderr, flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(rows, indent=1))
     return rows
 
 
@@ -313,31 +308,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     parser.add_argument("--tiny", action="store_true", help="a model of 40,000 parameters, for a CPU")
     parser.add_argument("--methods", nargs="+", choices=list(STEPS), default=list(STEPS))
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=["scanned", "checkpointed"])
     parser.add_argument("--seconds", type=float, default=420, help="after which no more is measured")
-    parser.add_argument("--out", type=Path, help="a JSON file for the results")
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)  # that this process is for
     parser.add_argument("--compiled", action="store_true", help="the compiler's word on memory alone")
-    options = parser.parse_args()
-    if options.compiled:
-        compiled_only(options)
-        return
-    if options.case is not None:
-        *case, folder = options.case
+    given = parser.parse_args()
+    if given.case is not None:
+        *case, folder = given.case
         print(json.dumps(one_case(*case, Path(folder))))
         return
-    rows = all_cases(options)
-    good = [row for row in rows if "error" not in row]
-    if good:
-        rate = statistics.median(row["matmul_tera_per_s"] for row in good)
-        print(
-            f"{good[0]['device']}, jax {good[0]['jax']}, {good[0]['parameters']:,} parameters, large matrix products "
-            f"at {rate:.3g}·10¹² operations a second; memory: {good[0]['memory']}.\n"
-        )
-    print(table(rows))
-    sys.exit(len(good) < len(rows))
+    if given.quick:
+        given.tiny, given.methods, given.forms = True, ["plain"], ["checkpointed"]
+    if given.compiled or given.quick:
+        tabulated("transformer-compiled", compiled_only(given), given.record)
+    if given.compiled:
+        return
+    rows, found = all_cases(given), {}
+    for row in rows:
+        found.setdefault((row["form"], row["way"]), {})[row["method"]] = cell(row)
+    tabulated("transformer", found, given.record)
+    if any("error" in row for row in rows):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

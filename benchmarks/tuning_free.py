@@ -1,23 +1,25 @@
 """Methods without step sizes, and AID with the best of a grid of them, on problems in many units and shapes.
 
-    python benchmarks/tuning_free.py [--only log-ridges] [--budget 20000]
+    python benchmarks/tuning_free.py [--only log-ridges,quartic] [--budget 20000]
 
 Every run may spend the same number of oracle calls (partial gradients, Hessian and cross products). A problem is solved
 when ‖∇Φ‖ has fallen to a thousandth of its start; on minibatches, when its median over the last tenth of the run is a
 twentieth. ∇Φ is computed densely, at the inner solution that Newton's method reaches from the run's own y; with a
 projection it is the gradient mapping. AID's grid is 5 × 5: α = η over five decades around 1/L and β over five around
 |Φ|/‖∇Φ‖² at the start; each of the 25 runs has the whole budget, and the best one counts. `advise` pays nothing for
-its advice. Prints a Markdown table.
+its advice.
 """
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 from jax import lax
 
 import bilevel as bl
@@ -70,7 +72,7 @@ def families() -> list[Family]:
     start, blank = jnp.full(5, -3.0), jnp.zeros(5)
     found = [
         Family(
-            "log-ridges",
+            "log-ridges from x = −3; six seeds, f, g, x, y × 10^±4",
             validation,
             ridged,
             [case(f"seed {s}", *examples(s), start, blank) for s in range(6)]
@@ -104,7 +106,7 @@ def families() -> list[Family]:
     A, B, c = (jnp.asarray(rng.normal(size=size)) for size in ((20, 4), (4, 3), 4))
     found.append(
         Family(
-            "coupled through sine and tanh",
+            "coupled through sine and tanh; f, g, x, y × 10^±4",
             lambda x, y, d: jnp.sum(jnp.logaddexp(y - d[2], d[2] - y)) + 0.05 * jnp.sum(x**2),
             lambda x, y, d: (
                 jnp.mean(softplus(d[0] @ y))
@@ -124,7 +126,7 @@ def families() -> list[Family]:
     zeros = jnp.zeros(6), jnp.zeros(12)
     found.append(
         Family(
-            "quadratics that feed back",
+            "quadratics that feed back, κ = 1 … 10⁴; κ = 30 in other units",
             lambda x, y, d: 0.5 * jnp.sum((y - d[2]) ** 2) + 0.05 * jnp.sum(x**2),
             lambda x, y, d: 0.5 * y @ d[0] @ y - y @ (d[1] @ x),
             [case(f"κ = {k}", quadratic(k), quadratic(k), *zeros) for k in (1, 10, 100, 1000, 10_000)]
@@ -136,7 +138,7 @@ def families() -> list[Family]:
     normal = lambda seed, *size: jnp.asarray(np.random.default_rng(seed).normal(size=size))
     found.append(
         Family(
-            "quartic inner",
+            "quartic inner problem",
             near,
             lambda x, y, d: 0.25 * jnp.sum(y**4) + 0.005 * jnp.sum(y**2) - x @ y,
             [
@@ -159,7 +161,7 @@ def families() -> list[Family]:
     )
     found.append(
         Family(
-            "double wells that vanish",
+            "double wells, of which some vanish",
             near,
             lambda x, y, d: jnp.sum(0.25 * y**4 - 0.5 * y**2 - 0.3 * y * (d[1] @ x)),
             [case(f"seed {s}", wells(s), wells(s), jnp.ones(3), jnp.full(6, 0.1)) for s in range(2)],
@@ -171,7 +173,7 @@ def families() -> list[Family]:
     )
     found.append(
         Family(
-            "softmax weights of groups",
+            "softmax weights of groups of examples",
             validation,
             grouped,
             [case(f"seed {s}", *examples(s), jnp.zeros(6), blank) for s in range(2)],
@@ -195,7 +197,15 @@ def families() -> list[Family]:
         )
     )
     sampled = [(f"seed {s}", bl.Batch(*examples(s)), start, blank) for s in range(4)]
-    found.append(Family("log-ridges, minibatches of 20", validation, ridged, sampled, batch=20))
+    found.append(
+        Family(
+            "log-ridges, minibatches of 20 of 60 (to 1/20, in the median)",
+            validation,
+            ridged,
+            sampled,
+            batch=20,
+        )
+    )
     return found
 
 
@@ -223,7 +233,7 @@ def measure(family: Family, problem: bl.Problem) -> Callable:
     return at
 
 
-def race(family: Family, budget: int):
+def race(family: Family, budget: int, methods: Collection[str]):
     """For every case, by method: the calls at which it was solved, or `None`."""
     problem = family.problem
     at = measure(family, problem)
@@ -284,8 +294,8 @@ def race(family: Family, budget: int):
         "aid": compiled(aid, 5, 40),
         "advise": compiled(lambda a, e, b: bl.aid(problem, a, e, keep(b)), 5, 40),
     }
-    if family.project:  # these have none
-        del programs["s_tfbo"], programs["d_tfbo"]
+    has_none = ("s_tfbo", "d_tfbo") if family.project else ()
+    programs = {name: go for name, go in programs.items() if name in methods and name not in has_none}
     look = jax.jit(lambda x, y, data, s: at(x, y, data, s))
     largest = jax.jit(lambda x, y, data: jnp.linalg.norm(jax.hessian(problem.g, 1)(x, y, data), 2))
     for label, data, x0, y0 in family.cases:
@@ -296,11 +306,12 @@ def race(family: Family, budget: int):
         alphas, betas = jnp.meshgrid(decades / 10 / largest(x0, y0, data), decades / 10 * scale)
         numbers = {"aid": (alphas.ravel(), betas.ravel())}
         row = {}
-        try:
-            advice = bl.advise(problem, x0, y0, data).practical
-            numbers["advise"] = tuple(jnp.asarray([float(n)]) for n in advice)
-        except ValueError:  # it refuses to advise, and says why
-            row["advise"] = None, np.nan
+        if "advise" in programs:
+            try:
+                advice = bl.advise(problem, x0, y0, data).practical
+                numbers["advise"] = tuple(jnp.asarray([float(n)]) for n in advice)
+            except ValueError:  # it refuses to advise, and says why
+                row["advise"] = None, np.nan
         for name, go in programs.items():
             if name in row:
                 continue
@@ -309,40 +320,60 @@ def race(family: Family, budget: int):
         yield label, row
 
 
-METHODS = ("tuning_free", "aid", "advise", "s_tfbo", "d_tfbo")
+METHODS = {
+    "tuning_free": "`tuning_free`",
+    "aid": "AID, best of 25",
+    "advise": "AID, `advise`",
+    "s_tfbo": "`s_tfbo`",
+    "d_tfbo": "`d_tfbo`",
+}
 
 
-def main(only: str | None, budget: int) -> None:
-    solved, total = dict.fromkeys(METHODS, 0), 0
-    for family in families():
-        if only and not any(part in family.name for part in only.split(",")):
-            continue
-        print(f"\n{family.name}", flush=True)
-        rows = []
-        for label, row in race(family, budget):
-            shown = [
-                "no projection"
-                if name not in row
-                else f"{row[name][0]:,}"
-                if row[name][0]
-                else f"({row[name][1]:.0e})"
-                for name in METHODS
-            ]
-            print(f"    {label:24s}", *(f"{text:>14s}" for text in shown), flush=True)
-            rows.append(row)
-        total += len(rows)
-        cells = []
-        for name in METHODS:
-            calls = [row[name][0] for row in rows if name in row and row[name][0]]
-            solved[name] += len(calls)
-            cells.append(f"{len(calls)}, {int(np.median(calls)):,}" if calls else "0")
-        print(f"| {family.name} | {len(rows)} | " + " | ".join(cells) + " |", flush=True)
-    print(f"| solved | {total} | " + " | ".join(str(solved[name]) for name in METHODS) + " |")
+def cell(row: dict, name: str) -> str:
+    """Of one problem: the calls at which it was solved, or how far ‖∇Φ‖ has fallen."""
+    if name not in row:
+        return "no projection"
+    calls, left = row[name]
+    return f"{calls:,}" if calls else f"not: {left:.1e}"
 
 
-if __name__ == "__main__":
+def summary(rows: list[dict], name: str, sampled: bool) -> str:
+    """Of a family: how many were solved, and the median of the calls. On minibatches all of the budget is spent."""
+    if not any(name in row for row in rows):
+        return "has none"
+    calls = [row[name][0] for row in rows if row[name][0]]
+    return f"{len(calls)}, {int(np.median(calls)):,}" if calls and not sampled else str(len(calls))
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    record.options(parser)
     parser.add_argument("--only", help="families whose names contain one of these, separated by commas")
     parser.add_argument("--budget", type=int, default=20_000, help="oracle calls of every run")
     given = parser.parse_args()
-    main(given.only, given.budget)
+    only = "quadratics" if given.quick else given.only
+    table, every, solved = [], [], dict.fromkeys(METHODS, 0)
+    for family in families():
+        if only and not any(part in family.name for part in only.split(",")):
+            continue
+        if given.quick:
+            family.cases = family.cases[:1]
+        rows = []
+        for label, row in race(family, *((40, ["aid"]) if given.quick else (given.budget, METHODS))):
+            every.append([family.name, [label, *(cell(row, name) for name in METHODS)]])
+            print(*every[-1], file=sys.stderr, flush=True)
+            rows.append(row)
+        for name in METHODS:
+            solved[name] += sum(bool(row[name][0]) for row in rows if name in row)
+        sampled = family.batch is not None
+        table.append([family.name, len(rows), *(summary(rows, name, sampled) for name in METHODS)])
+    table.append(["**solved**", *(f"**{n}**" for n in (sum(row[1] for row in table), *solved.values()))])
+    record.table("tuning-free", ("problems", "number", *METHODS.values()), table, given.record)
+    quadratics = [cells for name, cells in every if name.startswith("quadratics")]
+    if quadratics:
+        columns = ("quadratics", *METHODS.values())
+        record.table("tuning-free-quadratics", columns, quadratics, given.record)
+
+
+if __name__ == "__main__":
+    main()

@@ -19,7 +19,6 @@ the median over turns of theirs to ours.
 
 import argparse
 import importlib
-import os
 import statistics
 import sys
 import time
@@ -32,11 +31,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import record
 
 import bilevel as bl
 
 SIZE = 64
-LEVELS = 1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-12  # of ‖∇Φ‖², in that of the start
 
 
 @dataclass
@@ -47,6 +46,7 @@ class Task:
     y0: jax.Array
     steps: dict[str, tuple[float, float]]  # by method: inner step size, outer step size
     chunk: int  # steps a turn
+    level: float  # of ‖∇Φ‖² in that of the start, which the time to is told
     reduced: bl.Batch | None = None  # fewer data with the same means, to measure with
 
     @property
@@ -90,7 +90,7 @@ def quadratics() -> Task:
         "AmIGO": (0.01, 0.1),
     }
     reduced = jax.tree.map(lambda a: np.mean(a, axis=0, dtype=float, keepdims=True), data)
-    return Task(problem, data, -2 * jnp.ones(n_x), jnp.zeros(n_y), sizes, 32, reduced)
+    return Task(problem, data, -2 * jnp.ones(n_x), jnp.zeros(n_y), sizes, 32, 1e-12, reduced)
 
 
 def ridge_logistic() -> Task:
@@ -115,7 +115,7 @@ def ridge_logistic() -> Task:
         "stocBiO": (0.25, 0.25),
         "AmIGO": (0.125, 1.25),
     }
-    return Task(problem, bl.Batch(rows(12_480), rows(22_912)), x0, jnp.zeros(n), sizes, 2048)
+    return Task(problem, bl.Batch(rows(12_480), rows(22_912)), x0, jnp.zeros(n), sizes, 2048, 1e-2)
 
 
 def cleaning() -> Task:
@@ -138,7 +138,7 @@ def cleaning() -> Task:
         ("stocBiO", "AmIGO"), (0.5, 1e4)
     )
     data = bl.Batch(rows(train.inputs, noisy), rows(valid.inputs, valid.targets))
-    return Task(problem, data, -2 * jnp.ones(3072), jnp.zeros(490), sizes, 256)
+    return Task(problem, data, -2 * jnp.ones(3072), jnp.zeros(490), sizes, 256, 1e-4)
 
 
 TASKS = {task.__name__: task for task in (quadratics, ridge_logistic, cleaning)}
@@ -278,7 +278,7 @@ def timed(turn: Callable[[], jax.Array]) -> tuple[float, jax.Array]:
     return time.perf_counter() - began, x
 
 
-def compare(task: Task, names: list[str], limit: float, with_theirs: bool) -> None:
+def compare(task: Task, names: list[str], limit: float, with_theirs: bool) -> list[list[str]]:
     error = measure(task)
     runs: dict[str, Any] = {name: Ours(name, task) for name in names}
     pairs = [name for name in ("SABA", "SRBA", "SOBA") if with_theirs and name in names]
@@ -299,30 +299,20 @@ def compare(task: Task, names: list[str], limit: float, with_theirs: bool) -> No
             if len(turns[name]) in CHECKED:
                 seen[name].append((len(turns[name]) * task.chunk, clock[name], error(x) / begun))
 
-    def first(name: str, level: float) -> tuple[int, float] | None:
-        return next(((steps, seconds) for steps, seconds, left in seen[name] if left <= level), None)
+    def row(name: str) -> list[str]:
+        method, *theirs = name.split()
+        reached = next((each[:2] for each in seen[name] if each[2] <= task.level), None)
+        ratios = [b / a for a, b in zip(turns[method], turns[name], strict=False)]
+        return [
+            name,
+            f"{1e6 * statistics.median(turns[name]) / task.chunk:.0f}",
+            f"{statistics.median(ratios):.2f}" if theirs else "",
+            f"{reached[1]:.1f}" if reached else "–",
+            f"{reached[0] * METHODS[method].calls(task):.1e}" if reached else "–",
+            f"{min(left for _, _, left in seen[name]):.0e}",
+        ]
 
-    print(
-        f"‖∇Φ‖² = {begun:.1e} at the start; below in parts of it, with oracle calls and seconds to reach it"
-    )
-    print(f"{'':16}{'µs a step':>10}{'least':>9}" + "".join(f"{level:>16.0e}" for level in LEVELS))
-    for name in runs:
-        calls = METHODS[name.split()[0]].calls(task)
-        line = f"{name:16}{1e6 * statistics.median(turns[name]) / task.chunk:10.0f}"
-        line += f"{min(left for _, _, left in seen[name]):9.0e}"
-        for level in LEVELS:
-            reached = first(name, level)
-            line += f"{f'{reached[0] * calls:.1e} {reached[1]:.2f} s' if reached else '–':>16}"
-        print(line)
-    for name in pairs:
-        ratios = [b / a for a, b in zip(turns[name], turns[f"{name} (theirs)"], strict=False)]
-        line = f"{name}: a step of theirs takes {statistics.median(ratios):.2f} of ours ({len(ratios)} turns)"
-        for level in LEVELS:
-            ours, theirs = first(name, level), first(f"{name} (theirs)", level)
-            if ours and theirs:
-                line += f"; to {level:.0e} {theirs[1] / ours[1]:.2f}"
-        print(line)
-    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
+    return [row(name) for name in sorted(runs, key=lambda name: list(METHODS).index(name.split()[0]))]
 
 
 CHECKED = frozenset(int(1.35**i) for i in range(45))  # turns after which ‖∇Φ‖² is measured
@@ -332,6 +322,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    record.options(parser)
     parser.add_argument("--task", choices=TASKS, nargs="*", default=list(TASKS))
     parser.add_argument("--methods", choices=METHODS, nargs="*", default=list(METHODS))
     parser.add_argument("--seconds", type=float, default=8.0, help="of each method, without measuring")
@@ -339,9 +330,19 @@ def main() -> None:
     given = parser.parse_args()
     if given.against:
         sys.path.insert(0, given.against)
+    names, limit = (["SOBA"], 1e-9) if given.quick else (given.methods, given.seconds)
     for name in given.task:
-        print(f"== {name}")
-        compare(TASKS[name](), given.methods, given.seconds, bool(given.against))
+        task = TASKS[name]()
+        columns = (
+            "method",
+            "µs a step",
+            "theirs / ours",
+            f"s to {task.level:.0e}",
+            f"calls to {task.level:.0e}",
+            "least",
+        )
+        rows = compare(task, names, limit, bool(given.against))
+        record.table(f"variance-{name.replace('_', '-')}", columns, rows, given.record)
 
 
 if __name__ == "__main__":

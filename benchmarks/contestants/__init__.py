@@ -125,9 +125,3 @@ CONTESTANTS = (
         "higher", "with_higher", ("higher", "torch"), (Entry("itd", "itd", "`innerloop_ctx` with SGD"),)
     ),
 )
-
-LEFT_OUT = {
-    "optimistix": "has no AID here: its adjoint would be `lineax.CG`, which in float32 takes a system of 203,530 "
-    "unknowns for singular where the curvature along a direction is below 4.9",
-    "hypertorch": "cannot be installed by its name: the package that is called so is a library for hypergraphs",
-}

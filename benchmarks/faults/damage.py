@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -46,7 +46,7 @@ def deleted(path: Path) -> None:
 DAMAGES: tuple[Callable[[Path], None], ...] = (truncated, changed, emptied, deleted)
 
 
-def damaged_checkpoints() -> dict[str, Counter]:
+def damaged_checkpoints(kinds: Sequence[Callable[[Path], None]] = DAMAGES) -> dict[str, Counter]:
     """By kind of damage, how often which outcome was met with."""
     with tempfile.TemporaryDirectory() as room:
         saved = Path(room) / "saved"
@@ -55,9 +55,7 @@ def damaged_checkpoints() -> dict[str, Counter]:
             (path for path in saved.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)
         )
         files = sorted(path.relative_to(saved) for path in newest.rglob("*") if path.is_file())
-        return {
-            damage.__name__: Counter(_outcome(saved, file, damage) for file in files) for damage in DAMAGES
-        }
+        return {damage.__name__: Counter(_outcome(saved, file, damage) for file in files) for damage in kinds}
 
 
 def _outcome(saved: Path, file: Path, damage: Callable[[Path], None]) -> str:

@@ -1,14 +1,11 @@
-"""The measurements as a section of the page, a table of numbers and a figure."""
+"""The measurements as tables of the page, a file of numbers and a figure."""
 
 import csv
-import json
-import os
-import platform
-from datetime import date
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
+from math import inf
 from pathlib import Path
 
-from contestants import CONTESTANTS, LEFT_OUT
+from contestants import CONTESTANTS
 
 from race.rounds import Row
 
@@ -18,28 +15,16 @@ TITLES = {
     "soba": "SOBA",
     "ridge": "Ridge with both levels solved, 500 penalties, κ ≈ 1000, float64",
 }
-BEGIN, END = "<!-- peers: written by benchmarks/peers.py -->", "<!-- peers: end -->"
+HEAD = ["library", "how", "ms a step (quartiles)", "peak MiB", "first run, s", "error"]
 
 
-def machine(threads: int) -> dict:
-    """Date, versions and hardware."""
-    packages = sorted({package for contestant in CONTESTANTS for package in contestant.packages} | {"numpy"})
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
-    return {
-        "date": str(date.today()),
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "python": platform.python_version(),
-        "versions": found,
-    }
+def versions() -> list[str]:
+    """The packages that are installed, of those that anyone needs."""
+    packages = sorted(
+        {package for contestant in CONTESTANTS for package in contestant.packages} - {"bilevel"}
+    )
+    found = {distribution.metadata["Name"] for distribution in distributions()}
+    return [package for package in (*packages, "numpy") if package in found and package != "jax"]
 
 
 def cells(row: Row) -> list[str]:
@@ -58,43 +43,13 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def table(rows: list[Row]) -> str:
-    head = ["library", "how", "ms a step (quartiles)", "peak MiB", "first run, s", "error"]
-    ordered = sorted(rows, key=lambda row: row.quartiles[1] if row.seconds else float("inf"))
-    lines = [head, ["---", "---", "--:", "--:", "--:", "--:"], *map(cells, ordered)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def lines(rows: list[Row]) -> list[list[str]]:
+    """Of one task, the fastest first."""
+    return [cells(row) for row in sorted(rows, key=lambda row: row.quartiles[1] if row.seconds else inf)]
 
 
-def section(rows: list[Row], about: dict, rounds: int) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items() if number)
-    parts = [
-        f"Measured on {about['date']}: {about['cpu']}, {about['cores']} cores, {about['threads']} threads,\n"
-        f"Python {about['python']}, {versions}.\nMedians and quartiles of {rounds} rounds.",
-        "![Milliseconds of an outer step for each library and method](../assets/peers.svg)",
-    ]
-    for task in dict.fromkeys(row.task for row in rows):
-        parts += [f"**{TITLES[task]}**", table([row for row in rows if row.task == task])]
-    parts += [f"{name} {why}." for name, why in LEFT_OUT.items()]
-    return "\n\n".join(parts)
-
-
-def fill(page: Path, text: str) -> None:
-    """Puts the text between the two marks of the page."""
-    before, mark, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(
-            f"{page} must have the lines {BEGIN!r} and {END!r}, in between which the section is put"
-        )
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
-
-
-def save(folder: Path, rows: list[Row], about: dict) -> None:
+def save(folder: Path, rows: list[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    records = [row.record() for row in rows]
-    (folder / "peers.json").write_text(
-        json.dumps(about | {"rows": records}, indent=1, ensure_ascii=False) + "\n"
-    )
     with (folder / "peers.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["task", "library", "how", "verdict", "ms", "peak MiB", "first s", "error"])

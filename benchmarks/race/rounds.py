@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +38,6 @@ class Row:
     def quartiles(self) -> tuple[float, float, float]:
         lower, median, upper = np.percentile(self.seconds, [25, 50, 75])
         return float(lower), float(median), float(upper)
-
-    def record(self) -> dict:
-        return asdict(self) | ({"quartiles": self.quartiles} if self.seconds else {})
 
 
 def environment(threads: int) -> dict[str, str]:

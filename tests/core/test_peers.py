@@ -4,10 +4,9 @@ import importlib
 
 import jax
 import numpy as np
-import peers
 import pytest
 from contestants import CONTESTANTS
-from race import page, reference, tasks
+from race import reference, tasks
 
 SMALL = tasks.QUICK["itd"]()
 PAIRS = [
@@ -66,17 +65,3 @@ def test_who_is_installed_arrives_at_the_references_iterates(contestant, entry):
 def test_a_wrong_answer_is_seen():
     expected = reference.iterates("soba", SMALL)
     assert reference.error(SMALL, reference.iterates("itd", SMALL), expected) > 100 * SMALL.tolerance
-
-
-def test_the_script_measures_and_fills_the_page(tmp_path, capsys):
-    document = tmp_path / "page.md"
-    document.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
-    arguments = ["--quick", "--rounds", "1", "--tasks", "itd", "--only", "JAX by hand"]
-    assert peers.main([*arguments, "--out", str(tmp_path), "--page", str(document)]) == 0
-    text = document.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "old" not in text
-    assert "| JAX by hand |" in text
-    assert (tmp_path / "peers.svg").stat().st_size > 0
-    assert "JAX by hand" in (tmp_path / "peers.csv").read_text()

@@ -1,10 +1,6 @@
 """The transformer benchmark in miniature: what it measures is what it says."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,7 +8,6 @@ import pytest
 from language_model import TINY, Form, Size, initial, losses, text
 from transformer import ByHand, ByLibrary, apart, sample, start
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "transformer.py"
 SMALL = replace(TINY, layers=2, width=8, heads=2, vocabulary=16, tokens=4)
 
 
@@ -48,13 +43,3 @@ def test_iterates_that_are_not_those_by_hand_are_not_timed():
         wrong = by_hand[name] + 1e-3 * (by_hand[name] - began.get(name, 0.0))
         with pytest.raises(AssertionError, match="iterates are not those by hand"):
             apart(ours | {name: wrong}, by_hand, began, 1e-4)
-
-
-def test_one_command_measures_in_processes(tmp_path):
-    options = ["--tiny", "--methods", "plain", "--forms", "checkpointed", "--out", str(tmp_path / "out.json")]
-    done = subprocess.run([sys.executable, BENCHMARK, *options], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "| checkpointed | plain | by hand |" in done.stdout
-    (row,) = json.loads((tmp_path / "out.json").read_text())
-    assert row["ms"] > 0
-    assert row["peak_gib"] > TINY.parameters * 4 / 2**30

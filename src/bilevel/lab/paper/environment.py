@@ -24,9 +24,11 @@ def environment() -> dict[str, str]:
 
 
 def machine() -> str:
-    """The accelerators, or where there are none the processor."""
-    about = environment()
-    return about["processor"] if "cpu" in about["JAX devices"].lower() else about["JAX devices"]
+    """The accelerator, or where there is none the processor."""
+    import jax
+
+    device = jax.devices()[0].device_kind
+    return environment()["processor"] if device == "cpu" else device
 
 
 def _version(name: str) -> str:
