@@ -1,6 +1,7 @@
 """What several seeds say together."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,13 @@ def test_markdown_and_csv():
     assert text.splitlines()[-1] == "| theirs | 3.250 ± 0.354 | – |"
     assert "**1.500 ± 0.707**" in text
     assert as_csv([0, 1], [ONE, TWO]).splitlines()[1:3] == ["0,ours,loss,1.0", "0,ours,accuracy,0.5"]
+
+
+def test_a_measure_that_only_describes_has_no_best():
+    of_size = replace(EXAMPLE, neutral=("size",))
+    outcomes = [Outcome({"ours": {"loss": 1.0, "size": 2.0}, "theirs": {"loss": 3.0, "size": 4.0}})]
+    assert "| ours | **1.000** | 2.000 |" in as_markdown(of_size, outcomes)
+    assert "| ours | **1.000** | **2.000** |" in as_markdown(EXAMPLE, outcomes)
 
 
 @pytest.mark.parametrize(

@@ -288,5 +288,6 @@ APPLICATION = Application(
     trial=trial,
     draw=draw,
     better=("test accuracy %",),
+    neutral=("weights of the cell",),
     source="bl.data.mnist(), to 14 × 14 points: 1,500 digits to train on, 1,500 to validate with, 1,000 to test on",
 )

@@ -30,6 +30,7 @@ class Application:
             starts depend on the seed. `progress` is for `bl.run`.
         draw: fills an empty figure from the outcomes, one for every seed.
         better: the measures whose larger values are better; for the others it is the smaller ones.
+        neutral: those of which neither is: they describe, and no method is marked as the best of them.
         source: where the data come from, in a line.
     """
 
@@ -40,4 +41,5 @@ class Application:
     trial: Callable[[int, int, bool], Outcome]
     draw: "Callable[[Figure, list[Outcome]], None]"
     better: tuple[str, ...] = ()
+    neutral: tuple[str, ...] = ()
     source: str = ""

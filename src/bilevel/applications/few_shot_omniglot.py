@@ -284,5 +284,6 @@ APPLICATION = Application(
     trial=trial,
     draw=draw,
     better=("accuracy",),
+    neutral=("95 % ±",),
     source="Omniglot's small background sets, 242 characters (bl.data.omniglot)",
 )

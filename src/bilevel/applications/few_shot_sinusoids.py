@@ -244,5 +244,6 @@ APPLICATION = Application(
     steps=2000,
     trial=trial,
     draw=draw,
+    neutral=(f"95 % ± at {FEW}",),
     source="sine waves, drawn as they are needed",
 )

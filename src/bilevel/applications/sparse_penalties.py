@@ -234,5 +234,6 @@ APPLICATION = Application(
     trial=trial,
     draw=draw,
     better=("test accuracy", f"of the {TELLING} that tell"),
+    neutral=("words kept",),
     source="made up: documents of Zipf-distributed words, of which a few tell the classes apart",
 )

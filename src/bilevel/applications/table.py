@@ -60,7 +60,8 @@ def best(application: Application, table: dict[str, dict[str, Cell]], measure: s
     }
     choose = max if measure in application.better else min
     first = [method for method, mean in means.items() if mean == choose(means.values())]
-    return first[0] if len(first) == 1 and len(means) > 1 else None
+    judged = measure not in application.neutral and len(means) > 1
+    return first[0] if judged and len(first) == 1 else None
 
 
 def parts(measures: Sequence[str]) -> dict[str, dict[str, str]]:
