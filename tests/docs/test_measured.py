@@ -10,7 +10,25 @@ from running import run
 from test_documented import PAGES
 
 # Tables in a page's own text, by their heads, and the test that makes their numbers again.
-TESTED: dict[str, dict[str, str]] = {}
+TESTED: dict[str, dict[str, str]] = {
+    "README.md": {"method | operations of a step | converges to": "tests/core/test_cost.py"},
+    "docs/theory/index.md": {
+        "module | what it is | order for AID | inherent error of ITD": "tests/theory/test_theory_slips.py"
+    },
+    "docs/theory/kappa4.md": {
+        r"analysis | $\beta$ | measured mean | bound": "tests/theory/test_kappa4.py",
+    },
+    "docs/theory/limit.md": {
+        r"$\kappa$ | 1 | 1.5 | 2 | 5 | 10 | 100 | 1000 | largest": "tests/theory/test_limit.py"
+    },
+    "docs/theory/momentum.md": {
+        r"steps on $y$ and $v$ | $\alpha=\eta$ | $m$ | lag $\mu\Gamma$ | certified $\beta$, large $\kappa$": (
+            "tests/theory/test_momentum.py"
+        )
+    },
+    "docs/theory/sharp.md": {r"$\kappa$ | 1.5 | 2 | 5 | 10 | 20": "tests/theory/test_theory_gain.py"},
+    "docs/theory/star.md": {r"$\kappa$ | 1 | 2 | 10 | 100 | 1000": "tests/theory/test_star.py"},
+}
 
 # What a script needs beyond the extra `test`.
 NEEDS = {"worst_case": ("cvxpy", "clarabel")}
