@@ -1,6 +1,6 @@
 """How close real runs come to every certificate: adversarial and random problems through the real solvers.
 
-    python benchmarks/certificates.py [--problems 2500] [--random 1000] [--seed 0]
+    python benchmarks/certificates.py [--problems 2500] [--random 1000] [--seed 0] [--record docs/measured]
 
 For every certificate and at 0.1, 0.5 and 0.98 of its largest β: `problems` one-dimensional problems made against it
 (`adversaries.py`, κ from 1 to 1000) and `random` three-dimensional ones (`random_problems.py`). At every K up to 100,
@@ -8,12 +8,6 @@ and a hundred more, the mean of ‖∇Φ(x_k)‖² is compared with the bound wh
 Φ(x₀) − min_{j≤K} Φ(x_j), the smallest that is valid. A run counts up to where it leaves the box in which its constants
 hold. The table has the smallest bound/actual: from any start, and from y*(x₀) and v*(x₀). Last come the number of runs
 judged, and of those that were above their bound.
-
-    python benchmarks/certificates.py --search
-
-looks for the worst problem instead, with the paper's constants L = M = ρ = 1 and an exact start: the bound of
-`star.aid` at its best β for K, over the largest actual mean found at that β, and over the largest found at whichever β
-has least. No certificate that covers these problems can be better than `star` by more than the latter.
 """
 
 import argparse
@@ -27,14 +21,14 @@ import adversaries
 import jax
 import numpy as np
 import random_problems
-from adversaries import Adversaries, Bounds, Choices, worst
+import record
+from adversaries import Adversaries, Bounds, Choices
 
 import bilevel as bl
 from bilevel import theory
 
 SHARES = (0.1, 0.5, 0.98)  # of beta_max
 EDGES = np.array([1.0, 1.5, 3.0, 10.0, 100.0, 1000.0])  # of the ranges of κ
-OTHERS = (0.5, 0.7, 0.84, 1.0, 1.2, 1.4, 2.0, 4.0)  # times the best β of `star`: what other β would do
 STEPS = (30, 60, 200, 600, 3000)  # in each: long enough for errors to settle
 
 
@@ -106,7 +100,7 @@ class Judged:
     exact: np.ndarray  # whether it started at y* and v*
 
     def __str__(self) -> str:
-        return f"{self.ratio.min():.3f}, {self.ratio[self.exact].min():.3f}"
+        return f"{self.ratio.min():.3f}, {self.ratio[self.exact].min(initial=np.inf):.3f}"
 
     @property
     def runs(self) -> int:
@@ -182,10 +176,12 @@ def against(
     return certificate, beta, problems, covered
 
 
-def adversarial(case: Case, rng: np.random.Generator, count: int, share: float) -> Iterator[Judged]:
-    """`count` problems against one certificate, range by range of κ."""
-    for low, high, steps in zip(EDGES[:-1], EDGES[1:], STEPS, strict=True):
-        n = count // len(STEPS)
+def adversarial(
+    case: Case, rng: np.random.Generator, count: int, share: float, lengths: Sequence[int]
+) -> Iterator[Judged]:
+    """`count` problems against one certificate, range by range of κ, in runs of so many steps."""
+    for (low, high), steps in zip(pairwise(EDGES), lengths, strict=True):
+        n = count // len(lengths)
         kappa = np.exp(rng.uniform(np.log(low), np.log(high), n))
         k, choices = Bounds.random(rng, kappa), Choices.random(rng, n)
         certificate, beta, problems, covered = against(case, k, choices, share, steps)
@@ -231,72 +227,18 @@ def random(case: Case, rng: np.random.Generator, count: int, share: float, steps
     return Judged(ratio.min(axis=1), y_error + v_error * (case.method != "ITD") == 0)
 
 
-def searched(
-    kappa: float,
-    alpha: float,
-    eta: float,
-    beta: float,
-    steps: int,
-    rng: np.random.Generator,
-    known: Sequence[Choices] = (),
-    count: int = 400,
-    generations: int = 40,
-) -> tuple[float, Choices]:
-    """The largest mean of ‖∇Φ(x_k)‖² per unit of descent that AID has from an exact start, as far as a search finds it.
-
-    With the paper's constants L = M = ρ = 1. The search begins at random choices and at the `known` ones.
-    """
-    one = np.ones(count)
-    k, beta = Bounds(one / kappa, *(one for _ in range(9))), beta * one
-
-    def descent(choices: Choices) -> np.ndarray:
-        problems = choices.against(k, beta, steps)
-        squares, values, inside = measured(Case("star", "AID"), alpha, eta, beta, problems, steps)
-        mean = squares.mean(axis=1)
-        # A slope that is nearly nothing is the rounding of p and of v*, which a search would find.
-        counts = inside[:, -1] & (np.sqrt(mean) > 1e-6 * np.abs(problems.outer.p))
-        return np.where(counts, descended(values)[:, -1] / mean, np.inf).astype(float)
-
-    start = Choices.random(rng, count).starting_exactly().after(known)
-    least, choices = worst(descent, start, rng, generations)
-    return 1 / least, choices
-
-
-def table(problems: int, random_ones: int, seed: int) -> None:
-    ranges = [f"κ {low:g}–{high:g}" for low, high in pairwise(EDGES)]
-    print("| certificate | β/β_max | " + " | ".join(ranges) + " | random, 3-D | runs | violations |")
-    print("|---" * (len(ranges) + 5) + "|")
-    for i, case in enumerate(CASES):
-        for j, share in enumerate(SHARES):
-            rng = np.random.default_rng([seed, i, j])
-            groups = [*adversarial(case, rng, problems, share), random(case, rng, random_ones, share)]
-            runs, violations = sum(group.runs for group in groups), sum(group.violations for group in groups)
-            cells = " | ".join(map(str, groups))
-            print(f"| `{case.name}` | {share} | {cells} | {runs} | {violations} |", flush=True)
-
-
-def search(seed: int) -> None:
-    """Twice over all K and β, the second time from what the first has found anywhere."""
-    kappas, steps = (2, 5, 10, 100), (1, 3, 10, 30, 100)
-    print("| κ | β | " + " | ".join(f"K = {K}" for K in steps) + " |")
-    print("|---" * (len(steps) + 2) + "|")
-    for kappa in kappas:
-        c, rng = (
-            theory.star.aid(theory.Constants(1 / kappa, 1.0, 1.0, 1.0)),
-            np.random.default_rng([seed, kappa]),
-        )
-        best, known, found = {K: c.best_beta(K, 1.0, 0.0, 0.0, slack=0.0) for K in steps}, [], {}
-        for generations in (15, 20):
-            for K, other in product(steps, OTHERS):
-                found[K, other], choices = searched(
-                    kappa, c.alpha, c.eta, other * best[K], K, rng, known, generations=generations
-                )
-                known.append(choices)
-        bounds = {K: c.bound(K, 1.0, 0.0, 0.0, best[K]) for K in steps}
-        least = {K: min(OTHERS, key=lambda other, K=K: found[K, other]) for K in steps}
-        at_best = " | ".join(f"{bounds[K] / found[K, 1.0]:.3f}" for K in steps)
-        at_any = " | ".join(f"{bounds[K] / found[K, least[K]]:.3f} ({least[K]:.2g} β)" for K in steps)
-        print(f"| {kappa} | best of `star` | {at_best} |\n| {kappa} | any | {at_any} |", flush=True)
+def rows(problems: int, random_ones: int, seed: int, steps: Sequence[int]) -> Iterator[list]:
+    """Of every certificate at every share of its β. Ends the program if a run was above its bound."""
+    for (i, case), (j, share) in product(enumerate(CASES), enumerate(SHARES)):
+        rng = np.random.default_rng([seed, i, j])
+        groups = [
+            *adversarial(case, rng, problems, share, steps),
+            random(case, rng, random_ones, share, min(150, *steps)),
+        ]
+        runs, violations = sum(group.runs for group in groups), sum(group.violations for group in groups)
+        yield [f"`{case.name}`", share, *groups, runs, violations]
+        if violations:
+            raise SystemExit(f"{violations} runs are above the bound of {case.name}")
 
 
 def main() -> None:
@@ -306,13 +248,17 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=2500, help="adversarial problems for each row")
     parser.add_argument("--random", type=int, default=1000, help="random problems for each row")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--search", action="store_true", help="look for the worst problem instead")
+    record.options(parser)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    if options.search:
-        search(options.seed)
-    else:
-        table(options.problems, options.random, options.seed)
+    ranges = [f"κ {low:g}–{high:g}" for low, high in pairwise(EDGES)]
+    columns = ["certificate", r"$\beta/\beta_{\max}$", *ranges, "random, 3-D", "runs", "violations"]
+    counts = (
+        (50, 10, options.seed, [40] * 5)
+        if options.quick
+        else (options.problems, options.random, options.seed, STEPS)
+    )
+    record.table("certificates", columns, rows(*counts), options.record)
 
 
 if __name__ == "__main__":

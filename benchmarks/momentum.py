@@ -1,9 +1,9 @@
 """Momentum on y and v: which outer steps are stable and certified, what they are worth, and where that ends.
 
-    python benchmarks/momentum.py [--most 40000]
+    python benchmarks/momentum.py [--most 40000] [--record docs/measured]
 
 1. The first unstable β on quadratics in one dimension, from the loop's frequency response and confirmed by runs of the
-   real solver 3 % below and above it, with the certified β.
+   real solver 3 % below and above it, and over the certified β.
 2. Steps until ‖∇Φ‖ stays below 10⁻³ of its start, at 0.9 of the largest certified β and at the best of a grid. "weak":
    one outer variable that acts on the weakest mode alone. "random": `bl.problems.random_quadratic` with one outer and
    three inner variables, whose f is not quadratic; the median over five seeds.
@@ -12,28 +12,24 @@
 
 import argparse
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import record
 
 import bilevel as bl
 from bilevel.theory import Blocks, Certificate, Constants, momentum, star
+from bilevel.theory.certificates.momentum_gains import Loop
 
 jax.config.update("jax_enable_x64", True)
 
-KAPPAS = (10.0, 30.0, 100.0)
+KAPPAS = (10.0, 30.0, 100.0, 300.0, 1000.0)
 OMEGA = np.geomspace(1e-4, np.pi, 40_001)
 HESSIANS = list(itertools.product(np.linspace(-1, 1, 5), repeat=3))  # f_xx, f_xy, f_yy
-
-
-def polyak(k: Blocks) -> Certificate:
-    root = np.sqrt(k.kappa)
-    step = 4 / (np.sqrt(k.L_yy) + np.sqrt(k.mu)) ** 2
-    return momentum.heavy_ball(k, step, step, ((root - 1) / (root + 1)) ** 2)
 
 
 def damped_less(k: Blocks) -> Certificate:
@@ -41,13 +37,12 @@ def damped_less(k: Blocks) -> Certificate:
 
 
 METHODS: dict[str, Callable[[Any], Certificate]] = {
-    "plain, 1/L": lambda k: star.aid(k, 1 / k.L_yy, 1 / k.L_yy),
-    "plain, 2/(L + μ)": star.aid,
+    r"plain, $\frac2{L+\mu}$": star.aid,
     "Nesterov": momentum.aid,
-    "Nesterov, m = 1 − √(1.5/κ)": damped_less,
+    "damped less": damped_less,
     "heavy ball": momentum.heavy_ball,
-    "heavy ball, Polyak": polyak,
 }
+THREE = [name for name in METHODS if name != "damped less"]
 
 
 def rule_of(c: Certificate) -> tuple[float, float, bool]:
@@ -84,7 +79,7 @@ def first_unstable(c: Certificate, mu: float, f: tuple) -> float:
     return min([b for b in [*crossings, beta.real[-1]] if b > 0], default=np.inf)
 
 
-def grows(c: Certificate, mu: float, f: tuple, beta: float, steps: int = 60_000) -> bool:
+def grows(c: Certificate, mu: float, f: tuple, betas: np.ndarray, steps: int = 60_000) -> list[bool]:
     def lengths(beta):
         solver, data = solver_of(LINE, c, beta), bl.Batch(jnp.array([mu, 1.0]), jnp.array(f))
         state = solver.init(jnp.ones(()), jnp.ones(()) / mu, data)
@@ -95,20 +90,24 @@ def grows(c: Certificate, mu: float, f: tuple, beta: float, steps: int = 60_000)
         late = bl.scan(solver, half, data, steps=2_000, record=record)[1]
         return jnp.max(late) / jnp.max(early)
 
-    return bool(jax.jit(lengths)(beta) > 1)
+    return [bool(grown > 1) for grown in jax.jit(jax.vmap(lengths))(betas)]
 
 
-def stability() -> None:
-    print("\n1. | κ | rule | certified β | first unstable β | ratio | ·κ^2.5 | runs 3 % below, above |")
-    for kappa in (*KAPPAS, 300.0, 1000.0):
+def stability(kappas: Sequence[float]) -> Iterator[list]:
+    for kappa in kappas:
         k = Constants(1 / kappa, 1.0, 1.0, 0.0).blocks
         convex = [f for f in HESSIANS if f[0] + 2 * f[1] * kappa + f[2] * kappa**2 > 0]
-        for name, make in METHODS.items():
-            c = make(k)
+        cells, grown = [], []
+        for c in (make(k) for make in METHODS.values()):
             beta, f = min((first_unstable(c, k.mu, f), f) for f in convex)
-            said = ["grows" if grows(c, k.mu, f, share * beta) else "settles" for share in (0.97, 1.03)]
-            row = f"{c.beta_max:.2e} | {beta:.2e} | {beta / c.beta_max:.2f} | {beta * kappa**2.5:.3f}"
-            print(f"| {kappa:g} | {name} | {row} | {', '.join(said)} |", flush=True)
+            cells.append(f"{beta:.1e} ({beta / c.beta_max:.1f} ×)".replace("e-0", "e-"))
+            grown.append(grows(c, k.mu, f, np.array([0.97, 1.03]) * beta))
+        yield [f"{kappa:g}", *cells, ", ".join(said(each) for each in zip(*grown, strict=True))]
+
+
+def said(grown: Sequence[bool]) -> str:
+    """What all runs do, or how many do what."""
+    return {0: "settle", len(grown): "grow"}.get(sum(grown), f"{sum(grown)} of {len(grown)} grow")
 
 
 # 2. Steps
@@ -155,59 +154,63 @@ def steps_to(case, c: Certificate, betas: np.ndarray, most: int, several: bool) 
     return settled(np.asarray(found), np.asarray(first)[..., None])
 
 
-def speed(most: int) -> None:
-    print("\n2. | κ | problem | rule | certified β | steps | best β over it | steps |")
-    for kappa, (name, make_case) in itertools.product(KAPPAS, {"weak": weak, "random": random}.items()):
-        for rule, make in METHODS.items():
-            c = make(Constants(1 / kappa, 1.0, 1.0, 0.0).blocks)
-            shares = np.concatenate([[0.9], 2.0 ** np.arange(-2, 9, 0.5)])
-            taken = steps_to(make_case(kappa), c, shares * c.beta_max, most, name == "random")
-            taken = np.atleast_2d(taken)
-            at = np.median(taken[:, 0])
-            best, where = np.median(taken.min(axis=1)), np.median(shares[taken.argmin(axis=1)])
-            said = lambda n: f"{n:.0f}" if np.isfinite(n) else f"> {most}"
-            print(
-                f"| {kappa:g} | {name} | {rule} | {c.beta_max:.1e} | {said(at)} | {where:.1f} | {said(best)} |",
-                flush=True,
-            )
+def speed(cases: Sequence[tuple[float, Callable]], most: int) -> Iterator[list]:
+    shares = np.concatenate([[0.9], 2.0 ** np.arange(-2, 9, 0.5)])
+    shown = lambda steps: f"{np.median(steps):.0f}" if np.isfinite(np.median(steps)) else f"> {most}"
+    for kappa, make_case in cases:
+        name = make_case.__name__
+        certificates = [METHODS[rule](Constants(1 / kappa, 1.0, 1.0, 0.0).blocks) for rule in THREE]
+        taken = [
+            np.atleast_2d(steps_to(make_case(kappa), c, shares * c.beta_max, most, name == "random"))
+            for c in certificates
+        ]
+        yield [f"{kappa:g}", f"{name}, certified", *(shown(each[:, 0]) for each in taken)]
+        yield [f"{kappa:g}", f"{name}, best", *(shown(each.min(axis=1)) for each in taken)]
 
 
 # 3. Where it ends
 
 
-def half_parabola(kappa: float, width: float = 0.05, steps: int = 400) -> None:
-    """g = ½μy² + ½(L − μ)max(y, 0)², smoothed over `width`; f = xy + ℓx. Then ∇²_xy g = 0, Φ = ℓx, and e_k = ŷ_k."""
-    mu, beta = 1 / kappa, 1e-6
+def half_parabola(
+    c: Certificate, mu: float, width: float = 0.05, steps: int = 400
+) -> tuple[float, np.ndarray]:
+    """(the largest run/bound, ŷ) for g = ½μy² + ½(L − μ)max(y, 0)², smoothed over `width`, from y₀ = 1.
+
+    f = xy + ℓx with the worst ℓ. Then ∇²_xy g = 0, Φ = ℓx, and e_k = ŷ_k.
+    """
+    beta, K = 1e-6, np.arange(1, steps + 1)
     ramp = lambda y: jnp.where(
         y > width, 0.5 * (y - width / 2) ** 2 + width**2 / 24, jnp.where(y > 0, y**3 / (6 * width), 0.0)
     )
     problem = bl.Problem(
         outer=lambda x, y, ell: x * y + ell * x, inner=lambda x, y: 0.5 * mu * y**2 + (1 - mu) * ramp(y)
     )
-    k = Blocks(mu, 1.0, 0.0, 1e-9, 1.0, 0.0, 0.0)
-    for name in ("plain, 2/(L + μ)", "Nesterov", "heavy ball"):
-        c, K = METHODS[name](k), np.arange(1, steps + 1)
 
-        def run(ell, c=c):
-            solver = solver_of(problem, c, beta)
-            data = bl.Batch(inner=None, outer=ell)
-            state = solver.init(jnp.zeros(()), jnp.ones(()), data)
-            return bl.scan(solver, state, data, steps=steps, record=lambda state, info: (state.x, state.y))[1]
+    def run(ell):
+        solver = solver_of(problem, c, beta)
+        data = bl.Batch(inner=None, outer=ell)
+        state = solver.init(jnp.zeros(()), jnp.ones(()), data)
+        return bl.scan(solver, state, data, steps=steps, record=lambda state, info: (state.x, state.y))[1]
 
-        ells = np.geomspace(0.01, 30, 200)
-        x, y = map(np.asarray, jax.jit(jax.vmap(run))(jnp.asarray(ells)))
-        gap = -ells[:, None] * x  # what Φ = ℓx has descended after K steps
-        bound = c.bound(K, np.maximum(gap, 0.0), 1.0, 0.0, beta)
-        worst = np.max(np.where(gap > 0, ells[:, None] ** 2 / bound, 0))
-        print(
-            f"| {kappa:g} | {name} | {y.min():.2f} | {np.linalg.norm(y[0]):.2f} | {worst:.2f} |", flush=True
-        )
+    ells = np.geomspace(0.01, 30, 200)
+    x, y = map(np.asarray, jax.jit(jax.vmap(run))(jnp.asarray(ells)))
+    gap = -ells[:, None] * x  # what Φ = ℓx has descended after K steps
+    bound = c.bound(K, np.maximum(gap, 0.0), 1.0, 0.0, beta)
+    return float(np.max(np.where(gap > 0, ells[:, None] ** 2 / bound, 0))), y[0]
 
 
-def breaks() -> None:
-    print("\n3. | κ | rule | lowest y after y₀ = 1 | (Σy²)^½ | run/bound |")
-    for kappa in (*KAPPAS, 1000.0):
-        half_parabola(kappa)
+def breaks(kappas: Sequence[float]) -> Iterator[list]:
+    for kappa in kappas:
+        k = Blocks(1 / kappa, 1.0, 0.0, 1e-9, 1.0, 0.0, 0.0)
+        found = [half_parabola(METHODS[rule](k), k.mu) for rule in THREE]
+        _, y = found[THREE.index("Nesterov")]
+        loop = Loop(*rule_of(momentum.aid(k))[:2], 1 / kappa, 1.0)
+        numbers = y.min(), np.linalg.norm(y), loop.free, loop.drift / kappa
+        yield [
+            f"{kappa:g}",
+            *(f"{worst:.3g}" for worst, _ in found),
+            *(f"{number:.3g}" for number in numbers),
+        ]
 
 
 def main() -> None:
@@ -215,10 +218,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--most", type=int, default=40_000, help="steps of a run in the second table")
+    record.options(parser)
     options = parser.parse_args()
-    stability()
-    speed(options.most)
-    breaks()
+    few = lambda *rows: rows[:1] if options.quick else rows
+    tables = {
+        "momentum-stability": ([*METHODS, "runs 3 % below, above"], stability(few(*KAPPAS))),
+        "momentum-steps": (
+            ["problem and step", *THREE],
+            speed(few(*itertools.product(KAPPAS[:3], (weak, random))), options.most),
+        ),
+        "momentum-half-parabola": (
+            [*THREE, "lowest $y_k$", r"$(\sum y_k^2)^{1/2}$", r"$\Gamma_0$", r"$\mu\Gamma$"],
+            breaks(few(*KAPPAS[:3], 1000.0)),
+        ),
+    }
+    for name, (columns, rows) in tables.items():
+        record.table(name, [r"$\kappa$", *columns], rows, options.record, repeatable=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Attacks on the certificates of momentum, in plain NumPy: where they hold, and where curvature that changes ends them.
 
-    python benchmarks/momentum_adversaries.py
+    python benchmarks/momentum_adversaries.py [--record docs/measured]
 
 1. Quadratics with three inner variables and every block at its bound, starts from exact to far off: run over bound.
 2. Curvature that alternates between μ and L whatever y is: the largest growth a step over all periods of a few steps.
@@ -8,10 +8,12 @@
 4. ∇²_yy g that goes smoothly from μ to L: the bound that the formula would give with Λ in place of f's constants.
 """
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import record
 
 from bilevel.theory import Blocks, momentum
 from bilevel.theory.certificates.momentum import MomentumCertificate
@@ -32,7 +34,7 @@ def polyak(k: Blocks) -> MomentumCertificate:
 
 RULES: dict[str, Callable[[Blocks], MomentumCertificate]] = {
     "Nesterov": momentum.aid,
-    "Nesterov, damped less": lambda k: momentum.aid(k, m=max(0.0, 1 - np.sqrt(1.5 / k.kappa))),
+    "damped less": lambda k: momentum.aid(k, m=max(0.0, 1 - np.sqrt(1.5 / k.kappa))),
     "heavy ball": momentum.heavy_ball,
     "heavy ball, Polyak": polyak,
 }
@@ -207,27 +209,63 @@ def _share(mean: Array, bound: Array, judged: Array) -> float:
         return float(np.max(np.where(judged & (mean > 0), mean / bound, 0.0)))
 
 
+# The tables, with random numbers of its own for every κ
+
+
+def of_quadratics(kappas: Sequence[float]) -> Iterator[list]:
+    """Ends the program if a bound is exceeded."""
+    for kappa in kappas:
+        rng = np.random.default_rng([1, int(2 * kappa)])
+        found = [quadratics(kappa, make(blocks(kappa)), rng) for make in RULES.values()]
+        yield [f"{kappa:g}", *(f"{share:.3f}" for share in found)]
+        if max(found) > 1:
+            raise SystemExit(f"a run with κ = {kappa:g} is above its bound: {found}")
+
+
+def of_growth(kappas: Sequence[float]) -> Iterator[list]:
+    for kappa in kappas:
+        found = [
+            growth(make(blocks(kappa)), 1 / kappa, 4 * int(np.sqrt(kappa)) + 1) for make in RULES.values()
+        ]
+        yield [f"{kappa:g}", *(f"{grown:.3f} ({flat}, {steep})" for grown, flat, steep in found)]
+
+
+def of_kinks(kappas: Sequence[float]) -> Iterator[list]:
+    for kappa in kappas:
+        rng = np.random.default_rng([3, int(kappa)])
+        found = [kinks(kappa, make(blocks(kappa)), rng) for make in RULES.values()]
+        yield [f"{kappa:g}", *(f"{100 * share:.1f} %" for share in found)]
+
+
+def of_smooth(kappas: Sequence[float], rules: Sequence[str]) -> Iterator[list]:
+    for kappa in kappas:
+        for i, rule in enumerate(rules):
+            rng = np.random.default_rng([4, int(kappa), i])
+            yield [
+                f"{kappa:g}",
+                rule,
+                *(f"{smooth(kappa, RULES[rule], exact, rng):.4f}" for exact in (True, False)),
+            ]
+
+
 def main() -> None:
-    rng = np.random.default_rng(0)
-    print("1. | κ | rule | largest run/bound |")
-    for kappa in (1.5, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0):
-        for name, make in RULES.items():
-            print(f"| {kappa:g} | {name} | {quadratics(kappa, make(blocks(kappa)), rng):.4f} |", flush=True)
-    print("\n2. | κ | rule | growth a step | steps with μ | steps with L |")
-    for kappa in (10.0, 30.0, 100.0, 1000.0):
-        for name, make in RULES.items():
-            grown, a, b = growth(make(blocks(kappa)), 1 / kappa, 4 * int(np.sqrt(kappa)) + 1)
-            print(f"| {kappa:g} | {name} | {grown:.3f} | {a} | {b} |", flush=True)
-    print("\n3. | κ | rule | not at rest |")
-    for kappa in (10.0, 30.0, 100.0):
-        for name, make in RULES.items():
-            print(f"| {kappa:g} | {name} | {kinks(kappa, make(blocks(kappa)), rng):.2%} |", flush=True)
-    print("\n4. | κ | rule | y₀ | largest run/formula |")
-    for exact in (True, False):
-        for kappa in (10.0, 30.0, 100.0):
-            for name in ("Nesterov", "heavy ball"):
-                found = smooth(kappa, RULES[name], exact, rng)
-                print(f"| {kappa:g} | {name} | {'exact' if exact else 'off'} | {found:.4f} |", flush=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    record.options(parser)
+    options = parser.parse_args()
+    few = lambda count, *all_of_them: all_of_them[:count] if options.quick else all_of_them
+    tables = {
+        "momentum-quadratics": (RULES, of_quadratics(few(4, 1.5, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0))),
+        "momentum-alternating": (RULES, of_growth(few(2, 10.0, 30.0, 100.0, 1000.0))),
+        "momentum-kinks": (RULES, of_kinks(few(1, 10.0, 30.0, 100.0))),
+        "momentum-smooth": (
+            ["rule", "exact start", "$y_0$ off"],
+            of_smooth(few(1, 10.0, 30.0, 100.0), few(1, "Nesterov", "heavy ball")),
+        ),
+    }
+    for name, (columns, rows) in tables.items():
+        record.table(name, [r"$\kappa$", *columns], rows, options.record, repeatable=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The exact worst case of AID over all runs that obey the inequalities behind its certificates, for a few steps.
 
     pip install 'bilevel[worst-case]'
-    python benchmarks/worst_case.py
+    python benchmarks/worst_case.py [--seed 0] [--record docs/measured]
 
 Performance estimation (Drori & Teboulle 2014; Taylor, Hendrickx & Glineur 2017): a run of K steps is a handful of
 vectors. Everything the analysis knows of it is linear in their inner products and in the values Φ(x_k), so the largest
@@ -19,12 +19,14 @@ problems obey all of this, and the certificates use nothing else: actual ≤ wor
 
 import argparse
 import warnings
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
 import jax
 import numpy as np
-from certificates import searched
+import record
+from worst_problems import searched
 
 from bilevel import theory
 
@@ -170,6 +172,7 @@ def worst_case(
     return largest(objective, limits, sizes) * unit
 
 
+KAPPAS, STEPS = (2, 5, 10), (1, 2, 3, 4, 6, 10)
 LARGER = np.geomspace(1, 4, 21)[1:]  # than the best β of `star`: among which the best of all is looked for
 
 
@@ -188,62 +191,81 @@ def best_worst_case(
     return min(found)
 
 
+def shown(*values: float) -> list[str]:
+    return [f"{value:.4g}".replace("e+0", "e") for value in values]
+
+
+def found(kappa: int, c: theory.Certificate, beta: float, K: int, seed: int) -> float:
+    """The largest that a search finds."""
+    return searched(kappa, c.alpha, c.eta, beta, K, np.random.default_rng([seed, kappa, K]))[0]
+
+
+Horizons = Sequence[tuple[int, int]]  # κ and K
+
+
+def at_the_best_step(horizons: Horizons, seed: int) -> Iterator[list]:
+    for kappa, K in horizons:
+        constants = theory.Constants(1 / kappa, 1.0, 1.0, 1.0)
+        c = theory.star.aid(constants)
+        beta = c.best_beta(K, 1.0, 0.0, 0.0, slack=0.0)
+        exact = partial(worst_case, constants.blocks, c.alpha, c.eta, beta, K, 1.0)
+        worst, bound = exact(), c.bound(K, 1.0, 0.0, 0.0, beta)
+        lowest, at = best_worst_case(constants.blocks, c.alpha, c.eta, beta, K)
+        actual, less = found(kappa, c, beta, K, seed), exact(gap_to="infimum")
+        yield [kappa, K, *shown(beta, actual, worst, bound, bound / worst, less, at, lowest)]
+
+
+def from_no_adjoint(horizons: Horizons) -> Iterator[list]:
+    for kappa, K in horizons:
+        constants, far = theory.Constants(1 / kappa, 1.0, 1.0, 1.0), float(kappa)
+        c = theory.star.aid(constants)
+        beta = c.best_beta(K, 1.0, 0.0, far, slack=0.0)
+        worst = worst_case(constants.blocks, c.alpha, c.eta, beta, K, 1.0, 0.0, far)
+        bound = c.bound(K, 1.0, 0.0, far, beta)
+        yield [kappa, K, *shown(beta, worst, bound, bound / worst)]
+
+
+def at_the_papers_steps(horizons: Horizons, seed: int) -> Iterator[list]:
+    for kappa, K in horizons:
+        k = theory.Constants(1 / kappa, 1.0, 1.0, 1.0)
+        paper = theory.aid(k)
+        others = theory.star.aid(k, 1.0, 1.0), theory.tight.aid(k), theory.sharp.aid(k), paper
+        worst = worst_case(k.blocks, paper.alpha, paper.eta, paper.beta, K, 1.0)
+        bounds = (c.bound(K, 1.0, 0.0, 0.0, paper.beta) for c in others)
+        yield [kappa, K, *shown(paper.beta, found(kappa, paper, paper.beta, K, seed), worst, *bounds)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kappas", type=int, nargs="+", default=[2, 5, 10])
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 2, 3, 4, 6, 10])
+    record.options(parser)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    cells = lambda *values: " | ".join(f"{value:.4g}" for value in values)
-    found = lambda kappa, c, beta, K: searched(
-        kappa, c.alpha, c.eta, beta, K, np.random.default_rng([options.seed, kappa, K])
-    )[0]
-    print("Paper's constants L = M = ρ = 1, exact start, gap 1. At star's best β, α = η = 2/(L + μ):\n")
-    print(
-        "| κ | K | β | found | worst case | star | star/worst case | to the infimum | best β | worst case there |"
-    )
-    print("|---" * 10 + "|")
-    for kappa in options.kappas:
-        constants = theory.Constants(1 / kappa, 1.0, 1.0, 1.0)
-        c = theory.star.aid(constants)
-        for K in options.steps:
-            beta = c.best_beta(K, 1.0, 0.0, 0.0, slack=0.0)
-            exact = partial(worst_case, constants.blocks, c.alpha, c.eta, beta, K, 1.0)
-            worst, bound = exact(), c.bound(K, 1.0, 0.0, 0.0, beta)
-            row = cells(beta, found(kappa, c, beta, K), worst, bound, bound / worst, exact(gap_to="infimum"))
-            lowest, at = best_worst_case(constants.blocks, c.alpha, c.eta, beta, K)
-            print(f"| {kappa} | {K} | {row} | {cells(at, lowest)} |", flush=True)
-    print("\nThe same from v₀ = 0, ‖v₀ − v*₀‖ = M/μ:\n")
-    print("| κ | K | β | worst case | star | star/worst case |")
-    print("|---" * 6 + "|")
-    for kappa in options.kappas:
-        constants = theory.Constants(1 / kappa, 1.0, 1.0, 1.0)
-        c, far = theory.star.aid(constants), float(kappa)
-        for K in options.steps:
-            beta = c.best_beta(K, 1.0, 0.0, far, slack=0.0)
-            worst = worst_case(constants.blocks, c.alpha, c.eta, beta, K, 1.0, 0.0, far)
-            bound = c.bound(K, 1.0, 0.0, far, beta)
-            print(f"| {kappa} | {K} | {cells(beta, worst, bound, bound / worst)} |", flush=True)
-    print("\nAt the paper's α = η = 1/L and β:\n")
-    print("| κ | K | β | found | worst case | star | tight | sharp | paper |")
-    print("|---" * 9 + "|")
-    for kappa in options.kappas:
-        constants = theory.Constants(1 / kappa, 1.0, 1.0, 1.0)
-        paper = theory.aid(constants)
-        others = (
-            theory.star.aid(constants, 1.0, 1.0),
-            theory.tight.aid(constants),
-            theory.sharp.aid(constants),
-            paper,
-        )
-        for K in options.steps:
-            exact = worst_case(constants.blocks, paper.alpha, paper.eta, paper.beta, K, 1.0)
-            bounds = (c.bound(K, 1.0, 0.0, 0.0, paper.beta) for c in others)
-            row = cells(paper.beta, found(kappa, paper, paper.beta, K), exact, *bounds)
-            print(f"| {kappa} | {K} | {row} |", flush=True)
+    horizons = list(product(*((KAPPAS[:1], STEPS[:2]) if options.quick else (KAPPAS, STEPS))))
+    tables = {
+        "worst-case-star": (
+            [
+                "found",
+                "worst case",
+                "star",
+                "star/worst case",
+                "to the infimum",
+                "best β",
+                "worst case there",
+            ],
+            at_the_best_step(horizons, options.seed),
+        ),
+        "worst-case-no-adjoint": (["worst case", "star", "star/worst case"], from_no_adjoint(horizons)),
+        "worst-case-paper": (
+            ["found", "worst case", "star", "tight", "sharp", "paper"],
+            at_the_papers_steps(horizons, options.seed),
+        ),
+    }
+    for name, (columns, rows) in tables.items():
+        columns = ["κ", "K", "β", *columns]
+        record.table(name, columns, rows, options.record, repeatable=True, libraries=["clarabel"])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,18 @@
-"""Momentum on y and v: gains against brute force and the real optax rule, bounds against real runs."""
+"""Momentum on y and v: gains against brute force and the real optax rule, bounds against real runs.
+
+And what docs/theory/momentum.md says of large κ.
+"""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from measured import MEASURED, Record, tables
+from pages import ROOT
 
 import bilevel as bl
 from bilevel.theory import Blocks, Constants, momentum, star
@@ -173,6 +179,19 @@ def one_step(k, alpha, m, nesterov, p, f):
     return lambda beta: keep - beta * np.outer(np.eye(5)[0], estimate)
 
 
+def test_the_nesterov_rule_is_unstable_from_the_stated_multiple_on():
+    """8(√2 − 1)³/κ^2.5 for large κ, with f = ½y²: the eigenvalues of a step."""
+    kappa, stated = 1e4, 8 * (np.sqrt(2) - 1) ** 3
+    k = Constants(1 / kappa, 1.0, 1.0, 0.0).blocks
+    c = momentum.aid(k)
+    at = one_step(k, c.alpha, c.m, True, kappa, (0.0, 0.0, 1.0))
+    below, above = (
+        np.abs(np.linalg.eigvals(at(share * stated / kappa**2.5))).max() for share in (1.01, 1.03)
+    )
+    assert below < 1 < above
+    assert (stated, stated / 0.25) == pytest.approx((0.57, 2.27), abs=0.005)  # over β = 0.25/κ^2.5
+
+
 @pytest.mark.parametrize(("make", "share"), [(momentum.aid, 2.6), (momentum.heavy_ball, 1.8)])
 def test_the_order_of_beta_is_exact(make, share):
     """On quadratics in one dimension no certified β is unstable, and a little above some are."""
@@ -186,6 +205,64 @@ def test_the_order_of_beta_is_exact(make, share):
         ]
         assert all(radius(at(c.beta_max)) < 1 for at in maps)
         assert any(radius(at((share + 0.6 * (kappa < 20)) * c.beta_max)) > 1 for at in maps)
+
+
+# What the page has in its first table, for L = 1: the lag, its leading term, and what κ does to β.
+LAGS = {
+    r"$\frac{\kappa-1}2$": lambda kappa, m: (kappa - 1) / 2,
+    r"$(1-m)\kappa-1\approx2\sqrt\kappa$": lambda kappa, m: 2 * np.sqrt(kappa),
+    r"$\approx\sqrt{2\kappa}$": lambda kappa, m: np.sqrt(2 * kappa),
+    r"$\approx0.9\sqrt\kappa$": lambda kappa, m: 0.9 * np.sqrt(kappa),
+    r"$\sqrt\kappa-1$": lambda kappa, m: np.sqrt(kappa) - 1,
+}
+
+
+def rules_of_the_page(k):
+    root = np.sqrt(k.kappa)
+    polyak = 4 / (1 + 1 / root) ** 2
+    return [
+        star.aid(k),
+        momentum.aid(k),
+        momentum.aid(k, m=1 - np.sqrt(1.5 / k.kappa)),
+        momentum.heavy_ball(k),
+        momentum.heavy_ball(k, polyak, polyak, ((root - 1) / (root + 1)) ** 2),
+    ]
+
+
+def test_the_rules_of_the_page():
+    """The lags by brute force over frequencies, for the slowest mode; β at a κ where its order is all there is."""
+    first = tables((ROOT / "docs/theory/momentum.md").read_text())[0]
+    kappa, omega = 1e8, np.concatenate([[0.0], np.geomspace(1e-7, np.pi, 20_000)])
+    certificates = rules_of_the_page(Constants(1 / kappa, 1.0, 1.0, 0.0).blocks)
+    for row, c in zip(first.rows, certificates, strict=True):
+        m, nesterov = float(getattr(c, "m", 0.0)), getattr(c, "nesterov", False)
+        loop = Loop(float(c.alpha), m, 1 / kappa, 1.0, nesterov)
+        lag = np.max(next(responses(loop, loop.mu, omega)))
+        assert lag == pytest.approx(LAGS[row[3]](kappa, m), rel=0.01)
+        factor, power = re.fullmatch(r"\$(\d\.\d\d)/L\\kappa\^\{?(3|2\.5)\}?\$", row[4]).groups()
+        assert c.beta_max * kappa ** float(power) == pytest.approx(float(factor), abs=0.005)
+        free = 0.35 * kappa**0.75 if "Polyak" in row[0] else kappa**0.25
+        assert loop.free == pytest.approx(free, rel=0.2) or m == 0
+    less = Loop(1.0, float(certificates[2].m), 1 / kappa, 1.0)
+    assert less.force * less.mu == pytest.approx(1.033, abs=0.0005)
+
+
+def test_where_momentum_is_worth_it():
+    kappa = np.array([2.0, 3.0, 5.0, 6.0, 10.0])
+    k = Constants(1 / kappa, 1.0, 1.0, 0.0)
+    plain = star.aid(k).beta_max
+    assert list(momentum.aid(k).beta_max > plain) == [False, False, False, True, True]
+    assert list(momentum.heavy_ball(k).beta_max > plain) == [False, True, True, True, True]
+
+
+def test_curvature_that_is_not_constant_breaks_momentum_and_not_plain_steps():
+    """Of what `benchmarks/momentum.py` wrote; it runs the first row again among the tests of the pages."""
+    (table,) = Record(MEASURED / "momentum-half-parabola.md").tables
+    for row in np.array(table.rows, float):
+        assert row[1] < 1 < min(row[2:4])
+    kappa, lowest, norm, free, lag = np.array(table.rows, float).T[[0, 4, 5, 6, 7]]
+    assert lowest[-1] == pytest.approx(-0.34 * np.sqrt(kappa[-1]), rel=0.02)
+    assert norm[-1] > lag[-1] > free[-1]
 
 
 PROBLEM = bl.Problem(
@@ -259,26 +336,6 @@ def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic(
 
     gap, squares = run(jnp.ones(2))  # f ≥ 0, so Φ(x₀) bounds what there is to descend
     assert np.all(np.cumsum(np.asarray(squares)) / K <= c.bound(K, np.asarray(gap), off, beta=beta))
-
-
-@pytest.mark.parametrize(("make", "least", "most"), [(momentum.aid, 8, 20), (star.aid, 0.5, 1)])
-def test_a_curvature_that_is_not_constant_breaks_momentum_and_not_plain_steps(make, least, most):
-    """L for y > 0 and μ for y < 0, with ∇²_xy g = 0, Φ = ℓx and e = ŷ: what the page shows under "Where it ends"."""
-    mu, beta, K = 0.01, 1e-6, np.arange(1, 61)
-    g = lambda x, y: 0.5 * mu * y**2 + 0.5 * (1 - mu) * jnp.maximum(y, 0.0) ** 2
-    problem = bl.Problem(outer=lambda x, y, ell: x * y + ell * x, inner=g)
-    c = make(Blocks(mu, 1.0, 0.0, 1e-9, 1.0, 0.0, 0.0))
-    rules = c.step_sizes(60, 1.0, 1.0, 0.0)
-
-    def descended(ell):
-        solver, data = bl.aid(problem, rules.inner, rules.adjoint, beta), bl.Batch(inner=None, outer=ell)
-        state = solver.init(jnp.zeros(()), jnp.ones(()), data)
-        return -ell * bl.scan(solver, state, data, steps=60, record=lambda state, info: state.x)[1]
-
-    ell = np.geomspace(0.01, 10, 60)
-    gap = np.asarray(jax.jit(jax.vmap(descended))(ell))
-    bound = c.bound(K, np.maximum(gap, 0.0), 1.0, 0.0, beta)
-    assert least <= np.max(np.where(gap > 0, ell[:, None] ** 2 / bound, 0)) <= most
 
 
 def test_what_is_refused():
