@@ -30,7 +30,8 @@ def main() -> None:
     )
     record.options(parser)
     given = parser.parse_args()
-    tasks = [make(given.quick) for make in TASKS.values()]
+    with jax.enable_x64(True):  # for the tasks that are made in double precision
+        tasks = [make(given.quick) for make in TASKS.values()]
     if given.quick:
         rows = [[METHODS[0].name, end(METHODS[0], tasks[0]), "", ""]]
     else:

@@ -1,6 +1,7 @@
 """What a step of every method costs: the cells of three tables are evaluated, and counted again in what runs.
 
-They stand in methods.md, methods-unrolled-and-first-order.md and methods-stochastic.md.
+They stand in methods.md, methods-unrolled-and-first-order.md and methods-stochastic.md; minibatches.md says how many
+batches a step draws, and large-models.md what it costs in forward passes.
 """
 
 import re
@@ -279,7 +280,78 @@ def test_a_trial_of_tuning_free_with_one_inner_variable():
     check_memory(cells[4], bl.tuning_free(PROBLEM).init(X0, Y0), {})
 
 
+DRAWS = {
+    "`stocbio`": (
+        lambda **how: bl.stocbio(PROBLEM, A, A, B, inner_steps=4, products=3, **how),
+        {"N": 4, "Q": 3},
+    ),
+    "`f2sa`": (lambda **how: bl.f2sa(PROBLEM, A, B, penalty=5.0, inner_steps=4, **how), {"T": 4}),
+    "`soba`": (lambda **how: bl.soba(PROBLEM, A, A, B, **how), {}),
+    "`aid`": (lambda **how: bl.aid(PROBLEM, A, A, B, **how), {}),
+    "`mrbo`, `sustain`": (lambda **how: bl.mrbo(PROBLEM, A, A, B, products=4, **how), {"Q": 4}),
+    "`vrbo`": (lambda **how: bl.vrbo(PROBLEM, A, A, B, inner_steps=2, products=3, **how), {"N": 2, "Q": 3}),
+    "`fsla`": (lambda **how: bl.fsla(PROBLEM, A, A, B, **how), {}),
+}
+
+
+def test_batches_drawn():
+    (table,) = (t for t in tables((ROOT / "docs/how-to/minibatches.md").read_text()) if t.measured)
+    *own, others = table.rows
+    assert [row[0] for row in own] == list(DRAWS)
+    assert others == ("all others", "1", "")
+    for name, told, default in own:
+        make, letters = DRAWS[name]
+        independent = value(told.rpartition(": ")[2], letters)
+        assert make(batches="independent").draws == independent > 1
+        assert make().draws == (independent if default.startswith("independent") else 1)
+
+
 def test_every_row_is_counted():
     assert rows("methods.md").keys() == IMPLICIT.keys()
     assert rows("methods-unrolled-and-first-order.md").keys() == OTHERS.keys() | {TUNING_FREE}
     assert rows("methods-stochastic.md").keys() == STOCHASTIC.keys()
+
+
+ON_A_NETWORK = {
+    "`bl.itd`": lambda problem: bl.itd(problem, 0.1, 0.1),
+    "`bl.soba`": lambda problem: bl.soba(problem, 0.1, 0.1, 0.1),
+    "`bl.aid`": lambda problem: bl.aid(problem, 0.1, 0.1, 0.1),
+}
+
+
+def operations_of_a_layer(step_of) -> float:
+    """By the compiler, of one layer more: what is done once for all of them, and not for the first, drops out."""
+    rows, width = 64, 256
+    real = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
+
+    def losses(y, batch):
+        for w in y:
+            batch = batch + jnp.tanh(batch @ w)
+        return jnp.mean(batch**2, axis=1)
+
+    inner = lambda x, y, batch: jnp.mean(jax.nn.sigmoid(x) * losses(y, batch))
+    problem = bl.Problem(inner=inner, outer=lambda x, y, batch: jnp.mean(losses(y, batch)))
+    data = bl.Batch(inner=real(rows, width), outer=real(rows, width))
+
+    def total(layers: int) -> float:
+        function, *arguments = step_of(problem, real(rows), [real(width, width)] * layers, data)
+        return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
+
+    return (total(4) - total(3)) / (2 * rows * width**2)
+
+
+def test_large_models_says_how_many_forward_passes_a_step_takes():
+    (table,) = (t for t in tables((ROOT / "docs/how-to/large-models.md").read_text()) if t.measured)
+    told = {name: (state, float(work)) for name, state, work in table.rows}
+    plain = lambda problem, x, y, data: (jax.grad(problem.inner, 1), x, y, data.inner)
+    counted = {"a gradient step on g": operations_of_a_layer(plain)}
+    for name, make in ON_A_NETWORK.items():
+
+        def step(problem, x, y, data, make=make):
+            solver = make(problem)
+            return solver.step, jax.eval_shape(solver.init, x, y, data), data
+
+        counted[name] = operations_of_a_layer(step)
+    assert told.keys() == counted.keys()
+    for name, (_, work) in told.items():
+        assert counted[name] == pytest.approx(work, abs=0.2), name

@@ -10,7 +10,16 @@ from running import run
 from test_documented import PAGES
 
 # Tables in a page's own text, by their heads, and the test that makes their numbers again.
-TESTED: dict[str, dict[str, str]] = {}
+COSTS = "method | gradients of f | gradients of g | Hessian products | cross products"
+TESTED: dict[str, dict[str, str]] = {
+    "docs/concepts/methods-stochastic.md": {COSTS: "tests/docs/test_counts.py"},
+    "docs/concepts/methods-unrolled-and-first-order.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
+    "docs/concepts/methods.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
+    "docs/how-to/large-models.md": {
+        "step | state | work, in forward passes over one batch": "tests/docs/test_counts.py"
+    },
+    "docs/how-to/minibatches.md": {"method | draws a step | default": "tests/docs/test_counts.py"},
+}
 
 
 def scripts() -> dict[str, list[measured.Record]]:
