@@ -57,7 +57,7 @@ def measured(make, rounds: int) -> list[str]:
     compiled = first[0] - plain, first[1] - ratio * plain
     return [
         make.__name__,
-        f"{steps:,} in {1e3 * plain:.3g} ms",
+        f"{steps:,} in {plain:.2g} s",
         str(len(looks)),
         f"{100 * share:.1f} %",
         f"{ratio:.2f}",
