@@ -54,14 +54,15 @@ def measured(make, rounds: int) -> list[str]:
     looks = result.diagnosis.looks["calls"]
     step = sum(oracle_calls(solver, bl.start(solver, x0, y0, data), data))
     share = (looks + step).sum() / (steps * step)
+    compiled = first[0] - plain, first[1] - ratio * plain
     return [
         make.__name__,
-        f"{steps:,} in {plain:.2f} s",
+        f"{steps:,} in {plain:.2g} s",
         str(len(looks)),
         f"{100 * share:.1f} %",
-        f"{ratio:.3f}",
-        f"{first[0] - plain:.1f}",
-        f"{first[1] - ratio * plain:.1f}",
+        f"{ratio:.2f}",
+        f"{1e3 * (ratio - 1) * plain / len(looks):.2g}",
+        f"{compiled[0]:.1f}; {compiled[1]:.1f} for the looks",
     ]
 
 
@@ -71,8 +72,8 @@ COLUMNS = (
     "looks",
     "their share of the calls",
     "time with / without",
+    "ms a look",
     "compiled, s",
-    "looks compiled, s",
 )
 
 if __name__ == "__main__":

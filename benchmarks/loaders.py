@@ -56,9 +56,10 @@ def noisy(x, y, batch, *, key):
 
 def by_hand(solver, x0, y0, loader, steps: int):
     """The loop that one writes: a donated step, two batches ahead of the device, the losses kept."""
-    step = STEPS.setdefault(id(solver), jax.jit(solver.step, donate_argnums=0))
+    programs = jax.jit(solver.init), jax.jit(solver.step, donate_argnums=0)
+    init, step = STEPS.setdefault(id(solver), programs)
     batches = iter(loader)
-    state, losses = solver.init(jnp.copy(x0), jax.tree.map(jnp.copy, y0), next(batches)), []
+    state, losses = init(x0, y0, next(batches)), []
     for batch in itertools.islice(batches, steps):
         state, info = step(state, jax.device_put(batch))
         losses.append(info.outer_value)

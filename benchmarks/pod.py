@@ -213,7 +213,7 @@ def main() -> None:
     steps = {name: float(value) for name, value in (each.split("=") for each in given.steps.split(","))}
     plan = Plan(Link(given.latency, given.bandwidth), given.group, given.layers, 4 * given.parameters)
     for kind, scaling, digits in (("weak", plan.weak, 2), ("strong", plan.strong, 1)):
-        columns = ("devices", *(f"{n:,}" for n in counts[1:]))
+        columns = (f"{kind} scaling, by devices", *(f"{n:,}" for n in counts[1:]))
         rows = (
             [
                 ", ".join(case),

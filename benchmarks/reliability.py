@@ -25,6 +25,7 @@ from faults.process import Worker
 ROOT = Path(__file__).parents[1]
 STEPS = 1000
 ENDLESS = 10**6
+LIBRARIES = ("orbax-checkpoint",)
 
 
 def killed(given: Namespace) -> bool:
@@ -37,7 +38,7 @@ def killed(given: Namespace) -> bool:
         "runs": len(runs),
         "of them ended bit for bit the same": same,
     }
-    record.table("reliability-kills", ("what", "number"), rows.items(), given.record)
+    record.table("reliability-kills", ("what", "number"), rows.items(), given.record, libraries=LIBRARIES)
     return given.quick or (same == len(runs) and died >= given.kills * 0.8)
 
 
@@ -45,7 +46,7 @@ def signalled_and_full(given: Namespace) -> bool:
     columns = ("what happens to it", "exit status", "what becomes of the run")
     with tempfile.TemporaryDirectory() as room:
         rows = [("SIGTERM", "–", "not tried")] if given.quick else list(scenarios(Path(room)))
-    record.table("reliability-disks", columns, rows, given.record)
+    record.table("reliability-disks", columns, rows, given.record, libraries=LIBRARIES)
     return not any("NOT AS PROMISED" in then for _, _, then in rows)
 
 
@@ -113,7 +114,7 @@ def damaged(given: Namespace) -> bool:
     found = damaged_checkpoints(DAMAGES[-1:] if given.quick else DAMAGES)
     outcomes = ("the one before used", "read all the same", "wrong")
     rows = [[kind, *(counts[outcome] for outcome in outcomes)] for kind, counts in found.items()]
-    record.table("reliability-damage", ("files", *outcomes), rows, given.record)
+    record.table("reliability-damage", ("files", *outcomes), rows, given.record, libraries=LIBRARIES)
     return not any(counts["wrong"] for counts in found.values())
 
 

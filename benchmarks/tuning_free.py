@@ -51,6 +51,10 @@ class Family:
         return bl.Problem(inner=scaled(self.g, "g"), outer=scaled(self.f, "f"))
 
 
+def unit(units: dict) -> str:
+    return ", ".join(f"{name} × {unit:g}" for name, unit in units.items()) or "as it is"
+
+
 def case(label: str, inner: Any, outer: Any, x0: Any, y0: Any, **units: float) -> tuple:
     units = {name: jnp.asarray(units.get(name, 1.0)) for name in "fgxy"}
     data = bl.Batch(inner=(inner, units), outer=(outer, units))
@@ -76,7 +80,7 @@ def families() -> list[Family]:
             validation,
             ridged,
             [case(f"seed {s}", *examples(s), start, blank) for s in range(6)]
-            + [case(f"{u}", *examples(0), start, blank, **u) for u in UNITS[1:]],
+            + [case(unit(u), *examples(0), start, blank, **u) for u in UNITS[1:]],
         )
     ]
 
@@ -113,7 +117,7 @@ def families() -> list[Family]:
                 + 0.5 * jnp.sum((1.5 + jnp.sin(d[1] @ x)) * y**2)
                 - y @ jnp.tanh(d[1] @ x)
             ),
-            [case(f"{u}", (A, B, c), (A, B, c), jnp.ones(3), jnp.zeros(4), **u) for u in UNITS],
+            [case(unit(u), (A, B, c), (A, B, c), jnp.ones(3), jnp.zeros(4), **u) for u in UNITS],
         )
     )
 
@@ -130,7 +134,7 @@ def families() -> list[Family]:
             lambda x, y, d: 0.5 * jnp.sum((y - d[2]) ** 2) + 0.05 * jnp.sum(x**2),
             lambda x, y, d: 0.5 * y @ d[0] @ y - y @ (d[1] @ x),
             [case(f"κ = {k}", quadratic(k), quadratic(k), *zeros) for k in (1, 10, 100, 1000, 10_000)]
-            + [case(f"κ = 30, {u}", quadratic(30), quadratic(30), *zeros, **u) for u in UNITS[1:]],
+            + [case(f"κ = 30, {unit(u)}", quadratic(30), quadratic(30), *zeros, **u) for u in UNITS[1:]],
         )
     )
 

@@ -60,7 +60,7 @@ class Task:
         return sum(self.counts) // (2 * SIZE)
 
 
-def quadratics() -> Task:
+def quadratics(some: Callable[[int], int]) -> Task:
     """Samples ½yᵀAy + ½xᵀBx + xᵀCy + aᵀy + bᵀx with random matrices of rank one, as benchmark_bilevel's are."""
     rng, n_y, n_x, mu = np.random.default_rng(0), 100, 10, 0.1
 
@@ -81,7 +81,7 @@ def quadratics() -> Task:
         return 0.5 * y @ (A @ y) + 0.5 * x @ (B @ x) + x @ C @ y + a @ y + b @ x
 
     mean = lambda x, y, batch: jnp.mean(jax.vmap(partial(sample, x, y))(*batch))
-    problem, data = bl.Problem(inner=mean, outer=mean), bl.Batch(samples(4096), samples(1024))
+    problem, data = bl.Problem(inner=mean, outer=mean), bl.Batch(samples(some(4096)), samples(some(1024)))
     sizes = {
         "SABA": (0.1, 0.1),
         "SRBA": (0.1, 0.1),
@@ -93,7 +93,7 @@ def quadratics() -> Task:
     return Task(problem, data, -2 * jnp.ones(n_x), jnp.zeros(n_y), sizes, 32, 1e-12, reduced)
 
 
-def ridge_logistic() -> Task:
+def ridge_logistic(some: Callable[[int], int]) -> Task:
     """22 features like ijcnn1, one log-ridge for each."""
     rng, n = np.random.default_rng(1), 22
     truth = rng.normal(size=n) * (rng.random(n) < 0.5)
@@ -115,12 +115,14 @@ def ridge_logistic() -> Task:
         "stocBiO": (0.25, 0.25),
         "AmIGO": (0.125, 1.25),
     }
-    return Task(problem, bl.Batch(rows(12_480), rows(22_912)), x0, jnp.zeros(n), sizes, 2048, 1e-2)
+    return Task(
+        problem, bl.Batch(rows(some(12_480)), rows(some(22_912))), x0, jnp.zeros(n), sizes, 2048, 1e-2
+    )
 
 
-def cleaning() -> Task:
+def cleaning(some: Callable[[int], int]) -> Task:
     """Softmax regression on digits, half of the training labels wrong; x weighs the examples."""
-    train, valid = bl.data.mnist().train.split(3072, 896, seed=2)
+    train, valid = bl.data.mnist().train.split(some(3072), some(896), seed=2)
     noisy, _ = bl.data.corrupt_labels(train.targets, 0.5, classes=10, seed=2)
 
     def rows(images, labels):
@@ -138,7 +140,7 @@ def cleaning() -> Task:
         ("stocBiO", "AmIGO"), (0.5, 1e4)
     )
     data = bl.Batch(rows(train.inputs, noisy), rows(valid.inputs, valid.targets))
-    return Task(problem, data, -2 * jnp.ones(3072), jnp.zeros(490), sizes, 256, 1e-4)
+    return Task(problem, data, -2 * jnp.ones(some(3072)), jnp.zeros(490), sizes, 256, 1e-4)
 
 
 TASKS = {task.__name__: task for task in (quadratics, ridge_logistic, cleaning)}
@@ -331,8 +333,9 @@ def main() -> None:
     if given.against:
         sys.path.insert(0, given.against)
     names, limit = (["SOBA"], 1e-9) if given.quick else (given.methods, given.seconds)
+    some = lambda count: count // 14 // SIZE * SIZE if given.quick else count  # of the samples
     for name in given.task:
-        task = TASKS[name]()
+        task = TASKS[name](some)
         columns = (
             "method",
             "µs a step",

@@ -14,8 +14,16 @@ from bilevel.applications import MODULES, application
 from bilevel.applications.table import as_markdown
 
 # Tables in a page's own text, by their heads, and the test that makes their numbers again.
+COSTS = "method | gradients of f | gradients of g | Hessian products | cross products"
 TESTED: dict[str, dict[str, str]] = {
     "README.md": {"method | operations of a step | converges to": "tests/core/test_cost.py"},
+    "docs/concepts/methods-stochastic.md": {COSTS: "tests/docs/test_counts.py"},
+    "docs/concepts/methods-unrolled-and-first-order.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
+    "docs/concepts/methods.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
+    "docs/how-to/large-models.md": {
+        "step | state | work, in forward passes over one batch": "tests/docs/test_counts.py"
+    },
+    "docs/how-to/minibatches.md": {"method | draws a step | default": "tests/docs/test_counts.py"},
     "docs/theory/index.md": {
         "module | what it is | order for AID | inherent error of ITD": "tests/theory/test_theory_slips.py"
     },

@@ -8,7 +8,6 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
-from bilevel.counting import Counts, counted_step, oracle_calls
 
 # Five quadratic tasks: support ½(y − c)ᵀA(y − c), query ½(y − d)ᵀE(y − d).
 RNG = np.random.default_rng(3)
@@ -285,24 +284,3 @@ def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call(bl.fomaml(CURVED, 0.1, 0.05))
-
-
-@pytest.mark.parametrize(
-    ("name", "per_task"),
-    [("fomaml", Counts(2, 3, 0, 0)), ("reptile", Counts(0, 3, 0, 0))],
-)
-def test_counts(name, per_task):
-    solver = MAKE[name](CURVED, 0.1, 3)
-    assert oracle_calls(solver, solver.init(START, START, DATA), DATA) == Counts(
-        *(6 * each for each in per_task)
-    )
-
-
-def test_counts_of_imaml():
-    """All tasks take as many steps of conjugate gradients as the one that takes most; one product more at the start
-    and one for the residual."""
-    solver = MAKE["imaml"](CURVED, 0.1, 3)
-    _, info, counts = jax.jit(counted_step(solver))(solver.init(START, START, DATA), DATA)
-    taken = int(info.metrics["adjoint_steps"])
-    assert 1 <= taken <= 4
-    assert Counts(*map(int, counts)) == Counts(*(6 * each for each in (2, 3, taken + 2, 1)))

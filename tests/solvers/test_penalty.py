@@ -9,7 +9,6 @@ from implicit_reference import last_x, ridge
 import bilevel as bl
 from bilevel import f2ba, f2sa, f2sa_p, f3sa, meha, v_pbgd
 from bilevel.batch import Draws
-from bilevel.counting import Counts, oracle_calls
 
 # f has curvature in y (with f linear in y, as in the paper's quadratic, the penalty has no bias at all):
 #   f(x, y) = ½‖y − c‖² + ½ τ‖x‖²        g(x, y) = ½ yᵀHy − yᵀBx
@@ -218,21 +217,6 @@ def test_a_constant_schedule_is_the_constant(make):
     growing = make(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=lambda k: 5.0 + k.astype(float))
     _, trace = bl.scan(growing, growing.init(X0, Y0), steps=4)
     np.testing.assert_allclose(trace["penalty"], [5.0, 6.0, 7.0, 8.0])
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda p: f2sa(p, 0.1, 0.1, penalty=5.0, inner_steps=3), Counts(3 + 1, 2 * 3 + 2, 0, 0)),
-        (lambda p: f2ba(p, 0.1, 0.1, penalty=5.0, inner_steps=4), Counts(4 + 1, 2 * 4 + 2, 0, 0)),
-        (lambda p: f3sa(p, 0.1, 0.1, penalty=5.0), Counts(2 * 2, 2 * 4, 0, 0)),
-        (lambda p: meha(p, 0.1, 0.1, penalty=5.0, proximal=1.0), Counts(2, 5, 0, 0)),
-    ],
-    ids=["f2sa", "f2ba", "f3sa", "meha"],
-)
-def test_counts(make, expected):
-    solver = make(QUADRATIC)
-    assert oracle_calls(solver, solver.init(X0, Y0)) == expected
 
 
 @pytest.mark.parametrize(

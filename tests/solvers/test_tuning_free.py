@@ -8,7 +8,6 @@ from implicit_reference import ridge
 
 import bilevel as bl
 from bilevel import d_tfbo, s_tfbo, tuning_free
-from bilevel.counting import Counts, oracle_calls
 
 C = jnp.array([0.07, -0.02, 0.04])
 
@@ -361,33 +360,6 @@ def test_s_tfbo_depends_on_units():
     assert jnp.linalg.norm(dense.hypergradient(state.x)) > 0.1 * jnp.linalg.norm(
         dense.hypergradient(jnp.zeros(5))
     )
-
-
-@pytest.mark.parametrize(("make", "expected"), [(s_tfbo, Counts(2, 1, 1, 1)), (d_tfbo, Counts(2, 10, 10, 1))])
-def test_counts(make, expected):
-    solver = make(bl.problems.quadratic().problem)
-    assert oracle_calls(solver, solver.init(jnp.ones(2), jnp.zeros(2))) == expected
-
-
-def test_counts_of_a_trial_with_one_inner_variable():
-    """Two passes: the first solves both systems by one product each, the second finds nothing to do but look.
-
-    A look is ∇_y g, ∇_x f, ∇_y f, one Hessian and one cross product at the start; a pass has a look, the residual
-    before its conjugate gradients, and the ∇_y g of each Newton direction.
-    """
-    problem = bl.Problem(
-        inner=lambda x, y: (y - jnp.sum(x)) ** 2, outer=lambda x, y: (y - 1.0) ** 2 + jnp.sum(x**2)
-    )
-    solver = tuning_free(problem)
-    state, info = jax.jit(solver.step)(solver.init(jnp.ones(2), jnp.zeros(())))
-    state, info = jax.jit(solver.step)(state)
-    counts = oracle_calls(solver, state)
-    _, info = jax.jit(solver.step)(state)
-    solves = int(info.metrics["inner_steps"] + info.metrics["adjoint_steps"])
-    passes = counts.cross_products - 1
-    assert counts.gradients_f == 2 * (1 + passes)
-    assert counts.hessian_products == 1 + 2 * passes + solves
-    assert counts.gradients_g == 1 + 2 * passes + 1  # one Newton direction
 
 
 def test_bad_input():

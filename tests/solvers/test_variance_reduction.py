@@ -13,10 +13,8 @@ import pytest
 from jax import lax
 
 import bilevel as bl
-from bilevel.counting import Counts, counted_step
 from bilevel.loop.streams import draw
 from bilevel.solvers.ingredients import whole
-from zoo import PROBLEMS, stochastic
 
 K, ALPHA, ETA, BETA, SIZE = 7, 0.3, 0.2, 0.15, 4
 N, M, D = 12, 8, 3  # inner examples, outer examples, entries of x and of y
@@ -342,31 +340,6 @@ def test_blocks_come_once_per_epoch_in_another_order():
     assert all(sorted(order) == list(range(12)) for order in orders)
     assert set(np.asarray(seen.block.outer).reshape(18, 2).sum(axis=1).tolist()) == {1}
     np.testing.assert_array_equal(seen.whole.inner[0], data.inner)
-
-
-PER_STEP = {
-    "saba": Counts(2, 1, 1, 1),
-    "mrbo": Counts(4, 2, 2 * 3, 2),
-    "fsla": Counts(3, 1, 1, 2),
-}
-EVERY_OTHER = {  # with the full pass, and without
-    "srba": (Counts(2, 1, 1, 1), Counts(4, 2, 2, 2)),
-    "vrbo": (Counts(12 + 2, 6 + 1, 18 + 3, 6 + 1), Counts(12, 6, 18, 6)),  # N = 2, Q = 3
-}
-
-
-@pytest.mark.parametrize("row", stochastic.ROWS, ids=str)
-def test_counts(row):
-    case = PROBLEMS["trees"](float)
-    solver = row.make(case.problem, case.L)
-    step, state = jax.jit(counted_step(solver)), solver.init(case.x0, case.y0, case.data)
-    for k in range(2):
-        state, info, counts = step(state, case.data)
-        if row.name == "sustain":
-            expected = Counts(4, 2, 2 * int(info.metrics["factors"]), 2)
-        else:
-            expected = EVERY_OTHER[row.name][k] if row.name in EVERY_OTHER else PER_STEP[row.name]
-        assert Counts(*(int(each) for each in counts)) == expected
 
 
 @pytest.fixture(scope="module")
