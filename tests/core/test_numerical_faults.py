@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from bilevel.loop.watch import risen
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 Q = bl.problems.quadratic(kappa=4.0)
@@ -433,6 +434,20 @@ def test_a_finite_blow_up_is_said():
     check(result, bl.Code.COMPLETED, None, None, "finite blow-up: as from step sizes that are too large")
     calm = bl.run(bl.aid(wavy, 1.0, 1.0, 1e-3), 0.1 * X0, 0.1 * X0, steps=40)
     assert "blow-up" not in calm.status.message
+
+
+def test_a_rise_is_seen_through_the_noise_of_batches_and_noise_is_no_rise():
+    noise = np.random.default_rng(0).chisquare(1, size=(50, 400))  # as of batches of one row
+    growth = 1e4 ** np.linspace(0, 1, 400)
+    assert all(risen(values * growth, 400) for values in noise)
+    fallen = np.where(np.arange(400) < 100, 3.0, 0.1 * growth)  # first far down, then above where it began
+    assert all(risen(values * fallen, 400) for values in noise)
+    assert (
+        sum(risen(values, 400) is not None for values in noise) <= 2
+    )  # where the first of all is next to nothing
+    assert not any(risen(values / growth, 400) for values in noise)
+    settling = 1 - 0.8 * np.exp(-np.arange(400) / 40)  # as y comes to rest
+    assert risen(settling, 400) is None
 
 
 def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -10,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.loop.hooks.base import Event
-from bilevel.loop.look import Point, brief_look, close_look
+from bilevel.loop.hooks.history import History
+from bilevel.loop.look import Point, brief_look, close_look, look_beside
 from bilevel.loop.symptoms import Diagnosis, Facts, findings
+from bilevel.loop.watch import risen
 from bilevel.solvers.ingredients.ritz import ritz_values
 from bilevel.words import shown
 
 SHARE = 0.05  # of the run's gradients and products, for the looks beyond the first few
 FEW, MOST = 4, 20  # looks
+GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
 STEP = 4  # gradients and products that the cheapest step takes
 
 
@@ -36,7 +39,8 @@ class Diagnose:
         self._rows: list[dict[str, float]] = []
         self._notes: dict[str, None] = {}  # in their order, each once
         self._began = self._total = self._due = 0
-        self._spent = self._largest = 0.0
+        self._spent = self._largest = self._steepest = 0.0
+        self._values = History()  # of f
         self._before: Any = None  # a Point
         self._event: Any = None
         self._solver: Any = None
@@ -55,7 +59,9 @@ class Diagnose:
             return Diagnosis((), looks, tuple(self._notes), getattr(self._solver, "name", ""))
         noisy = bool(self._rows[-1]["noisy"])
         steps = int(self._rows[-1]["step"]) - self._began
-        facts = Facts(self._solver, steps, self._began, noisy, self._largest)
+        blind, values = self._steepest == 0, self._values.course("outer_value")
+        rise = risen(values[np.isfinite(values)], steps)
+        facts = Facts(self._solver, steps, self._began, noisy, self._largest, blind, rise)
         return Diagnosis(findings(looks, facts), looks, tuple(self._notes), self._solver.name)
 
     def begin(self, event: Event) -> None:
@@ -69,8 +75,10 @@ class Diagnose:
 
     def __call__(self, event: Event) -> None:
         self._event, self._solver = event, event.solver
-        norms = np.asarray(event.trace.get("stationarity", event.trace.get("hypergradient_norm")), float)
-        self._largest = max(self._largest, np.max(norms, where=np.isfinite(norms), initial=0.0))
+        norms = event.trace["hypergradient_norm"]
+        self._values.add(event.first, {"outer_value": event.trace["outer_value"]})
+        self._steepest = _larger(self._steepest, norms)
+        self._largest = _larger(self._largest, event.trace.get("stationarity", norms))
         if event.step >= self._due:
             self._look(event.step)
             self._due = self._next(event.step)
@@ -103,13 +111,26 @@ class Diagnose:
             try:
                 with _nan_allowed():
                     seen, before = self._event.measure(look, self._before)
-                self._rows.append({"step": step} | _row(jax.device_get(seen)))
+                self._rows.append({"step": step} | _row(jax.device_get(seen)) | self._beside(seen))
             except Exception as error:  # whatever an objective, a rule or the device has against it
                 what = "look" if look is brief_look else "close look"
                 self._notes[f"no {what} was possible: {type(error).__name__}, {shown(str(error))}"] = None
             else:
                 self._before, self._spent = before, self._spent + 1 + self._rows[-1]["calls"] / STEP
                 return
+
+    def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
+        """A gradient of exactly zero is rare enough for a second look, with a program of its own."""
+        if all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
+            return {}
+        with suppress(Exception), _nan_allowed():  # a method that calls its objectives otherwise
+            return {name: float(value) for name, value in self._event.measure(look_beside).items()}
+        return {}
+
+
+def _larger(most: float, values: Any) -> float:
+    values = np.asarray(values, float)
+    return max(most, float(np.max(values, where=np.isfinite(values), initial=0.0)))
 
 
 @contextmanager
