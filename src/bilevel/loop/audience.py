@@ -76,6 +76,7 @@ class Audience:
         """Those with a memory are told of the end of a run that needed no more steps."""
         for hook in self.hooks:
             if callable(getattr(hook, "set_state", None)):
+                self._begun.append(hook)
                 getattr(hook, "begin", _nothing)(self._event(None, {}))
                 getattr(hook, "end", _nothing)(result)
 

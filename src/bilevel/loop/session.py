@@ -177,6 +177,8 @@ class Session:
         if self.course.source.stream is not None:
             self._fit()
         self.audience.remember(result)
+        result = replace(result, diagnosis=self.audience.diagnosis)
+        self.audience.leave()
         return result
 
     def so_far(self) -> Result:

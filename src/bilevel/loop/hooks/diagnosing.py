@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.loop.hooks.base import Event
-from bilevel.loop.hooks.history import History
 from bilevel.loop.look import Point, brief_look, close_look, look_beside
 from bilevel.loop.symptoms import Diagnosis, Facts, findings
 from bilevel.loop.watch import risen
@@ -20,6 +19,7 @@ from bilevel.words import shown
 SHARE = 0.05  # of the run's gradients and products, for the looks beyond the first few
 FEW, MOST = 4, 20  # looks
 GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
+KEPT = ("rows", "began", "spent", "largest", "steepest")  # by a checkpoint
 STEP = 4  # gradients and products that the cheapest step takes
 
 
@@ -29,7 +29,7 @@ class Diagnose:
     Between chunks, so that not a bit of the result changes. Every run gets four looks, at the quarters of its steps, or
     where it ends earlier; and more, up to twenty, as long as all together cost at most 5 % of the gradients and
     products of its steps. A look that cannot be taken is a note, never an error. It covers the steps of one call of
-    `bl.run`.
+    `bl.run`, and those before a checkpoint that the call goes on from; of a run that had ended, the end.
     """
 
     of_one_run = True  # not of a sweep
@@ -40,7 +40,8 @@ class Diagnose:
         self._notes: dict[str, None] = {}  # in their order, each once
         self._began = self._total = self._due = 0
         self._spent = self._largest = self._steepest = 0.0
-        self._values = History()  # of f
+        self._rise: tuple[float, float] | None = None  # of f, known at the end
+        self._remembered: dict[str, Any] | None = None  # what a checkpoint gave back
         self._before: Any = None  # a Point
         self._event: Any = None
         self._solver: Any = None
@@ -59,36 +60,59 @@ class Diagnose:
             return Diagnosis((), looks, tuple(self._notes), getattr(self._solver, "name", ""))
         noisy = bool(self._rows[-1]["noisy"])
         steps = int(self._rows[-1]["step"]) - self._began
-        blind, values = self._steepest == 0, self._values.course("outer_value")
-        rise = risen(values[np.isfinite(values)], steps)
-        facts = Facts(self._solver, steps, self._began, noisy, self._largest, blind, rise)
+        blind = self._steepest == 0
+        facts = Facts(self._solver, steps, self._began, noisy, self._largest, blind, self._rise)
         return Diagnosis(findings(looks, facts), looks, tuple(self._notes), self._solver.name)
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {name: getattr(self, f"_{name}") for name in KEPT} | {"notes": list(self._notes)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._remembered = state
+
     def begin(self, event: Event) -> None:
+        earlier = self._remembered if event.step else None
         Diagnose.__init__(self)
         self._event, self._solver = event, event.solver
         self._began, self._total = event.step, event.total
+        for name, value in (earlier or {}).items():
+            setattr(self, f"_{name}", dict.fromkeys(value) if name == "notes" else value)
         with _nan_allowed():
             unknown = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), event.run.x)
-        self._before = Point(jax.tree.map(jnp.copy, event.run.x), unknown)
+        # How far x has come since the last look, or in all if the run has ended, a checkpoint does not say.
+        x = event.run.x if earlier is None and event.step < event.total else unknown
+        self._before = Point(jax.tree.map(jnp.copy, x), unknown)
         self._due = self._next(event.step)
 
     def __call__(self, event: Event) -> None:
         self._event, self._solver = event, event.solver
-        norms = event.trace["hypergradient_norm"]
-        self._values.add(event.first, {"outer_value": event.trace["outer_value"]})
-        self._steepest = _larger(self._steepest, norms)
-        self._largest = _larger(self._largest, event.trace.get("stationarity", norms))
+        self._note_norms(event.trace)
         if event.step >= self._due:
             self._look(event.step)
             self._due = self._next(event.step)
 
     def end(self, result: Any) -> None:
         """A last look where the run ended. Nothing is kept that would keep the run."""
-        last = self._rows[-1]["step"] if self._rows else self._began
-        if self._event is not None and last < result.steps:
+        if self._event is not None and result.steps and not self._seen(result.steps):
             self._look(result.steps)
         self._event = self._before = None
+        if not result.steps:
+            return
+        if self._began == result.steps:  # it had ended, and its trace is of all of it
+            self._began = 0
+            self._note_norms(result.trace)
+        steps = np.asarray(result.trace.get("step", np.arange(result.steps)))
+        values = np.asarray(result.trace["outer_value"], float)[steps >= self._began]
+        self._rise = risen(values[np.isfinite(values)], result.steps - self._began)
+
+    def _note_norms(self, trace: dict[str, Any]) -> None:
+        norms = trace["hypergradient_norm"]
+        self._steepest = _larger(self._steepest, norms)
+        self._largest = _larger(self._largest, trace.get("stationarity", norms))
+
+    def _seen(self, step: int) -> bool:
+        return bool(self._rows) and self._rows[-1]["step"] >= step
 
     def forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""
@@ -98,7 +122,7 @@ class Diagnose:
     def _next(self, step: int) -> int:
         """The next quarter of the run, or sooner if that is within the share."""
         steps = self._total - self._began
-        quarter = -(-steps // FEW)
+        quarter = max(-(-steps // FEW), 1)
         mark = self._began + ((step - self._began) // quarter + 1) * quarter
         if self._rows:
             another = self._spent / len(self._rows)
