@@ -126,7 +126,8 @@ class Session:
             try:
                 course.watch = Watch(self.solver, course.run)
                 size = fit.bytes if fit is not None else 0
-                course.kept = Kept(policy_for(self.replay, size, self.guard.halve))
+                roomy = size <= SMALL and not self.guard.halve  # which keeps a good state anyway
+                course.kept = Kept(policy_for(self.replay, size, self.guard.halve), roomy)
                 course.kept.agreed = course.team.first
                 course.long = size > LONG_STEPS
                 course.tells = size <= SMALL or audience.reads_info

@@ -103,6 +103,9 @@ class Facts:
     largest: float  # stationarity measure of any step
     blind: bool = False  # whether the hypergradient was exactly zero at every step
     rise: tuple[float, float] | None = None  # of f, from where to where, if it has blown up
+    broke: tuple[str, tuple[str, ...]] | None = (
+        None  # of a run that diverged: its status' cause, and whose steps
+    )
 
     @property
     def inner_steps(self) -> int:
@@ -137,6 +140,10 @@ def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:
     if not len(looks["step"]):
         return ()
     late = Late(looks)
+    if (
+        facts.broke is not None
+    ):  # the status has judged it before it ran away, and here the last look is after that
+        return (*_curvature(late, facts), *_break(*facts.broke), *_dead(looks, facts))
     causes = [*_curvature(late, facts), *_steps(late, facts)]
     found = [
         *causes,
@@ -166,6 +173,17 @@ def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _break(cause: str, levels: tuple[str, ...]) -> Iterator[Finding]:
+    for level in levels:
+        yield Finding(f"{level}_step", cause)
+    if not levels:
+        yield Finding(
+            "diverged",
+            "the run broke, and its status says what to do. Step sizes and lags are not judged by these looks, the "
+            "last of which is of a state that had run away.",
+        )
+
+
 def _steps(late: Late, facts: Facts) -> Iterator[Finding]:
     L = late["largest_curvature"]
     for level, moves in (("inner", "y"), ("adjoint", "v")):
@@ -174,7 +192,7 @@ def _steps(late: Late, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 f"{level}_step",
                 f"the {level} step size {size:.3g} is above 2/L ≈ {2 / L:.3g}, with L ≈ {L:.3g} the largest curvature "
-                f"of g in y that was found: there a step takes {moves} further away than it was. Lower it to "
+                f"of g in y at the later looks, in the median: there a step takes {moves} further away than it was. Lower it to "
                 f"1/L ≈ {1 / L:.3g}.",
             )
     beta, curved = late["outer_step"], late["outer_curvature"]

@@ -19,7 +19,7 @@ from bilevel.words import shown
 SHARE = 0.05  # of the run's gradients and products, for the looks beyond the first few
 FEW, MOST = 4, 20  # looks
 GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
-KEPT = ("rows", "began", "spent", "largest", "steepest")  # by a checkpoint
+KEPT = ("rows", "began", "spent", "largest", "steepest", "broke")  # by a checkpoint
 STEP = 4  # gradients and products that the cheapest step takes
 
 
@@ -41,6 +41,7 @@ class Diagnose:
         self._began = self._total = self._due = 0
         self._spent = self._largest = self._steepest = 0.0
         self._rise: tuple[float, float] | None = None  # of f, known at the end
+        self._broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
         self._remembered: dict[str, Any] | None = None  # what a checkpoint gave back
         self._before: Any = None  # a Point
         self._event: Any = None
@@ -61,7 +62,7 @@ class Diagnose:
         noisy = bool(self._rows[-1]["noisy"])
         steps = int(self._rows[-1]["step"]) - self._began
         blind = self._steepest == 0
-        facts = Facts(self._solver, steps, self._began, noisy, self._largest, blind, self._rise)
+        facts = Facts(self._solver, steps, self._began, noisy, self._largest, blind, self._rise, self._broke)
         return Diagnosis(findings(looks, facts), looks, tuple(self._notes), self._solver.name)
 
     def get_state(self) -> dict[str, Any]:
@@ -91,6 +92,10 @@ class Diagnose:
         if event.step >= self._due:
             self._look(event.step)
             self._due = self._next(event.step)
+
+    def broke(self, cause: str, levels: tuple[str, ...]) -> None:
+        """The run has diverged: what its status says, and the levels whose step sizes that is about."""
+        self._broke = cause, levels
 
     def end(self, result: Any) -> None:
         """A last look where the run ended. Nothing is kept that would keep the run."""
