@@ -422,6 +422,16 @@ def test_a_singular_hessian():
     assert not mended.trace["adjoint_indefinite"].any()
 
 
+def test_a_solve_that_meets_its_limit_is_said():
+    """‖y − x‖ falls by 0.9 a step: to 1e-3 of itself in 66 of them, and conjugate gradients need one."""
+    near = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=f)
+    make = lambda **more: bl.hoag(near, 0.1, 0.01, tolerance=lambda k: 1e-3 + 0 * k, **more)
+    result = bl.run(make(max_inner_steps=5), X0, Y0, steps=4)
+    words = "In 2 of the last 2 steps the inner solve took all of its max_inner_steps=5", "raise that limit"
+    check(result, bl.Code.COMPLETED, None, None, *words, never=["adjoint solve"])
+    assert "took all of" not in bl.run(make(), X0, Y0, steps=4).status.message
+
+
 # Finite, but not fine
 
 

@@ -23,7 +23,7 @@ from bilevel.solvers.base import Info, Solver
 
 
 class Cause(NamedTuple):
-    """Why a run broke: a sentence with the remedy, "" if nothing was found, and the levels whose step sizes it is about."""
+    """Why a run broke: a sentence with the remedy, "" if nothing was found, and the levels whose steps it is about."""
 
     sentence: str = ""
     levels: tuple[str, ...] = ()

@@ -192,8 +192,8 @@ def _steps(late: Late, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 f"{level}_step",
                 f"the {level} step size {size:.3g} is above 2/L ≈ {2 / L:.3g}, with L ≈ {L:.3g} the largest curvature "
-                f"of g in y at the later looks, in the median: there a step takes {moves} further away than it was. Lower it to "
-                f"1/L ≈ {1 / L:.3g}.",
+                f"of g in y at the later looks, in the median: there a step takes {moves} further away than it was. "
+                f"Lower it to 1/L ≈ {1 / L:.3g}.",
             )
     beta, curved = late["outer_step"], late["outer_curvature"]
     if beta * curved > 2 and (facts.rise or not facts.noisy):  # where x runs away, noise hides little
