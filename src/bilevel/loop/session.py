@@ -25,7 +25,6 @@ from bilevel.loop.places import Places, lay, lay_batch
 from bilevel.loop.program import LONG_STEPS, SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
-from bilevel.loop.second_derivatives import explain
 from bilevel.loop.sharding import Sharded
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
@@ -35,6 +34,7 @@ from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.warm_up import warm_up
 from bilevel.loop.watch import NORM, Watch, bad_metric, remark
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.second_derivatives import explained
 from bilevel.types import PyTree
 
 
@@ -198,11 +198,8 @@ class Session:
             course.status = exhausted(course.step, course.total)
             return None
         left = course.total - course.step
-        try:
+        with explained():
             fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
-        except Exception as error:
-            explain(error)
-            raise
         course.log.check_columns(fit.row)
         return fit
 

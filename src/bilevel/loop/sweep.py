@@ -28,6 +28,7 @@ from bilevel.loop.summary import as_html, as_text, of_sweep
 from bilevel.loop.trace import join
 from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver
+from bilevel.solvers.second_derivatives import explained
 from bilevel.types import PyTree
 from bilevel.words import shown
 
@@ -149,7 +150,8 @@ def sweep(
     if record is not None:
         check_record(record)
     chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, model_state, combine)
-    program = lane_program(chosen, record)
+    with explained():
+        program = lane_program(chosen, record)
     hooks = [*hooks, *views]
     for hook in hooks:
         if getattr(hook, "of_one_run", False):
