@@ -1,6 +1,6 @@
 """`python -m bilevel` is `bilevel`."""
 
-from bilevel.cli import main
+from bilevel_command import main
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
 """What a value looks like in an error message, or a text when printed: short, and never an error of its own."""
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -41,6 +42,15 @@ def printable(text: str) -> str:
     except UnicodeEncodeError:
         plain = text.translate(str.maketrans(PLAIN))
         return plain.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def one_line(name: str) -> str:
+    """A name of the user's, with escapes for whatever breaks a line or a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(map(one_line, names))
 
 
 def described(tree: Any) -> Any:

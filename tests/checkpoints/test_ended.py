@@ -18,6 +18,23 @@ def test_hooks_get_back_what_they_remembered_of_a_run_that_has_ended(tmp_path):
     np.testing.assert_array_equal(second.x, first.x)
 
 
+def test_a_diagnosis_is_remembered_and_that_of_a_run_that_had_none_is_of_its_end(tmp_path):
+    whole = go(tmp_path / "whole", 40, diagnose=True).diagnosis
+    again = go(tmp_path / "whole", 40, diagnose=True).diagnosis
+    assert again.looks["step"].tolist() == [10, 20, 30, 40]
+    assert str(again) == str(whole)
+    stop = lambda event: bl.hooks.Stop("enough") if event.step == 20 else None
+    go(tmp_path / "parts", 40, diagnose=True, hooks=[stop], every=5)
+    on = go(tmp_path / "parts", 40, diagnose=True).diagnosis
+    assert on.looks["step"].tolist() == [10, 20, 30, 40]
+    assert np.isnan(on.looks["moved"]).tolist() == [False, False, True, False]  # as x was when saved
+    np.testing.assert_allclose(on.looks["stationarity"], whole.looks["stationarity"], rtol=1e-6)
+    go(tmp_path / "late", 40)
+    late = go(tmp_path / "late", 40, diagnose=True).diagnosis
+    assert late.looks["step"].tolist() == [40]
+    assert late.notes == ()
+
+
 def test_what_ended_it_may_be_changed(tmp_path):
     assert go(tmp_path / "tol", 400, tol=1e-1).status.code is bl.Code.CONVERGED
     again = go(tmp_path / "tol", 400, tol=1e-1)

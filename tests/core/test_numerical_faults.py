@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from bilevel.loop.watch import risen
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 Q = bl.problems.quadratic(kappa=4.0)
@@ -421,6 +422,16 @@ def test_a_singular_hessian():
     assert not mended.trace["adjoint_indefinite"].any()
 
 
+def test_a_solve_that_meets_its_limit_is_said():
+    """‖y − x‖ falls by 0.9 a step: to 1e-3 of itself in 66 of them, and conjugate gradients need one."""
+    near = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=f)
+    make = lambda **more: bl.hoag(near, 0.1, 0.01, tolerance=lambda k: 1e-3 + 0 * k, **more)
+    result = bl.run(make(max_inner_steps=5), X0, Y0, steps=4)
+    words = "In 2 of the last 2 steps the inner solve took all of its max_inner_steps=5", "raise that limit"
+    check(result, bl.Code.COMPLETED, None, None, *words, never=["adjoint solve"])
+    assert "took all of" not in bl.run(make(), X0, Y0, steps=4).status.message
+
+
 # Finite, but not fine
 
 
@@ -433,6 +444,20 @@ def test_a_finite_blow_up_is_said():
     check(result, bl.Code.COMPLETED, None, None, "finite blow-up: as from step sizes that are too large")
     calm = bl.run(bl.aid(wavy, 1.0, 1.0, 1e-3), 0.1 * X0, 0.1 * X0, steps=40)
     assert "blow-up" not in calm.status.message
+
+
+def test_a_rise_is_seen_through_the_noise_of_batches_and_noise_is_no_rise():
+    noise = np.random.default_rng(0).chisquare(1, size=(50, 400))  # as of batches of one row
+    growth = 1e4 ** np.linspace(0, 1, 400)
+    assert all(risen(values * growth, 400) for values in noise)
+    fallen = np.where(np.arange(400) < 100, 3.0, 0.1 * growth)  # first far down, then above where it began
+    assert all(risen(values * fallen, 400) for values in noise)
+    assert (
+        sum(risen(values, 400) is not None for values in noise) <= 2
+    )  # where the first of all is next to nothing
+    assert not any(risen(values / growth, 400) for values in noise)
+    settling = 1 - 0.8 * np.exp(-np.arange(400) / 40)  # as y comes to rest
+    assert risen(settling, 400) is None
 
 
 def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():

@@ -59,6 +59,6 @@ def test_the_wheel_has_every_file_of_the_package():
     builder = pytest.importorskip("hatchling.builders.wheel").WheelBuilder(str(ROOT))
     packed = {one.distribution_path for one in builder.recurse_included_files()}
     source = ROOT / "src"
-    files = {str(path.relative_to(source)) for path in (source / "bilevel").rglob("*") if path.is_file()}
+    files = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
     assert packed == {name for name in files if "__pycache__" not in name}
-    assert {"bilevel/py.typed", "bilevel/data/bundled/README.md"} <= packed
+    assert {"bilevel_command.py", "bilevel/py.typed", "bilevel/data/bundled/README.md"} <= packed

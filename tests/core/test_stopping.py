@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+import bilevel_command
+from bilevel.cli import app, errors
 from bilevel.cli.stopping import stoppable
 
 
@@ -43,6 +47,34 @@ def test_a_signal_ends_it_even_where_exceptions_are_dropped(capsys, collector, s
     assert capsys.readouterr().err == "bilevel: stopped; nothing is left\n"
     assert sys.unraisablehook is hook
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_ctrl_c_while_the_package_is_loaded_ends_in_one_line():
+    code = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "jax":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+import bilevel_command
+bilevel_command.main()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    said = "bilevel: stopped before anything was done\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (errors.INTERRUPTED, "", said)
+    assert bilevel_command.INTERRUPTED == errors.INTERRUPTED
+
+
+def test_ctrl_c_in_a_command_that_has_little_to_stop(monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bilevel.cli.examples.application", interrupt)
+    ran = CliRunner().invoke(app, ["examples"])
+    assert (ran.exit_code, ran.stderr) == (errors.INTERRUPTED, "bilevel: stopped\n")
 
 
 def test_other_dropped_exceptions_are_told_as_ever(monkeypatch, collector):

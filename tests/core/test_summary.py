@@ -1,12 +1,17 @@
 """What a result and a sweep say of themselves, as text and in a notebook."""
 
+import csv
 import io
+import json
+import re
 import sys
 from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 import bilevel as bl
 from bilevel.loop.status import Status
@@ -66,6 +71,28 @@ def test_trees_are_told_by_their_arrays_and_long_lists_are_cut(result):
     assert said["x"].endswith("… 12 more arrays")
     assert said["also traced"].split(", ")[-1] == "outer/m29"
     assert said["step sizes"] == "cut at step 7, 9"
+
+
+def test_a_name_that_breaks_lines_or_gives_orders_is_shown_with_escapes(result, tmp_path):
+    """In what is printed and drawn; files keep it as it is."""
+    name, seen = "outer/a\nb\x1b[2J\u2028c\ud800", r"outer/a\nb\x1b[2J\u2028c\ud800"
+    trace = {"outer_value": np.array([3.0, 2.0]), name: np.array([1.0, 4.0])}
+    odd = replace(result, trace=trace | {name + "s": [0]}, probes={"step": np.ones(1), name: np.ones(1)})
+    said = rows(str(odd))
+    assert (said[seen], said["also traced"], said["probed"]) == ("1 → 4", seen + "s", seen)
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80, height=20, color_system=None)
+    live = bl.hooks.Live(console=screen)
+    csv_file, json_lines = bl.hooks.CSV(tmp_path / "a.csv"), bl.hooks.JSONLines(tmp_path / "a.jsonl")
+    for hook in (live, csv_file, json_lines):
+        hook.begin(bl.hooks.Event(0, 2, result.run, None, {}, 0.0, "AID"))
+        hook(bl.hooks.Event(2, 2, result.run, None, trace, 1.0, "AID"))
+        hook.end(odd)
+    lines = Text.from_ansi(screen.file.getvalue()).plain.splitlines()
+    assert any(re.match(r"outer/a\\nb\\x1b\S*\s+4 ", line) for line in lines)
+    with open(tmp_path / "a.csv", newline="", encoding="utf-8") as file:
+        assert list(csv.DictReader(file))[1][name.replace("\ud800", r"\ud800")] == "4.0"
+    second = (tmp_path / "a.jsonl").read_text().splitlines()[1]
+    assert json.loads(second) == {"step": 1, "outer_value": 2.0, name: 4.0}
 
 
 def test_a_run_without_a_step_prints(result):

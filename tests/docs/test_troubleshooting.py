@@ -8,7 +8,7 @@ import pytest
 from pages import ROOT
 
 import bilevel as bl
-from bilevel.loop.second_derivatives import NOTE
+from bilevel.solvers.second_derivatives import NOTE
 
 TEXT = (ROOT / "docs/how-to/troubleshooting.md").read_text()
 
@@ -56,10 +56,18 @@ PROBLEMS = {
 
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_an_operation_without_a_second_derivative_is_explained(kind):
-    with pytest.raises((bl.RunError, ValueError)) as caught:
-        bl.run(bl.aid(PROBLEMS[kind], 0.1, 0.1, 0.1), 1.0, 0.0, steps=3)
-    error = caught.value.__cause__ if isinstance(caught.value, bl.RunError) else caught.value
-    assert error.__notes__[-1] == NOTE
+    problem, start = PROBLEMS[kind], (jnp.ones(()), jnp.zeros(()))
+    solver = bl.aid(problem, 0.1, 0.1, 0.1)
+    for call in (
+        lambda: bl.run(solver, *start, steps=3),
+        lambda: bl.sweep([solver], *start, steps=3),
+        lambda: bl.advise(problem, *start),
+        lambda: solver.step(solver.init(*start)),
+    ):
+        with pytest.raises((bl.RunError, ValueError, TypeError, NotImplementedError)) as caught:
+            call()
+        error = caught.value.__cause__ if isinstance(caught.value, bl.RunError) else caught.value
+        assert error.__notes__[-1] == NOTE
 
 
 def test_first_derivatives_suffice_the_methods_that_the_note_names():

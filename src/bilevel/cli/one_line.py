@@ -1,4 +1,4 @@
-"""A command that is called in a wrong way says so in one line, as all that is refused here does."""
+"""A command that is called in a wrong way, or stopped at once, says so in one line, as all that is refused does."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from bilevel.cli.errors import fail
+from bilevel.cli.errors import INTERRUPTED, fail
 
 
 class OneLine(TyperGroup):
@@ -25,6 +25,8 @@ class OneLine(TyperGroup):
 def _in_one_line() -> Iterator[None]:
     try:
         yield
+    except KeyboardInterrupt:  # where a command is not `stoppable`, having little to stop
+        fail("stopped", INTERRUPTED)
     except Exception as error:
         if _is_of_a_name(error):
             fail("no file or folder can have a name with a NUL or a lone surrogate in it: pass another")

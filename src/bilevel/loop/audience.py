@@ -54,8 +54,11 @@ class Audience:
 
     def end(self, result: Result) -> None:
         """For all that were told of the beginning."""
+        course = self._course
         for hook in self._begun:
             try:
+                if isinstance(hook, Diagnose) and result.status.code is Code.DIVERGED:
+                    hook.broke(course.cause.sentence, course.cause.levels if course.bad_data is None else ())
                 getattr(hook, "end", _nothing)(result)
             except Exception as error:
                 self._course.failure = self._course.failure or ("a hook", error)
@@ -76,6 +79,7 @@ class Audience:
         """Those with a memory are told of the end of a run that needed no more steps."""
         for hook in self.hooks:
             if callable(getattr(hook, "set_state", None)):
+                self._begun.append(hook)
                 getattr(hook, "begin", _nothing)(self._event(None, {}))
                 getattr(hook, "end", _nothing)(result)
 

@@ -10,10 +10,10 @@ from bilevel.loop.course import Course
 from bilevel.loop.pace import SECONDS
 from bilevel.loop.program import Fit
 from bilevel.loop.replay import lost
-from bilevel.loop.second_derivatives import explain
 from bilevel.loop.sharding import CannotBeSplit
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Info
+from bilevel.solvers.second_derivatives import explain
 from bilevel.types import PyTree
 
 IN_FLIGHT = 2  # steps on a loader's batches that the host may be ahead of the device

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.loop.trace import STEP, Columns
+from bilevel.words import one_line
 
 NAMES = {
     "outer_value": "outer value",
@@ -16,7 +17,7 @@ NAMES = {
 
 
 def title(name: str) -> str:
-    return NAMES.get(name, name)
+    return NAMES.get(name) or one_line(name)
 
 
 def numbers_in(trace: Columns, rank: int = 1) -> dict[str, np.ndarray]:

@@ -23,10 +23,10 @@ from bilevel.solvers.base import Info, Solver
 
 
 class Cause(NamedTuple):
-    """Why a run broke: a sentence with the remedy, "" if nothing was found, and the variables that it is about."""
+    """Why a run broke: a sentence with the remedy, "" if nothing was found, and the levels whose steps it is about."""
 
     sentence: str = ""
-    variables: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
     curable: bool = True  # whether smaller steps may help
     shrink: str = (
         "all"  # whose steps: those of the "lower" levels, of the "outer" one, "mostly outer", or of "all"

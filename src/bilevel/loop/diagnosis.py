@@ -43,7 +43,7 @@ def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
 
     Where a variable has run away, its `grown` size is the reason that an objective overflows, not the objective.
     """
-    away = grown or course.watch.run_away(course.run, course.kept.run())
+    away = grown or course.watch.run_away(course.run, course.kept.before()[1])
     if not away and (found := _faulty_objective(course, warmup)):
         part, ahead = found
         kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((course.run.x, course.run.y))}
@@ -114,7 +114,7 @@ def blameworthy(course: Course, since: RunState, given: Any) -> bool:
 
 
 def _run_away(course: Course, run: RunState) -> bool:
-    return "y" in course.watch.grown(run) or "y" in course.watch.run_away(run, course.kept.run())
+    return "y" in course.watch.grown(run) or "y" in course.watch.run_away(run, course.kept.before()[1])
 
 
 def _ahead(course: Course, warmup: bool) -> RunState | None:
@@ -163,7 +163,8 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
         at = lambda run: (
             ritz_values(*measured(run.x, solver.sets_out(run.solver), batch))[-1] if known else np.nan
         )
-        found = at(course.kept.run())  # where the chunk began all may still have been of ordinary size
+        step, before = course.kept.before()  # where all may still have been of ordinary size
+        found = at(before)
         if not np.isfinite(found) or found <= 0:
             return Cause()
         beyond = lambda part, value: {
@@ -182,9 +183,9 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
         return Cause()
     named = " and ".join(f"the {level} step size {size:.3g}" for level, size in large.items())
     return Cause(
-        f"lower {named} below 2/λ = {2 / found:.3g}, with λ = {found:.3g} the largest curvature of g in y that was "
-        "measured on the way: beyond that a step leads further away than it set out. bl.advise proposes step sizes.",
-        tuple(MOVES[level] for level in large),
+        f"lower {named} below 2/λ = {2 / found:.3g}, with λ = {found:.3g} the largest curvature of g in y at step "
+        f"{step}: beyond that a step leads further away than it set out. bl.advise proposes step sizes.",
+        tuple(large),
         shrink="lower",
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bilevel.loop.course import Course
-from bilevel.loop.diagnosis import blameworthy, cause
+from bilevel.loop.diagnosis import MOVES, blameworthy, cause
 from bilevel.loop.status import diverged
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.watch import bad_data, first_bad_row, narrow
@@ -34,10 +34,11 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
         (run, info), last = course.again(good, low, bad_value), bad_value
         _, _, names, _ = course.last_sane(run, last, last + LOOK_AHEAD)
     # A variable that has run away is the reason, whichever breaks first.
-    grown = course.watch.grown(run) or course.watch.run_away(run, good)
+    before = course.kept.before()[1]
+    grown = course.watch.grown(run) or course.watch.run_away(run, before)
     names = names or grown or ["outer_value"]
     course.back_to(last, run)
-    data = data if data is not None and blameworthy(course, good, course.source.peek()) else None
+    data = data if data is not None and blameworthy(course, before, course.source.peek()) else None
     why = cause(course, grown)
     course.cause, course.bad_data = why, data
     course.status = diverged(
@@ -48,6 +49,6 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
         loss_first=loss_first,
         because=grown,
         suspicion=why.sentence,
-        culprit=why.variables[0] if why.variables else None,
+        culprit=MOVES[why.levels[0]] if why.levels else None,
     ).with_note(narrow(run))
     return info

@@ -36,6 +36,7 @@ from bilevel.types import PyTree, Scalar
 LANCZOS = 24  # products
 SOLVE = 50  # products of one linear solve at most
 TOL = 1e-3  # of a solve, relative to its right-hand side; and a tenth of what it set out with
+BESIDE = 1e-3  # of an entry, or of 1: how far from a gradient of exactly zero another one is asked for
 SOLVED = 0.05  # the residual up to which a solve that ran out of products still says something
 
 
@@ -83,7 +84,7 @@ def close_look(
         first, last = (jax.tree.map(itemgetter(k), solved) for k in (0, -1))
         cross = system.inner.cross(first.v)
         h, doubt = tree.sub(f.x, cross), first.left * tree.norm(cross)
-        sizes = first.began, tree.norm(last.v), tree.norm(gradient)
+        sizes = first.began, tree.norm(last.v), tree.norm(gradient), tree.norm(f.y)
         found = Visit(h, doubt, *sizes, jnp.sum(solved.products))
         return (tree.sub(y, last.v) if newton else y, first.v), found
 
@@ -99,6 +100,7 @@ def close_look(
         "free": free,
         "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
         "implicit_hypergradient": tree.norm(there.h),
+        "outer_gradient": here.outer,
         "adjoint_step": _adjoint_step(solver, state, info.inner_gradient),
         "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits.products),
     }
@@ -111,6 +113,23 @@ def close_look(
         there = there._replace(doubt=known(there.doubt))
     point = Point(x, there.h)
     return seen | _secant(before, point, there.doubt), _copied(point)
+
+
+def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
+    """Where a gradient is exactly zero: whether it is so a little aside too, as nowhere near a minimum that is one."""
+    oracles, data = solver.problem.oracles, draws(batch)[0]
+    # By different lengths: g may be one of y − x.
+    x, y = (jax.tree.map(partial(_aside, far), z) for far, z in ((BESIDE / 3, state.x), (BESIDE, state.y)))
+    g, f = oracles.inner_gradients(x, y, data), oracles.outer_gradients(x, y, data)
+    sizes = {"inner_beside": g.y, "outer_beside": f.y, "x_beside": (g.x, f.x)}
+    return {name: tree.norm(gradients) for name, gradients in sizes.items()}
+
+
+def _aside(far: float, leaf: jax.Array) -> jax.Array:
+    """Up and down by turns, by more than rounding."""
+    turns = jnp.where(jnp.arange(leaf.size).reshape(leaf.shape) % 2, 1, -1).astype(leaf.dtype)
+    far *= max(1.0, 8e3 * float(jnp.finfo(leaf.dtype).eps))
+    return leaf + (turns * far * (1 + jnp.abs(leaf))).astype(leaf.dtype)
 
 
 def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) -> dict[str, Any]:
@@ -145,6 +164,7 @@ class Visit(NamedTuple):
     residual: Scalar  # of the adjoint system where the solve set out
     distance: Scalar  # the length of the Newton step from there
     gradient: Scalar  # ‖∇_y g‖
+    outer: Scalar  # ‖∇_y f‖
     products: Any
 
 

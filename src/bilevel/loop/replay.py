@@ -26,6 +26,7 @@ from bilevel.types import PyTree
 POLICIES = ("auto", "device", "host", "off")
 MEDIUM = 256 * 2**20
 REST = 50  # so that copies take at most 2 % of the time
+BACK = 100  # steps, between two states to judge by
 MOST_BATCHES = 256 * 2**20  # bytes of a loader's batches to keep; more, and the copy is renewed
 
 
@@ -37,8 +38,9 @@ def policy_for(policy: str, size: int, halve: bool) -> str:
 class Kept:
     """The run as it was at `step`, and what a loader gave since."""
 
-    def __init__(self, policy: str):
-        self.policy = policy
+    def __init__(self, policy: str, small: bool = False):
+        self.policy, self._small = policy, small
+        self._marks: list[tuple[int, RunState]] = []  # the last two states that were `BACK` steps apart
         self.step: int | None = None
         self.taken: list[tuple[Given, Any]] = []  # as `Feed.take` returned it, one entry a step
         self._run: RunState | None = None
@@ -64,6 +66,8 @@ class Kept:
         self.step, self.taken = None, []
         if self.policy == "device":
             self._run, self.step = run, step
+            if self._small and (not self._marks or step >= self._marks[-1][0] + BACK):
+                self._marks = [*self._marks[-1:], (step, run)]
         elif self.policy == "host":
             self._places = jax.tree.map(_place, run)
             self._run, self.step = _on_host(run), step
@@ -73,6 +77,13 @@ class Kept:
         """The kept run, on the device."""
         assert self._run is not None
         return fetched(self._run) if self._places is None else jax.device_put(self._run, self._places)
+
+    def before(self) -> tuple[int, RunState]:
+        """A state to judge a break by, and its step: of before it, however short the chunks are.
+
+        What is kept, where there is no room for others.
+        """
+        return self._marks[0] if self._marks else (self.step or 0, self.run())
 
     def x(self) -> PyTree:
         """Of the kept run, wherever that is."""

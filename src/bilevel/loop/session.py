@@ -25,7 +25,6 @@ from bilevel.loop.places import Places, lay, lay_batch
 from bilevel.loop.program import LONG_STEPS, SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
-from bilevel.loop.second_derivatives import explain
 from bilevel.loop.sharding import Sharded
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
@@ -35,6 +34,7 @@ from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.warm_up import warm_up
 from bilevel.loop.watch import NORM, Watch, bad_metric, remark
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.second_derivatives import explained
 from bilevel.types import PyTree
 
 
@@ -126,7 +126,8 @@ class Session:
             try:
                 course.watch = Watch(self.solver, course.run)
                 size = fit.bytes if fit is not None else 0
-                course.kept = Kept(policy_for(self.replay, size, self.guard.halve))
+                roomy = size <= SMALL and not self.guard.halve  # which keeps a good state anyway
+                course.kept = Kept(policy_for(self.replay, size, self.guard.halve), roomy)
                 course.kept.agreed = course.team.first
                 course.long = size > LONG_STEPS
                 course.tells = size <= SMALL or audience.reads_info
@@ -177,6 +178,8 @@ class Session:
         if self.course.source.stream is not None:
             self._fit()
         self.audience.remember(result)
+        result = replace(result, diagnosis=self.audience.diagnosis)
+        self.audience.leave()
         return result
 
     def so_far(self) -> Result:
@@ -195,11 +198,8 @@ class Session:
             course.status = exhausted(course.step, course.total)
             return None
         left = course.total - course.step
-        try:
+        with explained():
             fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
-        except Exception as error:
-            explain(error)
-            raise
         course.log.check_columns(fit.row)
         return fit
 

@@ -10,7 +10,7 @@ import numpy as np
 from bilevel.loop.columns import NAMES, numbers_in, title
 from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.trace import STEP
-from bilevel.words import printable, shapes
+from bilevel.words import listed, one_line, printable, shapes
 
 if TYPE_CHECKING:
     from bilevel.loop.result import Result
@@ -51,8 +51,8 @@ def of_result(result: "Result") -> tuple[str, Rows]:
     ]
     told = {STEP, *list(columns)[: len(rows)]}
     others = [name for name in result.trace if name not in told]
-    rows += [("also traced", ", ".join(others))] if others else []
-    rows += [("probed", ", ".join(name for name in result.probes if name != "step"))] if result.probes else []
+    rows += [("also traced", listed(others))] if others else []
+    rows += [("probed", listed(name for name in result.probes if name != "step"))] if result.probes else []
     rows += [("x", shapes(result.x)), ("y", shapes(result.y))]
     if result.halvings:
         rows.append(("step sizes", f"cut at step {', '.join(str(step) for step, *_ in result.halvings)}"))
@@ -63,7 +63,9 @@ def of_sweep(found: "Sweep") -> tuple[str, Rows]:
     names, order = lane_names(found), ranked(found)
     diverged = sum(status.code == "diverged" for status in found.status)
     headline = f"Sweep of {len(found):,} lanes, {diverged:,} diverged, {found.seconds:.1f} s"
-    score = lambda i: f"{found.metric} {found.scores[i]:.6g}" if np.isfinite(found.scores[i]) else "no score"
+    score = lambda i: (
+        f"{one_line(found.metric)} {found.scores[i]:.6g}" if np.isfinite(found.scores[i]) else "no score"
+    )
     rows = [
         (("best: " if i == found.best else "") + names[i], f"{score(i)}, {ending(found, i)}")
         for i in order[:MOST]

@@ -28,8 +28,9 @@ from bilevel.loop.summary import as_html, as_text, of_sweep
 from bilevel.loop.trace import join
 from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver
+from bilevel.solvers.second_derivatives import explained
 from bilevel.types import PyTree
-from bilevel.words import shown
+from bilevel.words import listed, one_line, shown
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Sweep:
         found = (
             "all diverged"
             if self.best is None
-            else f"best is lane {self.best}, {self.metric}={self.scores[self.best]:.6g}"
+            else f"best is lane {self.best}, {one_line(self.metric)}={self.scores[self.best]:.6g}"
         )
         return f"Sweep({len(self)} lanes, {bad} diverged, {found}, {self.seconds:.1f} s)"
 
@@ -149,7 +150,8 @@ def sweep(
     if record is not None:
         check_record(record)
     chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, model_state, combine)
-    program = lane_program(chosen, record)
+    with explained():
+        program = lane_program(chosen, record)
     hooks = [*hooks, *views]
     for hook in hooks:
         if getattr(hook, "of_one_run", False):
@@ -257,7 +259,7 @@ def _check_metric(metric: Any, row: dict[str, Any], chosen: Lanes) -> None:
             raise ValueError("metric must return one number for (x, y): reduce it, e.g. with jnp.sum(...)")
     elif metric not in row:
         raise ValueError(
-            f"the trace has no {shown(metric)}: choose from {', '.join(sorted(row))}, or pass a function of (x, y)"
+            f"the trace has no {shown(metric)}: choose from {listed(sorted(row))}, or pass a function of (x, y)"
         )
 
 
@@ -279,6 +281,6 @@ def _scores(
         values = np.asarray(trace[metric], dtype=float)[np.arange(len(alive)), np.maximum(taken - 1, 0)]
     else:
         raise ValueError(
-            f"the trace has no {shown(metric)}: choose from {', '.join(sorted(trace))}, or pass a function of (x, y)"
+            f"the trace has no {shown(metric)}: choose from {listed(sorted(trace))}, or pass a function of (x, y)"
         )
     return np.where(alive, values, np.nan)

@@ -80,7 +80,9 @@ class Diagnosis:
     def _unjudged(self) -> list[str]:
         """On minibatches silence says little: of one batch alone the errors are large even where all is well."""
         noisy = len(self.looks["step"]) and self.looks.get("noisy", np.zeros(1))[-1]
-        return ["on minibatches: whether y or v lags, and the outer step, are not judged"] if noisy else []
+        told = any(each.code in ("outer_step", "outer_grows") for each in self.findings)
+        what = "whether y or v lags is" if told else "whether y or v lags, and the outer step, are"
+        return [f"on minibatches: {what} not judged"] if noisy else []
 
     def __repr__(self) -> str:
         codes = ", ".join(each.code for each in self.findings) or "nothing stands out"
@@ -99,6 +101,11 @@ class Facts:
     began: int  # the step before its first
     noisy: bool  # minibatches, or objectives with random keys
     largest: float  # stationarity measure of any step
+    blind: bool = False  # whether the hypergradient was exactly zero at every step
+    rise: tuple[float, float] | None = None  # of f, from where to where, if it has blown up
+    broke: tuple[str, tuple[str, ...]] | None = (
+        None  # of a run that diverged: its status' cause, and whose steps
+    )
 
     @property
     def inner_steps(self) -> int:
@@ -133,12 +140,16 @@ def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:
     if not len(looks["step"]):
         return ()
     late = Late(looks)
+    if (
+        facts.broke is not None
+    ):  # the status has judged it before it ran away, and here the last look is after that
+        return (*_curvature(late, facts), *_break(*facts.broke), *_dead(looks, facts))
+    causes = [*_curvature(late, facts), *_steps(late, facts)]
     found = [
-        *_curvature(late, facts),
-        *_steps(late, facts),
+        *causes,
         *_hypergradient(late, facts),
-        *_growth(looks),
-        *_rest(looks, late, facts),
+        *(list(_growth(looks)) or _blow_up(late, facts, causes)),
+        *(list(_dead(looks, facts)) or _rest(looks, late, facts)),
     ]
     return tuple(found)
 
@@ -162,6 +173,17 @@ def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _break(cause: str, levels: tuple[str, ...]) -> Iterator[Finding]:
+    for level in levels:
+        yield Finding(f"{level}_step", cause)
+    if not levels:
+        yield Finding(
+            "diverged",
+            "the run broke, and its status says what to do. Step sizes and lags are not judged by these looks, the "
+            "last of which is of a state that had run away.",
+        )
+
+
 def _steps(late: Late, facts: Facts) -> Iterator[Finding]:
     L = late["largest_curvature"]
     for level, moves in (("inner", "y"), ("adjoint", "v")):
@@ -170,11 +192,11 @@ def _steps(late: Late, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 f"{level}_step",
                 f"the {level} step size {size:.3g} is above 2/L ≈ {2 / L:.3g}, with L ≈ {L:.3g} the largest curvature "
-                f"of g in y that was found: there a step takes {moves} further away than it was. Lower it to "
-                f"1/L ≈ {1 / L:.3g}.",
+                f"of g in y at the later looks, in the median: there a step takes {moves} further away than it was. "
+                f"Lower it to 1/L ≈ {1 / L:.3g}.",
             )
     beta, curved = late["outer_step"], late["outer_curvature"]
-    if beta * curved > 2 and not facts.noisy:
+    if beta * curved > 2 and (facts.rise or not facts.noisy):  # where x runs away, noise hides little
         yield Finding(
             "outer_step",
             f"the outer step size {beta:.3g} is above 2/L_Φ ≈ {2 / curved:.3g}, with L_Φ ≈ {curved:.3g} from how much "
@@ -238,6 +260,40 @@ def _growth(looks: dict[str, np.ndarray]) -> Iterator[Finding]:
             "inner_grows",
             f"the inner residual grows, from {seen[0]:.2g} at the first look to {seen[-1]:.2g} at the last: lower the "
             "inner learning rate, or the outer one.",
+        )
+
+
+def _blow_up(late: Late, facts: Facts, causes: list[Finding]) -> Iterator[Finding]:
+    """f has grown by orders of magnitude, and nothing else that was found says why."""
+    if facts.rise is None or any(cause.code != "flat" for cause in causes):
+        return
+    beta, low = late["outer_step"], late["inner_step"] * late["largest_curvature"] <= 2
+    of = "" if np.isnan(beta) else f" {beta:.3g}"
+    yield Finding(
+        "outer_grows",
+        f"the outer value grows, from {facts.rise[0]:.2g} to {facts.rise[1]:.2g}: lower the outer step size{of}"
+        + (", as the inner one is within its range." if low else ", and if that is no cure, the others."),
+    )
+
+
+def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
+    """Gradients that are exactly zero, also beside the point: of a function that does not depend on its argument."""
+    half = len(looks["step"]) // 2
+    zero = lambda name: name in looks and not np.any(looks[name][half:])
+    flat = [objective for objective, name in (("g", "inner_beside"), ("f", "outer_beside")) if zero(name)]
+    if flat:
+        yield Finding(
+            "y_dead",
+            f"{' and '.join(flat)} {'does' if len(flat) == 1 else 'do'} not depend on y any more: the gradient in y is "
+            "exactly zero, and a little aside too, as where all ReLUs have died, a clip is at its end or y is not "
+            "used. Start elsewhere, with smaller steps on y, or with activations that have a slope everywhere.",
+        )
+    elif facts.blind or zero("x_beside"):
+        yield Finding(
+            "x_dead",
+            f"the hypergradient is exactly zero{' at every step' if facts.blind else ''}, so that x cannot move: does "
+            "f depend on x, or ∇_y g on x, at all, or did x start at a solution? (A stop_gradient, a rounding, a clip "
+            "at its end, dead units?)",
         )
 
 

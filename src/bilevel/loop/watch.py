@@ -173,19 +173,48 @@ def bad_data(data: Any) -> str | None:
     return None
 
 
+def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
+    """From where to where an outer value has blown up in so many steps, if it has.
+
+    Either even the lowest of its last values is far above the first: one lucky batch at the start, among noisy ones, is
+    no blow-up. Or, as noise may hide that, its medians over the fifths of the run end far above the lowest of them,
+    with a rise from each to the next since then, the last one the largest.
+    """
+    if taken < 10 or not len(values):
+        return None
+    last = _last(values)
+    if last.min() > values[0] + _far(values):
+        return float(values[0]), float(np.median(last))
+    if len(values) < 20:
+        return None
+    medians = np.array([np.median(part) for part in np.array_split(values, 5)])
+    since = medians[np.argmin(medians) :]
+    rises = np.diff(since)
+    steady = len(rises) > 1 and (rises > 0).all() and rises[-1] >= rises.max()
+    beyond = since[-1] > max(medians[0], since[0] + _far(since))
+    return (float(since[0]), float(since[-1])) if steady and beyond else None
+
+
+def _last(values: np.ndarray) -> np.ndarray:
+    return values[-max(min(3, len(values) - 1), 1, min(100, len(values) // 20)) :]
+
+
+def _far(values: np.ndarray) -> float:
+    """What counts as far from the first of them."""
+    return 10 * max(abs(values[0]), np.abs(values).min())
+
+
 def remark(trace: Columns, taken: int, still: Callable[[], int], suspicion: Callable[[], str]) -> str:
     """What a finite end deserves to have said about it: a loss far from its start, or an x that no longer moves.
 
     `taken` steps led there, of which the trace may be thinned; the last `still()` of them did not move x.
     """
     values = np.asarray(trace["outer_value"], dtype=float)
-    first, last = values[0], values[-max(min(3, len(values) - 1), 1, min(100, len(values) // 20)) :]
-    # Even the lowest of the last values: one lucky batch at the start, among noisy ones, is no blow-up.
-    far = 10 * max(abs(first), np.abs(values).min())
-    if taken >= 10 and last.min() > first + far:
+    if rise := risen(values, taken):
         why = suspicion() or "as from step sizes that are too large."
-        return f" Its outer value rose from {first:.3g} to {np.median(last):.3g}, a finite blow-up: {why}"
-    if taken >= 10 and last.max() < first - far and (why := suspicion()):
+        return f" Its outer value rose from {rise[0]:.3g} to {rise[1]:.3g}, a finite blow-up: {why}"
+    first, last = values[0], _last(values)
+    if taken >= 10 and last.max() < first - _far(values) and (why := suspicion()):
         return f" Its outer value fell from {first:.3g} to {np.median(last):.3g}: {why}"
     if (steps := still()) >= 2:
         return f" The last {steps} steps no longer moved x: {_why_still(float(trace[NORM][-1]))}"

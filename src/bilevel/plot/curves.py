@@ -15,7 +15,7 @@ from bilevel.loop.summary import ending
 from bilevel.loop.trace import STEP
 from bilevel.plot.look import BROKEN, COLOURS, draw_line, fit_scale, keep_in_view, look, panel, panels
 from bilevel.plot.numbers import check_names, leaves, transformed
-from bilevel.words import shown
+from bilevel.words import listed, shown
 
 HUGE = 1e100  # matplotlib overflows not far from there
 PANELS = 6  # of a trace with many metrics, unless more are asked for
@@ -151,7 +151,7 @@ def _chosen(names: Any, columns: dict[str, Any]) -> list[str]:
     )
     if not known or not names:
         raise ValueError(
-            f"names must be some of {', '.join(columns)}, the numbers in the trace, not {shown(names)}"
+            f"names must be some of {listed(columns)}, the numbers in the trace, not {shown(names)}"
         )
     return list(names)
 
@@ -159,7 +159,7 @@ def _chosen(names: Any, columns: dict[str, Any]) -> list[str]:
 def _column(result: Result, name: str) -> Any:
     if name not in result.trace:
         raise ValueError(
-            f"name={shown(name)} is no column of the trace, which has {', '.join(result.trace)}: record it, by "
+            f"name={shown(name)} is no column of the trace, which has {listed(result.trace)}: record it, by "
             'bl.run(..., record=lambda state, info: {"x": state.x})'
         )
     return result.trace[name]

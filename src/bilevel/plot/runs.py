@@ -13,7 +13,7 @@ from bilevel.loop.status import Code
 from bilevel.loop.sweep import Sweep
 from bilevel.plot.look import COLOURS, FAINT, draw_line, fit_scale, keep_in_view, look, mark, panel
 from bilevel.plot.numbers import check_names
-from bilevel.words import shown
+from bilevel.words import listed, shown
 
 
 def sweep(
@@ -34,9 +34,7 @@ def sweep(
     check_text(name, "name", '"outer_value"')
     named = numbers_in(found.trace, rank=2)
     if name not in named:
-        raise ValueError(
-            f"name must be one of {', '.join(named)}, the numbers in the trace, not {shown(name)}"
-        )
+        raise ValueError(f"name must be one of {listed(named)}, the numbers in the trace, not {shown(name)}")
     labels = lane_names(found) if labels is None else check_names(labels, len(found), "lane")
     curves = [np.asarray(found.trace[name][i, : found.steps[i]], float) for i in range(len(found))]
     order = ranked(found)

@@ -15,6 +15,7 @@ from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
 from bilevel.solvers.ingredients.inner import inner_rule
 from bilevel.solvers.rules import Descent, Rule, descend
+from bilevel.solvers.second_derivatives import explained
 from bilevel.types import Metrics, PyTree, Scalar
 
 
@@ -232,7 +233,8 @@ def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
     def checked(self, state: Any, batch: Any = None) -> Any:
         check_state(self, state)
         check_kind(batch, Batch | Draws | None, "batch", "a bl.Batch", "pass bl.Batch(inner=..., outer=...)")
-        return step(self, state, batch)
+        with explained():
+            return step(self, state, batch)
 
     return checked
 

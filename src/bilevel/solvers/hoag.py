@@ -4,6 +4,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
@@ -89,6 +90,20 @@ class HOAG(Solver):
         state = HOAGState(x, y, v, inner_memory, outer_memory, scale, state.k + 1)
         return state, Info(f.value, hypergradient, inner_gradient, metrics)
 
+    def remark(self, trace: dict[str, Any]) -> str:
+        """Also that a solve was cut short by its limit, so that the hypergradient is not as accurate as asked for."""
+        said = super().remark(trace)
+        for level, cure in (("inner", "a larger inner step size"), ("adjoint", "a ridge in g")):
+            limit, taken = getattr(self, f"max_{level}_steps"), np.asarray(trace.get(f"{level}_steps", ()))
+            taken = taken[len(taken) // 2 :]
+            if met := int(np.sum(taken >= limit)):
+                said += (
+                    f" In {met} of the last {len(taken)} steps the {level} solve took all of its max_{level}_steps="
+                    f"{limit}, and may have missed its tolerance: raise that limit, or take {cure}, or a tolerance "
+                    "that decreases more slowly."
+                )
+        return said
+
 
 def quadratic_decrease(k: Any) -> Any:
     """ε_k = 0.1 / (k + 1)², one of the publication's summable sequences."""
@@ -124,7 +139,8 @@ def hoag(
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
         tolerance: the function k ↦ ε_k, positive and summable: any optax schedule will do.
-        max_inner_steps: the number of steps on y to stop after; the trace's "inner_steps" shows whether it binds.
+        max_inner_steps: the number of steps on y to stop after; the trace's "inner_steps" shows whether it binds,
+            and the status says so.
         max_adjoint_steps: the number of steps of conjugate gradients to stop after.
         damping: δ, for ∇²_yy g + δI in the adjoint system where g is not convex; it leaves a bias.
     """

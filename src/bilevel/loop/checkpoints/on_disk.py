@@ -12,6 +12,8 @@ from bilevel.loop.checkpoints.folder import numbers_in
 from bilevel.loop.checkpoints.origin import Origin, check_origin
 from bilevel.loop.checkpoints.restoring import as_folder, restore
 from bilevel.loop.hooks.checkpointing import Checkpoint
+from bilevel.loop.hooks.diagnosing import Diagnose
+from bilevel.loop.hooks.live_view import Live
 from bilevel.loop.hooks.probing import Probe
 from bilevel.loop.hooks.progress_bar import Progress
 from bilevel.loop.interrupts import TERMINATED
@@ -155,7 +157,9 @@ def _begun(session: Session, trees: tuple[PyTree, ...], seed: Any) -> RunState:
 def _origin(session: Session, start: Start) -> dict[str, Any]:
     run, data = fetched(session.course.run), session.course.source.stream
     stopping = [
-        hook for hook in session.audience.hooks if not isinstance(hook, Checkpoint | Progress | Probe)
+        hook
+        for hook in session.audience.hooks
+        if not isinstance(hook, Checkpoint | Progress | Live | Probe | Diagnose)
     ]
     trees = run.x, run.y, run.model
     return asdict(

@@ -11,7 +11,7 @@ from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import rows_in
 from bilevel.solvers.base import Info
-from bilevel.words import shown
+from bilevel.words import listed, shown
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Event:
 
     def column(self, metric: str) -> Any:
         if not isinstance(metric, str) or metric not in self.trace:
-            raise KeyError(f"the trace has no {shown(metric)}: choose from {', '.join(sorted(self.trace))}")
+            raise KeyError(f"the trace has no {shown(metric)}: choose from {listed(sorted(self.trace))}")
         return self.trace[metric]
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -10,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.loop.hooks.base import Event
-from bilevel.loop.look import Point, brief_look, close_look
+from bilevel.loop.look import Point, brief_look, close_look, look_beside
 from bilevel.loop.symptoms import Diagnosis, Facts, findings
+from bilevel.loop.watch import risen
 from bilevel.solvers.ingredients.ritz import ritz_values
 from bilevel.words import shown
 
 SHARE = 0.05  # of the run's gradients and products, for the looks beyond the first few
 FEW, MOST = 4, 20  # looks
+GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
+KEPT = ("rows", "began", "spent", "largest", "steepest", "broke")  # by a checkpoint
 STEP = 4  # gradients and products that the cheapest step takes
 
 
@@ -26,7 +29,7 @@ class Diagnose:
     Between chunks, so that not a bit of the result changes. Every run gets four looks, at the quarters of its steps, or
     where it ends earlier; and more, up to twenty, as long as all together cost at most 5 % of the gradients and
     products of its steps. A look that cannot be taken is a note, never an error. It covers the steps of one call of
-    `bl.run`.
+    `bl.run`, and those before a checkpoint that the call goes on from; of a run that had ended, the end.
     """
 
     of_one_run = True  # not of a sweep
@@ -36,7 +39,10 @@ class Diagnose:
         self._rows: list[dict[str, float]] = []
         self._notes: dict[str, None] = {}  # in their order, each once
         self._began = self._total = self._due = 0
-        self._spent = self._largest = 0.0
+        self._spent = self._largest = self._steepest = 0.0
+        self._rise: tuple[float, float] | None = None  # of f, known at the end
+        self._broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
+        self._remembered: dict[str, Any] | None = None  # what a checkpoint gave back
         self._before: Any = None  # a Point
         self._event: Any = None
         self._solver: Any = None
@@ -55,32 +61,63 @@ class Diagnose:
             return Diagnosis((), looks, tuple(self._notes), getattr(self._solver, "name", ""))
         noisy = bool(self._rows[-1]["noisy"])
         steps = int(self._rows[-1]["step"]) - self._began
-        facts = Facts(self._solver, steps, self._began, noisy, self._largest)
+        blind = self._steepest == 0
+        facts = Facts(self._solver, steps, self._began, noisy, self._largest, blind, self._rise, self._broke)
         return Diagnosis(findings(looks, facts), looks, tuple(self._notes), self._solver.name)
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {name: getattr(self, f"_{name}") for name in KEPT} | {"notes": list(self._notes)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._remembered = state
+
     def begin(self, event: Event) -> None:
+        earlier = self._remembered if event.step else None
         Diagnose.__init__(self)
         self._event, self._solver = event, event.solver
         self._began, self._total = event.step, event.total
+        for name, value in (earlier or {}).items():
+            setattr(self, f"_{name}", dict.fromkeys(value) if name == "notes" else value)
         with _nan_allowed():
             unknown = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), event.run.x)
-        self._before = Point(jax.tree.map(jnp.copy, event.run.x), unknown)
+        # How far x has come since the last look, or in all if the run has ended, a checkpoint does not say.
+        x = event.run.x if earlier is None and event.step < event.total else unknown
+        self._before = Point(jax.tree.map(jnp.copy, x), unknown)
         self._due = self._next(event.step)
 
     def __call__(self, event: Event) -> None:
         self._event, self._solver = event, event.solver
-        norms = np.asarray(event.trace.get("stationarity", event.trace.get("hypergradient_norm")), float)
-        self._largest = max(self._largest, np.max(norms, where=np.isfinite(norms), initial=0.0))
+        self._note_norms(event.trace)
         if event.step >= self._due:
             self._look(event.step)
             self._due = self._next(event.step)
 
+    def broke(self, cause: str, levels: tuple[str, ...]) -> None:
+        """The run has diverged: what its status says, and the levels whose step sizes that is about."""
+        self._broke = cause, levels
+
     def end(self, result: Any) -> None:
         """A last look where the run ended. Nothing is kept that would keep the run."""
-        last = self._rows[-1]["step"] if self._rows else self._began
-        if self._event is not None and last < result.steps:
+        if self._event is not None and result.steps and not self._seen(result.steps):
             self._look(result.steps)
         self._event = self._before = None
+        if not result.steps:
+            return
+        if self._began == result.steps:  # it had ended, and its trace is of all of it
+            self._began = 0
+            self._note_norms(result.trace)
+        steps = np.asarray(result.trace.get("step", np.arange(result.steps)))
+        values = np.asarray(result.trace["outer_value"], float)[steps >= self._began]
+        self._rise = risen(values[np.isfinite(values)], result.steps - self._began)
+
+    def _note_norms(self, trace: dict[str, Any]) -> None:
+        norms = trace["hypergradient_norm"]
+        self._steepest = _larger(self._steepest, norms)
+        self._largest = _larger(self._largest, trace.get("stationarity", norms))
+
+    def _seen(self, step: int) -> bool:
+        return bool(self._rows) and self._rows[-1]["step"] >= step
 
     def forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""
@@ -90,7 +127,7 @@ class Diagnose:
     def _next(self, step: int) -> int:
         """The next quarter of the run, or sooner if that is within the share."""
         steps = self._total - self._began
-        quarter = -(-steps // FEW)
+        quarter = max(-(-steps // FEW), 1)
         mark = self._began + ((step - self._began) // quarter + 1) * quarter
         if self._rows:
             another = self._spent / len(self._rows)
@@ -103,13 +140,26 @@ class Diagnose:
             try:
                 with _nan_allowed():
                     seen, before = self._event.measure(look, self._before)
-                self._rows.append({"step": step} | _row(jax.device_get(seen)))
+                self._rows.append({"step": step} | _row(jax.device_get(seen)) | self._beside(seen))
             except Exception as error:  # whatever an objective, a rule or the device has against it
                 what = "look" if look is brief_look else "close look"
                 self._notes[f"no {what} was possible: {type(error).__name__}, {shown(str(error))}"] = None
             else:
                 self._before, self._spent = before, self._spent + 1 + self._rows[-1]["calls"] / STEP
                 return
+
+    def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
+        """A gradient of exactly zero is rare enough for a second look, with a program of its own."""
+        if all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
+            return {}
+        with suppress(Exception), _nan_allowed():  # a method that calls its objectives otherwise
+            return {name: float(value) for name, value in self._event.measure(look_beside).items()}
+        return {}
+
+
+def _larger(most: float, values: Any) -> float:
+    values = np.asarray(values, float)
+    return max(most, float(np.max(values, where=np.isfinite(values), initial=0.0)))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import numpy as np
 
 from bilevel.checks import MANY, check_choice, check_count, check_not_negative, check_text
 from bilevel.loop.hooks.base import Event, Stop
+from bilevel.words import one_line
 
 
 class EarlyStopping:
@@ -62,8 +63,9 @@ class EarlyStopping:
                 self.best, self.best_step = value, step
             elif step - self.best_step >= self.patience:
                 return Stop(
-                    f"{self.metric} has not improved on {self.sign * self.best:.6g}, reached at step {self.best_step}, "
-                    f"for {self.patience} steps; bl.hooks.Best with every= keeps the best state of those it sees.",
+                    f"{one_line(self.metric)} has not improved on {self.sign * self.best:.6g}, reached at step "
+                    f"{self.best_step}, for {self.patience} steps; bl.hooks.Best with every= keeps the best state of "
+                    "those it sees.",
                     step=step,
                 )
         return None

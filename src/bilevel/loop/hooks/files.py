@@ -40,7 +40,9 @@ class _Lines(ABC):
     def begin(self, event: Event) -> None:
         self.note = ""
         # A resumed run goes on in its file; a new one begins a new file.
-        self._file = self.path.open("a" if event.step else "w", newline="", encoding="utf-8")
+        self._file = self.path.open(
+            "a" if event.step else "w", newline="", encoding="utf-8", errors="backslashreplace"
+        )
         if event.step and self._length is not None:
             if self._file.tell() < self._length:
                 warnings.warn(

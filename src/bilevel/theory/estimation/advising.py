@@ -13,6 +13,7 @@ from bilevel.solvers.aid import aid
 from bilevel.solvers.base import Solver
 from bilevel.solvers.itd import itd
 from bilevel.solvers.rules import projected
+from bilevel.solvers.second_derivatives import explained
 from bilevel.theory.certificates.certificate import StepSizes
 from bilevel.theory.estimation.advice import Advice
 from bilevel.theory.estimation.explaining import explain
@@ -29,6 +30,7 @@ from bilevel.types import PyTree
 FOLLOWED = {"AID": ("AID", "SOBA"), "ITD": ("ITD",)}  # runs that are looked at, and for whose certificates
 
 
+@explained()
 def advise(
     problem: Problem,
     x0: PyTree,
