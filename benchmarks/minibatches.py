@@ -1,6 +1,6 @@
 """The bounds for minibatches against averages over many runs of the real solvers, on batches of one row.
 
-    python benchmarks/minibatches.py
+    python benchmarks/minibatches.py [--record docs/measured]
 
 1. Problems that are the worst for one term of the bound each, and random ones at their best step sizes: bound/mean.
 2. Random problems, noise, starts and certified step sizes, with and without `v_bend`: the smallest bound/mean.
@@ -8,12 +8,14 @@
 4. The slope of the best bound in K, with and without `v_bend`.
 """
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 from stochastic_problems import (
     PROBLEM,
     build,
@@ -70,26 +72,34 @@ def on_quadratics(name: str, problems: list, sizes: list, steps: int, seeds: int
 # 1. One term each
 
 
-def terms(steps: int = 300, seeds: int = 256) -> None:
+def terms(quick: bool, steps: int = 300, seeds: int = 256) -> Iterator[list]:
     cases = {
-        "constant slope": (slope(0.045 * steps), (1.0, 1.0, 0.5)),
-        "noise in x alone": (shaken(), (1.0, 1.0, 0.45)),
-        "x follows the noise of y": (followed(), (0.05, 0.5, 0.45)),
-        "random, little noise": (random(1, level=0.02), None),
-        "random, more noise": (random(0), None),
-        "random, noise in the second derivatives": (random(1, curved=0.2), None),
+        r"$\Phi$ falls with constant slope, little noise: the gap": (slope(0.045 * steps), (1.0, 1.0, 0.5)),
+        r"noise in $x$ alone, quadratic $\Phi$: $cK\sigma_\omega^2$": (shaken(), (1.0, 1.0, 0.45)),
+        r"$y^*$ at rest, $x$ follows the noise of $y$: $\nu$": (followed(), (0.05, 0.5, 0.45)),
     }
-    print("1. | problem | method | bound/mean | standard error |")
+    if not quick:
+        cases |= {
+            "a random problem, little noise, best step sizes": (random(1, level=0.02), None),
+            "another, more noise": (random(0), None),
+            r"another, noise in $\nabla^2_{yy}g$ and $\nabla^2_{xy}g$ too": (random(1, curved=0.2), None),
+        }
+    problems, ratios, errors = [problem for problem, _ in cases.values()], [], []
     for name, make in CERTIFICATES.items():
         sizes = [
             given or make(known.blocks, known.noise, known.v_bend).step_sizes(steps, *known.start)
             for (_, known), given in cases.values()
         ]
-        problems = [problem for problem, _ in cases.values()]
         found = on_quadratics(name, problems, sizes, steps, seeds)
-        for label, (_, known), (mean, error, noise), size in zip(cases, problems, found, sizes, strict=True):
-            bound = bound_of(name, known, noise, known.v_bend, size, steps)
-            print(f"| {label} | {name} | {bound / mean:.2f} | {error / mean:.1%} |", flush=True)
+        ratios.append(
+            [
+                bound_of(name, known, noise, known.v_bend, size, steps) / mean
+                for (_, known), (mean, _, noise), size in zip(problems, found, sizes, strict=True)
+            ]
+        )
+        errors.append([error / mean for mean, error, _ in found])
+    for case, each, error in zip(cases, zip(*ratios, strict=True), np.max(errors, axis=0), strict=True):
+        yield [case, *(f"{ratio:.2f}" for ratio in each), f"{100 * error:.1f} %"]
 
 
 # 2. Random problems
@@ -111,25 +121,19 @@ def wild(seed: int) -> tuple[Any, np.ndarray]:
     return problem, rng.uniform(-1.5, 0, 3) * np.array([1, 1, 0.7])
 
 
-def random_problems(count: int = 200, steps: int = 200, seeds: int = 128) -> None:
-    print("\n2. | method | problems | smallest bound/mean | median | violations |")
-    for name, make in CERTIFICATES.items():
-        drawn = [wild(seed) for seed in range(count)]
-        sizes = [sizes_of(make(k.blocks, k.noise, k.v_bend), shares) for (_, k), shares in drawn]
-        problems, ratios, above = [problem for problem, _ in drawn], [], 0
-        for i in range(0, count, 20):  # as many runs as fit in memory
-            part = slice(i, i + 20)
-            found = on_quadratics(name, problems[part], sizes[part], steps, seeds)
-            for (_, known), (mean, error, noise), size in zip(
-                problems[part], found, sizes[part], strict=True
-            ):
-                both = [bound_of(name, known, noise, bend, size, steps) for bend in (known.v_bend, None)]
-                ratios.extend(bound / mean for bound in both if np.isfinite(bound))
-                above += min(both) < mean - 3 * error
-        print(
-            f"| {name} | {len(ratios) // 2} | {min(ratios):.2f} | {np.median(ratios):.1f} | {above} |",
-            flush=True,
-        )
+def random_problems(name: str, count: int, steps: int = 200, seeds: int = 128) -> tuple[list[float], int]:
+    """bound/mean, with and without `v_bend`, and the number of means above a bound by three standard errors."""
+    make, drawn = CERTIFICATES[name], [wild(seed) for seed in range(count)]
+    sizes = [sizes_of(make(k.blocks, k.noise, k.v_bend), shares) for (_, k), shares in drawn]
+    problems, ratios, above = [problem for problem, _ in drawn], [], 0
+    for i in range(0, count, 20):  # as many runs as fit in memory
+        part = slice(i, i + 20)
+        found = on_quadratics(name, problems[part], sizes[part], steps, seeds)
+        for (_, known), (mean, error, noise), size in zip(problems[part], found, sizes[part], strict=True):
+            both = [bound_of(name, known, noise, bend, size, steps) for bend in (known.v_bend, None)]
+            ratios.append([bound / mean for bound in both])
+            above += min(both) < mean - 3 * error
+    return [min(each) for each in ratios if np.isfinite(max(each))], above
 
 
 def sizes_of(certificate: Any, exponents: np.ndarray) -> tuple[float, float, float]:
@@ -195,49 +199,74 @@ def curved(seed: int) -> tuple:
     return (data, x0, y0), k, Noise(*level), start, rng.uniform(-1.5, 0, 3) * np.array([1, 1, 0.5])
 
 
-def curved_problems(count: int = 60, steps: int = 200, seeds: int = 256) -> None:
-    print("\n3. | method | problems | smallest bound/mean | median |")
-    for name, make in CERTIFICATES.items():
-        drawn = [curved(seed) for seed in range(count)]
-        sizes = [sizes_of(make(k, noise), shares) for _, k, noise, _, shares in drawn]
+def curved_problems(name: str, count: int, steps: int = 200, seeds: int = 256) -> tuple[list[float], int]:
+    """bound/mean, and the number of means above the bound by three standard errors."""
+    make, drawn = CERTIFICATES[name], [curved(seed) for seed in range(count)]
+    sizes = [sizes_of(make(k, noise), shares) for _, k, noise, _, shares in drawn]
 
-        def mean(data, x0, y0, sizes, seed, name=name):
-            solver = solver_of(name, CURVED, *sizes)
-            record = lambda state, info: state.x
-            stream = bl.iid(data, 1, seed=seed)
-            xs = bl.scan(solver, solver.init(x0, y0, data), stream, steps=steps - 1, record=record)[1]
-            at = jnp.concatenate([x0[None], xs])
-            return jnp.mean(jax.vmap(lambda x: hypergradient(data, x)[3] ** 2)(at))
+    def mean(data, x0, y0, sizes, seed):
+        solver = solver_of(name, CURVED, *sizes)
+        record = lambda state, info: state.x
+        stream = bl.iid(data, 1, seed=seed)
+        xs = bl.scan(solver, solver.init(x0, y0, data), stream, steps=steps - 1, record=record)[1]
+        at = jnp.concatenate([x0[None], xs])
+        return jnp.mean(jax.vmap(lambda x: hypergradient(data, x)[3] ** 2)(at))
 
-        over_seeds = jax.vmap(mean, (None, None, None, None, 0))
-        sizes_of_all = tuple(jnp.asarray(each) for each in zip(*sizes, strict=True))
-        found = jax.jit(jax.vmap(over_seeds, (0, 0, 0, 0, None)))(
-            *stacked([case for case, *_ in drawn]), sizes_of_all, jnp.arange(seeds)
-        )
-        bounds = [
+    over_seeds = jax.vmap(mean, (None, None, None, None, 0))
+    sizes_of_all = tuple(jnp.asarray(each) for each in zip(*sizes, strict=True))
+    found = jax.jit(jax.vmap(over_seeds, (0, 0, 0, 0, None)))(
+        *stacked([case for case, *_ in drawn]), sizes_of_all, jnp.arange(seeds)
+    )
+    bounds = np.array(
+        [
             make(k, noise).schedule_bound([np.full(steps, s) for s in size], *start)
             for (_, k, noise, start, _), size in zip(drawn, sizes, strict=True)
         ]
-        ratios = np.array(bounds) / np.mean(np.asarray(found), axis=1)
-        print(f"| {name} | {count} | {ratios.min():.2f} | {np.median(ratios):.1f} |", flush=True)
+    )
+    means, errors = np.mean(found, axis=1), np.std(found, axis=1) / np.sqrt(seeds)
+    return list(bounds / means), int(np.sum(bounds < means - 3 * errors))
+
+
+def many_problems(quick: bool) -> Iterator[list]:
+    """Ends the program if a bound is exceeded."""
+    kinds = {"quadratic $g$": (random_problems, 200), "curved $g$": (curved_problems, 60)}
+    for kind, (judge, count) in kinds.items():
+        for name in CERTIFICATES:
+            ratios, above = judge(name, 4, steps=60, seeds=32) if quick else judge(name, count)
+            yield [f"{kind}, {name}", len(ratios), f"{min(ratios):.2f}", f"{np.median(ratios):.1f}", above]
+            if above:
+                raise SystemExit(f"{above} means of {name} are above their bounds")
 
 
 # 4. Orders
 
 
-def orders() -> None:
-    print("\n4. | K | slope with v_bend | without |")
+def orders(quick: bool) -> Iterator[list]:
     k = Blocks(0.5, 2.0, 0.7, 1.0, 0.6, 0.8, 1.3, 0.2, 0.3, 0.4)
     noise = Noise(0.3, 0.2, 0.4, hessian=0.2, cross=0.15)
-    rise = lambda bend, K: np.log10(
-        stochastic.aid(k, noise, bend).bound(10 * K, 1.0) / stochastic.aid(k, noise, bend).bound(K, 1.0)
+    for power in (4, 6, 9, 10)[: 1 if quick else None]:
+        bounds = (
+            [stochastic.aid(k, noise, bend).bound(10.0 ** (power + more), 1.0) for more in (0, 1)]
+            for bend in (2.0, None)
+        )
+        yield [f"$10^{{{power}}}$", *(f"{np.log10(after / before):.3f}" for before, after in bounds)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for K in (1e4, 1e6, 1e9, 1e10):
-        print(f"| {K:.0e} | {rise(2.0, K):.3f} | {rise(None, K):.3f} |", flush=True)
+    record.options(parser)
+    options = parser.parse_args()
+    quick, folder = options.quick, options.record
+    columns = ["case", *CERTIFICATES, "standard error"]
+    record.table("minibatches-terms", columns, terms(quick), folder, repeatable=True)
+    columns = ["problems", "certified", "smallest bound/mean", "median", "above"]
+    record.table("minibatches-random", columns, many_problems(quick), folder)
+    record.table(
+        "minibatches-orders", ["$K$", "with `v_bend`", "without"], orders(quick), folder, repeatable=True
+    )
 
 
 if __name__ == "__main__":
-    terms()
-    random_problems()
-    curved_problems()
-    orders()
+    main()

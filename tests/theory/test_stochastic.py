@@ -9,15 +9,11 @@ import optax
 import pytest
 from stochastic_problems import (
     PROBLEM,
-    Case,
-    followed,
     inner_noise,
     inner_solution,
     phi_gradients,
     random,
     runs,
-    shaken,
-    slope,
 )
 
 import bilevel as bl
@@ -246,42 +242,15 @@ def test_the_reference_is_right():
     np.testing.assert_allclose(phi_gradients(case.data, case.x0), found, rtol=1e-12)
 
 
-CASES = {  # a problem, step sizes (the best ones if left out), and what the bound may be at most, as a multiple
-    "slope": (slope(0.1 * 0.5 * STEPS * 0.9), (1.0, 1.0, 0.5), 1.5),
-    "followed": (followed(), (0.05, 0.5, 0.45), 1.5),
-    "shaken": (shaken(), (1.0, 1.0, 0.45), 1.2),
-    "noisy": (random(0, level=1.0), None, np.inf),
-    "clear": (random(1, kappa=8.0, level=0.03), None, np.inf),
-    "curved": (random(2, curved=0.2), None, np.inf),
-}
-
-
 @pytest.mark.parametrize("name", SOLVERS)
-def test_no_average_over_runs_exceeds_its_bound(name):
-    certificates = [
-        CERTIFICATES[name](known.blocks, known.noise, known.v_bend) for (_, known), _, _ in CASES.values()
-    ]
-    sizes = [
-        given or certificate.step_sizes(STEPS, *known.start)
-        for certificate, ((_, known), given, _) in zip(certificates, CASES.values(), strict=True)
-    ]
-    stacked = Case(
-        *jax.tree.map(lambda *each: jnp.stack(each), *[case for (case, _), _, _ in CASES.values()])
-    )
-    seeds = jnp.arange(SEEDS)
-    go = jax.jit(jax.vmap(lambda case, sizes: runs(SOLVERS[name], case, sizes, STEPS, seeds)))
-    xs = go(stacked, tuple(jnp.asarray(each) for each in zip(*sizes, strict=True)))
-    for i, (label, ((case, known), _, most)) in enumerate(CASES.items()):
-        by_run = np.sum(phi_gradients(case.data, xs[i]) ** 2, axis=-1).mean(axis=1)
-        mean, error = by_run.mean(), by_run.std() / np.sqrt(SEEDS)
-        sigma = Noise(
-            inner_noise(case, xs[i]),
-            *(getattr(known.noise, n) for n in ("adjoint", "outer", "hessian", "cross")),
-        )
-        certificate = CERTIFICATES[name](known.blocks, sigma, known.v_bend)
-        bound = certificate.schedule_bound(constant(sizes[i], STEPS), *known.start)
-        assert mean - 3 * error <= bound < most * mean, label  # some bounds are attained
-        assert bound <= certificate.bound(STEPS, *known.start, sizes[i]) * (1 + 1e-9), label
+@pytest.mark.parametrize("noisy", [{"level": 1.0}, {"level": 0.03, "kappa": 8.0}, {"curved": 0.2}])
+def test_constant_steps_as_a_schedule_are_bounded_no_worse(name, noisy):
+    """That averages over runs do not exceed either is judged by `benchmarks/minibatches.py`, also among the tests."""
+    _, known = random(0, **noisy)
+    certificate = CERTIFICATES[name](known.blocks, known.noise, known.v_bend)
+    sizes = certificate.step_sizes(STEPS, *known.start)
+    bound = certificate.schedule_bound(constant(sizes, STEPS), *known.start)
+    assert bound <= certificate.bound(STEPS, *known.start, sizes) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", CERTIFICATES)

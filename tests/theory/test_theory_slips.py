@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from measured import tables
+from pages import ROOT
 
 from bilevel import theory
 from bilevel.theory import Constants
@@ -82,6 +84,20 @@ def test_theorem_2_is_within_its_range_of_the_exact_inherent_error(mu, ratio, M,
     certificate = theory.itd(Constants(mu, mu * ratio, M, rho), c=c)
     assert certificate.inherent_error * (1 + 1e-9) >= 2 * certificate.C5**2
     assert certificate.inherent_error <= 5.31 * certificate.C5**2
+
+
+def test_the_factors_between_analyses_that_the_page_states():
+    """docs/theory/index.md: Theorem 5.17 has 2 to 5.31 times C₅², and `sharp` is 4 to 10 times below Theorem 5.9."""
+    (page,) = [t for t in tables((ROOT / "docs/theory/index.md").read_text()) if t.head[0] == "module"]
+    said = {row[0]: row[2:] for row in page.rows}
+    assert said['`theory.aid`, `theory.itd`, "paper"'][1] == "2 to 5.31 times $C_5^2$"
+    share = lambda c: c.inherent_error / c.C5**2
+    near = Constants(0.381, 0.381 * 1.036, 0.0065, 3.125)
+    assert share(theory.itd(near)) > 5.3  # and never more than 5.31: above
+    assert share(theory.itd(near, c=1e-6)) == pytest.approx(2, rel=1e-3)
+    k = Constants(1 / np.geomspace(1, 1e4, 40), 1.0, 1.0, 1.0)
+    lower = theory.aid(k).bound(1e30, 1.0, 0.0, 0.0) / theory.sharp.aid(k).bound(1e30, 1.0, 0.0, 0.0)
+    assert f"{lower.min():.0f} to {lower.max():.0f} times lower" in said["`theory.sharp`"][0]
 
 
 def test_initial_adjoint_error_is_smaller_than_the_initialisation_lemma_says():
