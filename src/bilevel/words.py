@@ -11,6 +11,7 @@ LONGEST = 80
 PLAIN = {
     "→": "->",
     "…": "...",
+    "–": "-",
     "‖": "|",
     "≈": "~",
     "∇": "grad ",
@@ -33,9 +34,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"
 
 
-def printable(text: str) -> str:
-    """In letters that standard output has: under LANG=C, or piped on Windows, `print` raises for others."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+def printable(text: str, stream: Any = None) -> str:
+    """In letters that standard output, or another stream, has: under LANG=C, or piped on Windows, `print` raises for
+    others."""
+    encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
         return text

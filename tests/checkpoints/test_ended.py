@@ -19,18 +19,21 @@ def test_hooks_get_back_what_they_remembered_of_a_run_that_has_ended(tmp_path):
 
 
 def test_a_diagnosis_is_remembered_and_that_of_a_run_that_had_none_is_of_its_end(tmp_path):
-    whole = go(tmp_path / "whole", 40, diagnose=True).diagnosis
-    again = go(tmp_path / "whole", 40, diagnose=True).diagnosis
+    solver = bl.aid(bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), 0.1, 0.1, 0.1)
+    run = lambda name, **more: bl.run(
+        solver, START, START, steps=40, checkpoint=tmp_path / name, resume="auto", **more
+    )
+    whole, again = (run("whole", diagnose=True).diagnosis for _ in range(2))
     assert again.looks["step"].tolist() == [10, 20, 30, 40]
     assert str(again) == str(whole)
     stop = lambda event: bl.hooks.Stop("enough") if event.step == 20 else None
-    go(tmp_path / "parts", 40, diagnose=True, hooks=[stop], every=5)
-    on = go(tmp_path / "parts", 40, diagnose=True).diagnosis
+    run("parts", diagnose=True, hooks=[stop], every=5)
+    on = run("parts", diagnose=True).diagnosis
     assert on.looks["step"].tolist() == [10, 20, 30, 40]
     assert np.isnan(on.looks["moved"]).tolist() == [False, False, True, False]  # as x was when saved
     np.testing.assert_allclose(on.looks["stationarity"], whole.looks["stationarity"], rtol=1e-6)
-    go(tmp_path / "late", 40)
-    late = go(tmp_path / "late", 40, diagnose=True).diagnosis
+    run("late")
+    late = run("late", diagnose=True).diagnosis
     assert late.looks["step"].tolist() == [40]
     assert late.notes == ()
 
@@ -75,7 +78,7 @@ def test_while_it_blows_up_a_run_that_would_be_halved_saves_nothing(tmp_path):
         0.2,
         0.05,
     )
-    ask = dict(steps=6000, every=50, on_divergence="halve")
+    ask = dict(steps=2500, every=50, on_divergence="halve")
     unbroken = bl.run(solver, START, START, **ask)
     assert unbroken.halvings
 

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 import bilevel_command
-from bilevel.cli import app, errors
+from bilevel.cli import app, errors, main
 from bilevel.cli.stopping import stoppable
 
 
@@ -75,6 +75,21 @@ def test_ctrl_c_in_a_command_that_has_little_to_stop(monkeypatch):
     monkeypatch.setattr("bilevel.cli.examples.application", interrupt)
     ran = CliRunner().invoke(app, ["examples"])
     assert (ran.exit_code, ran.stderr) == (errors.INTERRUPTED, "bilevel: stopped\n")
+
+
+def test_a_current_folder_that_is_gone_is_named(monkeypatch, capsys, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr("sys.argv", ["bilevel", "clean", "a.csv", "--label", "b", "--trusted", "c.csv"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    said = capsys.readouterr().err
+    assert (caught.value.code, said) == (
+        errors.REFUSED,
+        "bilevel: the current folder is gone: change into another one\n",
+    )
 
 
 def test_other_dropped_exceptions_are_told_as_ever(monkeypatch, collector):

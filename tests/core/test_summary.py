@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 import bilevel as bl
+from bilevel.cli.tables import print_table
+from bilevel.loop.hooks.progress_bar import _Bar
 from bilevel.loop.status import Status
 from bilevel.loop.symptoms import Diagnosis, Finding
 
@@ -128,6 +131,24 @@ def test_a_sweep_prints_its_lanes_from_the_best_to_those_that_diverged(q):
 def test_lanes_that_differ_in_no_number_of_their_solvers_are_numbered(q):
     found = bl.sweep(bl.aid(q.problem, 0.1, 0.1, 0.1), X0, Y0, steps=2, seeds=[4, 5])
     assert list(rows(str(found))) == ["best: lane 0", "lane 1"]
+
+
+def test_a_table_of_a_command_is_whole_on_a_narrow_terminal(monkeypatch, capsys):
+    table = Table("method", "a bound of its own")
+    table.add_row("one of a long name", "1.2345678e-12")
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(table)
+    shown = capsys.readouterr().out
+    assert "one of a long name │ 1.2345678e-12 " in shown
+    assert "…" not in shown
+
+
+def test_a_bar_has_the_letters_of_its_stream(result):
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True, width=120)
+    bar = _Bar(bl.hooks.Event(0, 2, result.run, None, {}, 0.0, "AID"), console)
+    bar.close()
+    console.file.seek(0)
+    assert "f -  |grad Phi|~-" in Text.from_ansi(console.file.read()).plain
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])

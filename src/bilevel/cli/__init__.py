@@ -9,7 +9,7 @@ import typer
 
 import bilevel
 from bilevel.cli import certify, clean, compare, demo, examples, reproduce
-from bilevel.cli.errors import INTERRUPTED, TERMINATED, UNSAVED, say
+from bilevel.cli.errors import INTERRUPTED, REFUSED, TERMINATED, UNSAVED, say
 from bilevel.cli.one_line import OneLine
 
 app = typer.Typer(
@@ -40,6 +40,13 @@ def _options(
     """Single-loop bilevel optimisation with convergence certificates."""
 
 
+def _somewhere() -> bool:
+    try:
+        return bool(os.getcwd())
+    except OSError:
+        return False
+
+
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(
@@ -53,6 +60,9 @@ def main() -> None:
             if sys.stdout is not None:  # which it is where it was closed before the start
                 sys.stdout.flush()
     except OSError as error:  # standard output leads to a full disk, say; every command handles its own files
+        if not _somewhere():
+            say("the current folder is gone: change into another one")
+            sys.exit(REFUSED)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter does not fail on it once more
         say(f"could not print ({error.strerror or error}); files that were finished are kept")
         sys.exit(UNSAVED)

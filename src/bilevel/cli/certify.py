@@ -12,6 +12,7 @@ from rich.table import Table
 
 from bilevel import theory
 from bilevel.cli.errors import fail
+from bilevel.cli.tables import print_table
 
 ROWS = {
     "alpha": "inner step α",
@@ -169,7 +170,7 @@ def _show(report: dict[str, Any]) -> None:
             cells = [column.get(key) for column in report[method].values()]
             if cells[0] is not None:
                 table.add_row(label, *(_cell(cell) for cell in cells))
-        console.print(table)
+        print_table(table)
     console.print(
         "Bounds are on (1/K) Σ ‖∇Φ(x_k)‖². ITD's worst case is what some problem keeps with that α "
         "as K grows: no analysis can have a smaller inherent error."

@@ -17,6 +17,7 @@ from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
+from bilevel.cli.tables import print_table
 from bilevel.words import shown
 from bilevel.writing import write
 
@@ -180,9 +181,8 @@ def _conclude(found: Any, out: Path, saved: list[Path], screen: Console) -> None
 
 
 def _print(found: Any) -> None:
-    console = Console()
-    console.print(_table(found))
-    console.print(Text("\n".join([_summary(found), *found.notes])))
+    print_table(_table(found))
+    Console().print(Text("\n".join([_summary(found), *found.notes])))
 
 
 def _table(found: Any) -> Table:

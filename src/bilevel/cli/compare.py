@@ -19,6 +19,7 @@ from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
+from bilevel.cli.tables import print_table
 from bilevel.writing import write
 
 UNFINISHED = "compare-unfinished.csv"
@@ -149,7 +150,7 @@ def _conclude(results: dict[str, tuple[Any, list[Any]]], saved: list[Path], out:
     # Loads every solver, which other commands need not wait for.
     from bilevel.lab.compare.plot import draw, save
 
-    Console().print(_summary(results))
+    print_table(_summary(results))
     try:
         saved.append(write(out / "compare.csv", _as_csv(results).encode()))
     except OSError as error:

@@ -12,6 +12,7 @@ import bilevel as bl
 from bilevel.checks import MANY
 from bilevel.cli.errors import fail
 from bilevel.cli.stopping import stoppable
+from bilevel.cli.tables import print_table
 from bilevel.theory.reals import LARGEST_KAPPA
 from bilevel.words import shown
 
@@ -63,11 +64,10 @@ def _demo(kappa: float, steps: int, taken: list[str]) -> None:
             break
     took = f"stopped: {', '.join(taken) or 'none'} of {steps:,} steps" if stopped else f"{steps:,} steps"
     table.title = f"The paper's quadratic at κ = {kappa:g}, {took}"
-    console = Console()
-    console.print(table)
+    print_table(table)
     if stopped:
         raise KeyboardInterrupt
-    console.print(
+    Console().print(
         "AID finds the stationary point of Φ. One-step ITD cannot: its estimator is biased, and at its limit "
         "‖∇Φ‖² = M²(κ−1)², the inherent error that the paper proves to be of order κ²."
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import BROKEN, UNSAVED, fail, say
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
+from bilevel.cli.tables import print_table
 from bilevel.data.errors import DataError
 from bilevel.writing import write
 
@@ -75,7 +75,7 @@ def _list() -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for name in MODULES:
         table.add_row(f"bilevel examples {name}", application(name).title)
-    Console().print(table)
+    print_table(table)
 
 
 def _chosen(name: str) -> Application:
@@ -128,7 +128,7 @@ def _run(chosen: Application, seeds: range, steps: int | None, out: Path, done: 
         )
     _save(path.with_name(f"{path.name}.md"), _page(chosen, done, taken).encode(), done, chosen)
     _save(path.with_name(f"{path.name}.png"), _picture(chosen, done), done, chosen)
-    Console().print(_table(chosen, done, taken))
+    print_table(_table(chosen, done, taken))
     typer.echo(f"Written: {', '.join(f'{path}.{kind}' for kind in ('md', 'csv', 'png'))}")
 
 
@@ -136,7 +136,7 @@ def _save(path: Path, content: bytes, done: list[Outcome], chosen: Application) 
     try:
         write(path, content)
     except OSError as error:
-        Console().print(_table(chosen, done, chosen.steps))
+        print_table(_table(chosen, done, chosen.steps))
         fail(f"could not save {error}; what there is of the table is printed above", UNSAVED)
 
 

@@ -15,6 +15,7 @@ from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail, say
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
+from bilevel.cli.tables import print_table
 from bilevel.writing import Unsaved
 
 FORMATS = ("png", "svg", "pdf")
@@ -162,7 +163,7 @@ def _conclude(jobs: list[Any], folder: Path, formats: tuple[str, ...], console: 
             claims = write_report(folder, formats)
     except OSError as error:
         unsaved, claims = error, judge(read_results(folder))
-    console.print(_table(claims))
+    print_table(_table(claims))
     if unsaved is not None:
         fail(f"could not save {unsaved}; {_saved(jobs)}. Start again to have figures and report", UNSAVED)
     if lost := [job.experiment.name for job in jobs if not job.done]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bilevel.loop.hooks.base import Event
+from bilevel.words import printable
 
 WIDTH = 30  # of the bar in a notebook, in characters
 
@@ -57,18 +58,20 @@ class _Bar:
     def __init__(self, event: Event, console: Any):
         from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
 
+        plain = lambda text: printable(text, console.file)
+        unknown = plain("–")
         self._bar = Bar(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
             TextColumn("[dim]{task.fields[rate]} it/s"),
-            TextColumn("f [cyan]{task.fields[outer]}[/]  ‖∇Φ‖≈[cyan]{task.fields[norm]}[/]"),
+            TextColumn(plain("f [cyan]{task.fields[outer]}[/]  ‖∇Φ‖≈[cyan]{task.fields[norm]}[/]")),
             TimeRemainingColumn(),
             console=console,
             redirect_stdout=is_terminal(sys.stdout),  # what is piped into a file belongs there
         )
         self._task = self._bar.add_task(
-            event.name, total=event.total, completed=event.step, rate="–", outer="–", norm="–"
+            event.name, total=event.total, completed=event.step, rate=unknown, outer=unknown, norm=unknown
         )
         self._bar.start()
 
