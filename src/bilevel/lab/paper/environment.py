@@ -16,7 +16,7 @@ def environment() -> dict[str, str]:
         "versions": ", ".join(
             [f"Python {platform.python_version()}", *(f"{n} {_version(n)}" for n in LIBRARIES)]
         ),
-        "processor": f"{_processor()}, {_cores()} cores",
+        "processor": f"{_processor()}, {_cores()} core{'s' * (_cores() > 1)}",
         "memory": _memory(),
         "system": f"{platform.system()} {platform.release()} ({platform.machine()})",
         "JAX devices": ", ".join(str(device) for device in jax.devices()),
