@@ -10,6 +10,7 @@
 
 import argparse
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import jax
@@ -230,12 +231,12 @@ def curved_problems(name: str, count: int, steps: int = 200, seeds: int = 256) -
 def many_problems(quick: bool) -> Iterator[list]:
     """Ends the program if a bound is exceeded."""
     kinds = {"quadratic $g$": (random_problems, 200), "curved $g$": (curved_problems, 60)}
-    for kind, (judge, count) in kinds.items():
-        for name in CERTIFICATES:
-            ratios, above = judge(name, 4, steps=60, seeds=32) if quick else judge(name, count)
-            yield [f"{kind}, {name}", len(ratios), f"{min(ratios):.2f}", f"{np.median(ratios):.1f}", above]
-            if above:
-                raise SystemExit(f"{above} means of {name} are above their bounds")
+    for kind, name in list(product(kinds, CERTIFICATES))[:: 3 if quick else 1]:
+        judge, count = kinds[kind]
+        ratios, above = judge(name, 4, steps=60, seeds=32) if quick else judge(name, count)
+        yield [f"{kind}, {name}", len(ratios), f"{min(ratios):.2f}", f"{np.median(ratios):.1f}", above]
+        if above:
+            raise SystemExit(f"{above} means of {name} are above their bounds")
 
 
 # 4. Orders

@@ -159,7 +159,7 @@ def smooth(
 
     def solution(x: Array) -> Array:
         low, high = np.full(count, -1e4), np.full(count, 1e4)
-        for _ in range(50):
+        for _ in range(30):
             middle = 0.5 * (low + high)
             above = gradient(middle) > coupling * x
             low, high = np.where(above, low, middle), np.where(above, middle, high)
