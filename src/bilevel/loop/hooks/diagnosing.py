@@ -16,7 +16,7 @@ from bilevel.loop.watch import risen
 from bilevel.solvers.ingredients.ritz import ritz_values
 from bilevel.words import shown
 
-SHARE = 0.05  # of the run's gradients and products, for the looks beyond the first few
+SHARE = 0.02  # of the gradients and products, for the looks beyond the first few; of the time it is more
 FEW, MOST = 4, 20  # looks
 GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
 KEPT = ("rows", "began", "spent", "largest", "steepest", "broke")  # by a checkpoint
@@ -27,7 +27,7 @@ class Diagnose:
     """Looks at the run a few times, and says in `result.diagnosis` what stands out; `bl.run(..., diagnose=True)`.
 
     Between chunks, so that not a bit of the result changes. Every run gets four looks, at the quarters of its steps, or
-    where it ends earlier; and more, up to twenty, as long as all together cost at most 5 % of the gradients and
+    where it ends earlier; and more, up to twenty, as long as all together cost at most 2 % of the gradients and
     products of its steps. A look that cannot be taken is a note, never an error. It covers the steps of one call of
     `bl.run`, and those before a checkpoint that the call goes on from; of a run that had ended, the end.
     """
