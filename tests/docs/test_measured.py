@@ -86,6 +86,7 @@ def check_rows(new: Table, kept: Table, what: str, repeatable: bool) -> None:
             assert row[0] in kept.names, f"{what} has no row {row[0]!r}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", scripts())
 def test_a_benchmark_still_writes_what_pages_show_of_it(script, tmp_path):
     for module in NEEDS.get(script, ()):
