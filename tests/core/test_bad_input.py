@@ -199,3 +199,16 @@ def test_arrays_of_a_level_must_share_their_rows():
     with pytest.raises(bl.RunError, match="probe must return a dict") as refusal:
         bl.run(bl.itd(Q.problem, 0.1, 0.1), X0, X0, steps=1, probe=lambda s, i: 3.0)
     assert isinstance(refusal.value.__cause__, TypeError)
+
+
+def test_an_error_of_a_model_s_own_library_says_with_what_it_was_called():
+    class Missing(Exception):
+        pass
+
+    def inner(x, y):
+        raise Missing("no parameter of that name")
+
+    problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y))
+    with pytest.raises(Missing, match="no parameter of that name") as caught:
+        bl.run(bl.aid(problem, 0.1, 0.1, 0.1), jnp.zeros(2), jnp.zeros(3), steps=1)
+    assert "the inner objective at x of float64[2] and y of float64[3]" in caught.value.__notes__[0]

@@ -207,6 +207,70 @@ def test_a_network_of_dead_units_is_told_and_one_that_lives_is_not():
         assert ("g and f do not depend on y" in str(result.diagnosis)) == bool(expected)
 
 
+def test_a_dead_layer_is_told_under_a_bias_and_a_decay_which_have_gradients():
+    """With b = −5 no unit of the first layer is on; the second layer's bias and the decay move all the same."""
+    rows, level = jnp.asarray(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])), jnp.zeros(3)
+
+    def loss(y, batch):
+        hidden = jax.nn.relu(batch[0] @ y["W"] + y["b"][None])
+        return jnp.mean((hidden @ y["V"] + y["c"] - 1 - batch[1]) ** 2)
+
+    decay = lambda x, y: jnp.exp(x[0]) * sum(jnp.sum(a**2) for a in y.values())
+    problem = bl.Problem(
+        inner=lambda x, y, batch: loss(y, batch) + decay(x, y), outer=lambda x, y, batch: loss(y, batch)
+    )
+    y0 = {"W": 0.1 * jnp.ones((2, 4)), "b": jnp.zeros(4), "V": 0.1 * jnp.ones(4), "c": jnp.zeros(())}
+    data = bl.Batch(inner=(rows, level), outer=(rows, level))
+    for bias, dead in ((-5.0, True), (1.0, False)):
+        start = jnp.array([-3.0]), y0 | {"b": jnp.full(4, bias)}
+        result = bl.run(bl.aid(problem, 0.05, 0.05, 1e-3), *start, data=data, steps=8, diagnose=True)
+        assert ("y_dead" in codes(result)) == dead
+        assert ("with 94.1 % of the numbers in y" in str(result.diagnosis).replace("\n    ", " ")) == dead
+    # Most of y where f has its minimum: zero there, but not beside.
+    apart = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y["a"] - 1 - x) ** 2) + 0.5 * jnp.sum(y["b"] ** 2),
+        outer=lambda x, y: 0.5 * jnp.sum(y["a"] ** 2) + 0.5 * jnp.sum(y["b"] ** 2),
+    )
+    start = jnp.zeros(1), {"a": jnp.ones(1), "b": jnp.zeros(3)}
+    result = bl.run(bl.aid(apart, 0.5, 0.5, 1e-2), *start, steps=8, diagnose=True)
+    assert result.diagnosis.looks["outer_silent"].tolist() == [0.75] * 4
+    assert result.diagnosis.looks["silent_beside"].tolist() == [0.0] * 4
+    assert "y_dead" not in codes(result)
+
+
+def test_an_inner_value_that_is_nan_though_its_gradient_is_not():
+    """A label beyond the classes: what is looked up for it is NaN, and depends on nothing."""
+
+    def g(x, y, labels):
+        picked = jnp.take_along_axis(jnp.stack([y, -y]), labels[None], axis=0, mode="fill")
+        return jnp.sum(picked) + jnp.sum((y - x) ** 2)
+
+    problem = bl.Problem(inner=g, outer=lambda x, y: jnp.sum((y - 1) ** 2))
+    solver = bl.aid(problem, 0.2, 0.2, 1e-2)
+    for last, expected in ((2, True), (1, False)):
+        data = bl.Batch(inner=jnp.array([0, 1, last]))
+        result = bl.run(solver, jnp.zeros(3), jnp.zeros(3), data=data, steps=8, diagnose=True)
+        assert result.status.code is bl.Code.COMPLETED
+        assert ("inner_nan" in codes(result)) == expected
+    assert np.isfinite(result.diagnosis.looks["inner_value"]).all()
+
+
+def test_an_x_at_rest_after_steps_on_y_that_are_too_large_is_not_called_fine():
+    looks = {"step": np.array([5.0, 10.0, 15.0, 20.0]), "moved": np.zeros(4), "x_norm": np.ones(4)}
+    looks |= {"stationarity": np.full(4, 1e-6), "outer_value": np.ones(4), "inner_residual": np.ones(4)}
+    looks |= {"largest_curvature": np.full(4, 2.0), "outer_step": np.ones(4)}
+    facts = Facts(bl.aid(PROBLEM, 0.5, 0.5, 1.0), 20, 0, True, 1.0)
+    for size, expected in ((0.5, ["x_rests"]), (3.0, ["inner_step"])):
+        found = findings(looks | {"inner_step": np.full(4, size)}, facts)
+        assert [each.code for each in found] == expected
+
+
+def test_of_a_run_that_broke_the_cause_comes_first():
+    looks = {"step": np.array([5.0]), "smallest_curvature": np.array([-0.2]), "largest_curvature": np.ones(1)}
+    facts = Facts(bl.aid(PROBLEM, 0.5, 3.0, 1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",)))
+    assert [each.code for each in findings(looks, facts)] == ["adjoint_step", "not_convex"]
+
+
 def test_an_outer_step_beyond_its_range():
     solve = np.linalg.inv(H)
     L_phi = np.linalg.eigvalsh(B @ solve @ solve @ B.T)[-1] + GAMMA
@@ -266,6 +330,21 @@ def test_a_run_that_stops_or_breaks_is_looked_at_where_it_ended():
         (message,) = said
         assert ("2/λ = 0.731" in message) == (code == "inner_step")  # λ = 2 + 2/e
         assert ("lower the outer" in message) == (code == "diverged")
+
+
+def test_an_x_that_led_to_where_the_inner_step_is_too_large_is_blamed_whatever_its_rule():
+    """λ = 2 + 2eˣ, so that with a step of 0.1 on y it must stay below x = log 9, and x moves by 3 in every step."""
+    ridge = bl.Problem(
+        inner=lambda x, y: jnp.sum((y - 1) ** 2) + jnp.exp(x[0]) * jnp.sum(y**2),
+        outer=lambda x, y: jnp.sum((y + 1) ** 2),
+    )
+    solver = bl.aid(ridge, 0.1, 0.1, optax.sign_sgd(3.0))
+    result = bl.run(solver, jnp.array([-1.0]), jnp.ones(2), steps=400, diagnose=True)
+    assert result.status.code is bl.Code.DIVERGED
+    assert "lower the outer step size, or bound x" in result.status.message
+    assert "it has led x to where the inner step size 0.1 is above 2/λ" in result.status.message
+    assert "at step 0 that was 0.731" in result.status.message
+    assert codes(result)[0] == "diverged"
 
 
 def test_who_debugs_nan_gets_a_diagnosis_too():

@@ -114,6 +114,14 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             f"{_seeing(objective, batch)}, where it raises {type(error).__name__} in the line shown above: {error}"
             f"{_by_rows(objective, x, batch, str(error))}"
         ) from error
+    except (
+        Exception
+    ) as error:  # of a model's library: what it says stays, and what it was called with is added
+        error.add_note(
+            f"Raised by the {objective.level} objective at x of {shapes(x)} and y of {shapes(y)}"
+            f"{_seeing(objective, batch)}."
+        )
+        raise
     if not isinstance(value, jax.ShapeDtypeStruct) or value.shape != ():
         returned = jax.tree.map(lambda leaf: leaf.shape, value)
         raise ValueError(

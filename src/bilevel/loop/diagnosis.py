@@ -160,8 +160,10 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
     try:
         measured = solver.problem.compiled(_tridiagonal)
         batch = _next_batch(course, course.run)
-        at = lambda run: (
-            ritz_values(*measured(run.x, solver.sets_out(run.solver), batch))[-1] if known else np.nan
+        at = lambda run, x=None: (
+            ritz_values(*measured(run.x if x is None else x, solver.sets_out(run.solver), batch))[-1]
+            if known
+            else np.nan
         )
         step, before = course.kept.before()  # where all may still have been of ordinary size
         found = at(before)
@@ -178,7 +180,8 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
                 solver, "penalty"
             )  # with one, y follows f + λg
             doubt = followed and beyond(NEAR, at(course.run))
-            return Cause(shrink="all" if not followed else "mostly outer" if doubt else "outer")
+            led = _led_there(step, known, found, at(before, course.run.x)) if doubt else ""
+            return Cause(led, shrink="all" if not followed else "mostly outer" if doubt else "outer")
     except Exception:  # a method that calls its objectives otherwise
         return Cause()
     named = " and ".join(f"the {level} step size {size:.3g}" for level, size in large.items())
@@ -187,6 +190,18 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
         f"{step}: beyond that a step leads further away than it set out. bl.advise proposes step sizes.",
         tuple(large),
         shrink="lower",
+    )
+
+
+def _led_there(step: int, known: dict[str, float], was: float, now: float) -> str:
+    """Steps on y or v that were small enough, and are not at the x of the end, even with the y of before."""
+    level = max(known, key=lambda name: known[name])
+    if not (np.isfinite(now) and known[level] * now > 2):
+        return ""
+    return (
+        f"lower the outer step size, or bound x (bl.projected): it has led x to where the {level} step size "
+        f"{known[level]:.3g} is above 2/λ = {2 / now:.3g}, with λ the largest curvature of g in y; at step {step} that "
+        f"was {2 / was:.3g}. bl.advise proposes step sizes, and bl.sweep tries several."
     )
 
 

@@ -84,7 +84,7 @@ def close_look(
         first, last = (jax.tree.map(itemgetter(k), solved) for k in (0, -1))
         cross = system.inner.cross(first.v)
         h, doubt = tree.sub(f.x, cross), first.left * tree.norm(cross)
-        sizes = first.began, tree.norm(last.v), tree.norm(gradient), tree.norm(f.y)
+        sizes = first.began, tree.norm(last.v), tree.norm(gradient), tree.norm(f.y), _silent(f.y)
         found = Visit(h, doubt, *sizes, jnp.sum(solved.products))
         return (tree.sub(y, last.v) if newton else y, first.v), found
 
@@ -101,6 +101,8 @@ def close_look(
         "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
         "implicit_hypergradient": tree.norm(there.h),
         "outer_gradient": here.outer,
+        "outer_silent": here.silent,
+        "inner_value": problem.g(x, at.y, data),
         "adjoint_step": _adjoint_step(solver, state, info.inner_gradient),
         "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits.products),
     }
@@ -116,13 +118,13 @@ def close_look(
 
 
 def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
-    """Where a gradient is exactly zero: whether it is so a little aside too, as nowhere near a minimum that is one."""
+    """Where a gradient, or much of it, is exactly zero: so it is a little aside too, unless that is a minimum."""
     oracles, data = solver.problem.oracles, draws(batch)[0]
     # By different lengths: g may be one of y − x.
     x, y = (jax.tree.map(partial(_aside, far), z) for far, z in ((BESIDE / 3, state.x), (BESIDE, state.y)))
     g, f = oracles.inner_gradients(x, y, data), oracles.outer_gradients(x, y, data)
     sizes = {"inner_beside": g.y, "outer_beside": f.y, "x_beside": (g.x, f.x)}
-    return {name: tree.norm(gradients) for name, gradients in sizes.items()}
+    return {name: tree.norm(gradients) for name, gradients in sizes.items()} | {"silent_beside": _silent(f.y)}
 
 
 def _aside(far: float, leaf: jax.Array) -> jax.Array:
@@ -165,6 +167,7 @@ class Visit(NamedTuple):
     distance: Scalar  # the length of the Newton step from there
     gradient: Scalar  # ‖∇_y g‖
     outer: Scalar  # ‖∇_y f‖
+    silent: Any  # the share of y in arrays where ∇_y f is zero throughout
     products: Any
 
 
@@ -178,6 +181,11 @@ def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
     left = tree.norm(tree.sub(b, K(v))) / size
     left = jnp.where(~found.flat & (left <= SOLVED), left, jnp.nan)
     return Solve(v, tree.norm(rest) / size, left, found.products + 2)
+
+
+def _silent(gradient: PyTree) -> jax.Array:
+    leaves = jax.tree.leaves(gradient)
+    return sum(jnp.where(jnp.any(a), 0, a.size) for a in leaves) / sum(a.size for a in leaves)
 
 
 def _stacked(sides: list[Any]) -> Any:

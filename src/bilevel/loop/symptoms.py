@@ -19,6 +19,7 @@ STILL = 1e-5  # of ‖x‖, or of the way it has come: x has stopped
 GAIN = 1e-6  # of the outer value: so has an x that gains no more than that
 TURNS = 1e-2  # of the hypergradient: an x that changes it by more moves
 FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
+SILENT = 0.5  # of the numbers in y: so much of it f should depend on
 ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
 SHOWN = (  # of a look, when a diagnosis is printed
     "inner_residual",
@@ -140,18 +141,30 @@ def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:
     if not len(looks["step"]):
         return ()
     late = Late(looks)
-    if (
-        facts.broke is not None
-    ):  # the status has judged it before it ran away, and here the last look is after that
-        return (*_curvature(late, facts), *_break(*facts.broke), *_dead(looks, facts))
+    if facts.broke is not None:  # the status has judged it before it ran away; the last look is after that
+        return (*_break(*facts.broke), *_curvature(late, facts), *_dead(looks, facts))
     causes = [*_curvature(late, facts), *_steps(late, facts)]
     found = [
+        *_values(looks),
         *causes,
         *_hypergradient(late, facts),
         *(list(_growth(looks)) or _blow_up(late, facts, causes)),
         *(list(_dead(looks, facts)) or _rest(looks, late, facts)),
     ]
     return tuple(found)
+
+
+def _values(looks: dict[str, np.ndarray]) -> Iterator[Finding]:
+    """Steps go by gradients, and those of a NaN may be finite."""
+    values, gradients = (looks.get(name, np.zeros(0)) for name in ("inner_value", "inner_residual"))
+    wrong = ~np.isfinite(values)
+    if wrong.any() and np.isfinite(gradients[wrong]).all():
+        yield Finding(
+            "inner_nan",
+            f"g is NaN or infinite at {wrong.sum()} of {len(wrong)} looks, though its gradient in y is not, by which "
+            "all steps go: look at the data (a label that is no class, as with classes counted from 1?), and at terms "
+            "without y.",
+        )
 
 
 def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
@@ -288,6 +301,18 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
             "exactly zero, and a little aside too, as where all ReLUs have died, a clip is at its end or y is not "
             "used. Start elsewhere, with smaller steps on y, or with activations that have a slope everywhere.",
         )
+    elif (
+        facts.broke is None
+        and np.min(silent := looks.get("silent_beside", np.zeros(2 * half + 1))[half:]) > SILENT
+    ):
+        share = np.floor(1000 * np.min(silent)) / 10
+        yield Finding(
+            "y_dead",
+            "f does not depend on most of y: its gradient is exactly zero, and a little aside too, throughout arrays "
+            f"with {share:.3g} % of the numbers in y, as where a layer of ReLUs has died, a clip is at its end, or f "
+            "does not use them. Start elsewhere, with smaller steps on y or inputs of size one, or with activations "
+            "that have a slope everywhere.",
+        )
     elif facts.blind or zero("x_beside"):
         yield Finding(
             "x_dead",
@@ -312,6 +337,8 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
     still = (
         f"over the last {at[-1] - at[start]:.0f} steps x moved by {way:.2g} (‖x‖ = {looks['x_norm'][-1]:.3g})"
     )
+    if norm <= FALLEN * facts.largest and any(_too_large(late, level) for level in ("inner", "adjoint")):
+        return  # the largest is what such steps made of it
     if norm <= FALLEN * facts.largest:
         yield Finding(
             "x_rests",

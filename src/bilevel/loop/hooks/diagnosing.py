@@ -11,7 +11,7 @@ import numpy as np
 
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.look import Point, brief_look, close_look, look_beside
-from bilevel.loop.symptoms import Diagnosis, Facts, findings
+from bilevel.loop.symptoms import SILENT, Diagnosis, Facts, findings
 from bilevel.loop.watch import risen
 from bilevel.solvers.ingredients.ritz import ritz_values
 from bilevel.words import shown
@@ -149,8 +149,9 @@ class Diagnose:
                 return
 
     def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
-        """A gradient of exactly zero is rare enough for a second look, with a program of its own."""
-        if all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
+        """A gradient that is exactly zero, or is so in most of y, is rare enough for a second look and program."""
+        some = float(seen.get("outer_silent", 0)) <= SILENT
+        if some and all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
             return {}
         with suppress(Exception), _nan_allowed():  # a method that calls its objectives otherwise
             return {name: float(value) for name, value in self._event.measure(look_beside).items()}
