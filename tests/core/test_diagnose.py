@@ -31,6 +31,7 @@ SOLVED = (
     "inner_error",
     "implicit_hypergradient",
     "outer_curvature",
+    "solved_value",
 )  # to 1e-3 of a right-hand side
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/diagnose.md").read_text(encoding="utf-8")
@@ -100,6 +101,8 @@ def test_the_numbers_are_those_of_the_closed_forms():
             "largest_curvature": 2.0,
             "condition": 4.0,
             "implicit_hypergradient": size(exact),
+            "outer_gradient": size(y - T),
+            "solved_value": 0.5 * size(star - T) ** 2 + 0.5 * GAMMA * size(x) ** 2,
             "stationarity": size(h),
             "moved": size(x - before[0]),
             "x_norm": size(x),
@@ -300,6 +303,17 @@ def test_an_outer_value_that_grows_for_no_known_reason():
     (found,) = findings(looks, facts)
     assert found.code == "outer_grows"
     assert "from 1 to 3e+04: lower the outer step size 0.01" in found.sentence
+
+
+def test_a_y_that_leaves_a_start_where_f_is_small_is_no_outer_value_that_grows():
+    """f(x₀, t) is next to nothing, and Φ falls from the first step on: a smaller outer step would cure nothing."""
+    data = bl.Batch(inner=(jnp.asarray(H), jnp.asarray(B)), outer=jnp.asarray(T))
+    solver = bl.aid(PROBLEM, 0.02, 0.02, 1e-3)
+    result = bl.run(solver, jnp.asarray(X0), jnp.asarray(T), data=data, steps=800, diagnose=True)
+    assert result.trace["outer_value"][-1] > 11 * result.trace["outer_value"][0]
+    assert np.all(np.diff(result.diagnosis.looks["solved_value"]) < 0)
+    assert codes(result) == []
+    assert "or as y left a start at which f was small" in result.status.message
 
 
 def test_a_run_that_stops_or_breaks_is_looked_at_where_it_ended():

@@ -265,6 +265,18 @@ def test_curvature_that_is_not_constant_breaks_momentum_and_not_plain_steps():
     assert norm[-1] > lag[-1] > free[-1]
 
 
+def test_how_far_a_push_from_the_steep_side_goes_for_large_kappa():
+    """−√κ/e, as a kink leaves φ″ + 2φ′ + φ = 0 from φ = 0 and φ′ = 1, in units of √κ steps and √κ."""
+    root = 1e3
+    m, y, t, lowest = (root - 1) / (root + 1), 1.0, 0.0, 0.0
+    for _ in range(int(2 * root)):
+        slope = y if y > 0 else y / root**2
+        t = slope + m * t
+        y -= slope + m * t
+        lowest = min(lowest, y)
+    assert lowest == pytest.approx(-root / np.e, rel=0.002)
+
+
 PROBLEM = bl.Problem(
     outer=lambda x, y, f: 0.5 * (f[0] * x * x + f[2] * y @ y) + f[1] * x * y[0] + f[3] * x + f[4:] @ y,
     inner=lambda x, y, g: 0.5 * g[:2] @ (y * y) - x * (g[2:] @ y),

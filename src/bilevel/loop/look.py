@@ -85,7 +85,7 @@ def close_look(
         cross = system.inner.cross(first.v)
         h, doubt = tree.sub(f.x, cross), first.left * tree.norm(cross)
         sizes = first.began, tree.norm(last.v), tree.norm(gradient), tree.norm(f.y), _silent(f.y)
-        found = Visit(h, doubt, *sizes, jnp.sum(solved.products))
+        found = Visit(h, doubt, f.value, *sizes, jnp.sum(solved.products))
         return (tree.sub(y, last.v) if newton else y, first.v), found
 
     v = at.v if "v" in solver.variables else tree.zeros_like(at.y)
@@ -112,6 +112,7 @@ def close_look(
         known = lambda value: jnp.where(there.gradient <= 0.5 * here.gradient, value, jnp.nan)
         seen["inner_distance"] = known(here.distance)
         seen["inner_error"] = known(_relative(here.h, there.h, here.doubt + there.doubt))
+        seen["solved_value"] = known(there.value)
         there = there._replace(doubt=known(there.doubt))
     point = Point(x, there.h)
     return seen | _secant(before, point, there.doubt), _copied(point)
@@ -163,6 +164,7 @@ class Visit(NamedTuple):
 
     h: PyTree  # ∇_x f − ∇²_xy g·v with the v of the solve
     doubt: Scalar  # what it may be off by
+    value: Scalar  # f
     residual: Scalar  # of the adjoint system where the solve set out
     distance: Scalar  # the length of the Newton step from there
     gradient: Scalar  # ‖∇_y g‖

@@ -148,7 +148,7 @@ def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:
         *_values(looks),
         *causes,
         *_hypergradient(late, facts),
-        *(list(_growth(looks)) or _blow_up(late, facts, causes)),
+        *(list(_growth(looks)) or _blow_up(looks, late, facts, causes)),
         *(list(_dead(looks, facts)) or _rest(looks, late, facts)),
     ]
     return tuple(found)
@@ -276,9 +276,16 @@ def _growth(looks: dict[str, np.ndarray]) -> Iterator[Finding]:
         )
 
 
-def _blow_up(late: Late, facts: Facts, causes: list[Finding]) -> Iterator[Finding]:
-    """f has grown by orders of magnitude, and nothing else that was found says why."""
-    if facts.rise is None or any(cause.code != "flat" for cause in causes):
+def _blow_up(
+    looks: dict[str, np.ndarray], late: Late, facts: Facts, causes: list[Finding]
+) -> Iterator[Finding]:
+    """f has grown by orders of magnitude, and nothing else that was found says why.
+
+    Where f at y*(x) falls, it is y that has left a start at which f was small, and no step size is to blame.
+    """
+    solved = looks.get("solved_value", np.array([]))
+    falls = not facts.noisy and len(solved) > 1 and solved[-1] <= solved[0]
+    if facts.rise is None or falls or any(cause.code != "flat" for cause in causes):
         return
     beta, low = late["outer_step"], late["inner_step"] * late["largest_curvature"] <= 2
     of = "" if np.isnan(beta) else f" {beta:.3g}"

@@ -211,7 +211,9 @@ def remark(trace: Columns, taken: int, still: Callable[[], int], suspicion: Call
     """
     values = np.asarray(trace["outer_value"], dtype=float)
     if rise := risen(values, taken):
-        why = suspicion() or "as from step sizes that are too large."
+        why = (
+            suspicion() or "as from step sizes that are too large, or as y left a start at which f was small."
+        )
         return f" Its outer value rose from {rise[0]:.3g} to {rise[1]:.3g}, a finite blow-up: {why}"
     first, last = values[0], _last(values)
     if taken >= 10 and last.max() < first - _far(values) and (why := suspicion()):
