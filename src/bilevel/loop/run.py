@@ -76,8 +76,8 @@ def run(
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
         progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`; "live" shows
             the run's numbers with their trends and how it stands, short for `bl.hooks.Live`.
-        diagnose: look at the run a few times along the way, at a few per cent of its cost, and say in `result.diagnosis`
-            whether a step size, the adjoint or y's lag stands out; short for `bl.hooks.Diagnose`.
+        diagnose: look at the run a few times along the way, at a few per cent of its cost, and say in
+            `result.diagnosis` whether a step size, the adjoint or y's lag stands out; short for `bl.hooks.Diagnose`.
         resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
             on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps
             are taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing
