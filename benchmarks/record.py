@@ -14,16 +14,27 @@ from pathlib import Path
 from typing import Any
 
 from bilevel.lab.paper.environment import machine
-from bilevel.writing import write
+from bilevel.writing import try_folder, write
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--record", type=Path, metavar="FOLDER", help="write every table for its page: docs/measured"
+        "--record", type=_folder, metavar="FOLDER", help="write every table for its page: docs/measured"
     )
     parser.add_argument(
         "--quick", action="store_true", help="least work: to see that it runs, not for the numbers"
     )
+
+
+def _folder(name: str) -> Path:
+    """Refused before anything is measured, not after."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try_folder(folder)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot write into {name!r}: {error}") from error
+    return folder
 
 
 def table(
@@ -58,7 +69,7 @@ def table(
 
 def made_by(libraries: Sequence[str] = ()) -> str:
     """The command without its folder, the day, versions and machine."""
-    words = [word for word in sys.argv[1:] if word != "--quick"]
+    words = [word for word in sys.argv[1:] if not word.startswith("--record=")]
     if "--record" in words:
         del words[(at := words.index("--record")) : at + 2]
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])

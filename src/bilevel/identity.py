@@ -52,10 +52,7 @@ def _made_of(value: Any, above: tuple[int, ...]) -> Hashable:
     within = (*above, id(value))
     parts = lambda values: tuple(_made_of(each, within) for each in values)
     if isinstance(value, types.FunctionType):
-        cells = _cells(value)
-        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        # Globals are looked up where the function was defined, so they belong to it.
-        return "function", value.__code__, id(value.__globals__), parts(cells), parts(defaults)
+        return _function(value, within), _read_by(value, within)
     if isinstance(value, types.MethodType):
         return "method", parts((value.__func__,)), id(value.__self__)
     if isinstance(value, functools.partial):
@@ -70,6 +67,52 @@ def _made_of(value: Any, above: tuple[int, ...]) -> Hashable:
     if isinstance(value, dict):
         return "dict", tuple(map(str, value)), parts(value.values())
     return "object", id(value)
+
+
+def _function(value: types.FunctionType, within: tuple[int, ...]) -> Hashable:
+    closed_over = tuple(_made_of(each, within) for each in _closed_over(value))
+    # Globals are looked up where the function was defined, so they belong to it.
+    return "function", value.__code__, id(value.__globals__), closed_over
+
+
+def _read_by(function: types.FunctionType, within: tuple[int, ...]) -> Hashable:
+    """What a function of the user's reads by name, itself or in helpers, as it is now.
+
+    In a script or a notebook a loop over a setting makes the same function again and again, and only this differs.
+    """
+    helpers, seen, found = [function], {id(function)}, list[Hashable]()
+    while helpers:
+        for each in () if _of_a_library(helper := helpers.pop()) else _globals_of(helper):
+            if not isinstance(each, types.FunctionType):
+                found.append(_global(each, within))
+            elif id(each) not in seen:
+                seen.add(id(each))
+                helpers.append(each)
+                found.append(_function(each, (*within, id(each))))
+    return tuple(found)
+
+
+def _global(value: Any, within: tuple[int, ...]) -> Hashable:
+    if value is None or isinstance(value, _BY_VALUE):
+        return _made_of(value, within)
+    if id(value) not in within and isinstance(value, tuple | dict):  # lists are there to collect things
+        values = value.values() if isinstance(value, dict) else value
+        inside = tuple(_global(each, (*within, id(value))) for each in values)
+        return type(value), tuple(map(str, value)) if isinstance(value, dict) else (), inside
+    return _Itself(value)
+
+
+class _Itself:
+    """Kept alive: once its name stands for something else, its address could be that of another."""
+
+    def __init__(self, value: Any):
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 def _cells(function: types.FunctionType) -> list[Any]:
@@ -165,7 +208,14 @@ def _closed_over(function: types.FunctionType) -> list[Any]:
 
 def _globals_of(function: types.FunctionType) -> list[Any]:
     """Those that the function reads, itself or in functions within it, and does not set."""
-    codes, read = [function.__code__], dict[str, None]()
+    return [
+        function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_in(code: types.CodeType) -> tuple[str, ...]:
+    codes, read = [code], dict[str, None]()
     while codes:
         code = codes.pop()
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
@@ -174,7 +224,7 @@ def _globals_of(function: types.FunctionType) -> list[Any]:
         read |= {
             step.argval: None for step in steps if step.opname == "LOAD_GLOBAL" and step.argval not in own
         }
-    return [function.__globals__[name] for name in read if name in function.__globals__]
+    return tuple(read)
 
 
 def _methods_of(kind: type) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.identity import captured
+from bilevel.identity import Static, captured
 from checkpoints.tiny import START, go, inner
 
 LAMBDA = 0.5
@@ -155,3 +155,28 @@ def test_a_start_in_another_order(tmp_path):
     bl.run(solver, jnp.linspace(-1, 1, 9), jnp.ones(9), steps=2, **ask)
     with pytest.raises(ValueError, match="it began from another x0"):
         bl.run(solver, jnp.linspace(1, -1, 9), jnp.ones(9), steps=3, **ask)
+
+
+def test_a_function_made_again_with_another_global_is_another_function():
+    """As in a loop of a script or a notebook, where nothing is closed over."""
+    space = {"scale": 1.0, "options": {"power": 2}, "weights": np.ones(2), "collected": []}
+    exec("def helper(x): return scale * x ** options['power'] * weights", space)
+    make = lambda: Static(eval("lambda state, info: {'m': helper(state.x), 'n': collected}", space))
+    before = made = make()
+    assert make() == made
+    space["collected"].append(1.0)
+    assert make() == made
+    for change in ({"scale": 10.0}, {"options": {"power": 3}}, {"weights": np.ones(2)}):
+        space.update(change)
+        after = make()
+        assert after not in (before, made)
+        before = after
+
+
+def test_a_record_made_again_with_another_global_is_recorded():
+    solver = bl.aid(bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), 0.1, 0.1, 0.1)
+    space, seen = {}, []
+    for space["scale"] in (1.0, 10.0):
+        record = eval("lambda state, info: {'m': scale}", space)
+        seen += bl.run(solver, *START, steps=1, record=record).trace["m"].tolist()
+    assert seen == [1.0, 10.0]

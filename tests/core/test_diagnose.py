@@ -521,3 +521,23 @@ def test_at_the_solution_nothing_lags_however_much_rounding_is_off():
     )
     result = bl.run(bl.aid(problem, 0.5, 0.5, 0.1), jnp.zeros(3), jnp.zeros(3), steps=800, diagnose=True)
     assert [each.code for each in result.diagnosis.findings] == ["x_rests"]
+
+
+def test_a_run_that_goes_on_is_measured_by_its_earlier_steps_too():
+    """One that had come to rest has not stopped for a small step size, and a few more steps make no flat problem."""
+    solver = bl.aid(PROBLEM, 0.5, 0.5, 0.05)
+    data = bl.Batch(inner=(jnp.asarray(H), jnp.asarray(B)), outer=jnp.asarray(T))
+    begin = lambda steps: bl.run(solver, jnp.asarray(X0), jnp.asarray(Y0), data=data, steps=steps)
+    go_on = lambda steps, result: bl.run(solver, data=data, steps=steps, resume=result, diagnose=True)
+    assert codes(go_on(100, begin(3000))) == ["x_rests"]
+    assert "flat" not in codes(go_on(2, begin(100)))
+
+
+def test_a_hinge_loss_whose_margins_are_met_is_named():
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(jax.nn.relu(1 - 3 * y))
+    )
+    start = jnp.zeros(2), jnp.zeros(2)
+    (found,) = bl.run(bl.aid(problem, 0.5, 0.5, 0.05), *start, steps=100, diagnose=True).diagnosis.findings
+    assert found.code == "y_dead"
+    assert "all margins are met" in found.sentence

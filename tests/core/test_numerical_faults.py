@@ -458,6 +458,8 @@ def test_a_rise_is_seen_through_the_noise_of_batches_and_noise_is_no_rise():
     assert not any(risen(values / growth, 400) for values in noise)
     settling = 1 - 0.8 * np.exp(-np.arange(400) / 40)  # as y comes to rest
     assert risen(settling, 400) is None
+    left = 1 - 0.99 * np.exp(-np.arange(400) / 20)  # as y leaves a y0 that suited f, and x follows
+    assert risen(left * np.exp(-np.arange(400) / 200), 400) is None
 
 
 def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():

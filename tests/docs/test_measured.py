@@ -1,11 +1,13 @@
 """Every number of a table on a page is produced: by a command that writes the file the page shows, or by a test."""
 
+import argparse
 import sys
 
 import measured
 import pytest
 from measured import INCLUDED, MEASURED, Table, records, tables
 from pages import ROOT, Part, differs
+from record import made_by, options
 from running import run
 from test_documented import PAGES
 
@@ -74,6 +76,26 @@ def test_a_table_of_numbers_is_a_file_that_a_command_wrote_or_has_a_test(page):
         assert page.rpartition("/")[2] in (ROOT / test).read_text(), f"{test} does not read {page}"
 
 
+def test_no_page_shows_a_quick_run():
+    assert [record.path.name for record in records() if "--quick" in record.command[1]] == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    options(parser)
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--record", str(tmp_path / "file")])
+    assert "cannot write into" in capsys.readouterr().err
+    assert parser.parse_args(["--record", str(tmp_path / "new")]).record == tmp_path / "new"
+
+
+@pytest.mark.parametrize("given", [["--record", "folder"], ["--record=folder"]])
+def test_the_command_below_a_table_has_no_folder_and_says_that_it_was_quick(given, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["growth.py", *given, "--quick", "--most", "2"])
+    assert made_by().startswith("*`python benchmarks/growth.py --quick --most 2`, ")
+
+
 def check_rows(new: Table, kept: Table, what: str, repeatable: bool) -> None:
     """Rows of the same names, and of a repeatable table the same numbers; fewer rows will do."""
     assert new.head == kept.head, what
@@ -98,6 +120,9 @@ def test_a_benchmark_still_writes_what_pages_show_of_it(script, tmp_path):
     run([Part("python", program)], tmp_path, str(path), ("--quick", "--record", str(tmp_path)))
     for record in scripts()[script]:
         new = measured.Record(tmp_path / record.path.name)
+        assert new.repeatable == record.repeatable, (
+            f"{record.path.name} is checked otherwise than it is written"
+        )
         for ours, kept in zip(new.tables, record.tables, strict=True):
             check_rows(ours, kept, record.path.name, record.repeatable)
 

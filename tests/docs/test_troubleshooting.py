@@ -8,6 +8,7 @@ import pytest
 from pages import ROOT
 
 import bilevel as bl
+from bilevel.checks.objectives import NO_GRADIENT
 from bilevel.solvers.second_derivatives import NOTE
 
 TEXT = (ROOT / "docs/how-to/troubleshooting.md").read_text()
@@ -78,6 +79,20 @@ def test_first_derivatives_suffice_the_methods_that_the_note_names():
             jnp.ones(()), jnp.zeros(())
         )
         jax.eval_shape(lambda state, step=solver.step: step(state)[0].x, state)
+
+
+def test_what_has_no_first_derivative_is_not_said_to_lack_the_second():
+    problem = bl.Problem(inner=lambda x, y: outside(square)(y - x), outer=lambda x, y: y**2)
+    solver, start = bl.bome(problem, 0.1, 0.1), (jnp.ones(()), jnp.zeros(()))
+    for call in (
+        lambda: bl.run(solver, *start, steps=3),
+        lambda: bl.sweep([solver], *start, steps=3),
+        lambda: bl.advise(problem, *start),
+    ):
+        with pytest.raises(ValueError, match="do not support JVP") as caught:
+            call()
+        assert NO_GRADIENT in caught.value.__notes__
+        assert NOTE not in caught.value.__notes__
 
 
 def test_another_error_of_an_objective_is_left_as_it_is():

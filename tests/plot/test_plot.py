@@ -281,3 +281,10 @@ def test_a_step_size_beyond_the_certificate_is_refused():
         ValueError, match=r"nothing is certified by 'certified' with .*beta=9\.0: its beta_max is"
     ):
         bl.plot.certificate(aid, steps=5, gap=1.0, beta=9.0)
+
+
+def test_dollars_in_the_name_of_a_metric_are_no_formula(result):
+    name = "cost in $, of ^$"
+    drawn = bl.plot.trace(replace(result, trace={**result.trace, name: np.arange(40.0)}), names=[name])
+    drawn[0].figure.canvas.draw()
+    assert drawn[0].get_ylabel() == name

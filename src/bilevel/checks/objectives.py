@@ -15,6 +15,10 @@ from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
 from bilevel.words import described, shapes
 
+NO_GRADIENT = (
+    "This is the gradient of the inner objective in y, its first derivative, which every method takes."
+)
+
 
 def prepare(
     problem: Problem,
@@ -202,7 +206,11 @@ def _check_same(before: PyTree, after: PyTree) -> None:
 
 def _check_gradient(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None) -> None:
     """Automatic differentiation always passes; a hand-written oracle or custom derivative may not."""
-    gradient = jax.eval_shape(problem.oracles.inner_gradient, x, y, batch)
+    try:
+        gradient = jax.eval_shape(problem.oracles.inner_gradient, x, y, batch)
+    except Exception as error:
+        error.add_note(NO_GRADIENT)
+        raise
     structures = jax.tree.structure(gradient), jax.tree.structure(y)
     if structures[0] != structures[1]:
         raise ValueError(

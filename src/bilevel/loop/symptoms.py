@@ -176,7 +176,7 @@ def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
             "at most. The hypergradient then belongs to no minimum, and conjugate gradients stop short: add a ridge to "
             "g, or damp the adjoint (bl.adjoints.damped, bl.adjoints.minres).",
         )
-    turns = facts.steps * facts.inner_steps
+    turns = (facts.began + facts.steps) * facts.inner_steps  # also in earlier calls
     if np.isfinite(late["inner_distance"]) and -ROUNDING * L <= mu < L / turns:
         yield Finding(
             "flat",
@@ -306,7 +306,8 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
             "y_dead",
             f"{' and '.join(flat)} {'does' if len(flat) == 1 else 'do'} not depend on y any more: the gradient in y is "
             "exactly zero, and a little aside too, as where all ReLUs have died, a clip is at its end or y is not "
-            "used. Start elsewhere, with smaller steps on y, or with activations that have a slope everywhere.",
+            "used. Start elsewhere, with smaller steps on y, or with activations that have a slope everywhere."
+            + (" Of a hinge loss it says that all margins are met." if flat == ["f"] else ""),
         )
     elif (
         facts.broke is None
@@ -325,7 +326,7 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
             "x_dead",
             f"the hypergradient is exactly zero{' at every step' if facts.blind else ''}, so that x cannot move: does "
             "f depend on x, or ∇_y g on x, at all, or did x start at a solution? (A stop_gradient, a rounding, a clip "
-            "at its end, dead units?)",
+            "at its end, dead units, a penalty that holds all of y at zero?)",
         )
 
 

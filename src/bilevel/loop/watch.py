@@ -177,17 +177,20 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
     """From where to where an outer value has blown up in so many steps, if it has.
 
     Either even the lowest of its last values is far above the first: one lucky batch at the start, among noisy ones, is
-    no blow-up. Or, as noise may hide that, its medians over the fifths of the run end far above the lowest of them,
-    with a rise from each to the next since then, the last one the largest.
+    no blow-up, nor is a y that suited f before it went to y*(x), from where f has come down ever since. Or, as noise
+    may hide that, its medians over the fifths of the run end far above the lowest of them, with a rise from each to the
+    next since then, the last one the largest.
     """
     if taken < 10 or not len(values):
         return None
     last = _last(values)
-    if last.min() > values[0] + _far(values):
+    medians = np.array([np.median(part) for part in np.array_split(values, min(5, len(values)))])
+    down = medians[np.argmax(medians) :]
+    calming = len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2
+    if last.min() > values[0] + _far(values) and not calming:
         return float(values[0]), float(np.median(last))
     if len(values) < 20:
         return None
-    medians = np.array([np.median(part) for part in np.array_split(values, 5)])
     since = medians[np.argmin(medians) :]
     rises = np.diff(since)
     steady = len(rises) > 1 and (rises > 0).all() and rises[-1] >= rises.max()

@@ -66,7 +66,7 @@ def trace(
                 )
             for from_step, *_ in result.halvings:
                 one.axvline(from_step, color=BROKEN, linestyle=":", linewidth=1)
-            one.set_ylabel(title(name))
+            one.set_ylabel(title(name), parse_math=False)
         drawn[-1].set_xlabel("step")
         if label is None:
             drawn[0].set_title(ending(result), loc="left")

@@ -56,7 +56,7 @@ def sweep(
             draw_line(one, np.arange(len(curves[lane])), curves[lane], place, **style)
             _cross(one, found, lane, curves[lane], COLOURS[place])
         one.set_xlabel("step")
-        one.set_ylabel(title(name))
+        one.set_ylabel(title(name), parse_math=False)
         one.legend()
     return one
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bilevel.checks.objectives import NO_GRADIENT
+
 # Kernels, callbacks and other libraries' functions come with a backward pass of their own, of which there is no
 # derivative. First derivatives were taken before any step was, so where JAX complains in a step, it is of the second.
 COMPLAINTS = (
@@ -22,8 +24,9 @@ NOTE = (
 
 def explain(error: BaseException) -> None:
     """Adds what to do to an error of this kind, as its last note; all others are left as they are."""
-    if any(complaint in str(error) for complaint in COMPLAINTS):
-        error.__notes__ = [note for note in getattr(error, "__notes__", []) if note != NOTE]
+    notes = getattr(error, "__notes__", [])
+    if NO_GRADIENT not in notes and any(complaint in str(error) for complaint in COMPLAINTS):
+        error.__notes__ = [note for note in notes if note != NOTE]
         error.add_note(NOTE)
 
 

@@ -104,9 +104,9 @@ class Diagnose:
         self._event = self._before = None
         if not result.steps:
             return
+        self._note_norms(result.trace)  # also those of earlier calls, which a run that goes on is measured by
         if self._began == result.steps:  # it had ended, and its trace is of all of it
             self._began = 0
-            self._note_norms(result.trace)
         steps = np.asarray(result.trace.get("step", np.arange(result.steps)))
         values = np.asarray(result.trace["outer_value"], float)[steps >= self._began]
         self._rise = risen(values[np.isfinite(values)], result.steps - self._began)
