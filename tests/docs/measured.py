@@ -9,7 +9,7 @@ from pages import FENCED, ROOT
 MEASURED = ROOT / "docs" / "measured"
 INCLUDED = re.compile(r"^```\{include\} (\S+\.md)\n(?::.*\n)*```$", re.MULTILINE)
 COMMAND = re.compile(r"`((?:python benchmarks/(\w+)\.py|bilevel examples ([\w-]+))[^`]*)`")
-FIGURE = r"[-−+<≈]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?"
+FIGURE = r"(?:\w = )?[-−+<>≤≥≈~÷]? ?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?"
 MEASUREMENT = re.compile(rf"{FIGURE}(?:(?: ± |–|, |; ){FIGURE})*(?: ?(?:×|%|s|ms|[kMG]i?B))?(?:,? .*)?")
 
 

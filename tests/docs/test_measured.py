@@ -96,6 +96,30 @@ def test_the_command_below_a_table_has_no_folder_and_says_that_it_was_quick(give
     assert made_by().startswith("*`python benchmarks/growth.py --quick --most 2`, ")
 
 
+@pytest.mark.parametrize("record", records(), ids=lambda record: record.path.stem)
+def test_no_column_of_a_record_is_empty(record):
+    """A command fills every column it names: an empty one was copied from elsewhere."""
+    for table in record.tables:
+        empty = [
+            head
+            for head, *cells in zip(table.head, *table.rows, strict=True)
+            if not any(map(str.strip, cells))
+        ]
+        assert not empty, f"{record.path.name} has nothing below {empty}"
+
+
+@pytest.mark.parametrize(
+    "cell", ["÷ 4.5", "1.2e5", "κ = 6", "> 40,000", "≥ 3", "2.0–2.7", "0.3 ± 0.1", "12 ms", "3.8e-3 (4.0 ×)"]
+)
+def test_what_counts_as_a_number_in_a_table(cell):
+    assert Table(("", ""), (("row", cell),)).measured
+
+
+@pytest.mark.parametrize("cell", ["–", "Theorem 5.9", "2N", "`n = 3`", "settle"])
+def test_what_does_not(cell):
+    assert not Table(("", ""), (("row", cell),)).measured
+
+
 def check_rows(new: Table, kept: Table, what: str, repeatable: bool) -> None:
     """Rows of the same names, and of a repeatable table the same numbers; fewer rows will do."""
     assert new.head == kept.head, what
