@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -75,32 +75,33 @@ def sampled() -> Sampled:
 
 def after(solver, stream, start=None, steps=K):
     """The last state, and the trace."""
-    case = sampled()
-
-    @jax.jit
-    def go(stream):
-        run = bl.start(solver, case.x0, case.y0, stream) if start is None else start(stream)
-        run, trace = bl.scan(solver, run, stream, steps=steps)
-        return run.solver, trace
-
-    return go(stream)
-
-
-@partial(jax.jit, static_argnums=1)
-def rows_of(stream, draws):
-    def one(cursor, _):
-        cursor, batch = draw(stream, cursor, draws)
-        rows = getattr(batch, "stacked", batch).rows
-        return cursor, jax.tree.map(lambda a: a.reshape(draws, SIZE), rows)
-
-    return lax.scan(one, stream.start(0), length=K)[1]
+    return _went(solver, stream, start, steps)[:2]
 
 
 def follow(solver, stream, start=None):
     """The last state, the trace, and the row numbers of every draw of every step."""
-    inner, outer = (np.array(rows) for rows in rows_of(stream, solver.draws))  # copies: no view of a buffer
-    drawn = [list(zip(*step, strict=True)) for step in zip(inner, outer, strict=True)]
-    return *after(solver, stream, start), drawn
+    state, trace, rows = _went(solver, stream, start, K)
+    inner, outer = (np.array(each) for each in rows)
+    return state, trace, [list(zip(*step, strict=True)) for step in zip(inner, outer, strict=True)]
+
+
+def _went(solver, stream, start, steps):
+    """One program: the rows are those of the run's own cursor."""
+    case = sampled()
+
+    def rows_of(stream, cursor):
+        cursor, batch = draw(stream, cursor, solver.draws)
+        rows = getattr(batch, "stacked", batch).rows
+        return cursor, jax.tree.map(lambda a: a.reshape(solver.draws, -1), rows)
+
+    @jax.jit
+    def go(stream):
+        run = bl.start(solver, case.x0, case.y0, stream) if start is None else start(stream)
+        rows = lax.scan(lambda cursor, _: rows_of(stream, cursor), run.cursor, length=steps)[1]
+        run, trace = bl.scan(solver, run, stream, steps=steps)
+        return run.solver, trace, rows
+
+    return go(stream)
 
 
 def close(state, **expected):
