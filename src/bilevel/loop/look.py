@@ -187,7 +187,8 @@ def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
 
 def _silent(gradient: PyTree) -> jax.Array:
     leaves = jax.tree.leaves(gradient)
-    return sum(jnp.where(jnp.any(a), 0, a.size) for a in leaves) / sum(a.size for a in leaves)
+    silent = jnp.stack([jnp.where(jnp.any(a), 0, a.size) for a in leaves])
+    return jnp.sum(silent) / sum(a.size for a in leaves)
 
 
 def _stacked(sides: list[Any]) -> Any:
