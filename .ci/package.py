@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     build("--outdir", folder)  # the wheel from the source distribution
     build("--outdir", folder / "tree", "--wheel")
     sdist, wheel = folder / f"{NAME}.tar.gz", folder / f"{NAME}-py3-none-any.whl"
-    run("twine", "check", "--strict", sdist, wheel)
+    run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel)
 
     packed = contents(sdist)
     if tracked is None:

@@ -125,7 +125,18 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
     x, y = (jax.tree.map(partial(_aside, far), z) for far, z in ((BESIDE / 3, state.x), (BESIDE, state.y)))
     g, f = oracles.inner_gradients(x, y, data), oracles.outer_gradients(x, y, data)
     sizes = {"inner_beside": g.y, "outer_beside": f.y, "x_beside": (g.x, f.x)}
-    return {name: tree.norm(gradients) for name, gradients in sizes.items()} | {"silent_beside": _silent(f.y)}
+    # A direction without a pattern, along which no symmetry of g, such as that of logits, lies.
+    along = jax.tree.map(lambda a: jnp.cos(jnp.arange(1, a.size + 1, dtype=a.dtype)).reshape(a.shape), y)
+    moves = oracles.linearise(x, y, data).cross(along) if solver.second_order else g.x
+    return {name: tree.norm(gradients) for name, gradients in sizes.items()} | {
+        "silent_beside": _silent(f.y),
+        "x_moves": jnp.stack([_moves(f.x), _moves(moves)]).any(0),
+    }
+
+
+def _moves(gradient: PyTree) -> jax.Array:
+    """Which arrays of it are not zero throughout."""
+    return jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves(gradient)])
 
 
 def _aside(far: float, leaf: jax.Array) -> jax.Array:
@@ -147,6 +158,7 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
         "moved": tree.norm(tree.sub(state.x, before.x)),
         "inner_step": _plain_step(inner, getattr(state, "inner", ()), info.inner_gradient),
         "outer_step": _plain_step(outer, getattr(state, "outer", ()), h),
+        "x_moves": _moves(h),
         "noisy": not whole or "key" in solver.wants,
         "calls": 0,  # gradients and products besides the step
     }

@@ -107,6 +107,7 @@ class Facts:
     broke: tuple[str, tuple[str, ...]] | None = (
         None  # of a run that diverged: its status' cause, and whose steps
     )
+    idle: tuple[str, ...] = ()  # the arrays of x whose hypergradient was exactly zero at every look
 
     @property
     def inner_steps(self) -> int:
@@ -149,7 +150,7 @@ def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:
         *causes,
         *_hypergradient(late, facts),
         *(list(_growth(looks)) or _blow_up(looks, late, facts, causes)),
-        *(list(_dead(looks, facts)) or _rest(looks, late, facts)),
+        *(list(_dead(looks, facts)) or [*_idle(facts), *_rest(looks, late, facts)]),
     ]
     return tuple(found)
 
@@ -255,11 +256,19 @@ def _sooner(late: Late, level: str, more: str) -> str:
 
 
 def _more_steps(late: Late, facts: Facts, error: float) -> str:
-    """A bias falls by 1 − αμ with every inner step, or faster."""
-    rate = late["inner_step"] * late["smallest_curvature"]
-    if 0 < rate < 1 and hasattr(facts.solver, "lengths"):
-        count = facts.inner_steps + np.ceil(np.log(BIASED / error) / np.log1p(-rate))
-        return f"take about {count:.0f} inner steps instead of {facts.inner_steps}, or bl.aid, which has no bias."
+    """A bias falls with every inner step by the larger of |1 − αμ| and |1 − αL|.
+
+    To a tenth of a hypergradient that may itself have fallen: where x comes to rest h is zero, and all of ∇Φ is bias.
+    """
+    mu, L = late["smallest_curvature"], late["largest_curvature"]
+    rate = max(abs(1 - late["inner_step"] * mu), abs(1 - late["inner_step"] * L))
+    least, now = FALLEN * facts.largest, error * late["implicit_hypergradient"]
+    if mu > 0 and 0 < rate < 1 and least < now and hasattr(facts.solver, "lengths"):
+        count = facts.inner_steps + np.ceil(np.log(least / now) / np.log(rate))
+        return (
+            f"take about {count:.0f} inner steps instead of {facts.inner_steps}, with which ∇Φ can fall to a "
+            "thousandth of its size, or bl.aid, which has no bias."
+        )
     return "take more inner steps, or bl.aid, which has no bias."
 
 
@@ -330,6 +339,18 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _idle(facts: Facts) -> Iterator[Finding]:
+    """Some arrays of x alone: where all are, x is dead."""
+    if facts.idle:
+        few, more = ", ".join(facts.idle[:5]), len(facts.idle) - 5
+        yield Finding(
+            "x_unused",
+            f"the hypergradient of {few}{f' and {more} more' if more > 0 else ''} is exactly zero at every look, and a "
+            "little aside too: neither f nor ∇_y g depends on it. A name that is not used, a term of g without y, a "
+            "stop_gradient, or a clip at its end?",
+        )
+
+
 def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Finding]:
     """x over the last fifth of the run at least."""
     at, moved = np.concatenate([[facts.began], looks["step"]]), looks["moved"]
@@ -337,7 +358,7 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
     if not len(start):
         return
     start = int(start[-1])
-    way, scale = moved[start:].sum(), max(looks["x_norm"][-1], moved.sum())
+    way, scale = moved[start:].sum(), max(looks["x_norm"][-1], np.nansum(moved))
     norm, beta, value = looks["stationarity"][-1], late["outer_step"], abs(looks["outer_value"][-1])
     gain = way * norm
     if not (np.isfinite([way, scale, gain, value]).all() and (way <= STILL * scale or gain <= GAIN * value)):

@@ -19,7 +19,9 @@ from bilevel.words import shown
 SHARE = 0.02  # of the gradients and products, for the looks beyond the first few; of the time it is more
 FEW, MOST = 4, 20  # looks
 GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
-KEPT = ("rows", "began", "spent", "largest", "steepest", "broke")  # by a checkpoint
+STEPS = ("inner_step", "adjoint_step", "outer_step")  # likewise
+ARRAYS = ("ritz", "free", "x_moves")  # what a look has besides numbers
+KEPT = ("rows", "began", "spent", "largest", "steepest", "broke", "moves")  # by a checkpoint
 STEP = 4  # gradients and products that the cheapest step takes
 
 
@@ -40,6 +42,8 @@ class Diagnose:
         self._notes: dict[str, None] = {}  # in their order, each once
         self._began = self._total = self._due = 0
         self._spent = self._largest = self._steepest = 0.0
+        self._moves: list[bool] = []  # by array of x: whether a hypergradient that was not zero was seen
+        self._names: list[str] = []  # of these arrays
         self._rise: tuple[float, float] | None = None  # of f, known at the end
         self._broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
         self._remembered: dict[str, Any] | None = None  # what a checkpoint gave back
@@ -62,7 +66,10 @@ class Diagnose:
         noisy = bool(self._rows[-1]["noisy"])
         steps = int(self._rows[-1]["step"]) - self._began
         blind = self._steepest == 0
-        facts = Facts(self._solver, steps, self._began, noisy, self._largest, blind, self._rise, self._broke)
+        idle = tuple(name for name, moves in zip(self._names, self._moves, strict=True) if not moves)
+        facts = Facts(
+            self._solver, steps, self._began, noisy, self._largest, blind, self._rise, self._broke, idle
+        )
         return Diagnosis(findings(looks, facts), looks, tuple(self._notes), self._solver.name)
 
     def get_state(self) -> dict[str, Any]:
@@ -77,10 +84,12 @@ class Diagnose:
         Diagnose.__init__(self)
         self._event, self._solver = event, event.solver
         self._began, self._total = event.step, event.total
+        arrays = jax.tree_util.tree_leaves_with_path(event.run.x)
+        self._names = [f"x{jax.tree_util.keystr(path)}" for path, _ in arrays]
+        self._moves = [False] * len(arrays)
         for name, value in (earlier or {}).items():
             setattr(self, f"_{name}", dict.fromkeys(value) if name == "notes" else value)
-        with _nan_allowed():
-            unknown = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), event.run.x)
+        unknown = _unknown(event.run.x)
         # How far x has come since the last look, or in all if the run has ended, a checkpoint does not say.
         x = event.run.x if earlier is None and event.step < event.total else unknown
         self._before = Point(jax.tree.map(jnp.copy, x), unknown)
@@ -120,8 +129,10 @@ class Diagnose:
         return bool(self._rows) and self._rows[-1]["step"] >= step
 
     def forget(self, step: int) -> None:
-        """What was seen of the steps after this one, from which the run went back."""
-        self._rows = [row for row in self._rows if row["step"] <= step]
+        """What was seen of the steps after this one, from which the run went back; the step sizes are others now."""
+        self._rows = [row | dict.fromkeys(STEPS, math.nan) for row in self._rows if row["step"] <= step]
+        self._largest = self._steepest = 0.0  # the trace of what is left has them again
+        self._before = _unknown(self._before)
         self._due = self._next(step)
 
     def _next(self, step: int) -> int:
@@ -149,13 +160,20 @@ class Diagnose:
                 return
 
     def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
-        """A gradient that is exactly zero, or is so in most of y, is rare enough for a second look and program."""
+        """A gradient that is exactly zero, or in most of y, or an array of x, is rare enough for a second look."""
         some = float(seen.get("outer_silent", 0)) <= SILENT
-        if some and all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
+        self._note_moves(seen["x_moves"])
+        if some and all(self._moves) and all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
             return {}
-        with suppress(Exception), _nan_allowed():  # a method that calls its objectives otherwise
-            return {name: float(value) for name, value in self._event.measure(look_beside).items()}
+        with suppress(Exception), _nan_allowed():
+            beside = jax.device_get(self._event.measure(look_beside))
+            self._note_moves(beside["x_moves"])
+            return _row(beside)
+        self._note_moves(True)  # a method that calls its objectives otherwise: nothing is known
         return {}
+
+    def _note_moves(self, seen: Any) -> None:
+        self._moves = np.logical_or(self._moves, seen).tolist()
 
 
 def _larger(most: float, values: Any) -> float:
@@ -170,8 +188,13 @@ def _nan_allowed() -> Iterator[None]:
         yield
 
 
+def _unknown(tree: Any) -> Any:
+    with _nan_allowed():
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), tree)
+
+
 def _row(seen: dict[str, Any]) -> dict[str, float]:
-    row = {name: float(value) for name, value in seen.items() if name not in ("ritz", "free")}
+    row = {name: float(value) for name, value in seen.items() if name not in ARRAYS}
     if "ritz" in seen:
         values = ritz_values(*seen["ritz"])
         # Where y is held or frozen, the smallest one is that of a direction in which it cannot move.
