@@ -9,6 +9,7 @@ With `--quick` no process is started, and one kind of damage is done.
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -212,6 +213,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=2, help="processes at a time")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=["kills", "disks", "damage"])
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, with its children
     survived = True
     for name in given.only:
         began = time.perf_counter()
