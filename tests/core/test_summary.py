@@ -18,7 +18,7 @@ import bilevel as bl
 from bilevel.cli.tables import print_table
 from bilevel.loop.hooks.progress_bar import _Bar
 from bilevel.loop.status import Status
-from bilevel.loop.symptoms import Diagnosis, Finding
+from bilevel.loop.told import Diagnosis, Finding
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 

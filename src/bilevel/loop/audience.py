@@ -10,7 +10,7 @@ from bilevel.loop.hooks import Diagnose, Event, Probe, Stop
 from bilevel.loop.hooks.base import closing
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status, interrupted
-from bilevel.loop.symptoms import Diagnosis
+from bilevel.loop.told import Diagnosis
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Info
 

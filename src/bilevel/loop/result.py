@@ -8,7 +8,7 @@ import numpy as np
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Status
 from bilevel.loop.summary import as_html, as_text, of_result
-from bilevel.loop.symptoms import Diagnosis
+from bilevel.loop.told import Diagnosis
 from bilevel.types import PyTree
 
 

@@ -1,16 +1,12 @@
 """From the looks at a run to sentences about it: what stands out, by how much, and what to do about it."""
 
-import html
-import math
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from bilevel.loop.told import Finding
 from bilevel.solvers.base import Solver
-from bilevel.words import printable
 
 LAGS = 0.3  # relative error of the hypergradient from which on v or y is said to lag
 BIASED = 0.1  # and that of an unrolled loop from which on its bias is mentioned
@@ -21,76 +17,6 @@ TURNS = 1e-2  # of the hypergradient: an x that changes it by more moves
 FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
 SILENT = 0.5  # of the numbers in y: so much of it f should depend on
 ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
-SHOWN = (  # of a look, when a diagnosis is printed
-    "inner_residual",
-    "inner_distance",
-    "adjoint_residual",
-    "condition",
-    "hypergradient_error",
-    "inner_error",
-    "stationarity",
-    "moved",
-)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that stands out in a run: a code for programs, a sentence with the remedy for people."""
-
-    code: str
-    sentence: str
-
-    def __str__(self) -> str:
-        return f"{self.code}: {self.sentence}"
-
-
-@dataclass(frozen=True, eq=False)
-class Diagnosis:
-    """What `bl.hooks.Diagnose` saw of a run: `print` it.
-
-    `findings` is empty where nothing stands out. `looks` has columns by name, one row a look, NaN for what could not be
-    measured.
-    """
-
-    findings: tuple[Finding, ...]
-    looks: dict[str, np.ndarray]
-    notes: tuple[str, ...] = ()  # what was left out, and why
-    name: str = ""  # the solver's
-
-    def __str__(self) -> str:
-        return printable(self._text())
-
-    def _text(self) -> str:
-        steps = self.looks["step"]
-        lines = [f"Diagnosis of {self.name} from {_looks(steps)}:"]
-        wrapped = lambda text: textwrap.fill(text, 88, initial_indent="  - ", subsequent_indent="    ")
-        lines += [wrapped(str(each)) for each in self.findings] or [
-            "  nothing stands out." if len(steps) else "  nothing could be seen."
-        ]
-        lines += [f"  ({note})" for note in (*self.notes, *self._unjudged())]
-        if len(steps):
-            chosen = sorted(set(np.linspace(0, len(steps) - 1, 4).round().astype(int)))
-            shown = [name for name in SHOWN if np.isfinite(self.looks.get(name, np.nan)).any()]
-            lines.append(f"  {'step':<20}" + "".join(f"{steps[i]:>11.0f}" for i in chosen))
-            lines += [
-                f"  {name:<20}" + "".join(f"{_told(self.looks[name][i]):>11}" for i in chosen)
-                for name in shown
-            ]
-        return "\n".join(lines)
-
-    def _unjudged(self) -> list[str]:
-        """On minibatches silence says little: of one batch alone the errors are large even where all is well."""
-        noisy = len(self.looks["step"]) and self.looks.get("noisy", np.zeros(1))[-1]
-        told = any(each.code in ("outer_step", "outer_grows") for each in self.findings)
-        what = "whether y or v lags is" if told else "whether y or v lags, and the outer step, are"
-        return [f"on minibatches: {what} not judged"] if noisy else []
-
-    def __repr__(self) -> str:
-        codes = ", ".join(each.code for each in self.findings) or "nothing stands out"
-        return f"Diagnosis({codes}; {_looks(self.looks['step'])})"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self._text())}</pre>"
 
 
 @dataclass(frozen=True)
@@ -396,13 +322,5 @@ def _late_adjoint(late: Late) -> str:
     )
 
 
-def _looks(steps: np.ndarray) -> str:
-    return "1 look" if len(steps) == 1 else f"{len(steps)} looks"
-
-
 def _share(error: float) -> str:
     return f"{error:.0%}" if error < 10 else f"{error:.2g} times its size"
-
-
-def _told(value: Any) -> str:
-    return "-" if math.isnan(value) else f"{value:.3g}"

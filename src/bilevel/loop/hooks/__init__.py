@@ -11,4 +11,4 @@ from bilevel.loop.hooks.probing import Probe as Probe
 from bilevel.loop.hooks.progress_bar import Progress as Progress
 from bilevel.loop.hooks.tensorboard_log import TensorBoard as TensorBoard
 from bilevel.loop.hooks.tolerance import Tolerance as Tolerance
-from bilevel.loop.symptoms import Diagnosis as Diagnosis, Finding as Finding
+from bilevel.loop.told import Diagnosis as Diagnosis, Finding as Finding

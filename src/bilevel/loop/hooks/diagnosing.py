@@ -11,7 +11,8 @@ import numpy as np
 
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.look import Point, brief_look, close_look, look_beside
-from bilevel.loop.symptoms import SILENT, Diagnosis, Facts, findings
+from bilevel.loop.symptoms import SILENT, Facts, findings
+from bilevel.loop.told import Diagnosis
 from bilevel.loop.watch import risen
 from bilevel.solvers.ingredients.ritz import ritz_values
 from bilevel.words import shown
