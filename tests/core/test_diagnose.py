@@ -129,10 +129,10 @@ def test_the_bias_of_itd_is_that_of_the_powers_of_its_contraction():
     expected = size(left_out) / size(GAMMA * x + B @ v)
     np.testing.assert_allclose(looks["hypergradient_error"][-1], expected, rtol=1e-2)
     assert codes(result) == ["biased"]
-    # 0.9 = 1 − αμ a step, until what is left out is a thousandth of the largest hypergradient of the run.
+    # 0.9 = 1 − αμ a step, until what is left out is a quarter of a thousandth of the largest h of the run.
     late = [np.median(looks[name][2:]) for name in ("hypergradient_error", "implicit_hypergradient")]
     largest = result.trace["hypergradient_norm"].max()
-    count = N + np.ceil(np.log(1e-3 * largest / np.prod(late)) / np.log(0.9))
+    count = N + np.ceil(np.log(0.25e-3 * largest / np.prod(late)) / np.log(0.9))
     assert f"about {count:.0f} inner steps instead of 2" in result.diagnosis.findings[0].sentence
 
 
@@ -161,7 +161,7 @@ def test_an_array_of_x_that_nothing_depends_on_is_named():
     x0 = {"used": jnp.arange(3.0), "alone": jnp.ones(2), "deep": {"lost": jnp.ones(())}}
     for solver in (bl.aid, bl.soba, bl.itd):
         sizes = (0.25, 0.1) if solver is bl.itd else (0.25, 0.25, 0.1)
-        result = bl.run(solver(bl.Problem(g, f), *sizes), x0, jnp.zeros(3), steps=40, diagnose=True)
+        result = bl.run(solver(bl.Problem(inner=g, outer=f), *sizes), x0, jnp.zeros(3), steps=40, diagnose=True)
         found = [each for each in result.diagnosis.findings if each.code == "x_unused"]
         assert len(found) == 1
         assert "of x['alone'], x['deep']['lost'] is exactly zero" in found[0].sentence
@@ -172,25 +172,27 @@ def test_an_array_of_x_that_rests_is_not_called_unused():
     g = lambda x, y: jnp.sum((y - x["a"]) ** 2) / 2
     f = lambda x, y: jnp.sum((y - 2) ** 2) / 2 + jnp.sum(x["b"] ** 2) / 2
     x0 = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
-    result = bl.run(bl.aid(bl.Problem(g, f), 0.5, 0.5, 0.1), x0, jnp.zeros(2), steps=20, diagnose=True)
+    result = bl.run(bl.aid(bl.Problem(inner=g, outer=f), 0.5, 0.5, 0.1), x0, jnp.zeros(2), steps=20, diagnose=True)
     assert "x_unused" not in codes(result)
 
 
 def test_a_run_that_went_back_is_judged_by_the_steps_it_went_on_with():
-    """An outer step of 0.1 becomes 60 at step 400 of 1,000, which is halved until it is none that is too large."""
-    jumps = optax.sgd(lambda count: jnp.where(count < 400, 0.1, 60.0))
+    """Φ = ½‖x − 2‖² until x has run away, where f, and with it the secant from there, is steeper without end."""
+    jumps = optax.sgd(lambda count: jnp.where(count < 400, jnp.float32(0.1), jnp.float32(60.0)))
     problem = bl.Problem(
-        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: 0.5 * jnp.sum((y - 2) ** 2)
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2),
+        outer=lambda x, y: jnp.sum(0.5 * (y - 2) ** 2 + jnp.where(y > 9, (y - 9) ** 4, 0)),
     )
-    start = jnp.ones(2), jnp.zeros(2)
+    start = jnp.ones(2, jnp.float32), jnp.zeros(2, jnp.float32)
     result = bl.run(
-        bl.aid(problem, 0.5, 0.5, jumps), *start, steps=1000, every=50, on_divergence="halve", diagnose=True
+        bl.aid(problem, 0.5, 0.5, jumps), *start, steps=1600, every=50, on_divergence="halve", diagnose=True
     )
     assert result.halvings
+    assert result.status.code is bl.Code.COMPLETED
     looks = result.diagnosis.looks
     assert np.isnan(looks["outer_step"][looks["step"] <= result.halvings[-1][0]]).all()
+    assert np.nanmax(looks["outer_curvature"]) <= 1.05
     assert not {"outer_step", "outer_grows"} & set(codes(result))
-    assert np.nanmax(looks["outer_curvature"]) <= 1.01  # Φ = ½‖x − 2‖², whatever x has been on the way
 
 
 def codes(result):

@@ -184,11 +184,12 @@ def _sooner(late: Late, level: str, more: str) -> str:
 def _more_steps(late: Late, facts: Facts, error: float) -> str:
     """A bias falls with every inner step by the larger of |1 − αμ| and |1 − αL|.
 
-    To a tenth of a hypergradient that may itself have fallen: where x comes to rest h is zero, and all of ∇Φ is bias.
+    Where x comes to rest h is zero, and all of ∇Φ is bias: it has to fall to `FALLEN` of the largest h. A quarter of
+    that is asked for, as x, and with it the bias, are others then.
     """
     mu, L = late["smallest_curvature"], late["largest_curvature"]
     rate = max(abs(1 - late["inner_step"] * mu), abs(1 - late["inner_step"] * L))
-    least, now = FALLEN * facts.largest, error * late["implicit_hypergradient"]
+    least, now = FALLEN / 4 * facts.largest, error * late["implicit_hypergradient"]
     if mu > 0 and 0 < rate < 1 and least < now and hasattr(facts.solver, "lengths"):
         count = facts.inner_steps + np.ceil(np.log(least / now) / np.log(rate))
         return (
