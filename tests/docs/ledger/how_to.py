@@ -1,0 +1,3 @@
+from origins import Claims
+
+CLAIMS: Claims = {}
