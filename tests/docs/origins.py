@@ -84,8 +84,9 @@ def rows(name: str, table: int = 0) -> list[dict[str, str]]:
 
 
 def cell(name: str, row: str, column: str, table: int = 0) -> float:
-    """The number in the row that begins so."""
-    (found,) = (each for each in rows(name, table) if next(iter(each.values())).startswith(row))
+    """The number in the row that is called so, or begins so."""
+    named = {next(iter(each.values())): each for each in rows(name, table)}
+    (found,) = [named[row]] if row in named else [named[each] for each in named if each.startswith(row)]
     return number(found[column])
 
 

@@ -1,4 +1,3 @@
-import inspect
 from math import erf, sqrt
 
 import numpy as np
@@ -15,14 +14,13 @@ from bilevel.applications import (
     sparse_penalties,
     weight_decay,
 )
-from bilevel.sklearn.ridge import PerFeatureRidge
 
 from .about import images
 
 NORMAL = erf(1.96 / sqrt(2))  # the share within 1.96 standard errors
 FEATURES = "src/bilevel/applications/feature_learning.py"
 DISTILLATION = "src/bilevel/applications/distillation.py"
-SPREAD = inspect.signature(PerFeatureRidge).parameters["spread"].default
+SPREAD = written("src/bilevel/sklearn/penalty_estimator.py", r"spread: Any = (\S+),")
 CHOSEN = Told("how the default was chosen, once, with trials that are not kept")
 
 
