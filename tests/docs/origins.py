@@ -57,9 +57,9 @@ def agrees(figure: Figure, value: Value) -> bool:
     """Whether this is what is shown, to the digits shown."""
     match value:
         case AtMost(bound):
-            return bound <= figure.value + figure.precision
+            return bound <= figure.value * (1 + 1e-9)
         case AtLeast(bound):
-            return bound >= figure.value - figure.precision
+            return bound >= figure.value * (1 - 1e-9)
         case About(centre):
             return abs(figure.value - centre) <= 0.1 * abs(centre)
         case number:

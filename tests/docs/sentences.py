@@ -15,7 +15,9 @@ from pages import FENCED, ROOT
 SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 MANTISSA = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 POWER = r"10(?:⁻?[⁰¹²³⁴-⁹]+|\^\{?-?\d+\}?)"
-NUMBER = rf"(?<![\w.^√])(?:(?<![\\)])[-−])?(?:(?:{MANTISSA} *[·×] *)?{POWER}|{MANTISSA}(?:e[-+]?\d+)?)(?!\w|\.\d)"
+NUMBER = (
+    rf"(?<![\w.^√])(?:(?<![\\)])[-−])?(?:(?:{MANTISSA} *[·×] *)?{POWER}|{MANTISSA}(?:e[-+]?\d+)?)(?!\w|\.\d)"
+)
 SCALES = {"%": -2, "per cent": -2, "million": 6}  # powers of ten
 UNITS = "times|million|per cent|seconds?|minutes?|hours?|µs|ms|s|[kMGT]i?B(?:/s)?"
 UNIT = rf" *(?:%|×(?! *\d)|(?:{UNITS})\b)"

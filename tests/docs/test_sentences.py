@@ -75,7 +75,11 @@ def test_what_is_a_figure(text, values, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "right", "wrong"),
     [
-        ("0.25", [0.25, 0.2549, AtMost(0.2), AtLeast(0.3), About(0.26)], [0.256, AtMost(0.26), AtLeast(0.24)]),
+        (
+            "0.25",
+            [0.25, 0.2549, AtMost(0.2), AtLeast(0.3), About(0.26)],
+            [0.256, AtMost(0.26), AtLeast(0.24)],
+        ),
         ("13 %", [0.13, 0.1349, AtMost(0.12)], [0.136, AtMost(0.14), About(0.2), 13]),
         ("1,000", [1000], [1001, 999]),
     ],

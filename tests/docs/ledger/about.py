@@ -46,9 +46,7 @@ CLAIMS: Claims = {
         ),
         "0.78 MiB each on the network of 203,530": (4 * MLP / 2**20, MLP),
         "minibatches of 512 from 60,000 rows": lambda: written("benchmarks/loaders.py", LOADERS)[::-1],
-        "the batch's copy (3.2 MB)": lambda: (
-            2 * 4 * 784 * written("benchmarks/loaders.py", LOADERS)[1] / 1e6
-        ),
+        "the batch's copy (3.2 MB)": lambda: 2 * 4 * 784 * written("benchmarks/loaders.py", LOADERS)[1] / 1e6,
         "The first three tasks reweight 2,000 × 784": lambda: FULL["aid"]().train[0].shape,
         "further away than 10⁻⁴ (10⁻⁵ in the last task)": lambda: (
             FULL["aid"]().tolerance,
@@ -76,7 +74,9 @@ CLAIMS: Claims = {
         "1/ζ(5) = 96.4 %": (1, 5, 1 / sum(n**-5 for n in range(1, 1000))),
         "3,008 of the 3,107 counties": Told("needs all of space_ga, whose licence does not let us bundle it"),
         "forces m = 1: 2,980 counties": lambda: (1, np.sum(county_multiples() == 1)),
-        "from 0.517 to 0.910": Told("needs the homicide table, which scripts/build_bundled_space_ga.py reads"),
+        "from 0.517 to 0.910": Told(
+            "needs the homicide table, which scripts/build_bundled_space_ga.py reads"
+        ),
         "That keeps **3,064 counties**": lambda: len(bundled_counties().rows),
         "all five counts of all 3,064 counties": lambda: len(bundled_counties().rows),
         "at most 5e-6 degrees, 0.6 m": lambda: (

@@ -40,7 +40,9 @@ def into_lookalikes(ours: bool) -> list[float]:
 
 def trusted_alone_rank_best() -> float:
     """The share of wrong labels in the one row of breast cancer where they do."""
-    (row,) = (row for row in rows("cleaning-roc-auc") if "cancer" in row["ROC-AUC"] and "**" in row["trusted only"])
+    (row,) = (
+        row for row in rows("cleaning-roc-auc") if "cancer" in row["ROC-AUC"] and "**" in row["trusted only"]
+    )
     return number(row["ROC-AUC"].partition(", ")[2]) / 100
 
 
@@ -54,7 +56,9 @@ CLAIMS: Claims = {
         ),
     },
     "docs/applications/clean.md": {
-        "15 % of the labels": lambda: written("docs/applications/clean.md", r"digits.targets, (\S+), classes"),
+        "15 % of the labels": lambda: written(
+            "docs/applications/clean.md", r"digits.targets, (\S+), classes"
+        ),
         "with 10, 20 or 40 % of the labels": wrong_labels,
         "with 40 % into the lookalike, losses fall below 0.9": lambda: (
             wrong_labels()[-1],
@@ -69,7 +73,9 @@ CLAIMS: Claims = {
         "trains on 3,500 images": lambda: written(DISTILLATION, r"digits.train.split\((\d+), 500"),
         "for up to 1,500 steps": lambda: (
             distillation.FEW
-            * np.prod(written(DISTILLATION, r'(\d+) \* FEW if name == "all real" else FEW, "blocks": min\((\d+)'))
+            * np.prod(
+                written(DISTILLATION, r'(\d+) \* FEW if name == "all real" else FEW, "blocks": min\((\d+)')
+            )
         ),
     },
     "docs/applications/feature-learning.md": {
@@ -132,6 +138,8 @@ CLAIMS: Claims = {
             np.exp(weight_decay.DEFAULT.decay[0]),
         ),
         "draws 14 times": weight_decay.TRIES,
-        "outer Adam (0.02": lambda: written("src/bilevel/applications/weight_decay.py", r"optax.adam\((\S+?)\)"),
+        "outer Adam (0.02": lambda: written(
+            "src/bilevel/applications/weight_decay.py", r"optax.adam\((\S+?)\)"
+        ),
     },
 }
