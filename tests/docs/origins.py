@@ -97,6 +97,7 @@ def column(name: str, head: str, **where: str) -> list[float]:
 
 def written(file: str, pattern: str) -> Values:
     """Numbers that stand in a file, at the groups of a pattern, which occurs there once."""
-    (found,) = re.finditer(pattern, (ROOT / file).read_text())
-    values = tuple(map(float, found.groups()))
+    found = list(re.finditer(pattern, (ROOT / file).read_text()))
+    assert len(found) == 1, f"{file} has {pattern} {len(found)} times"
+    values = tuple(map(float, found[0].groups()))
     return values[0] if len(values) == 1 else values
