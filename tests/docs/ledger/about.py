@@ -1,3 +1,5 @@
+"""Of docs/about/."""
+
 import math
 
 import numpy as np

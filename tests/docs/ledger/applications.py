@@ -1,3 +1,5 @@
+"""Of docs/applications/."""
+
 from math import erf, sqrt
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Of docs/concepts/."""
+
 import inspect
 
 import curvature

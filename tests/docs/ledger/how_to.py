@@ -1,3 +1,5 @@
+"""Of docs/how-to/."""
+
 import inspect
 import math
 

@@ -1,3 +1,5 @@
+"""Of README.md, the landing page and docs/start/."""
+
 from origins import Claims, written
 
 from bilevel.applications import sparse_penalties

@@ -1,3 +1,5 @@
+"""Of docs/theory/."""
+
 import math
 from functools import cache
 from typing import NamedTuple
