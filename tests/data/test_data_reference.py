@@ -20,13 +20,20 @@ def test_every_bundled_image_is_in_mnist_with_its_label(reference):
         assert held_out.isdisjoint(images)
 
 
+def counts(inputs, targets):
+    return np.rint(np.exp(np.column_stack([inputs[:, :4], targets + inputs[:, 0]])))
+
+
+def test_how_many_counties_have_counts_without_a_common_factor(reference):
+    """As docs/about/data.md says."""
+    full = space_ga(reference)
+    factors = np.gcd.reduce(counts(full.inputs, full.targets).astype(int), axis=1)
+    assert (np.sum(factors == 1), len(factors)) == (3_008, 3_107)
+
+
 def test_every_bundled_county_is_that_of_space_ga(reference):
     full, own = space_ga(reference), bundled_counties()
     inputs, targets = full.inputs[own.rows], full.targets[own.rows]
-
-    def counts(inputs, targets):
-        return np.rint(np.exp(np.column_stack([inputs[:, :4], targets + inputs[:, 0]])))
-
     np.testing.assert_array_equal(counts(own.inputs, own.targets), counts(inputs, targets))
     np.testing.assert_array_max_ulp(own.inputs[:, :4], inputs[:, :4], maxulp=1)
     # A difference of two logarithms below 16, each good to one unit in the last place of 1.8e-15.
@@ -38,6 +45,7 @@ def test_bundled_coordinates(reference):
     longitude, latitude = full.inputs[own.rows, 4:].T
     np.testing.assert_array_equal(own.inputs[:, 5], latitude)
     rounded = own.inputs[:, 4] != longitude
+    assert np.sum(rounded) == 531
     assert np.all(np.abs(longitude[rounded]) > 100e6)
     np.testing.assert_allclose(own.inputs[:, 4], longitude, rtol=0, atol=5)
 

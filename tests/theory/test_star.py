@@ -150,27 +150,6 @@ def test_the_table_of_the_page():
             assert float(f"{ratio:.{digits - 1}e}") == float(text), (name, text)
 
 
-def test_how_many_steps_the_page_says():
-    """The cheapest plans, what they save over the single loop, and how little of that the steps themselves save."""
-    page = (Path(__file__).parents[2] / "docs/theory/star.md").read_text()
-    most, saved, of_steps = [], [], []
-    for kappa in (2, 10, 100, 1000):
-        k = Constants(1 / kappa, 1.0, 1.0, 1.0)
-        plan, single = (
-            theory.cheapest(k, 1e-3, 1.0),
-            5 * np.ceil(2.0**60 * star.aid(k).bound(2.0**60, 1.0) / 1e-3),
-        )
-        steps = plan.inner_steps + plan.adjoint_steps
-        assert plan.inner_steps == plan.adjoint_steps
-        most.append(plan.inner_steps)
-        saved.append(single / plan.calls)
-        of_steps.append(single * 2 / 5 / (plan.calls * steps / (steps + 3)))
-    said = r"$N=Q={}$ at $\kappa=2$, ${}$ at $10$, ${}$ at $100$ and ${}$ at $1000$, about $0.45\kappa$"
-    assert said.format(*most) in page
-    assert "saves a factor of {:.0f}, {:.1f}, {:.1f} and {:.1f} over".format(*saved) in page
-    assert f"within {100 * (max(of_steps) - 1):.0f} % of the best" in page
-
-
 @pytest.mark.parametrize(("rho", "order", "stated"), [(1.0, 4.0, "3.99"), (0.0, 3.0, "3.00")])
 def test_orders_in_kappa(rho, order, stated):
     kappa = np.geomspace(50, 800, 12)

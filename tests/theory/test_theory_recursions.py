@@ -165,7 +165,10 @@ def test_the_radii_matter():
 
 
 def test_the_printed_lemma_needs_a_bound_on_eta():
-    """η = 5/μ, which the lemma as printed does not exclude: from a₀ = R_a, b₀ = 0 the first b leaves R_b."""
+    """η = 5/μ, which the lemma as printed does not exclude: from a₀ = R_a, b₀ = 0 the first b leaves R_b.
+
+    As recursions.md says.
+    """
     mu, L, M, rho = 0.1, 1.0, 1.0, 1.0
     alpha, eta = 1 / L, 5 / mu
     c0, c_prime = rho * M / mu**2 + L / mu, M + rho * M / mu

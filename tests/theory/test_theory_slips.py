@@ -87,7 +87,10 @@ def test_theorem_2_is_within_its_range_of_the_exact_inherent_error(mu, ratio, M,
 
 
 def test_the_factors_between_analyses_that_the_page_states():
-    """docs/theory/index.md: Theorem 5.17 has 2 to 5.31 times C₅², and `sharp` is 4 to 10 times below Theorem 5.9."""
+    """docs/theory/index.md: Theorem 5.17 has 2 to 5.31 times C₅², and `sharp` is 4 to 10 times below Theorem 5.9.
+
+    The first of it stands in itd.md and sharp.md, too.
+    """
     (page,) = [t for t in tables((ROOT / "docs/theory/index.md").read_text()) if t.head[0] == "module"]
     said = {row[0]: row[2:] for row in page.rows}
     assert said['`theory.aid`, `theory.itd`, "paper"'][1] == "2 to 5.31 times $C_5^2$"

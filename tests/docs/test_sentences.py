@@ -1,0 +1,93 @@
+"""Every figure in a sentence of a page has an origin in the ledger, and is what the origin says."""
+
+import re
+from collections import Counter
+
+import pytest
+from ledger import CLAIMS
+from origins import About, AtLeast, AtMost, ByTest, Told, agrees
+from pages import ROOT
+from sentences import Figure, figures, prose
+from test_documented import PAGES
+
+ROWS = [(page, fragment) for page, claims in CLAIMS.items() for fragment in claims]
+
+
+def within(page: str, fragment: str) -> list[Figure]:
+    start = prose(page).find(fragment)
+    assert start >= 0, f"{page} does not say {fragment!r} any more"
+    return [each for each in figures(page) if start <= each.start and each.end <= start + len(fragment)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_figure_of_a_page_is_in_one_row_of_the_ledger(page):
+    text, claims = prose(page), CLAIMS.get(page, {})
+    for fragment in claims:
+        assert text.count(fragment) == 1, f"{page} says {fragment!r} {text.count(fragment)} times"
+    answered = Counter(each for fragment in claims for each in within(page, fragment))
+    for each in figures(page):
+        said = f"{page} has {text[max(0, each.start - 60) : each.end + 30]!r}"
+        assert each.plain or answered[each], f"{said}: say in tests/docs/ledger where {each.shown} is from"
+        assert answered[each] < 2, f"{said}, in two rows of tests/docs/ledger"
+
+
+@pytest.mark.parametrize(("page", "fragment"), ROWS)
+def test_a_figure_is_what_its_origin_says(page, fragment):
+    origin, shown = CLAIMS[page][fragment], within(page, fragment)
+    assert any(not each.plain for each in shown), "nobody has to answer for this"
+    if isinstance(origin, Told):
+        assert len(origin.why.split()) > 3, "say why nothing can compute it"
+    elif isinstance(origin, ByTest):
+        test = (ROOT / origin.file).read_text()
+        assert page.rpartition("/")[2] in test, f"{origin.file} does not name {page}"
+        for each in shown:
+            number = re.escape(each.shown.replace(",", "_"))
+            assert re.search(rf"(?<![\d.]){number}(?!\d)", test), f"{origin.file} has no {each.shown}"
+    else:
+        values = origin() if callable(origin) else origin
+        values = values if isinstance(values, tuple) else (values,)
+        for each, value in zip(shown, values, strict=True):
+            assert agrees(each, value), f"{page} says {each.shown} {each.unit}, but it is {value}"
+
+
+def test_no_page_is_answered_for_that_is_none():
+    assert set(CLAIMS) <= set(PAGES)
+
+
+def read(text: str, monkeypatch) -> list[Figure]:
+    monkeypatch.setattr("sentences.prose", lambda page: text)
+    return [each for each in figures.__wrapped__("page") if not each.plain]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("took 1,024 steps of 0.02 each", [1024, 0.02]),
+        ("3 to 13 % of 10⁻³, or 5·10⁻⁴", [0.03, 0.13, 1e-3, 5e-4]),
+        (r"$\beta L_\Phi=0.25$ and $|x|\le2\cdot10^{-6}$, from $-0.566$", [0.25, 2e-6, -0.566]),
+        ("2.5 times in 8 s, 91.6 million, 1e-5", [2.5, 8, 91.6e6, 1e-5]),
+        ("`μ = 0.1`, printed as `(5,000 images)`", [0.1, 5000]),
+        ("Theorems 5.9 and 5.17, Python 3.11, CC BY-SA 3.0, version 0.7.3, `rate=0.1`, 3 × 3, two of 24", []),
+        (r"$\kappa^{2.5}$, $2\kappa^4$, $3\times3$ and κ⁴", []),
+    ],
+)
+def test_what_is_a_figure(text, values, monkeypatch):
+    assert [each.value for each in read(text, monkeypatch)] == pytest.approx(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "wrong"),
+    [
+        (
+            "0.25",
+            [0.25, 0.2549, AtMost(0.2), AtLeast(0.3), About(0.26)],
+            [0.256, AtMost(0.26), AtLeast(0.24)],
+        ),
+        ("13 %", [0.13, 0.1349, AtMost(0.12)], [0.136, AtMost(0.14), About(0.2), 13]),
+        ("1,000", [1000], [1001, 999]),
+    ],
+)
+def test_what_agrees(text, right, wrong, monkeypatch):
+    (figure,) = read(text, monkeypatch)
+    assert all(agrees(figure, value) for value in right)
+    assert not any(agrees(figure, value) for value in wrong)
