@@ -1,6 +1,6 @@
 """Penalties per feature beside what scikit-learn has, on real sets: test scores, their spread over splits, and time.
 
-    python benchmarks/estimators.py [--seeds 3] [--only wine] [--mnist 1000] [--most 15] [--record FOLDER] [--quick]
+    python benchmarks/estimators.py [--kind regression] [--seeds 3] [--only wine] [--mnist 1000] [--most 15]
 
 Every seed splits a set into 70 % for training and 30 % for the test. RidgeCV, ElasticNetCV and LogisticRegressionCV are
 those of scikit-learn on standardised features, with grids as fine as ours or finer. "random search" (elastic nets) and
@@ -44,6 +44,7 @@ import bilevel as bl
 from bilevel.sklearn.logistic import PerFeatureLogisticRegression, PerFeatureSparseLogisticRegression
 from bilevel.sklearn.ridge import PerFeatureLasso, PerFeatureRidge
 
+KINDS = {"regression": False, "classification": True}  # whether there are classes
 LEAST = 2.0  # seconds of a search, where ours had a program at hand
 TREES = [50, 300]  # of boosting, from and to
 SHORT = {
@@ -206,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--kind", choices=KINDS, help="sets of this kind alone")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="sets whose names contain this")
     parser.add_argument("--mnist", type=int, default=1000, help="rows of MNIST")
@@ -219,8 +221,8 @@ def main() -> None:
         threadpool_limits(1)  # idle threads of boosting spin for seconds where cores are busy
     if not chosen:
         parser.error(f"no set has {given.only!r} in its name")
-    for classes in (False, True):
-        of_kind, results = [t for t in chosen if t.classes == classes], {}
+    for kind, classes in KINDS.items():
+        of_kind, results = [t for t in chosen if t.classes == classes and given.kind in (kind, None)], {}
         for table in of_kind:
             seconds, trials = None, []
             for seed in range(given.seeds):
@@ -232,7 +234,6 @@ def main() -> None:
         if not results:
             continue
         columns = heads(next(iter(results.values())))
-        kind = "classification" if classes else "regression"
         measures = {"accuracy": (0, 3, max), "log-loss": (1, 3, min)} if classes else {"R²": (0, 3, max)}
         for measure, how in (measures | {"seconds": (2, 2, None)}).items():
             name = f"estimators-{kind}-{measure.replace('²', '2').lower()}"
