@@ -161,6 +161,7 @@ def advised(solver, steps=1000):
     return said, number and int(number[1])
 
 
+@pytest.mark.slow
 def test_what_is_proposed_against_a_bias_is_what_the_method_has():
     """Of truncated steps only the differentiated ones count; a series has factors; BDA's bias has no known rate."""
     beta = 0.02
