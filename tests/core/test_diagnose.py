@@ -129,10 +129,10 @@ def test_the_bias_of_itd_is_that_of_the_powers_of_its_contraction():
     expected = size(left_out) / size(GAMMA * x + B @ v)
     np.testing.assert_allclose(looks["hypergradient_error"][-1], expected, rtol=1e-2)
     assert codes(result) == ["biased"]
-    # 0.9 = 1 − αμ a step, until what is left out is a quarter of a thousandth of the largest h of the run.
+    # 0.9 = 1 − αμ a step, until what is left out is a tenth of a thousandth of the largest h of the run.
     late = [np.median(looks[name][2:]) for name in ("hypergradient_error", "implicit_hypergradient")]
     largest = result.trace["hypergradient_norm"].max()
-    count = N + np.ceil(np.log(0.25e-3 * largest / np.prod(late)) / np.log(0.9))
+    count = N + np.ceil(np.log(1e-4 * largest / np.prod(late)) / np.log(0.9))
     assert f"about {count:.0f} inner steps instead of 2" in result.diagnosis.findings[0].sentence
 
 

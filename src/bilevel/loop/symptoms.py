@@ -190,14 +190,14 @@ def _sooner(late: Late, level: str, more: str) -> str:
 def _more_steps(late: Late, facts: Facts, error: float) -> str:
     """A bias falls with every differentiated step by the larger of |1 − αμ| and |1 − αL|; those before add nothing.
 
-    Where x comes to rest h is zero, and all of ∇Φ is bias: it has to fall to `FALLEN` of the largest h. A quarter of
-    that is asked for, as x, and with it the bias, are others then.
+    Where x comes to rest h is zero, and all of ∇Φ is bias: until ∇Φ has fallen to `FALLEN` of the largest h, bias must
+    be no more than `BIASED` of it. All at the curvature seen here; where x goes it may be another one.
     """
     if hasattr(facts.solver, "products"):
         return "take more factors of its series (products=), or bl.aid, which has no bias."
     mu, L, now = late["smallest_curvature"], late["largest_curvature"], facts.differentiated
     rate = max(abs(1 - late["inner_step"] * mu), abs(1 - late["inner_step"] * L))
-    least, bias = FALLEN / 4 * facts.largest, error * late["implicit_hypergradient"]
+    least, bias = BIASED * FALLEN * facts.largest, error * late["implicit_hypergradient"]
     take, where = ("differentiate", " (truncate=)") if now < facts.inner_steps else ("take", "")
     if mu > 0 and 0 < rate < 1 and least < bias and facts.solver.name in UNROLLED:
         count = now + np.ceil(np.log(least / bias) / np.log(rate))
