@@ -17,6 +17,7 @@ TURNS = 1e-2  # of the hypergradient: an x that changes it by more moves
 FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
 SILENT = 0.5  # of the numbers in y: so much of it f should depend on
 ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
+UNROLLED = ("ITD", "forward ITD")  # whose bias falls at a known rate; BDA's blend of both levels has another
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Facts:
     @property
     def inner_steps(self) -> int:
         return getattr(self.solver, "inner_steps", getattr(getattr(self.solver, "lengths", None), "steps", 1))
+
+    @property
+    def differentiated(self) -> int:
+        """How many of them an unrolled method goes back through."""
+        return getattr(getattr(self.solver, "lengths", None), "differentiated", self.inner_steps)
 
     @property
     def has_v(self) -> bool:
@@ -182,21 +188,24 @@ def _sooner(late: Late, level: str, more: str) -> str:
 
 
 def _more_steps(late: Late, facts: Facts, error: float) -> str:
-    """A bias falls with every inner step by the larger of |1 − αμ| and |1 − αL|.
+    """A bias falls with every differentiated step by the larger of |1 − αμ| and |1 − αL|; those before add nothing.
 
-    Where x comes to rest h is zero, and all of ∇Φ is bias: it has to fall to `FALLEN` of the largest h. A quarter of
-    that is asked for, as x, and with it the bias, are others then.
+    Where x comes to rest h is zero, and all of ∇Φ is bias: until ∇Φ has fallen to `FALLEN` of the largest h, bias must
+    be no more than `BIASED` of it. All at the curvature seen here; where x goes it may be another one.
     """
-    mu, L = late["smallest_curvature"], late["largest_curvature"]
+    if hasattr(facts.solver, "products"):
+        return "take more factors of its series (products=), or bl.aid, which has no bias."
+    mu, L, now = late["smallest_curvature"], late["largest_curvature"], facts.differentiated
     rate = max(abs(1 - late["inner_step"] * mu), abs(1 - late["inner_step"] * L))
-    least, now = FALLEN / 4 * facts.largest, error * late["implicit_hypergradient"]
-    if mu > 0 and 0 < rate < 1 and least < now and hasattr(facts.solver, "lengths"):
-        count = facts.inner_steps + np.ceil(np.log(least / now) / np.log(rate))
+    least, bias = BIASED * FALLEN * facts.largest, error * late["implicit_hypergradient"]
+    take, where = ("differentiate", " (truncate=)") if now < facts.inner_steps else ("take", "")
+    if mu > 0 and 0 < rate < 1 and least < bias and facts.solver.name in UNROLLED:
+        count = now + np.ceil(np.log(least / bias) / np.log(rate))
         return (
-            f"take about {count:.0f} inner steps instead of {facts.inner_steps}, with which ∇Φ can fall to a "
-            "thousandth of its size, or bl.aid, which has no bias."
+            f"{take} about {count:.0f} inner steps instead of {now}{where}, with which ∇Φ can fall to a thousandth of "
+            "its size, or bl.aid, which has no bias."
         )
-    return "take more inner steps, or bl.aid, which has no bias."
+    return f"{take} more inner steps{where}, or bl.aid, which has no bias."
 
 
 def _growth(looks: dict[str, np.ndarray]) -> Iterator[Finding]:

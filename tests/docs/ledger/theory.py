@@ -161,7 +161,9 @@ CLAIMS: Claims = {
     },
     "docs/theory/recursions.md": {
         r"$\kappa\ge3.4$": 1 / (1 - 1 / math.sqrt(2)),
-        r"with $\mu=0.1$, $L=M": ByTest("tests/theory/test_theory_recursions.py"),
+        r"with $\mu=0.1$, $L=M": lambda: written(
+            "tests/theory/test_theory_recursions.py", r"mu, L, M, rho = (\S+), 1.0, 1.0, 1.0"
+        ),
     },
     "docs/theory/sharp.md": {
         r"($\mu=\rho=0.1$, valid $M=0.1\sqrt": (fig1.MU, fig1.COEFFICIENT),
