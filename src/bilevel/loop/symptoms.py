@@ -7,6 +7,7 @@ import numpy as np
 
 from bilevel.loop.told import Finding
 from bilevel.solvers.base import Solver
+from bilevel.solvers.itd import ITD
 
 LAGS = 0.3  # relative error of the hypergradient from which on v or y is said to lag
 BIASED = 0.1  # and that of an unrolled loop from which on its bias is mentioned
@@ -182,7 +183,7 @@ def _sooner(late: Late, level: str, more: str) -> str:
 
 
 def _more_steps(late: Late, facts: Facts, error: float) -> str:
-    """A bias falls with every inner step by the larger of |1 − αμ| and |1 − αL|.
+    """ITD's bias falls with every inner step that is differentiated by the larger of |1 − αμ| and |1 − αL|.
 
     Where x comes to rest h is zero, and all of ∇Φ is bias: it has to fall to `FALLEN` of the largest h. A quarter of
     that is asked for, as x, and with it the bias, are others then.
@@ -190,13 +191,17 @@ def _more_steps(late: Late, facts: Facts, error: float) -> str:
     mu, L = late["smallest_curvature"], late["largest_curvature"]
     rate = max(abs(1 - late["inner_step"] * mu), abs(1 - late["inner_step"] * L))
     least, now = FALLEN / 4 * facts.largest, error * late["implicit_hypergradient"]
-    if mu > 0 and 0 < rate < 1 and least < now and hasattr(facts.solver, "lengths"):
-        count = facts.inner_steps + np.ceil(np.log(least / now) / np.log(rate))
+    lengths = getattr(facts.solver, "lengths", None)
+    cut = lengths is not None and lengths.differentiated < lengths.steps
+    take, option = ("differentiate", " (truncate=)") if cut else ("take", "")
+    if mu > 0 and 0 < rate < 1 and 0 < least < now and isinstance(facts.solver, ITD):
+        few = facts.solver.lengths.differentiated
+        count = few + np.ceil(np.log(least / now) / np.log(rate))
         return (
-            f"take about {count:.0f} inner steps instead of {facts.inner_steps}, with which ∇Φ can fall to a "
-            "thousandth of its size, or bl.aid, which has no bias."
+            f"{take} about {count:.0f} inner steps instead of {few}{option}, with which ∇Φ can fall to a "
+            "thousandth of its size, or take bl.aid, which has no bias."
         )
-    return "take more inner steps, or bl.aid, which has no bias."
+    return f"{take} more inner steps{option}, or take bl.aid, which has no bias."
 
 
 def _growth(looks: dict[str, np.ndarray]) -> Iterator[Finding]:
@@ -257,7 +262,8 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
             "does not use them. Start elsewhere, with smaller steps on y or inputs of size one, or with activations "
             "that have a slope everywhere.",
         )
-    elif facts.blind or zero("x_beside"):
+    elif facts.blind or (zero("x_beside") and not (facts.noisy and np.any(looks["moved"][half + 1 :]))):
+        # On minibatches an x that moves is one that the batches of these looks have no rows for.
         yield Finding(
             "x_dead",
             f"the hypergradient is exactly zero{' at every step' if facts.blind else ''}, so that x cannot move: does "
@@ -270,11 +276,12 @@ def _idle(facts: Facts) -> Iterator[Finding]:
     """Some arrays of x alone: where all are, x is dead."""
     if facts.idle:
         few, more = ", ".join(facts.idle[:5]), len(facts.idle) - 5
+        seen = " on the batches of the looks" if facts.noisy else ""
         yield Finding(
             "x_unused",
             f"the hypergradient of {few}{f' and {more} more' if more > 0 else ''} is exactly zero at every look, and a "
-            "little aside too: neither f nor ∇_y g depends on it. A name that is not used, a term of g without y, a "
-            "stop_gradient, or a clip at its end?",
+            f"little aside too: neither f nor ∇_y g depends on it{seen}. A name that is not used, a term of g without "
+            "y, a stop_gradient, or a clip at its end?",
         )
 
 
@@ -288,6 +295,8 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
     way, scale = moved[start:].sum(), max(looks["x_norm"][-1], np.nansum(moved))
     norm, beta, value = looks["stationarity"][-1], late["outer_step"], abs(looks["outer_value"][-1])
     gain = way * norm
+    if facts.noisy and norm == 0:
+        return  # a batch that says nothing about x
     if not (np.isfinite([way, scale, gain, value]).all() and (way <= STILL * scale or gain <= GAIN * value)):
         return
     still = (
@@ -295,7 +304,13 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
     )
     if norm <= FALLEN * facts.largest and any(_too_large(late, level) for level in ("inner", "adjoint")):
         return  # the largest is what such steps made of it
-    if norm <= FALLEN * facts.largest:
+    if facts.largest == 0:  # of the stationarity measure; where the hypergradient is, x is dead
+        yield Finding(
+            "x_rests",
+            "x rests where it began, as its projection or threshold has undone every step on it: fine where that is a "
+            "solution; else start elsewhere.",
+        )
+    elif norm <= FALLEN * facts.largest:
         yield Finding(
             "x_rests",
             f"x has come to rest: {still}, and the hypergradient has fallen from {facts.largest:.2g} to {norm:.2g}. "
