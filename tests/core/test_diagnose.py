@@ -17,6 +17,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.counting import counted, counting, oracle_calls
+from bilevel.loop.hooks import diagnosing
 from bilevel.loop.look import LANCZOS, Point, _plain_step, close_look
 from bilevel.loop.symptoms import Facts, Late, findings
 from bilevel.solvers.rules import as_rule
@@ -205,6 +206,49 @@ def test_an_array_of_x_that_rests_is_not_called_unused():
         bl.aid(bl.Problem(inner=g, outer=f), 0.5, 0.5, 0.1), x0, jnp.zeros(2), steps=20, diagnose=True
     )
     assert "x_unused" not in codes(result)
+
+
+def test_an_array_without_numbers_is_not_called_unused():
+    g = lambda x, y: jnp.sum((y - x["a"]) ** 2) / 2 + jnp.sum(x["none"])
+    problem = bl.Problem(inner=g, outer=lambda x, y: jnp.sum((y - 2) ** 2) / 2)
+    x0 = {"a": jnp.zeros(2), "none": jnp.zeros((0, 3))}
+    result = bl.run(bl.aid(problem, 0.5, 0.5, 0.1), x0, jnp.zeros(2), steps=20, diagnose=True)
+    assert "x_unused" not in codes(result)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_x_of_rows_that_no_look_had_is_neither_dead_nor_unused(alone):
+    """One row in eight has a weight, and the batches of all four looks are without it; x has moved all the same."""
+    weight = lambda x: x if alone else x["rare"]
+    g = lambda x, y, batch: jnp.mean((1 + batch * jnp.exp(weight(x))) * (y - batch - 1) ** 2)
+    f = lambda x, y, batch: jnp.mean((y - batch - 3) ** 2) + (0 if alone else jnp.sum(x["often"] ** 2))
+    x0 = jnp.zeros(()) if alone else {"often": jnp.ones(()), "rare": jnp.zeros(()), "lost": jnp.zeros(())}
+    batches = (bl.Batch(inner=jnp.full(1, float(i % 8 == 3)), outer=jnp.zeros(1)) for i in itertools.count())
+    result = bl.run(
+        bl.aid(bl.Problem(inner=g, outer=f), 0.1, 0.1, 0.01),
+        x0,
+        jnp.zeros(()),
+        data=batches,
+        steps=64,
+        diagnose=True,
+    )
+    assert abs(weight(result.x)) > 1e-4
+    assert codes(result) == ([] if alone else ["x_unused"])
+    assert alone or "of x['lost'] is exactly zero" in result.diagnosis.findings[0].sentence
+    assert alone or "depends on it on the batches of the looks" in result.diagnosis.findings[0].sentence
+
+
+def test_an_x_that_a_bound_holds_from_the_first_step_on():
+    """The stationarity measure is zero, the hypergradient is not: there is nothing that it has fallen from."""
+    problem = bl.Problem(
+        inner=lambda x, y: jnp.sum(jnp.array([1.0, 0.2]) * (y - x) ** 2),
+        outer=lambda x, y: jnp.sum((y + 2) ** 2),
+    )
+    solver = bl.itd(problem, 0.2, bl.projected(0.1, lambda x: jnp.maximum(x, 0.0)), inner_steps=2)
+    result = bl.run(solver, jnp.zeros(2), jnp.zeros(2), steps=40, diagnose=True)
+    assert codes(result) == ["biased", "x_rests"]
+    assert "take more inner steps" in result.diagnosis.findings[0].sentence
+    assert "x rests where it began" in result.diagnosis.findings[1].sentence
 
 
 def test_a_run_that_went_back_is_judged_by_the_steps_it_went_on_with():
@@ -459,6 +503,35 @@ def test_who_debugs_nan_gets_a_diagnosis_too():
         seen = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 0.05), 4).diagnosis
     assert len(seen.looks["condition"]) == 4
     assert not seen.notes
+
+
+def test_who_debugs_nan_goes_on_from_a_checkpoint_too(tmp_path):
+    solver = bl.aid(PROBLEM, 0.5, 0.5, 0.05)
+    diagnosed(solver, 4, checkpoint=tmp_path, resume="auto")
+    with jax.debug_nans(True):
+        assert (
+            len(diagnosed(solver, 4, checkpoint=tmp_path, resume="auto").diagnosis.looks["step"]) == 4
+        )  # it had ended
+        assert len(diagnosed(solver, 8, checkpoint=tmp_path, resume="auto").diagnosis.looks["step"]) > 4
+
+
+def test_a_checkpoint_from_before_arrays_of_x_were_kept_calls_none_unused(tmp_path, monkeypatch):
+    """The first half of the run depends on all of x, which its looks would have said; the second no more."""
+    g = lambda x, y: jnp.sum((y - x["a"]) ** 2) / 2
+    f = lambda x, y: jnp.sum((y - 2) ** 2) / 2 + jnp.sum(jnp.maximum(x["b"], 0))
+    x0 = {"a": jnp.zeros(2), "b": jnp.full(2, 0.45)}
+    solver = bl.aid(bl.Problem(inner=g, outer=f), 0.5, 0.5, 0.1)
+    go = lambda steps: bl.run(
+        solver, x0, jnp.zeros(2), steps=steps, diagnose=True, checkpoint=tmp_path, resume="auto"
+    )
+    with monkeypatch.context() as older:
+        older.setattr(
+            "bilevel.loop.hooks.diagnosing.KEPT", tuple(name for name in diagnosing.KEPT if name != "moves")
+        )
+        assert "x_unused" not in codes(go(4))
+    result = go(40)
+    assert result.diagnosis.looks["step"][0] < 4
+    assert "x_unused" not in codes(result)
 
 
 def test_a_secant_of_a_run_that_grows_counts_though_later_ones_overflow():

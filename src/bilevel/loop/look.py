@@ -135,8 +135,13 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
 
 
 def _moves(gradient: PyTree) -> jax.Array:
-    """Which arrays of it are not zero throughout."""
-    return jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves(gradient)])
+    """Which arrays of it are not zero throughout; one without numbers is no array to miss."""
+    return jnp.stack([jnp.any(leaf) | (leaf.size == 0) for leaf in jax.tree.leaves(gradient)])
+
+
+def _came(x: PyTree, before: PyTree) -> jax.Array:
+    """Which arrays are others than at the last look, if that is known: NaN differs from nothing."""
+    return _moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, x, before))
 
 
 def _aside(far: float, leaf: jax.Array) -> jax.Array:
@@ -150,6 +155,7 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
     """What the step itself says, and how far x has come since the last look."""
     inner, outer = solver.rule("inner"), solver.rule("outer")
     h = info.hypergradient
+    noisy = not whole or "key" in solver.wants
     return {
         "inner_residual": tree.norm(info.inner_gradient),
         "stationarity": tree.norm(h) if outer is None else outer.stationarity(state.x, h),
@@ -158,8 +164,9 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
         "moved": tree.norm(tree.sub(state.x, before.x)),
         "inner_step": _plain_step(inner, getattr(state, "inner", ()), info.inner_gradient),
         "outer_step": _plain_step(outer, getattr(state, "outer", ()), h),
-        "x_moves": _moves(h),
-        "noisy": not whole or "key" in solver.wants,
+        # Few batches are looked at, and what belongs to a rare kind of row may be in none of them.
+        "x_moves": _moves(h) | (noisy & _came(state.x, before.x)),
+        "noisy": noisy,
         "calls": 0,  # gradients and products besides the step
     }
 

@@ -199,7 +199,7 @@ def _more_steps(late: Late, facts: Facts, error: float) -> str:
     rate = max(abs(1 - late["inner_step"] * mu), abs(1 - late["inner_step"] * L))
     least, bias = BIASED * FALLEN * facts.largest, error * late["implicit_hypergradient"]
     take, where = ("differentiate", " (truncate=)") if now < facts.inner_steps else ("take", "")
-    if mu > 0 and 0 < rate < 1 and least < bias and facts.solver.name in UNROLLED:
+    if mu > 0 and 0 < rate < 1 and 0 < least < bias and facts.solver.name in UNROLLED:
         count = now + np.ceil(np.log(least / bias) / np.log(rate))
         return (
             f"{take} about {count:.0f} inner steps instead of {now}{where}, with which ∇Φ can fall to a thousandth of "
@@ -266,7 +266,8 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
             "does not use them. Start elsewhere, with smaller steps on y or inputs of size one, or with activations "
             "that have a slope everywhere.",
         )
-    elif facts.blind or zero("x_beside"):
+    elif facts.blind or (zero("x_beside") and not (facts.noisy and np.any(looks["moved"][half + 1 :]))):
+        # On minibatches an x that moves is one that the batches of these looks have no rows for.
         yield Finding(
             "x_dead",
             f"the hypergradient is exactly zero{' at every step' if facts.blind else ''}, so that x cannot move: does "
@@ -279,11 +280,12 @@ def _idle(facts: Facts) -> Iterator[Finding]:
     """Some arrays of x alone: where all are, x is dead."""
     if facts.idle:
         few, more = ", ".join(facts.idle[:5]), len(facts.idle) - 5
+        seen = " on the batches of the looks" if facts.noisy else ""
         yield Finding(
             "x_unused",
             f"the hypergradient of {few}{f' and {more} more' if more > 0 else ''} is exactly zero at every look, and a "
-            "little aside too: neither f nor ∇_y g depends on it. A name that is not used, a term of g without y, a "
-            "stop_gradient, or a clip at its end?",
+            f"little aside too: neither f nor ∇_y g depends on it{seen}. A name that is not used, a term of g without "
+            "y, a stop_gradient, or a clip at its end?",
         )
 
 
@@ -297,6 +299,8 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
     way, scale = moved[start:].sum(), max(looks["x_norm"][-1], np.nansum(moved))
     norm, beta, value = looks["stationarity"][-1], late["outer_step"], abs(looks["outer_value"][-1])
     gain = way * norm
+    if facts.noisy and norm == 0:
+        return  # a batch that says nothing about x
     if not (np.isfinite([way, scale, gain, value]).all() and (way <= STILL * scale or gain <= GAIN * value)):
         return
     still = (
@@ -304,7 +308,13 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
     )
     if norm <= FALLEN * facts.largest and any(_too_large(late, level) for level in ("inner", "adjoint")):
         return  # the largest is what such steps made of it
-    if norm <= FALLEN * facts.largest:
+    if facts.largest == 0:  # of the stationarity measure; where the hypergradient is, x is dead
+        yield Finding(
+            "x_rests",
+            "x rests where it began, as its projection or threshold has undone every step on it: fine where that is a "
+            "solution; else start elsewhere.",
+        )
+    elif norm <= FALLEN * facts.largest:
         yield Finding(
             "x_rests",
             f"x has come to rest: {still}, and the hypergradient has fallen from {facts.largest:.2g} to {norm:.2g}. "

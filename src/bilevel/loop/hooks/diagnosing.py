@@ -87,13 +87,14 @@ class Diagnose:
         self._began, self._total = event.step, event.total
         arrays = jax.tree_util.tree_leaves_with_path(event.run.x)
         self._names = [f"x{jax.tree_util.keystr(path)}" for path, _ in arrays]
-        self._moves = [False] * len(arrays)
+        self._moves = [earlier is not None] * len(arrays)  # an older checkpoint does not say
         for name, value in (earlier or {}).items():
             setattr(self, f"_{name}", dict.fromkeys(value) if name == "notes" else value)
         unknown = _unknown(event.run.x)
         # How far x has come since the last look, or in all if the run has ended, a checkpoint does not say.
         x = event.run.x if earlier is None and event.step < event.total else unknown
-        self._before = Point(jax.tree.map(jnp.copy, x), unknown)
+        with _nan_allowed():
+            self._before = Point(jax.tree.map(jnp.copy, x), unknown)
         self._due = self._next(event.step)
 
     def __call__(self, event: Event) -> None:
