@@ -161,3 +161,9 @@ def test_it_can_be_printed_where_there_are_few_letters(result, monkeypatch, enco
     text = sys.stdout.read()
     assert " -> " in text
     assert "|grad _y f| ~ 1" in text
+
+
+def test_one_step_is_one_step(q):
+    result = bl.run(bl.aid(q.problem, 0.1, 0.1, 0.1), X0, Y0, steps=1)
+    assert "completed after 1 step, " in repr(result)
+    assert "completed after 1 step, " in str(result)

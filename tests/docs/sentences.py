@@ -1,8 +1,8 @@
 """The figures in the sentences of a page: what is shown, and how precisely.
 
-A figure is a number with a point, an exponent or a comma for thousands, or one that counts times, per cents, seconds
+A figure is a number with a point or an exponent, one from a thousand on, or one that counts times, per cents, seconds
 or bytes. Counts below a thousand are not: two nodes are two nodes. Neither are names: of theorems, of versions of
-Python, of licences. Code is run elsewhere, and tables have their own tests (test_measured.py).
+Python, of licences, of years, of issues. Code is run elsewhere, and tables have their own tests (test_measured.py).
 """
 
 import json
@@ -15,13 +15,15 @@ from pages import FENCED, ROOT
 SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 MANTISSA = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 POWER = r"10(?:⁻?[⁰¹²³⁴-⁹]+|\^\{?-?\d+\}?)"
-NUMBER = (
-    rf"(?<![\w.^√])(?:(?<![\\)])[-−])?(?:(?:{MANTISSA} *[·×] *)?{POWER}|{MANTISSA}(?:e[-+]?\d+)?)(?!\w|\.\d)"
+END = r"(?!\d|,\d{3}|\.\d)"
+NUMBER = rf"(?<![\w.^√])(?:(?<![\\)])[-−])?(?:(?:{MANTISSA} *[·×] *)?{POWER}|{MANTISSA}(?:e[-+]?\d+)?){END}"
+SCALES = {"%": -2, "per cent": -2, "percent": -2, "thousand": 3, "million": 6, "billion": 9}  # powers of ten
+UNITS = (
+    "times|x|thousand|[mb]illion|per ?cent|seconds?|minutes?|min|hours?|h|days?|ns|µs|ms|s"
+    "|[kMGT]i?B(?:/s)?|bytes"
 )
-SCALES = {"%": -2, "per cent": -2, "million": 6}  # powers of ten
-UNITS = "times|million|per cent|seconds?|minutes?|hours?|µs|ms|s|[kMGT]i?B(?:/s)?"
-UNIT = rf" *(?:%|×(?! *\d)|(?:{UNITS})\b)"
-LISTED = rf"(?:(?:,| to| or| and|–| ±) *{NUMBER})*"  # 10, 20 or 40 %
+UNIT = rf"[ *]*(?:%|×(?! *\d)|-fold\b|(?:{UNITS})\b)"  # in bold too
+LISTED = rf"(?:(?:,?(?: to| or| and)|,|–| ±)[ *]*{NUMBER})*"  # 10, 20, or 40 %
 FIGURE = re.compile(rf"(?P<number>{NUMBER})(?={LISTED}(?P<unit>{UNIT})?)")
 
 CODE = re.compile(r"`[^`]*`")
@@ -30,6 +32,8 @@ NAMES = (
     r"(?:[Tt]heorem|[Ll]emma|[Aa]ssumption)s? \(?\d+\.\d+(?:(?:,| and| to) \d+\.\d+)*"
     r"|Python (?:below )?\d+\.\d+"
     r"|(?:Apache|CC BY)[-A-Z ]*\d\.\d"
+    r"|\b(?:19|20)\d\d\b"
+    r"|\[JAX \d+\]"
 )
 EXPONENTS = r"(?<!10)\^\{[^{}]*\}|_\{[^{}]*\}"
 
@@ -46,7 +50,7 @@ class Figure:
     @property
     def plain(self) -> bool:
         """A count below a thousand, which nobody has to answer for."""
-        return self.shown.strip("-−").isdecimal() and not self.unit
+        return self.shown.strip("-−").isdecimal() and self.value < 1000 and not self.unit
 
     @property
     def value(self) -> float:
@@ -80,19 +84,27 @@ def prose(page: str) -> str:
     if page.endswith(".ipynb"):
         cells = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
         text = "\n\n".join("".join(cell["source"]) for cell in cells)
-    text = re.sub(r"^\|.*$|<!--.*?-->", "", FENCED.sub("", text), flags=re.MULTILINE)
+    text = re.sub(r"^\|.*\|[ ]*$|<!--.*?-->", "", FENCED.sub(_words, text), flags=re.MULTILINE)
     return " ".join(re.sub(r"\]\([^)]*\)|<https?:[^>]*>", "]", text).split())
+
+
+def _words(block: re.Match) -> str:
+    """Of a fenced block: those of a note, of a caption, of a table that is a list; of code none."""
+    name = re.match(r"\{([\w-]+)\}", block[1])
+    return block[2] if name and name[1] not in ("code-block", "include", "eval-rst", "toctree") else ""
 
 
 @cache
 def figures(page: str) -> tuple[Figure, ...]:
     """Every number in the prose of a page, plain ones too."""
     text = CODE.sub(lambda code: code[0] if FORMULA.search(code[0]) else "`" * len(code[0]), prose(page))
+    variables = lambda formula: re.sub(r"(?<=\d)[a-df-zA-Z]", r"\\", formula[0])  # no units: 2s, 12x
+    text = re.sub(r"\$+[^$]*\$+", variables, text)
     text = re.sub(r"\\(cdot|times)", lambda word: "·×"[word[1] == "times"].rjust(len(word[0])), text)
-    text = _blank(r"\\[,%]|\$", _blank(r"\\[a-zA-Z]+", _blank(NAMES, text), "\\"))
+    text = _blank(r"\\,|\\(?=%)|\$", _blank(r"\\[a-zA-Z]+", _blank(NAMES, text), "\\"))
     text = _blank(EXPONENTS, text, "\\")
     return tuple(
-        Figure(match["number"], (match["unit"] or "").strip(), *match.span("number"))
+        Figure(match["number"], (match["unit"] or "").strip(" *"), *match.span("number"))
         for match in FIGURE.finditer(text)
     )
 

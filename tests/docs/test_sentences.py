@@ -35,6 +35,9 @@ def test_every_figure_of_a_page_is_in_one_row_of_the_ledger(page):
 def test_a_figure_is_what_its_origin_says(page, fragment):
     origin, shown = CLAIMS[page][fragment], within(page, fragment)
     assert any(not each.plain for each in shown), "nobody has to answer for this"
+    assert all(each.unit in fragment for each in shown), (
+        "the unit belongs to what is said: 13 s are not 13 ms"
+    )
     if isinstance(origin, Told):
         assert len(origin.why.split()) > 3, "say why nothing can compute it"
     elif isinstance(origin, ByTest):
@@ -66,6 +69,11 @@ def read(text: str, monkeypatch) -> list[Figure]:
         ("3 to 13 % of 10⁻³, or 5·10⁻⁴", [0.03, 0.13, 1e-3, 5e-4]),
         (r"$\beta L_\Phi=0.25$ and $|x|\le2\cdot10^{-6}$, from $-0.566$", [0.25, 2e-6, -0.566]),
         ("2.5 times in 8 s, 91.6 million, 1e-5", [2.5, 8, 91.6e6, 1e-5]),
+        (
+            "**13** %, 2, 3, and 4 %, 10-fold, 2.5x, 3x, 8ms, 1.5κ, 3 thousand",
+            [0.13, 0.02, 0.03, 0.04, 10, 2.5, 3, 8, 1.5, 3e3],
+        ),
+        (r"κ = 5000 in 2024, $12\,\%$ of $2s$, $\tfrac12x$", [5000, 0.12]),
         ("`μ = 0.1`, printed as `(5,000 images)`", [0.1, 5000]),
         ("Theorems 5.9 and 5.17, Python 3.11, CC BY-SA 3.0, version 0.7.3, `rate=0.1`, 3 × 3, two of 24", []),
         (r"$\kappa^{2.5}$, $2\kappa^4$, $3\times3$ and κ⁴", []),
@@ -73,6 +81,14 @@ def read(text: str, monkeypatch) -> list[Figure]:
 )
 def test_what_is_a_figure(text, values, monkeypatch):
     assert [each.value for each in read(text, monkeypatch)] == pytest.approx(values)
+
+
+def test_which_words_are_the_pages_own(tmp_path, monkeypatch):
+    """A note or a caption is; code, tables and what is included are not; a line with |x| in it is no table."""
+    page = "0.1\n\n```{note}\n0.2\n```\n```python\n0.3\n```\n| 0.4 |\n|x| < 0.5\n# 0.6\n> 0.7\n- 0.8[^1]\n\n[^1]: 0.9\n"
+    (tmp_path / "page.md").write_text(page)
+    monkeypatch.setattr("sentences.ROOT", tmp_path)
+    assert [each.shown for each in figures("page.md")] == ["0.1", "0.2", "0.5", "0.6", "0.7", "0.8", "0.9"]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ class Result:
 
     def __repr__(self) -> str:
         value = f"outer_value={self.trace['outer_value'][-1]:.6g}, " if self.steps else ""
-        return f"Result({self.status.code} after {self.steps} steps, {value}{self.seconds:.1f} s)"
+        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
+        return f"Result({self.status.code} after {steps}, {value}{self.seconds:.1f} s)"
 
     def __str__(self) -> str:
         return as_text(*of_result(self))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from faults import kills
-from origins import AtLeast, ByTest, Claims, Told, cell, written
+from origins import About, AtLeast, ByTest, Claims, Told, cell, written
 from race.tasks import FULL
 
 import bilevel as bl
@@ -30,6 +30,14 @@ def rounded_degrees() -> float:
     return written(REFERENCE, r"longitude, rtol=0, atol=(\d)\)") * 1e-6
 
 
+def ridge() -> tuple[int, About]:
+    """The penalties of the last task, and the condition number of the curvature at its start."""
+    task = FULL["ridge"]()
+    inputs = task.train[0]
+    curvatures = np.linalg.eigvalsh(inputs.T @ inputs / len(inputs) + np.diag(np.exp(task.x0)))
+    return len(task.x0), About(curvatures[-1] / curvatures[0])
+
+
 def images() -> tuple[int, int]:
     digits = bl.data.mnist()
     return len(digits.train), len(digits.test)
@@ -49,6 +57,7 @@ CLAIMS: Claims = {
         "0.78 MiB each on the network of 203,530": (4 * MLP / 2**20, MLP),
         "minibatches of 512 from 60,000 rows": lambda: written("benchmarks/loaders.py", LOADERS)[::-1],
         "the batch's copy (3.2 MB)": lambda: 2 * 4 * 784 * written("benchmarks/loaders.py", LOADERS)[1] / 1e6,
+        "500 penalties, κ ≈ 1000": ridge,
         "The first three tasks reweight 2,000 × 784": lambda: FULL["aid"]().train[0].shape,
         "further away than 10⁻⁴ (10⁻⁵ in the last task)": lambda: (
             FULL["aid"]().tolerance,

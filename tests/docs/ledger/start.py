@@ -1,4 +1,4 @@
-"""Of README.md, the landing page and docs/start/."""
+"""Of README.md, CONTRIBUTING.md, the landing page and docs/start/."""
 
 from origins import Claims, written
 
@@ -11,6 +11,9 @@ CLAIMS: Claims = {
     "README.md": {
         "203,530 parameters": MLP,
         "and 2,000 weights": lambda: written("tests/core/test_cost.py", r"TRAIN, VALID = (\d+), \d+"),
+    },
+    "CONTRIBUTING.md": {
+        "1280 and 390 px wide": lambda: written(".ci/look.py", r"DESK, PHONE = (\d+), (\d+)"),
     },
     "docs/index.md": {"5,000 penalties": sparse_penalties.WORDS},
     "docs/start/quickstart.ipynb": {

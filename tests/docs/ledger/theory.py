@@ -32,6 +32,13 @@ def best_momentum() -> float:
     return momentum.aid(k, m=1 - math.sqrt(1.5e-8)).beta_max / momentum.aid(k).beta_max
 
 
+def half_parabola() -> float:
+    """The largest κ of the table, at which the response is larger than μΓ."""
+    last = rows("momentum-half-parabola")[-1]
+    assert number(last[r"$(\sum y_k^2)^{1/2}$"]) > number(last[r"$\mu\Gamma$"])
+    return number(last[r"$\kappa$"])
+
+
 class Plan(NamedTuple):
     """The cheapest N = Q, the calls that it saves over the single loop, and the steps alone."""
 
@@ -156,6 +163,8 @@ CLAIMS: Claims = {
         "it is 2.5 to 3.8 times": lambda: steps_gained("Nesterov"),
         "4.5 to 9 times": lambda: steps_gained("heavy ball"),
         r"$-0.34\sqrt": ByTest("tests/theory/test_momentum.py"),
+        r"at $\kappa=1000$ (without": half_parabola,
+        r"at $\kappa=1000$ that is more": half_parabola,
         "of 20,000 problems": lambda: written(ADVERSARIES, r"def kinks\(.*count: int = (\S+)\)"),
         "3,000 random runs": lambda: written(ADVERSARIES, r"exact: bool, .*count: int = (\d+), steps"),
     },
@@ -189,6 +198,9 @@ CLAIMS: Claims = {
         "by more than 10⁻⁹": judgement.TOLERANCE,
     },
     "docs/theory/worst-case.md": {
+        "is between 1 and 1000": lambda: written(
+            "benchmarks/certificates.py", r"EDGES = np.array\(\[(\S+), .*, (\S+)\]"
+        ),
         "at most 5.5 % above": lambda: of(STAR, "star", "worst case").max() - 1,
         "3.1 % from $v_0": lambda: of("worst-case-no-adjoint", "star", "worst case").max() - 1,
         "by more than 0.4 %": lambda: AtMost(1 - of(STAR, "worst case there", "worst case", least=3).min()),
