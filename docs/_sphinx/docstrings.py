@@ -44,7 +44,7 @@ def translated(docstring: str) -> str:
     """The docstring, paragraph by paragraph: indented ones are code, except under the heading of a section."""
     done, in_section = [], False
     for paragraph in re.split(r"\n{2,}", docstring):
-        indented = all(line.startswith("    ") for line in paragraph.split("\n"))
+        indented = all(line.startswith("    ") for line in paragraph.rstrip("\n").split("\n"))
         if indented and not in_section:
             done.append(_code(paragraph))
         else:

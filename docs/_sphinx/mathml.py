@@ -18,6 +18,8 @@ CORE = [  # what browsers know of MathML has no mathvariant and no menclose, and
     (r'<mi mathvariant="script">O</mi>', "<mi>&#x1D4AA;</mi>"),
     (r'<menclose notation="box">(.*)</menclose>', r'<mrow class="boxed">\1</mrow>'),
 ]
+POWER = re.compile(r"\\[bB]igg?r?\s*(?:[)\]]|\\\})\s*[\^_]")
+PAIRED = [(r"\\[bB]igg?l?\s*(?=[(\[]|\\\{)", r"\\left"), (r"\\[bB]igg?r?\s*(?=[)\]]|\\\})", r"\\right")]
 LONG = 24  # characters; a formula in the text that has more may be wider than a small screen
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,9 @@ def _convert(node: nodes.Node, tex: str | None = None, display: str = "inline") 
     tex = node.astext() if tex is None else tex
     for ours, theirs in SAME:
         tex = tex.replace(ours, theirs)
+    if POWER.search(tex):  # a bracket with a power is only as tall as it should be if it is paired
+        for sized, paired in PAIRED:
+            tex = re.sub(sized, paired, tex)
     math = convert(tex, display=display)
     for theirs, browsers in CORE:
         math = re.sub(theirs, browsers, math)

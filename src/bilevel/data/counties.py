@@ -18,6 +18,7 @@ from .locate import Directory, locate
 from .scaling import unit_range
 
 COUNTIES = 3107
+#: The columns of `space_ga`, in their order.
 FEATURES = ("POP", "EDUCATION", "HOUSES", "INCOME", "XCOORD", "YCOORD")
 MIRROR = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/regression/"
 BUNDLED_NAME = "space_ga-counties.csv.gz"
