@@ -20,6 +20,7 @@ from bilevel.counting import counted, counting, oracle_calls
 from bilevel.loop.hooks import diagnosing
 from bilevel.loop.look import LANCZOS, Point, _plain_step, close_look
 from bilevel.loop.symptoms import Facts, Late, findings
+from bilevel.loop.told import Diagnosis, Finding
 from bilevel.solvers.rules import as_rule
 from zoo import PROBLEMS, ROWS
 
@@ -290,7 +291,7 @@ SADDLE = with_spectrum(2.0, 1.0, -0.2)
         (["x_rests"], (0.5, 0.5, 0.05), 3000, H, "x has come to rest"),
         (["x_still"], (0.5, 0.5, 1e-12), 200, H, "The outer step size 1e-12 is too small for"),
         (
-            ["not_convex", "x_still"],
+            ["not_convex", "adjoint_lags", "x_still"],
             (1e-6, 1e-6, 1e-6),
             20,
             SADDLE,
@@ -393,6 +394,13 @@ def test_an_inner_value_that_is_nan_though_its_gradient_is_not():
         assert result.status.code is bl.Code.COMPLETED
         assert ("inner_nan" in codes(result)) == expected
     assert np.isfinite(result.diagnosis.looks["inner_value"]).all()
+    both = bl.aid(
+        bl.Problem(inner=g, outer=g), 0.2, 0.2, 1e-2
+    )  # where f has such labels too, no step is taken
+    labels = jnp.array([0, 1, 2])
+    result = bl.run(both, jnp.zeros(3), jnp.zeros(3), data=bl.Batch(inner=labels, outer=labels), steps=8)
+    assert result.status.code is bl.Code.DIVERGED
+    assert "a label that is no class" in result.status.message
 
 
 def test_an_x_at_rest_after_steps_on_y_that_are_too_large_is_not_called_fine():
@@ -409,6 +417,72 @@ def test_of_a_run_that_broke_the_cause_comes_first():
     looks = {"step": np.array([5.0]), "smallest_curvature": np.array([-0.2]), "largest_curvature": np.ones(1)}
     facts = Facts(bl.aid(PROBLEM, 0.5, 3.0, 1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",)))
     assert [each.code for each in findings(looks, facts)] == ["adjoint_step", "not_convex"]
+
+
+def test_x_is_not_called_dead_where_it_has_run_away():
+    """A sigmoid is flat there."""
+    looks = {"step": np.array([5.0]), "x_beside": np.zeros(1)}
+    facts = Facts(bl.aid(PROBLEM, 0.5, 3.0, 1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",)))
+    assert [each.code for each in findings(looks, facts)] == ["adjoint_step"]
+
+
+@pytest.mark.parametrize(
+    ("adjoint", "told"),
+    [
+        (0.5, True),
+        (1e-6, True),
+        (bl.adjoints.damped(0.5, 0.1), True),  # less than what g curves downwards by
+        (bl.adjoints.damped(0.5, 0.4), False),
+        (bl.adjoints.minres(max_steps=20), False),
+    ],
+)
+def test_what_is_proposed_against_negative_curvature_is_a_cure_to_copy(adjoint, told):
+    found = diagnosed(bl.aid(PROBLEM, 0.5, adjoint, 1e-4), 20, SADDLE)
+    assert ("not_convex" in codes(found)) == told
+    if isinstance(adjoint, float):  # a step that is no good is not proposed again: 1/L is
+        cures = "bl.adjoints.damped(0.5, 0.4), or take bl.adjoints.minres(max_steps=20)."
+        assert found.diagnosis.findings[0].sentence.endswith(cures)
+
+
+def test_a_method_without_v_is_not_told_to_damp_one():
+    found = diagnosed(bl.itd(PROBLEM, 0.5, 1e-4), 20, SADDLE)
+    (sentence,) = (each.sentence for each in found.diagnosis.findings if each.code == "not_convex")
+    assert "the bias is not measured: add a ridge to g." in sentence
+
+
+@pytest.mark.parametrize(("size", "told"), [(1e-4, True), (0.01, False), (0.5, False)])
+def test_an_adjoint_that_has_hardly_set_out_is_told_on_minibatches_too(size, told):
+    """1 − exp(−KηL) of its way at most: 200 · 1e-4 · 2 is 0.04."""
+    looks = {"step": np.array([100.0, 200.0]), "moved": np.ones(2), "x_norm": np.ones(2), "noisy": np.ones(2)}
+    looks |= {"stationarity": np.ones(2), "outer_value": np.ones(2), "inner_residual": np.ones(2)}
+    looks |= {"largest_curvature": np.full(2, 2.0), "adjoint_step": np.full(2, size)}
+    found = findings(looks, Facts(bl.aid(PROBLEM, 0.5, size, 1.0), 200, 0, True, 1.0))
+    assert [each.code for each in found] == ["adjoint_lags"] * told
+    assert all("cover at most 3.9% of its way" in each.sentence for each in found)
+    note = "whether y lags, and" if told else "whether y or v lags, and"
+    assert f"(on minibatches: {note} the outer step, are not judged)" in str(Diagnosis(found, looks))
+
+
+@pytest.mark.parametrize(("smallest", "told"), [(1e-12, True), (1e-3, False)])
+def test_where_y_has_no_curvature_at_all_a_stop_gradient_is_asked_for(smallest, told):
+    looks = {
+        "step": np.array([100.0]),
+        "moved": np.ones(1),
+        "x_norm": np.ones(1),
+        "inner_distance": np.ones(1),
+    }
+    looks |= {"stationarity": np.ones(1), "outer_value": np.ones(1), "inner_residual": np.ones(1)}
+    looks |= {"largest_curvature": np.ones(1), "smallest_curvature": np.full(1, smallest)}
+    (flat,) = findings(looks, Facts(bl.aid(PROBLEM, 0.5, 0.5, 1.0), 100, 0, False, 1.0))
+    assert flat.code == "flat"
+    assert ("stop_gradient" in flat.sentence) == told
+
+
+def test_two_findings_with_one_remedy_are_told_once():
+    found = tuple(Finding(code, "lower both.") for code in ("inner_step", "adjoint_step"))
+    assert str(Diagnosis(found, {"step": np.array([])})).splitlines()[1:] == [
+        "  - inner_step, adjoint_step: lower both."
+    ]
 
 
 def test_an_outer_step_beyond_its_range():

@@ -353,6 +353,7 @@ def test_a_step_too_large_on_a_loader_s_batches_is_measured_too():
     result = bl.run(solver, X0, Y0, data=[bl.Batch(inner=jnp.ones(1))] * 400, steps=400)
     step = breaks_at(3.0, 0.1, 0.01)
     check(result, bl.Code.DIVERGED, "y", step, "lower the inner step size 3 below 2/λ = 1")
+    assert "outer one" not in result.status.message  # the measure leaves no doubt
 
 
 @pytest.mark.parametrize("level", ["inner", "adjoint"])
@@ -372,7 +373,7 @@ def test_a_step_only_just_too_large_is_measured_among_many_eigenvalues(level):
         {"inner": "y", "adjoint": "v"}[level],
         f"lower the {level} step size {large:.3g} below 2/λ = 0.2,",
     )
-    check(result, bl.Code.DIVERGED, variable, result.status.step, words)
+    check(result, bl.Code.DIVERGED, variable, result.status.step, words, "lower the outer one")
 
 
 # Curvature

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +18,7 @@ from rich.text import Text
 import bilevel as bl
 from bilevel.cli.tables import print_table
 from bilevel.loop.hooks.progress_bar import _Bar
+from bilevel.loop.ranking import lane_names
 from bilevel.loop.status import Status
 from bilevel.loop.told import Diagnosis, Finding
 
@@ -126,6 +128,13 @@ def test_a_sweep_prints_its_lanes_from_the_best_to_those_that_diverged(q):
     assert rows(text)[names[3]] == f"outer_value {found.scores[order[3]]:.6g}, completed after 20 steps"
     assert rows(text)["…"] == "4 more lanes, the last of them outer 1e+30: no score"
     assert found._repr_html_().count("<tr>") == 9
+
+
+def test_lanes_are_named_by_what_was_given_to_their_solvers(q):
+    heavy = lambda rate: optax.inject_hyperparams(optax.sgd)(rate, momentum=0.5)
+    solvers = [bl.aid(q.problem, 0.1, eta, heavy(rate)) for eta, rate in ((0.1, 1e-3), (0.2, 1e-2))]
+    names = lane_names(bl.sweep(solvers, X0, Y0, steps=2))
+    assert names == ["adjoint 0.1, outer.learning_rate 0.001", "adjoint 0.2, outer.learning_rate 0.01"]
 
 
 def test_lanes_that_differ_in_no_number_of_their_solvers_are_numbered(q):

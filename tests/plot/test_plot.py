@@ -167,6 +167,7 @@ def test_weights_are_counted_by_group():
         counts, _ = np.histogram(SPREAD[group == GROUPS], 40, (0, 1))
         assert [bar.get_height() for bar in bars] == list(counts)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a (3)", "b (2)"]
+    assert all(tick == round(tick) for tick in ax.get_yticks())  # there is no half of an example
 
 
 def test_the_weights_of_a_result_are_its_x(result):
@@ -190,6 +191,13 @@ def test_the_best_lane_is_thick_and_one_that_diverged_ends_in_a_cross(found):
     others = found.trace["outer_value"][:2]
     assert low < others.min() < others.max() < high < 1e4  # the third would make one line of the others
     assert low < cross.get_ydata()[0] <= high
+
+
+def test_a_sweep_is_drawn_by_what_chose_the_best_lane(found, ax):
+    drawn = lambda metric, *name: bl.plot.sweep(replace(found, metric=metric), *name, ax=ax).get_ylabel()
+    assert drawn("hypergradient_norm") == "hypergradient"
+    assert drawn("hypergradient_norm", "outer_value") == "outer value"
+    assert drawn("<lambda>") == "outer value"  # of a function of (x, y) there is no column
 
 
 def test_lanes_by_the_names_given_and_the_largest_first_where_that_is_best(found):

@@ -50,9 +50,9 @@ def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
         where = "where its next step takes y" if ahead else "at that very state"
         cure = "" if ahead else ", which no smaller step from there can mend"
         return Cause(
-            f"{part} is NaN or infinite {where} (a logarithm, a root or a quotient at the edge of its domain, or "
-            f"numbers too large for {' and '.join(sorted(kinds))}?){cure}: look at it there, scale it down, or keep x "
-            "and y away from such points.",
+            f"{part} is NaN or infinite {where} (a logarithm, a root or a quotient at the edge of its domain, a label "
+            f"that is no class, as of classes counted from 1, or numbers too large for {' and '.join(sorted(kinds))}?)"
+            f"{cure}: look at it there, scale it down, or keep x and y away from such points.",
             curable=ahead,
         )
     if not (away or warmup) and _faulty_rule(course):
@@ -187,7 +187,13 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
     named = " and ".join(f"the {level} step size {size:.3g}" for level, size in large.items())
     return Cause(
         f"lower {named} below 2/λ = {2 / found:.3g}, with λ = {found:.3g} the largest curvature of g in y at step "
-        f"{step}: beyond that a step leads further away than it set out. bl.advise proposes step sizes.",
+        f"{step}: beyond that a step leads further away than it set out. "
+        + (
+            ""
+            if beyond(1 / NEAR, found)
+            else "It is not much above: where that is no cure, lower the outer one. "
+        )
+        + "bl.advise proposes step sizes.",
         tuple(large),
         shrink="lower",
     )

@@ -8,6 +8,8 @@ import numpy as np
 if TYPE_CHECKING:
     from bilevel.loop.sweep import Sweep
 
+WITHIN = {"rule", "step_size", "hyperparameters"}  # where a solver keeps the number that was given to it
+
 
 def ranked(found: "Sweep") -> list[int]:
     """From the best lane to the worst, those without a score last."""
@@ -24,7 +26,8 @@ def lane_names(found: "Sweep") -> list[str]:
     for same in zip(*leaves, strict=True):
         values = [np.asarray(leaf) for _, leaf in same]
         if all(value.ndim == 0 for value in values) and len({float(value) for value in values}) > 1:
-            what = jax.tree_util.keystr(same[0][0], simple=True, separator=".").removesuffix(".step_size")
+            parts = jax.tree_util.keystr(same[0][0], simple=True, separator=".").split(".")
+            what = ".".join(part for part in parts if part not in WITHIN) or "step_size"
             for names, value in zip(told, values, strict=True):
                 names.append(f"{what} {float(value):.4g}")
     named = [", ".join(names) for names in told]

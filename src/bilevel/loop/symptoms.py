@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bilevel.loop.told import Finding
+from bilevel.solvers.adjoints.curvatures import Damped, GaussNewton
+from bilevel.solvers.adjoints.gradient_steps import OneStep
+from bilevel.solvers.adjoints.minimal_residuals import MinimalResiduals
 from bilevel.solvers.base import Solver
 
+SLOW = 0.05  # of 1/L: a step size that could be far larger
 LAGS = 0.3  # relative error of the hypergradient from which on v or y is said to lag
 BIASED = 0.1  # and that of an unrolled loop from which on its bias is mentioned
 GROWS = 10.0  # the factor by which the inner residual must have grown
@@ -18,6 +23,8 @@ FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should b
 SILENT = 0.5  # of the numbers in y: so much of it f should depend on
 ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
 UNROLLED = ("ITD", "forward ITD")  # whose bias falls at a known rate; BDA's blend of both levels has another
+FROZEN = 1e-8  # and one below that is none: g does not depend on a part of y
+FREEZE = " (A part of y behind a stop_gradient? Freeze it by the rule instead.)"
 
 
 @dataclass(frozen=True)
@@ -102,12 +109,15 @@ def _values(looks: dict[str, np.ndarray]) -> Iterator[Finding]:
 
 def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
     mu, L = late["smallest_curvature"], late["largest_curvature"]
-    if mu < -ROUNDING * L:
+    if mu < -ROUNDING * L and not _allows(getattr(facts.solver, "adjoint", None), -mu):
+        unsolved = "how far y and v lag" if facts.has_v else "the bias"
         yield Finding(
             "not_convex",
             f"the inner problem is not convex here: along some direction in y it curves by {mu:.2g}, against {L:.2g} "
-            "at most. The hypergradient then belongs to no minimum, and conjugate gradients stop short: add a ridge to "
-            "g, or damp the adjoint (bl.adjoints.damped, bl.adjoints.minres).",
+            "at most. The hypergradient then belongs to no minimum, and conjugate gradients stop short"
+            + (f", so that {unsolved} is not measured" if np.isnan(late["hypergradient_error"]) else "")
+            + ": add a ridge to g"
+            + (f", or damp the adjoint by more than that: {_damped(late, mu)}." if facts.has_v else "."),
         )
     turns = (facts.began + facts.steps) * facts.inner_steps  # also in earlier calls
     if np.isfinite(late["inner_distance"]) and -ROUNDING * L <= mu < L / turns:
@@ -115,8 +125,23 @@ def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
             "flat",
             f"along some direction in y the inner problem curves by no more than {max(mu, 0):.2g}, so that κ is at "
             f"least {late['condition']:.2g}, and {turns} gradient steps hardly move y there: add a ridge to g, or take "
-            "more inner steps.",
+            f"more inner steps.{FREEZE if mu < FROZEN * L else ''}",
         )
+
+
+def _allows(adjoint: Any, downwards: float) -> bool:
+    """Whether it was made for curvature of that size below zero: what the finding would propose."""
+    if isinstance(adjoint, Damped):
+        return float(adjoint.damping) > downwards or _allows(adjoint.adjoint, downwards)
+    return isinstance(adjoint, MinimalResiduals | GaussNewton)
+
+
+def _damped(late: Late, mu: float) -> str:
+    """An adjoint to copy; `mu` is never below the truth, and MINRES left alone may take ten steps a number in y."""
+    size, L = late["adjoint_step"], late["largest_curvature"]
+    size = size if np.isnan(size) or SLOW < size * L < 2 else 1 / L  # not one that is to be changed
+    plain = "adjoint" if np.isnan(size) else f"{size:.3g}"
+    return f"bl.adjoints.damped({plain}, {-2 * mu:.1g}), or take bl.adjoints.minres(max_steps=20)"
 
 
 def _break(cause: str, levels: tuple[str, ...]) -> Iterator[Finding]:
@@ -165,6 +190,13 @@ def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
             f"the adjoint lags: its residual is {late['adjoint_residual']:.2g} of ‖∇_y f‖, and the hypergradient "
             f"made with it {off}. {_sooner(late, 'adjoint', 'take more adjoint steps (bl.adjoints.steps, .cg)')}",
         )
+    elif facts.has_v and (np.isnan(error) or facts.noisy) and (way := _way(late, facts)) < 0.5:
+        yield Finding(
+            "adjoint_lags",
+            f"the adjoint has hardly set out: {facts.began + facts.steps} steps of {late['adjoint_step']:.2g} cover at "
+            f"most {-np.expm1(-way):.1%} of its way, and so short is what of the hypergradient goes through y. Raise "
+            f"the adjoint step size towards 1/L ≈ {1 / late['largest_curvature']:.2g}.",
+        )
     elif not facts.has_v and error > BIASED:
         yield Finding(
             "biased", f"{facts.solver.name}'s hypergradient is {off}: {_more_steps(late, facts, error)}"
@@ -175,6 +207,13 @@ def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
             f"y lags x: it is about {late['inner_distance']:.2g} from y*(x), and for that the hypergradient is "
             f"{_share(behind)} off. {_sooner(late, 'inner', 'take more inner steps (inner_steps=)')}",
         )
+
+
+def _way(late: Late, facts: Facts) -> float:
+    """K·ηL, of a v that begins at 0 and nears its place by the factor 1 − ηL a step at best; ∞ if η is no small one."""
+    rate = late["adjoint_step"] * late["largest_curvature"]
+    one = isinstance(getattr(facts.solver, "adjoint", None), OneStep)
+    return (facts.began + facts.steps) * rate if one and 0 < rate < SLOW else np.inf
 
 
 def _sooner(late: Late, level: str, more: str) -> str:
@@ -266,7 +305,14 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
             "does not use them. Start elsewhere, with smaller steps on y or inputs of size one, or with activations "
             "that have a slope everywhere.",
         )
-    elif facts.blind or (zero("x_beside") and not (facts.noisy and np.any(looks["moved"][half + 1 :]))):
+    elif (
+        facts.blind
+        or (
+            facts.broke is None  # where x has run away, much is flat
+            and zero("x_beside")
+            and not (facts.noisy and np.any(looks["moved"][half + 1 :]))
+        )
+    ):
         # On minibatches an x that moves is one that the batches of these looks have no rows for.
         yield Finding(
             "x_dead",

@@ -53,7 +53,7 @@ class Diagnosis:
         steps = self.looks["step"]
         lines = [f"Diagnosis of {self.name} from {_looks(steps)}:"]
         wrapped = lambda text: textwrap.fill(text, 88, initial_indent="  - ", subsequent_indent="    ")
-        lines += [wrapped(str(each)) for each in self.findings] or [
+        lines += [wrapped(each) for each in self._sentences()] or [
             "  nothing stands out." if len(steps) else "  nothing could be seen."
         ]
         lines += [f"  ({note})" for note in (*self.notes, *self._unjudged())]
@@ -67,11 +67,19 @@ class Diagnosis:
             ]
         return "\n".join(lines)
 
+    def _sentences(self) -> list[str]:
+        """Of findings with one remedy, as of two steps that are both too large, the sentence stands once."""
+        codes: dict[str, list[str]] = {}
+        for each in self.findings:
+            codes.setdefault(each.sentence, []).append(each.code)
+        return [f"{', '.join(names)}: {sentence}" for sentence, names in codes.items()]
+
     def _unjudged(self) -> list[str]:
         """On minibatches silence says little: of one batch alone the errors are large even where all is well."""
         noisy = len(self.looks["step"]) and self.looks.get("noisy", np.zeros(1))[-1]
-        told = any(each.code in ("outer_step", "outer_grows") for each in self.findings)
-        what = "whether y or v lags is" if told else "whether y or v lags, and the outer step, are"
+        found = {each.code for each in self.findings}
+        lags = "whether y lags" if "adjoint_lags" in found else "whether y or v lags"
+        what = f"{lags} is" if found & {"outer_step", "outer_grows"} else f"{lags}, and the outer step, are"
         return [f"on minibatches: {what} not judged"] if noisy else []
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from bilevel.words import listed, shown
 
 
 def sweep(
-    found: Sweep, name: str = "outer_value", *, labels: Sequence[Any] | None = None, ax: Any = None
+    found: Sweep, name: str | None = None, *, labels: Sequence[Any] | None = None, ax: Any = None
 ) -> Axes:
     """One column of the trace in every lane: the best lane is thick, those that diverged end in a cross.
 
@@ -25,14 +25,16 @@ def sweep(
 
     Args:
         found: of `bl.sweep`.
-        name: the column, one number per step.
+        name: the column, one number per step. Left out: the metric by which the best lane was chosen, or, if that is no
+            column, the outer value.
         labels: what each lane is called; if left out, by the numbers in which its solver differs from others, such as
             the step size.
         ax: matplotlib axes to draw into; a new figure if left out.
     """
     check_kind(found, Sweep, "found", "what bl.sweep returns", "pass found = bl.sweep(...)")
-    check_text(name, "name", '"outer_value"')
     named = numbers_in(found.trace, rank=2)
+    name = (found.metric if found.metric in named else "outer_value") if name is None else name
+    check_text(name, "name", '"outer_value"')
     if name not in named:
         raise ValueError(f"name must be one of {listed(named)}, the numbers in the trace, not {shown(name)}")
     labels = lane_names(found) if labels is None else check_names(labels, len(found), "lane")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from bilevel.loop.result import Result
 from bilevel.plot.look import COLOURS, look, panel
@@ -50,6 +51,7 @@ def weights(
             one.hist(mine, edges.tolist(), color=COLOURS[i], alpha=0.6, label=label)
         one.set_xlabel("weight")
         one.set_ylabel("examples")
+        one.yaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
         if groups is not None:
             one.legend()
     return one
