@@ -444,6 +444,17 @@ def test_what_is_proposed_against_negative_curvature_is_a_cure_to_copy(adjoint, 
         assert found.diagnosis.findings[0].sentence.endswith(cures)
 
 
+def test_where_g_curves_upwards_nowhere_no_step_is_made_up():
+    looks = {
+        "step": np.array([5.0]),
+        "smallest_curvature": np.array([-2.0]),
+        "largest_curvature": np.zeros(1),
+    }
+    looks |= {"adjoint_step": np.full(1, 0.5)}
+    facts = Facts(bl.aid(PROBLEM, 0.5, 0.5, 1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",)))
+    assert "bl.adjoints.damped(adjoint, 4)" in findings(looks, facts)[-1].sentence
+
+
 def test_a_method_without_v_is_not_told_to_damp_one():
     found = diagnosed(bl.itd(PROBLEM, 0.5, 1e-4), 20, SADDLE)
     (sentence,) = (each.sentence for each in found.diagnosis.findings if each.code == "not_convex")

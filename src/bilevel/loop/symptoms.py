@@ -139,8 +139,10 @@ def _allows(adjoint: Any, downwards: float) -> bool:
 def _damped(late: Late, mu: float) -> str:
     """An adjoint to copy; `mu` is never below the truth, and MINRES left alone may take ten steps a number in y."""
     size, L = late["adjoint_step"], late["largest_curvature"]
-    size = size if np.isnan(size) or SLOW < size * L < 2 else 1 / L  # not one that is to be changed
-    plain = "adjoint" if np.isnan(size) else f"{size:.3g}"
+    kept = (
+        size if SLOW < size * L < 2 or not size > 0 < L else 1 / L
+    )  # one that is to be changed is not proposed again
+    plain = f"{kept:.3g}" if kept * L > 0 else "adjoint"
     return f"bl.adjoints.damped({plain}, {-2 * mu:.1g}), or take bl.adjoints.minres(max_steps=20)"
 
 
