@@ -14,6 +14,10 @@ CORE = [  # what browsers know of MathML has no mathvariant and no menclose, and
     (r"\\([{}])(?=</mo>)", r"\1"),  # \Big\{ keeps its backslash
     (r"<mo[^>]*>(&#x02016;|&#x0007C;)</mo>", r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>'),
     (r"<mi>(&#x027E8;|&#x027E9;)</mi>", r'<mo stretchy="false">\1</mo>'),
+    (  # a function and what it is applied to
+        r"(?<!<msup>)(?<!<msub>)<mi>(log|exp|sinh?|cosh?|tanh?)</mi>(?!<mo)",
+        r'<mi>\1</mi><mspace width="0.167em" />',
+    ),
     (r'<mi mathvariant="double-struck">E</mi>', "<mi>&#x1D53C;</mi>"),
     (r'<mi mathvariant="script">O</mi>', "<mi>&#x1D4AA;</mi>"),
     (r'<menclose notation="box">(.*)</menclose>', r'<mrow class="boxed">\1</mrow>'),
