@@ -16,6 +16,7 @@ extensions = [
     "myst_nb",  # Markdown and notebooks
     "sphinx_copybutton",
     "sphinx_design",
+    "cells",
     "docstrings",
     "mathml",
     "names",

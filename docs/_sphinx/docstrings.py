@@ -12,6 +12,7 @@ MARKUP = re.compile(
     r"|(?P<special>[\\*|]|(?<=\w)_(?!\w))"  # what reStructuredText would take for markup
 )
 SHAPED = re.compile(r"\w+\[jaxlib\._jax\.Array, '[^']*'\]")
+UNNAMED = re.compile(r"<function [\w.]*<lambda>>")  # no Python: a signature with it would be shown as it is
 
 
 def setup(app):
@@ -33,7 +34,7 @@ def _docstring(app, what: str, name: str, obj, options, lines: list[str]):
 
 
 def _signature(app, what, name, obj, options, signature: str | None, result: str | None):
-    return tuple(text and SHAPED.sub("Array", text) for text in (signature, result))
+    return tuple(text and UNNAMED.sub("...", SHAPED.sub("Array", text)) for text in (signature, result))
 
 
 def _skip(app, what, name, obj, skip, options) -> bool | None:

@@ -17,9 +17,10 @@ import pytest
 
 import bilevel as bl
 from bilevel.counting import counted, counting, oracle_calls
+from bilevel.loop.facts import Facts, Late
 from bilevel.loop.hooks import diagnosing
 from bilevel.loop.look import LANCZOS, Point, _plain_step, close_look
-from bilevel.loop.symptoms import Facts, Late, findings
+from bilevel.loop.symptoms import findings
 from bilevel.loop.told import Diagnosis, Finding
 from bilevel.solvers.rules import as_rule
 from zoo import PROBLEMS, ROWS

@@ -1,16 +1,15 @@
 """From the looks at a run to sentences about it: what stands out, by how much, and what to do about it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bilevel.loop.facts import Facts, Late
 from bilevel.loop.told import Finding
 from bilevel.solvers.adjoints.curvatures import Damped, GaussNewton
 from bilevel.solvers.adjoints.gradient_steps import OneStep
 from bilevel.solvers.adjoints.minimal_residuals import MinimalResiduals
-from bilevel.solvers.base import Solver
 
 SLOW = 0.05  # of 1/L: a step size that could be far larger
 LAGS = 0.3  # relative error of the hypergradient from which on v or y is said to lag
@@ -25,55 +24,6 @@ ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not be
 UNROLLED = ("ITD", "forward ITD")  # whose bias falls at a known rate; BDA's blend of both levels has another
 FROZEN = 1e-8  # and one below that is none: g does not depend on a part of y
 FREEZE = " (A part of y behind a stop_gradient? Freeze it by the rule instead.)"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the findings need to know besides the looks."""
-
-    solver: Solver
-    steps: int  # of the run that was looked at
-    began: int  # the step before its first
-    noisy: bool  # minibatches, or objectives with random keys
-    largest: float  # stationarity measure of any step
-    blind: bool = False  # whether the hypergradient was exactly zero at every step
-    rise: tuple[float, float] | None = None  # of f, from where to where, if it has blown up
-    broke: tuple[str, tuple[str, ...]] | None = (
-        None  # of a run that diverged: its status' cause, and whose steps
-    )
-    idle: tuple[str, ...] = ()  # the arrays of x whose hypergradient was exactly zero at every look
-
-    @property
-    def inner_steps(self) -> int:
-        return getattr(self.solver, "inner_steps", getattr(getattr(self.solver, "lengths", None), "steps", 1))
-
-    @property
-    def differentiated(self) -> int:
-        """How many of them an unrolled method goes back through."""
-        return getattr(getattr(self.solver, "lengths", None), "differentiated", self.inner_steps)
-
-    @property
-    def has_v(self) -> bool:
-        return "v" in self.solver.variables
-
-
-class Late(dict[str, float]):
-    """The medians of the second half of the looks, NaN for what was never measured.
-
-    Of secants, which are at most what they stand for, the largest; that of the first half, where a run that grows
-    leaves no other.
-    """
-
-    def __init__(self, looks: dict[str, np.ndarray]):
-        for name, values in looks.items():
-            secants, fine = name == "outer_curvature", values[len(values) // 2 :]
-            fine = values if secants and not np.isfinite(fine).any() else fine
-            fine = fine[np.isfinite(fine)]
-            typical = np.max if secants else np.median
-            self[name] = float(typical(fine)) if len(fine) else np.nan
-
-    def __missing__(self, name: str) -> float:
-        return np.nan
 
 
 def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:

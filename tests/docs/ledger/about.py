@@ -7,9 +7,9 @@ from faults import kills
 from origins import About, AtLeast, ByTest, Claims, Told, cell, written
 from race.tasks import FULL
 
-import bilevel as bl
 from bilevel.data import counties, county_digests, download
 from bilevel.data.counties import COUNTIES, bundled_counties
+from bilevel.data.digits import _bundled
 from bilevel.lab.paper import fig1, fig2, fig3_features, fig3_reweighting, table1
 from bilevel.theory.certificates.certificate import SLACK
 
@@ -39,7 +39,7 @@ def ridge() -> tuple[int, About]:
 
 
 def images() -> tuple[int, int]:
-    digits = bl.data.mnist()
+    digits = _bundled()
     return len(digits.train), len(digits.test)
 
 

@@ -46,7 +46,7 @@ CALLS = [
         "bl.plot.sweep",
         bl.plot.sweep,
         {"found": Later(found)},
-        {"found": "refused", "name": "refused", "labels": "none alone", "ax": "none alone"},
+        {"found": "refused", "name": "none alone", "labels": "none alone", "ax": "none alone"},
         also={"labels": ("range",)},
     ),
     Call(

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel.loop.facts import Facts
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.look import Point, brief_look, close_look, look_beside
-from bilevel.loop.symptoms import SILENT, Facts, findings
+from bilevel.loop.symptoms import SILENT, findings
 from bilevel.loop.told import Diagnosis
 from bilevel.loop.watch import risen
 from bilevel.solvers.ingredients.ritz import ritz_values
