@@ -1,19 +1,24 @@
 """The page: hostile cells stay text, nothing is fetched, the numbers are those that were found, and it fits a phone."""
 
+import csv
+import io
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from bilevel.cleaning.encoding import fit_encoding
-from bilevel.cleaning.files import ranked_csv, weights_csv
+from bilevel.cleaning.files import disarmed, ranked_csv, weights_csv
 from bilevel.cleaning.findings import Findings, tame
+from bilevel.cleaning.inputs import known_rows
 from bilevel.cleaning.report import as_page, charts
-from bilevel.cleaning.table import Table
+from bilevel.cleaning.table import Table, _header
 from bilevel.cleaning.worth import Worth
 
 EVIL = "</bdi><script>alert(1)</script>"
@@ -42,6 +47,8 @@ def findings(count=60, checked=True, classes=(EVIL, "plain"), seed=0) -> Finding
         row=np.arange(count),
         data=suspicion,
         data_disputed=rng.random(count) < 0.3,
+        alike=np.arange(hidden) % 3 == 1,
+        classes=len(classes),
     )
     return Findings(
         table=table,
@@ -141,6 +148,48 @@ def test_pages_of_all_kinds(options):
     assert seen.open == []
 
 
+def sentences(found):
+    seen = Seen()
+    seen.feed(as_page(found))
+    return " ".join(" ".join(seen.words).split())
+
+
+def test_no_share_is_promised_without_an_interval():
+    """All labels made wrong come before all rows of the data, but there are few of them."""
+    found = findings()
+    change = np.arange(40) % 3
+    worth = found.worth._replace(
+        suspicion=np.where(change > 0, 2.0, -1.0), correct=np.ones(40, bool), disputed=change > 0
+    )
+    found = replace(found, worth=worth)
+    wrong = found.expected[0]
+    assert wrong
+    low, high = worth.found_interval(wrong / 60, wrong)
+    assert 0.5 < low < 1 == high
+    text = sentences(found)
+    assert re.search(rf"The {wrong} most suspicious rows should contain between \d\d% and 100% of them", text)
+    promised = int(re.search(r"should contain between (\d+)%", text)[1])
+    assert 100 * low - 1 < promised <= 100 * low
+    assert "about 100%" not in text
+
+
+def test_the_report_says_why_suggestions_that_differ_are_not_the_wrong_labels():
+    found = findings()
+    text = sentences(found)
+    assert f"The suggested label differs from the given one in {int(found.disputed.sum())} rows." in text
+    assert "some suggestions are wrong, and some wrong labels get no other suggestion" in text
+
+
+def test_the_share_of_right_suggestions_has_an_interval_too():
+    """After 26 right ones of 26, Clopper and Pearson's lower end is 0.025^(1/26)."""
+    found = findings()
+    worth = found.worth._replace(correct=np.ones(40, bool))
+    assert worth.wrong.sum() == 26
+    low, high = worth.suggested_interval()
+    assert (low, high) == (pytest.approx(0.025 ** (1 / 26), abs=0.005), 1)
+    assert "how many were corrected; 95 % interval 86% to 100%" in sentences(replace(found, worth=worth))
+
+
 def test_files_of_the_same_findings_agree():
     found = findings()
     ranked, _ = ranked_csv(found)
@@ -149,6 +198,117 @@ def test_files_of_the_same_findings_agree():
     for line in ranked.splitlines()[1:]:
         row, doubt, weight, *_ = line.split(",")
         assert by_row[row] == (weight, doubt)
+
+
+HOSTILE = [
+    "x\r=1+1+cmd|' /C calc'!A0",
+    "\r=1+1",
+    "\n=1",
+    "x\r\n@y",
+    "\tx",
+    "＝1",
+    "＋1",
+    "－x",
+    "＠x",
+    " =1",
+    "a;=1",
+]
+
+
+@pytest.mark.parametrize("cell", HOSTILE)
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_a_hostile_cell_adds_no_row_and_no_formula(cell, separator):
+    check_ranked([cell, "plain", "-5", "y\rz"], separator)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text("=+-@＝＋－＠\t\r\n\v\x85\u2028 ,;|'\"a1.", max_size=8), min_size=4, max_size=4))
+def test_whatever_the_cells_ranked_csv_is_read_back(cells):
+    check_ranked(cells, ",")
+
+
+def check_ranked(cells, separator):
+    """All cells come back, but for apostrophes, and none begins with a formula, wherever a reader begins a cell."""
+    usual = findings(count=12)
+    header = (*usual.table.header[:4], "label")
+    rows = [[*cells, usual.classes[usual.given[i]]] for i in range(12)]
+    table = Table(Path("data.csv"), header, rows, list(range(2, 14)), separator)
+    text, _ = ranked_csv(replace(usual, table=table))
+    head, *back = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    assert len(head) == 6 + len(header)
+    assert [int(row[0]) - 1 for row in back] == usual.order.tolist()
+    for row in back:
+        original = rows[int(row[0]) - 1]
+        assert [cell.replace("'", "") for cell in row[6:]] == [cell.replace("'", "") for cell in original]
+        for cell in row[6:]:
+            assert not cell.startswith(("\t", "\r", "\n")) or not cell.strip() or is_decimal(cell)
+            begun = [
+                cell.lstrip(),
+                *(line.lstrip() for line in cell.splitlines()),
+                *re.split("[,;\t|]", cell),
+            ]
+            for part in begun:
+                assert not part.startswith(tuple("=@＝＋－＠"))
+                assert not part.startswith(("+", "-")) or not re.search(
+                    "[a=@]", re.split(r"[,;|\s]", part)[0]
+                )
+
+
+def is_decimal(cell):
+    try:
+        return float(cell.strip().replace(",", ".").replace(" ", "")) is not None
+    except ValueError:
+        return False
+
+
+def test_numbers_and_harmless_texts_stay_as_they_are():
+    for cell in (
+        "-5",
+        "+1.5",
+        "-1,5",
+        "1e-05",
+        "-",
+        "+",
+        "",
+        "x@y.de",
+        "a - b",
+        "a, -b",
+        "3,-5",
+        "x\ny",
+        "\t5",
+    ):
+        assert disarmed(cell) == cell
+
+
+class Name(str):
+    """A column's name that counts how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other):
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+    def strip(self, chars=None):
+        return self
+
+
+def test_comparisons_of_column_names_grow_with_the_columns_and_not_with_their_square():
+    columns = 400
+    header = (*(Name(f"column {i}") for i in range(columns)), "label")
+    rows = [[*map(str, np.random.default_rng(i).random(columns).round(3)), "xy"[i % 2]] for i in range(30)]
+    table = Table(Path("data.csv"), header, rows, list(range(30)), ",")
+    Name.compared = 0
+    _header(list(header), Path("data.csv"))
+    encoding, _ = fit_encoding(table, "label")
+    encoding(table)
+    known_rows(table, table, "label")
+    used = [column.name for column in encoding.columns if column.parts]
+    found = findings(count=30, classes=("x", "y"))
+    as_page(replace(found, table=table, encoding=encoding, telling=used))
+    assert Name.compared < 60 * columns  # one search through the header for every column makes 80,000
 
 
 def test_tame():

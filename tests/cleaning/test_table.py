@@ -1,11 +1,16 @@
 """CSV files as they come, and the line that each bad one gets."""
 
+import bz2
 import csv
+import gzip
 import io
+import lzma
+import zipfile
 
 import pytest
 from hypothesis import given, strategies as st
 
+from bilevel.cleaning.cells import number
 from bilevel.cleaning.table import TableError, labels_of, read_table
 
 
@@ -70,7 +75,22 @@ def test_whatever_the_csv_module_writes_is_read_back(tmp_path_factory, rows):
     assert read_table(path).rows == rows
 
 
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data.csv", "a,b\n1,2\n")
+    return file.getvalue()
+
+
 BAD = {
+    "gzip": (gzip.compress(b"a,b\n1,2\n"), ["compressed with gzip", "gunzip -c", "data.csv > unpacked.csv"]),
+    "bzip2": (bz2.compress(b"a,b\n1,2\n"), ["compressed with bzip2", "bunzip2 -c"]),
+    "empty bzip2": (bz2.compress(b""), ["compressed with bzip2"]),
+    "xz": (lzma.compress(b"a,b\n1,2\n"), ["compressed with xz", "xz -dc"]),
+    "zstd": (b"\x28\xb5\x2f\xfd\x04\x00A\x00\x00a,b\n1,2\n", ["compressed with zstd", "zstd -dc"]),
+    "zip": (zipped(), ["zip archive", "save the sheet as CSV", "unpack the archive"]),
+    "old workbook": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500), ["(.xls)", "save the sheet as CSV"]),
+    "parquet": (b"PAR1\x15\x00\n\x15PAR1", ["Parquet", "pandas.read_parquet('"]),
     "latin1": (b"a,b\n1,2\n3,caf\xe9\n", ["not UTF-8", "0xe9", "line 3", "byte 14", "iconv"]),
     "latin1 behind a mark": (b"\xef\xbb\xbfa,b\n1,caf\xe9\n", ["not UTF-8", "0xe9", "line 2", "byte 13"]),
     "utf-16": ("a,b\n1,2\n".encode("utf-16"), ["not UTF-8 but UTF-16", "iconv"]),
@@ -97,6 +117,33 @@ def test_what_is_refused_says_where_and_what_to_do(table, name):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("header", ["BZh9", "PAR1", "PK"])
+def test_a_header_that_only_looks_like_another_format(table, header):
+    assert table(f"{header},b\n1,2\n").header == (header, "b")
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("5 %", 5),
+        ("5%", 5),
+        (" 5 % ", 5),
+        ("5 $%", 5),
+        ("€ 5", 5),
+        ("5 %$", None),
+        ("5 %%", None),
+        ("% 5", None),
+    ],
+)
+def test_numbers_with_units(cell, value):
+    assert number(cell) == value
+
+
+def test_a_cell_of_spaces_is_read_in_one_pass():
+    """A pattern that begins again at every space takes minutes here."""
+    assert number(f"x{' ' * 130_000}x") is None
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -1,5 +1,6 @@
 """What a ranking is worth: against scikit-learn's area, counted pairs, and rankings of known quality."""
 
+from math import comb, factorial
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,17 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from bilevel.cleaning.worth import EVENLY, FOLDS, LOOKALIKE, RIGHT, Worth, roc_area, worth, wrong_labels
+from bilevel.cleaning.worth import (
+    EVENLY,
+    FOLDS,
+    LOOKALIKE,
+    RIGHT,
+    Worth,
+    predicted,
+    roc_area,
+    worth,
+    wrong_labels,
+)
 
 
 class Ranked(NamedTuple):
@@ -34,6 +45,8 @@ def made(wrong, right, **more):
         "weight": np.ones(len(change)),
         "data": np.zeros(10),
         "data_disputed": np.zeros(10, bool),
+        "alike": np.ones(len(change), bool),
+        "classes": 2,
         **more,
     }
     rest.setdefault("row", np.arange(len(rest["data_disputed"])))
@@ -154,6 +167,66 @@ def test_how_many_are_found_by_looking_at_so_many():
     assert found.found(1.0) == 1
 
 
+def ends(had, missed, future):
+    """Quantiles of the beta-binomial distributions, from their probabilities in whole numbers."""
+    beta = lambda a, b: factorial(a - 1) * factorial(b - 1) / factorial(a + b - 1)
+
+    def quantile(level, a, b):
+        total = 0.0
+        for k in range(future + 1):
+            total += comb(future, k) * beta(k + a, future - k + b) / beta(a, b)
+            if total >= level:
+                return k / future
+        return 1.0
+
+    low = quantile(0.025, had, missed + 1) if had else 0.0
+    return low, quantile(0.975, had + 1, missed) if missed else 1.0
+
+
+@pytest.mark.parametrize(("had", "missed", "future"), [(30, 0, 83), (27, 3, 40), (1, 4, 6), (0, 12, 20)])
+def test_the_interval_for_further_labels_in_closed_form(had, missed, future):
+    count = had + missed
+    assert predicted(had / count, float(count), future) == pytest.approx(ends(had, missed, future), abs=1e-12)
+
+
+def test_the_interval_for_many_labels_is_that_of_clopper_and_pearson():
+    """After n of n its lower end is 0.025^(1/n), after 0 of n its upper end 1 − 0.025^(1/n)."""
+    for count in (5, 30, 200):
+        low, high = predicted(1.0, float(count), 10**7)
+        assert (low, high) == (pytest.approx(0.025 ** (1 / count), abs=0.005), 1)
+        low, high = predicted(0.0, float(count), 10**7)
+        assert (low, high) == (0, pytest.approx(1 - 0.025 ** (1 / count), abs=0.005))
+
+
+@pytest.mark.parametrize("truth", [0.6, 0.95])
+def test_the_interval_of_labels_found_covers_them(truth):
+    """Ten thousand rows of data below a threshold, which a wrong label exceeds with a known probability."""
+    rng, covered, width = np.random.default_rng(7), 0, 0.0
+    for _ in range(100):
+        wrong = np.where(rng.random(30) < truth, 1.0, -1.0)
+        found = made(wrong, np.zeros(30), data=np.r_[np.full(80, 0.5), np.full(920, -0.5)])
+        low, high = found.found_interval(0.08, 80)
+        covered += low <= rng.binomial(80, truth) / 80 <= high
+        width += (high - low) / 100
+    assert covered / 100 >= 0.93
+    assert width < 0.5
+
+
+def test_the_interval_of_labels_found_reaches_from_lookalikes_to_labels_drawn_evenly():
+    """Of six classes: of 20 lookalikes 5 are found, of 16 others all."""
+    alike = np.r_[np.ones(20, bool), np.zeros(16, bool), np.zeros(36, bool)]
+    wrong = np.r_[np.ones(5), -np.ones(15), np.ones(16)]
+    found = made(wrong, np.zeros(36), data=np.linspace(-0.5, 0.5, 101), alike=alike, classes=6)
+    low, high = found.found_interval(0.5, 50)
+    assert low == predicted(5 / 20, 20.0, 50)[0]
+    weight = np.r_[np.full(20, 1 / 6), np.ones(16)]  # one label in five drawn evenly is a lookalike's
+    share, count = np.average(wrong > 0, weights=weight), weight.sum() ** 2 / (weight**2).sum()
+    assert high == pytest.approx(predicted(float(share), float(count), 50)[1])
+    assert found._replace(classes=2, alike=np.r_[np.ones(36, bool), np.zeros(36, bool)]).found_interval(
+        0.5, 50
+    ) == predicted(21 / 36, 36.0, 50)
+
+
 def test_labels_made_wrong_are_wrong_and_half_of_them_all():
     rng = np.random.default_rng(3)
     labels, likeness = rng.integers(0, 4, size=200), rng.random((200, 4))
@@ -189,6 +262,9 @@ def test_hidden_rows_are_not_among_the_trusted_and_none_is_hidden_twice():
 
     likeness = np.full((count, 3), 1 / 3)
     found = worth(weigh, inputs, labels, trusted_inputs, trusted_labels, likeness, seed=0)
+    assert found.classes == 3
+    assert found.alike[found.change == LOOKALIKE].all()
+    assert not found.alike[found.change == RIGHT].any()
     assert len(seen) == len(set(seen)) == FOLDS * (count // FOLDS)
     assert len(shapes) == 1  # one compiled program
     assert found.area() == 1

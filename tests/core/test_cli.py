@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bilevel as bl
-from bilevel.cli import app, main
+from bilevel.cli import app, main, plain
 
 
 def test_demo_shows_both_algorithms_beside_their_closed_forms():
@@ -86,3 +86,21 @@ def test_a_screen_that_takes_nothing(monkeypatch, capsys):
     assert capsys.readouterr().err == (
         "bilevel: could not print (No space left on device); files that were finished are kept\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("‖∇Φ(x_k)‖² ≤ 10⁻⁵·κ⁴", "||grad Phi(x_k)||^2 <= 10^-5*kappa^4"),
+        ("β = αμ/L̂, ŷ ∈ ½, λ₁ → ∞", "beta = alphamu/L, y in  1/2, lambda_1 -> inf"),
+        ("naïve: Łódź 漢字", "naive: ?odz ??"),
+        ("plain", "plain"),
+    ],
+)
+def test_letters_that_a_terminal_does_not_have_are_spelled(text, shown):
+    assert text.encode("ascii", plain.NAME).decode() == shown
+    assert text.encode("utf-8", plain.NAME).decode() == text
+
+
+def test_letters_that_a_terminal_has_stay():
+    assert "5 £ × µ ≤ α".encode("latin-1", plain.NAME).decode("latin-1") == "5 £ × µ <= alpha"

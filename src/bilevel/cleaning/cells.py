@@ -18,7 +18,7 @@ POINT = re.compile(rf"[+-]?(?:\d{{1,3}}(?: \d{{3}})+|\d+)(?:\.\d+)?{EXPONENT}")
 COMMAS_GROUP = re.compile(rf"[+-]?(?:[1-9]\d{{0,2}}(?:,\d{{3}})+|\d+)(?:\.\d+)?{EXPONENT}")
 DECIMAL_COMMA = re.compile(rf"[+-]?(?:\d{{1,3}}(?:[. ]\d{{3}})+|\d+)(?:,\d+)?{EXPONENT}")
 DOTS_GROUP = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
-UNIT = re.compile(r"[$€£¥]|\s*%\s*$")
+CURRENCY = re.compile("[$€£¥]")
 GAP = re.compile(r"[\s’']")  # between thousands; among them spaces that do not break
 CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 YEAR_FIRST = re.compile(r"(\d{4})[/.](\d{1,2})[/.](\d{1,2})(?:[ T](.+))?")
@@ -54,7 +54,7 @@ def time_of_day(cell: str) -> float | None:
 
 def _matched(form: re.Pattern[str], cell: str, group: str) -> float | None:
     """The number, if it has this form but for a unit, after its thousands have been joined."""
-    text = GAP.sub(" ", UNIT.sub("", cell)).strip()
+    text = GAP.sub(" ", CURRENCY.sub("", cell.strip().removesuffix("%"))).strip()
     if not form.fullmatch(text):
         return None
     return float(text.replace(group, "").replace(" ", "").replace(",", "."))

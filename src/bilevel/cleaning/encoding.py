@@ -5,7 +5,7 @@
 | number | centred at its median, in standard deviations after its outer 2 % were moved in, cut off at ±6 |
 | category | one 0/1 column for each frequent value, one for all others together |
 | date, time | a number, and sine and cosine of its place in the year, the week and the day, as far as they vary |
-| missing | the median, and a 0/1 column that says so; a value of its own in a category |
+| missing | filled with the median and flagged in a 0/1 column; a separate value in a category |
 | constant, identifier, free text, a copy of the label | nothing |
 
 The treatment of every column is kept in words, for the report.
@@ -148,13 +148,17 @@ def _read(column: Cells, forced: bool) -> tuple[str, dict[str, float | None]]:
 
 def _dots_group(counts: Collection[str]) -> bool:
     """Whether 1.234 is a thousand and more: three digits follow every dot, and what is less than that has none."""
-    dotted = [cell.strip() for cell in counts if "." in cell and not is_missing(cell)]
-    whole = [cell.strip() for cell in counts if cell.strip().isdigit()]
-    return (
-        bool(dotted and whole)
-        and all(cells.DOTS_GROUP.fullmatch(cell) for cell in dotted)
-        and all(len(cell) <= 3 for cell in whole)
-    )
+    dotted = whole = False
+    for cell in map(str.strip, counts):
+        if cell.isdigit():
+            whole = True
+            if len(cell) > 3:
+                return False
+        elif "." in cell and not is_missing(cell):
+            dotted = True
+            if not cells.DOTS_GROUP.fullmatch(cell):
+                return False
+    return dotted and whole
 
 
 def _fit(
@@ -193,7 +197,7 @@ def _measured(
         ]
     if len(known) < len(column):
         parts.append(np.isnan)
-        words.append(f"missing in {_rows(len(column) - len(known))}: there the median, and a mark")
+        words.append(f"missing in {_rows(len(column) - len(known))}: filled with the median and flagged")
     reader = READERS[kind]
     again = lambda column: _looked_up(column, {cell: reader(cell) for cell in set(column)})
     said = "; ".join(filter(None, words))
@@ -225,7 +229,7 @@ def _category(name: str, column: Cells, most: int) -> tuple[Column, np.ndarray]:
     words = [
         f"{len(counts):,} values" + (f", the {len(frequent)} most frequent by themselves" if others else "")
     ]
-    words += [f"missing in {_rows(missing)}: a value of its own"] if missing else []
+    words += [f"missing in {_rows(missing)}: counted as a separate value"] if missing else []
     parts = tuple(partial(np.equal, float(i)) for i in range(width))
     return Column(name, "category", "; ".join(words), read, parts, frozenset(counts)), read(column)
 
@@ -264,12 +268,12 @@ def _counter(name: str, known: np.ndarray, rows: int) -> bool:
 
 def _copies(column: Cells, labels: Cells) -> bool:
     """Whether each value belongs to one label, and each label to one value: written twice, wrong twice."""
-    pairs = set()
-    for cell, label in zip(column, labels, strict=True):  # which may be long, and is mostly over soon
-        pairs.add((cell.strip(), label.strip()))
-        if len(pairs) > 1000:
-            return False
-    return len(pairs) > 1 and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+    label_of: dict[str, str] = {}
+    cell_of: dict[str, str] = {}
+    for cell, label in zip(map(str.strip, column), map(str.strip, labels), strict=True):
+        if label_of.setdefault(cell, label) != label or cell_of.setdefault(label, cell) != cell:
+            return False  # for most columns after a few rows
+    return len(label_of) > 1
 
 
 def _cycles(known: np.ndarray) -> dict[str, list[Callable[[np.ndarray], np.ndarray]]]:

@@ -1,37 +1,51 @@
 """`ranked.csv` and `weights.csv`."""
 
 import csv
-import io
+import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from bilevel.cleaning import cells
 from bilevel.cleaning.findings import Findings
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+SIGNS = "=+\\-@＝＋－＠"  # the full-width ones count in Chinese and Japanese settings
+BREAKS = "\r\n\v\f\x1c-\x1e\x85\u2028\u2029"
+SIGN = re.compile(f"[{SIGNS}]")
+# A sign where a reader may begin a cell: at the start, after a line break, after the separator of another country.
+FORMULA = re.compile(rf"(^\s*|[{BREAKS}][^\S{BREAKS}]*|[,;\t|])([{SIGNS}][^{BREAKS},;\t|]*)")
+INDENTED = re.compile(r"[\t\r\n]\s*\S")  # some spreadsheets strip this indentation
 NUMBERS = cells.number, cells.number_with_thousands, cells.number_with_comma
 
 
 def ranked_csv(found: Findings) -> tuple[str, int]:
-    """Every row of the table, the most suspicious first, trusted ones last; and how many cells were disarmed.
+    """Return every row of the table, the most suspicious first, trusted ones last; and how many cells were disarmed.
 
-    Spreadsheets compute cells that begin with one of =+-@. Such a cell, if it is not a number or a lone sign, gets an
-    apostrophe in front, which makes it text. The table's own separator is kept.
+    Spreadsheets compute cells that begin with one of =+-@. `disarmed` puts an apostrophe in front. The table's own
+    separator is kept.
     """
     names = ["row", "suspicion", "weight", "given_label", "suggested_label", "suggested_probability"]
-    text, disarmed = io.StringIO(), 0
-    writer = csv.writer(text, delimiter=found.table.separator, lineterminator="\n")
-    harmless = [_harmless(name) for name in found.table.header]
-    writer.writerow([*(_free(name, found.table.header) for name in names), *harmless])
+    lines, count = _Lines([]), 0
+    # Python quotes a cell with a line break only if the break is part of the line terminator, so both kinds are.
+    writer = csv.writer(lines, delimiter=found.table.separator, lineterminator="\r\n")
+    header = [disarmed(name) for name in found.table.header]
+    writer.writerow([*(_free(name, header) for name in names), *header])
     for about, i in _ranked(found):
         row = found.table.rows[i]
-        if any(cell.startswith(FORMULA) for cell in row):
-            made = [_harmless(cell) for cell in row]
-            disarmed += sum(a != b for a, b in zip(made, row, strict=True))
-            row = made
-        writer.writerow([i + 1, *about, *row])
-    return text.getvalue(), disarmed
+        safe = [disarmed(cell) for cell in row]
+        count += sum(a != b for a, b in zip(safe, row, strict=True))
+        writer.writerow([i + 1, *about, *safe])
+    return "".join(lines.written), count
+
+
+class _Lines(NamedTuple):
+    """A file for `csv.writer`, whose lines end in a line feed."""
+
+    written: list[str]
+
+    def write(self, line: str) -> None:
+        self.written.append(line.removesuffix("\r\n") + "\n")
 
 
 def weights_csv(found: Findings) -> str:
@@ -48,27 +62,28 @@ def weights_csv(found: Findings) -> str:
 
 def _ranked(found: Findings) -> Iterator[tuple[list[str], int]]:
     """What was found out about each row, and its place in the table."""
-    labels = [_harmless(name) for name in found.classes]
+    labels = [disarmed(name) for name in found.classes]
     for i in found.order:
         about = [f"{found.suspicion[i]:.6g}", f"{found.weights[i]:.6g}", labels[found.given[i]]]
         yield [*about, labels[found.suggested[i]], f"{found.sureness[i]:.4f}"], int(found.rows[i])
     place = found.table.index(found.label)
     for i in np.setdiff1d(np.arange(len(found.table)), found.rows):
-        label = _harmless(found.table.rows[i][place].strip())
+        label = disarmed(found.table.rows[i][place].strip())
         yield ["", "1", label, label, ""], int(i)
 
 
-def _harmless(cell: str) -> str:
-    if (
-        not cell.startswith(FORMULA)
-        or cell.strip() in ("", "+", "-")
-        or any(reads(cell) is not None for reads in NUMBERS)
-    ):
-        return cell
-    return f"'{cell}"
+def disarmed(cell: str) -> str:
+    """Return the cell with an apostrophe wherever a spreadsheet could begin to compute; numbers and lone signs stay."""
+    if SIGN.search(cell) and not _is_number(cell):
+        cell = FORMULA.sub(lambda found: found[1] + ("" if _is_number(found[2]) else "'") + found[2], cell)
+    return f"'{cell}" if INDENTED.match(cell) and not _is_number(cell) else cell
 
 
-def _free(name: str, taken: tuple[str, ...]) -> str:
+def _is_number(cell: str) -> bool:
+    return cell.strip() in ("", "+", "-") or any(reads(cell) is not None for reads in NUMBERS)
+
+
+def _free(name: str, taken: list[str]) -> str:
     while name in taken:
         name = f"bilevel_{name}"
     return name

@@ -68,7 +68,7 @@ def _from_two_files(
     categories: Collection[str],
 ) -> Inputs:
     needed = [name for name in table.header if name not in leave_out]
-    if missing := [name for name in needed if name not in trusted.header]:
+    if missing := [name for name in needed if name not in trusted.places]:
         raise TableError(
             f"{trusted.path} lacks the {_plural('column', len(missing))} {_listed(missing)} of {table.path}: both need "
             "the same columns, in any order; a column that does not matter can be left out with --ignore"
@@ -76,7 +76,7 @@ def _from_two_files(
     told = labels_of(trusted, label)
     _check_labels(table.path, labels, trusted.path, told, label)
     encoding, inputs = fit_encoding(table, label, leave_out, categories)
-    extra = [name for name in trusted.header if name not in table.header]
+    extra = [name for name in trusted.header if name not in table.places]
     notes = [f"Columns that only the trusted rows have were not used: {_listed(extra)}."] if extra else []
     notes += _read_alike(encoding, trusted) + _alike(labels)
     checked = known_rows(table, trusted, label)
@@ -116,7 +116,7 @@ def known_rows(table: Table, trusted: Table, label: str) -> dict[int, int]:
 
     Where many rows share all their cells, a row that looks like a trusted one need not be it.
     """
-    names = [name for name in table.header if name != label and name in trusted.header]
+    names = [name for name in table.header if name != label and name in trusted.places]
     keys, others = (_keys(part, [part.index(name) for name in names]) for part in (table, trusted))
     often, often_there = Counter(keys), Counter(others)
     if sum(count == 1 for count in often.values()) < TELLING * len(keys):

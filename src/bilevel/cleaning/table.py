@@ -7,8 +7,8 @@ import csv
 import difflib
 import io
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bilevel.words import shown
@@ -19,7 +19,28 @@ MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
 MISSING_VALUE = MISSING | {"none", "-", "."}
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 SEPARATOR_LINE = re.compile(r"sep=.\r?\n", re.IGNORECASE)
-WORKBOOK = b"PK\x03\x04"
+# What a file begins with that is no text, what it is, and what to do. Where that could also be a header, more is asked.
+FORMATS = {
+    rb"\x1f\x8b": ("compressed with gzip", "unpack it first, e.g. gunzip -c {path} > unpacked.csv"),
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": (
+        "compressed with bzip2",
+        "unpack it first, e.g. bunzip2 -c {path} > unpacked.csv",
+    ),
+    rb"\xfd7zXZ\0": ("compressed with xz", "unpack it first, e.g. xz -dc {path} > unpacked.csv"),
+    rb"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, e.g. zstd -dc {path} > unpacked.csv"),
+    rb"PK(\x03\x04|\x05\x06)": (
+        "a workbook or a zip archive, not a CSV file",
+        "save the sheet as CSV in UTF-8, or unpack the archive",
+    ),
+    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
+        "an old workbook (.xls), not a CSV file",
+        "save the sheet as CSV in UTF-8",
+    ),
+    rb"(?s)PAR1.*PAR1\Z": (
+        "a Parquet file, not a CSV file",
+        "convert it first, e.g. pandas.read_parquet({path!r}).to_csv('table.csv', index=False)",
+    ),
+}
 FIRST_SHOWN = 5
 
 
@@ -36,6 +57,10 @@ class Table:
     rows: list[list[str]]
     lines: list[int]
     separator: str
+    places: Mapping[str, int] = field(init=False, repr=False)  # of each column's cell in a row
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "places", {name: i for i, name in enumerate(self.header)})
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -46,8 +71,8 @@ class Table:
 
     def index(self, name: str, what: str = "column") -> int:
         """Where the column stands; a `TableError` with the nearest names if there is none."""
-        if name in self.header:
-            return self.header.index(name)
+        if (place := self.places.get(name)) is not None:
+            return place
         folded = {one.casefold(): one for one in self.header}
         near = difflib.get_close_matches(name.strip().casefold(), folded, n=1, cutoff=0.5)
         few = ", ".join(map(shown, self.header[:8])) + (", …" if len(self.header) > 8 else "")
@@ -133,10 +158,9 @@ def _content(path: Path) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise TableError(f"{path} cannot be read ({reason}): name a CSV file") from error
-    if content.startswith(WORKBOOK):
-        raise TableError(
-            f"{path} is a workbook or an archive, not a CSV file: save the sheet as CSV in UTF-8"
-        )
+    for start, (what, fix) in FORMATS.items():
+        if re.match(start, content):
+            raise TableError(f"{path} is {what}: {fix.format(path=str(path))}")
     if not content.strip():
         raise TableError(f"{path} is empty: a table has a header line and rows")
     return content
@@ -188,10 +212,11 @@ def _separator(text: str, path: Path) -> str:
 def _header(row: list[str], path: Path) -> tuple[str, ...]:
     """The names of the columns; one without a name, as pandas writes for its index, is called by its number."""
     names = tuple(name.strip() or f"column {i}" for i, name in enumerate(row, 1))
-    for i, name in enumerate(names):
-        if name in names[:i]:
+    first: dict[str, int] = {}
+    for i, name in enumerate(names, 1):
+        if first.setdefault(name, i) != i:
             raise TableError(
-                f"{path} has two columns named {shown(name)}, number {names.index(name) + 1} and {i + 1}: rename one"
+                f"{path} has two columns named {shown(name)}, number {first[name]} and {i}: rename one"
             )
     return names
 

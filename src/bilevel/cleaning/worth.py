@@ -17,10 +17,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import betabinom
 
 FOLDS = 5
 SAMPLE = 5_000  # rows of the data in each fold
 RIGHT, EVENLY, LOOKALIKE = 0, 1, 2  # what was done to the label of a trusted row
+MANY = 10_000  # future cases; more change no digit that is shown, and take seconds
+ROUNDING = 1e-9
 LEAST_GAIN = 0.2  # of t − f, to say anything about the data
 
 Weigh = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Any]
@@ -37,6 +40,10 @@ class Worth(NamedTuple):
     data: np.ndarray  # suspicion of the sampled rows of the data, from all folds
     data_disputed: np.ndarray
     row: np.ndarray  # the numbers of these rows: most may be in several folds
+    alike: (
+        np.ndarray
+    )  # whether the given label of a trusted row is its lookalike's, in whichever way it was drawn
+    classes: int
 
     @property
     def wrong(self) -> np.ndarray:
@@ -68,6 +75,10 @@ class Worth(NamedTuple):
         """How often the suggested label was the true one, for labels made wrong."""
         return float(np.average(self.correct[self.wrong], weights=self.weight[self.wrong]))
 
+    def suggested_interval(self) -> tuple[float, float]:
+        """Return a 95 % interval for `suggested`, after Clopper and Pearson."""
+        return predicted(self.suggested, effective(self.weight[self.wrong]))
+
     def rates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Thresholds, falling, and the shares of the wrong, the right and the data's labels at or above each."""
         thresholds = np.unique(self.suspicion)[::-1]
@@ -96,10 +107,30 @@ class Worth(NamedTuple):
         clipped = lambda value: float(np.clip(value, 0, 1))
         return clipped(share), clipped(share - reach), clipped(share + reach)
 
-    def found(self, reviewed: float) -> float:
-        """The share of wrong labels among the most suspicious `reviewed` of the data, by the same reasoning."""
-        _, found, _, share = self.rates()
+    def found(self, reviewed: float, weight: np.ndarray | None = None) -> float:
+        """Return the share of labels made wrong that are as suspicious as the first `reviewed` of the data.
+
+        `weight` says how much each trusted row counts; the default is the weight of its class.
+        """
+        weight, thresholds = self.weight if weight is None else weight, np.unique(self.suspicion)[::-1]
+        found = _above(thresholds, self.suspicion[self.wrong], weight[self.wrong])
+        share = _above(thresholds, self.data, np.ones(len(self.data)))
         return float(np.interp(reviewed, np.r_[0, share, 1], np.r_[0, found, 1]))
+
+    def found_interval(self, reviewed: float, wrong: int) -> tuple[float, float]:
+        """Return a 95 % interval for the share of `wrong` labels that are in the first `reviewed` of the data.
+
+        It is unknown whether these labels are wrong evenly or lookalikes. So the interval is computed for both kinds,
+        and reaches from the lower of the lower ends to the higher of the upper ends. A label drawn evenly from C
+        classes is a lookalike's with probability 1/(C − 1), and 1/2 are drawn so on purpose: lookalikes get the weight
+        1/C if they stand for labels drawn evenly. With two classes both kinds are one.
+        """
+        ends = []
+        for kind in (self.alike, np.where(self.alike, 1 / self.classes, 1.0)):
+            weight = kind * self.weight * self.wrong
+            if weight.any():
+                ends.append(predicted(self.found(reviewed, weight), effective(weight), wrong))
+        return min(low for low, _ in ends), max(high for _, high in ends)
 
     def _part(self, picked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.suspicion[picked], self.weight[picked]
@@ -130,6 +161,7 @@ def worth(
         hidden = order[fold::folds][:size]
         kept = np.setdiff1d(order, hidden)
         given, change = wrong_labels(trusted_labels[hidden], likeness[hidden], rng, fold)
+        alike = given == lookalikes(trusted_labels[hidden], likeness[hidden])
         sample = rng.permutation(len(labels))[:SAMPLE]
         found = weigh(
             np.concatenate([trusted_inputs[hidden], inputs[sample]]),
@@ -140,9 +172,9 @@ def worth(
         suggested = np.argmax(found.probabilities, axis=1)
         correct, disputed = suggested[:size] == trusted_labels[hidden], suggested[:size] != given
         beside = found.suspicion[size:], suggested[size:] != labels[sample], sample
-        parts.append(Worth(change, found.suspicion[:size], correct, disputed, weight[hidden], *beside))
+        parts.append((change, found.suspicion[:size], correct, disputed, weight[hidden], *beside, alike))
         fold_done(fold)
-    return Worth(*map(np.concatenate, zip(*parts, strict=True)))
+    return Worth(*map(np.concatenate, zip(*parts, strict=True)), classes=classes)
 
 
 def wrong_labels(
@@ -155,9 +187,27 @@ def wrong_labels(
     count, classes = likeness.shape
     change = np.array([RIGHT, EVENLY, RIGHT, LOOKALIKE])[(rng.permutation(count) + fold) % 4]
     evenly = (labels + rng.integers(1, classes, size=count)) % classes
-    others = np.where(np.arange(classes)[None, :] == labels[:, None], -np.inf, likeness)
-    lookalike = np.argmax(others, axis=1)
-    return np.choose(change, [labels, evenly, lookalike]).astype(labels.dtype), change
+    alike = lookalikes(labels, likeness)
+    return np.choose(change, [labels, evenly, alike]).astype(labels.dtype), change
+
+
+def lookalikes(labels: np.ndarray, likeness: np.ndarray) -> np.ndarray:
+    """Return, for each row, the likeliest class other than its label."""
+    others = np.where(np.arange(likeness.shape[1])[None, :] == labels[:, None], -np.inf, likeness)
+    return np.argmax(others, axis=1)
+
+
+def predicted(share: float, count: float, future: int = MANY) -> tuple[float, float]:
+    """Return a 95 % interval for the share among `future` cases, after `share` among `count` of them.
+
+    After s of n, the probability lies between quantiles of Beta(s, n − s + 1) and of Beta(s + 1, n − s) (Clopper and
+    Pearson, 1934). The number among m future cases then has a beta-binomial distribution with these parameters.
+    """
+    future = min(max(future, 1), MANY)
+    had, missed = share * count, (1 - share) * count
+    low = betabinom.ppf(0.025, future, had, missed + 1) / future if had > ROUNDING else 0.0
+    high = betabinom.ppf(0.975, future, had + 1, missed) / future if missed > ROUNDING else 1.0
+    return float(low), float(high)
 
 
 def roc_area(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import bilevel
-from bilevel.cli import certify, clean, compare, demo, examples, reproduce
+from bilevel.cli import certify, clean, compare, demo, examples, plain, reproduce
 from bilevel.cli.errors import INTERRUPTED, REFUSED, TERMINATED, UNSAVED, say
 from bilevel.cli.one_line import OneLine
 
@@ -49,10 +49,8 @@ def _somewhere() -> bool:
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # a terminal without Greek letters shows question marks in their place
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters shows their names
+            stream.reconfigure(errors=plain.NAME)
     try:
         try:
             app()

@@ -1,4 +1,4 @@
-"""`bilevel clean`: which rows of a table probably carry a wrong label, as files and as a page."""
+"""`bilevel clean`: rank the rows of a table whose label is probably wrong, as files and as a page."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,30 +43,26 @@ def clean(
     ),
     ignore: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ignore", metavar="COLUMN", help="a column not to judge by; may be given several times"
-        ),
+        typer.Option("--ignore", metavar="COLUMN", help="a column to ignore; repeatable"),
     ] = None,
     category: Annotated[
         list[str] | None,
-        typer.Option(
-            "--category", metavar="COLUMN", help="a column of numbers that are codes; several times, too"
-        ),
+        typer.Option("--category", metavar="COLUMN", help="a column of numbers that are codes; repeatable"),
     ] = None,
     hidden: Annotated[
         int, typer.Option("--hidden", help="hidden units of the model; 0 for a linear one")
     ] = 0,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="steps that the weights take", show_default="the usual")
+        int | None, typer.Option("--steps", help="number of steps on the weights", show_default="the usual")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="of everything random")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="random seed")] = 0,
     no_check: Annotated[
-        bool, typer.Option("--no-check", help="do not measure on the trusted rows what the ranking is worth")
+        bool, typer.Option("--no-check", help="do not check the ranking on the trusted rows")
     ] = False,
 ) -> None:
-    """Rank the rows of a table by how probably their label is wrong, with the help of a few trusted rows.
+    """Rank the rows of a table by how likely their label is wrong, using a few rows with trusted labels.
 
-    Numbers, categories, dates and missing values are taken as they come; the report says how each column was used.
+    Columns may hold numbers, categories, dates and missing values; the report says how each column was used.
     """
     saved: list[Path] = []
     with stoppable(lambda: f"saved: {', '.join(map(str, saved)) or 'nothing'}"), ExitStack() as held:
@@ -107,7 +103,7 @@ def _spare(out: Path, given: list[Path]) -> None:
     written = {(out / name).resolve() for name in FILES}
     for path in given:
         if path.resolve() in written:
-            raise ValueError(f"{path} would be overwritten by the report: name another folder with --out")
+            raise ValueError(f"{path} would be overwritten by the report: choose another folder with --out")
 
 
 def _read(
@@ -175,7 +171,7 @@ def _conclude(found: Any, out: Path, saved: list[Path], screen: Console) -> None
     _print(found)
     if disarmed:
         typer.echo(
-            f"Cells that a spreadsheet would compute have an apostrophe in front in ranked.csv: {disarmed:,}"
+            f"Cells that a spreadsheet could compute now have an apostrophe in front in ranked.csv: {disarmed:,}"
         )
     typer.echo(f"Written: {', '.join(map(str, saved))}")
 
@@ -202,16 +198,17 @@ def _table(found: Any) -> Table:
 
 def _summary(found: Any) -> str:
     if found.worth is None:
-        return "What the ranking is worth was not measured (--no-check)."
+        return "The ranking was not checked on the trusted rows (--no-check)."
     low, high = found.worth.interval()
-    told = (
+    least, most = found.worth.suggested_interval()
+    checked = (
         f"On the trusted rows, cross-validated: ROC-AUC {found.worth.area():.3f} ({low:.2f} to {high:.2f}), "
-        f"suggested label right {found.worth.suggested:.0%} of the time."
+        f"suggested label right {found.worth.suggested:.0%} of the time ({least:.0%} to {most:.0%})."
     )
     if found.expected is None:
-        return f"{told} That is hardly better than chance: these columns tell too little about the label."
+        return f"{checked} That is hardly better than chance: these columns say too little about the label."
     share, least, most = (count / len(found.rows) for count in found.expected)
-    return f"{told} About {share:.0%} of the labels seem to be wrong ({least:.0%} to {most:.0%})."
+    return f"{checked} About {share:.0%} of the labels seem to be wrong ({least:.0%} to {most:.0%})."
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from collections import Counter
 from html import escape
 from importlib.resources import files
+from math import ceil, floor
 from string import Template
 
 import numpy as np
@@ -37,7 +38,7 @@ def as_page(found: Findings) -> str:
         low=f"{low:.2f}",
         middle=f"{middle:.2f}",
         high=f"{high:.2f}",
-        worth=_worth(found, found.worth) if found.worth else "<p>This was not asked for.</p>",
+        worth=_worth(found, found.worth) if found.worth else "<p>Not measured (<code>--no-check</code>).</p>",
         columns="\n".join(map(_column, found.encoding.columns)),
         made="".join(
             f"<dt>{text(name)}</dt><dd>{text(value, SENTENCE)}</dd>" for name, value in found.made.items()
@@ -51,24 +52,48 @@ def text(cell: str, longest: int = 48) -> str:
 
 
 def summary(found: Findings) -> str:
-    """The answer in a sentence or two."""
+    """Return the answer in a few sentences."""
     count = len(found.rows)
     if found.worth is None:
         return f"{count:,} rows, ranked by how little their label fits what the model has learned."
     if found.expected is None:
         return (
-            f"{count:,} rows were ranked, but on the trusted rows the ranking is hardly better than chance: the "
-            "columns do not tell enough about the label, or there are too few trusted rows."
+            f"{count:,} rows were ranked, but on the trusted rows the ranking is hardly better than chance. Either the "
+            "columns say too little about the label, or there are too few trusted rows."
         )
     wrong = found.expected[0]
+    differs = f"The suggested label differs from the given one in {_rows_of(int(found.disputed.sum()))}. "
     if not wrong:
-        return f"Of {count:,} rows, hardly any seems to have a wrong label ({_between(found)})."
+        return (
+            f"Of {count:,} rows, hardly any seems to have a wrong label ({_between(found)}). {differs}On the trusted "
+            "rows about as many suggestions are wrong, so this alone is no sign of wrong labels."
+        )
     twice = min(2 * wrong, count)
-    first, second = (f"{found.worth.found(looked / count):.0%}" for looked in (wrong, twice))
+    first, second = (" and ".join(_found(found, looked)) for looked in (wrong, twice))
     return (
-        f"Of {count:,} rows, about <b>{_rounded(wrong)}</b> seem to have a wrong label ({_between(found)}). Looking at "
-        f"the {_rounded(wrong)} most suspicious should find about {first} of them, at {_rounded(twice)} about {second}."
+        f"Of {count:,} rows, about <b>{_rounded(wrong)}</b> seem to have a wrong label ({_between(found)}). "
+        f"The {_rounded(wrong)} most suspicious rows should contain between {first} of them, "
+        f"the {_rounded(twice)} most suspicious between {second}. {differs}"
+        "This count need not match the estimate: some suggestions are wrong, and some wrong labels get no other "
+        f"suggestion. The estimate of {_rounded(wrong)} corrects for both."
     )
+
+
+def _found(found: Findings, looked: int) -> tuple[str, str]:
+    """Return which share of the wrong labels is in the first rows, at least and at most."""
+    if found.worth is None or not found.expected:
+        return "–", "–"
+    return _outwards(found.worth.found_interval(looked / len(found.rows), found.expected[0]))
+
+
+def _outwards(interval: tuple[float, float]) -> tuple[str, str]:
+    """Round the ends so that no digit promises more than the interval."""
+    low, high = interval
+    return f"{floor(100 * low + 1e-9)}%", f"{ceil(100 * high - 1e-9)}%"
+
+
+def _rows_of(count: int) -> str:
+    return f"{count:,} row" + "s" * (count != 1)
 
 
 def _template(name: str) -> Template:
@@ -102,7 +127,8 @@ def _cards(found: Findings) -> dict[str, str]:
 
 
 def _rows(found: Findings, order: np.ndarray) -> str:
-    return "\n".join(_row(found, i) for i in order.tolist())
+    names = _names(found)
+    return "\n".join(_row(found, i, names) for i in order.tolist())
 
 
 def _more(found: Findings, order: np.ndarray) -> str:
@@ -112,7 +138,7 @@ def _more(found: Findings, order: np.ndarray) -> str:
     return f"<details><summary>The next {len(order)}</summary>{table}</details>"
 
 
-def _row(found: Findings, i: int) -> str:
+def _row(found: Findings, i: int, names: list[str]) -> str:
     given, new = text(found.classes[found.given[i]]), text(found.classes[found.suggested[i]])
     sure = f"{found.sureness[i]:.0%}"
     if found.disputed[i]:
@@ -120,11 +146,12 @@ def _row(found: Findings, i: int) -> str:
     else:
         swap = f'{given} <span class="quiet">stays, {sure}</span>'
     row = found.table.rows[found.rows[i]]
-    said = [(name, row[found.table.index(name)]) for name in found.telling]
-    spoken = lambda name, cell: f"<span><i>{text(name, 24)}</i> {_cell(cell)}</span>"
-    named = "".join(spoken(name, row[found.table.index(name)]) for name in _names(found))
-    told = named + "".join(spoken(*each) for each in said[:CELLS])
-    left, s = len(said) - CELLS, "s" * (len(said) - CELLS != 1)
+    told = "".join(
+        f"<span><i>{text(name, 24)}</i> {_cell(row[found.table.index(name)])}</span>"
+        for name in (*names, *found.telling[:CELLS])
+    )
+    left = len(found.telling) - CELLS
+    s = "s" * (left != 1)
     more = f'<span class="quiet">… and {left} more column{s}</span>' if left > 0 else ""
     return (
         f'<tr><td class="n" data-label="row">{found.rows[i] + 1:,}</td><td class="swap">{swap}</td>'
@@ -187,6 +214,9 @@ def _worth(found: Findings, worth: Worth) -> str:
         evenly=part(EVENLY),
         lookalike=part(LOOKALIKE),
         suggested=f"{worth.suggested:.0%}",
+        suggested_ends=" to ".join(_outwards(worth.suggested_interval())),
+        looked=_rounded(found.expected[0]) if found.expected else "–",
+        found=" to ".join(_found(found, found.expected[0])) if found.expected and found.expected[0] else "–",
         expected=_rounded(found.expected[0]) if found.expected else "–",
         between=_between(found) if found.expected else "nothing can be said",
     )
