@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from bilevel.types import PyTree
 
@@ -17,7 +18,7 @@ FEW = 2**24  # numbers that are looked at on the host
 def as_arrays(tree: PyTree, name: str) -> PyTree:
     """The tree with every leaf a JAX array, or an error that names the leaf."""
     leaves = leaves_of(tree, name)
-    if all(isinstance(leaf, jax.Array) and not _weak(leaf) and _usable(leaf) for leaf in leaves):
+    if all(isinstance(leaf, jax.Array) and _is_fit(leaf) for leaf in leaves):
         return tree
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: as_array(leaf, name + jax.tree_util.keystr(path)), tree
@@ -66,7 +67,9 @@ def _plain(leaf: Any, name: str) -> Any:
     if isinstance(leaf, jax.Array):
         if not _usable(leaf):
             raise ValueError(f"{name} {_unusable(leaf)}")
+        leaf = _on_auto(leaf)
         return jnp.asarray(leaf, dtype=leaf.dtype) if _weak(leaf) else leaf
+    check_no_torch_module(leaf, name)
     if callable(getattr(leaf, "detach", None)):  # a torch tensor, without importing torch
         leaf = _from_torch(leaf.detach())
         if isinstance(leaf, jax.Array):
@@ -107,6 +110,16 @@ def leaves_of(tree: PyTree, name: str) -> list[Any]:
     return leaves
 
 
+def check_no_torch_module(leaf: Any, name: str) -> None:
+    """Refuse a `torch.nn.Module`, without importing torch."""
+    if any(kind.__module__ == "torch.nn.modules.module" for kind in type(leaf).__mro__):
+        raise TypeError(
+            f"{name} is a torch module ({type(leaf).__name__}), whose forward pass JAX cannot differentiate: pass its "
+            f"numbers, dict(module.named_parameters()), and write the forward pass as a function of that dict in "
+            "jax.numpy (or use Flax or Equinox)"
+        )
+
+
 def check_usable(tree: PyTree, name: str) -> None:
     """Refuses arrays that were deleted, or that have more bits than programs have now; the rest stays as it is."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -118,6 +131,27 @@ def at_hand(leaves: list[jax.Array]) -> bool:
     """Whether NumPy reads them where they lie. A look at them is then over before a program for it is compiled."""
     here = lambda leaf: leaf.is_fully_addressable and all(at.platform == "cpu" for at in leaf.devices())
     return sum(leaf.size for leaf in leaves) <= FEW and all(here(leaf) for leaf in leaves)
+
+
+def is_explicit(leaf: Any) -> bool:
+    """Return whether an array lies on a mesh with Explicit axes, so that JAX checks shardings as it traces."""
+    if not isinstance(leaf, jax.Array) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return False
+    return AxisType.Explicit in jax.typeof(leaf).sharding.mesh.axis_types
+
+
+def _on_auto(leaf: jax.Array) -> jax.Array:
+    """The same array on the same devices, with Auto axes: objectives are written without a mesh."""
+    if isinstance(leaf, Tracer) or not leaf.is_fully_addressable or not is_explicit(leaf):
+        return leaf
+    assert isinstance(leaf.sharding, NamedSharding)
+    mesh = Mesh(np.asarray(leaf.sharding.mesh.devices), leaf.sharding.mesh.axis_names)
+    return jax.device_put(leaf, NamedSharding(mesh, leaf.sharding.spec))
+
+
+def _is_fit(leaf: jax.Array) -> bool:
+    """Whether a JAX array stays as it is."""
+    return not _weak(leaf) and _usable(leaf) and (isinstance(leaf, Tracer) or not is_explicit(leaf))
 
 
 def _usable(leaf: jax.Array) -> bool:

@@ -30,7 +30,7 @@ class Batch:
     """The data of one step: what the inner and the outer objective see (each any pytree, or `None`).
 
     The other fields are filled by the loop, for objectives that ask for them by a keyword of that name: `rows`, the
-    row numbers of each level's data, `key`, a random key of the step, and `state`, what a model carries along
+    row numbers of each level's data, `key`, a random key of the draw, and `state`, what a model carries along
     besides its trained parameters (batch norm). Whoever calls `solver.step` by hand may fill them too.
 
     The last two are for solvers that reduce the variance of minibatches. Where these are drawn from arrays in memory,
@@ -47,13 +47,17 @@ class Batch:
     block: Any = NO_ROWS  # Levels
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["stacked", "shared"], meta_fields=[])
+@partial(jax.tree_util.register_dataclass, data_fields=["stacked", "shared", "source"], meta_fields=[])
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Several independent batches for one step. What every draw shares is stored once."""
+    """Several independent batches for one step. What every draw shares is stored once.
+
+    Of arrays in memory only the row numbers are stacked; `source.read(rows)` reads a draw's rows when it is used.
+    """
 
     stacked: Any  # a Batch: the parts that differ, one row a draw; None elsewhere
     shared: Any  # a Batch: the parts that do not
+    source: Any = None  # reads rows, or None if the rows of every draw are stacked
 
     def __getitem__(self, i: Any) -> Batch:
         """The i-th draw; i may be traced. Its key is a function of the step's key and i."""
@@ -66,7 +70,10 @@ class Draws:
         both = lambda drawn, same: Levels(*(pick(*each) for each in zip(drawn, same, strict=True)))
         rows, block = both(drawn.rows, same.rows), both(drawn.block, same.block)
         key = same.key if same.key is None else jax.random.fold_in(same.key, i)
-        inner, outer = pick(drawn.inner, same.inner), pick(drawn.outer, same.outer)
+        if self.source is None:
+            inner, outer = pick(drawn.inner, same.inner), pick(drawn.outer, same.outer)
+        else:
+            inner, outer = self.source.read(rows)
         return Batch(inner, outer, rows, key, same.state, same.whole, block)
 
 
@@ -88,11 +95,21 @@ def first(batch: "Batch | Draws | None") -> Batch | None:
     return draws(batch)[0]
 
 
+def each_own(batch: "Batch | Draws | None", count: int) -> "Batch | Draws | None":
+    """`count` draws, each with a key of its own: a single batch gives all of them its data."""
+    return Draws(Batch(), batch) if count > 1 and isinstance(batch, Batch) else batch
+
+
+def with_state(batch: Batch | None, state: PyTree) -> Batch | None:
+    """The batch with that state of the model, if there is one."""
+    return batch if batch is None or state is None else replace(batch, state=state)
+
+
 def dressed(batch: "Batch | Draws | None", key: PyTree, state: PyTree) -> "Batch | Draws | None":
     """The batch with the step's key and the model's state, where there are any."""
     if key is None and state is None:
         return batch
     if isinstance(batch, Draws):
-        return Draws(batch.stacked, cast(Batch, dressed(batch.shared, key, state)))
+        return replace(batch, shared=cast(Batch, dressed(batch.shared, key, state)))
     batch = Batch() if batch is None else batch
     return replace(batch, key=batch.key if key is None else key, state=state)

@@ -2,14 +2,19 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bilevel.words import shown
 
+BY_KEYWORD = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
-def check_callable(value: Any, name: str, arguments: int, what: str, example: str) -> Any:
-    """A function that can be called with so many arguments."""
-    if not callable(value) or not takes(value, arguments):
+
+def check_callable(
+    value: Any, name: str, arguments: int, what: str, example: str, keywords: tuple[str, ...] = ()
+) -> Any:
+    """A function that can be called with so many arguments and those keywords."""
+    if not callable(value) or not takes(value, arguments, *keywords):
         raise TypeError(f"{name} must be {what}, not {_described(value)}: pass e.g. {example}")
     return value
 
@@ -20,12 +25,22 @@ def check_map(project: Any) -> Any:
     return check_callable(project, "project", 1, "a function from x's tree to itself", example)
 
 
-def takes(function: Callable[..., Any], arguments: int) -> bool:
-    """Whether it can be called with so many positional arguments; what has no signature is trusted."""
+def asks_for(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function has a parameter of that name, which can be passed by keyword and is not bound yet."""
+    try:
+        parameter = inspect.signature(function).parameters.get(name)
+    except (TypeError, ValueError):
+        return False
+    bound = isinstance(function, partial) and name in function.keywords
+    return parameter is not None and not bound and parameter.kind in BY_KEYWORD
+
+
+def takes(function: Callable[..., Any], arguments: int, *keywords: str) -> bool:
+    """Whether it can be called with so many positional arguments and those keywords; no signature: it is trusted."""
     if inspect.iscoroutinefunction(function):
         return False  # what it returns is no array
     try:
-        inspect.signature(function).bind(*range(arguments))
+        inspect.signature(function).bind(*range(arguments), **dict.fromkeys(keywords))
     except TypeError:
         return False
     except ValueError:

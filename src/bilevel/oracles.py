@@ -161,17 +161,20 @@ def _linearise(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: An
 
 def _own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> bool:
     """Whether it calls a function with a backward pass of its own, `jax.custom_vjp`, at whatever depth."""
-
-    def within(program: Any) -> bool:
-        return any(
-            eqn.primitive.name.startswith("custom_vjp") or any(map(within, jax.tree.leaves(eqn.params)))
-            for eqn in getattr(getattr(program, "jaxpr", program), "eqns", ())
-        )
-
     try:
-        return within(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
+        used = operations(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
+        return any(name.startswith("custom_vjp") for name in used)
     except jax.errors.ConcretizationTypeError:  # outside `jit` it may look at its numbers: nobody knows
         return True
+
+
+def operations(program: Any) -> set[str]:
+    """Return the names of JAX's primitives in a jaxpr, at whatever depth."""
+    names = set()
+    for eqn in getattr(getattr(program, "jaxpr", program), "eqns", ()):
+        names.add(eqn.primitive.name)
+        names |= set().union(*map(operations, jax.tree.leaves(eqn.params)))
+    return names
 
 
 def _gauss_newton(

@@ -10,13 +10,21 @@ import jax
 
 from bilevel.batch import Batch
 from bilevel.callables import takes
-from bilevel.identity import Static
+from bilevel.identity import by_identity
+from bilevel.memory import Memory, Tracing
 from bilevel.oracles import Oracles
 from bilevel.types import Metrics, PyTree, Scalar
 from bilevel.words import shown
 
 EXTRAS = ("key", "rows", "state")  # what an objective may ask for by a keyword of that name
 LEVEL = {"inner": 0, "outer": 1}
+MOST = {
+    "programs": 16,
+    "sweeps": 16,
+    "compiled": 64,
+    "rules": 64,
+    "checked": 1024,
+}  # of each kind that are kept
 
 
 class Evaluated(NamedTuple):
@@ -109,10 +117,10 @@ class Problem:
     `bl.Batch`, always as an argument, so that data are never compiled in. A function may return
     `(loss, metrics)`, a dict of scalars that go into the trace, and may ask by keyword for
 
-    * `key`: a random key, new at every step, the same for all evaluations within a step;
+    * `key`: a random key, new at every step and for every draw of a step, the same for all evaluations on one draw;
     * `rows`: which rows of the data the batch holds;
     * `state`: what the model carries from step to step besides y, such as batch-norm statistics. The inner function
-      then returns `(loss, metrics, state)`; the outer one only reads it.
+      then returns `(loss, metrics, state)`; the outer one only reads it. Several inner steps carry it along.
     """
 
     inner: Callable[..., Any]
@@ -153,17 +161,19 @@ class Problem:
         return self.f.extras | self.g.extras
 
     @cached_property
-    def memory(self) -> dict[str, Any]:
-        """What the library keeps about these objectives (checked shapes, compiled programs): it goes when they go."""
+    def memory(self) -> dict[str, Memory]:
+        """What the library keeps about these objectives, by kind; it goes when they go."""
         return {}
 
+    def kept(self, kind: str, key: Any, reads: Any, make: Callable[[], Any]) -> Any:
+        """Return `make()`, kept under `key` until what the objectives or `reads` read changes."""
+        memory = self.memory.setdefault(kind, Memory(MOST[kind]))
+        return memory.get(key, (self, reads), make)
+
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
-        """`function(problem, *static, ...)` compiled; kept with the problem, it goes when the problem goes."""
-        kept = self.memory.setdefault("compiled", {})
-        key = function, Static(static)
-        if key not in kept:
-            kept[key] = jax.jit(partial(function, self, *static))
-        return kept[key]
+        """Return `function(problem, *static, ...)` compiled, and keep it with the problem."""
+        make = lambda: Tracing().jit(partial(function, self, *static))
+        return self.kept("compiled", by_identity((function, *static)), (function, static), make)
 
     @cached_property
     def oracles(self) -> Oracles:

@@ -119,7 +119,12 @@ def _function(value: Strength, name: str) -> Callable[[PyTree], Any]:
             f"{name} must be a function of x, or a number or array{kind}, not {shown(value)}: pass e.g. 0.1"
             + (", or infinity for no bound" if bound else "")
         )
-    return lambda x: value
+    return lambda x: _float(value)
+
+
+def _float(value: Any) -> Any:
+    """A whole number of Python's as a float: JAX takes only those of 32 or 64 bits."""
+    return as_number(value) if isinstance(value, int) else value
 
 
 def _numeric(value: Any) -> bool:
@@ -149,7 +154,7 @@ def _at(x: PyTree, strength: Callable[[PyTree], Any], name: str) -> Any:
                 f"{name} of prox returned {shown(value)} at x: return a number, an array that broadcasts to y, or a "
                 "tree like y"
             )
-    return value
+    return jax.tree.map(_float, value)
 
 
 def _times(step: Any, strength: Any) -> Any:

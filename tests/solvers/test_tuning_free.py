@@ -367,7 +367,9 @@ def test_bad_input():
     with pytest.raises(TypeError, match="project"):
         tuning_free(problem, project=3)
     init = lambda project: tuning_free(problem, project=project).init(jnp.ones(2), jnp.zeros(2))
-    with pytest.raises(TypeError, match=r"project returned float64\[1\], not a tree like x, float64\[2\]"):
+    with pytest.raises(
+        TypeError, match=r"project returned float64\[1\], not a tree like its argument, float64\[2\]"
+    ):
         init(lambda x: x[:1])
     with pytest.raises(TypeError, match="project returned float32"):
         init(lambda x: x.astype(jnp.float32))

@@ -376,13 +376,14 @@ def test_amigo(recipes):
     solver = recipes.amigo(p.problem, ALPHA, ETA, BETA, inner_steps=3, adjoint_steps=2)
     state, _, drawn = follow(solver, bl.iid(p.data, SIZE, seed=4))
     x, y, v = p.x0, p.y0, np.zeros(D)
-    for [(S, R)] in drawn:
-        for _ in range(3):
+    for *inner, (for_v, of_f), (for_x, last) in drawn:
+        for S, _ in inner:
             y = y - ALPHA * p.g_y(x, y, S)
-        f_x, f_y = p.f_xy(x, y, R)
+        assert len(inner) == 3
+        f_y = p.f_xy(x, y, of_f)[1]
         for _ in range(2):
-            v = v - ETA * (p.H(x, y, S) @ v - f_y)
-        x = x - BETA * (f_x - p.C(x, y, S) @ v)
+            v = v - ETA * (p.H(x, y, for_v) @ v - f_y)
+        x = x - BETA * (p.f_xy(x, y, last)[0] - p.C(x, y, for_x) @ v)
     close(state, x=x, y=y, v=v)
 
 

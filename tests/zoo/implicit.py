@@ -2,8 +2,24 @@
 
 import optax
 
-from bilevel import adjoints, aid, darts, darts_first_order, hoag, qnbo, sama, soba, stocbio
+from bilevel import (
+    adjoints,
+    aid,
+    darts,
+    darts_first_order,
+    fixed_preconditioner,
+    hoag,
+    qnbo,
+    sama,
+    soba,
+    stocbio,
+)
 from zoo.table import Row
+
+DECREASING = optax.exponential_decay(0.1, 1, 0.9)
+
+
+DECOUPLED = optax.chain(optax.scale_by_rms(), optax.add_decayed_weights(0.01), optax.scale(-0.01))
 
 ROWS: list[Row] = [
     Row(
@@ -31,10 +47,14 @@ ROWS: list[Row] = [
         lambda problem, L: aid(problem, 1 / L, 1 / L, 0.1 / L, batches="independent"),
         ("ridge_logistic",),
     ),
+    Row(
+        "aid_decoupled_decay",
+        lambda problem, L: aid(problem, fixed_preconditioner(DECOUPLED), 1 / L, 0.1 / L),
+    ),
     Row("soba", lambda problem, L: soba(problem, 1 / L, 1 / L, 0.1 / L)),
     Row(
         "hoag",
-        lambda problem, L: hoag(problem, 1 / L, 0.2 / L, tolerance=optax.exponential_decay(0.1, 1, 0.9)),
+        lambda problem, L: hoag(problem, 1 / L, 0.2 / L, tolerance=DECREASING),
     ),
     Row("stocbio", lambda problem, L: stocbio(problem, 1 / L, 1 / L, 0.1 / L, products=3)),
     Row("darts", lambda problem, L: darts(problem, 1 / L, 0.1 / L, xi=1 / L)),

@@ -1,6 +1,5 @@
 """The objectives, the data and the variables must fit together."""
 
-import traceback
 from typing import Any
 
 import jax
@@ -8,16 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks.objects import check_problem
+from bilevel.checks.derivatives import no_first
+from bilevel.checks.objects import check_problem, said_by_us
 from bilevel.checks.points import check_finite_arrays, floating_arrays, signature, variables
 from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
 from bilevel.words import described, shapes
-
-NO_GRADIENT = (
-    "This is the gradient of the inner objective in y, its first derivative, which every method takes."
-)
 
 
 def prepare(
@@ -33,15 +29,16 @@ def prepare(
     x, y = variables(x0, y0, names)
     batch = first(batch)
     check_batch(problem, batch)
-    checked, shapes = problem.memory.setdefault("checked", set()), signature((x, y, batch))
-    if shapes not in checked:
-        for objective in (problem.g, problem.f):
-            _check_extras(objective, batch)
-            _check_value(objective, x, y, batch)
-        _check_gradient(problem, x, y, batch)
-        _check_prox(problem, x, y)
-        checked.add(shapes)
+    problem.kept("checked", signature((x, y, batch)), (), lambda: _check_objectives(problem, x, y, batch))
     return x, y
+
+
+def _check_objectives(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None) -> None:
+    for objective in (problem.g, problem.f):
+        _check_extras(objective, batch)
+        _check_value(objective, x, y, batch)
+    _check_gradient(problem, x, y, batch)
+    _check_prox(problem, x, y)
 
 
 def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
@@ -110,7 +107,7 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
     try:
         value, metrics, state = jax.eval_shape(lambda *at: _of_arrays(objective, *at), x, y, batch)
     except (TypeError, ValueError, IndexError) as error:
-        if _said_by_us(error):
+        if said_by_us(error):
             raise
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(
@@ -145,11 +142,6 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             )
     if state is not None:
         _check_same(None if batch is None else batch.state, state)
-
-
-def _said_by_us(error: Exception) -> bool:
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").startswith("bilevel.")
 
 
 def _seeing(objective: Objective, batch: Batch | None) -> str:
@@ -209,8 +201,7 @@ def _check_gradient(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None)
     try:
         gradient = jax.eval_shape(problem.oracles.inner_gradient, x, y, batch)
     except Exception as error:
-        error.add_note(NO_GRADIENT)
-        raise
+        raise no_first(problem.g, (x, y, batch), error) from error
     structures = jax.tree.structure(gradient), jax.tree.structure(y)
     if structures[0] != structures[1]:
         raise ValueError(

@@ -1,6 +1,7 @@
 """Objects: an argument is of the class that it must be of."""
 
 import os
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,9 @@ def check_path(path: Any, name: str) -> Path:
             f"{name} has characters that no file can be called by, in {shown(path)}: rename it"
         ) from error
     return Path(path)
+
+
+def said_by_us(error: Exception) -> bool:
+    """Whether a check of this library raised the error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith("bilevel.")

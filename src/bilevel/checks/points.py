@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from bilevel.arrays import as_array, at_hand, leaves_of
+from bilevel.arrays import as_array, at_hand, check_no_torch_module, leaves_of
 from bilevel.types import PyTree
 from bilevel.words import described, shown
 
@@ -31,7 +31,19 @@ def variables(x0: PyTree, y0: PyTree, names: tuple[str, str] = ("x0", "y0")) -> 
     """x0 and y0 as trees of floating JAX arrays, finite as far as they have values."""
     x, y = floating_arrays(x0, names[0]), floating_arrays(y0, names[1])
     check_finite_arrays(dict(zip(names, (x, y), strict=True)))
-    return x, y
+    return x, _varying_with(x, y)
+
+
+def _varying_with(x: PyTree, y: PyTree) -> PyTree:
+    """y, different on every device of a `jax.shard_map` on which x is: each of them has an inner problem of its own.
+
+    Otherwise JAX sums ∇_y g over the devices, as if all of them shared one y.
+    """
+    traced = [leaf for leaf in jax.tree.leaves(x) if isinstance(leaf, Tracer)]
+    if not traced:
+        return y
+    one = jnp.float32(1) + sum(jnp.sum(jnp.zeros_like(leaf, jnp.float32)) for leaf in traced)
+    return jax.tree.map(lambda leaf: leaf * one.astype(leaf.dtype), y)
 
 
 def floating_arrays(tree: PyTree, name: str) -> PyTree:
@@ -50,6 +62,7 @@ def floating_arrays(tree: PyTree, name: str) -> PyTree:
 
 
 def _variable(leaf: Any, where: str) -> jax.Array:
+    check_no_torch_module(leaf, where)
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int | complex) and not hasattr(
         leaf, "detach"
     ):

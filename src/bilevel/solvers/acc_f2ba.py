@@ -8,10 +8,11 @@ from jax.core import Tracer
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws
+from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import as_number, check_count, check_positive, check_problem
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info
+from bilevel.solvers.base import Info, check_batches
+from bilevel.solvers.ingredients.inner import seen_by
 from bilevel.solvers.ingredients.penalty import Copies, Penalised, as_penalty, estimate, penalised, track
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -35,19 +36,27 @@ class AccF2BA(Penalised):
     inner_steps: int = eqx.field(static=True)
     momentum: Number
     radius: Number
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "AccF2BA"
+
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> AccF2BAState:
         x, y, z, memories, outer_memory, k = super().init(x0, y0, batch)
         return AccF2BAState(x, x, y, z, memories, outer_memory, k, k, tree.norm(tree.zeros_like(x)))
 
-    def step(self, state: AccF2BAState, batch: Batch | None = None) -> tuple[AccF2BAState, Info]:
+    def step(self, state: AccF2BAState, batch: Batch | Draws | None = None) -> tuple[AccF2BAState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
         copies = Copies(state.y, state.z, *state.inner)
-        (y, z, *memories), gradient = track(problem, self.inner, self.inner_steps, x, copies, penalty, batch)
+        (y, z, *memories), gradient, model = track(
+            problem, self.inner, self.inner_steps, x, copies, penalty, batch
+        )
 
-        f, hypergradient = estimate(problem, x, y, z, penalty, batch, batch)
-        value = penalised(problem, y, z, penalty, batch, batch)
+        last = seen_by(model, draws(batch)[self.draws - 1])
+        f, hypergradient = estimate(problem, x, y, z, penalty, last, last)
+        value = penalised(problem, y, z, penalty, last, last)
         point, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
         taken = tree.sub(point, state.last)
         since, moved = state.since + 1, state.moved + tree.norm(taken, squared=True)
@@ -57,7 +66,7 @@ class AccF2BA(Penalised):
         since, moved = jnp.where(far, 0, since), jnp.where(far, 0, moved)
         state = AccF2BAState(x, point, y, z, tuple(memories), outer_memory, state.k + 1, since, moved)
         metrics = {"penalty": penalty.astype(f.dtype), "restarted": far}
-        return state, Info(f, hypergradient, gradient, metrics)
+        return state, Info(f, hypergradient, gradient, metrics, model)
 
 
 def acc_f2ba(
@@ -69,6 +78,7 @@ def acc_f2ba(
     radius: Number,
     momentum: Number = 0.9,
     inner_steps: int = 10,
+    batches: str = "independent",
 ) -> AccF2BA:
     """`bl.f2ba` with momentum on x, dropped when the steps since it began have led too far.
 
@@ -91,7 +101,9 @@ def acc_f2ba(
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         radius: B, in the units of x: the distance beyond which the momentum is dropped.
         momentum: θ, the share of the last step that x moves ahead.
-        inner_steps: K, the number of steps on y and z per step on x, all on the same batch.
+        inner_steps: K, the number of steps on y and z per step on x.
+        batches: "independent", a draw for every step on y and z, the last of which moves x too, where its noise mostly
+            cancels between y and z; or "shared", one for all of a step.
     """
     check_positive(radius, "radius")
     check_positive(momentum, "momentum")
@@ -105,4 +117,5 @@ def acc_f2ba(
         check_count(inner_steps, "inner_steps"),
         momentum,
         radius,
+        check_batches(batches),
     )

@@ -12,7 +12,7 @@ from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
-from bilevel.solvers.ingredients.inner import inner_loop
+from bilevel.solvers.ingredients.inner import inner_loop, seen_by
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 
@@ -25,8 +25,11 @@ class AID(Solver):
     batches: str = eqx.field(static=True, default="shared")
     name: ClassVar[str] = "AID"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    independent: ClassVar[int] = 3
     composite: ClassVar[bool] = True
+
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps + 2
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
@@ -36,10 +39,10 @@ class AID(Solver):
 
     def step(self, state: ImplicitState, batch: Batch | Draws | None = None) -> tuple[ImplicitState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
-        drawn = [draws(batch)[i] for i in range(self.draws)]  # for y, v and x; one for all three if shared
-        y, inner_memory, gradient = inner_loop(
-            problem, self.inner, self.inner_steps, x, state.y, state.inner, drawn[0]
+        y, inner_memory, gradient, last, model = inner_loop(
+            problem, self.inner, self.inner_steps, x, state.y, state.inner, batch
         )  # line 4
+        own = [seen_by(model, draws(batch)[i]) for i in range(self.inner_steps, self.draws)]  # for v and x
 
         rule = self.inner_at(x)
 
@@ -47,7 +50,7 @@ class AID(Solver):
             g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
             return adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch), f
 
-        seen = [at_new_y(each) for each in drawn[1:] or drawn]
+        seen = [at_new_y(each) for each in own or [last]]
         (for_v, _), ((inner, _, lagrangian), f) = seen[0], seen[-1]
         v, adjoint_memory, metrics = self.adjoint.solve(
             for_v.inner, for_v.b, state.v, state.adjoint
@@ -57,7 +60,7 @@ class AID(Solver):
 
         inner_gradient = residual(problem, rule, state.inner, state.y, gradient)
         state = ImplicitState(x, y, v, inner_memory, adjoint_memory, outer_memory)
-        return state, Info(f.value, hypergradient, inner_gradient, metrics)
+        return state, Info(f.value, hypergradient, inner_gradient, metrics, model)
 
 
 def aid(
@@ -67,7 +70,7 @@ def aid(
     outer: StepSize | Rule,
     *,
     inner_steps: int = 1,
-    batches: str = "shared",
+    batches: str | None = None,
 ) -> AID:
     """One warm-started step on y, one on the adjoint v, one on x:
 
@@ -86,10 +89,11 @@ def aid(
         inner: α as a float, or any optax transformation.
         adjoint: η as a float, any optax transformation, or an `bl.Adjoint`.
         outer: β as a float, or any optax transformation.
-        inner_steps: the number of steps on y per step on x, all on the same batch.
-        batches: "shared", one draw of each level for all three lines; or "independent", one for each of y, v and x. A
-            product with v̂_k on the batch that made ŷ_k is biased, so certificates for minibatches,
-            `bl.theory.stochastic.aid`, ask for "independent".
+        inner_steps: N, the number of steps on y per step on x.
+        batches: "shared", one draw of each level for all of a step; or "independent", one for each of the N steps on
+            y, one for v and one for x. If left out, "shared" for one inner step, as in the paper, and "independent"
+            for several, which would otherwise fit y to one batch. A product with v̂_k on the batch that made ŷ_k is
+            biased, so certificates for minibatches, `bl.theory.stochastic.aid`, ask for "independent".
     """
     return AID(
         check_problem(problem),
@@ -97,5 +101,5 @@ def aid(
         as_adjoint(adjoint),
         as_rule(outer, "outer"),
         check_count(inner_steps, "inner_steps"),
-        check_batches(batches),
+        check_batches(("shared" if inner_steps == 1 else "independent") if batches is None else batches),
     )

@@ -9,13 +9,15 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from bilevel.batch import Batch, Draws, draws, first
-from bilevel.checks import check_choice, check_kind, check_problem
+from bilevel.batch import Batch, Draws, draws, each_own, first
+from bilevel.checks import check_batch, check_choice, check_kind, check_problem
+from bilevel.checks.derivatives import explain
+from bilevel.identity import by_identity
+from bilevel.memory import Tracing
 from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
-from bilevel.solvers.ingredients.inner import inner_rule
-from bilevel.solvers.rules import Descent, Rule, descend
-from bilevel.solvers.second_derivatives import explained
+from bilevel.solvers.ingredients.inner import Carried, inner_rule, seen_by
+from bilevel.solvers.rules import Descent, Rule, descend, fix_numbers
 from bilevel.types import Metrics, PyTree, Scalar
 
 
@@ -33,6 +35,7 @@ class Info(eqx.Module):
     hypergradient: PyTree
     inner_gradient: PyTree
     metrics: Metrics  # further scalars of the method, by name; traced by default
+    model: Carried | None = None  # the model's state, where several inner steps carried it along
 
 
 class ExplicitState(NamedTuple):
@@ -71,6 +74,7 @@ class Solver(eqx.Module):
     composite: ClassVar[bool] = False  # whether it minds the problem's proximal map
     through_rule: ClassVar[bool] = False  # whether its hypergradient is taken through the inner rule's update
     curved: ClassVar[bool] = False  # whether it takes second derivatives of g though it keeps no v
+    first_order: ClassVar[bool] = False  # whether it takes no second derivatives at all
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -94,11 +98,12 @@ class Solver(eqx.Module):
             )
 
     def __hash__(self) -> int:
-        return id(self)  # arrays have no hash, and `jax.jit(solver.step)` asks for one
+        return hash(jax.tree.structure(self))  # arrays have no hash, and `jax.jit(solver.step)` asks for one
 
     outer_at: ClassVar[str] = "end"
     outer_draw: ClassVar[int] = -1
     independent: ClassVar[int] = 1  # batches that a step takes if its terms do not share one
+    outer_once: ClassVar[bool] = False  # f is evaluated on the last draw alone: no other needs its outer part
     paired: ClassVar[bool] = False  # a row is the same thing at both levels, so both are drawn together
 
     @property
@@ -136,20 +141,28 @@ class Solver(eqx.Module):
         """Where the inner level stands at the beginning of a step."""
         return state.y
 
+    def point(self, state: Any, batch: Any) -> tuple[PyTree, PyTree, Batch | None]:
+        """x, y and data such as a step evaluates the objectives at."""
+        return state.x, state.y, first(batch)
+
     def suspicion(self, state: Any, batch: Any = None) -> str:
         """Why a run may have broken, with the remedy, as measured at its last finite state; "" if unknown."""
         return ""
 
-    def observe(self, before: Any, after: Any, batch: Any) -> tuple[Evaluated, Evaluated]:
+    def observe(
+        self, before: Any, after: Any, batch: Any, model: Carried | None = None
+    ) -> tuple[Evaluated, Evaluated]:
         """What both objectives return besides their losses: g where the step on y set out, f where it arrived.
 
+        `model` is that of the step's `Info`: f sees the state that the last inner step saw.
         For methods whose f is not evaluated where y arrives, `outer_at` is "start", and `outer_draw` says on which of
         several draws it is. (DARTS' virtual point and IAPTT's worst one are not part of the state; there it is y.)
         """
         drawn = draws(batch)
         inner = self.problem.g.evaluate(before.x, self.sets_out(before), drawn[0])
         y = before.y if self.outer_at == "start" else after.y
-        return inner, self.problem.f.evaluate(before.x, y, drawn[self.outer_draw % self.draws])
+        for_f = seen_by(model, drawn[self.outer_draw % self.draws])
+        return inner, self.problem.f.evaluate(before.x, y, for_f)
 
     def remark(self, trace: dict[str, Any]) -> str:
         """What the method has to say about the end of a finite run, a sentence for its status; most have nothing."""
@@ -173,9 +186,12 @@ class Solver(eqx.Module):
         )
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
-        """`function(solver, *...)` compiled, once for all solvers that differ in their numbers alone."""
-        leaves, structure = jax.tree.flatten(self)
-        call = self.problem.compiled(_on_leaves, function, structure, static)
+        """Return `function(solver, *static, ...)` compiled, once for all solvers that differ in their numbers only."""
+        leaves, structure = jax.tree.flatten(*fix_numbers([self]))
+        key = structure, *by_identity((function, *static))
+        reads = without_numbers(structure), function, static
+        on_leaves = lambda leaves, *arguments: function(structure.unflatten(leaves), *static, *arguments)
+        call = self.problem.kept("compiled", key, reads, lambda: Tracing().jit(on_leaves))
         return lambda *arguments: call(leaves, *arguments)
 
     def rule(self, level: str) -> Any:
@@ -188,15 +204,9 @@ class Solver(eqx.Module):
         return inner_rule(self.problem, self.rule("inner"), x)
 
 
-def _on_leaves(
-    problem: Problem,
-    function: Callable[..., Any],
-    structure: Any,
-    static: tuple[Any, ...],
-    leaves: list[Any],
-    *arguments: Any,
-):
-    return function(structure.unflatten(leaves), *static, *arguments)
+def without_numbers(structure: Any) -> Any:
+    """Return the solver of this structure without its leaves: the functions and settings that its programs read."""
+    return structure.unflatten([None] * structure.num_leaves)
 
 
 def check_solver(solver: Any) -> Any:
@@ -227,16 +237,29 @@ def _state_of(solver: type[Solver]) -> type | None:
 
 
 def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step by hand begins with a state of this solver and a batch."""
+    """A step by hand begins with a state of this solver and a batch, which serves for all of the step's draws.
+
+    A step of a class that this one derives from takes what it is given.
+    """
 
     @wraps(step)
     def checked(self, state: Any, batch: Any = None) -> Any:
         check_state(self, state)
         check_kind(batch, Batch | Draws | None, "batch", "a bl.Batch", "pass bl.Batch(inner=..., outer=...)")
-        with explained():
-            return step(self, state, batch)
+        check_batch(self.problem, batch)
+        try:
+            return step(self, state, each_own(batch, self.draws) if type(self).step is checked else batch)
+        except Exception as error:
+            if (found := explained(error, self, state, batch)) is error:
+                raise
+            raise found from error
 
     return checked
+
+
+def explained(error: Exception, solver: Solver, state: Any, batch: Any) -> Exception:
+    """Return what a step raised, or where an objective lacks a derivative, an error that says so."""
+    return explain(error, solver.problem, *solver.point(state, batch), solver.first_order)
 
 
 def check_batches(batches: str) -> str:

@@ -6,14 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws
 from bilevel.checks import check_not_negative, check_positive, check_problem, check_schedule, prepare
 from bilevel.identity import Static
 from bilevel.oracles import Curvature, Linearised
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver
+from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.ingredients.trees import scaled
-from bilevel.solvers.ingredients.unroll import Field, Lengths, lengths, unroll
+from bilevel.solvers.ingredients.unroll import Field, Lengths, lengths, state_gradient, unroll
 from bilevel.solvers.ingredients.weights import check_weight
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
@@ -26,25 +26,32 @@ class BDA(Solver):
     outer_share: Number
     fading: Static = eqx.field(static=True)
     lengths: Lengths = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "BDA"
     through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.lengths.steps
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
-    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
+    def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
         field = aggregate(problem, self.mixing, self.outer_share, self.fading.value)
-        y, inner_memory, gradient, pull_back, repeat = unroll(
+        y, inner_memory, gradient, pull_back, repeat, last, model = unroll(
             field, self.inner, self.lengths, x, state.y, state.inner, batch
         )
-        f = problem.oracles.outer_gradients(x, y, batch)
-        hypergradient = tree.add(f.x, pull_back(f.y)[0])
-        value = lambda x: problem.f(x, repeat(x), batch)
+        f = problem.oracles.outer_gradients(x, y, last)
+        through_y, _ = pull_back(f.y, state_gradient(problem, x, y, last, model))
+        hypergradient = tree.add(f.x, through_y)
+        value = lambda x: problem.f(x, *repeat(x))
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, gradient, {})
+        state = ExplicitState(x, y, inner_memory, outer_memory)
+        return state, Info(f.value, hypergradient, gradient, {}, model)
 
 
 def harmonic(t: Any) -> Any:
@@ -63,6 +70,7 @@ def bda(
     fading: Schedule = harmonic,
     truncate: int | None = None,
     checkpoint_every: int = 1,
+    batches: str = "independent",
 ) -> BDA:
     """Unrolled inner steps along an aggregate of both gradients, the outer one's part fading out:
 
@@ -83,12 +91,13 @@ def bda(
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of steps on y per step on x, all on the same batch.
+        inner_steps: N, the number of steps on y per step on x.
         mixing: a, the outer gradient's weight in the first inner step, between 0 and 1.
         outer_share: σ, the outer gradient's step relative to the inner one's.
         fading: φ, a function of the inner step's number with values between 0 and 1.
         truncate: the number of the last inner steps to differentiate; all of them if left out.
         checkpoint_every: the distance between kept inner iterates, as in `bl.itd`.
+        batches: "independent", a draw of both levels for every inner step; or "shared", one for all. As in `bl.itd`.
     """
     check_positive(outer_share, "outer_share")
     check_schedule(
@@ -102,6 +111,7 @@ def bda(
         outer_share,
         Static(fading),
         lengths(inner_steps, truncate, checkpoint_every),
+        check_batches(batches),
     )
 
 
@@ -132,4 +142,4 @@ def aggregate(problem: Problem, mixing: Number, outer_share: Number, fading: Sch
     def value(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Scalar:
         return mix(t, problem.g(x, y, batch), problem.f(x, y, batch))
 
-    return Field(direction, linearise, curvature, value)
+    return Field(problem, direction, linearise, curvature, value)

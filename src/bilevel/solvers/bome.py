@@ -6,10 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws
 from bilevel.checks import check_choice, check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver
+from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.inner import inner_loop
 from bilevel.solvers.ingredients.penalty import penalised
@@ -25,17 +25,26 @@ class BOME(Solver):
     inner_steps: int = eqx.field(static=True)
     barrier: str = eqx.field(static=True)
     auxiliary: Rule
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "BOME"
+    first_order: ClassVar[bool] = True
+    outer_once: ClassVar[bool] = True
     outer_at: ClassVar[str] = "start"
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
         check_rests_at_minima(self, y)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
-    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
+    def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         (x, y, inner_memory, outer_memory), problem = state, self.problem
-        z, _, _ = inner_loop(problem, self.auxiliary, self.inner_steps, x, y, self.auxiliary.init(y), batch)
+        z, _, gradient, batch, model = inner_loop(
+            problem, self.auxiliary, self.inner_steps, x, y, self.auxiliary.init(y), batch
+        )
 
         f, g = problem.oracles.outer_gradients(x, y, batch), problem.oracles.inner_gradients(x, y, batch)
         below = problem.oracles.inner_gradients(x, z, batch)
@@ -52,7 +61,7 @@ class BOME(Solver):
         x, outer_memory = descend(self.outer, hypergradient, outer_memory, x, for_x)
         direction = tree.add(f.y, scaled(penalty, q_y))
         y, inner_memory = descend(self.inner, direction, inner_memory, y, for_y)
-        info = Info(f.value, hypergradient, g.y, {"penalty": penalty})
+        info = Info(f.value, hypergradient, gradient, {"penalty": penalty}, model)
         return ExplicitState(x, y, inner_memory, outer_memory), info
 
 
@@ -65,6 +74,7 @@ def bome(
     inner_steps: int = 10,
     barrier: str = "gradient",
     auxiliary: StepSize | Rule | None = None,
+    batches: str = "independent",
 ) -> BOME:
     """x and y descend on f together, pushed towards q(x, y) = g(x, y) − min_z g(x, z) = 0 as hard as it takes:
 
@@ -87,9 +97,10 @@ def bome(
         inner: ξ' as a float, or any optax transformation, for y.
         outer: ξ as a float, or any optax transformation.
         eta: η, the rate at which q is asked to fall.
-        inner_steps: T, the number of steps on z per step on x and y, all on the same batch.
+        inner_steps: T, the number of steps on z per step on x and y.
         barrier: "gradient", φ = η‖∇q‖²; or "value", φ = ηq.
         auxiliary: α as a float, or any optax transformation, which begins anew with every z; as `inner` if left out.
+        batches: "independent", a draw for every step on z, the last of which moves x and y; or "shared", one for all.
     """
     check_positive(eta, "rate eta")
     check_choice(barrier, "barrier", ("gradient", "value"))
@@ -101,4 +112,5 @@ def bome(
         check_count(inner_steps, "inner_steps"),
         barrier,
         as_rule(inner if auxiliary is None else auxiliary, "auxiliary"),
+        check_batches(batches),
     )

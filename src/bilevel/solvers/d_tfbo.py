@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
+from bilevel.batch import Batch, Draws, draws, first, with_state
 from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.ingredients.inner import carried, carried_state, next_state, seen_by
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.s_tfbo import STFBOState
 from bilevel.types import Number, PyTree, Scalar
@@ -20,24 +21,41 @@ class DTFBO(Solver):
     accumulators: Number
     inner_steps: int = eqx.field(static=True)
     adjoint_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "D-TFBO"
+    outer_once: ClassVar[bool] = True
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> STFBOState:
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> STFBOState:
         x, y = prepare(self.problem, x0, y0, batch)
         in_x, in_y = (jnp.asarray(self.accumulators**2, tree.norm(t).dtype) for t in (x, y))
         return STFBOState(x, y, tree.zeros_like(y), in_x, in_y, in_y)
 
-    def step(self, state: STFBOState, batch: Batch | None = None) -> tuple[STFBOState, Info]:
-        x, oracles = state.x, self.problem.oracles
+    def step(self, state: STFBOState, batch: Batch | Draws | None = None) -> tuple[STFBOState, Info]:
+        x, problem, oracles, drawn, N = (
+            state.x,
+            self.problem,
+            self.problem.oracles,
+            draws(batch),
+            self.inner_steps,
+        )
 
-        def inner(carry, _):
-            y, squared = carry
-            return accumulated_step(y, oracles.inner_gradient(x, y, batch), squared), None
+        def inner(y, squared, s, t):
+            S = with_state(drawn[t], s)
+            gradient = oracles.inner_gradient(x, y, S)
+            return (*accumulated_step(y, gradient, squared), s, next_state(problem, x, y, S, s)), gradient
 
-        inner_gradient = oracles.inner_gradient(x, state.y, batch)
-        carry = accumulated_step(state.y, inner_gradient, state.beta_squared)
-        (y, beta_squared), _ = lax.scan(inner, carry, length=self.inner_steps - 1)
+        s = carried_state(problem, batch) if N > 1 else None
+        carry, inner_gradient = inner(state.y, state.beta_squared, s, 0)
+        times = jnp.arange(1, N, dtype=jnp.int32)
+        carry, _ = lax.scan(lambda at, t: (inner(at[0], at[1], at[3], t)[0], None), carry, times)
+        y, beta_squared, *states = carry
+        model = carried(*states)
+        batch = seen_by(model, drawn[N - 1])
         g, f = oracles.curvature(x, y, batch).shared(), oracles.outer_gradients(x, y, batch)
 
         def adjoint(carry, _):
@@ -53,7 +71,7 @@ class DTFBO(Solver):
             "inner_step_size": 1 / jnp.sqrt(beta_squared),
             "outer_step_size": 1 / jnp.sqrt(alpha_squared),
         }
-        return state, Info(f.value, hypergradient, inner_gradient, metrics)
+        return state, Info(f.value, hypergradient, inner_gradient, metrics, model)
 
     def warm_up(self, state: STFBOState, batch: Batch | Draws | None = None) -> STFBOState:
         gradient = self.problem.oracles.inner_gradient(state.x, state.y, first(batch))
@@ -68,7 +86,12 @@ def accumulated_step(point: PyTree, gradient: PyTree, squared: Scalar) -> tuple[
 
 
 def d_tfbo(
-    problem: Problem, *, accumulators: Number = 1.0, inner_steps: int = 10, adjoint_steps: int = 10
+    problem: Problem,
+    *,
+    accumulators: Number = 1.0,
+    inner_steps: int = 10,
+    adjoint_steps: int = 10,
+    batches: str = "independent",
 ) -> DTFBO:
     """At every step, from the last solutions:
 
@@ -78,14 +101,16 @@ def d_tfbo(
 
     Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
     (the double-loop algorithm of the two). The publication repeats the two loops until a tolerance is met; here, as in
-    the authors' code, their lengths are fixed, with its ten for both. Theirs adds 10⁻⁸ to every accumulator and draws a
-    batch for every inner step; here a step has one batch. What `bl.s_tfbo` says of units holds here too.
+    the authors' code, their lengths are fixed, with its ten for both, and every step on y draws a batch. Theirs adds
+    10⁻⁸ to every accumulator. What `bl.s_tfbo` says of units holds here too.
 
     Args:
         problem: the two objectives.
         accumulators: α_0 = β_0 = γ_0, the accumulated norms to begin with.
         inner_steps: N, the number of steps on y per step on x.
         adjoint_steps: Q, the number of steps on v per step on x.
+        batches: "independent", a draw for every step on y, the last of which serves v and x too; or "shared", one for
+            all of a step.
     """
     check_positive(accumulators, "initial accumulators")
     return DTFBO(
@@ -93,4 +118,5 @@ def d_tfbo(
         accumulators,
         check_count(inner_steps, "inner_steps"),
         check_count(adjoint_steps, "adjoint_steps"),
+        check_batches(batches),
     )

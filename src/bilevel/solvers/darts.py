@@ -21,6 +21,7 @@ class DARTS(Solver):
     xi: Number
     epsilon: Number
     name: ClassVar[str] = "DARTS"
+    first_order: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
@@ -28,7 +29,9 @@ class DARTS(Solver):
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
-        y, inner_memory, inner_gradient = inner_loop(problem, self.inner, 1, x, state.y, state.inner, batch)
+        y, inner_memory, inner_gradient, *_ = inner_loop(
+            problem, self.inner, 1, x, state.y, state.inner, batch
+        )
 
         ahead = lambda x: tree.sub(y, scaled(self.xi, oracles.inner_gradient(x, y, batch)))
         f = oracles.outer_gradients(x, ahead(x), batch)
@@ -45,6 +48,7 @@ class FirstOrderDARTS(Solver):
     inner: Rule
     outer: Rule
     name: ClassVar[str] = "DARTS, first order"
+    first_order: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
@@ -52,7 +56,9 @@ class FirstOrderDARTS(Solver):
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
-        y, inner_memory, inner_gradient = inner_loop(problem, self.inner, 1, x, state.y, state.inner, batch)
+        y, inner_memory, inner_gradient, *_ = inner_loop(
+            problem, self.inner, 1, x, state.y, state.inner, batch
+        )
         f = problem.oracles.outer_gradients(x, y, batch)
         x, outer_memory = descend(self.outer, f.x, state.outer, x, lambda x: problem.f(x, y, batch))
         return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, f.x, inner_gradient, {})

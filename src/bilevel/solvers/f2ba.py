@@ -4,10 +4,11 @@ from typing import ClassVar
 
 import equinox as eqx
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info
+from bilevel.solvers.base import Info, check_batches
+from bilevel.solvers.ingredients.inner import seen_by
 from bilevel.solvers.ingredients.penalty import (
     Copies,
     Penalised,
@@ -23,18 +24,26 @@ from bilevel.types import Number, Schedule, StepSize
 
 class F2BA(Penalised):
     inner_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "F2BA"
 
-    def step(self, state: PenaltyState, batch: Batch | None = None) -> tuple[PenaltyState, Info]:
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
+
+    def step(self, state: PenaltyState, batch: Batch | Draws | None = None) -> tuple[PenaltyState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
         copies = Copies(state.y, state.z, *state.inner)
-        (y, z, *memories), gradient = track(problem, self.inner, self.inner_steps, x, copies, penalty, batch)
+        (y, z, *memories), gradient, model = track(
+            problem, self.inner, self.inner_steps, x, copies, penalty, batch
+        )
 
-        f, hypergradient = estimate(problem, x, y, z, penalty, batch, batch)
-        value = penalised(problem, y, z, penalty, batch, batch)
+        last = seen_by(model, draws(batch)[self.draws - 1])
+        f, hypergradient = estimate(problem, x, y, z, penalty, last, last)
+        value = penalised(problem, y, z, penalty, last, last)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
         state = PenaltyState(x, y, z, tuple(memories), outer_memory, state.k + 1)
-        return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)})
+        return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)}, model)
 
 
 def f2ba(
@@ -44,6 +53,7 @@ def f2ba(
     *,
     penalty: Number | Schedule,
     inner_steps: int = 10,
+    batches: str = "independent",
 ) -> F2BA:
     """Gradient descent on L_λ, its gradient from warm-started inner loops (K times the first two lines):
 
@@ -64,7 +74,9 @@ def f2ba(
         inner: α as a float, or any optax transformation, of which each copy has its own.
         outer: η as a float, or any optax transformation.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
-        inner_steps: K, the number of steps on y and z per step on x, all on the same batch.
+        inner_steps: K, the number of steps on y and z per step on x.
+        batches: "independent", a draw for every step on y and z, the last of which moves x too, where its noise mostly
+            cancels between y and z; or "shared", one for all of a step.
     """
     return F2BA(
         check_problem(problem),
@@ -72,4 +84,5 @@ def f2ba(
         as_rule(outer, "outer"),
         as_penalty(penalty),
         check_count(inner_steps, "inner_steps"),
+        check_batches(batches),
     )

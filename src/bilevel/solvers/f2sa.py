@@ -8,6 +8,7 @@ from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, check_batches
+from bilevel.solvers.ingredients.inner import seen_by
 from bilevel.solvers.ingredients.penalty import (
     Copies,
     Penalised,
@@ -35,14 +36,23 @@ class F2SA(Penalised):
     def step(self, state: PenaltyState, batch: Batch | Draws | None = None) -> tuple[PenaltyState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
         copies = Copies(state.y, state.z, *state.inner)
-        (y, z, *memories), gradient = track(problem, self.inner, self.inner_steps, x, copies, penalty, batch)
+        (y, z, *memories), gradient, model = track(
+            problem,
+            self.inner,
+            self.inner_steps,
+            x,
+            copies,
+            penalty,
+            batch,
+            apart=self.batches == "independent",
+        )
 
-        at_y, at_z = (draws(batch)[2 * self.inner_steps + i] for i in range(2))
+        at_y, at_z = (seen_by(model, draws(batch)[2 * self.inner_steps + i]) for i in range(2))
         f, hypergradient = estimate(problem, x, y, z, penalty, at_y, at_z)
         value = lambda x: scaled(1 / penalty, penalised(problem, y, z, penalty, at_y, at_z)(x))
         x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, value)
         state = PenaltyState(x, y, z, tuple(memories), outer_memory, state.k + 1)
-        return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)})
+        return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)}, model)
 
 
 def f2sa(

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -12,11 +13,12 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
+from bilevel.batch import Batch, Draws, draws, first, with_state
 from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.ingredients.inner import Carried, carried, carried_state, next_state, seen_by
 from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, curvatures, downwards
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -38,8 +40,14 @@ class F2SAp(Solver):
     penalty: Penalty
     order: int = eqx.field(static=True)
     inner_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "F2SA-p"
+    first_order: ClassVar[bool] = True
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> F2SApState:
         x, y = prepare(self.problem, x0, y0, batch)
@@ -48,47 +56,58 @@ class F2SAp(Solver):
         memories = jax.vmap(self.inner.init)(copies), self.outer.init(x)
         return F2SApState(x, *apart(copies), *memories, jnp.int32(0))
 
-    def step(self, state: F2SApState, batch: Batch | None = None) -> tuple[F2SApState, Info]:
+    def step(self, state: F2SApState, batch: Batch | Draws | None = None) -> tuple[F2SApState, Info]:
         x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)
-        copies, memories, gradient = self.track(state, self.inner_steps, batch)
+        copies, memories, gradient, model = self.track(state, self.inner_steps, batch)
+        last = seen_by(model, draws(batch)[self.draws - 1])
         shares, weights = (jnp.asarray(each, penalty.dtype) for each in difference(self.order))
 
         def gradients(copy: PyTree, share: Array) -> tuple[Scalar, PyTree]:
-            f, g = oracles.outer_gradients(x, copy, batch), oracles.inner_gradients(x, copy, batch)
+            f, g = oracles.outer_gradients(x, copy, last), oracles.inner_gradients(x, copy, last)
             return f.value, tree.add(scaled(share, f.x), scaled(penalty, g.x))
 
         def value(x: PyTree) -> Scalar:
-            f, g = (jax.vmap(lambda y, of=of: of(x, y, batch))(copies) for of in (problem.f, problem.g))
+            f, g = (jax.vmap(lambda y, of=of: of(x, y, last))(copies) for of in (problem.f, problem.g))
             return total(shares.astype(f.dtype) * f + scaled(penalty, g))
 
         total = lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1)
         values, parts = jax.vmap(gradients)(copies, shares)
         hypergradient = jax.tree.map(total, parts)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
-        info = Info(values[0], hypergradient, gradient, {"penalty": penalty.astype(values.dtype)})
+        metrics = {"penalty": penalty.astype(values.dtype)}
+        info = Info(values[0], hypergradient, gradient, metrics, model)
         return F2SApState(x, *apart(copies), memories, outer_memory, state.k + 1), info
 
-    def track(self, state: F2SApState, steps: int, batch: Batch | None) -> tuple[PyTree, PyTree, PyTree]:
-        """`steps` steps of every copy on g + (j/λ)f: the copies, their memories, and ∇_y g where the first began."""
+    def track(
+        self, state: F2SApState, steps: int, batch: Batch | Draws | None
+    ) -> tuple[PyTree, PyTree, PyTree, Carried | None]:
+        """`steps` steps of every copy on g + (j/λ)f, the t-th all on the t-th draw.
+
+        Returns the copies, their memories, ∇_y g where the first began, and the model's state, carried along with it.
+        """
+        drawn, model = draws(batch), carried_state(self.problem, batch) if steps > 1 else None
         x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)
         shares = jnp.asarray(difference(self.order)[0], penalty.dtype) / penalty
 
-        def step(copy: PyTree, memory: PyTree, share: Array) -> tuple[Any, ...]:
+        def step(batch: Batch | None, copy: PyTree, memory: PyTree, share: Array) -> tuple[Any, ...]:
             gradient = oracles.inner_gradient(x, copy, batch)
             mixed = tree.add(gradient, scaled(share, oracles.outer_gradients(x, copy, batch).y))
             value = lambda y: problem.g(x, y, batch) + scaled(share, problem.f(x, y, batch))
             return *descend(self.inner, mixed, memory, copy, value), gradient
 
         def every(carry: tuple[Any, ...], t: Array) -> tuple[Any, ...]:
-            copies, memories, met = carry
-            copies, memories, gradients = jax.vmap(step)(copies, memories, shares)
-            return (copies, memories, select(t == 0, apart(gradients)[0], met)), None
+            copies, memories, met, (_, model) = carry
+            batch = with_state(drawn[t], model)
+            models = model, next_state(problem, x, apart(copies)[0], batch, model)
+            copies, memories, gradients = jax.vmap(partial(step, batch))(copies, memories, shares)
+            return (copies, memories, select(t == 0, apart(gradients)[0], met), models), None
 
-        carry = together(state.y, state.z), state.inner, tree.zeros_like(state.y)
-        return lax.scan(every, carry, jnp.arange(steps, dtype=jnp.int32))[0]
+        carry = together(state.y, state.z), state.inner, tree.zeros_like(state.y), (model, model)
+        (*end, models), _ = lax.scan(every, carry, jnp.arange(steps, dtype=jnp.int32))
+        return *end, carried(*models)
 
     def warm_up(self, state: F2SApState, batch: Batch | Draws | None = None) -> F2SApState:
-        copies, memories, _ = self.track(state, 1, first(batch))
+        copies, memories, *_ = self.track(state, 1, first(batch))
         y, z = apart(copies)
         return state._replace(y=y, z=z, inner=memories)
 
@@ -112,6 +131,7 @@ def f2sa_p(
     penalty: Number | Schedule,
     order: int = 2,
     inner_steps: int = 10,
+    batches: str = "independent",
 ) -> F2SAp:
     """∇Φ(x) is the derivative in ν at 0 of ∇_x min_y (νf + g)(x, y); here by a difference of order p in ν = 1/λ.
 
@@ -127,8 +147,8 @@ def f2sa_p(
     L. Chen, J. Li, E. M. Chayti, J. Zhang, "Faster gradient methods for highly-smooth stochastic bilevel
     optimization", ICLR 2026. In the authors' code every gradient has data of its own, x moves by a normalised step (for
     that, pass `optax.chain(optax.normalize_by_update_norm(), optax.sgd(η))`), and the copies of either sign are set to
-    their average before each outer step. Here all gradients of a step share one batch, whose noise the difference then
-    mostly cancels, and each copy goes on from where it was. Without these three it agrees with theirs step for step.
+    their average before each outer step. Here all copies share a draw, whose noise the difference then mostly cancels,
+    and each copy goes on from where it was. Without these three it agrees with theirs step for step.
 
     Args:
         problem: the two objectives.
@@ -136,7 +156,9 @@ def f2sa_p(
         outer: η as a float, or any optax transformation.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         order: p, the order of the difference.
-        inner_steps: K, the number of steps on each copy per step on x, all on the same batch.
+        inner_steps: K, the number of steps on each copy per step on x.
+        batches: "independent", a draw for every step of the copies, the last of which moves x too; or "shared", one for
+            all of a step.
     """
     return F2SAp(
         check_problem(problem),
@@ -145,6 +167,7 @@ def f2sa_p(
         as_penalty(penalty),
         check_count(order, "order"),
         check_count(inner_steps, "inner_steps"),
+        check_batches(batches),
     )
 
 

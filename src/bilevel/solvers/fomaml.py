@@ -16,20 +16,21 @@ from bilevel.types import StepSize
 
 class FOMAML(MetaLearner):
     name: ClassVar[str] = "FOMAML"
+    first_order: ClassVar[bool] = True
 
     def step(self, state: MetaState, batch: Batch | None = None) -> tuple[MetaState, Info]:
         x, problem, tasks = state.x, self.problem, by_task(batch, self.name)
 
         def one_task(batch):
-            y, inner_gradient = self.adapt_one(x, batch)
-            f = problem.oracles.outer_gradients(x, y, batch)
-            return Tasks(y, inner_gradient, f.value, tree.add(f.x, f.y), {})
+            y, inner_gradient, last, model = self.adapt_one(x, batch)
+            f = problem.oracles.outer_gradients(x, y, last)
+            return Tasks(y, inner_gradient, f.value, tree.add(f.x, f.y), {}, model), last
 
-        def value_of_task(to, y, batch):  # y moves as x does
-            return problem.f(to, tree.add(y, tree.sub(to, x)), batch)
+        def value_of_task(to, y, last):  # y moves as x does
+            return problem.f(to, tree.add(y, tree.sub(to, x)), last)
 
-        found = jax.vmap(one_task)(tasks)
-        return self.arrive(state, found, value_of_task, found.y, tasks)
+        found, last = jax.vmap(one_task)(tasks)
+        return self.arrive(state, found, value_of_task, found.y, last)
 
 
 def fomaml(
@@ -49,7 +50,7 @@ def fomaml(
         problem: the two objectives of one task; x and y have the same tree.
         inner: α as a float, or any optax transformation, whose memory begins anew for every task.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of adaptation steps.
+        inner_steps: N, the number of adaptation steps, each with a key of its own.
     """
     rules = as_rule(inner, "inner"), as_rule(outer, "outer")
     return FOMAML(check_problem(problem), *rules, check_count(inner_steps, "inner_steps"))

@@ -4,12 +4,12 @@ from typing import ClassVar
 
 import equinox as eqx
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws
 from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver
+from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.ingredients.forward import forward_hypergradient, no_derivative, push
-from bilevel.solvers.ingredients.inner import inner_loop
+from bilevel.solvers.ingredients.inner import carried_state, inner_loop
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 
@@ -18,30 +18,44 @@ class ForwardITD(Solver):
     inner: Rule
     outer: Rule
     inner_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "forward ITD"
+    outer_once: ClassVar[bool] = True
     through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
     composite: ClassVar[bool] = True
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
-    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
-        x, problem = state.x, self.problem
-        zero = no_derivative(x, state.y, state.inner)
-        y, inner_memory, z, gradient = push(
-            problem, self.inner, self.inner_steps, x, state.y, state.inner, zero, batch
-        )
-        f, hypergradient = forward_hypergradient(problem, x, y, z, batch)
-        y_of = lambda x: inner_loop(problem, self.inner, self.inner_steps, x, state.y, state.inner, batch)[0]
-        value = lambda x: problem.f(x, y_of(x), batch)
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(f, hypergradient, gradient, {})
+    def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
+        (x, y, memory, outer_memory), problem, N = state, self.problem, self.inner_steps
+        model = carried_state(problem, batch) if N > 1 else None
+        zero = no_derivative(x, y, memory, model)
+        pushed = push(problem, self.inner, N, x, y, memory, zero, model, batch)
+        f, hypergradient = forward_hypergradient(problem, x, pushed)
+
+        def value(x):
+            loop = inner_loop(problem, self.inner, N, x, y, memory, batch)
+            return problem.f(x, loop.y, loop.last)
+
+        x, outer_memory = descend(self.outer, hypergradient, outer_memory, x, value)
+        state = ExplicitState(x, pushed.y, pushed.memory, outer_memory)
+        return state, Info(f, hypergradient, pushed.gradient, {}, pushed.model)
 
 
 def forward_itd(
-    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, inner_steps: int = 1
+    problem: Problem,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    inner_steps: int = 1,
+    batches: str = "independent",
 ) -> ForwardITD:
     """`bl.itd` with its hypergradient in forward mode: the same iterates, other costs.
 
@@ -52,11 +66,13 @@ def forward_itd(
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of steps on y per step on x, all on the same batch.
+        inner_steps: N, the number of steps on y per step on x.
+        batches: "independent", a draw for every inner step; or "shared", one for all, as in `bl.itd`.
     """
     return ForwardITD(
         check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         check_count(inner_steps, "inner_steps"),
+        check_batches(batches),
     )

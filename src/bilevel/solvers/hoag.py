@@ -139,8 +139,8 @@ def hoag(
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
         tolerance: the function k ↦ ε_k, positive and summable: any optax schedule will do.
-        max_inner_steps: the number of steps on y to stop after; the trace's "inner_steps" shows whether it binds,
-            and the status says so.
+        max_inner_steps: the number of steps on y to stop after, all on one draw, as they solve one problem; the
+            trace's "inner_steps" shows whether it binds, and the status says so.
         max_adjoint_steps: the number of steps of conjugate gradients to stop after.
         damping: δ, for ∇²_yy g + δI in the adjoint system where g is not convex; it leaves a bias.
     """

@@ -9,14 +9,22 @@ import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
+from bilevel.batch import Batch, Draws, draws, first, with_state
 from bilevel.checks import check_count, check_map, check_problem, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.trees import select
-from bilevel.solvers.ingredients.unroll import held_fixed, split, update
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.ingredients.inner import Carried, carried, carried_state, next_state
+from bilevel.solvers.ingredients.trees import scaled, select
+from bilevel.solvers.ingredients.unroll import (
+    held_fixed,
+    inner_field,
+    linearised,
+    split,
+    state_gradient,
+    update,
+)
+from bilevel.solvers.rules import Rule, as_rule, check_projection, descend
 from bilevel.types import PyTree, StepSize
 
 
@@ -33,7 +41,8 @@ class Trajectory(NamedTuple):
 
     y: PyTree  # y_N
     gradient: PyTree  # ∇_y g at z
-    before: PyTree  # (y_t, m_t), t = 0, …, N−1, stacked
+    model: Carried | None
+    before: PyTree  # (y_t, m_t, s_t), t = 0, …, N−1, stacked; s_t is the model's state, if it is carried
     after: PyTree  # y_{t+1}, stacked
     values: jax.Array  # f(x, y_{t+1})
 
@@ -44,7 +53,9 @@ class IAPTT(Solver):
     start: Rule
     inner_steps: int = eqx.field(static=True)
     project: Static | None = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "IAPTT-GM"
+    outer_once: ClassVar[bool] = True
     through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
@@ -52,28 +63,40 @@ class IAPTT(Solver):
     def sets_out(self, state: IAPTTState) -> PyTree:
         return state.z
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> IAPTTState:
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> IAPTTState:
         x, y = prepare(self.problem, x0, y0, batch)
+        if self.project is not None:
+            check_projection(self.project.value, y)
         return IAPTTState(x, y, y, self.outer.init(x), self.start.init(y))
 
-    def step(self, state: IAPTTState, batch: Batch | None = None) -> tuple[IAPTTState, Info]:
-        x, z, oracles = state.x, state.z, self.problem.oracles
-        y, gradient, before, after, values = self.inner_loop(x, z, batch)
+    def step(self, state: IAPTTState, batch: Batch | Draws | None = None) -> tuple[IAPTTState, Info]:
+        x, z, problem, drawn = state.x, state.z, self.problem, draws(batch)
+        y, gradient, model, before, after, values = self.inner_loop(x, z, batch)
         worst = jnp.argmax(values)  # t̂ − 1: the step that led to the worst point
-        f = oracles.outer_gradients(x, _at(after, worst), batch)
+        *_, s = _at(before, worst)
+        y_worst, last = _at(after, worst), with_state(drawn[self.inner_steps - 1], s)
+        f = problem.oracles.outer_gradients(x, y_worst, last)
+        through_s = state_gradient(problem, x, y_worst, last, carried(s, s))
 
         def back(i, cotangents):
-            p, q, x_bar = cotangents
-            y, memory = _at(before, worst - i)
-            g = oracles.linearise(x, y, batch)
-            _, pull_rule, _ = update(self.inner, g.gradient, memory, y, lambda y: self.problem.g(x, y, batch))
+            p, q, r, x_bar = cotangents
+            t = worst - i
+            y, memory, s = _at(before, t)
+            seen = with_state(drawn[t], s)
+            direction, both = linearised(inner_field(problem), x, y, t, seen, s)
+            _, pull_rule, _ = update(self.inner, direction, memory, y, lambda y: problem.g(x, y, seen))
             d, q, p = pull_rule((p, q))
-            hessian, cross = g.both(d)
-            return tree.add(p, hessian), q, tree.add(x_bar, cross)
+            hessian, cross, r = both(d, r)
+            r = tree.add(r, scaled(i == 0, through_s))  # f sees the state that this step saw
+            return tree.add(p, hessian), q, r, tree.add(x_bar, cross)
 
-        _, memory = _at(before, 0)
-        cotangents = f.y, tree.zeros_like(split(memory)[0]), f.x
-        for_z, _, hypergradient = lax.fori_loop(0, worst + 1, back, cotangents)
+        _, memory, _ = _at(before, 0)
+        cotangents = f.y, tree.zeros_like(split(memory)[0]), tree.zeros_like(through_s), f.x
+        for_z, _, _, hypergradient = lax.fori_loop(0, worst + 1, back, cotangents)
 
         worst_value = lambda x, z: jnp.max(self.inner_loop(x, z, batch).values)
         z_after, start_memory = descend(self.start, for_z, state.start, z, lambda z: worst_value(state.x, z))
@@ -82,7 +105,7 @@ class IAPTT(Solver):
         )
         z = z_after if self.project is None else self.project.value(z_after)
         state = IAPTTState(x, y, z, outer_memory, start_memory)
-        return state, Info(f.value, hypergradient, gradient, {"truncated_at": worst + 1})
+        return state, Info(f.value, hypergradient, gradient, {"truncated_at": worst + 1}, model)
 
     def warm_up(self, state: IAPTTState, batch: Batch | Draws | None = None) -> IAPTTState:
         x, z, batch = state.x, state.z, first(batch)
@@ -90,21 +113,27 @@ class IAPTT(Solver):
         y, _ = descend(self.inner, gradient, self.inner.init(z), z, lambda y: self.problem.g(x, y, batch))
         return state._replace(y=y, z=y)
 
-    def inner_loop(self, x: PyTree, z: PyTree, batch: Batch | None) -> Trajectory:
-        problem = self.problem
-        value = held_fixed(lambda y: problem.g(x, y, batch))
+    def inner_loop(self, x: PyTree, z: PyTree, batch: Batch | Draws | None) -> Trajectory:
+        problem, drawn, N = self.problem, draws(batch), self.inner_steps
 
         def forward(carry, t):
-            (y, memory), first = carry
-            gradient = problem.oracles.inner_gradient(x, y, batch)
-            after = descend(self.inner, gradient, memory, y, value)
-            seen = (y, memory), after[0], problem.f(x, after[0], batch)
-            return (after, select(t == 0, gradient, first)), seen
+            point, first = carry
+            y, memory, s = point
+            seen = with_state(drawn[t], s)
+            gradient = problem.oracles.inner_gradient(x, y, seen)
+            value = held_fixed(lambda y: problem.g(x, y, seen))
+            y_after, memory = descend(self.inner, gradient, memory, y, value)
+            after = y_after, memory, next_state(problem, x, y, seen, s)
+            judged = problem.f(x, y_after, with_state(drawn[N - 1], s))  # all on one draw, to be compared
+            return (after, select(t == 0, gradient, first)), (point, y_after, judged)
 
-        begin = (z, self.inner.init(z)), tree.zeros_like(z)
-        times = jnp.arange(self.inner_steps, dtype=jnp.int32)
-        ((y, _), gradient), seen = lax.scan(forward, begin, times)
-        return Trajectory(y, gradient, *seen)
+        s = carried_state(problem, batch) if N > 1 else None
+        begin = (z, self.inner.init(z), s), tree.zeros_like(z)
+        ((y, _, s), gradient), (before, after, values) = lax.scan(
+            forward, begin, jnp.arange(N, dtype=jnp.int32)
+        )
+        model = carried(_at(before[2], N - 1), s)
+        return Trajectory(y, gradient, model, before, after, values)
 
 
 def iaptt(
@@ -115,6 +144,7 @@ def iaptt(
     inner_steps: int,
     start: StepSize | Rule | None = None,
     project: Callable[[PyTree], PyTree] | None = None,
+    batches: str = "independent",
 ) -> IAPTT:
     """The inner loop starts from z, a variable of the outer problem, and its worst point is differentiated:
 
@@ -132,10 +162,11 @@ def iaptt(
         problem: the two objectives.
         inner: α as a float, or any optax transformation, whose memory begins anew in every inner loop.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of inner steps, all on the same batch. All N iterates are kept; only t̂ are
-            differentiated.
+        inner_steps: N, the number of inner steps. All N iterates are kept; only t̂ are differentiated.
         start: ζ as a float, or any optax transformation; as `outer` if left out.
         project: P, a function from y's tree to itself; the identity if left out.
+        batches: "independent", a draw for every inner step, on the last of which f judges all y_t; or "shared", one for
+            all of a step.
     """
     return IAPTT(
         check_problem(problem),
@@ -144,6 +175,7 @@ def iaptt(
         as_rule(outer if start is None else start, "start"),
         check_count(inner_steps, "inner_steps"),
         None if project is None else Static(check_map(project)),
+        check_batches(batches),
     )
 
 

@@ -25,6 +25,7 @@ class IMAML(MetaLearner):
     adjoint: Adjoint
     strength: Number
     name: ClassVar[str] = "iMAML"
+    solves: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MetaState:
         state = super().init(x0, y0, batch)
@@ -42,7 +43,7 @@ class IMAML(MetaLearner):
         x, problem, oracles, tasks = state.x, self.problem, self.problem.oracles, by_task(batch, self.name)
 
         def one_task(batch):
-            y, inner_gradient = self.adapt_one(x, batch)
+            y, inner_gradient, *_ = self.adapt_one(x, batch)
             g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
             cross = lambda v: tree.sub(g.cross(v), scaled(self.strength, v))
             g_hat = with_damping(g, self.strength)._replace(cross=cross)
@@ -91,7 +92,8 @@ def imaml(
         inner: α as a float, or any optax transformation, whose memory begins anew for every task.
         outer: β as a float, or any optax transformation.
         strength: λ, how strongly y is tied to x.
-        inner_steps: N, the number of adaptation steps; enough of them to come near the solution.
+        inner_steps: N, the number of adaptation steps; enough of them to come near the solution. As they solve one
+            problem, all see the key and the model state of the step.
         adjoint: how to work on the system of v, an `bl.Adjoint` started from zero;
             `adjoints.cg(max_steps=10)` if left out.
     """

@@ -5,11 +5,11 @@ from typing import ClassVar
 import equinox as eqx
 from optax import tree
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws
 from bilevel.checks import check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver
-from bilevel.solvers.ingredients.unroll import Lengths, inner_field, lengths, unroll
+from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
+from bilevel.solvers.ingredients.unroll import Lengths, inner_field, lengths, state_gradient, unroll
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 
@@ -18,25 +18,33 @@ class ITD(Solver):
     inner: Rule
     outer: Rule
     lengths: Lengths = eqx.field(static=True)
+    batches: str = eqx.field(static=True, default="independent")
     name: ClassVar[str] = "ITD"
+    outer_once: ClassVar[bool] = True
     through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
     composite: ClassVar[bool] = True
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.lengths.steps
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
-    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
+    def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
-        y, inner_memory, gradient, pull_back, repeat = unroll(
+        y, inner_memory, gradient, pull_back, repeat, last, model = unroll(
             inner_field(problem), self.inner, self.lengths, x, state.y, state.inner, batch
         )  # line 4
-        f = problem.oracles.outer_gradients(x, y, batch)
-        hypergradient = tree.add(f.x, pull_back(f.y)[0])  # line 5
-        value = lambda x: problem.f(x, repeat(x), batch)
+        f = problem.oracles.outer_gradients(x, y, last)
+        through_y, _ = pull_back(f.y, state_gradient(problem, x, y, last, model))
+        hypergradient = tree.add(f.x, through_y)  # line 5
+        value = lambda x: problem.f(x, *repeat(x))
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)  # line 6
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, gradient, {})
+        state = ExplicitState(x, y, inner_memory, outer_memory)
+        return state, Info(f.value, hypergradient, gradient, {}, model)
 
 
 def itd(
@@ -47,6 +55,7 @@ def itd(
     inner_steps: int = 1,
     truncate: int | None = None,
     checkpoint_every: int = 1,
+    batches: str = "independent",
 ) -> ITD:
     """One warm-started step on y, differentiated through, and one on x:
 
@@ -66,14 +75,17 @@ def itd(
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of steps on y per step on x, all on the same batch.
+        inner_steps: N, the number of steps on y per step on x.
         truncate: T, how many of them to differentiate; all of them if left out.
         checkpoint_every: keep every so many of the inner iterates and recompute the rest on the way back. With
             about √T the memory grows like √T instead of T, for one more inner gradient per step.
+        batches: "independent", a draw with a key of its own for every inner step, the last of which serves f too: the
+            steps of ordinary training. Or "shared", one draw of each level for all of the step.
     """
     return ITD(
         check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         lengths(inner_steps, truncate, checkpoint_every),
+        check_batches(batches),
     )

@@ -4,15 +4,16 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
+import numpy as np
 from optax import tree
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, each_own
 from bilevel.checks import check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
+from bilevel.solvers.ingredients.inner import carried_state
 from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
-from bilevel.solvers.ingredients.unroll import Lengths, follow, inner_field, lengths, unroll
+from bilevel.solvers.ingredients.unroll import Lengths, follow, inner_field, lengths, state_gradient, unroll
 from bilevel.solvers.rules import Rule, as_rule
 from bilevel.types import StepSize
 
@@ -25,15 +26,19 @@ class MAML(MetaLearner):
         x, problem, field, tasks = state.x, self.problem, inner_field(self.problem), by_task(batch, self.name)
 
         def one_task(batch):
-            adapted = unroll(field, self.inner, self.lengths, x, x, self.inner.init(x), batch)
-            f = problem.oracles.outer_gradients(x, adapted.y, batch)
-            through_x, through_start = adapted.pull_back(f.y)
+            drawn = each_own(batch, self.inner_steps)
+            adapted = unroll(field, self.inner, self.lengths, x, x, self.inner.init(x), drawn)
+            y, last, model = adapted.y, adapted.last, adapted.model
+            f = problem.oracles.outer_gradients(x, y, last)
+            through_x, through_start = adapted.pull_back(f.y, state_gradient(problem, x, y, last, model))
             hypergradient = tree.add(f.x, tree.add(through_x, through_start()))
-            return Tasks(adapted.y, adapted.gradient, f.value, hypergradient, {})
+            return Tasks(y, adapted.gradient, f.value, hypergradient, {}, model)
 
         def value_of_task(x, batch):
-            times = jnp.arange(self.inner_steps, dtype=jnp.int32)
-            return problem.f(x, follow(field, self.inner, times, x, x, self.inner.init(x), batch), batch)
+            steps, drawn = self.inner_steps, each_own(batch, self.inner_steps)
+            state = carried_state(problem, batch) if steps > 1 else None
+            times = np.arange(steps, dtype=np.int32)
+            return problem.f(x, *follow(field, self.inner, times, x, x, self.inner.init(x), state, drawn))
 
         return self.arrive(state, jax.vmap(one_task)(tasks), value_of_task, tasks)
 
@@ -67,7 +72,7 @@ def maml(
         problem: the two objectives of one task; x and y have the same tree.
         inner: α as a float, or any optax transformation, whose memory begins anew for every task.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of adaptation steps.
+        inner_steps: N, the number of adaptation steps, each with a key of its own.
         checkpoint_every: the distance between kept inner iterates, as in `bl.itd`.
     """
     loop = lengths(inner_steps, None, checkpoint_every)

@@ -34,6 +34,7 @@ class MEHA(Solver):
     proximal: Number
     auxiliary: Rule
     name: ClassVar[str] = "MEHA"
+    first_order: ClassVar[bool] = True
     outer_at: ClassVar[str] = "start"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "theta")
 

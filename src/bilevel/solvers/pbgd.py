@@ -13,7 +13,7 @@ from optax import tree
 from bilevel.batch import Batch, Draws, first
 from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.ingredients.inner import inner_loop
 from bilevel.solvers.ingredients.penalty import Penalised, Penalty, as_penalty, mixture, penalised
@@ -43,8 +43,14 @@ class GPBGDState(NamedTuple):
 class VPBGD(Penalised):
     inner_steps: int = eqx.field(static=True)
     auxiliary: Rule
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "V-PBGD"
+    outer_once: ClassVar[bool] = True
     outer_at: ClassVar[str] = "start"
+
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VPBGDState:
         x, y = prepare(self.problem, x0, y0, batch)
@@ -52,9 +58,9 @@ class VPBGD(Penalised):
         memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
         return VPBGDState(x, y, y, *memories, jnp.int32(0))
 
-    def step(self, state: VPBGDState, batch: Batch | None = None) -> tuple[VPBGDState, Info]:
+    def step(self, state: VPBGDState, batch: Batch | Draws | None = None) -> tuple[VPBGDState, Info]:
         x, y, problem, penalty = state.x, state.y, self.problem, self.penalty(state.k)
-        z, auxiliary_memory, gradient = inner_loop(
+        z, auxiliary_memory, gradient, batch, model = inner_loop(
             problem, self.auxiliary, self.inner_steps, x, state.z, state.auxiliary, batch
         )
 
@@ -67,12 +73,12 @@ class VPBGD(Penalised):
         direction, for_y = tree.add(g.y, scaled(1 / penalty, f.y)), mixture(problem, state.x, penalty, batch)
         y, inner_memory = descend(self.inner, direction, state.inner, y, for_y)
         state = VPBGDState(x, y, z, inner_memory, auxiliary_memory, outer_memory, state.k + 1)
-        return state, Info(f.value, hypergradient, gradient, {"penalty": penalty.astype(f.value.dtype)})
+        metrics = {"penalty": penalty.astype(f.value.dtype)}
+        return state, Info(f.value, hypergradient, gradient, metrics, model)
 
     def warm_up(self, state: VPBGDState, batch: Batch | Draws | None = None) -> VPBGDState:
         loop = inner_loop(self.problem, self.auxiliary, 1, state.x, state.z, state.auxiliary, first(batch))
-        z, memory, _ = loop
-        return state._replace(y=z, z=z, auxiliary=memory)
+        return state._replace(y=loop.y, z=loop.y, auxiliary=loop.memory)
 
 
 class GPBGD(Solver):
@@ -116,6 +122,7 @@ def v_pbgd(
     penalty: Number | Schedule,
     inner_steps: int = 1,
     auxiliary: StepSize | Rule | None = None,
+    batches: str = "independent",
 ) -> VPBGD:
     """Gradient descent on f(x, y) + λ (g(x, y) − min_z g(x, z)) in x and y at once (T times the first line):
 
@@ -136,8 +143,9 @@ def v_pbgd(
         inner: α as a float, or any optax transformation of the direction divided by λ_k, for y.
         outer: β as a float, or any optax transformation of the direction divided by λ_k.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
-        inner_steps: T, the number of steps on z per step on x and y, all on the same batch.
+        inner_steps: T, the number of steps on z per step on x and y.
         auxiliary: η as a float, or any optax transformation, for z; as `inner` if left out.
+        batches: "independent", a draw for every step on z, the last of which moves x and y; or "shared", one for all.
     """
     return VPBGD(
         check_problem(problem),
@@ -146,6 +154,7 @@ def v_pbgd(
         as_penalty(penalty),
         check_count(inner_steps, "inner_steps"),
         as_rule(inner if auxiliary is None else auxiliary, "auxiliary"),
+        check_batches(batches),
     )
 
 

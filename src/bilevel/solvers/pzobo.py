@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws, first
 from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.f3sa import tilted
 from bilevel.solvers.ingredients.inner import inner_loop
 from bilevel.solvers.ingredients.trees import scaled
@@ -35,33 +35,40 @@ class PZOBO(Solver):
     mu: Number
     directions: int = eqx.field(static=True)
     inner_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "PZOBO"
+    first_order: ClassVar[bool] = True
+    outer_once: ClassVar[bool] = True
+
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
 
     @property
     def wants(self) -> frozenset[str]:
         return self.problem.wants | {"key"}
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> PZOBOState:
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> PZOBOState:
         x, y = prepare(self.problem, x0, y0, batch)
         return PZOBOState(x, y, self.inner.init(y), self.outer.init(x), jnp.int32(0))
 
-    def step(self, state: PZOBOState, batch: Batch | None = None) -> tuple[PZOBOState, Info]:
+    def step(self, state: PZOBOState, batch: Batch | Draws | None = None) -> tuple[PZOBOState, Info]:
         x, problem = state.x, self.problem
         run = lambda x: inner_loop(problem, self.inner, self.inner_steps, x, state.y, state.inner, batch)
-        y, inner_memory, inner_gradient = run(x)
-        f = problem.oracles.outer_gradients(x, y, batch)
+        y, inner_memory, inner_gradient, last, model = run(x)
+        f = problem.oracles.outer_gradients(x, y, last)
 
         def along(u: PyTree) -> PyTree:
-            there, _, _ = run(tree.add(x, scaled(self.mu, u)))
+            there = run(tree.add(x, scaled(self.mu, u))).y
             slope = tree.vdot(tree.sub(there, y), f.y) / jnp.asarray(self.mu, f.value.dtype)
             return scaled(slope, u)
 
-        parts = jax.vmap(along)(gaussian(self.key(state, batch), x, self.directions))
+        parts = jax.vmap(along)(gaussian(self.key(state, first(batch)), x, self.directions))
         hypergradient = tree.add(f.x, jax.tree.map(lambda part: jnp.mean(part, 0), parts))
-        value = tilted(lambda x: problem.f(x, y, batch), x, f.x, hypergradient)
+        value = tilted(lambda x: problem.f(x, y, last), x, f.x, hypergradient)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
         state = PZOBOState(x, y, inner_memory, outer_memory, state.k + 1)
-        return state, Info(f.value, hypergradient, inner_gradient, {})
+        return state, Info(f.value, hypergradient, inner_gradient, {}, model)
 
     def key(self, state: PZOBOState, batch: Batch | None) -> Array:
         """The loop's key of this step; for who steps by hand without one, a key of the step's number."""
@@ -78,6 +85,7 @@ def pzobo(
     mu: Number = 0.1,
     directions: int = 1,
     inner_steps: int = 10,
+    batches: str = "independent",
 ) -> PZOBO:
     """The derivative of the inner loop's end y_N(x) by differences along Q random directions:
 
@@ -100,7 +108,8 @@ def pzobo(
         outer: β as a float, or any optax transformation.
         mu: μ, how far x is moved, in units of x: small against the scale on which y*(x) bends, large against rounding.
         directions: Q, the number of inner loops besides the one at x.
-        inner_steps: N, the number of steps on y per step on x, all on the same batch.
+        inner_steps: N, the number of steps on y per step on x.
+        batches: "independent", a draw for every inner step, the same ones in all Q + 1 loops; or "shared", one for all.
     """
     check_positive(mu, "displacement mu")
     return PZOBO(
@@ -110,6 +119,7 @@ def pzobo(
         mu,
         check_count(directions, "directions"),
         check_count(inner_steps, "inner_steps"),
+        check_batches(batches),
     )
 
 

@@ -104,7 +104,8 @@ def qnbo(
         inner: α of the gradient steps as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
         gradient_steps: P, at least one; the first of them gives the first pair.
-        inner_steps: T, the number of quasi-Newton steps on y per step on x.
+        inner_steps: T, the number of quasi-Newton steps on y per step on x, all on one draw, of whose Hessian the
+            pairs tell.
         adjoint_steps: Q, the number of quasi-Newton steps on v per step on x.
         memory: the number of pairs remembered.
     """

@@ -16,13 +16,14 @@ from bilevel.types import StepSize
 
 class Reptile(MetaLearner):
     name: ClassVar[str] = "Reptile"
+    first_order: ClassVar[bool] = True
 
     def step(self, state: MetaState, batch: Batch | None = None) -> tuple[MetaState, Info]:
         x, tasks = state.x, by_task(batch, self.name)
 
         def one_task(batch):
-            y, inner_gradient = self.adapt_one(x, batch)
-            return Tasks(y, inner_gradient, self.problem.f(x, y, batch), tree.sub(x, y), {})
+            y, inner_gradient, last, model = self.adapt_one(x, batch)
+            return Tasks(y, inner_gradient, self.problem.f(x, y, last), tree.sub(x, y), {}, model)
 
         def half_distance(to, y):  # with the gradient x − y
             return 0.5 * tree.norm(tree.sub(to, y), squared=True)
@@ -50,7 +51,7 @@ def reptile(
         problem: the two objectives of one task; x and y have the same tree.
         inner: α as a float, or any optax transformation, whose memory begins anew for every task.
         outer: β as a float, at most 1, or any optax transformation, to which x − mean_i y_i is the gradient.
-        inner_steps: N, the number of adaptation steps.
+        inner_steps: N, the number of adaptation steps, each with a key of its own.
     """
     rules = as_rule(inner, "inner"), as_rule(outer, "outer")
     return Reptile(check_problem(problem), *rules, check_count(inner_steps, "inner_steps"))

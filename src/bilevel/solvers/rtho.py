@@ -4,11 +4,18 @@ from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws
 from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.forward import displaced, forward_hypergradient, no_derivative, push
+from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.ingredients.forward import (
+    Directions,
+    displaced,
+    forward_hypergradient,
+    no_derivative,
+    push,
+)
+from bilevel.solvers.ingredients.inner import carried_state
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 
@@ -16,7 +23,7 @@ from bilevel.types import PyTree, StepSize
 class RTHOState(NamedTuple):
     x: PyTree  # x_{k+1}
     y: PyTree  # y_k
-    z: PyTree  # Z_k of y and of the inner rule's memory, one row for every entry of x
+    z: Directions  # Z_k of y, of the inner rule's memory and of the model's state, a row for every entry of x
     inner: PyTree  # memory of the inner rule
     outer: PyTree  # memory of the outer rule
 
@@ -25,29 +32,43 @@ class RTHO(Solver):
     inner: Rule
     outer: Rule
     inner_steps: int = eqx.field(static=True)
+    batches: str = eqx.field(static=True)
     name: ClassVar[str] = "RTHO"
+    outer_once: ClassVar[bool] = True
     through_rule: ClassVar[bool] = True
     curved: ClassVar[bool] = True
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
     composite: ClassVar[bool] = True
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> RTHOState:
+    @property
+    def draws(self) -> int:
+        return 1 if self.batches == "shared" else self.inner_steps
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> RTHOState:
         x, y = prepare(self.problem, x0, y0, batch)
         memory = self.inner.init(y)
-        return RTHOState(x, y, no_derivative(x, y, memory), memory, self.outer.init(x))
+        z = no_derivative(x, y, memory, carried_state(self.problem, batch))
+        return RTHOState(x, y, z, memory, self.outer.init(x))
 
-    def step(self, state: RTHOState, batch: Batch | None = None) -> tuple[RTHOState, Info]:
-        x, problem = state.x, self.problem
-        y, inner_memory, z, gradient = push(
-            problem, self.inner, self.inner_steps, x, state.y, state.inner, state.z, batch
-        )
-        f, hypergradient = forward_hypergradient(problem, x, y, z, batch)
-        value = lambda x: problem.f(x, displaced(state.x, y, z, to=x), batch)
+    def step(self, state: RTHOState, batch: Batch | Draws | None = None) -> tuple[RTHOState, Info]:
+        x, problem, model = state.x, self.problem, carried_state(self.problem, batch)
+        pushed = push(problem, self.inner, self.inner_steps, x, state.y, state.inner, state.z, model, batch)
+        f, hypergradient = forward_hypergradient(problem, x, pushed)
+        y, z = pushed.y, pushed.z
+        value = lambda x: problem.f(x, displaced(state.x, y, z, to=x), pushed.last)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
-        return RTHOState(x, y, z, inner_memory, outer_memory), Info(f, hypergradient, gradient, {})
+        state = RTHOState(x, y, z, pushed.memory, outer_memory)
+        return state, Info(f, hypergradient, pushed.gradient, {}, pushed.model)
 
 
-def rtho(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, inner_steps: int = 1) -> RTHO:
+def rtho(
+    problem: Problem,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    *,
+    inner_steps: int = 1,
+    batches: str = "independent",
+) -> RTHO:
     """Forward mode whose Z, like y, goes on from the last outer step:
 
         Z_0 at step k is Z_N of step k−1:   Z ← (I − α∇²_yy g) Z − α∇²_yx g
@@ -60,11 +81,13 @@ def rtho(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, in
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
-        inner_steps: the number of steps on y per step on x (Δ in the publication), all on the same batch.
+        inner_steps: the number of steps on y per step on x (Δ in the publication).
+        batches: "independent", a draw for every inner step; or "shared", one for all, as in `bl.itd`.
     """
     return RTHO(
         check_problem(problem),
         as_rule(inner, "inner"),
         as_rule(outer, "outer"),
         check_count(inner_steps, "inner_steps"),
+        check_batches(batches),
     )

@@ -1,21 +1,25 @@
 """A level's update rule: a number is plain gradient descent, the paper's case; optax brings the others."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.core import Tracer
 from optax import tree
 
-from bilevel.checks import check_map, check_positive, signature
-from bilevel.identity import Static, made_of
+from bilevel.checks import as_number, check_map, check_positive, signature
+from bilevel.identity import Static
+from bilevel.solvers.closures import Closures
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.types import PyTree, Scalar, StepSize
 
 ValueFunction = Callable[[PyTree], Scalar]
+RESOLVED = 64  # times the precision: a step of that share of x is not lost to rounding
 
 
 class Rule(eqx.Module):
@@ -58,23 +62,33 @@ class Descent(Rule):
 
 
 class Transformation(Rule):
-    """An optax transformation. Hyperparameters injected by `optax.inject_hyperparams` are leaves."""
+    """An optax transformation; the numbers in its closures are leaves."""
 
-    transformation: Static = eqx.field(static=True)
-    hyperparameters: dict[str, Any]
+    closures: Closures = eqx.field(static=True)
+    numbers: dict[str, Any]
+    injected: bool = eqx.field(static=True, default=False)  # by optax.inject_hyperparams
     scale: Any = None  # of its updates; None: as they are
 
+    @property
+    def transformation(self) -> optax.GradientTransformation:
+        return self.closures.holding(self.numbers)
+
+    def on(self, point: PyTree) -> optax.GradientTransformation:
+        """Return the transformation with numbers that leave the types of a tree like `point` as they are."""
+        leaves = jax.tree.leaves(point)
+        strong = lambda number: (
+            isinstance(number, jax.Array) and number.ndim == 0 and not number.aval.weak_type
+        )
+        cast = lambda number: number.astype(leaves[0].dtype) if leaves and strong(number) else number
+        return self.closures.holding(jax.tree.map(cast, self.closures.fixed | self.numbers))
+
     def init(self, point: PyTree) -> PyTree:
-        memory = self.transformation.value.init(point)
-        if not self.hyperparameters:
-            return memory
-        given = {k: jnp.asarray(v, memory.hyperparams[k].dtype) for k, v in self.hyperparameters.items()}
-        return memory._replace(hyperparams=memory.hyperparams | given)
+        return self.on(point).init(point)
 
     def update(
         self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
     ) -> tuple[PyTree, PyTree]:
-        optax_update = self.transformation.value.update
+        optax_update = self.on(point).update
         try:
             updates, memory = optax_update(gradient, memory, point)
         except TypeError as error:
@@ -85,6 +99,15 @@ class Transformation(Rule):
         if self.scale is not None:
             updates = scaled(self.scale, updates)
         return optax.apply_updates(point, updates), memory
+
+    def fixed(self, names: Sequence[str]) -> "Transformation":
+        """Return the same rule with the numbers of these names as constants."""
+        if not names:
+            return self
+        constants = {name: number for name, number in self.numbers.items() if name in names}
+        closures = Closures(self.closures.value, self.closures.fixed | constants)
+        left = {name: number for name, number in self.numbers.items() if name not in names}
+        return Transformation(closures, left, self.injected, self.scale)
 
 
 class Settled(Rule):
@@ -111,10 +134,30 @@ class Settled(Rule):
         return self.settle(point), memory
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
-        """(x − P(x − s·h))/s, zero exactly at constrained stationary points; s is the step size, or 1 without one."""
-        s = self.step_size
+        """Return (x − P(x − s·h))/s, zero exactly at constrained stationary points.
+
+        s is the step size, or 1 without one. If rounding loses all of s·h, a larger s is taken: the quotient would be
+        0, or 0/0, wherever x is.
+        """
+        s = _not_lost(self.step_size, point, gradient)
         ahead = self.settle(tree.sub(point, scaled(s, gradient)))
         return jax.tree.map(lambda a: a / jnp.asarray(s, a.dtype), tree.sub(point, ahead))
+
+
+def check_projection(project: Any, point: PyTree) -> None:
+    """A function from trees like this one to themselves."""
+    try:
+        out = jax.eval_shape(project, point)
+    except Exception as error:
+        raise TypeError(
+            f"project cannot be called with {_shown(point)}, or returns no arrays: pass a function from that tree to "
+            f"itself ({error})"
+        ) from error
+    if signature(out) != signature(point):
+        raise TypeError(
+            f"project returned {_shown(out)}, not a tree like its argument, {_shown(point)}: return the same tree, "
+            "shapes and dtypes"
+        )
 
 
 class Projected(Settled):
@@ -123,18 +166,7 @@ class Projected(Settled):
     project: Static = eqx.field(static=True)
 
     def init(self, point: PyTree) -> PyTree:
-        try:
-            out = jax.eval_shape(self.project.value, point)
-        except Exception as error:
-            raise TypeError(
-                f"project cannot be called with {_shown(point)}, or returns no arrays: pass a function from that tree "
-                f"to itself ({error})"
-            ) from error
-        if signature(out) != signature(point):
-            raise TypeError(
-                f"project returned {_shown(out)}, not a tree like its argument, {_shown(point)}: return the same "
-                "tree, shapes and dtypes"
-            )
+        check_projection(self.project.value, point)
         return super().init(point)
 
     def settle(self, point: PyTree) -> PyTree:
@@ -149,6 +181,19 @@ class Proximal(Settled):
 
     def settle(self, point: PyTree) -> PyTree:
         return self.prox.value(self.x, point, self.step_size)
+
+
+def _not_lost(s: Any, point: PyTree, gradient: PyTree) -> Any:
+    """The step size, or if no entry of the point is changed by s·gradient, one by which the largest would be."""
+    pairs = list(zip(jax.tree.leaves(point), jax.tree.leaves(scaled(s, gradient)), strict=True))
+    lost = jnp.all(jnp.stack([jnp.all(a - b == a) for a, b in pairs]))
+    largest = lambda leaves: jnp.max(
+        jnp.stack([jnp.max(jnp.abs(a), initial=0).astype(float) for a in leaves])
+    )
+    size, slope = largest(jax.tree.leaves(point)), largest(jax.tree.leaves(gradient))
+    fine = max(float(jnp.finfo(a.dtype).eps) for a, _ in pairs)
+    visible = RESOLVED * fine * jnp.where(size > 0, size, 1) / jnp.where(slope > 0, slope, 1)
+    return jnp.where(lost, jnp.where(slope > 0, visible, 1), jnp.asarray(s, float))
 
 
 def _shown(point: PyTree) -> Any:
@@ -168,7 +213,7 @@ def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Pro
     general not for a simplex or a ball: take a step size or plain SGD there.
 
     The tolerance of a run and the trace's "stationarity" then measure ‖x − P(x − s·h)‖/s instead of ‖h‖, with s the
-    step size (1 for an optax rule).
+    step size (1 for an optax rule; where a tiny s·h would be lost to rounding, a larger s).
     """
     return Projected(as_rule(rule, "projected"), Static(check_map(project)))
 
@@ -184,7 +229,15 @@ def as_rule(value: Any, level: str) -> Rule:
             f"the {level} rule is an optax.MultiSteps, which is not a transformation itself: pass its "
             ".gradient_transformation()"
         )
-    check_positive(value, f"{level} step size", "or an optax transformation such as optax.adam(1e-3)")
+    remedy = "or an optax transformation such as optax.adam(1e-3)"
+    if callable(value) and not isinstance(value, type):
+        remedy = (
+            "or, for a function of the step's number, optax.sgd(function). A step size that is part of x is a factor "
+            "of g instead: inner=lambda x, y: jnp.exp(x) * g(y), with the step size 1.0"
+        )
+    elif as_number(value) == 0:
+        remedy += f"; to keep the {level} variables fixed, pass optax.set_to_zero()"
+    check_positive(value, f"{level} step size", remedy)
     return Descent(value)
 
 
@@ -195,11 +248,42 @@ def descend(
     return rule.update(gradient, memory, point, value)
 
 
+def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
+    """Return the solvers with the numbers of optax rules as constants where all solvers agree in them.
+
+    A constant is exact, and tells where the rule comes to rest; a number that differs is an argument of the program.
+    Numbers injected by `optax.inject_hyperparams` are always arguments.
+    """
+    is_rule = lambda node: isinstance(node, Transformation)
+    flat, structures = zip(*(jax.tree.flatten(solver, is_leaf=is_rule) for solver in solvers), strict=True)
+    columns = [_fixed(column) if is_rule(column[0]) else column for column in zip(*flat, strict=True)]
+    return [
+        structure.unflatten(row)
+        for structure, row in zip(structures, zip(*columns, strict=True), strict=True)
+    ]
+
+
+def _fixed(rules: Sequence[Transformation]) -> list[Transformation]:
+    if rules[0].injected:
+        return list(rules)
+    columns = {name: [rule.numbers[name] for rule in rules] for name in rules[0].numbers}
+    agreed = [
+        name for name, column in columns.items() if all(_is_constant(number, column[0]) for number in column)
+    ]
+    return [rule.fixed(agreed) for rule in rules]
+
+
+def _is_constant(number: Any, first: Any) -> bool:
+    """Whether it is a known number, not an array, and equal to the first one."""
+    known = isinstance(number, float | np.floating | np.ndarray | jax.Array) and not isinstance(
+        number, Tracer
+    )
+    return known and np.ndim(number) == 0 and type(number) is type(first) and repr(number) == repr(first)
+
+
 def _transformation(value: optax.GradientTransformation) -> Transformation:
-    hyperparameters = _injected(value)
-    # What injection leaves in `update` is the rule without its numbers, so rules that differ in them alone are equal.
-    signature = made_of(value.update) if hyperparameters else None
-    return Transformation(Static(value, signature), hyperparameters)
+    closures = Closures(value)
+    return Transformation(closures, closures.numbers, bool(_injected(value)))
 
 
 def _injected(value: optax.GradientTransformation) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class SAMA(Solver):
     outer: Rule
     epsilon: Number
     name: ClassVar[str] = "SAMA"
+    first_order: ClassVar[bool] = True
     through_rule: ClassVar[bool] = True
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:

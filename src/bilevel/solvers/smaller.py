@@ -7,6 +7,7 @@ from optax import tree
 
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
+from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Descent, Rule, Settled, Transformation, ValueFunction
 from bilevel.types import PyTree
@@ -49,7 +50,7 @@ def shorter(part: Any, factor: float) -> Any:
         return replace(part, step_size=part.step_size * factor)
     if isinstance(part, Transformation):
         return replace(part, scale=factor)
-    if isinstance(part, Settled):
+    if isinstance(part, Settled | FixedPreconditioner):
         return replace(part, rule=shorter(part.rule, factor))
     if isinstance(part, Rule):
         return Shortened(part, factor)

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws
+from bilevel.batch import Batch, Draws, draws, with_state
 from bilevel.checks import check_count, check_not_negative, check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_damping
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
+from bilevel.solvers.ingredients.inner import carried, carried_state, next_state, seen_by
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
@@ -44,17 +45,20 @@ class StocBiO(Solver):
         N, Q, eta, rule = self.inner_steps, self.products, self.adjoint, self.inner_at(x)
 
         def inner_step(carry, t):
-            y, memory, first = carry
-            S = drawn[t]
+            y, memory, first, (_, s) = carry
+            S = with_state(drawn[t], s)
+            states = s, next_state(problem, x, y, S, s)
             gradient = oracles.inner_gradient(x, y, S)
             residual = at_rest(problem, rule, memory, y, gradient)
             y, memory = descend(rule, gradient, memory, y, lambda y: problem.g(x, y, S))
-            return (y, memory, select(t == 0, residual, first)), None
+            return (y, memory, select(t == 0, residual, first), states), None
 
-        start = state.y, state.inner, tree.zeros_like(state.y)
-        (y, inner_memory, first), _ = lax.scan(inner_step, start, jnp.arange(N, dtype=jnp.int32))
+        s = carried_state(problem, batch) if N > 1 else None
+        start = state.y, state.inner, tree.zeros_like(state.y), (s, s)
+        (y, inner_memory, first, states), _ = lax.scan(inner_step, start, jnp.arange(N, dtype=jnp.int32))
 
-        D = drawn[N + Q]
+        model = carried(*states)
+        D = seen_by(model, drawn[N + Q])
         f = oracles.outer_gradients(x, y, D)
 
         def system(batch):
@@ -63,7 +67,7 @@ class StocBiO(Solver):
 
         def add_term(carry, i):
             r, total = carry
-            curved = with_damping(system(drawn[N + i]).inner, self.damping).hessian(r)
+            curved = with_damping(system(seen_by(model, drawn[N + i])).inner, self.damping).hessian(r)
             r = tree.sub(r, scaled(eta, curved))
             return (r, tree.add(total, r)), None
 
@@ -72,7 +76,8 @@ class StocBiO(Solver):
         v = scaled(eta, total)
         hypergradient = tree.sub(f.x, inner.cross(v))
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, hypergradient, first, {})
+        state = ExplicitState(x, y, inner_memory, outer_memory)
+        return state, Info(f.value, hypergradient, first, {}, model)
 
 
 def stocbio(

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, check_map, check_problem, prepare, signature
+from bilevel.checks import check_count, check_map, check_problem, prepare
 from bilevel.identity import Static
 from bilevel.oracles import Along, OuterGradients
 from bilevel.problem import Problem
@@ -22,6 +22,7 @@ from bilevel.solvers.ingredients.newton import minimise, resolution
 from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
 from bilevel.solvers.ingredients.truncated_cg import Product, curvature_along, truncated_cg
 from bilevel.solvers.ingredients.weights import check_weight
+from bilevel.solvers.rules import check_projection
 from bilevel.types import Number, PyTree, Scalar
 
 FIRST = 0.1  # the share of f that the first step would save if Φ were linear
@@ -121,6 +122,11 @@ class TuningFree(Solver):
         growth = jnp.where(noisy, NOISY_GROWTH, GROWTH).astype(real)
         spectral = jnp.where(along > 0, divide(along, tree.norm(bend, squared=True)), growth * beta)
         longer = beta * jnp.clip(divide(spectral, beta), 1 / growth, growth) ** gain
+        length, size = tree.norm(move), tree.norm(h)
+        undone = (length == 0) & (
+            (size == 0) | (beta * size > tree.norm(x))
+        )  # stationary, not a step too short
+        longer = jnp.where(undone, beta, longer)
         shorter = beta * jnp.where(finite, jnp.clip(divide(-slope, 2 * (rise - slope)), 0.1, 0.5), 0.1)
         scale = jnp.where(trial.value == 0, 1, jnp.abs(trial.value))
         begin = FIRST * divide(scale, tree.norm(there.hypergradient, squared=True))
@@ -146,7 +152,7 @@ class TuningFree(Solver):
         }
         if self.project.value is not None:
             metrics["stationarity"] = self._stationarity(state, h)
-        length, bent = tree.norm(move), tree.norm(bend)
+        bent = tree.norm(bend)
         moved = accepted & (length > blur * tree.norm(state.x))
         curved = jnp.where(bent > 0, divide(length, bent), jnp.inf)
         local = jnp.where(moved, jnp.minimum(curved, gain * beta), state.local)
@@ -156,13 +162,7 @@ class TuningFree(Solver):
     def _check_projection(self, x: PyTree) -> None:
         if self.project.value is None:
             return
-        out = jax.eval_shape(self.project.value, x)
-        if signature(out) != signature(x):
-            described = lambda tree: jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", tree)
-            raise TypeError(
-                f"project returned {described(out)}, not a tree like x, {described(x)}: return the projected x, in "
-                "the dtype of x"
-            )
+        check_projection(self.project.value, x)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(x)):
             return
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.project.value(x))):

@@ -14,6 +14,7 @@ from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
+from bilevel.solvers.ingredients.inner import carried_state
 from bilevel.solvers.ingredients.momentum import Drawn, Pair, estimate, series
 from bilevel.solvers.ingredients.trees import select
 from bilevel.solvers.ingredients.whole import whole
@@ -52,6 +53,12 @@ class VRBO(Solver):
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VRBOState:
         x, y = prepare(self.problem, x0, y0, batch)
+        if self.inner_steps > 1 and carried_state(self.problem, batch) is not None:
+            raise ValueError(
+                f"VRBO takes inner_steps={self.inner_steps} steps on y, each from the difference of two points on one "
+                "batch, and an inner objective with a `state` is another function at each of them: pass inner_steps=1, "
+                "hold the state fixed, or take bl.stocbio"
+            )
         check_plain(self, y)
         return VRBOState(
             x, y, self.inner.init(y), self.outer.init(x), tree.zeros_like(Pair(x, y)), jnp.int32(0)

@@ -8,10 +8,12 @@ A rule is fed gradients γ_1, γ_2, … while y is held fixed, and its updates �
              rescales (`chain(add_decayed_weights(c), ...)`), so the rule rests where ∇_y g + cy = 0.
 * a map:     Δ_t(γ, y) does not depend on earlier gradients and acts entry by entry, so that y = U(x, y) can be
              differentiated as it stands (clipped or thresholded steps).
+* held:      Δ_t(γ, y) = Δ_t(γ, 0) − d_t y: decay after rescaling, as in `adamw`. Where the rule rests depends on its
+             memory; `bl.fixed_preconditioner` holds that memory fixed (see `preconditioner`).
 
-What depends on y and is neither coupled nor a map has no point of rest that could be told from a trial (`adamw`).
-Schedules are taken at their end, where y comes to rest: the trial is made with counters far ahead, and at the start
-where a step size has gone to zero by then. y is tried small and large, so that bounds are met.
+What depends on y and is none of these has no rest point that could be known from a trial. Schedules are taken where y
+comes to rest: far ahead, or, where the rate is zero by then, at the latest step at which every part still moves well.
+y is tried small and large, so that bounds are met.
 """
 
 from collections.abc import Callable
@@ -22,21 +24,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
-from optax import tree
 
 from bilevel.problem import Problem
-from bilevel.solvers.fixed_points.trial import Trial, all_equal, mixed
-from bilevel.solvers.ingredients.trees import select
-from bilevel.solvers.rules import Descent, Rule, Transformation
+from bilevel.solvers.closures import Closures
+from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, Held, how_held
+from bilevel.solvers.fixed_points.schedules import candidates
+from bilevel.solvers.fixed_points.stand_ins import stand_ins
+from bilevel.solvers.fixed_points.trial import SIZE, Case, Leaves, Outcome, Shapes, Trial
+from bilevel.solvers.rules import Descent, Rule, Transformation, fix_numbers
 from bilevel.types import PyTree
 
-STEPS, FEWER, MANY = 48, 4, 1_000_000  # trial steps; fewer for a y of many entries
-SIZE = 0.05  # ‖γ‖ and ‖y‖ of the trial, below the usual limits of clipping by norm
 SCALES = (1.0, -30.0, 1e4)  # of y
-FAR = 1_000_000  # steps
-BISECTIONS = 100
+LARGEST = 2.0**10  # decay
+DIGITS = 80  # to which a decay is found, in bits of that
 
 
 class Behaviour(NamedTuple):
@@ -45,6 +46,7 @@ class Behaviour(NamedTuple):
     active: PyTree  # where the gradient has any influence; a single bool for a leaf of equal entries
     decay: PyTree | None  # c of a coupled rule; None for a map that has to be differentiated where it is used
     plain: bool  # it rests at the zeros of the gradient, every entry free
+    held: Held | None = None  # of a rule whose preconditioner is held fixed
 
 
 PLAIN = Behaviour(True, 0.0, True)
@@ -52,76 +54,165 @@ PLAIN = Behaviour(True, 0.0, True)
 
 def behaviour(problem: Problem, rule: Rule, y: PyTree) -> Behaviour:
     """How `rule` behaves on trees like `y`; refuses a rule without a point of rest. Kept with the problem."""
+    holds = isinstance(rule, FixedPreconditioner)
+    if isinstance(rule, FixedPreconditioner):
+        rule = rule.rule
     if isinstance(rule, Descent):
         return PLAIN
     if isinstance(rule, Transformation) and rule.scale is not None:
         rule = replace(rule, scale=None)  # where it rests does not depend on it
+    rule = fix_numbers([rule])[0]
     settled = not jax.tree.leaves(rule)
-    if isinstance(rule, Transformation):
-        rule = Transformation(
-            rule.transformation, {}
-        )  # with the numbers it was made with: others may be traced
+    if isinstance(rule, Transformation):  # with the numbers it was made with: others may be traced
+        made_with = Closures(rule.closures.value, rule.closures.numbers | rule.closures.fixed)
+        rule = Transformation(made_with, {})
     leaves, structure = jax.tree.flatten(rule)
     like, tree_of_y = jax.tree.flatten(jax.eval_shape(lambda: y))
     shapes = tuple((each.shape, jnp.dtype(each.dtype)) for each in like)
-    kept, key = problem.memory.setdefault("rules", {}), (structure, tree_of_y, shapes, settled)
+    key = structure, tree_of_y, shapes, settled, holds
     if leaves:  # numbers of a rule of one's own
         return _try(leaves, *key)
-    if key not in kept:
-        kept[key] = _try([], *key)
-    return kept[key]
+    return problem.kept("rules", key, structure.unflatten([]), lambda: _try([], *key))
 
 
 def _try(
-    leaves: list[Any], structure: Any, tree_of_y: Any, shapes: tuple[Any, ...], settled: bool
+    leaves: list[Any], structure: Any, tree_of_y: Any, shapes: Shapes, settled: bool, holds: bool
 ) -> Behaviour:
     # A number that is being traced has no value yet. Which kind of rule it belongs to does not depend on it.
     rule = structure.unflatten([0.1 if isinstance(leaf, Tracer) else leaf for leaf in leaves])
-    steps = FEWER if sum(int(np.prod(shape)) for shape, _ in shapes) > MANY else STEPS
+    for each in (stand_ins(rule, tree_of_y, shapes), shapes):
+        found = _judge(Trial(rule, tree_of_y, each), settled, holds)
+        if each == shapes or all(np.ndim(a) == 0 for a in jax.tree.leaves((found.active, found.decay))):
+            return found
+    raise AssertionError
 
-    def trial(seed: Any) -> Trial:
-        draw = lambda n: _sized(
-            tree_of_y.unflatten([_draw(seed + np.uint32(n + 3 * i), *s) for i, s in enumerate(shapes)])
-        )
-        return Trial(rule, draw(1), draw(2), draw(3), steps)
 
-    when = (FAR, 0)
-    found = _now(lambda seed: lax.map(lambda t: _decays_and_active(trial(seed), t), jnp.array(when)))
-    decays, active, reach, blind = found
-    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(reach)):
+def _judge(trial: Trial, settled: bool, holds: bool) -> Behaviour:
+    seen = candidates(trial)
+    looks = [_Look(trial, time) for time in seen.times]
+    outcomes = trial.run([case for look in looks for case in look.cases])
+    n = len(_Look.KINDS)
+    for i, look in enumerate(looks):
+        look.read(outcomes[n * i : n * (i + 1)])
+    if not all(np.isfinite(reach) for look in looks[-1:] for reach in look.reach):
         raise ValueError(
-            f"the inner rule gives NaN or infinite updates of y in {shapes[0][1]}, on gradients of size {SIZE}: keep y "
-            "in float32, or give the rule a larger eps (optax.adam's 1e-8 is zero in float16)"
+            f"the inner rule gives NaN or infinite updates of y in {trial.shapes[0][1]}, on gradients of size {SIZE}: "
+            "keep y in float32, or give the rule a larger eps (optax.adam's 1e-8 is zero in float16)"
         )
-    # What is left of a step size that a schedule has taken to zero may be its rounding.
-    active = jax.tree.map(lambda a, r: _rows(r > 1e-6 * r.max(), a) & a, active, reach)
-    i = _when_all_move([jax.tree.map(lambda leaf, i=i: leaf[i], active) for i in range(len(when))])
-    active = jax.tree.map(lambda leaf: _one_if_equal(leaf[i, ...]), active)
-    if not decays[i]:
-        _refuse_blind(blind, i)
+    look = _where_all_move(looks, seen.move)
+    tree = trial.structure.unflatten
+    active = tree([_one_if_equal(leaf) for leaf in look.active])
+    if not look.decays:
+        _refuse_blind(look)
         free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
         return Behaviour(active, jax.tree.map(lambda _: 0.0, active), free)
-    if settled:
-        decay, coupled = _now(lambda seed: _coupling(trial(seed), when[i]))
-        if coupled:
-            _refuse_blind(blind, i)
-            return Behaviour(active, jax.tree.map(_one_if_equal, decay), False)
-    if _now(lambda seed: _is_a_map(trial(seed), when[i])):
+    decay, held = _proportion(trial, look.time) if settled else None, None
+    if decay is None:
+        held = how_held(trial, look.time, look.active)
+    if (
+        decay is None and held is None and settled
+    ):  # an update that is a sum, but not in proportion, is not coupled
+        decay = _bisection(trial, look.time)
+    if decay is not None:
+        _refuse_blind(look)
+        return Behaviour(active, tree([_one_if_equal(leaf) for leaf in decay]), False)
+    if _is_a_map(trial, look):
         return Behaviour(active, None, False)
-    raise ValueError(
+    if holds and held is not None:
+        return Behaviour(active, None, False, held)
+    raise ValueError(_refusal(settled, holds, held is not None))
+
+
+def _refusal(settled: bool, holds: bool, could_be_held: bool) -> str:
+    if holds:
+        return (
+            "bl.fixed_preconditioner was given a rule that is not of the form y − s·P(m + c·y) with a memory P of the "
+            "size of the gradients, such as optax.adamw: pass one that is, put the decay into g, as 0.5 * c * ‖y‖², or "
+            "differentiate the steps themselves with bl.itd or bl.rtho"
+        )
+    wrap = (
+        "hold its preconditioner fixed in the adjoint system, which is an approximation, as "
+        "bl.fixed_preconditioner(optax.adamw(...)); "
+    )
+    if not settled:
+        return (
+            "the inner rule decays y and its numbers may change from run to run, so that the decay is not known: "
+            f"{wrap if could_be_held else ''}leave optax.inject_hyperparams out, or put the decay into g, as 0.5 * c * "
+            "‖y‖²"
+        )
+    return (
         "the inner rule's update depends on y itself, after averaging or rescaling the gradient (as optax.adamw's "
         "weight decay does), so where it comes to rest depends on its memory or cannot be told from a trial, and no "
-        "implicit method can differentiate that point: put the decay into g, as 0.5 * c * ‖y‖², or before everything "
-        "else, as optax.chain(optax.add_decayed_weights(c), optax.adam(...)); for a set use bl.projected; or "
-        "differentiate the steps themselves with bl.itd or bl.rtho"
-        if settled
-        else "the inner rule decays y and its numbers may change from run to run, so that the decay is not known: "
-        "leave optax.inject_hyperparams out, or put the decay into g, as 0.5 * c * ‖y‖²"
+        f"implicit method can differentiate that point: {wrap if could_be_held else ''}put the decay into g, as 0.5 * "
+        "c * ‖y‖², or before everything else, as optax.chain(optax.add_decayed_weights(c), optax.adam(...)); for a set "
+        "use bl.projected; or differentiate the steps themselves with bl.itd or bl.rtho"
     )
 
 
-def _refuse_blind(blind: PyTree, i: int) -> None:
-    if any(leaf[i] for leaf in jax.tree.leaves(blind)):
+class _Look:
+    """The rule at one time: whether it decays y, where γ has influence, and in which leaves only a part of γ has."""
+
+    # A scale of y, and what γ is: 0 nothing, 1 varied, 2 level, 3 without a mean.
+    KINDS = (*((scale, 0) for scale in SCALES), (0.0, 0), (1.0, 1), (1.0, 2), (1.0, 3))
+
+    def __init__(self, trial: Trial, time: int):
+        self.time, y = time, trial.draw(1)
+        a, b = trial.draw(2), trial.draw(3)
+        t = np.arange(trial.steps)
+        # Half of the time the same gradient again and again: some rules wait for a sign to last.
+        wobble = np.where(t < trial.steps // 2, np.cos(2.0 * t), 1.0)
+        varied = [p + q for p, q in zip(trial.repeat(a, wobble), trial.repeat(b, 0.3), strict=True)]
+        gradients = [
+            trial.repeat(a, 0.0),
+            [p.astype(q.dtype) for p, q in zip(varied, a, strict=True)],
+            trial.repeat([np.full_like(p, SIZE) for p in a]),
+            trial.repeat([(p - np.mean(p)).astype(p.dtype) if p.size else p for p in a]),
+        ]
+        self.cases = [
+            Case(scaled(y, scale), gradients[kind], trial.start_at(time)) for scale, kind in self.KINDS
+        ]
+        self.eps = [float(jnp.finfo(dtype).eps) for _, dtype in trial.shapes]
+
+    def read(self, outcomes: list[Outcome]) -> None:
+        *still, nothing, varied, level, centred = [outcome.updates for outcome in outcomes]
+        self.decays = not all(close(one, nothing, self.eps) for one in still)
+        apart = [
+            [np.max(np.abs(p - q), axis=0, initial=0) for p, q in zip(one, still[0], strict=True)]
+            for one in (varied, level, centred)
+        ]
+        most = [[np.max(leaf, initial=0) for leaf in one] for one in apart]
+        self.reach = most[0]
+        self.active = [leaf > 1e-5 * m for leaf, m in zip(apart[0], most[0], strict=True)]
+        self.blind = any(
+            v > 0 and leaf.size > 1 and not (a > 1e-5 * v and b > 1e-5 * v)
+            for leaf, v, a, b in zip(self.active, *most, strict=True)
+        )
+
+
+def _where_all_move(looks: list[_Look], move: list[bool]) -> _Look:
+    """The first look at which every entry moves that ever does: a step size may begin at zero, or end there."""
+    # What is left of a step size that a schedule has taken to zero may be its rounding.
+    largest = [np.nanmax([look.reach[i] for look in looks]) for i in range(len(move))]
+    for look in looks:
+        look.active = [
+            leaf & bool(reach > 1e-6 * most)
+            for leaf, reach, most in zip(look.active, look.reach, largest, strict=True)
+        ]
+    ever = [np.any([look.active[i] for look in looks], axis=0) for i in range(len(move))]
+    for look in looks:
+        if all(
+            np.array_equal(a, e) and (a.any() or not m)
+            for a, e, m in zip(look.active, ever, move, strict=True)
+        ):
+            return look
+    raise ValueError(
+        "the inner rule moves parts of y only at the start and others only later, so that there is no one point where "
+        "it rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.rtho"
+    )
+
+
+def _refuse_blind(look: _Look) -> None:
+    if look.blind:
         raise ValueError(
             "the inner rule follows a part of the gradient only, such as its deviation from the mean "
             "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
@@ -129,172 +220,110 @@ def _refuse_blind(blind: PyTree, i: int) -> None:
         )
 
 
-def _now(function: Callable[[Any], PyTree]) -> PyTree:
-    """Its values, as one program, also while something else is being traced.
-
-    The seed is its argument: what does not depend on any, the compiler works out itself, slowly. And that of a CPU must
-    not make a multiplication of a division, after which schedules no longer end where they say.
-    """
-    seed = np.uint32(0)
-    as_written = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
-        program = jax.jit(function, compiler_options=as_written).lower(seed).compile()
-        try:
-            return jax.device_get(program(seed))
-        except (
-            TypeError
-        ):  # it was given numbers that are being traced: operation by operation those may drop out
-            with jax.ensure_compile_time_eval():
-                found = jax.jit(function)(seed)
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
-        raise ValueError(
-            "the inner rule was made with a number that is being traced, so that it cannot be tried out: pass a "
-            "step size as it is, make the rule with optax.inject_hyperparams, or compare numbers with bl.sweep"
-        )
-    return jax.device_get(found)
+def _proportion(trial: Trial, time: int) -> Leaves | None:
+    """The c with Δ_t(γ, y) = Δ_t(γ + cy, 0), as Δ(0, y)/Δ(y, 0); None if that is not it."""
+    y, nothing = trial.draw(1), scaled(trial.draw(1), 0.0)
+    cases = [Case(b, trial.repeat(a), trial.start_at(time)) for a, b in ((nothing, y), (y, nothing))]
+    pull, plain = ([leaf[0] for leaf in outcome.updates] for outcome in trial.run(cases))
+    c = [np.where(q == 0, 0, p / np.where(q == 0, 1, q)) for p, q in zip(pull, plain, strict=True)]
+    return c if _is_coupled(trial, c, time) else None
 
 
-def _when_all_move(active: list[PyTree]) -> int:
-    """Which of the times every entry moves at that ever does: a step size may begin at zero, or end there."""
-    ever = jax.tree.map(np.logical_or, *active)
-    for i, then in enumerate(active):
-        if all(jax.tree.leaves(jax.tree.map(np.array_equal, then, ever))):
-            return i
-    raise ValueError(
-        "the inner rule moves parts of y only at the start and others only later, so that there is no one point where "
-        "it rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.rtho"
+def _bisection(trial: Trial, time: int) -> Leaves | None:
+    """The same c by dividing intervals, for rules that see the signs of gradients only."""
+    short, y = trial.of_one_step(), trial.draw(1)
+    low, high = [np.zeros(a.shape) for a in y], [np.full(a.shape, LARGEST) for a in y]
+    between = np.arange(1, short.together + 1) / (short.together + 1)
+    start = short.start_at(time)
+    pull = short.run([Case(y, short.repeat(scaled(y, 0.0)), start)])[0].updates
+    for _ in range(int(DIGITS / np.log2(short.together + 1))):
+        tried = [[(1 - w) * p + w * q for p, q in zip(low, high, strict=True)] for w in between]
+        gradients = [[(-c * a).astype(a.dtype) for c, a in zip(cs, y, strict=True)] for cs in tried]
+        updates = [found.updates for found in short.run([Case(y, short.repeat(g), start) for g in gradients])]
+        for i, a in enumerate(y):
+            # At γ = −cy too large a decay still pulls y towards zero: the update is opposite to y.
+            below = np.sum([update[i][0] * a.astype(float) < 0 for update in updates], axis=0)
+            ends = np.stack([low[i], *(cs[i] for cs in tried), high[i]])
+            low[i], high[i] = (np.take_along_axis(ends, below[None] + k, 0)[0] for k in (0, 1))
+    c = [np.where(d[0] != 0, (p + q) / 2, 0) for d, p, q in zip(pull, low, high, strict=True)]
+    return c if _is_coupled(trial, c, time) else None
+
+
+def _is_coupled(trial: Trial, c: Leaves, time: int) -> bool:
+    """Whether Δ_t(γ, y) = Δ_t(γ + cy, 0), for gradients as large as y and as small as cy, and for several y."""
+    drawn, few = trial.draw(2), min(trial.steps, 6)
+    turning = np.cos(1.0 + 2.0 * np.arange(trial.steps))
+    largest = max(np.max(np.abs(leaf), initial=0) for leaf in c)
+    if not np.isfinite(largest):
+        return False
+    cases = []
+    for scale in SCALES:
+        # As large as that, but with cy below what clipping by norm lets through.
+        by = np.sign(scale) * min(abs(scale), 10 / max(largest, 1e-3))
+        for y in (scaled(trial.draw(1), by), scaled(trial.draw(3), by)):
+            decay = [(p * q).astype(q.dtype) for p, q in zip(c, y, strict=True)]
+            small = [
+                (20 * np.sqrt(p.size) * p.astype(float) * q).astype(p.dtype)
+                for p, q in zip(drawn, decay, strict=True)
+            ]
+            for gradient in (drawn, small):
+                at = trial.repeat(gradient, turning)
+                shifted = [p + q for p, q in zip(at, decay, strict=True)]
+                nothing = scaled(y, 0.0)
+                for gradients, point in ((trial.repeat(nothing), y), (at, y), (shifted, nothing)):
+                    cases.append(Case(point, gradients, trial.start_at(time)))
+    outcomes = [[leaf[:few] for leaf in outcome.updates] for outcome in trial.run(cases)]
+    for pull, left, right in zip(outcomes[::3], outcomes[1::3], outcomes[2::3], strict=True):
+        for p, a, b, (_, dtype) in zip(pull, left, right, trial.shapes, strict=True):
+            slack = 1e-3 * np.abs(p) + 32 * float(jnp.finfo(dtype).eps) * np.maximum(np.abs(a), np.abs(b))
+            if not np.all(np.abs(a - b) <= slack):
+                return False
+    return True
+
+
+def _is_a_map(trial: Trial, look: _Look) -> bool:
+    """Whether an update depends on nothing but its own entry of the gradient and of y, and not on earlier gradients."""
+    y, other, gradient, last = trial.draw(1), trial.draw(3), trial.draw(2), 2
+    opposite = scaled(gradient, -1e4)  # enough to turn the sign of an average
+    before = np.arange(trial.steps) < last
+
+    def case(first: Leaves, then: Leaves, y: Leaves) -> Case:
+        choose = lambda p, q: np.where(before.reshape(-1, *(1,) * (p.ndim - 1)), p, q)
+        gradients = [choose(p, q) for p, q in zip(trial.repeat(first), trial.repeat(then), strict=True)]
+        return Case(y, gradients, trial.start_at(look.time))
+
+    mixes = [partial(mixed, parity) for parity in (0, 1)]
+    cases = [case(gradient, gradient, y), case(opposite, gradient, y)]
+    cases += [case(gradient, mix(gradient, opposite), mix(y, other)) for mix in mixes]
+    update, turned, *halves = [[leaf[last] for leaf in each.updates] for each in trial.run(cases)]
+    still = any(a.any() and not u.any() for a, u in zip(look.active, update, strict=True))
+    return (
+        not still  # the schedule ends within the trial, which then shows nothing
+        and close(update, turned, look.eps)
+        and all(close(mix(half, update), update, look.eps) for mix, half in zip(mixes, halves, strict=True))
     )
 
 
-def _decays_and_active(trial: Trial, ahead: Any) -> tuple[jax.Array, PyTree, PyTree, PyTree]:
-    """Whether Δ(0, y) depends on y, where γ has any influence, how large, and in which leaves only a part of γ has."""
-
-    def case(scale, kind):
-        # Half of the time the same gradient again and again: some rules wait for a sign to last.
-        def at(t):
-            wobble = jnp.where(t < trial.steps // 2, jnp.cos(2.0 * t), 1.0)
-            varied = lambda a, b: a * jnp.asarray(wobble, a.dtype) + b * jnp.asarray(0.3, b.dtype)
-            kinds = lambda a, b: [jnp.zeros_like(a), varied(a, b), jnp.full_like(a, SIZE), a - jnp.mean(a)]
-            return jax.tree.map(lambda a, b: lax.select_n(kind, *kinds(a, b)), trial.gradient, trial.other)
-
-        return at, jax.tree.map(lambda a: a * jnp.asarray(scale, a.dtype), trial.y)
-
-    def compare(active, pair):  # of which the one in the middle tells where γ has influence
-        (scale, kind, base), first = pair
-        apart, equal = trial.apart(case(scale, kind), case(base, 0), ahead)
-        most = jax.tree.map(lambda a: jnp.max(a, initial=0), apart)
-        moved = jax.tree.map(lambda a, m: a > 1e-5 * m, apart, most)
-        return select(first, moved, active), (equal, most)
-
-    # Without a gradient y at 1, −30 and 10⁴ times its size against y = 0; then with gradients of three kinds.
-    pairs = [(scale, 0, 0.0) for scale in SCALES] + [(1.0, kind, 1.0) for kind in (1, 2, 3)]
-    scales, kinds, bases = (jnp.array(column) for column in zip(*pairs, strict=True))
-    cases = (scales, kinds.astype(jnp.int32), bases), jnp.arange(len(pairs)) == len(SCALES)
-    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, bool), trial.y)
-    active, (equal, most) = lax.scan(compare, nothing, cases)
-    decays, (varied, level, centred) = ~jnp.all(equal[: len(SCALES)]), range(len(SCALES), len(pairs))
-    seen = lambda m, i: m[i] > 1e-5 * m[varied]
-    blind = lambda a, m: (m[varied] > 0) & (a.size > 1) & ~(seen(m, level) & seen(m, centred))
-    return decays, active, jax.tree.map(lambda m: m[varied], most), jax.tree.map(blind, active, most)
+def close(left: Leaves, right: Leaves, eps: list[float]) -> bool:
+    """Up to the rounding that differs between two compilations of one formula."""
+    return all(
+        np.all(np.abs(a - b) <= 8 * e * np.maximum(np.abs(a), np.abs(b)))
+        for a, b, e in zip(left, right, eps, strict=True)
+    )
 
 
-def _coupling(trial: Trial, ahead: int) -> tuple[PyTree, jax.Array]:
-    """The c with Δ_t(γ, y) = Δ_t(γ + cy, 0), and whether it exists: by proportion, else by bisection."""
-    y, nothing = trial.y, tree.zeros_like(trial.y)
-    first = lambda gradient, y: jax.tree.map(lambda a: a[0], trial.updates(lambda t: gradient, y, ahead, 1))
-    pull = first(nothing, y)
-    share = jax.tree.map(_quotient, pull, first(y, nothing))
-
-    def halve(bounds, _):
-        low, high = bounds
-        c = tree.scale(0.5, tree.add(low, high))
-        # At γ = −cy too large a decay still pulls y towards zero: the update is opposite to y.
-        too_small = jax.tree.map(lambda d, a: d * a < 0, first(jax.tree.map(lambda c, a: -c * a, c, y), y), y)
-        keep = lambda condition, a, b: jax.tree.map(jnp.where, condition, a, b)
-        return (keep(too_small, c, low), keep(too_small, high, c)), None
-
-    ends = tree.zeros_like(y), tree.full_like(y, 2.0**10)
-    (low, high), _ = lax.scan(halve, ends, length=BISECTIONS)
-    bisected = jax.tree.map(lambda d, a, b: jnp.where(d != 0, (a + b) / 2, 0), pull, low, high)
-    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), share, bisected)
-    coupled = lax.map(lambda c: _is_coupled(trial, c, ahead), both)
-    return jax.tree.map(lambda a: jnp.where(coupled[0], a[0], a[1]), both), jnp.any(coupled)
+def scaled(leaves: Leaves, by: float) -> Leaves:
+    return [(by * leaf.astype(np.float64)).astype(leaf.dtype) for leaf in leaves]
 
 
-def _is_coupled(trial: Trial, c: PyTree, ahead: int) -> jax.Array:
-    """Whether Δ_t(γ, y) = Δ_t(γ + cy, 0), for gradients as large as y and as small as cy, and for several y."""
-    nothing, few = tree.zeros_like(trial.y), min(trial.steps, 6)
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(c)]))
-
-    def close(left, right, pull):
-        slack = 1e-3 * pull + 32 * float(jnp.finfo(left.dtype).eps) * jnp.maximum(
-            jnp.abs(left), jnp.abs(right)
-        )
-        return jnp.all(jnp.abs(left - right) <= slack)
-
-    def agree(case):
-        scale, which, small = case
-        # As large as that, but with cy below what clipping by norm lets through.
-        by = jnp.sign(scale) * jnp.minimum(jnp.abs(scale), 10 / jnp.maximum(largest, 1e-3))
-        y = jax.tree.map(lambda a, b: jnp.where(which, a, b) * jnp.asarray(by, a.dtype), trial.y, trial.other)
-
-        def gradient_at(t):
-            def entry(a, c, b):
-                turning = a * jnp.asarray(jnp.cos(1.0 + 2.0 * t), a.dtype)
-                return jnp.where(small, jnp.asarray(20 * np.sqrt(a.size), a.dtype) * turning * c * b, turning)
-
-            return jax.tree.map(entry, trial.gradient, c, y)
-
-        shifted = lambda t: jax.tree.map(lambda a, c, b: a + c * b, gradient_at(t), c, y)
-        pull = jax.tree.map(jnp.abs, trial.updates(lambda t: nothing, y, ahead, few))
-        left, right = trial.updates(gradient_at, y, ahead, few), trial.updates(shifted, nothing, ahead, few)
-        return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(close, left, right, pull))))
-
-    cases = [(scale, which, small) for scale in SCALES for which in (True, False) for small in (True, False)]
-    return jnp.all(lax.map(agree, tuple(jnp.array(column) for column in zip(*cases, strict=True))))
+def mixed(parity: int, even: Leaves, odd: Leaves) -> Leaves:
+    """Every other entry from one, the rest from the other."""
+    choose: Callable[..., np.ndarray] = lambda a, b: np.where(
+        np.arange(a.size).reshape(a.shape) % 2 == parity, a, b
+    )
+    return [choose(a, b) for a, b in zip(even, odd, strict=True)]
 
 
-def _is_a_map(trial: Trial, ahead: int) -> jax.Array:
-    """Whether an update depends on nothing but its own entry of the gradient and of y, and not on earlier gradients."""
-    y, other, gradient, steps = trial.y, trial.other, trial.gradient, 3
-    opposite = tree.scale(-1e4, gradient)  # enough to turn the sign of an average
-
-    def last(before, gradient, y):
-        choose = lambda t: jax.tree.map(lambda a, b: jnp.where(t < steps - 1, a, b), before, gradient)
-        return jax.tree.map(lambda a: a[-1], trial.updates(choose, y, ahead, steps))
-
-    update = last(gradient, gradient, y)
-    found = all_equal(update, last(opposite, gradient, y))
-    for parity in (0, 1):
-        mix = partial(mixed, parity)
-        found = found & all_equal(mix(last(gradient, mix(gradient, opposite), mix(y, other)), update), update)
-    return found
-
-
-def _quotient(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
-    return jnp.where(denominator == 0, 0, numerator / jnp.where(denominator == 0, 1, denominator))
-
-
-def _draw(seed: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Numbers between −1 and 1 without an order, from a formula that takes the compiler less than random ones."""
-    word = jnp.arange(int(np.prod(shape)), dtype=jnp.uint32) * np.uint32(2654435761) + seed * np.uint32(40503)
-    word = (word ^ (word >> 15)) * np.uint32(2246822519)
-    word = (word ^ (word >> 13)) * np.uint32(3266489917)
-    return (((word ^ (word >> 16)) >> 8).astype(jnp.float32) * 2.0**-23 - 1.0).astype(dtype).reshape(shape)
-
-
-def _rows(values: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """One value for each row of `like`, with as many dimensions."""
-    return values.reshape(-1, *(1,) * (like.ndim - 1))
-
-
-def _sized(values: PyTree) -> PyTree:
-    """Of norm `SIZE`, with no entry near zero."""
-    signed = jax.tree.map(lambda a: jnp.where(a < 0, a - 0.5, a + 0.5), values)
-    norm = tree.norm(signed)
-    return jax.tree.map(lambda a: a * jnp.asarray(SIZE / norm, a.dtype), signed)
-
-
-def _one_if_equal(leaf: np.ndarray) -> Any:
+def _one_if_equal(leaf: Any) -> Any:
     """A leaf of entries that are equal up to rounding as one of them: constants in a program cost memory."""
-    return leaf.flat[0] if leaf.size and np.allclose(leaf, leaf.flat[0], rtol=1e-5, atol=0) else leaf
+    return np.ravel(leaf)[0] if leaf.size and np.allclose(leaf, leaf.flat[0], rtol=1e-5, atol=0) else leaf

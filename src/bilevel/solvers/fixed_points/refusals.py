@@ -8,7 +8,6 @@ import numpy as np
 from optax import tree
 
 from bilevel.solvers.fixed_points.behaviour import behaviour
-from bilevel.solvers.fixed_points.trial import all_equal, mixed
 from bilevel.solvers.rules import Descent, Projected, Settled
 from bilevel.types import PyTree
 
@@ -60,3 +59,20 @@ def check_box(rule: Projected, y: PyTree) -> None:
             "the inner rule is an optax transformation projected onto a set that is not a box; where it rests depends "
             "on how it scales the entries of y: pass a step size, as bl.projected(0.1, project)"
         )
+
+
+def mixed(parity: int, even: PyTree, odd: PyTree) -> PyTree:
+    """Every other entry from one tree, the rest from the other."""
+    choose = lambda a, b: jnp.where(jnp.arange(a.size).reshape(a.shape) % 2 == parity, a, b)
+    return jax.tree.map(choose, even, odd)
+
+
+def all_equal(left: PyTree, right: PyTree) -> jax.Array:
+    """Up to the rounding that differs between two compilations of one formula."""
+
+    def equal(a, b):
+        return jnp.all(
+            jnp.abs(a - b) <= 8 * float(jnp.finfo(a.dtype).eps) * jnp.maximum(jnp.abs(a), jnp.abs(b))
+        )
+
+    return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(equal, left, right))))

@@ -5,7 +5,7 @@ v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. Fo
 that every way to work on the adjoint serves it: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
 
 * Entry by entry, y − U = a·∇_y g + d·y to first order: v = aw is zero on frozen entries (a = 0), and on the others
-  (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c.
+  (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c, and c(√v̂ + ε) in AdamW with v̂ held fixed.
 * U = P(y − α∇_y g), with P a projection or a proximal map and D = ∂P, which is symmetric with 0 ≤ D ≤ I: for v = Du,
 
       D(∇²_yy g·Du + (u − Du)/α) = D∇_y f,        w = v/α + ∇_y f − ∇²_yy g·v,
@@ -26,6 +26,7 @@ from bilevel.oracles import Curvature
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_curvature
 from bilevel.solvers.fixed_points.behaviour import behaviour
+from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, shift as held_shift
 from bilevel.solvers.ingredients.lagrangian import lagrangian
 from bilevel.solvers.ingredients.trees import scaled
 from bilevel.solvers.rules import Descent, Projected, Proximal, Rule
@@ -86,6 +87,8 @@ def entrywise(
         return within, jax.tree.map(lambda a: 0.0, y)
     if found.decay is not None:
         active, shift = found.active, found.decay
+    elif isinstance(rule, FixedPreconditioner) and found.held is not None:
+        active, shift = found.active, held_shift(rule, found.held, memory, y)
     else:
         active, shift = _linearised_map(rule, memory, y, gradient())
     if within is not None:
@@ -100,11 +103,14 @@ def residual(problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: 
     found = behaviour(problem, rule, y)
     if found.plain:
         return gradient
-    if found.decay is not None:
+    decay = found.decay
+    if isinstance(rule, FixedPreconditioner) and found.held is not None:
+        decay = held_shift(rule, found.held, memory, y)
+    if decay is not None:
         return jax.tree.map(
             lambda m, c, a, d: jnp.where(m, d + jnp.asarray(c, a.dtype) * a, 0),
             found.active,
-            found.decay,
+            decay,
             y,
             gradient,
         )

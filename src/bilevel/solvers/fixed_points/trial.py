@@ -1,11 +1,12 @@
-"""A rule tried out on made-up gradients while y is held fixed, and how two trials are compared."""
+"""A rule tried out on made-up gradients while y is held fixed: one compiled program, called as often as needed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jax.core import Tracer
@@ -14,43 +15,155 @@ from optax import tree
 from bilevel.solvers.rules import Rule, Transformation
 from bilevel.types import PyTree
 
+STEPS, CASES = 48, 32  # of one call
+FEWER, MANY = 4, 100_000  # steps of one case at a time, if y has more entries than that
+SIZE = 0.05  # ‖γ‖ and ‖y‖ of the trial, below the usual limits of clipping by norm
 
-class Trial(NamedTuple):
-    rule: Rule
-    y: PyTree
-    gradient: PyTree
-    other: PyTree
-    steps: int
+Leaves = list[Any]  # NumPy's arrays and numbers
+Shapes = tuple[tuple[tuple[int, ...], Any], ...]
 
-    def updates(self, gradient_at: Callable[[Any], PyTree], y: PyTree, ahead: Any, steps: int) -> PyTree:
-        """What the rule adds to y, held fixed, when it is fed `gradient_at(t)` at t = 0, 1, …; stacked."""
-        step = lambda memory, t: self._step(gradient_at(t), memory, y)
-        return lax.scan(step, self._memory(y, ahead), jnp.arange(steps, dtype=jnp.int32))[1]
 
-    def apart(self, one: tuple[Any, ...], other: tuple[Any, ...], ahead: Any) -> tuple[PyTree, jax.Array]:
-        """How far two such series, each of a `gradient_at` and a y, are apart at most, and whether they are equal."""
+class Case(NamedTuple):
+    """y, a gradient for every step, and by how much the rule's counters are set ahead before every step."""
 
-        def step(carry, t):
-            memories, most, equal = carry
-            taken = [self._step(at(t), m, y) for (at, y), m in zip((one, other), memories, strict=True)]
-            (first, a), (second, b) = taken
-            most = jax.tree.map(lambda most, a, b: jnp.maximum(most, jnp.abs(a - b)), most, a, b)
-            return ((first, second), most, equal & all_equal(a, b)), None
+    y: Leaves
+    gradients: Leaves  # [steps, ...]
+    ahead: np.ndarray  # [steps], or [steps, counters] for different counters
 
-        start = (self._memory(one[1], ahead), self._memory(other[1], ahead)), tree.zeros_like(self.y)
-        times = jnp.arange(self.steps, dtype=jnp.int32)
-        return lax.scan(step, (*start, jnp.array(True)), times)[0][1:]
 
-    def _memory(self, y: PyTree, ahead: Any) -> PyTree:
-        return _standing_in(self.rule.init(y), ahead)
+class Outcome(NamedTuple):
+    updates: Leaves  # what the rule adds to y in each step, [steps, ...]
+    memory: Leaves  # after the last step
+
+
+class Trial:
+    def __init__(self, rule: Rule, structure: Any, shapes: Shapes):
+        self.rule, self.structure, self.shapes = rule, structure, shapes
+        self.many = sum(int(np.prod(shape)) for shape, _ in shapes) > MANY
+        self.steps, self.together = (FEWER, 1) if self.many else (STEPS, CASES)
+
+    def of_one_step(self) -> "Trial":
+        """The same, sooner done if y has many entries."""
+        if not self.many:
+            return self
+        other = Trial(self.rule, self.structure, self.shapes)
+        other.steps = 1
+        return other
+
+    def draw(self, seed: int) -> Leaves:
+        """Numbers of norm `SIZE` in no order, with none near zero."""
+        rng = np.random.default_rng(seed)
+        drawn = [rng.uniform(-0.5, 0.5, shape) for shape, _ in self.shapes]
+        drawn = [a + np.where(a < 0, -0.5, 0.5) for a in drawn]
+        norm = np.sqrt(sum(np.sum(a * a) for a in drawn))
+        return [np.asarray(SIZE / norm * a, dtype) for a, (_, dtype) in zip(drawn, self.shapes, strict=True)]
+
+    def repeat(self, leaves: Leaves, weights: Any = 1.0) -> Leaves:
+        """The same leaves in every step, times a number per step."""
+        weights = np.broadcast_to(weights, self.steps)
+        return [(weights.reshape(-1, *(1,) * a.ndim) * a.astype(np.float64)).astype(a.dtype) for a in leaves]
+
+    def start_at(self, time: int) -> np.ndarray:
+        return np.array([time] + [0] * (self.steps - 1))
+
+    def run(self, cases: Sequence[Case]) -> list[Outcome]:
+        found = []
+        for first in range(0, len(cases), self.together):
+            some = list(cases[first : first + self.together])
+            found += self._call(some + some[:1] * (self.together - len(some)))[: len(some)]
+        return found
+
+    def _call(self, cases: list[Case]) -> list[Outcome]:
+        wide = lambda ahead: np.broadcast_to(
+            ahead[:, None] if ahead.ndim == 1 else ahead, (self.steps, len(self.counters))
+        )
+        stacked = lambda parts: [np.stack(leaves) for leaves in zip(*parts, strict=True)]
+        updates, memory = self._program(
+            stacked([case.y for case in cases]),
+            stacked([case.gradients for case in cases]),
+            np.stack([wide(case.ahead) for case in cases]).astype(np.int32),
+        )
+        taken = lambda leaves, i: [np.asarray(leaf[i], np.float64) for leaf in leaves]
+        return [Outcome(taken(updates, i), taken(memory, i)) for i in range(len(cases))]
+
+    @cached_property
+    def counters(self) -> list[int]:
+        """Which leaves of the memory count steps."""
+        first = lambda: self.rule.init(self._tree([jnp.zeros(*shape) for shape in self.shapes]))
+        with jax.numpy_dtype_promotion("standard"):
+            return _counters(jax.tree.leaves(jax.eval_shape(first)))
+
+    def _tree(self, leaves: Sequence[Any]) -> PyTree:
+        return self.structure.unflatten(leaves)
+
+    def _series(self, y: Any, gradients: Any, ahead: Any) -> tuple[Any, Any]:
+        y = self._tree(y)
+
+        def step(memory, now):
+            gradient, jump = now
+            memory, update = self._step(self._tree(gradient), set_ahead(memory, jump), y)
+            return memory, jax.tree.leaves(update)
+
+        memory, updates = lax.scan(step, _with_numbers(self.rule.init(y)), (gradients, ahead))
+        no_keys = lambda leaf: 0 if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+        return updates, [no_keys(leaf) for leaf in jax.tree.leaves(memory)]
 
     def _step(self, gradient: PyTree, memory: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
         if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
-            update, memory = _update(self.rule.transformation.value, gradient, memory, y, value)
+            update, memory = _update(self.rule.on(y), gradient, memory, y, value)
             return memory, update
         after, memory = self.rule.update(gradient, memory, y, value)
         return memory, tree.sub(after, y)
+
+    @cached_property
+    def _program(self) -> Callable[..., Any]:
+        """The series of several cases, also while something else is being traced.
+
+        The compiler of a CPU must not make a multiplication of a division, after which schedules no longer end where
+        they say.
+        """
+        example = (
+            [np.zeros((self.together, *shape), dtype) for shape, dtype in self.shapes],
+            [np.zeros((self.together, self.steps, *shape), dtype) for shape, dtype in self.shapes],
+            np.zeros((self.together, self.steps, len(self.counters)), np.int32),
+        )
+        as_written = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+        function = jax.vmap(self._series)
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs that
+            program = jax.jit(function, compiler_options=as_written).lower(*example).compile()
+
+        def call(*arguments):
+            try:
+                return jax.device_get(program(*arguments))
+            except (
+                TypeError
+            ):  # it was given numbers that are being traced: operation by operation they may drop out
+                with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
+                    found = jax.jit(function)(*arguments)
+            if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
+                raise ValueError(
+                    "the inner rule was made with a number that is being traced, so that it cannot be tried out: pass "
+                    "a step size as it is, make the rule with optax.inject_hyperparams, or compare numbers with "
+                    "bl.sweep"
+                )
+            return jax.device_get(found)
+
+        return call
+
+
+def set_ahead(memory: PyTree, jumps: Any) -> PyTree:
+    """The memory with its counters set ahead, each by a number of its own."""
+    leaves, structure = jax.tree.flatten(memory)
+    for i, jump in zip(_counters(leaves), jumps, strict=True):
+        leaves[i] = leaves[i] + jnp.asarray(jump, leaves[i].dtype)
+    return structure.unflatten(leaves)
+
+
+def _counters(leaves: list[Any]) -> list[int]:
+    """Which leaves of a memory count steps: whole numbers."""
+    counts = lambda leaf: leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
+    return [i for i, leaf in enumerate(leaves) if hasattr(leaf, "ndim") and counts(leaf)]
 
 
 def _update(
@@ -64,34 +177,13 @@ def _update(
         return transformation.update(gradient, memory, y, value=value(y), grad=gradient, value_fn=value)
 
 
-def _standing_in(memory: PyTree, ahead: Any) -> PyTree:
-    """A rule's first memory with its counters set ahead, and numbers for those that are traced or zero."""
+def _with_numbers(memory: PyTree) -> PyTree:
+    """A rule's first memory with numbers for injected ones that are traced or zero."""
     injected = lambda part: isinstance(part, optax.InjectStatefulHyperparamsState)
 
     def number(value):
         known = None if isinstance(value, Tracer) else float(value)
         return jnp.asarray(known if known else 0.1, jnp.result_type(value))
 
-    def filled(part):
-        return part._replace(hyperparams=jax.tree.map(number, part.hyperparams)) if injected(part) else part
-
-    memory = jax.tree.map(filled, memory, is_leaf=injected)
-    counts = lambda leaf: eqx.is_array(leaf) and leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
-    return jax.tree.map(lambda leaf: leaf + jnp.asarray(ahead, leaf.dtype) if counts(leaf) else leaf, memory)
-
-
-def mixed(parity: int, even: PyTree, odd: PyTree) -> PyTree:
-    """Every other entry from one tree, the rest from the other."""
-    choose = lambda a, b: jnp.where(jnp.arange(a.size).reshape(a.shape) % 2 == parity, a, b)
-    return jax.tree.map(choose, even, odd)
-
-
-def all_equal(left: PyTree, right: PyTree) -> jax.Array:
-    """Up to the rounding that differs between two compilations of one formula."""
-
-    def equal(a, b):
-        return jnp.all(
-            jnp.abs(a - b) <= 8 * float(jnp.finfo(a.dtype).eps) * jnp.maximum(jnp.abs(a), jnp.abs(b))
-        )
-
-    return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(equal, left, right))))
+    filled = lambda part: part._replace(hyperparams=jax.tree.map(number, part.hyperparams))
+    return jax.tree.map(lambda part: filled(part) if injected(part) else part, memory, is_leaf=injected)

@@ -1,12 +1,31 @@
-"""Steps on the inner variable at one x."""
+"""Steps on the inner variable at one x, each on its own draw, with the model's state carried from step to step."""
 
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
 from jax import lax
 
-from bilevel.batch import Batch
+from bilevel.batch import Batch, Draws, draws, first, with_state
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.rules import Proximal, Rule, descend
 from bilevel.types import PyTree
+
+
+class Carried(NamedTuple):
+    """The model's state during a step whose inner steps carry it along."""
+
+    seen: PyTree  # what the last inner step saw, and with it whatever follows in the step
+    after: PyTree  # what the last inner step returned: the next outer step begins with it
+
+
+class InnerLoop(NamedTuple):
+    y: PyTree
+    memory: PyTree
+    gradient: PyTree  # ∇_y g where the loop began
+    last: Batch | None  # the batch of the last step, with the state that this step saw
+    model: Carried | None  # None where a step updates the state as `Solver.observe` does
 
 
 def inner_rule(problem: Problem, rule: Rule, x: PyTree) -> Rule:
@@ -15,17 +34,49 @@ def inner_rule(problem: Problem, rule: Rule, x: PyTree) -> Rule:
 
 
 def inner_loop(
-    problem: Problem, rule: Rule, steps: int, x: PyTree, y: PyTree, memory: PyTree, batch: Batch | None
-) -> tuple[PyTree, PyTree, PyTree]:
-    """(y, memory, ∇_y g at the start) after `steps` steps y ← rule(y, ∇_y g(x, y))."""
-    oracles, value, rule = problem.oracles, lambda y: problem.g(x, y, batch), inner_rule(problem, rule, x)
-    first = oracles.inner_gradient(x, y, batch)
-    y, memory = descend(rule, first, memory, y, value)
+    problem: Problem,
+    rule: Rule,
+    steps: int,
+    x: PyTree,
+    y: PyTree,
+    memory: PyTree,
+    batch: Batch | Draws | None,
+) -> InnerLoop:
+    """`steps` steps y ← rule(y, ∇_y g(x, y)), the t-th of them on the t-th draw."""
+    oracles, rule, drawn = problem.oracles, inner_rule(problem, rule, x), draws(batch)
+
+    def step(y: PyTree, memory: PyTree, model: PyTree, t: Any) -> tuple[Any, ...]:
+        seen = with_state(drawn[t], model)
+        gradient = oracles.inner_gradient(x, y, seen)
+        after, memory = descend(rule, gradient, memory, y, lambda y: problem.g(x, y, seen))
+        return (after, memory, model, next_state(problem, x, y, seen, model)), gradient
+
+    state = carried_state(problem, batch) if steps > 1 else None
+    point, gradient = step(y, memory, state, 0)
     if steps > 1:  # the single-loop case stays a straight line
+        times = jnp.arange(1, steps, dtype=jnp.int32)
+        point, _ = lax.scan(lambda at, t: (step(at[0], at[1], at[3], t)[0], None), point, times)
+    y, memory, *states = point
+    return InnerLoop(y, memory, gradient, with_state(drawn[steps - 1], states[0]), carried(*states))
 
-        def step(carry, _):
-            y, memory = carry
-            return descend(rule, oracles.inner_gradient(x, y, batch), memory, y, value), None
 
-        (y, memory), _ = lax.scan(step, (y, memory), length=steps - 1)
-    return y, memory, first
+def carried_state(problem: Problem, batch: Batch | Draws | None) -> PyTree:
+    """The model's state at the beginning of a loop, or None if it has none."""
+    batch = first(batch)
+    if batch is None or "state" not in problem.g.extras:
+        return None
+    return jax.tree.map(jnp.asarray, batch.state)
+
+
+def next_state(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None, state: PyTree) -> PyTree:
+    """What g makes of the state of this batch at (x, y); None if none is carried."""
+    return None if state is None else problem.g.evaluate(x, y, batch).state
+
+
+def seen_by(model: Carried | None, batch: Batch | None) -> Batch | None:
+    """A batch with the state that the last inner step saw."""
+    return batch if model is None else with_state(batch, model.seen)
+
+
+def carried(seen: PyTree, after: PyTree) -> Carried | None:
+    return None if after is None else Carried(seen, after)

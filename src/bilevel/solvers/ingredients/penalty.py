@@ -23,12 +23,13 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, first
+from bilevel.batch import Batch, Draws, draws, first, with_state
 from bilevel.checks import check_positive, check_schedule, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.ingredients.inner import Carried, carried, carried_state, next_state
 from bilevel.solvers.ingredients.trees import scaled, select
 from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule
@@ -84,6 +85,7 @@ class Penalised(Solver):
     outer: Rule
     penalty: Penalty
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+    first_order: ClassVar[bool] = True
 
     def sets_out(self, state: Any) -> PyTree:
         return state.z
@@ -96,7 +98,7 @@ class Penalised(Solver):
 
     def warm_up(self, state: Any, batch: Any = None) -> Any:
         copies, penalty = Copies(state.y, state.z, *state.inner), self.penalty(state.k)
-        (y, z, *memories), _ = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch))
+        y, z, *memories = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch)).copies
         return state._replace(y=y, z=z, inner=tuple(memories))
 
     def suspicion(self, state: Any, batch: Any = None) -> str:
@@ -115,6 +117,12 @@ class Copies(NamedTuple):
     z_memory: PyTree
 
 
+class Tracked(NamedTuple):
+    copies: Copies
+    gradient: PyTree  # ∇_y g at the z they started from
+    model: Carried | None  # the model's state, carried along with z
+
+
 def track(
     problem: Problem,
     rule: Rule,
@@ -123,27 +131,33 @@ def track(
     copies: Copies,
     penalty: jax.Array,
     batch: Batch | Draws | None,
-) -> tuple[Copies, PyTree]:
-    """`steps` steps on both copies at x, and ∇_y g at the z they started from:
+    apart: bool = False,
+) -> Tracked:
+    """`steps` steps on both copies at x:
 
         z ← rule(z, ∇_y g(x, z))        y ← rule(y, ∇_y g(x, y) + ∇_y f(x, y)/λ)
 
     The second is a step on f + λg with 1/λ of the step size, the most its smoothness allows for large λ. Of several
-    draws the t-th step takes number 2t for z and 2t + 1 for y.
+    draws the t-th step takes number t for both; or, where the two draw `apart`, 2t for z and 2t + 1 for y.
     """
     oracles, drawn = problem.oracles, draws(batch)
+    state = carried_state(problem, batch) if steps > 1 else None
 
     def step(carry, t):
-        (y, z, y_memory, z_memory), first = carry
-        for_z, for_y = drawn[2 * t], drawn[2 * t + 1]
+        (y, z, y_memory, z_memory), first, (_, state) = carry
+        pair = (2 * t, 2 * t + 1) if apart else (t, t)
+        for_z, for_y = (with_state(drawn[i], state) for i in pair)
+        states = state, next_state(problem, x, z, for_z, state)
         at_z = oracles.inner_gradient(x, z, for_z)
         at_y = oracles.inner_gradient(x, y, for_y)
         at_y = tree.add(at_y, scaled(1 / penalty, oracles.outer_gradients(x, y, for_y).y))
         z, z_memory = descend(rule, at_z, z_memory, z, lambda z: problem.g(x, z, for_z))
         y, y_memory = descend(rule, at_y, y_memory, y, mixture(problem, x, penalty, for_y))
-        return (Copies(y, z, y_memory, z_memory), select(t == 0, at_z, first)), None
+        return (Copies(y, z, y_memory, z_memory), select(t == 0, at_z, first), states), None
 
-    return lax.scan(step, (copies, tree.zeros_like(copies.z)), jnp.arange(steps, dtype=jnp.int32))[0]
+    carry = copies, tree.zeros_like(copies.z), (state, state)
+    (copies, gradient, states), _ = lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
+    return Tracked(copies, gradient, carried(*states))
 
 
 def estimate(

@@ -6,17 +6,18 @@ array with one row per task. x is the point from which y sets out in every task,
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.batch import Batch, Draws, Levels
+from bilevel.batch import Batch, Draws, Levels, draws, each_own, with_state
 from bilevel.checks import check_count, prepare, prepare_inner, signature, variables
 from bilevel.problem import Evaluated
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.ingredients.inner import Carried, carried, carried_state, next_state, seen_by
 from bilevel.solvers.rules import Rule, ValueFunction, descend
 from bilevel.types import Metrics, PyTree
 
@@ -37,15 +38,29 @@ class Tasks(NamedTuple):
     value: Any  # f
     hypergradient: PyTree
     metrics: Metrics
+    model: Carried | None = None  # of each task
+
+
+class Adapted(NamedTuple):
+    """One task after adaptation."""
+
+    y: PyTree
+    gradient: PyTree  # of what is descended, at x
+    last: Batch  # the task as the last step saw it: with that step's key, and the model's state
+    model: Carried | None
 
 
 class MetaLearner(Solver):
-    """A solver that learns where adaptation to a task begins, and can adapt to new tasks."""
+    """A solver that learns where adaptation to a task begins, and can adapt to new tasks.
+
+    Every adaptation step has a key of its own and carries the model's state along, unless the steps solve one problem.
+    """
 
     inner: Rule
     outer: Rule
     inner_steps: int = eqx.field(static=True)
     paired: ClassVar[bool] = True
+    solves: ClassVar[bool] = False  # whether adaptation solves a problem, with one key and one state
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MetaState:
         tasks = by_task(batch, self.name)
@@ -58,24 +73,33 @@ class MetaLearner(Solver):
         many = count(batch, self.name)
         return MetaState(x, jax.tree.map(lambda a: jnp.stack([a] * many), x), self.outer.init(x))
 
+    def point(self, state: MetaState, batch: Batch | None) -> tuple[PyTree, PyTree, Batch]:
+        return state.x, state.x, first_task(by_task(batch, self.name))
+
     def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:
         """What adaptation to one task descends, as functions of y: its gradient and its value."""
         problem = self.problem
         return lambda y: problem.oracles.inner_gradient(x, y, batch), lambda y: problem.g(x, y, batch)
 
-    def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> tuple[PyTree, PyTree]:
-        """(y after N steps of the inner rule from x, the gradient at x), of one task."""
-        (gradient, value), rule = self.task_problem(x, batch), self.inner
-        first = gradient(x)
-        point = descend(rule, first, rule.init(x), x, value)
+    def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> Adapted:
+        """N steps of the inner rule from x, on one task."""
+        steps, rule, trains = self.inner_steps if steps is None else steps, self.inner, not self.solves
+        drawn = draws(each_own(batch, steps) if trains else batch)
 
-        def step(point, _):
-            y, memory = point
-            return descend(rule, gradient(y), memory, y, value), None
+        def step(y: PyTree, memory: PyTree, state: PyTree, t: Any) -> tuple[Any, ...]:
+            seen = cast(Batch, with_state(drawn[t], state))
+            gradient, value = self.task_problem(x, seen)
+            direction = gradient(y)
+            after = descend(rule, direction, memory, y, value)
+            return (*after, state, next_state(self.problem, x, y, seen, state)), direction
 
-        further = (self.inner_steps if steps is None else steps) - 1
-        (y, _), _ = lax.scan(step, point, length=further) if further else (point, None)
-        return y, first
+        state = carried_state(self.problem, batch) if trains and steps > 1 else None
+        point, gradient = step(x, rule.init(x), state, 0)
+        if steps > 1:
+            times = jnp.arange(1, steps, dtype=jnp.int32)
+            point, _ = lax.scan(lambda at, t: (step(at[0], at[1], at[3], t)[0], None), point, times)
+        y, _, *states = point
+        return Adapted(y, gradient, cast(Batch, with_state(drawn[steps - 1], states[0])), carried(*states))
 
     def adapt(self, x: PyTree, data: Batch, *, steps: int | None = None) -> PyTree:
         """The parameters adapted to new tasks from x, one row per task:
@@ -110,7 +134,8 @@ class MetaLearner(Solver):
         hypergradient = mean(tasks.hypergradient)
         meta_value = lambda x: jnp.mean(jax.vmap(lambda *each: value(x, *each))(*arguments))
         x, outer_memory = descend(self.outer, hypergradient, state.outer, state.x, meta_value)
-        info = Info(jnp.mean(tasks.value), hypergradient, tasks.inner_gradient, tasks.metrics)
+        model = tasks.model and Carried(tasks.model.seen, mean(tasks.model.after))
+        info = Info(jnp.mean(tasks.value), hypergradient, tasks.inner_gradient, tasks.metrics, model)
         return MetaState(x, tasks.y, outer_memory), info
 
     def sets_out(self, state: MetaState) -> PyTree:
@@ -121,17 +146,19 @@ class MetaLearner(Solver):
         return state  # there is nothing to warm up
 
     def observe(
-        self, before: MetaState, after: MetaState, batch: Batch | None
+        self, before: MetaState, after: MetaState, batch: Batch | None, model: Carried | None = None
     ) -> tuple[Evaluated, Evaluated]:
         """The means over the tasks, of what a model carries along as well."""
-        tasks, x = by_task(batch, self.name), before.x
-        inner = jax.vmap(lambda batch: self.problem.g.evaluate(x, x, batch))(tasks)
-        outer = jax.vmap(lambda y, batch: self.problem.f.evaluate(x, y, batch))(after.y, tasks)
+        tasks, x, steps = by_task(batch, self.name), before.x, 1 if self.solves else self.inner_steps
+        at = lambda batch, t: draws(each_own(batch, steps))[t]
+        inner = jax.vmap(lambda batch: self.problem.g.evaluate(x, x, at(batch, 0)))(tasks)
+        for_f = cast(Batch, seen_by(model, tasks))
+        outer = jax.vmap(lambda y, batch: self.problem.f.evaluate(x, y, at(batch, steps - 1)))(after.y, for_f)
         return Evaluated(*map(mean, inner)), Evaluated(*map(mean, outer))
 
 
 def _adapt_all(solver: MetaLearner, steps: int, x: PyTree, tasks: Batch) -> PyTree:
-    return jax.vmap(lambda batch: solver.adapt_one(x, batch, steps)[0])(tasks)
+    return jax.vmap(lambda batch: solver.adapt_one(x, batch, steps).y)(tasks)
 
 
 def count(batch: Batch | None, who: str) -> int:

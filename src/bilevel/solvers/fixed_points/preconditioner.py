@@ -1,0 +1,195 @@
+"""Rules that decay y after rescaling the gradient, as AdamW does, with the scale held fixed in the adjoint system.
+
+Such a rule moves y by −s(P m + c y), where m averages the gradients, P is a positive diagonal made of their squares,
+and s is the rate. It rests where P∇_y g + cy = 0. With P held fixed, as it is at the moment, that is
+∇_y g + (c/P)y = 0, and the adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f with ∇Φ = ∇_x f − ∇²_xy g·v. What is left
+out is how P would change with x and y.
+
+P is read off the rule's own update: what averages gradients changes sign with them and is set to where it would settle
+under a constant gradient; what does not change sign (squares, counters) is held as it is.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from optax import tree
+
+from bilevel.solvers.fixed_points.schedules import FAR
+from bilevel.solvers.fixed_points.trial import Case, Leaves, Trial
+from bilevel.solvers.rules import Rule, Settled, Transformation, ValueFunction, as_rule
+from bilevel.types import PyTree
+
+HUGE = 2.0**40  # of the updates, so that they are not lost in the digits of y
+
+
+class Held(NamedTuple):
+    """How to take a memory apart: by its leaves."""
+
+    odd: tuple[bool, ...]  # changes its sign with the gradients
+    moving: tuple[int | None, ...]  # of a counter that stops y: a step at which the rule moves it
+
+
+class FixedPreconditioner(Rule):
+    """A rule that implicit methods follow with its preconditioner held fixed."""
+
+    rule: Rule
+
+    def init(self, point: PyTree) -> PyTree:
+        return self.rule.init(point)
+
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
+        return self.rule.update(gradient, memory, point, value)
+
+
+def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
+    """An inner rule such as AdamW, for `bl.aid`, `bl.soba`, `bl.hoag` and `bl.stocbio`.
+
+        rule = bl.fixed_preconditioner(optax.adamw(schedule, weight_decay=0.1))
+        bl.aid(problem, rule, 0.1, 0.1)
+
+    Its steps on y are those of `rule`. AdamW's are −s(m/(√v̂ + ε) + cy) and rest where P∇_y g + cy = 0, with the
+    preconditioner P = 1/(√v̂ + ε). The adjoint system holds P fixed at its current value:
+
+        (∇²_yy g + diag(c/P)) v = ∇_y f,        ∇Φ ≈ ∇_x f − ∇²_xy g·v
+
+    This is an approximation: how P changes with x and y is left out. For a rule that rests at a point which does not
+    depend on P, such as `optax.adam`, nothing is left out.
+
+    Args:
+        rule: an optax transformation that decays y after rescaling the gradient; it may clip the gradient before, decay
+            parts of y only, freeze parts, and have schedules.
+    """
+    made = as_rule(rule, "inner")
+    if isinstance(made, Settled):
+        raise TypeError(
+            "bl.fixed_preconditioner was given a projected rule: write bl.projected(bl.fixed_preconditioner(...), "
+            "project)"
+        )
+    return made if isinstance(made, FixedPreconditioner) else FixedPreconditioner(made)
+
+
+def shift(rule: FixedPreconditioner, held: Held, memory: PyTree, y: PyTree) -> PyTree:
+    """c/P, entry by entry, with P as in `memory`; zero where P is not known yet."""
+    inner = rule.rule
+    if isinstance(inner, Transformation):
+        inner = replace(inner, scale=HUGE)
+    leaves, structure = jax.tree.flatten(memory)
+    odd = [leaf for leaf, flips in zip(leaves, held.odd, strict=True) if flips]
+
+    def step(gradient, odd, y):
+        some = iter(odd)
+        now = [
+            next(some) if flips else leaf if time is None else jnp.full_like(leaf, time)
+            for leaf, flips, time in zip(leaves, *held, strict=True)
+        ]
+        after, memory = inner.update(gradient, structure.unflatten(now), y)
+        kept = [leaf for leaf, flips in zip(jax.tree.leaves(memory), held.odd, strict=True) if flips]
+        return tree.sub(y, after), kept
+
+    zero, ones = tree.zeros_like(y), tree.ones_like(y)
+    no_memory, all_memory = tree.zeros_like(odd), tree.ones_like(odd)
+    _, tangent = jax.linearize(step, zero, no_memory, y)
+    per_gradient = tangent(ones, no_memory, zero)[1]
+    kept = tangent(zero, all_memory, zero)[1]
+    settled = jax.tree.map(lambda b, a: b / (1 - a), per_gradient, kept)
+    gain, decay = tangent(ones, settled, zero)[0], tangent(zero, no_memory, ones)[0]
+
+    def ratio(a, d):
+        known = jnp.isfinite(a) & (a > 0)
+        return jnp.where(known, d / jnp.where(known, a, 1), 0)
+
+    return jax.tree.map(ratio, gain, decay)
+
+
+def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
+    """How to take the rule's memory apart, or None if its updates are not −s(P m + cy)."""
+    y, other, drawn = trial.draw(1), trial.draw(3), trial.draw(2)
+    rng, end, t = np.random.default_rng(0), max(1, trial.steps // 12), np.arange(trial.steps)
+    quiet = t >= trial.steps - 2 * end
+    noise = np.where(quiet, 0.0, rng.normal(size=trial.steps))
+    gradients, nothing = trial.repeat(drawn, noise), trial.repeat(drawn, 0.0)
+    blank = [np.zeros_like(a) for a in y]
+    pinned = _moving(trial, time, active)
+    start = np.where(pinned, -1, 0)[None].repeat(trial.steps, axis=0)  # a schedule stays where it is
+    start[0] = time
+    nudge = lambda by: [
+        p + q for p, q in zip(gradients, trial.repeat(drawn, by * (t >= trial.steps - end)), strict=True)
+    ]
+    points = [*((by * a.astype(float) for a in y) for by in (1.0, -30.0, 1e3)), other]
+    points = [[np.asarray(a, b.dtype) for a, b in zip(point, y, strict=True)] for point in points]
+    cases = [Case(blank, gradients, start), Case(blank, [-a for a in gradients], start)]
+    cases += [Case(blank, nudge(by), start) for by in (0.05, 0.1)]
+    for point in points:
+        cases += [Case(point, gradients, start), Case(point, nothing, start)]
+    plain, opposite, nudged, twice, *pairs = trial.run(cases)
+    eps = [float(jnp.finfo(dtype).eps) for _, dtype in trial.shapes]
+
+    # Δ(γ, y) = Δ(γ, 0) − d y, with one d for every y, and a memory that does not depend on y.
+    slopes = []
+    for point, both, alone in zip(points, pairs[::2], pairs[1::2], strict=True):
+        for p, a, b, e in zip(plain.updates, both.updates, alone.updates, eps, strict=True):
+            if not np.all(np.abs(p + b - a) <= 64 * e * (np.abs(p) + np.abs(a) + np.abs(b))):
+                return None
+        if not _same(plain.memory, both.memory, max(eps)):
+            return None
+        slopes.append([a / q.astype(float) for a, q in zip(alone.updates, point, strict=True)])
+    for one in slopes[1:]:
+        if not all(
+            np.allclose(a, b, rtol=1e3 * e, atol=0) for a, b, e in zip(one, slopes[0], eps, strict=True)
+        ):
+            return None
+
+    # A small gradient is answered in every step, in proportion, and against its direction.
+    for p, a, b, g, moves in zip(plain.updates, nudged.updates, twice.updates, drawn, active, strict=True):
+        one, two = ((each - p)[-end:] * np.sign(g.astype(float)) for each in (a, b))
+        if not np.all(~moves | ((one < 0) & (np.abs(two - 2 * one) <= 0.2 * np.abs(two)))):
+            return None
+
+    odd = []
+    for a, b in zip(plain.memory, opposite.memory, strict=True):
+        flips = bool(np.any(a)) and _same([a], [-b], max(eps))
+        if not flips and not _same([a], [b], max(eps)):
+            return None
+        odd.append(flips)
+    if sum(a.size for a, flips in zip(plain.memory, odd, strict=True) if flips) > sum(a.size for a in y):
+        return None  # averages of averages
+    moving = dict(zip(trial.counters, pinned, strict=True))
+    return Held(tuple(odd), tuple(time if moving.get(i) else None for i in range(len(odd))))
+
+
+def _moving(trial: Trial, time: int, active: Leaves) -> np.ndarray:
+    """The counters that alone stop y, by a schedule that is zero at the start or at the end."""
+    gradient, y, n = trial.draw(2), trial.draw(1), len(trial.counters)
+
+    def moves(aheads: list[np.ndarray]) -> list[list[bool]]:
+        cases = []
+        for ahead in aheads:
+            jumps = np.zeros((trial.steps, n), int)
+            jumps[0] = ahead
+            cases += [Case(y, trial.repeat(gradient, by), jumps) for by in (1.0, 0.0)]
+        found = [outcome.updates for outcome in trial.run(cases)]
+        first = lambda p, q: bool(np.any(p[:1] != q[:1]))
+        return [
+            [first(p, q) for p, q in zip(one, none, strict=True)]
+            for one, none in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    pinned = np.zeros(n, bool)
+    for dead in (each for each in (FAR, 0) if each != time):
+        base, *single = moves([np.full(n, dead), *np.where(np.eye(n, dtype=bool), time, dead)])
+        stopped = [bool(m.any()) and not b for m, b in zip(active, base, strict=True)]
+        revives = [any(s and f for s, f in zip(stopped, found, strict=True)) for found in single]
+        pinned |= np.array(revives, bool)
+    return pinned
+
+
+def _same(one: Leaves, other: Leaves, eps: float) -> bool:
+    return all(
+        np.all(np.abs(a - b) <= 64 * eps * np.maximum(np.abs(a), np.abs(b)))
+        for a, b in zip(one, other, strict=True)
+    )
