@@ -51,6 +51,7 @@ if (
     from bilevel.solvers.f2sa import f2sa as f2sa
     from bilevel.solvers.f2sa_p import f2sa_p as f2sa_p
     from bilevel.solvers.f3sa import f3sa as f3sa
+    from bilevel.solvers.fixed_points.preconditioner import fixed_preconditioner as fixed_preconditioner
     from bilevel.solvers.fomaml import fomaml as fomaml
     from bilevel.solvers.forward_itd import forward_itd as forward_itd
     from bilevel.solvers.fsla import fsla as fsla
@@ -99,6 +100,7 @@ else:
         "solvers.adjoints": ("Adjoint",),
         "solvers.base": ("Info", "Solver"),
         "solvers.darts": ("darts", "darts_first_order"),
+        "solvers.fixed_points.preconditioner": ("fixed_preconditioner",),
         "solvers.pbgd": ("g_pbgd", "v_pbgd"),
         "solvers.rules": ("Rule", "projected"),
         "theory.estimation.advice": ("Advice",),

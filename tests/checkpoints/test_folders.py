@@ -113,7 +113,7 @@ BATCH = bl.Batch(inner=jnp.ones(3), outer=jnp.ones(3))
         (dict(x0=X0 | {"big": jnp.ones(4)}), "its x was"),
         (dict(seed=1), "its seed was 0, here it is 1"),
         (dict(steps=7), "has taken 8 steps already"),
-        (dict(record=lambda state, info: {"more": state.y}), "the earlier run's trace has the columns"),
+        (dict(record=lambda state, info: {"more": state.y}), "the record had other code"),
         (dict(thin=2), "the earlier run had thin=None"),
         (dict(resume=None), 'there is a run in .* already: pass resume="auto"'),
     ],
@@ -137,9 +137,9 @@ def test_captured_numbers_and_arrays_count(tmp_path):
     run(2, 1.5, ones, 0.1)
     assert run(3, 1.5, ones.copy(), 0.1).steps == 3
     for numbers, match in [
-        ((1.6, ones, 0.1), "the inner objective depended on 1.5, here it is 1.6"),
-        ((1.5, 2 * ones, 0.1), "the inner objective depended on an array of other values"),
-        ((1.5, ones, 0.2), "inner.transformation depended on -0.1, here it is -0.2"),
+        ((1.6, ones, 0.1), "the inner objective read number = 1.5, here it is 1.6"),
+        ((1.5, 2 * ones, 0.1), "the inner objective read the array array, which had other values"),
+        ((1.5, ones, 0.2), r"inner.numbers\['step_size'\] was -0.1, here it is -0.2"),
     ]:
         with pytest.raises(ValueError, match=match):
             run(4, *numbers)
@@ -186,8 +186,8 @@ def test_another_version(folder):
     with pytest.raises(ValueError, match=rf"written by bilevel 0\.1\.9, this is {bl.__version__}"):
         go(12, folder)
     assert bl.load(folder).steps == 8  # reading is another matter
-    rewritten(folder, made_by=made_by, format=2)
-    with pytest.raises(ValueError, match=r"have format 2, .* read them with the version that wrote them"):
+    rewritten(folder, made_by=made_by, format=99)
+    with pytest.raises(ValueError, match=r"have format 99, .* read them with the version that wrote them"):
         bl.load(folder)
 
 

@@ -201,7 +201,7 @@ def test_a_loader_is_moved_to_where_it_stood(tmp_path):
 
 def test_a_loader_that_cannot_be_moved_is_said_so_at_once(tmp_path):
     forgetful = lambda: iter([next(iter(Positioned())) for _ in range(12)])
-    with pytest.warns(RuntimeWarning, match="can be read with bl.load but not gone on from: give it"):
+    with pytest.warns(RuntimeWarning, match="can be loaded with bl.load but not resumed: give it"):
         go(3, tmp_path, data=forgetful())
     assert bl.load(tmp_path).steps == 3
     with pytest.raises(ValueError, match="cannot say where it stands"):

@@ -2,6 +2,8 @@
 
 import functools
 import sys
+import types
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.identity import Static, captured
+from bilevel.readings import parts
 from checkpoints.tiny import START, go, inner
 
 LAMBDA = 0.5
@@ -112,7 +114,7 @@ def test_functions_that_share_what_they_close_over_are_walked_once(tmp_path):
     a, b = (lambda y: jnp.sum(y**2)), (lambda y: jnp.sum(y**4))
     for _ in range(40):
         a, b = b, (lambda y, _a=a, _b=b: _b(y))
-    assert len(captured(b)) < 200  # by every way to each of them, it would be 2⁴⁰ or so
+    assert len(parts(b)) < 200  # by every way to each of them, it would be 2⁴⁰ or so
     go(tmp_path, outer=lambda x, y: b(y))
 
 
@@ -157,20 +159,93 @@ def test_a_start_in_another_order(tmp_path):
         bl.run(solver, jnp.linspace(1, -1, 9), jnp.ones(9), steps=3, **ask)
 
 
-def test_a_function_made_again_with_another_global_is_another_function():
-    """As in a loop of a script or a notebook, where nothing is closed over."""
-    space = {"scale": 1.0, "options": {"power": 2}, "weights": np.ones(2), "collected": []}
-    exec("def helper(x): return scale * x ** options['power'] * weights", space)
-    make = lambda: Static(eval("lambda state, info: {'m': helper(state.x), 'n': collected}", space))
-    before = made = make()
-    assert make() == made
-    space["collected"].append(1.0)
-    assert make() == made
-    for change in ({"scale": 10.0}, {"options": {"power": 3}}, {"weights": np.ones(2)}):
-        space.update(change)
-        after = make()
-        assert after not in (before, made)
-        before = after
+class Settings:
+    target = 1.0
+
+
+@dataclass(slots=True)
+class Slotted:
+    target: float = 1.0
+
+
+MODULE = types.ModuleType("settings")
+MODULE.target, SLOTTED, HIDDEN, CHOSEN = 1.0, Slotted(), [64], {1, 2}  # type: ignore[attr-defined]
+
+# What an objective reads, and a change of it in place.
+CHANGES = {
+    "a class attribute": (lambda: Settings.target, lambda: setattr(Settings, "target", 3.0)),
+    "a slot": (lambda: SLOTTED.target, lambda: setattr(SLOTTED, "target", 3.0)),
+    "a module": (lambda: MODULE.target, lambda: setattr(MODULE, "target", 3.0)),
+    "a list of whole numbers": (lambda: HIDDEN[0], lambda: HIDDEN.__setitem__(0, 32)),
+    "a set": (lambda: len(CHOSEN), lambda: CHOSEN.add(3)),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_change_in_place_of_what_is_read_is_refused_by_its_name(tmp_path, kind):
+    read, change = CHANGES[kind]
+    outer = lambda x, y: read() * jnp.sum(y**2)
+    go(tmp_path, outer=outer)
+    assert go(tmp_path, 5, outer=outer).steps == 5
+    change()
+    with pytest.raises(
+        ValueError, match=r"the outer objective read .*, here it is|the outer objective had other"
+    ):
+        go(tmp_path, 6, outer=outer)
+
+
+def test_a_record_of_other_code_is_refused(tmp_path):
+    go(tmp_path, record=lambda state, info: {"a": state.y})
+    with pytest.raises(ValueError, match="the record had other code"):
+        go(tmp_path, 5, record=lambda state, info: {"a": 2 * state.y})
+
+
+class Batches:
+    """A loader that says where it stands."""
+
+    def __init__(self, *values):
+        self.values, self.at = values, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.at += 1
+        return bl.Batch(inner=np.full(2, self.values[self.at - 1]), outer=np.ones(2))
+
+    def get_state(self):
+        return self.at
+
+    def set_state(self, at):
+        self.at = at
+
+
+def test_a_loader_of_other_data_is_refused_and_later_batches_are_not_vouched_for(tmp_path):
+    fit = lambda x, y, batch: jnp.mean((batch - y) ** 2) + jnp.sum((y - x) ** 2)
+    solver = bl.aid(bl.Problem(inner=fit, outer=fit), 0.1, 0.1, 0.1)
+
+    def run(steps, first, last):
+        data = Batches(first, 2.0, 3.0, last, 5.0)
+        return bl.run(solver, START, START, steps=steps, data=data, checkpoint=tmp_path, resume="auto")
+
+    assert "verify" not in run(2, 1.0, 4.0).status.message
+    again = run(3, 1.0, 5.0)
+    assert (
+        "Cannot verify that the batches of the loader after the first are unchanged." in again.status.message
+    )
+    with pytest.raises(ValueError, match="the first batch of its loader had other values"):
+        run(4, 1.5, 4.0)
+
+
+def test_what_cannot_be_looked_into_is_reported(tmp_path):
+    stream = iter([1.0])
+    outer = lambda x, y: jnp.sum(y**2) + 0.0 * stream.__length_hint__()
+    go(tmp_path, outer=outer)
+    message = go(tmp_path, 5, outer=outer).status.message
+    assert (
+        "Cannot verify that stream (builtins.list_iterator) that the outer objective reads is unchanged."
+        in message
+    )
 
 
 def test_a_record_made_again_with_another_global_is_recorded():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import bilevel as bl
@@ -26,7 +27,28 @@ def with_batch(x, y, batch):
     return jnp.sum(x * y) * jnp.mean(batch)
 
 
+class Module:
+    """What stands in for `torch.nn.Module`, which is not installed: it is known by where it is defined."""
+
+    __module__ = "torch.nn.modules.module"
+
+
+class Net(Module):
+    pass
+
+
 REFUSED = {
+    "torch module as y0": (
+        dict(y0=Net()),
+        TypeError,
+        ["y0 is a torch module (Net)", "dict(module.named_parameters())", "jax.numpy"],
+    ),
+    "torch module within x0": (dict(x0={"net": Net()}), TypeError, ["x0['net'] is a torch module (Net)"]),
+    "torch module as model_state": (
+        dict(model_state=Net(), inner=lambda x, y, *, state: (Q.g(x, y), {}, state)),
+        TypeError,
+        ["model_state is a torch module (Net)"],
+    ),
     "vector objective": (
         dict(outer=lambda x, y: x * y),
         ValueError,
@@ -115,6 +137,19 @@ def test_step_sizes_must_be_positive_numbers(level, value):
         bl.aid(Q.problem, **sizes)
     assert repr(value) in str(refusal.value)
     assert "optax" in str(refusal.value)
+
+
+def test_a_step_size_of_zero_or_a_function_names_the_remedy():
+    with pytest.raises(ValueError, match=r"to keep the outer variables fixed, pass optax\.set_to_zero\(\)"):
+        bl.aid(Q.problem, 0.1, 0.1, 0.0)
+    with pytest.raises(ValueError, match=r"optax\.sgd\(function\).* part of x is a factor of g"):
+        bl.itd(Q.problem, lambda x: jnp.exp(x), 0.1)
+    frozen = solve_with(bl.aid(Q.problem, 0.1, 0.1, optax.set_to_zero()))
+    np.testing.assert_array_equal(frozen.x, X0)
+
+
+def solve_with(solver):
+    return bl.run(solver, X0, X0, steps=3)
 
 
 def test_itd_refuses_the_same_step_sizes():

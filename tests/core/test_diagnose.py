@@ -329,8 +329,14 @@ def test_an_inner_objective_without_y_and_an_x_without_effect_are_told():
     assert findings == set(re.findall(r'Finding\(\s*"(\w+)"', SOURCE)) | {"inner_step", "adjoint_step"}
     apart = bl.Batch(inner=(jnp.asarray(H), nothing), outer=jnp.asarray(T))  # h = γx + Bv = 0 at x = 0
     found = bl.run(solver, jnp.zeros(2), jnp.asarray(Y0), data=apart, steps=40, diagnose=True)
+    assert codes(found) == ["x_rests"]  # the solution of γx = 0
+    assert "x rests where it began" in found.diagnosis.findings[0].sentence
+    blind = bl.Problem(inner=inner, outer=lambda x, y, batch: 0.5 * jnp.sum((y - batch) ** 2))
+    solver = bl.aid(blind, 0.5, 0.5, 1e-3)
+    found = bl.run(solver, jnp.asarray(X0), jnp.asarray(Y0), data=apart, steps=40, diagnose=True)
     assert codes(found) == ["x_dead"]
     assert "exactly zero at every step" in found.diagnosis.findings[0].sentence
+    assert "Does f depend on x, or ∇_y g on x, at all?" in found.diagnosis.findings[0].sentence
 
 
 def test_a_network_of_dead_units_is_told_and_one_that_lives_is_not():

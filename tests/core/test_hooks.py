@@ -44,7 +44,7 @@ def test_the_result_so_far_is_that_of_a_run_which_ended_there(aid):
     )
     assert [each.steps for each in saved] == [3, 6, 9]
     assert all(each.status.code is bl.Code.INTERRUPTED for each in saved)
-    assert "saved after 6 of 9 steps, while the run was under way" in saved[1].status.message
+    assert "Saved after 6 of 9 steps, while the run was under way" in saved[1].status.message
     np.testing.assert_array_equal(saved[1].trace["outer_value"], result.trace["outer_value"][:6])
     assert list(result.probes["step"]) == [3, 6, 9]  # looking at them did not take them away
     on = bl.run(aid, steps=3, resume=saved[1], probe=probe)

@@ -116,6 +116,7 @@ METHODS = {
     "aid_quasi_newton": "GFLhC",
     "aid_nystrom": "GFLhhhC",
     "aid_three_draws": "GHFXC",
+    "aid_decoupled_decay": "GHFC",
     "hoag": "GGFLhhC",
     "stocbio": "GFHC",
     "darts": "GGFXX",

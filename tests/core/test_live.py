@@ -43,7 +43,7 @@ def test_the_last_picture_has_the_last_numbers_and_the_status(aid):
         column = result.trace[name]
         assert f"{column[-1]:.4g} " in shown
         assert f"from {column[0]:.4g}, lowest {column.min():.4g}" in shown
-    assert "completed: took all 30 steps" in shown
+    assert "completed: Ran all 30 steps" in shown
     inner = np.linalg.norm(bl.run(aid, X0, Y0, steps=30, record=keep_inner).trace["inner"][-1])
     assert re.search(rf"inner gradient\s+{re.escape(f'{inner:.4g}')}", shown)
     widths = {len(found) for found in re.findall(rf"[{LEVELS}]+", shown)}

@@ -112,7 +112,7 @@ def test_f_is_infinite_from_the_start_and_no_tolerance_calls_that_converged():
     solver = bl.aid(bl.Problem(inner=g, outer=outer), 0.5, 0.5, 0.1)
     result = bl.run(solver, X0, Y0, steps=2000, tol=1e-3)
     check(result, bl.Code.DIVERGED, "outer_value", 0, "the outer objective f is NaN", "scale it down")
-    assert "outer_value" not in result.trace  # no step was good
+    assert result.trace["outer_value"].shape == (0,)  # no step was good
 
 
 def test_the_gradient_of_f_is_nan_where_f_is_not():
@@ -249,6 +249,45 @@ def test_a_warm_up_that_diverges_has_its_own_status_and_returns_a_finite_state()
     words = f"at warm-up step {result.status.step}", "lower the inner step size", f"2/λ = {2 * STEP:.3g}"
     check(result, bl.Code.DIVERGED, "y", result.status.step, *words, never=["outer"])
     assert result.steps == 0
+
+
+@pytest.mark.parametrize("steps", [12, 400])
+@pytest.mark.parametrize("kind", ["whole", "loader"])
+def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
+    """After 12 steps y is 50^12, still finite in float32; its square is not."""
+    problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
+    start = jnp.ones(2, jnp.float32), jnp.zeros(2, jnp.float32)
+    data = lambda: {"whole": None, "loader": bl.loaders(outer=[jnp.ones(1, jnp.float32)] * 3)}[kind]
+    if kind == "loader":
+        problem = bl.Problem(inner=problem.inner, outer=lambda x, y, ones: jnp.sum(y**2) * ones[0])
+    wild, calm = bl.aid(problem, 51.0, 0.5, 0.1), bl.aid(problem, 0.5, 0.5, 0.1)
+    result = bl.run(wild, *start, data=data(), steps=10, warmup=steps)
+    words = "the state from before the warm-up is returned", "lower the inner step size"
+    what = "y grew until its square overflows" if steps == 12 else "y became infinite or NaN"
+    check(result, bl.Code.DIVERGED, "y", result.status.step, f"{what} at warm-up step", *words)
+    assert (result.steps, result.status.step == 12) == (0, steps == 12)
+    np.testing.assert_array_equal(result.y, start[1])
+    np.testing.assert_array_equal(result.x, start[0])
+    resumed = bl.run(calm, data=data(), steps=30, resume=result)
+    np.testing.assert_array_equal(resumed.x, bl.run(calm, *start, data=data(), steps=30).x)
+    halved = bl.run(wild, *start, data=data(), steps=10, warmup=steps, on_divergence="halve")
+    assert (halved.status.code, halved.halvings[-1][1]) == (bl.Code.COMPLETED, 2**-5)
+
+
+@pytest.mark.parametrize("steps", [12, 400])
+def test_lanes_whose_warm_up_diverges_stay_at_their_start(steps):
+    problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
+    start = jnp.ones(2, jnp.float32), jnp.full(2, 3.0, jnp.float32)
+    solvers = [bl.aid(problem, rate, 0.5, 0.1) for rate in (51.0, 0.5)]
+    swept = bl.sweep(solvers, *start, steps=10, warmup=steps)
+    alone = bl.run(solvers[0], *start, steps=10, warmup=steps)
+    assert [status.code for status in swept.status] == [bl.Code.DIVERGED, bl.Code.COMPLETED]
+    np.testing.assert_array_equal(swept[0].y, start[1])
+    what = "y grew until its square overflows" if steps == 12 else "y became infinite or NaN"
+    assert f"{what} at warm-up step {alone.status.step}; the state from before" in swept.status[0].message
+    assert (swept.status[0].variable, swept.status[0].step) == (alone.status.variable, alone.status.step)
+    calm = bl.run(solvers[1], *start, steps=10, warmup=steps)
+    np.testing.assert_allclose(swept[1].x, calm.x, rtol=1e-6)
 
 
 def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
@@ -469,6 +508,12 @@ def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():
     check(result, bl.Code.COMPLETED, None, None, "no longer moved x", "outer steps are too small")
     blind = bl.Problem(inner=lambda x, y: jnp.sum(y**2), outer=lambda x, y: jnp.sum((y - 1) ** 2))
     result = bl.run(bl.aid(blind, 0.1, 0.1, 0.1), X0, Y0, steps=50)
-    check(result, bl.Code.COMPLETED, None, None, "exactly zero: does f depend on x, or g on x, at all?")
+    check(
+        result,
+        bl.Code.COMPLETED,
+        None,
+        None,
+        "exactly zero at every step. Does f depend on x, or ∇_y g on x, at all?",
+    )
     moving = bl.run(bl.aid(Q.problem, STEP, STEP, 1e-3), X0, Y0, steps=50)
     assert "no longer moved" not in moving.status.message

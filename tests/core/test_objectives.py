@@ -445,7 +445,7 @@ def test_all_evaluations_within_a_step_have_one_key(solver):
 
     problem = bl.Problem(inner=inner, outer=f)
     sizes = (0.1, 0.1) if solver is bl.itd else (0.1, 0.1, 0.1)
-    more = {} if solver is bl.soba else {"inner_steps": 3}
+    more = {} if solver is bl.soba else {"inner_steps": 3, "batches": "shared"}
     result = bl.run(solver(problem, *sizes, **more), Z, Z, steps=5, every=5)
     jax.effects_barrier()
     assert set(seen) == set(result.trace["inner/key"].tolist())
@@ -557,7 +557,7 @@ def test_the_state_is_updated_once_a_step_where_the_inner_level_sets_out():
         {"sum": state["sum"] + y[0], "n": state["n"] + 1},
     )
     outer = lambda x, y, *, state: (f(x, y), {"read": state["sum"]})
-    solver = bl.aid(bl.Problem(inner=inner, outer=outer), 0.1, 0.1, 0.1, inner_steps=4)
+    solver = bl.aid(bl.Problem(inner=inner, outer=outer), 0.1, 0.1, 0.1)
     start = {"sum": jnp.float64(0), "n": jnp.int32(0)}
     result = bl.run(
         solver, Z + 1.0, Z, steps=6, model_state=start, record=lambda state, info: {"y": state.y[0]}

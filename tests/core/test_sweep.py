@@ -144,7 +144,7 @@ def test_warm_up_comes_first_in_every_lane():
     ("arguments", "error", "words"),
     [
         (dict(solvers=[]), TypeError, "a solver such as"),
-        (dict(solvers=[aid(0.1), bl.itd(Q.problem, 0.1, 0.1)]), ValueError, "differ in their numbers alone"),
+        (dict(solvers=[aid(0.1), bl.itd(Q.problem, 0.1, 0.1)]), ValueError, "differ in their numbers only"),
         (dict(solvers=aid(0.1), x0=None), ValueError, "needs a start"),
         (dict(solvers=aid(0.1), starts=[(X0, Y0)]), ValueError, "not both"),
         (dict(solvers=aid(0.1), combine="all"), ValueError, '"product" or "zip"'),

@@ -116,7 +116,7 @@ def test_a_loader_s_batches_are_placed_as_they_come():
         for i in (0, 1, 2, 3)
     ]
     seen = []
-    solver = SOLVERS["itd"](nets.of_rows)
+    solver = bl.itd(nets.of_rows, 0.1, 0.1, inner_steps=2, batches="shared")
     ask = dict(steps=4, every=1)
     split = run(
         solver,

@@ -280,6 +280,24 @@ def test_a_trial_of_tuning_free_with_one_inner_variable():
     check_memory(cells[4], bl.tuning_free(PROBLEM).init(X0, Y0), {})
 
 
+SEVERAL = {
+    "`itd`, `forward_itd`, `rtho`, `bda`, `iaptt`, `pzobo`": {
+        make: {} for make in (bl.itd, bl.forward_itd, bl.rtho, bl.bda, bl.iaptt, bl.pzobo)
+    },
+    "`f2ba`, `acc_f2ba`, `f2sa_p`, `bome`, `v_pbgd`, `d_tfbo`": {
+        bl.f2ba: dict(penalty=5.0),
+        bl.acc_f2ba: dict(penalty=5.0, radius=1.0),
+        bl.f2sa_p: dict(penalty=5.0),
+        bl.bome: {},
+        bl.v_pbgd: dict(penalty=5.0),
+    },
+}
+
+
+def several(make, more):
+    return lambda **how: make(PROBLEM, A, B, inner_steps=4, **more, **how)
+
+
 DRAWS = {
     "`stocbio`": (
         lambda **how: bl.stocbio(PROBLEM, A, A, B, inner_steps=4, products=3, **how),
@@ -287,7 +305,7 @@ DRAWS = {
     ),
     "`f2sa`": (lambda **how: bl.f2sa(PROBLEM, A, B, penalty=5.0, inner_steps=4, **how), {"T": 4}),
     "`soba`": (lambda **how: bl.soba(PROBLEM, A, A, B, **how), {}),
-    "`aid`": (lambda **how: bl.aid(PROBLEM, A, A, B, **how), {}),
+    "`aid`": (lambda **how: bl.aid(PROBLEM, A, A, B, inner_steps=4, **how), {"N": 4}),
     "`mrbo`, `sustain`": (lambda **how: bl.mrbo(PROBLEM, A, A, B, products=4, **how), {"Q": 4}),
     "`vrbo`": (lambda **how: bl.vrbo(PROBLEM, A, A, B, inner_steps=2, products=3, **how), {"N": 2, "Q": 3}),
     "`fsla`": (lambda **how: bl.fsla(PROBLEM, A, A, B, **how), {}),
@@ -297,13 +315,18 @@ DRAWS = {
 def test_batches_drawn():
     (table,) = (t for t in tables((ROOT / "docs/how-to/minibatches.md").read_text()) if t.measured)
     *own, others = table.rows
-    assert [row[0] for row in own] == list(DRAWS)
+    assert [row[0] for row in own] == [*SEVERAL, *DRAWS]
     assert others == ("all others", "1", "")
     for name, told, default in own:
-        make, letters = DRAWS[name]
-        independent = value(told.rpartition(": ")[2], letters)
-        assert make(batches="independent").draws == independent > 1
-        assert make().draws == (independent if default.startswith("independent") else 1)
+        makers = [(several(*each), {"N": 4}) for each in SEVERAL.get(name, {}).items()]
+        for make, letters in makers or [DRAWS[name]]:
+            independent = value(told.rpartition(": ")[2], letters)
+            assert make(batches="independent").draws == independent > 1
+            assert make(batches="shared").draws == (1 if name != "`vrbo`" else 3)
+            assert make().draws == (independent if "independent" in default.split(";")[0] else 1)
+    assert bl.d_tfbo(PROBLEM, inner_steps=4).draws == 4
+    one = bl.aid(PROBLEM, A, A, B)
+    assert (one.draws, bl.aid(PROBLEM, A, A, B, batches="independent").draws) == (1, 3)
 
 
 def test_every_row_is_counted():

@@ -22,6 +22,11 @@ TESTED: dict[str, dict[str, str]] = {
     "docs/concepts/methods-stochastic.md": {COSTS: "tests/docs/test_counts.py"},
     "docs/concepts/methods-unrolled-and-first-order.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
     "docs/concepts/methods.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
+    "docs/how-to/constraints.md": {
+        r"inner problem | c | largest c\|y\| | P held fixed | without the decay | cI in the place of c/P": (
+            "tests/solvers/test_preconditioner_error.py"
+        )
+    },
     "docs/how-to/large-models.md": {
         "step | state | work, in forward passes over one batch": "tests/docs/test_counts.py"
     },

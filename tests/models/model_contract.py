@@ -166,7 +166,7 @@ class Contract:
 
     def test_a_step_has_one_dropout_mask_and_the_next_step_another(self, model, task):
         steps = 8
-        solver = bl.aid(task.problem, ALPHA, ETA, BETA, inner_steps=2)
+        solver = bl.aid(task.problem, ALPHA, ETA, BETA, inner_steps=2, batches="shared")
         task.seen.clear()
         result = bl.run(
             solver,

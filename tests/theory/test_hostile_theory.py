@@ -408,4 +408,12 @@ def test_certify_prints_on_a_terminal_without_greek_letters(monkeypatch):
         main()
     screen.flush()
     assert end.value.code == 0
-    assert b"Single-loop AID" in screen.buffer.getvalue()
+    shown = screen.buffer.getvalue().decode("ascii")
+    assert "Single-loop AID" in shown
+    assert "?" not in shown
+    assert "mu = 1, L = 1, M = 1, rho = 1: kappa = 1, L_Phi = " in shown
+    steps = [line for line in shown.splitlines() if " step " in line]
+    assert {line.split("|")[1].strip() for line in steps} == {
+        *("inner step alpha", "adjoint step eta", "outer step beta"),
+    }
+    assert {line.index("|", 1) for line in steps} == {steps[0].index("|", 1)}  # as wide as the names

@@ -1,13 +1,27 @@
 """The hooks of a run: told what happens, in their order, and asked whether it is to end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from weakref import WeakMethod
 
 from bilevel.loop.course import Course
+from bilevel.loop.hook_calls import (
+    DECIDES,
+    RANKS,
+    ask,
+    earliest,
+    gone_on,
+    in_order,
+    notes,
+    nothing,
+    of_rank,
+    steps_to_next_mark,
+)
 from bilevel.loop.hooks import Diagnose, Event, Probe, Stop
 from bilevel.loop.hooks.base import closing
+from bilevel.loop.replay import lost
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status, interrupted
 from bilevel.loop.told import Diagnosis
@@ -24,15 +38,18 @@ class Audience:
     def __init__(
         self, hooks: list[Any], course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
     ):
-        here = [hook for hook in hooks if course.team.leads or not getattr(hook, "once", False)]
-        self.hooks = sorted(here, key=lambda hook: _rank(hook) == 2)
+        self.hooks = in_order(hooks, course.team.leads)
+        self._probed = set(course.log.probed)  # the names that probes have returned
         self._course, self._method = course, event
         self._begun: list[Any] = []
 
     def _event(self, info: Info | None, rows: Columns) -> Event:
         event = self._method()
         assert event is not None, "the session is over"
-        return event(info, rows)
+        probes, step = self.probes, self._course.step
+        values = {name: value for probe in probes for name, value in probe.values_at(step).items()}
+        self._probed |= values.keys()
+        return replace(event(info, rows), probes=values, probed=frozenset(self._probed) if probes else None)
 
     @property
     def reads_info(self) -> bool:
@@ -50,7 +67,7 @@ class Audience:
     def begin(self) -> None:
         for hook in self.hooks:
             self._begun.append(hook)
-            self._call(getattr(hook, "begin", _nothing), self._event(None, {}))
+            self._call(getattr(hook, "begin", nothing), self._event(None, {}))
 
     def end(self, result: Result) -> None:
         """For all that were told of the beginning."""
@@ -59,7 +76,7 @@ class Audience:
             try:
                 if isinstance(hook, Diagnose) and result.status.code is Code.DIVERGED:
                     hook.broke(course.cause.sentence, course.cause.levels if course.bad_data is None else ())
-                getattr(hook, "end", _nothing)(result)
+                getattr(hook, "end", nothing)(result)
             except Exception as error:
                 self._course.failure = self._course.failure or ("a hook", error)
 
@@ -73,20 +90,18 @@ class Audience:
 
     def notes(self) -> str:
         """What they have to say about the end."""
-        return "".join(note for hook in self._begun if isinstance(note := getattr(hook, "note", ""), str))
+        return notes(self._begun)
 
     def remember(self, result: Result) -> None:
         """Those with a memory are told of the end of a run that needed no more steps."""
         for hook in self.hooks:
             if callable(getattr(hook, "set_state", None)):
                 self._begun.append(hook)
-                getattr(hook, "begin", _nothing)(self._event(None, {}))
-                getattr(hook, "end", _nothing)(result)
+                getattr(hook, "begin", nothing)(self._event(None, {}))
+                getattr(hook, "end", nothing)(result)
 
     def steps_to_next_mark(self, left: int) -> int:
-        """Steps until a hook wants to see the run, at the multiples of its stride; or until the end."""
-        strides = [stride for hook in self.hooks if (stride := getattr(hook, "stride", None))]
-        return min([left, *(stride - self._course.step % stride for stride in strides)])
+        return steps_to_next_mark(self.hooks, self._course.step, left)
 
     def forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""
@@ -94,15 +109,20 @@ class Audience:
             if isinstance(hook, Probe | Diagnose):
                 hook.forget(step)
 
-    def tell(self, info: Info | None, start: int) -> None:
-        """Hooks that decide see the event first; if one stops the run at an earlier step, others see it end there."""
+    def tell(self, info: Info | None, start: int, ranks: Sequence[int] = RANKS) -> Info | None:
+        """Call probes, then hooks that decide: if one stops the run at an earlier step, the others see it end there.
+
+        Returns the Info of the step at which the run is then.
+        """
         course = self._course
-        for rank in range(3):
-            group = [hook for hook in self.hooks if _rank(hook) == rank]
-            if course.step == start or not (group or course.team.several):
+        if DECIDES in ranks:
+            self._call_probes(info, start)
+        for rank in ranks:
+            group = [hook for hook in of_rank(self.hooks, rank) if not isinstance(hook, Probe)]
+            if course.step <= start or not (group or course.team.several):
                 continue
             event = self._event(info, course.log.rows(start))
-            stops = [stop for hook in group if isinstance(stop := self._call(hook, event), Stop)]
+            stops = [stop for hook in group if (stop := self._call(hook, event)) is not None]
             if course.team.several:  # a process that stopped alone would leave the others waiting
                 told = course.team.all(
                     [[stop.reason[:300], stop.code.value, stop.step] for stop in stops[:8]]
@@ -111,8 +131,19 @@ class Audience:
             # What a deciding hook saw before the run broke comes first, whatever the chunks.
             broke = course.status is not None and course.status.code is Code.DIVERGED
             if stops and (course.status is None or (broke and rank == 0)):
-                first = min(stops, key=lambda stop: course.step if stop.step is None else stop.step)
-                info = self._stop(first) or info
+                seen = course.step
+                info = self._stop(earliest(stops, course.step)) or info
+                if course.step < seen:  # what the probes returned was of a later state
+                    for probe in self.probes:
+                        probe.forget(course.step)
+                    self._call_probes(info, start)
+        return info
+
+    def _call_probes(self, info: Info | None, start: int) -> None:
+        if self.probes and self._course.step > start:
+            event = self._event(info, self._course.log.rows(start))
+            for probe in self.probes:
+                self._call(probe, event)
 
     def _stop(self, stop: Stop) -> Info | None:
         """Ends the run at the step that was asked for, if it can go back there; returns the Info there."""
@@ -122,33 +153,26 @@ class Audience:
             run, seen = course.again(course.kept.run(), course.kept_step, stop.step)
             course.back_to(stop.step, run)
         elif passed:
-            reason += f" (The run had gone on to step {course.step}, and kept nothing to go back to.)"
+            reason += gone_on(course.step)
         course.status = Status(stop.code, reason)
         return seen
 
-    def _call(self, hook: Callable[..., Any], event: Event) -> Any:
-        """What the hook says; one that raises ends the run once the others have seen the event too."""
-        course = self._course
+    def _call(self, hook: Callable[..., Any], event: Event) -> Stop | None:
+        """The stop that the hook asks for; one that raises ends the run once the others have seen the event too."""
+        course, stop = self._course, None
         try:
-            said = hook(event)
-            if isinstance(said, Stop) and not isinstance(said.step, int | None):
-                raise TypeError(f"a Stop's step must be a whole number or None, not {said.step!r}")
-            return said
+            stop = ask(hook, event)
+            if lost(course.run):
+                raise RuntimeError(
+                    "it deleted or donated arrays of the run: copy them first, as with jnp.copy(event.state.x)"
+                )
         except Exception as error:
             course.failure = course.failure or ("a hook", error)
-            return None
-        except KeyboardInterrupt:  # raised by the hook, or a second Ctrl-C while in it: the steps are whole
+            if lost(course.run):
+                course.recover()
+        except KeyboardInterrupt:  # the steps are whole
             if course.team.several:
                 course.interrupts.heard = True  # all will hear of it
             else:
-                course.status = course.status or interrupted(course.step)
-            return None
-
-
-def _rank(hook: Any) -> int:
-    """Hooks that decide come first, those that must see what all others have done come last."""
-    return 0 if getattr(hook, "decides", False) else 2 if getattr(hook, "last", False) is True else 1
-
-
-def _nothing(*_: Any) -> None:
-    return None
+                course.interrupts.asked, course.status = True, course.status or interrupted(course.step)
+        return stop

@@ -11,9 +11,10 @@ from bilevel.loop.pace import SECONDS
 from bilevel.loop.program import Fit
 from bilevel.loop.replay import lost
 from bilevel.loop.sharding import CannotBeSplit
+from bilevel.loop.state import dress
+from bilevel.loop.streams import draw
 from bilevel.loop.trace import Columns
-from bilevel.solvers.base import Info
-from bilevel.solvers.second_derivatives import explain
+from bilevel.solvers.base import Info, explained
 from bilevel.types import PyTree
 
 IN_FLIGHT = 2  # steps on a loader's batches that the host may be ahead of the device
@@ -35,8 +36,7 @@ def take_chunk(
             seen = course.watch.look(course.run)
     except Exception as error:  # from the objectives, as they run or as they are traced
         course.recover()
-        explain(error)
-        raise course.fail("an objective", error) from error
+        raise course.fail("an objective", _explained(course, error)) from error
     # A view would keep the whole buffer alive, which has room for far more rows than a short chunk fills.
     return jax.tree.map(lambda a: a[:done].copy(), rows), done, info, seen
 
@@ -57,8 +57,7 @@ def _one_by_one(course: Course, fit: Fit, wanted: int, every: int | None) -> tup
                 course.leaves, course.run, given, rows, done, course.tells
             )
         except Exception as error:  # while it was traced or dispatched: the steps before it are whole
-            explain(error)
-            course.failure = "an objective", error
+            course.failure = "an objective", _explained(course, error, given)
             course.give_back(1)
             break
         done += 1
@@ -70,6 +69,15 @@ def _one_by_one(course: Course, fit: Fit, wanted: int, every: int | None) -> tup
     if course.step + done < course.total and course.failure is None:
         _look_ahead(course)
     return _on_host(rows), done, info
+
+
+def _explained(course: Course, error: Exception, given: Any = None) -> Exception:
+    """The error, or one that says which derivative an objective lacks; that shows when a step is compiled."""
+    given = course.source.stream if given is None else given
+    if given is None or not course.whole:
+        return error
+    _, batch = draw(given, course.run.cursor, course.solver.draws, course.solver.paired)
+    return explained(error, course.solver, course.run.solver, dress(course.solver, course.run, batch))
 
 
 def next_batch(course: Course) -> Any:

@@ -31,6 +31,7 @@ class Cause(NamedTuple):
     shrink: str = (
         "all"  # whose steps: those of the "lower" levels, of the "outer" one, "mostly outer", or of "all"
     )
+    variable: str | None = None  # the one it is about, if that is known
 
 
 def _measured(
@@ -50,21 +51,23 @@ class Course:
 
     run: RunState
     watch: Watch
+    program: Program  # chosen once the shapes of a start are known
+    leaves: list[Any]  # of the solver, as the program takes them
 
     def __init__(
         self,
         solver: Solver,
-        program: Program,
-        leaves: list[Any],
         data,
         steps: int,
         resume: Result | None,
         thin: int | None,
     ):
-        self.solver, self.program, self.leaves = solver, program, leaves
+        self.solver = solver
         self.step = 0 if resume is None else resume.steps
         self.total = self.step + steps
-        self.log = Log(thin=thin) if resume is None else Log(resume.trace, resume.probes, thin)
+        place = None if resume is None or resume.recovery is None else resume.recovery.place
+        recent = None if place is None else place.rows
+        self.log = Log(thin=thin) if resume is None else Log(resume.trace, resume.probes, thin, recent)
         self.source: Memory | Loader = source_of(data, solver, resume)
         self.places: Places | None = None  # where its arrays lie, if on several devices
         self.kept = Kept("off")  # nothing, until the run begins

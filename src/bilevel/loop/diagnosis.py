@@ -9,6 +9,14 @@ from optax import tree
 
 from bilevel.batch import draws, first
 from bilevel.loop.course import Cause, Course
+from bilevel.loop.descent import (
+    MOVES,
+    f_falls,
+    falls_without_end,
+    faulty_maps,
+    reversed_levels,
+    values_on_the_way,
+)
 from bilevel.loop.offload import fetched
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.streams import draw
@@ -35,7 +43,7 @@ FLAT = (
 SECOND = "a second derivative of the inner objective g, though not its gradient,"
 PRODUCTS = 24  # of Lanczos' method, with ∇²_yy g
 NEAR = 0.9  # of 2/λ: from there on a plain step is suspected, as λ may be larger elsewhere on the way
-MOVES = {"inner": "y", "adjoint": "v"}  # what the levels that follow ∇²_yy g move
+FOLLOW = ("inner", "adjoint")  # the levels that follow ∇²_yy g
 
 
 def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
@@ -55,11 +63,87 @@ def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
             f"{cure}: look at it there, scale it down, or keep x and y away from such points.",
             curable=ahead,
         )
+    if not away and (why := _faulty_map(course)):
+        return why
     if not (away or warmup) and _faulty_rule(course):
         return Cause(FLAT, curable=False)
+    if why := _climbs(course):
+        return why
     if known := course.suspicion() or course.solver.indefinite(course.log.rows(course.kept_step)).strip():
         return Cause(known)
-    return _steps_too_large(course, warmup)
+    why = _steps_too_large(course, warmup)
+    return why if why.levels else _unbounded(course, away) or why
+
+
+def climbs(course: Course) -> str:
+    """Say that a rule climbs where the run stands, if one does."""
+    why = _climbs(course)
+    return why.sentence if why else ""
+
+
+def _climbs(course: Course) -> Cause | None:
+    """A rule whose steps lead up, as after a schedule that has become negative."""
+    try:
+        found = course.solver.compiled(reversed_levels)(fetched(course.run).solver)
+    except Exception:  # a rule that asks for the objective, or a state that is made otherwise
+        return None
+    for level, climbing in found.items():
+        if climbing:
+            return Cause(
+                f"the {level} rule steps along the gradient instead of against it, as with a negative learning rate: a "
+                "schedule that falls below zero? Pass one that stays positive (optax.cosine_decay_schedule, or "
+                "jnp.maximum(..., 0)).",
+                variable=MOVES[level],
+            )
+    return None
+
+
+def _faulty_map(course: Course) -> Cause | None:
+    """A projection or a proximal map that makes NaN of a finite point."""
+    solver, run = course.solver, fetched(course.run)
+    try:
+        found = solver.compiled(faulty_maps)(run.solver, _drawn(course, run, course.source.peek()))
+    except Exception:  # a rule that asks for the objective, or a method that calls its objectives otherwise
+        return None
+    for level, (ahead, at_once) in found.items():
+        if ahead or at_once:
+            moves, proximal = MOVES[level], level == "inner" and solver.problem.prox is not None
+            what = "the problem's proximal map prox" if proximal else f"the projection of the {level} rule"
+            return Cause(
+                f"{what} returns NaN or infinity, or has such a derivative, for a finite {moves}: test it "
+                f"{'at this ' + moves if at_once else 'where the next steps lead ' + moves}, and let it return a "
+                "finite point of the set for every input (a root, a quotient or a logarithm at the edge of its "
+                "domain?).",
+                curable=not at_once,
+                variable=moves,
+            )
+    return None
+
+
+def _unbounded(course: Course, away: list[str]) -> Cause | None:
+    """An objective that falls without end along the way on which the run went."""
+    solver, (step, before) = course.solver, course.kept.before()
+    try:
+        if "y" in away:
+            run, start = fetched(course.run), solver.sets_out(fetched(before).solver)
+            batch = _next_batch(course, run)
+            g, values = solver.problem.compiled(values_on_the_way)(before.x, start, run.y, batch)
+            if falls_without_end(float(g), np.asarray(values, float)[::-1]):
+                return Cause(
+                    f"g has no lower bound in y: with x as at step {step} it falls from {float(g):.3g} to "
+                    f"{np.nanmin(np.where(np.isfinite(values), values, np.nan)):.3g} along the way that y ran. No step "
+                    "size helps: add a ridge to g (0.5 * c * ‖y‖²), or bound y (bl.projected).",
+                    variable="y",
+                )
+    except Exception:  # a method that calls its objectives otherwise
+        pass
+    values = np.asarray(course.log.trace["outer_value"], float)
+    if away and f_falls(values):
+        return Cause(
+            f"f has no lower bound: its value fell from {values[0]:.3g} to {values[-1]:.3g}, and x and y followed. No "
+            "step size helps: add a term that grows with x to f, or bound x (bl.projected).",
+        )
+    return None
 
 
 def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
@@ -155,7 +239,7 @@ def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batc
 def _steps_too_large(course: Course, warmup: bool) -> Cause:
     """Plain steps on y or v that lengthen what they should shorten, by the curvature of g in y."""
     solver = course.solver
-    sizes = {level: _step_size(solver, level) for level in (("inner",) if warmup else MOVES)}
+    sizes = {level: _step_size(solver, level) for level in (("inner",) if warmup else FOLLOW)}
     known = {level: size for level, size in sizes.items() if size is not None}
     try:
         measured = solver.problem.compiled(_tridiagonal)
@@ -196,6 +280,7 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
         + "bl.advise proposes step sizes.",
         tuple(large),
         shrink="lower",
+        variable=MOVES[next(iter(large))],
     )
 
 

@@ -2,9 +2,20 @@
 
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bilevel.solvers.base import Solver
+from bilevel.types import PyTree
+
+FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
+ROUNDING = 16  # times the precision of x: likewise, where x has few bits
+
+
+def small_share(x: PyTree) -> float:
+    """Return the share of the largest hypergradient that is no more than rounding in x."""
+    return max(FALLEN, ROUNDING * max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(x)))
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,8 @@ class Facts:
         None  # of a run that diverged: its status' cause, and whose steps
     )
     idle: tuple[str, ...] = ()  # the arrays of x whose hypergradient was exactly zero at every look
+    scaled: tuple[str, ...] = ()  # the arrays of x that only scale g, under a rule that is scale-free
+    small: float = FALLEN  # the share of `largest` below which x is where it should be
 
     @property
     def inner_steps(self) -> int:

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -46,12 +47,14 @@ class Feed:
         source: Iterable[Any],
         solver: Solver,
         batches: Iterator[Any] | None = None,
-        position: Any = None,
+        at: Any = None,
         used: int = 0,
     ):
         self.source, self.solver = source, solver
-        self.position, self.used = position, used  # of the loader, after that many steps' batches
         self._pass = Pass(iter(source) if batches is None else batches, "data")
+        # Of the loader, after that many steps' batches; also of one that has given none yet.
+        self.position = position(self._pass.batches, source) if at is None else at
+        self.used = used
         self.place: Callable[[Given], Given] = _on_device  # another one on several devices
         self._drawn: list[Batch] = []  # the first batches of a step whose last is still to come
         self._ahead: deque[Item] = deque()  # taken from the loader, not yet used
@@ -140,7 +143,7 @@ class Feed:
                 )
             feed.solver, feed.ended = solver, False
         else:
-            new = mark.used == 0
+            new = mark.used == 0 and mark.position is None
             batches = None if new else moved(source, mark.position, "data")
             feed = cls(source, solver, batches, mark.position, mark.used)
         feed._again = not isinstance(source, Iterator)
@@ -181,9 +184,11 @@ class Feed:
             if batch is None:
                 return None
             check_batch(self.solver.problem, batch)
+            if self._drawn and self.solver.outer_once:  # only the last draw's is looked at
+                self._drawn[-1] = _parted(self._drawn[-1])[0]
             self._drawn.append(_own(batch))
         batches, self._drawn = self._drawn, []
-        host = Given(batches[0] if len(batches) == 1 else _stacked(batches))
+        host = Given(batches[0] if len(batches) == 1 else _stacked(batches, self.solver.outer_once))
         return Item(host, self.place(host), position(self._pass.batches, self.source))
 
     def _next_batch(self) -> Any:
@@ -219,7 +224,20 @@ def _of_jax(given: Given) -> bool:
     return any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(given))
 
 
-def _stacked(batches: list[Batch]) -> Draws:
+def _parted(batch: Batch) -> tuple[Batch, Batch]:
+    """The batch without its outer part, and that part."""
+    inner, outer = batch.rows
+    rest = replace(batch, outer=None, rows=Levels(inner=inner))
+    return rest, Batch(outer=batch.outer, rows=Levels(outer=outer))
+
+
+def _stacked(batches: list[Batch], outer_once: bool) -> Draws:
+    """The draws of a step; with `outer_once` the last one's outer part serves all of them."""
+    shared = Batch()
+    if outer_once:
+        *batches, last = batches
+        rest, shared = _parted(last)
+        batches = [*batches, rest]
     shapes = {str(jax.tree.map(np.shape, batch)) for batch in batches}
     if len(shapes) > 1:
         raise ValueError(
@@ -227,5 +245,5 @@ def _stacked(batches: list[Batch]) -> Draws:
             f"{' and '.join(sorted(shapes)[:2])}: let it drop an incomplete last batch"
         )
     return Draws(
-        jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *batches), Batch()
+        jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *batches), shared
     )

@@ -5,12 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from bilevel.batch import Levels
 from bilevel.identity import Static, described, skeleton
 from bilevel.loop.streams import Given
 from bilevel.solvers.base import Solver
+from bilevel.solvers.closures import Closures
 from bilevel.solvers.smaller import Shortened
 from bilevel.types import PyTree
 
@@ -47,8 +47,8 @@ def _words(value: Any) -> str:
         return _words(value.value)
     if isinstance(value, Shortened):  # how long its steps are is a number
         return _words(value.rule)
-    if isinstance(value, optax.GradientTransformation):
-        return f"{described(value.update)}#{skeleton(value.update)}"
+    if isinstance(value, Closures):
+        return f"{described(value.value.update)}#{skeleton(value.value.update)}"
     if is_dataclass(value):
         parts = [
             f"{field.name}={_words(getattr(value, field.name))}"

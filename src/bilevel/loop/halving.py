@@ -10,15 +10,18 @@ been to blame or not: then they are halved too every second such time in a row, 
 outer one's ratio to the others too, on which a single loop depends. (To halve all of them always would leave it as it
 is.) Where a lower level has a rule that cannot be judged so, all of them are halved each time.
 
-How often. At most `MOST` times in one call; and what smaller steps cannot mend is not tried: data that make an
+How often. At most `MOST` times in one run; and what smaller steps cannot mend is not tried: data that make an
 objective NaN, and an objective that is not finite at the very state to which the run would go back.
+
+With `every=`, the places to go back to are multiples of it, whatever hooks ask for and wherever an earlier call ended.
+A result keeps the place (`Result.recovery`), so that a resumed run goes back to where an unbroken one would.
 """
 
-import jax
 import numpy as np
 
 from bilevel.checks import check_choice
 from bilevel.loop.course import Course
+from bilevel.loop.recovery import Place, Recovery, Seen
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status
 from bilevel.loop.trace import Columns
@@ -26,7 +29,7 @@ from bilevel.solvers.base import Solver
 from bilevel.solvers.smaller import has_steps, with_smaller_steps
 
 POLICIES = ("stop", "halve")
-MOST = 10  # halvings in one call of run
+MOST = 10  # halvings in one run; one that ended so and is resumed may have as many again
 
 # (the step it went back to, the factors from there on of the lower levels' step sizes and of the outer one's)
 Halvings = tuple[tuple[int, float, float], ...]
@@ -50,14 +53,19 @@ def check_policy(policy: str, solver: Solver, replay: str) -> bool:
 class Guard:
     """The factors of the step sizes, how they came about, and whether they may become smaller still."""
 
-    def __init__(self, solver: Solver, halve: bool, resume: Result | None):
-        self.halve, self._given = halve, solver
+    def __init__(self, solver: Solver, halve: bool, every: int | None, resume: Result | None):
+        self.halve, self.given, self._every = halve, solver, every
         self.halvings: Halvings = () if resume is None else resume.halvings
-        self._earlier = len(self.halvings)
-        self._first = self._least = self._last = np.nan  # outer values
-        self._mostly = 0  # halvings in a row that were meant for the outer level, with some doubt
-        if resume is not None and resume.steps:
-            self.saw(resume.trace)
+        self._count = self._doubtful = 0  # see Recovery
+        self._seen = self._seen_there = Seen()  # so far; at the place to go back to
+        if resume is None or not resume.steps:
+            return
+        if (earlier := resume.recovery) is None:  # of a run that would have stopped, or of an older version
+            self._seen = self._seen_there = Seen().after(resume.trace)
+            return
+        self._seen, self._doubtful = earlier.seen, earlier.doubtful
+        self._seen_there = earlier.seen if earlier.place is None else earlier.place.seen
+        self._count = 0 if resume.status.code is Code.DIVERGED else earlier.count
 
     @property
     def factors(self) -> tuple[float, float]:
@@ -66,42 +74,57 @@ class Guard:
 
     @property
     def solver(self) -> Solver:
-        """With the step sizes in force."""
-        return with_smaller_steps(self._given, *self.factors) if self.halve or self.halvings else self._given
+        """The solver with the step sizes in force: until the first halving, the one that was given."""
+        return with_smaller_steps(self.given, *self.factors) if self.halvings else self.given
 
     def saw(self, rows: Columns) -> None:
-        values = np.asarray(rows["outer_value"], dtype=float)
-        self._first = values[0] if np.isnan(self._first) else self._first
-        self._least = np.fmin(self._least, np.abs(values).min())
-        self._last = values[-1]
+        if rows:
+            self._seen = self._seen.after(rows)
+
+    def renews(self, step: int) -> bool:
+        """Whether the run may forget what it could go back to before this step, which it has reached."""
+        on_grid = self._every is None or step % self._every == 0
+        return not self.halve or (on_grid and self._good)
 
     @property
-    def good(self) -> bool:
-        """Whether the run may forget what it could go back to before."""
-        far = 10 * max(abs(self._first), self._least)
-        unseen = np.isnan(self._last)
-        return bool(not self.halve or unseen or self._last <= self._first + far)
+    def _good(self) -> bool:
+        first, least, last = self._seen
+        return bool(np.isnan(last) or last <= first + 10 * max(abs(first), least))
+
+    def keep(self, course: Course) -> None:
+        """At the start of a chunk: what the run can go back to, if it is time for another."""
+        course.kept.at_start_of_chunk(course.run, course.step, self.renews(course.step))
+        if course.kept.step == course.step:
+            self._seen_there = self._seen
+
+    def recovery(self, course: Course) -> Recovery | None:
+        """What a result needs besides its state, to be resumed as an unbroken run goes on."""
+        if not self.halve:
+            return None
+        kept, place = course.kept, None
+        here = kept.step is None or kept.step >= course.step
+        if kept.step is not None and not here and not self.renews(course.step):
+            rows = None if course.log.thin is None else course.log.since(kept.step - 1)
+            place = Place(kept.step, kept.lasting(), self._seen_there, list(kept.taken), rows=rows)
+        return Recovery(self._seen_there if here else self._seen, self._count, self._doubtful, place)
 
     def goes_on(self, course: Course) -> bool:
         """After a divergence: back to where it was good, with half the steps. `False` if that is no use."""
         status = course.status
         if not self.halve or status is None or status.code is not Code.DIVERGED:
             return False
-        fresh = len(self.halvings) - self._earlier
-        if self._hopeless(course, status) or fresh >= MOST:
-            course.status = status.with_note(_in_vain(fresh))
+        if self._hopeless(course, status) or self._count >= MOST:
+            course.status = status.with_note(_in_vain(self._count))
             return False
         lower, outer = self.factors
         shrink = course.cause.shrink
-        self._mostly = self._mostly + 1 if shrink == "mostly outer" else 0
-        lower = lower if shrink == "outer" or self._mostly % 2 else lower / 2
+        self._doubtful = self._doubtful + 1 if shrink == "mostly outer" else 0
+        lower = lower if shrink == "outer" or self._doubtful % 2 else lower / 2
         outer = outer if shrink == "lower" else outer / 2
-        self.halvings = (*self.halvings, (course.kept_step, lower, outer))
+        self.halvings, self._count = (*self.halvings, (course.kept_step, lower, outer)), self._count + 1
         course.back_to(course.kept_step, course.kept.run())
         course.give_back(len(course.kept.taken))  # those of a warm-up too, which takes no steps
-        course.solver, course.status = self.solver, None
-        course.leaves = jax.tree.leaves(course.solver)
-        self._last = np.nan
+        course.status, self._seen = None, self._seen_there
         return True
 
     def _hopeless(self, course: Course, status: Status) -> bool:
@@ -122,5 +145,5 @@ def _in_vain(times: int) -> str:
     return (
         " Smaller steps were not tried, as they cannot mend that."
         if not times
-        else f" Smaller steps, halved {times} times, were of no avail."
+        else f" Halving the step sizes {times} times did not help."
     )

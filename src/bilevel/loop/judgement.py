@@ -3,7 +3,7 @@
 import numpy as np
 
 from bilevel.loop.course import Course
-from bilevel.loop.diagnosis import MOVES, blameworthy, cause
+from bilevel.loop.diagnosis import blameworthy, cause
 from bilevel.loop.status import diverged
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.watch import bad_data, first_bad_row, narrow
@@ -49,6 +49,6 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
         loss_first=loss_first,
         because=grown,
         suspicion=why.sentence,
-        culprit=MOVES[why.levels[0]] if why.levels else None,
+        culprit=why.variable,
     ).with_note(narrow(run))
     return info

@@ -13,10 +13,9 @@ from bilevel.loop.lanes import Lanes
 from bilevel.loop.program import MANY_ROWS, ROW_BYTES, keeping
 from bilevel.loop.scan import Record, step_and_record, take_step, warm_step
 from bilevel.loop.state import RunState, start
-from bilevel.loop.watch import health, parts
-from bilevel.solvers.base import Solver
-
-MOST_PROGRAMS = 16  # of one problem; the oldest goes first
+from bilevel.loop.watch import health, overflows, parts
+from bilevel.memory import Tracing
+from bilevel.solvers.base import Solver, without_numbers
 
 
 class LaneProgram:
@@ -35,13 +34,25 @@ class LaneProgram:
             solver = solver_of(leaves)
 
             def body(_, carry):
-                run, alive, taken = carry
+                run, alive, taken, first = carry
                 after = warm_step(solver, run, stream)
-                alive = alive & _sane(solver, run, after)
+                first = jnp.where(alive, _breaks(solver, run, after), first)
+                alive = alive & ~jnp.any(first)
                 run = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after, run)
-                return run, alive, taken + alive.astype(taken.dtype)
+                return run, alive, taken + alive.astype(taken.dtype), first
 
-            return lax.fori_loop(0, count, body, (run, jnp.array(True), jnp.int32(0)))
+            begun, none = run, jnp.zeros(len(parts(solver, run)), bool)
+            run, alive, taken, first = lax.fori_loop(
+                0, count, body, (run, jnp.array(True), jnp.int32(0), none)
+            )
+            large = alive & overflows(solver, run) & ~overflows(solver, begun)
+            alive = alive & ~jnp.any(large)
+            # No y of a warm-up that diverged is of use.
+            run = jax.tree.map(lambda new, old: jnp.where(alive, new, old), run, begun)
+            broken = _by_name(solver, run, first)
+            for name, is_large in zip(solver.variables, large, strict=True):
+                broken[name] = broken.get(name, jnp.array(False)) | is_large
+            return run, alive, taken, broken
 
         def advance(leaves, x, y, stream, seed, model, run, alive, taken, rows, begin, end):
             solver = solver_of(leaves)
@@ -61,33 +72,32 @@ class LaneProgram:
         def broken(leaves, x, y, stream, seed, model, run):
             """What breaks first on the way from here, if anything does soon."""
             solver = solver_of(leaves)
-            names = [name for name, _ in parts(solver, run)]
 
             def body(_, carry):
                 run, first = carry
                 after = take_step(solver, run, stream)[0]
-                bad = health(solver, run) & ~health(solver, after)
-                return after, jnp.where(jnp.any(first), first, bad)
+                return after, jnp.where(jnp.any(first), first, _breaks(solver, run, after))
 
-            _, first = lax.fori_loop(0, LOOK_AHEAD, body, (run, jnp.zeros(len(names), bool)))
-            of = {name: np.array([n == name for n in names]) for name in dict.fromkeys(names)}
-            return {name: jnp.any(first & which) for name, which in of.items()}
+            none = jnp.zeros(len(parts(solver, run)), bool)
+            _, first = lax.fori_loop(0, LOOK_AHEAD, body, (run, none))
+            return _by_name(solver, run, first)
 
-        self.start = jax.jit(lambda a: lanes(begin)(*a))
-        self.warm_up = jax.jit(lambda a, run, count: lanes(warm, 0, None)(*a, run, count))
-        self.steps = jax.jit(
+        tracing = Tracing()
+        self.start = tracing.jit(lambda a: lanes(begin)(*a))
+        self.warm_up = tracing.jit(lambda a, run, count: lanes(warm, 0, None)(*a, run, count))
+        self.steps = tracing.jit(
             lambda a, run, alive, taken, rows, begin, end: lanes(advance, 0, 0, 0, 0, None, None)(
                 *a, run, alive, taken, rows, begin, end
             ),
             donate_argnums=(4,),
         )
-        self.broken = jax.jit(lambda a, run: lanes(broken, 0)(*a, run))
+        self.broken = tracing.jit(lambda a, run: lanes(broken, 0)(*a, run))
         run = jax.eval_shape(self.start, chosen.arguments)
 
         def row(leaves, x, y, stream, seed, model, run):
             return step_and_record(solver_of(leaves), run, stream, keep)[2]
 
-        shapes = jax.eval_shape(lambda a, run: lanes(row, 0)(*a, run), chosen.arguments, run)
+        shapes = jax.eval_shape(tracing.jit(lambda a, run: lanes(row, 0)(*a, run)), chosen.arguments, run)
         self.row = shapes  # of one step, lanes first
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
         self.count = MANY_ROWS
@@ -102,21 +112,28 @@ class LaneProgram:
 
 def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
     """Kept with the problem, like the programs of single runs."""
-    programs = chosen.solvers[0].problem.memory.setdefault("sweeps", {})
     arrays, structure = jax.tree.flatten(chosen.arguments)
     shapes = tuple((jnp.shape(a), jnp.result_type(a)) for a in arrays)
     axes = tuple(jax.tree.leaves(chosen.axes, is_leaf=lambda leaf: leaf is None))
     key = chosen.structure, structure, shapes, axes, Static(record), len(chosen.lanes)
-    if key not in programs:
-        if len(programs) >= MOST_PROGRAMS:
-            programs.pop(next(iter(programs)))
-        programs[key] = LaneProgram(chosen, record)
-    return programs[key]
+    reads = without_numbers(chosen.structure), record
+    return chosen.solvers[0].problem.kept("sweeps", key, reads, lambda: LaneProgram(chosen, record))
 
 
 def _sane(solver: Solver, before: RunState, after: RunState) -> jax.Array:
     """Whether everything that was finite still is: variables, the model's state, the rules' memories."""
-    return jnp.all(health(solver, after) | ~health(solver, before))
+    return ~jnp.any(_breaks(solver, before, after))
+
+
+def _breaks(solver: Solver, before: RunState, after: RunState) -> jax.Array:
+    """Which of the parts of a run were finite and no longer are."""
+    return health(solver, before) & ~health(solver, after)
+
+
+def _by_name(solver: Solver, run: RunState, flags: jax.Array) -> dict[str, jax.Array]:
+    names = [name for name, _ in parts(solver, run)]
+    of = {name: np.array([n == name for n in names]) for name in dict.fromkeys(names)}
+    return {name: jnp.any(flags & which) for name, which in of.items()}
 
 
 def _or_nan(alive: jax.Array, value: Any) -> jax.Array:

@@ -13,6 +13,7 @@ from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, check_callable, check_choice, check_seed, variables
 from bilevel.loop.streams import FullBatch, Minibatches, as_stream
 from bilevel.solvers.base import Solver
+from bilevel.solvers.rules import fix_numbers
 from bilevel.types import PyTree
 from bilevel.words import shown
 
@@ -48,12 +49,13 @@ class Lanes:
                 f"solvers must be a solver such as bl.aid(...), or a list of them, not {shown(given)}: pass e.g. "
                 "[bl.aid(problem, 0.1, 0.1, beta) for beta in (0.01, 0.1)]"
             )
-        structures = {jax.tree.structure(solver) for solver in solvers}
-        if len(structures) > 1:
+        if len({jax.tree.structure(solver) for solver in solvers}) > 1:
             raise ValueError(
-                "the solvers of a sweep may differ in their numbers alone, but these have different problems, rules or "
-                "loop lengths: make them from one problem, with step sizes as floats or optax.inject_hyperparams"
+                "the solvers of a sweep may differ in their numbers only, but these have different problems, rules or "
+                "loop lengths: make all of them from one problem, write the numbers that differ as floats (1.0, not "
+                "1), and give all of them the same function objects as schedules, projections or masks"
             )
+        fixed = fix_numbers(solvers)
         if (starts is None) == (x0 is None or y0 is None):
             raise ValueError("a sweep needs a start: pass x0 and y0, or starts=[(x0, y0), ...], and not both")
         for name, given in (("starts", starts), ("seeds", seeds)):
@@ -89,7 +91,7 @@ class Lanes:
         arguments, axes = _stack(
             [
                 (
-                    jax.tree.leaves(solvers[lane.solver]),
+                    jax.tree.leaves(fixed[lane.solver]),
                     *begins[lane.start],
                     stream,
                     np.uint32(lane.seed),
@@ -98,7 +100,9 @@ class Lanes:
                 for lane, stream in zip(lanes, of_lane, strict=True)
             ]
         )
-        return cls(lanes, [solvers[lane.solver] for lane in lanes], arguments, axes, structures.pop())
+        return cls(
+            lanes, [solvers[lane.solver] for lane in lanes], arguments, axes, jax.tree.structure(fixed[0])
+        )
 
 
 def _made(data: Callable[..., Any], seed: int) -> Any:

@@ -119,29 +119,68 @@ def close_look(
 
 
 def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
-    """Where a gradient, or much of it, is exactly zero: so it is a little aside too, unless that is a minimum."""
+    """What the gradients are a little aside, to tell a function that is flat from a point where it is stationary."""
     oracles, data = solver.problem.oracles, draws(batch)[0]
     # By different lengths: g may be one of y − x.
-    x, y = (jax.tree.map(partial(_aside, far), z) for far, z in ((BESIDE / 3, state.x), (BESIDE, state.y)))
+    far = {"x": BESIDE / 3, "y": BESIDE}
+    beside = {
+        name: jax.tree.map(partial(_aside, far.get(name, BESIDE / 2)), getattr(state, name))
+        for name in solver.variables
+    }
+    x, y = beside["x"], beside["y"]
     g, f = oracles.inner_gradients(x, y, data), oracles.outer_gradients(x, y, data)
-    sizes = {"inner_beside": g.y, "outer_beside": f.y, "x_beside": (g.x, f.x)}
+    here, there = (solver.step(s, batch)[1].hypergradient for s in (state, state._replace(**beside)))
+    alive = jnp.any(
+        jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves((f.x, f.y))])
+    )  # else all of it is v's
     # A direction without a pattern, along which no symmetry of g, such as that of logits, lies.
     along = jax.tree.map(lambda a: jnp.cos(jnp.arange(1, a.size + 1, dtype=a.dtype)).reshape(a.shape), y)
-    moves = oracles.linearise(x, y, data).cross(along) if solver.second_order else g.x
-    return {name: tree.norm(gradients) for name, gradients in sizes.items()} | {
+    active = _active(solver, x, y)
+    part = jax.tree.map(lambda a, moving: a * jnp.asarray(moving, a.dtype), along, active)
+    if solver.second_order:
+        linear = oracles.linearise(x, y, data)
+        turns, curvature = linear.cross(along), tree.norm(linear.hessian(along))
+        held = jnp.any(moves(turns)) & ~jnp.any(moves(linear.cross(part)))
+    else:
+        turns, curvature, held = g.x, jnp.nan, ~jnp.any(moves(part))
+    return {
+        "inner_beside": tree.norm(g.y),
+        "outer_beside": tree.norm(f.y),
+        "x_beside": tree.norm((g.x, f.x)),
+        "hypergradient_beside": jnp.where(alive, tree.norm(there), 0),
+        "hypergradient_largest": jnp.max(
+            jnp.stack([jnp.max(jnp.abs(a), initial=0) for a in jax.tree.leaves(here)])
+        ),
+        "curvature_beside": curvature,
+        "held": held,
         "silent_beside": _silent(f.y),
-        "x_moves": jnp.stack([_moves(f.x), _moves(moves)]).any(0),
+        "x_moves": jnp.stack([moves(f.x), moves(turns)]).any(0),
     }
 
 
-def _moves(gradient: PyTree) -> jax.Array:
+def _active(solver: Solver, x: PyTree, y: PyTree) -> PyTree:
+    """Where the inner rule moves y."""
+    everywhere = jax.tree.map(lambda _: True, y)
+    if solver.rule("inner") is None:
+        return everywhere
+    rule = solver.inner_at(x)
+    rule = rule.rule if isinstance(rule, Settled) else rule
+    if isinstance(rule, Descent):
+        return everywhere
+    try:
+        return behaviour(solver.problem, rule, y).active
+    except Exception:  # it cannot be tried, or has no point of rest
+        return everywhere
+
+
+def moves(gradient: PyTree) -> jax.Array:
     """Which arrays of it are not zero throughout; one without numbers is no array to miss."""
     return jnp.stack([jnp.any(leaf) | (leaf.size == 0) for leaf in jax.tree.leaves(gradient)])
 
 
 def _came(x: PyTree, before: PyTree) -> jax.Array:
     """Which arrays are others than at the last look, if that is known: NaN differs from nothing."""
-    return _moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, x, before))
+    return moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, x, before))
 
 
 def _aside(far: float, leaf: jax.Array) -> jax.Array:
@@ -158,14 +197,17 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
     noisy = not whole or "key" in solver.wants
     return {
         "inner_residual": tree.norm(info.inner_gradient),
-        "stationarity": tree.norm(h) if outer is None else outer.stationarity(state.x, h),
+        # A method with a projection of its own measures it itself.
+        "stationarity": info.metrics.get("stationarity", tree.norm(h))
+        if outer is None
+        else outer.stationarity(state.x, h),
         "outer_value": info.outer_value,
         "x_norm": tree.norm(state.x),
         "moved": tree.norm(tree.sub(state.x, before.x)),
         "inner_step": _plain_step(inner, getattr(state, "inner", ()), info.inner_gradient),
         "outer_step": _plain_step(outer, getattr(state, "outer", ()), h),
         # Few batches are looked at, and what belongs to a rare kind of row may be in none of them.
-        "x_moves": _moves(h) | (noisy & _came(state.x, before.x)),
+        "x_moves": moves(h) | (noisy & _came(state.x, before.x)),
         "noisy": noisy,
         "calls": 0,  # gradients and products besides the step
     }

@@ -12,10 +12,10 @@ class Pace:
         self.seconds_per_step = seconds_per_step
         self._last = 1 if seconds_per_step is None else None
 
-    def steps(self, left: int) -> int:
-        """The length of the next chunk."""
+    def steps(self, left: int, at: int = 0) -> int:
+        """The length of the next chunk, which begins at step `at`: with `every`, up to its next multiple."""
         if self.every is not None:
-            return min(self.every, left)
+            return min(self.every - at % self.every, left)
         if self.seconds_per_step is None:
             return min(1, left)
         wanted = max(1, round(SECONDS / max(self.seconds_per_step, 1e-9)))

@@ -133,11 +133,15 @@ def lay(
 
 def lay_batch(sharded: Sharded, given: Given) -> Given:
     """A loader's batch, its rows split; of several processes, each has its share of the rows."""
-    data = given.data
-    draws = isinstance(data, Draws)
-    batch: Any = data.stacked if isinstance(data, Draws) else data
-    lead = 1 if draws else 0
-    shared = _spans(sharded.mesh)
+    if isinstance(given.data, Draws):
+        stacked, shared = given.data.stacked, given.data.shared
+        return Given(Draws(_lay_rows(sharded, stacked, draws=True), _lay_rows(sharded, shared)))
+    return Given(_lay_rows(sharded, given.data))
+
+
+def _lay_rows(sharded: Sharded, batch: Any, draws: bool = False) -> Any:
+    """A batch, or with `draws` several that are stacked, on the devices."""
+    lead, shared = int(draws), _spans(sharded.mesh)
 
     def whole(leaf: Any) -> Any:  # its shape with the rows of all processes
         if not shared or leaf.ndim <= lead or sharded.data is None:
@@ -152,8 +156,7 @@ def lay_batch(sharded: Sharded, given: Given) -> Given:
     placed = lambda leaf, sharding: (
         jax.make_array_from_process_local_data(sharding, np.asarray(leaf)) if shared else put(leaf, sharding)
     )
-    batch = replace(batch, **jax.tree.map(placed, parts, shardings))
-    return Given(Draws(batch, data.shared) if isinstance(data, Draws) else batch)
+    return replace(batch, **jax.tree.map(placed, parts, shardings))
 
 
 def on_mesh(leaf: Any) -> bool:

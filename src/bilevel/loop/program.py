@@ -4,7 +4,6 @@ Step sizes, data, states and the number of steps are arguments, so one program s
 with the problem, by what they are made of: they go when the problem goes, and nothing else keeps it alive.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,10 +19,12 @@ from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, 
 from bilevel.loop.state import RunState, start
 from bilevel.loop.streams import Stream
 from bilevel.loop.watch import health
-from bilevel.solvers.base import Info, Solver
+from bilevel.memory import Tracing
+from bilevel.solvers.base import Info, Solver, without_numbers
+from bilevel.solvers.rules import fix_numbers
 from bilevel.types import PyTree
 
-MOST_PROGRAMS = 32  # of one problem; the one unused for longest goes first
+MOST_SHAPES = 16  # that one program is kept compiled for
 ROWS, MANY_ROWS = 1024, 2**16  # of the trace that one compiled call can fill: of short runs and of long ones
 SMALL = 2**20  # bytes of state and data, up to which memory is no concern
 SHARE = 100  # beyond, more than `ROWS` rows take at most one part in so many of that
@@ -70,7 +71,9 @@ class Program:
         keep = keeping(record)
         hold, everywhere = (places.hold, places.hold_everywhere) if places else (_as_it_is, _as_it_is)
 
-        @jax.jit  # its own, so that everything below shares one trace of the user's functions
+        tracing = Tracing()
+
+        @tracing.jit  # its own, so that everything below shares one trace of the user's functions
         def step(leaves: list[Any], run: RunState, stream: Stream):
             solver = solver_of(leaves)
             if offload:
@@ -106,37 +109,47 @@ class Program:
             begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
             return hold(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
 
-        self.start = jax.jit(begin)
+        self.start = tracing.jit(begin)
         # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
         self.keeping = Calls(
-            jax.jit(one, static_argnames="whole", donate_argnames="rows"),
-            jax.jit(chunk, static_argnames=("blank", "whole")),
-            jax.jit(warm_up),
+            tracing.jit(one, static_argnames="whole", donate_argnames="rows"),
+            tracing.jit(chunk, static_argnames=("blank", "whole")),
+            tracing.jit(warm_up),
         )
         self.donating = Calls(
-            jax.jit(one, static_argnames="whole", donate_argnames=("run", "rows")),
-            jax.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
-            jax.jit(warm_up, donate_argnames="run"),
+            tracing.jit(one, static_argnames="whole", donate_argnames=("run", "rows")),
+            tracing.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
+            tracing.jit(warm_up, donate_argnames="run"),
         )
+        self._compiled = (step, self.start, *self.keeping, *self.donating)
         self._check = lambda *of_a_step: None
         if offload:
             self._check = lambda leaves, run, stream: check_offloadable(
                 solver_of(leaves), run, lambda solver, run: step_and_record(solver, run, stream, keep)
             )
             update = lambda leaves, x, gradient, memory: solver_of(leaves).outer.update(gradient, memory, x)
-            self.keeping = Calls(*in_two(*self.keeping, jax.jit(update)))
-            self.donating = Calls(*in_two(*self.donating, jax.jit(update, donate_argnums=(1, 3))))
+            self.keeping = Calls(*in_two(*self.keeping, tracing.jit(update)))
+            self.donating = Calls(*in_two(*self.donating, tracing.jit(update, donate_argnums=(1, 3))))
         self.offload, self._step, self._fits, self._places = offload, step, {}, places
+        self._tracing = tracing
 
     def fit(self, leaves: list[Any], run: RunState, stream: Stream, steps: int) -> "Fit":
         """What this program knows about runs of such shapes."""
         arrays, structure = jax.tree.flatten((run, stream))
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
         if key not in self._fits:
-            self._check(leaves, run, stream)
+            if len(self._fits) >= MOST_SHAPES:
+                self._forget()
+            self._tracing.run(self._check, leaves, run, stream)
             row = jax.eval_shape(self._step, leaves, run, stream)[2]
             self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))), self._places)
         return self._fits[key]
+
+    def _forget(self) -> None:
+        """Release what was compiled: a loader may give batches of ever new shapes."""
+        self._fits.clear()
+        for compiled in self._compiled:
+            compiled.clear_cache()
 
 
 @dataclass(frozen=True)
@@ -177,19 +190,17 @@ class Fit:
 
 
 def program_of(
-    solver: Solver, record: Record | None = None, offload: bool = False, places: Places | None = None
+    solver: Solver,
+    record: Record | None = None,
+    offload: bool = False,
+    places: Places | None = None,
+    shapes: Any = None,
 ) -> tuple[Program, list[Any]]:
-    """The solver's compiled program, for runs that lie so on their devices, and its leaves."""
-    leaves, structure = jax.tree.flatten(solver)
-    programs: OrderedDict[Any, Any] = solver.problem.memory.setdefault("programs", OrderedDict())
-    key = structure, Static(record), offload, places
-    program = programs.pop(key, None) or Program(
-        structure, record, offload, places
-    )  # other threads may do the same meanwhile
-    programs[key] = program
-    if len(programs) > MOST_PROGRAMS:
-        programs.popitem(last=False)
-    return program, leaves
+    """Return the solver's program for runs of these shapes and this placement on devices, and its leaves."""
+    leaves, structure = jax.tree.flatten(*fix_numbers([solver]))
+    make = lambda: Program(structure, record, offload, places)
+    key, reads = (structure, Static(record), offload, places, shapes), (without_numbers(structure), record)
+    return solver.problem.kept("programs", key, reads, make), leaves
 
 
 def _as_it_is(tree: Any) -> Any:

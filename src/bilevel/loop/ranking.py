@@ -8,7 +8,7 @@ import numpy as np
 if TYPE_CHECKING:
     from bilevel.loop.sweep import Sweep
 
-WITHIN = {"rule", "step_size", "hyperparameters"}  # where a solver keeps the number that was given to it
+WITHIN = {"rule", "step_size", "numbers"}  # where a solver keeps the number that was given to it
 
 
 def ranked(found: "Sweep") -> list[int]:

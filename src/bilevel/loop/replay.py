@@ -73,6 +73,19 @@ class Kept:
             self._run, self.step = _on_host(run), step
             self._again = time.perf_counter() + REST * (time.perf_counter() - began)
 
+    def adopt(self, run: RunState, step: int, taken: list[tuple[Given, Any]], like: RunState) -> None:
+        """What an earlier call kept at that step; its arrays belong where `like` has them."""
+        places = jax.tree.map(_place, like)
+        run, self.step, self.taken = jax.device_put(run, places), step, taken
+        self._run, self._places = (_on_host(run), places) if self.policy == "host" else (run, None)
+
+    def lasting(self) -> RunState:
+        """The kept run as a result may hold it: on the host, if that is where it is kept."""
+        assert self._run is not None
+        leaves = [leaf for leaf in jax.tree.leaves(self._run) if isinstance(leaf, jax.Array)]
+        on_host = self._places is not None and all(leaf.is_fully_addressable for leaf in leaves)
+        return self._run if on_host else self.run()
+
     def run(self) -> RunState:
         """The kept run, on the device."""
         assert self._run is not None

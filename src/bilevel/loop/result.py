@@ -29,6 +29,7 @@ class Result:
     halvings: tuple[tuple[int, float, float], ...] = ()
     thin: int | None = None  # every so many steps have a row in the trace; None: all
     diagnosis: Diagnosis | None = field(default=None, repr=False)  # with `diagnose=True`
+    recovery: Any = field(default=None, repr=False)  # with `on_divergence="halve"`, for `resume=`
 
     @property
     def state(self) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bilevel.arrays import check_usable
-from bilevel.checks import MANY, check_callable, check_choice, check_count, check_flag, check_seed
+from bilevel.checks import MANY, check_choice, check_count, check_flag, check_seed
 from bilevel.forks import check_fork
 from bilevel.loop.agreement import check_arguments
 from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
@@ -15,6 +15,7 @@ from bilevel.loop.halving import check_policy
 from bilevel.loop.hooks import Diagnose, Probe, Tolerance
 from bilevel.loop.hooks.base import HookLike, check_hooks
 from bilevel.loop.hooks.live_view import progress_hooks
+from bilevel.loop.hooks.probing import check_probe
 from bilevel.loop.offload import check_offload
 from bilevel.loop.prefetch import check_prefetch
 from bilevel.loop.replay import POLICIES
@@ -40,7 +41,7 @@ def run(
     warmup: int = 0,
     hooks: Sequence[HookLike] = (),
     every: int | None = None,
-    probe: Callable[[Any, Any], dict[str, Any] | None] | None = None,
+    probe: Callable[..., dict[str, Any] | None] | None = None,
     record: Record | None = None,
     tol: float | None = None,
     progress: bool | str = False,
@@ -69,8 +70,10 @@ def run(
         warmup: steps on y alone at x0 before the first (the paper's initialisation lemmas). Each takes a batch of its
             own, and the run goes on in the data where they end.
         hooks: functions of an `bl.hooks.Event`, called between chunks; see `bl.hooks`.
-        every: steps per chunk. Left out, chunks are paced by the clock: about a quarter of a second.
-        probe: `(state, info) -> dict of numbers`, called after every chunk; short for `bl.hooks.Probe`.
+        every: chunks end at the multiples of this number of steps. Left out, they are paced by the clock: about a
+            quarter of a second.
+        probe: `(state, info) -> dict of numbers`, called after every chunk, with `model_state=` too if it has a
+            parameter of that name; short for `bl.hooks.Probe`. Hooks can watch its numbers: `bl.hooks.Best("name")`.
         record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, to keep of every step, compiled, besides
             the scalars that the trace always has ("outer_value", "hypergradient_norm" and the metrics).
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
@@ -89,7 +92,8 @@ def run(
         thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
             "step" says which. Hooks still see every row.
         on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with
-            half the step sizes, at most ten times, as `result.halvings` tells.
+            half the step sizes, at most ten times, as `result.halvings` tells. With `every`, a resumed run goes back to
+            where an unbroken one would.
         prefetch: how many steps' batches to ask a loader for ahead, in a thread of its own. Left out: two, from the
             moment that it takes a millisecond over one; 0: none, for loaders that must stay in the caller's thread.
         offload: "outer": the memory of the outer rule rests on the host and comes over for its update alone, for an x
@@ -110,7 +114,10 @@ def run(
     team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
     with team.together():
         _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
-        _check_functions(record, probe)
+        if record is not None:
+            check_record(record)
+        if probe is not None:
+            check_probe(probe)
         check_flag(diagnose, "diagnose")
         views = progress_hooks(progress, tol)
         halve = check_policy(on_divergence, solver, replay)
@@ -185,12 +192,3 @@ def _kind(resume: Any) -> str:
     if isinstance(resume, Result):
         return f"a result of {resume.steps} steps"
     return "a folder" if isinstance(resume, Path) or resume not in (None, "auto") else str(resume)
-
-
-def _check_functions(record: Any, probe: Any) -> None:
-    if record is not None:
-        check_record(record)
-    if probe is not None:
-        check_callable(
-            probe, "probe", 2, "a function of (state, info)", 'lambda state, info: {"x": state.x[0]}'
-        )

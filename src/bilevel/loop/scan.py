@@ -11,10 +11,12 @@ from jax import lax
 
 from bilevel.arrays import check_usable
 from bilevel.batch import first
-from bilevel.checks import MANY, check_callable, check_count, takes
+from bilevel.checks import MANY, check_batch, check_callable, check_count, takes
+from bilevel.loop.meshes import explained_on_mesh
 from bilevel.loop.state import RunState, dress
-from bilevel.loop.streams import Stream, as_stream, draw
+from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream, as_stream, draw
 from bilevel.solvers.base import Info, Solver, check_solver, check_state
+from bilevel.solvers.ingredients.inner import Carried
 from bilevel.types import PyTree
 
 State = TypeVar("State")  # a RunState, or a solver's own state: the same kind comes back
@@ -39,7 +41,7 @@ def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, 
     cursor, batch = draw(stream, run.cursor, solver.draws, solver.paired)
     batch = dress(solver, run, batch)
     state, info = solver.step(run.solver, batch)
-    model, metrics = observe(solver, run, state, batch)
+    model, metrics = observe(solver, run, state, batch, info.model)
     stationarity = stationarity_of(solver, run.solver, info)
     info = Info(
         info.outer_value, info.hypergradient, info.inner_gradient, info.metrics | metrics | stationarity
@@ -47,15 +49,18 @@ def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, 
     return RunState(state, model, cursor, run.step + 1, run.warm, run.seed, run.fingerprint), info, batch
 
 
-def observe(solver: Solver, run: RunState, after: Any, batch: Any) -> tuple[PyTree, dict[str, Any]]:
+def observe(
+    solver: Solver, run: RunState, after: Any, batch: Any, model: Carried | None
+) -> tuple[PyTree, dict[str, Any]]:
     """The model's next state, and both objectives' metrics under "inner/…" and "outer/…"."""
     f, g = solver.problem.f, solver.problem.g
     if not (f.returns_more or g.returns_more):
         return run.model, {}
-    inner, outer = solver.observe(run.solver, after, batch)
+    inner, outer = solver.observe(run.solver, after, batch, model)
     metrics = {f"inner/{name}": jnp.asarray(value) for name, value in inner.metrics.items()}
     metrics |= {f"outer/{name}": jnp.asarray(value) for name, value in outer.metrics.items()}
-    return run.model if inner.state is None else inner.state, metrics
+    follows = inner.state if model is None else model.after
+    return run.model if follows is None else follows, metrics
 
 
 def stationarity_of(solver: Solver, before: Any, info: Info) -> dict[str, Any]:
@@ -175,7 +180,8 @@ def scan(
     steps, start = check_count(steps, "steps"), check_count(start, "start", least=0, most=MANY)
     check_start(solver, state, stream)
     run = state if isinstance(state, RunState) else _bare(solver, state, stream, start)
-    run, trace = advance(solver, run, stream, steps, record)
+    with explained_on_mesh(run, stream):
+        run, trace = advance(solver, run, stream, steps, record)
     return cast(State, run if isinstance(state, RunState) else run.solver), trace
 
 
@@ -188,7 +194,8 @@ def warm_up(solver: Solver, state: State, data: Any = None, *, steps: int) -> St
     stream, steps = as_stream(data), check_count(steps, "steps", least=0)
     check_start(solver, state, stream)
     run = state if isinstance(state, RunState) else _bare(solver, state, stream, 0)
-    run, _ = lax.scan(lambda run, _: (warm_step(solver, run, stream), None), run, length=steps)
+    with explained_on_mesh(run, stream):
+        run, _ = lax.scan(lambda run, _: (warm_step(solver, run, stream), None), run, length=steps)
     return cast(State, run if isinstance(state, RunState) else run.solver)
 
 
@@ -196,6 +203,8 @@ def check_start(solver: Solver, state: Any, stream: Stream) -> None:
     """A run of this solver on such data, or a state of this solver."""
     check_state(solver, state.solver if isinstance(state, RunState) else state)
     check_usable(state, "state")
+    if isinstance(stream, FullBatch | Minibatches | Given):
+        check_batch(solver.problem, stream.data)
     if isinstance(state, RunState):
         cursors = (
             jax.tree.structure(state.cursor),

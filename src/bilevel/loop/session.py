@@ -9,14 +9,16 @@ from weakref import WeakMethod
 import jax
 
 from bilevel.arrays import as_arrays
-from bilevel.checks import check_batch, variables
+from bilevel.checks import check_batch, signature, variables
 from bilevel.loop.agreement import check_alike, have_data
 from bilevel.loop.audience import Audience
 from bilevel.loop.chunks import take_chunk
 from bilevel.loop.course import Course, Failed
+from bilevel.loop.diagnosis import climbs
 from bilevel.loop.errors import RunError
 from bilevel.loop.fingerprint import difference, fingerprint
 from bilevel.loop.halving import Guard
+from bilevel.loop.hook_calls import DECIDES, LAST, SEES
 from bilevel.loop.hooks import Event
 from bilevel.loop.judgement import judge
 from bilevel.loop.offload import fetched
@@ -26,15 +28,15 @@ from bilevel.loop.program import LONG_STEPS, SMALL, Fit, program_of
 from bilevel.loop.replay import Kept, policy_for
 from bilevel.loop.result import Result
 from bilevel.loop.sharding import Sharded
+from bilevel.loop.standstill import never_moved, standstill
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
 from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
 from bilevel.loop.team import PeersLost, Team, brief
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.warm_up import warm_up
-from bilevel.loop.watch import NORM, Watch, bad_metric, remark
+from bilevel.loop.watch import NORM, Watch, bad_metric, blow_up, largest_measure
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.second_derivatives import explained
 from bilevel.types import PyTree
 
 
@@ -59,8 +61,9 @@ class Session:
         team: Team | None = None,
     ):
         self.began = time.perf_counter()
-        self.guard = Guard(solver, halve, resume)
-        solver = self.guard.solver
+        if resume is not None and not halve:  # the run would not go back
+            resume = replace(resume, recovery=None)
+        self.guard = Guard(solver, halve, every, resume)
         self.solver, self.replay, self.every, self.prefetch = solver, replay, every, prefetch
         team = team or Team()
         if resume is not None and resume.thin != thin:
@@ -69,10 +72,16 @@ class Session:
                 "traces can be joined"
             )
         self.record, self.offload, self.mesh = record, offload, mesh
-        self.course = Course(solver, *program_of(solver, record, offload), data, steps, resume, thin)
+        self._place = resume.recovery.place if resume is not None and resume.recovery is not None else None
+        self._owed = 0  # batches of a loader, since that place
+        if resume is not None and self._place is not None and self._place.mark is not None:
+            self._owed = resume.feed.used - self._place.mark.used
+            resume = replace(resume, feed=self._place.mark)
+        self.course = Course(self.guard.solver, data, steps, resume, thin)
         self.course.team = self.course.interrupts.team = team
         self.audience = Audience(hooks, self.course, WeakMethod(self._event))
         self.suspect: tuple[str, int] | None = None  # the first metric that was not finite, and when
+        self.largest = 0.0 if resume is None else largest_measure(resume.trace)  # measure of stationarity
         self._borrowed = resume is not None  # the state is the user's
         if resume is not None:
             run = _checked(resume, solver, self.course.source.stream)
@@ -109,8 +118,16 @@ class Session:
             )
         if course.places is not None:
             course.source.lie(None if mesh is None else partial(lay_batch, mesh), stream)
-            course.program, course.leaves = program_of(self.solver, self.record, self.offload, course.places)
+        x, _, model = given  # a meta-learner begins with a y of another shape than y0
+        self._shapes = signature((x, model, stream))
+        self._use(course.solver)
         return given
+
+    def _use(self, solver: Solver) -> None:
+        course = self.course
+        course.solver = solver
+        shapes = self._shapes
+        course.program, course.leaves = program_of(solver, self.record, self.offload, course.places, shapes)
 
     def heed_term(self) -> None:
         """SIGTERM asks the run to end, as Ctrl-C does."""
@@ -119,6 +136,7 @@ class Session:
     def go(self, warmup: int) -> Result:
         """To the end, whatever that is."""
         course, audience = self.course, self.audience
+        taken = self._take_again()
         fit = self._fit()  # refuses a step that does not fit, before any work is done
         left = course.total - course.step + warmup
         ahead = course.source.asked_ahead(left, self.prefetch)
@@ -133,10 +151,14 @@ class Session:
                 course.tells = size <= SMALL or audience.reads_info
                 if self._borrowed:  # an earlier result must outlive the run
                     course.run = course.lent(course.run)
+                if self._place is not None:
+                    course.kept.adopt(self._place.run, self._place.step, taken, course.run)
+                    self._place = None
                 if warmup:
                     warm_up(course, warmup)
-                    while self.guard.goes_on(course):
+                    while self._halved():
                         warm_up(course, warmup)
+                        fit = self._fit() if course.status is None else fit
                 audience.begin()
                 if course.failure is not None:
                     raise Failed
@@ -198,16 +220,32 @@ class Session:
             course.status = exhausted(course.step, course.total)
             return None
         left = course.total - course.step
-        with explained():
-            fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
-        course.log.check_columns(fit.row)
+        fit = course.program.fit(course.leaves, course.run, course.source.peek(), left)
+        course.log.expect(fit.row)
         return fit
+
+    def _take_again(self) -> list[Any]:
+        """The batches between the place to go back to and where the run resumes."""
+        taken = [] if self._place is None else list(self._place.taken)
+        while self._owed and have_data(self.course):
+            if (item := self.course.source.take()) is not None:
+                taken.append(item[1])
+            self._owed -= 1
+        return taken
+
+    def _halved(self) -> bool:
+        """After a divergence: whether the run goes on from an earlier state, with smaller steps."""
+        if not self.guard.goes_on(self.course):
+            return False
+        self._use(self.guard.solver)
+        return True
 
     def _chunks(self, fit: Fit) -> None:
         course, pace = self.course, Pace(fit.seconds, self.every)
         while course.step < course.total and course.status is None:
             left = course.total - course.step
-            paced = pace.steps(left) if course.source.stream is not None else self.every or left
+            by_clock = course.source.stream is not None or self.every is not None
+            paced = pace.steps(left, course.step) if by_clock else left
             wanted = min(paced, fit.count, self.audience.steps_to_next_mark(left))
             if course.team.several:
                 if not have_data(course):
@@ -219,7 +257,7 @@ class Session:
                 # The first process has the clock; and every step on loaders waits for all of them.
                 wanted = course.team.first(wanted if course.source.stream is not None else 1)
             began, start, info = time.perf_counter(), course.step, None  # no earlier Info next to this one
-            course.kept.at_start_of_chunk(course.run, course.step, self.guard.good)
+            self.guard.keep(course)
             course.log.settle(course.kept_step)
             rows, done, info, seen = take_chunk(course, fit, wanted, self.every)
             pace.took(done, time.perf_counter() - began, compiled=not fit.compiled)
@@ -229,11 +267,15 @@ class Session:
                 course.step = start + done
                 self._note_metrics(rows)
                 info = judge(course, rows, seen) or info
-                if self.guard.goes_on(course):
+                self.guard.saw(course.log.rows(start))
+                info = self.audience.tell(info, start, [DECIDES])
+                if self.guard.halve and course.status is not None:
+                    self._share_failure()  # before one process goes back and another does not
+                if course.failure is None and self._halved():
                     self._forget(course.step)
+                    fit = self._fit() or fit
                     continue
-                self.guard.saw(rows)
-                self.audience.tell(info, start)
+                self.audience.tell(info, start, [SEES, LAST])
             self._share_failure()
             if course.failure is not None:
                 raise Failed
@@ -256,9 +298,11 @@ class Session:
     def _forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""
         self.suspect = self.suspect if self.suspect is not None and self.suspect[1] < step else None
+        self.largest = largest_measure(self.course.log.trace)
         self.audience.forget(step)
 
     def _note_metrics(self, rows: Columns) -> None:
+        self.largest = max(self.largest, largest_measure(rows))
         if self.suspect is None and (found := bad_metric(rows)) is not None:
             self.suspect = (found[0], self.course.step - rows_in(rows) + found[1])
 
@@ -266,7 +310,7 @@ class Session:
         rows = jax.tree.map(lambda a: a, rows)  # the log's own dict is not for hooks to change
         course, seconds = self.course, time.perf_counter() - self.began
         run = fetched(course.run) if self.audience.reads_info else course.run  # they may compute with it
-        name, solver = self.solver.name, self.solver
+        name, solver = self.solver.name, course.solver
         return Event(
             course.step, course.total, run, info, rows, seconds, name, self.so_far, solver, course.measured
         )
@@ -281,7 +325,9 @@ class Session:
         if course.failure is not None:
             status = failed(course.step, *course.failure)
         elif status.code in (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED) and course.step:
-            status = status.with_note(remark(trace, course.step, course.still, course.suspicion))
+            status = self._remarked(status, trace)
+        elif status.code is Code.CONVERGED:
+            status = status.with_note(never_moved(course, self.largest))
         if course.failure is None and status.code is not Code.DIVERGED and course.step:
             status = status.with_note(self.solver.remark(trace))
         hidden = status.code is Code.DIVERGED and self.suspect is not None and self.suspect[0] == NORM
@@ -292,6 +338,16 @@ class Session:
             course.log.add_probes(probe.rows)
             probe.rows = []
         return result
+
+    def _remarked(self, status: Status, trace: Columns) -> Status:
+        """A finite end: f may have blown up, or x stand still."""
+        course = self.course
+        if note := blow_up(trace, course.step, lambda: course.suspicion() or climbs(course)):
+            return status.with_note(note)
+        found = standstill(course, trace, self.largest)
+        if found.converged and course.status is None:
+            status = completed(course.total, converged=True)
+        return status.with_note(found.sentence)
 
     def _packed(self, status: Status) -> Result:
         course = self.course
@@ -307,6 +363,7 @@ class Session:
             feed=course.source.mark(),
             thin=course.log.thin,
             halvings=self.guard.halvings,
+            recovery=self.guard.recovery(course),
             diagnosis=self.audience.diagnosis,
         )
 

@@ -11,6 +11,7 @@ from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, dressed
 from bilevel.checks import check_traced_seed
 from bilevel.loop.fingerprint import Fingerprint, fingerprint
+from bilevel.loop.meshes import explained_on_mesh
 from bilevel.loop.streams import as_stream, draw
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
@@ -27,16 +28,27 @@ OBJECTIVES = 0x6B6579  # any number that no step or epoch will reach
 class RunState:
     """A run between two steps: a pytree of arrays, so that it can be vmapped, donated, sharded and saved.
 
+    `bl.start` makes one, `bl.scan` takes and returns one, `result.run` and a hook's `event.run` are one. It has
+
+    * `x` and `y`, short for `solver.x` and `solver.y`;
+    * `solver`: the state of the solver, not the solver: x, y, v and what else the method keeps between steps;
+    * `model`: the model's state, such as batch-norm statistics, or None;
+    * `cursor`: the position in the data;
+    * `step`: the number of steps taken, modulo 2³²;
+    * `warm`: the number of warm-up steps taken before them;
+    * `seed`: the words of the run's random key;
+    * `fingerprint`: a description of the solver, the problem and the data, which a resumed run compares.
+
     The key of a step is a function of `seed` and `step` alone, so a run that goes on from here does exactly what an
-    unbroken one would have done. `step` counts modulo 2³².
+    unbroken one would have done.
     """
 
-    solver: PyTree  # the solver's own state: x, y and what else it has
-    model: PyTree  # what the model carries along besides y, or None
-    cursor: PyTree  # the data stream's position
+    solver: PyTree
+    model: PyTree
+    cursor: PyTree
     step: Any  # uint32
-    warm: Any  # uint32: warm-up steps behind it
-    seed: Any  # the words of the run's random key, uint32, or None
+    warm: Any  # uint32
+    seed: Any  # uint32, or None
     fingerprint: Fingerprint
 
     @property
@@ -80,7 +92,8 @@ def start(
     cursor = stream.start(0)
     _, batch = draw(stream, cursor, solver.draws, solver.paired)
     blank = RunState(None, model, cursor, jnp.uint32(0), jnp.uint32(0), seed_words, ())
-    state = solver.init(x0, y0, dress(solver, blank, batch))
+    with explained_on_mesh(x0, y0, data):
+        state = solver.init(x0, y0, dress(solver, blank, batch))
     state = jax.tree.map(jnp.copy, state)  # x0 and y0 stay the caller's, whatever becomes of the run
     made_by = fingerprint(solver, state.x, state.y, stream, model)
     return RunState(state, model, cursor, blank.step, blank.warm, seed_words, made_by)

@@ -61,11 +61,18 @@ LEVELS = {
 }  # whose rule moves it
 
 
-def completed(steps: int) -> Status:
-    return Status(
-        Code.COMPLETED,
-        f"took all {steps} steps; whether they suffice is for the trace to say: to go on, pass resume=result.",
-    )
+def completed(steps: int, converged: bool = False) -> Status:
+    """After its last step. Where x has `converged`, what follows says so, and there is nothing to check."""
+    check = " Check `result.trace` for convergence; to continue, pass `resume=result`."
+    return Status(Code.COMPLETED, f"Ran {_all(steps)}.{'' if converged else check}")
+
+
+def _all(steps: int) -> str:
+    return "its one step" if steps == 1 else f"all {steps:,} steps"
+
+
+def _number(steps: int) -> str:
+    return f"{steps:,} step{'s' * (steps != 1)}"
 
 
 def diverged(
@@ -80,6 +87,7 @@ def diverged(
     because: Sequence[str] = (),
     suspicion: str = "",
     culprit: str | None = None,
+    how: str = "became infinite or NaN",
 ) -> Status:
     """`broken` are the state's variables, or "outer_value", or "memory of the … rule"; `because` names the culprits.
 
@@ -88,11 +96,13 @@ def diverged(
     when = f"at {'warm-up ' if warmup else ''}step {step}"
     value = "the outer objective's value"
     what = value if broken == ["outer_value"] else " and ".join(broken)
-    happened = f"{what} became infinite or NaN {when}"
+    happened = f"{what} {how} {when}"
     if loss_first and broken != ["outer_value"]:
         happened = f"{value} became infinite or NaN {when}, with {what} about to follow"
     state = (
-        f"the last finite state, after {step} {'warm-up ' if warmup else ''}steps, is returned"
+        "the state from before the warm-up is returned"
+        if kept and warmup
+        else f"the last finite state, after {step} steps, is returned"
         if kept
         else 'no earlier state was kept (replay="off"), so the one returned is not finite'
     )
@@ -130,35 +140,37 @@ def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:
 
 def interrupted(step: int) -> Status:
     return Status(
-        Code.INTERRUPTED, f"stopped by hand after {step} steps; pass resume=result to go on from there."
+        Code.INTERRUPTED,
+        f"Interrupted by the user (Ctrl-C) after {_number(step)}. To continue, pass `resume=result`.",
     )
 
 
 def under_way(step: int, steps: int) -> Status:
     return Status(
         Code.INTERRUPTED,
-        f"saved after {step} of {steps} steps, while the run was under way; pass resume=result to go on from there.",
+        f"Saved after {step:,} of {steps:,} steps, while the run was under way. To continue, pass `resume=result`.",
     )
 
 
 def interrupted_in_warm_up(step: int, steps: int) -> Status:
     return Status(
         Code.INTERRUPTED,
-        f"stopped by hand after {step} of {steps} warm-up steps; resume=result goes on without the rest of them.",
+        f"Interrupted by the user (Ctrl-C) after {step:,} of {steps:,} warm-up steps. `resume=result` continues "
+        "without the rest of them.",
     )
 
 
 def exhausted(step: int, steps: int) -> Status:
     return Status(
         Code.EXHAUSTED,
-        f"the loader ended after {step} of {steps} steps; give one that repeats, such as bl.epochs(...) for arrays in "
-        "memory or bl.loaders(inner=..., outer=...), which begins each loader again when it ends.",
+        f"The loader ended after {step:,} of {steps:,} steps. Pass one that repeats, such as bl.epochs(...) for arrays "
+        "in memory or bl.loaders(inner=..., outer=...), which restarts each loader when it ends.",
     )
 
 
 def failed(step: int, what: str, error: BaseException) -> Status:
     return Status(
         Code.FAILED,
-        f"{what} raised {type(error).__name__} ({error}) after {step} steps; mend it and pass resume=error.result "
-        '(which is None only with replay="off").',
+        f"{what} raised {type(error).__name__} ({error}) after {_number(step)}. Fix it, then pass "
+        '`resume=error.result` (which is None only with replay="off").',
     )

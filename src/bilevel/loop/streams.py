@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, Levels
@@ -84,7 +84,9 @@ class Given:
     def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], Batch | Draws]:
         part = lambda batch: replace(batch, whole=UNKNOWN.whole)
         given = self.data
-        return cursor, Draws(given.stacked, part(given.shared)) if isinstance(given, Draws) else part(given)
+        if isinstance(given, Draws):
+            return cursor, replace(given, shared=part(given.shared))
+        return cursor, part(given)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["data", "samplers"], meta_fields=["split"])
@@ -101,38 +103,34 @@ class Minibatches:
 
     def next(self, cursor: Levels) -> tuple[Levels, Batch]:
         cursor, rows = self._rows(cursor)
-        parts = self._each(
-            lambda sampler, arrays, at: self._spread(sampler.take(arrays, at)) if sampler else arrays, rows
-        )
-        batch = _with_rows(Batch(*parts, rows=rows))
+        batch = _with_rows(Batch(*self.read(rows), rows=rows))
         return cursor, replace(batch, whole=_with_rows(self.data), block=self._blocks(rows))
 
     def draws(self, cursor: Levels, count: int) -> tuple[Levels, Draws]:
-        """`count` batches at once; a level without a sampler is stored once."""
+        """`count` batches, of which the row numbers are drawn at once, and the rows read when they are used."""
         cursor, rows = lax.scan(lambda cursor, _: self._rows(cursor), cursor, length=count)
-        drawn = self._each(
-            lambda sampler, arrays, at: (
-                sampler and self._spread(jax.vmap(partial(sampler.take, arrays))(at), None)
-            ),
-            rows,
-        )
         same = self._each(lambda sampler, arrays, _: None if sampler else arrays, rows)
         shared = replace(_with_rows(Batch(*same)), whole=_with_rows(self.data))
-        return cursor, Draws(Batch(*drawn, rows=rows, block=self._blocks(rows)), shared)
+        return cursor, Draws(Batch(rows=rows, block=self._blocks(rows)), shared, self)
+
+    def read(self, rows: Levels) -> Levels:
+        """Those rows of each level; all of a level without a sampler."""
+        return self._each(
+            lambda sampler, arrays, at: self._spread(sampler.take(arrays, at)) if sampler else arrays, rows
+        )
 
     def _each(self, function: Callable[..., Any], rows: Levels) -> Levels:
         """`function(sampler, arrays, rows)` of each level; the sampler is `None` where there is none."""
         return Levels(*map(function, self.samplers, (self.data.inner, self.data.outer), rows))
 
-    def _spread(self, arrays: PyTree, *before: None) -> PyTree:
-        """Rows over the devices, if they divide them; `before` stands for dimensions that come first."""
+    def _spread(self, arrays: PyTree) -> PyTree:
+        """Rows over the devices, if they divide them."""
         if self.split is None:
             return arrays
-        over = NamedSharding(self.split.mesh, PartitionSpec(*before, *self.split.spec))
         parts = size_of(self.split.mesh, self.split.spec[0])
-        fits = lambda leaf: leaf.shape[len(before)] % parts == 0
+        fits = lambda leaf: leaf.shape[0] % parts == 0
         return jax.tree.map(
-            lambda leaf: lax.with_sharding_constraint(leaf, over) if fits(leaf) else leaf, arrays
+            lambda leaf: lax.with_sharding_constraint(leaf, self.split) if fits(leaf) else leaf, arrays
         )
 
     def _blocks(self, rows: Levels) -> Levels:

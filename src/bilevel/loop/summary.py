@@ -45,13 +45,13 @@ def as_html(headline: str, rows: Rows) -> str:
 
 
 def of_result(result: "Result") -> tuple[str, Rows]:
-    columns = numbers_in(result.trace)
+    columns = numbers_in(result.trace) if result.steps else {}
     rows = [
         (title(name), course_of(name, column)) for name, column in list(columns.items())[: MOST + len(NAMES)]
     ]
     told = {STEP, *list(columns)[: len(rows)]}
     others = [name for name in result.trace if name not in told]
-    rows += [("also traced", listed(others))] if others else []
+    rows += [("also traced", listed(others))] if others and result.steps else []
     rows += [("probed", listed(name for name in result.probes if name != "step"))] if result.probes else []
     rows += [("x", shapes(result.x)), ("y", shapes(result.y))]
     if result.halvings:

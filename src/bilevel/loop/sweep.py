@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -12,7 +12,18 @@ import numpy as np
 from bilevel.checks import MANY, check_callable, check_count, check_kind, check_text
 from bilevel.forks import check_fork
 from bilevel.loop.errors import RunError
-from bilevel.loop.hooks import Event, Stop
+from bilevel.loop.hook_calls import (
+    RANKS,
+    answer,
+    earliest,
+    gone_on,
+    in_order,
+    notes,
+    nothing,
+    of_rank,
+    steps_to_next_mark,
+)
+from bilevel.loop.hooks import Event
 from bilevel.loop.hooks.base import HookLike, check_hooks, closing
 from bilevel.loop.hooks.early_stopping import sign_of
 from bilevel.loop.hooks.live_view import progress_hooks
@@ -28,7 +39,6 @@ from bilevel.loop.summary import as_html, as_text, of_sweep
 from bilevel.loop.trace import join
 from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver
-from bilevel.solvers.second_derivatives import explained
 from bilevel.types import PyTree
 from bilevel.words import listed, one_line, shown
 
@@ -132,7 +142,7 @@ def sweep(
         mode: "min" if smaller is better, "max" if larger is.
         model_state: as for `bl.run`.
         warmup: as for `bl.run`.
-        hooks: as for `bl.run`; an event's state and rows have the lanes first.
+        hooks: as for `bl.run`; an event's state and rows have the lanes first, and it has no info and no solver.
         every: as for `bl.run`.
         record: as for `bl.run`.
         progress: as for `bl.run`.
@@ -145,78 +155,94 @@ def sweep(
     every = None if every is None else check_count(every, "every")
     sign = sign_of(mode)
     check_hooks(hooks)
-    views = progress_hooks(progress)
+    hooks = in_order([*hooks, *progress_hooks(progress)])
+    _check_lanes_may_have(hooks)
     _check_metric_kind(metric)
     if record is not None:
         check_record(record)
     chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, model_state, combine)
-    with explained():
-        program = lane_program(chosen, record)
-    hooks = [*hooks, *views]
-    for hook in hooks:
-        if getattr(hook, "of_one_run", False):
-            raise TypeError(
-                f"bl.hooks.{type(hook).__name__} follows one run and cannot follow the lanes of a sweep: look at the "
-                "sweep's trace, scores and best afterwards, or write a hook of your own, whose events have lanes first"
-            )
+    program = lane_program(chosen, record)
     _check_metric(metric, program.row, chosen)
-    run, traces, log_step = program.start(chosen.arguments), [], 0
+    run, traces, step = program.start(chosen.arguments), [], 0
     taken, alive = jnp.zeros(len(chosen.lanes), jnp.int32), jnp.ones(len(chosen.lanes), bool)
-    warm = None
+    warmed = None
     if warmup:
-        run, alive, warm_steps = program.warm_up(chosen.arguments, run, warmup)
-        warm = np.asarray(warm_steps)
+        run, alive, *more = program.warm_up(chosen.arguments, run, warmup)
+        warmed = jax.device_get((alive, *more))
     pace = Pace(program.seconds, every)
     name, ended = chosen.solvers[0].name, None
-    event = lambda rows: Event(log_step, steps, run, None, rows, time.perf_counter() - began, name)
-    failure = None
-    with Interrupts() as interrupts, closing(hooks):
+    lanes = len(chosen.lanes)
+    event = lambda rows: Event(step, steps, run, None, rows, time.perf_counter() - began, name, lanes=lanes)
+    failure, begun = None, []
+    with Interrupts() as interrupts, closing(begun):
         try:
             for hook in hooks:
-                getattr(hook, "begin", _nothing)(event({}))
-            while log_step < steps and ended is None:
-                wanted = min(pace.steps(steps - log_step), program.count)
-                at = time.perf_counter()
-                *moved, rows = program.steps(chosen.arguments, run, alive, taken, program.rows(), 0, wanted)
+                begun.append(hook)
+                getattr(hook, "begin", nothing)(event({}))
+            while step < steps and ended is None:
+                left = steps - step
+                wanted = min(pace.steps(left, step), program.count, steps_to_next_mark(hooks, step, left))
+                at, start, before = time.perf_counter(), step, (run, alive, taken)
+                *moved, rows = program.steps(chosen.arguments, *before, program.rows(), 0, wanted)
                 rows = jax.tree.map(lambda a, n=wanted: np.asarray(a)[:, :n], jax.device_get(rows))
                 run, alive, taken = (
                     moved  # once they have arrived: an interruption leaves the last chunk whole
                 )
                 pace.took(wanted, time.perf_counter() - at, compiled=not program.compiled)
                 program.compiled, program.seconds = True, pace.seconds_per_step
-                log_step += wanted
-                traces.append(jax.tree.map(lambda a: np.swapaxes(a, 0, 1), rows))
-                stops = [stop for hook in hooks if isinstance(stop := hook(event(rows)), Stop)]
-                if stops:
-                    ended = Status(stops[0].code, stops[0].reason)
-                elif interrupts.asked:
-                    ended = interrupted(log_step)
+                step += wanted
+                traces.append(rows)
+                for rank in RANKS:
+                    group = of_rank(hooks, rank)
+                    if step == start or not group:
+                        continue
+                    seen = event(traces[-1])
+                    answers = [answer(hook, seen) for hook in group]
+                    raised = [each.raised for each in answers if each.raised is not None]
+                    failure = next((e for e in (failure, *raised) if isinstance(e, Exception)), None)
+                    stops = [each.stop for each in answers if each.stop is not None]
+                    if ended is None and any(isinstance(each, KeyboardInterrupt) for each in raised):
+                        ended = interrupted(step)
+                    if ended is None and stops:
+                        stop = earliest(stops, step)
+                        passed = stop.step is not None and stop.step < step
+                        ended = Status(stop.code, stop.reason)
+                        if stop.step is not None and passed and stop.step >= start:  # by the same program
+                            step, count = stop.step, stop.step - start
+                            run, alive, taken, _ = program.steps(
+                                chosen.arguments, *before, program.rows(), 0, count
+                            )
+                            traces[-1] = jax.tree.map(lambda a, n=count: a[:, :n], rows)
+                        elif passed:
+                            ended = ended.with_note(gone_on(step))
+                if failure is not None:
+                    ended = failed(step, "a hook", failure)
+                elif ended is None and interrupts.asked:
+                    ended = interrupted(step)
         except KeyboardInterrupt:
-            ended = interrupted(log_step)
+            ended = interrupted(step)
         except Exception as error:
-            failure, ended = error, failed(log_step, "a hook or an objective", error)
-    with closing(hooks):
+            failure, ended = error, failed(step, "a hook or an objective", error)
+    with closing(begun):
         if failure is not None and not traces:
             raise RunError(
                 f"{type(failure).__name__} before the first steps were done: {failure}", None
             ) from failure
         if not traces:
             raise KeyboardInterrupt
-    trace = jax.tree.map(lambda a: np.swapaxes(a, 0, 1), join(traces))
+    swapped: Any = lambda rows: jax.tree.map(lambda a: np.swapaxes(a, 0, 1), rows)
+    trace = swapped(join([swapped(rows) for rows in traces]))
     good = np.asarray(taken)
     ended = ended or completed(steps)
-    broken = {} if np.all(alive) else jax.device_get(program.broken(chosen.arguments, run))
-    status = [
-        ended
-        if fine
-        else diverged(
-            solver,
-            int(good[i] if warm is None or warm[i] == warmup else warm[i]),
-            _first_broken(solver, broken, i),
-            warmup=warm is not None and bool(warm[i] < warmup),
-        )
-        for i, (fine, solver) in enumerate(zip(np.asarray(alive), chosen.solvers, strict=True))
-    ]
+    status = [ended] * lanes
+    if not np.all(alive):
+        broken = jax.device_get(program.broken(chosen.arguments, run))
+        for i in map(int, np.flatnonzero(~np.asarray(alive))):
+            solver = chosen.solvers[i]
+            if warmed is not None and not warmed[0][i]:
+                status[i] = _diverged_in_warm_up(solver, i, warmup, *warmed[1:])
+            else:
+                status[i] = diverged(solver, int(good[i]), _first_broken(solver, broken, i))
     scores = _scores(metric, run, trace, np.asarray(alive), good)
     finite = np.isfinite(scores)
     best = int(np.argmin(np.where(finite, sign * scores, np.inf))) if finite.any() else None
@@ -232,14 +258,24 @@ def sweep(
         metric if isinstance(metric, str) else getattr(metric, "__name__", "metric"),
         time.perf_counter() - began,
     )
-    for hook in hooks:
+    for hook in begun:
         try:
-            getattr(hook, "end", _nothing)(found)
+            getattr(hook, "end", nothing)(found)
         except Exception as error:
             failure = failure or error
+    found = replace(found, status=[status.with_note(notes(begun)) for status in found.status])
     if failure is not None:
         raise RunError(f"{type(failure).__name__}: {failure}", found) from failure
     return found
+
+
+def _check_lanes_may_have(hooks: Sequence[Any]) -> None:
+    for hook in hooks:
+        if getattr(hook, "of_one_run", False):
+            raise TypeError(
+                f"bl.hooks.{type(hook).__name__} follows one run and cannot follow the lanes of a sweep: look at the "
+                "sweep's trace, scores and best afterwards, or write a hook of your own, whose events have lanes first"
+            )
 
 
 def _check_metric_kind(metric: Any) -> None:
@@ -263,13 +299,17 @@ def _check_metric(metric: Any, row: dict[str, Any], chosen: Lanes) -> None:
         )
 
 
+def _diverged_in_warm_up(
+    solver: Solver, lane: int, steps: int, taken: np.ndarray, broken: dict[str, Any]
+) -> Status:
+    how = "became infinite or NaN" if taken[lane] < steps else "grew until its square overflows"
+    names = _first_broken(solver, broken, lane)
+    return diverged(solver, int(taken[lane]), names, warmup=True, how=how)
+
+
 def _first_broken(solver: Solver, broken: dict[str, Any], lane: int) -> list[str]:
     names = [name for name, bad in broken.items() if bad[lane]]
     return [name for name in names if name in solver.variables] or names[:1] or ["outer_value"]
-
-
-def _nothing(*_: Any) -> None:
-    return None
 
 
 def _scores(
@@ -278,7 +318,9 @@ def _scores(
     if callable(metric):
         values = np.asarray(jax.vmap(metric)(run.x, run.y), dtype=float)
     elif metric in trace:
-        values = np.asarray(trace[metric], dtype=float)[np.arange(len(alive)), np.maximum(taken - 1, 0)]
+        column = np.asarray(trace[metric], dtype=float)
+        none = np.full((len(alive), 1), np.nan)  # where a hook stopped the sweep before its first step
+        values = (column if column.shape[1] else none)[np.arange(len(alive)), np.maximum(taken - 1, 0)]
     else:
         raise ValueError(
             f"the trace has no {shown(metric)}: choose from {listed(sorted(trace))}, or pass a function of (x, y)"

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.loop.facts import Facts, Late
+from bilevel.loop.facts import FALLEN, Facts, Late
+from bilevel.loop.standstill import QUESTION, why_zero
 from bilevel.loop.told import Finding
 from bilevel.solvers.adjoints.curvatures import Damped, GaussNewton
 from bilevel.solvers.adjoints.gradient_steps import OneStep
@@ -18,7 +19,6 @@ GROWS = 10.0  # the factor by which the inner residual must have grown
 STILL = 1e-5  # of ‖x‖, or of the way it has come: x has stopped
 GAIN = 1e-6  # of the outer value: so has an x that gains no more than that
 TURNS = 1e-2  # of the hypergradient: an x that changes it by more moves
-FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
 SILENT = 0.5  # of the numbers in y: so much of it f should depend on
 ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
 UNROLLED = ("ITD", "forward ITD")  # whose bias falls at a known rate; BDA's blend of both levels has another
@@ -35,6 +35,7 @@ def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:
         return (*_break(*facts.broke), *_curvature(late, facts), *_dead(looks, facts))
     causes = [*_curvature(late, facts), *_steps(late, facts)]
     found = [
+        *_scale(facts),
         *_values(looks),
         *causes,
         *_hypergradient(late, facts),
@@ -42,6 +43,17 @@ def findings(looks: dict[str, np.ndarray], facts: Facts) -> tuple[Finding, ...]:
         *(list(_dead(looks, facts)) or [*_idle(facts), *_rest(looks, late, facts)]),
     ]
     return tuple(found)
+
+
+def _scale(facts: Facts) -> Iterator[Finding]:
+    if facts.scaled:
+        yield Finding(
+            "scale_free",
+            f"{', '.join(facts.scaled)}: g depends on entries of it only through g's scale, and the inner rule is "
+            "scale-free, as it divides gradients by their size (Adam and its like). So these entries do not change "
+            "where y goes, and their hypergradient is meaningless: rounding, or the lag of y. Take optax.sgd for y, or "
+            "let x enter g otherwise.",
+        )
 
 
 def _values(looks: dict[str, np.ndarray]) -> Iterator[Finding]:
@@ -132,7 +144,7 @@ def _too_large(late: Late, level: str) -> bool:
 
 
 def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
-    if late["implicit_hypergradient"] <= FALLEN * facts.largest:
+    if late["implicit_hypergradient"] <= facts.small * facts.largest:
         return  # x is where it should be, and what is left of the hypergradient may be any share of it off
     error, behind = late["hypergradient_error"], late["inner_error"]
     off = f"{_share(error)} off the implicit one at the same y"
@@ -145,9 +157,10 @@ def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
     elif facts.has_v and (np.isnan(error) or facts.noisy) and (way := _way(late, facts)) < 0.5:
         yield Finding(
             "adjoint_lags",
-            f"the adjoint has hardly set out: {facts.began + facts.steps} steps of {late['adjoint_step']:.2g} cover at "
-            f"most {-np.expm1(-way):.1%} of its way, and so short is what of the hypergradient goes through y. Raise "
-            f"the adjoint step size towards 1/L ≈ {1 / late['largest_curvature']:.2g}.",
+            f"the adjoint has barely moved from its zero start: {facts.began + facts.steps} steps of "
+            f"{late['adjoint_step']:.2g} cover at most {-np.expm1(-way):.1%} of its way, so the implicit term of the "
+            f"hypergradient is mostly missing. Raise the adjoint step size towards 1/L ≈ "
+            f"{1 / late['largest_curvature']:.2g}.",
         )
     elif not facts.has_v and error > BIASED:
         yield Finding(
@@ -162,7 +175,7 @@ def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
 
 
 def _way(late: Late, facts: Facts) -> float:
-    """K·ηL, of a v that begins at 0 and nears its place by the factor 1 − ηL a step at best; ∞ if η is no small one."""
+    """Return K·η·L, an upper bound on v's progress after K steps of η from v = 0; ∞ unless η·L is small."""
     rate = late["adjoint_step"] * late["largest_curvature"]
     one = isinstance(getattr(facts.solver, "adjoint", None), OneStep)
     return (facts.began + facts.steps) * rate if one and 0 < rate < SLOW else np.inf
@@ -233,7 +246,7 @@ def _blow_up(
 
 
 def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
-    """Gradients that are exactly zero, also beside the point: of a function that does not depend on its argument."""
+    """Find gradients that are exactly zero here and a little aside: of a function that ignores its argument."""
     half = len(looks["step"]) // 2
     zero = lambda name: name in looks and not np.any(looks[name][half:])
     flat = [objective for objective, name in (("g", "inner_beside"), ("f", "outer_beside")) if zero(name)]
@@ -243,7 +256,12 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
             f"{' and '.join(flat)} {'does' if len(flat) == 1 else 'do'} not depend on y any more: the gradient in y is "
             "exactly zero, and a little aside too, as where all ReLUs have died, a clip is at its end or y is not "
             "used. Start elsewhere, with smaller steps on y, or with activations that have a slope everywhere."
-            + (" Of a hinge loss it says that all margins are met." if flat == ["f"] else ""),
+            + (
+                " Of a hinge loss it says that all margins are met. An f whose value is 0 may underflow: multiply it "
+                "by a large number."
+                if flat == ["f"]
+                else ""
+            ),
         )
     elif (
         facts.broke is None
@@ -258,7 +276,7 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
             "that have a slope everywhere.",
         )
     elif (
-        facts.blind
+        (facts.blind and (zero("hypergradient_beside") or "hypergradient_beside" not in looks))
         or (
             facts.broke is None  # where x has run away, much is flat
             and zero("x_beside")
@@ -266,11 +284,13 @@ def _dead(looks: dict[str, np.ndarray], facts: Facts) -> Iterator[Finding]:
         )
     ):
         # On minibatches an x that moves is one that the batches of these looks have no rows for.
+        measured = "held" in looks and np.isfinite(looks["held"][-1])
+        why = why_zero({name: column[-1] for name, column in looks.items()}) if measured else QUESTION
         yield Finding(
             "x_dead",
-            f"the hypergradient is exactly zero{' at every step' if facts.blind else ''}, so that x cannot move: does "
-            "f depend on x, or ∇_y g on x, at all, or did x start at a solution? (A stop_gradient, a rounding, a clip "
-            "at its end, dead units, a penalty that holds all of y at zero?)",
+            f"the hypergradient is exactly zero{' at every step' if facts.blind else ''}, and a little aside too, so "
+            f"that x cannot move. {why} Look for a stop_gradient, a rounding, a clip at its end, dead units, or a "
+            "penalty that holds all of y at zero.",
         )
 
 
@@ -304,21 +324,27 @@ def _rest(looks: dict[str, np.ndarray], late: Late, facts: Facts) -> Iterator[Fi
     still = (
         f"over the last {at[-1] - at[start]:.0f} steps x moved by {way:.2g} (‖x‖ = {looks['x_norm'][-1]:.3g})"
     )
-    if norm <= FALLEN * facts.largest and any(_too_large(late, level) for level in ("inner", "adjoint")):
+    if norm <= facts.small * facts.largest and any(_too_large(late, level) for level in ("inner", "adjoint")):
         return  # the largest is what such steps made of it
-    if facts.largest == 0:  # of the stationarity measure; where the hypergradient is, x is dead
+    if facts.blind:
+        yield Finding(
+            "x_rests",
+            "x rests where it began, where the hypergradient is exactly zero and a little aside it is not: fine where "
+            "that is a solution; else start elsewhere.",
+        )
+    elif facts.largest == 0:  # of the stationarity measure
         yield Finding(
             "x_rests",
             "x rests where it began, as its projection or threshold has undone every step on it: fine where that is a "
             "solution; else start elsewhere.",
         )
-    elif norm <= FALLEN * facts.largest:
+    elif norm <= facts.small * facts.largest:
         yield Finding(
             "x_rests",
             f"x has come to rest: {still}, and the hypergradient has fallen from {facts.largest:.2g} to {norm:.2g}. "
             "The run could have ended earlier (tol=).",
         )
-    elif norm > 10 * FALLEN * facts.largest and not way * late["outer_curvature"] > TURNS * norm:
+    elif norm > 10 * facts.small * facts.largest and not way * late["outer_curvature"] > TURNS * norm:
         # The second, as a value may be large by a constant alone.
         of = "" if np.isnan(beta) else f" {beta:.2g}"
         yield Finding(

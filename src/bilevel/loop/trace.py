@@ -32,14 +32,26 @@ class Log:
     of the chunk that hooks look at, are kept whole until then.
     """
 
-    def __init__(self, trace: Columns | None = None, probes: Columns | None = None, thin: int | None = None):
+    def __init__(
+        self,
+        trace: Columns | None = None,
+        probes: Columns | None = None,
+        thin: int | None = None,
+        recent: Columns | None = None,  # of a thinned trace: newest rows that are still whole
+    ):
         self.thin = thin
+        self._blank: Columns = {}  # columns of length zero, once it is known what a step records
         self._settled: list[Part] = []  # thinned for good
         self._recent: list[Part] = []
         self._probes: list[dict[str, Any]] = _as_rows(probes or {})
-        if trace:
-            rows = {name: column for name, column in trace.items() if thin is None or name != STEP}
-            self._recent.append(Part(range(rows_in(trace)) if thin is None else trace[STEP], rows))
+        if trace and rows_in(trace):
+            whole = Part(range(rows_in(trace)), trace) if thin is None else _numbered_part(trace)
+            if recent is None:
+                self._recent.append(whole)
+                return
+            newest = _numbered_part(recent)
+            older = np.asarray(whole.steps) < newest.steps[0]
+            self._recent += [whole.where(older)] * bool(older.any()) + [newest]
 
     def add(self, rows: Columns, start: int) -> None:
         """Of the steps from `start` on."""
@@ -72,17 +84,28 @@ class Log:
                 self._recent.append(
                     Part(part.steps[:count], jax.tree.map(lambda a, n=count: a[:n], part.rows))
                 )
+        self._probes = [row for row in self._probes if row[STEP] <= steps]
 
     def rows(self, start: int) -> Columns:
-        """All rows from step `start` on, with which a chunk began."""
-        return join([part.rows for part in self._recent if part.steps[0] >= start])
+        """All rows from step `start` on, to which the run may still go back."""
+        return join([part.rows for part in self._from(start)])
 
-    def check_columns(self, row: Columns) -> None:
-        """A resumed run must record what the earlier one did, or the two cannot be joined."""
+    def since(self, start: int) -> Columns:
+        """The same, with the steps' numbers, as a thinned trace has them."""
+        part = _joined(self._from(start))
+        return {STEP: part.steps} | part.rows
+
+    def _from(self, start: int) -> list[Part]:
+        parts = [part for part in self._recent if part.steps[-1] >= start]
+        return [p if p.steps[0] >= start else p.where(np.asarray(p.steps) >= start) for p in parts]
+
+    def expect(self, row: Columns) -> None:
+        """Take the shapes of a row; raise if those of an earlier run, which is resumed, cannot be joined with it."""
         if self.thin is not None and STEP in row:
             raise ValueError(
                 f'record returned "{STEP}", which in a thinned trace says whose rows were kept: choose another name'
             )
+        self._blank = jax.tree.map(lambda a: np.zeros((0, *a.shape), a.dtype), row)
         if not self._recent:
             return
         shape = lambda rows, skip: jax.tree.map(lambda a: (tuple(a.shape[skip:]), str(a.dtype)), rows)
@@ -98,6 +121,12 @@ class Log:
     @property
     def trace(self) -> Columns:
         """By name, one row per step; if it is thinned, with the steps' numbers."""
+        if not (self._recent or self._settled):
+            return (
+                self._blank
+                if self.thin is None or not self._blank
+                else {STEP: np.zeros(0, int)} | self._blank
+            )
         if self.thin is None:
             return join([part.rows for part in self._recent])
         parts = list(self._settled)
@@ -106,7 +135,12 @@ class Log:
             wanted[-1] |= part is self._recent[-1]
             parts.append(part.where(wanted))
         rows = join([part.rows for part in parts])
-        return {STEP: np.concatenate([part.steps for part in parts])} | rows if parts else {}
+        return {STEP: np.concatenate([part.steps for part in parts])} | rows
+
+    @property
+    def probed(self) -> frozenset[str]:
+        """The names that probes have returned."""
+        return frozenset(name for row in self._probes for name in row) - {STEP}
 
     def probes(self, more: Sequence[Probed] = ()) -> dict[str, np.ndarray]:
         """One row per call of a probe; a name that a call left out is NaN there (or None, if it is no number).
@@ -116,6 +150,11 @@ class Log:
         rows = [*self._probes, *_numbered(more)]
         names = list(dict.fromkeys(name for row in rows for name in row))
         return {name: _column([row.get(name) for row in rows]) for name in names}
+
+
+def _numbered_part(trace: Columns) -> Part:
+    """Of rows whose steps are a column of their own."""
+    return Part(trace[STEP], {name: column for name, column in trace.items() if name != STEP})
 
 
 def _joined(parts: list[Part]) -> Part:

@@ -14,7 +14,7 @@ from bilevel.loop.watch import bad_data, narrow
 
 
 def warm_up(course: Course, count: int) -> None:
-    """In chunks of its own; if it breaks, the run ends with the last sane state among its steps."""
+    """In chunks of its own; if it breaks, the run ends where it began: no y of a warm-up that diverged is of use."""
     try:
         _warm_up(course, count)
     except Failed:
@@ -51,18 +51,32 @@ def _warm_up(course: Course, count: int) -> None:
         course.interrupts.agree()
         if course.interrupts.asked and done < count:
             course.status = interrupted_in_warm_up(done, count)
+    data = bad_data(course.source.seen(course.kept.taken))
     names = course.broken(course.run)
-    if names and not course.kept.possible:
-        data = bad_data(course.source.seen(course.kept.taken))
-        course.status = diverged(course.solver, done, names, warmup=True, data=data, kept=False)
-    elif names:
-        data = bad_data(course.source.seen(course.kept.taken))
-        course.run, last, names, _ = course.last_sane(course.kept.run(), start, start + done, warm=True)
-        grown = course.watch.grown(course.run)
-        given, _ = course.source.again(course.kept.taken, last - start, 1)
-        data = data if data is not None and blameworthy(course, course.kept.run(), given) else None
-        why = cause(course, grown, warmup=True)
-        course.cause, course.bad_data = why, data
-        course.status = diverged(
-            course.solver, last - start, names, warmup=True, data=data, suspicion=why.sentence
-        ).with_note(narrow(course.run))
+    if not course.kept.possible:
+        if names:
+            course.status = diverged(course.solver, done, names, warmup=True, data=data, kept=False)
+        return
+    start_of_all = course.kept.run()
+    blown_up = [] if names else course.watch.blown_up(course.run, start_of_all)
+    if not (names or blown_up):
+        return
+    last = start + done
+    if names:
+        course.run, last, names, _ = course.last_sane(start_of_all, start, last, warm=True)
+    grown = course.watch.grown(course.run)
+    given, _ = course.source.again(course.kept.taken, last - start, 1)
+    data = data if data is not None and blameworthy(course, start_of_all, given) else None
+    why = cause(course, grown, warmup=True)
+    course.cause, course.bad_data = why, data
+    course.status = diverged(
+        course.solver,
+        last - start,
+        names or blown_up,
+        warmup=True,
+        data=data,
+        suspicion=why.sentence,
+        culprit=why.variable,
+        how="became infinite or NaN" if names else "grew until its square overflows",
+    ).with_note(narrow(course.run))
+    course.back_to(start, start_of_all)

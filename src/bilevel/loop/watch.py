@@ -42,6 +42,11 @@ def parts(solver: Solver, run: RunState) -> list[tuple[str, jax.Array]]:
     return [(name, leaf) for name, tree in trees for leaf in _floats(tree)]
 
 
+def overflows(solver: Solver, run: RunState) -> Bool[Array, " variables"]:
+    """Whether each variable is so large that its square overflows: it has blown up, though it is finite."""
+    return jnp.stack(_largest([getattr(run.solver, name) for name in solver.variables])) > 1
+
+
 def _fields(state: Any) -> list[tuple[str, PyTree]]:
     """What the method's state is made of, by name."""
     if is_dataclass(state):
@@ -66,6 +71,11 @@ class Watch:
         names = self.solver.variables
         sizes = jax.device_get(_largest([getattr(run.solver, name) for name in names]))
         return [name for name, size in zip(names, sizes, strict=True) if size > 1e-3]
+
+    def blown_up(self, run: RunState, since: RunState) -> list[str]:
+        """The variables whose squares overflow, and did not before."""
+        now, then = (np.asarray(overflows(self.solver, at)) for at in (run, since))
+        return [name for name, large in zip(self.solver.variables, now & ~then, strict=True) if large]
 
     def run_away(self, run: RunState, since: RunState) -> list[str]:
         """The arguments of the objectives that are `FAR` times as large as they were, or as 1 if that is more."""
@@ -207,11 +217,8 @@ def _far(values: np.ndarray) -> float:
     return 10 * max(abs(values[0]), np.abs(values).min())
 
 
-def remark(trace: Columns, taken: int, still: Callable[[], int], suspicion: Callable[[], str]) -> str:
-    """What a finite end deserves to have said about it: a loss far from its start, or an x that no longer moves.
-
-    `taken` steps led there, of which the trace may be thinned; the last `still()` of them did not move x.
-    """
+def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
+    """Say that a finite outer value has ended far from its start after `taken` steps, if it has."""
     values = np.asarray(trace["outer_value"], dtype=float)
     if rise := risen(values, taken):
         why = (
@@ -221,20 +228,10 @@ def remark(trace: Columns, taken: int, still: Callable[[], int], suspicion: Call
     first, last = values[0], _last(values)
     if taken >= 10 and last.max() < first - _far(values) and (why := suspicion()):
         return f" Its outer value fell from {first:.3g} to {np.median(last):.3g}: {why}"
-    if (steps := still()) >= 2:
-        return f" The last {steps} steps no longer moved x: {_why_still(float(trace[NORM][-1]))}"
     return ""
 
 
-def _why_still(norm: float) -> str:
-    if not np.isfinite(norm):
-        return (
-            "the estimated hypergradient's norm is not finite: scale f down, or compute with more bits "
-            '(jax.config.update("jax_enable_x64", True)).'
-        )
-    if norm == 0:
-        return "the estimated hypergradient is exactly zero: does f depend on x, or g on x, at all?"
-    return (
-        f"with an estimated hypergradient of {norm:.3g} it is either stationary to rounding, or the outer steps are "
-        "too small."
-    )
+def largest_measure(rows: Columns) -> float:
+    """The largest finite stationarity measure among some steps; 0 if there is none."""
+    values = np.asarray(rows.get("stationarity", rows.get(NORM, ())), float)
+    return float(np.max(values, where=np.isfinite(values), initial=0.0))

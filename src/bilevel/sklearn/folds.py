@@ -78,12 +78,15 @@ def tune(
     centre, value, y = _single(solver, size, y0, with_centre)
     data, x = with_centre(centre, strength(value)), np.full(size, centre)
     stop = bl.hooks.EarlyStopping(patience=PATIENCE, least=LEAST * abs(value))
-    keep = lambda state, info: {"x": state.x}
-    result = whole(bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=keep, **run))
+    result = whole(bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=_keep, **run))
     values, curve = result.trace["outer_value"], result.trace["outer/loss"]
     xs = np.concatenate([x[None], result.trace["x"]])  # at the start of each step
     best = int(np.nanargmin(values))
     return Tuned(xs[best], result.y, curve, best)
+
+
+def _keep(state: Any, info: Any) -> dict[str, Any]:
+    return {"x": state.x}
 
 
 def _single(solver: Any, size: int, y: Any, with_centre: Any) -> tuple[float, float, Any]:

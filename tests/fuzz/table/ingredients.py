@@ -46,6 +46,7 @@ CALLS = [
         {"rule": 0.1, "project": lambda x: x},
         {"rule": "rule", "project": "function"},
     ),
+    Call("bl.fixed_preconditioner", bl.fixed_preconditioner, {"rule": 0.1}, {"rule": "rule"}),
     Call("bl.prox.l1", bl.prox.l1, {"strength": 0.1}, strengths),
     Call(
         "bl.prox.elastic_net",

@@ -49,7 +49,8 @@ def call(name: str) -> Call:
     kinds, valid = {}, {}
     for parameter in inspect.signature(function).parameters.values():
         counts = parameter.annotation is int and parameter.name != "seed"
-        kinds[parameter.name] = "count" if counts else KINDS[parameter.name]
+        left_out = parameter.name == "batches" and parameter.default is None
+        kinds[parameter.name] = "count" if counts else "none alone" if left_out else KINDS[parameter.name]
         if parameter.name == "adjoint" and not isinstance(parameter.annotation, type):
             text = str(parameter.annotation)
             kinds["adjoint"] = "adjoint" if "Adjoint" in text else "rule" if "optax" in text else "step size"

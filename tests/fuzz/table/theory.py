@@ -51,8 +51,22 @@ def certificate(name: str, made: t.Certificate, costly: bool = False) -> list[Ca
             {"steps": "reals", "gap": "reals", "errors": "refused", "slack": "reals"},
             costly=costly,
         ),
+        Call(
+            f"{name}.errors",
+            made.errors,
+            {"y_error": 0.1, "v_error": 0.1},
+            {"y_error": "reals", "v_error": "reals or none"},
+            also={"y_error": ("inf",), "v_error": ("inf",)},
+        ),
         Call(f"{name}.step_sizes", made.step_sizes, given, at | {"v_error": "reals or none"}, costly=costly),
     ]
+
+
+def at_beta(name: str, made: t.Certificate) -> Call:
+    given = {"steps": 100, "gap": 1.0, "errors": (0.0, 0.0)}
+    return Call(
+        f"{name}.at_beta", made.at_beta, given, {"steps": "reals", "gap": "reals", "errors": "refused"}
+    )
 
 
 CALLS = [
@@ -163,6 +177,9 @@ CALLS = [
     ),
     Call("bl.theory.ITDCertificate.warmup_steps", paper_itd.warmup_steps, {"D_y": 1.0}, {"D_y": "reals"}),
     Call("bl.theory.ITDCertificate.B1", paper_itd.B1, {"a0": 1.0}, {"a0": "reals"}),
+    at_beta("bl.theory.AIDCertificate", paper_aid),
+    at_beta("bl.theory.ITDCertificate", paper_itd),
+    at_beta("bl.theory.prior.PriorAID", t.prior.aid(CONSTANTS)),
     *certificate("bl.theory.AIDCertificate", paper_aid),
     *certificate("bl.theory.ITDCertificate", paper_itd),
     *certificate("bl.theory.star.StarCertificate", t.star.aid(CONSTANTS), costly=True),

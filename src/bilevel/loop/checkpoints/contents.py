@@ -11,12 +11,13 @@ from jax.sharding import NamedSharding
 from bilevel.loop.checkpoints.trees import flatten, is_key, unflatten, words_of
 from bilevel.loop.feed import Mark
 from bilevel.loop.places import put
+from bilevel.loop.recovery import Place, Recovery, Seen
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status
 from bilevel.types import PyTree
 
-FORMAT = 1
+FORMAT = 2
 
 
 def made_by() -> dict[str, str]:
@@ -52,7 +53,8 @@ def packed(
     loader = result.feed if isinstance(result.feed, Mark) else None
     position = None if loader is None else {"used": loader.used, "position": loader.position}
     # The run comes first, so that its arrays have the first numbers.
-    tree, arrays = flatten([_parts(result.run), result.trace, result.probes, remembered, position])
+    parts = _parts(result.run), result.trace, result.probes, remembered, position, _recovery(result, loader)
+    tree, arrays = flatten(list(parts))
     contents = {
         "format": FORMAT,
         "made_by": made_by(),
@@ -71,8 +73,10 @@ def packed(
 
 def unpacked(contents: dict[str, Any], arrays: list[Any]) -> tuple[Result, list[Any]]:
     """The result, in plain containers, and what the hooks remembered."""
-    parts, trace, probes, hooks, loader = unflatten(contents["tree"], arrays)
-    run = RunState(**parts, fingerprint=tuple((what, words) for what, words in contents["fingerprint"]))
+    # Checkpoints of earlier versions have no recovery.
+    parts, trace, probes, hooks, loader, *recovery = unflatten(contents["tree"], arrays)
+    made_by = tuple((what, words) for what, words in contents["fingerprint"])
+    run = RunState(**parts, fingerprint=made_by)
     status = Status(**{**contents["status"], "code": Code(contents["status"]["code"])})
     result = Result(
         x=run.x,
@@ -86,6 +90,7 @@ def unpacked(contents: dict[str, Any], arrays: list[Any]) -> tuple[Result, list[
         thin=contents["thin"],
         halvings=tuple(map(tuple, contents["halvings"])),
         feed=tuple(map(tuple, contents["order"])) if loader is None else Mark(None, **loader),
+        recovery=_recovered(recovery[0], made_by) if recovery else None,
     )
     if int(run.step) != contents["steps"] % 2**32:
         raise ValueError(f"it says {contents['steps']} steps, and its state {int(run.step)}")
@@ -94,10 +99,17 @@ def unpacked(contents: dict[str, Any], arrays: list[Any]) -> tuple[Result, list[
 
 def into(result: Result, template: RunState) -> Result:
     """The result with its run in the types that the solver makes, and where it keeps them."""
+    run, recovery = _retyped(result.run, template), result.recovery
+    if recovery is not None and recovery.place is not None:
+        place = replace(recovery.place, run=_retyped(recovery.place.run, template))
+        recovery = replace(recovery, place=place)
+    return replace(result, x=run.x, y=run.y, run=run, recovery=recovery)
+
+
+def _retyped(run: RunState, template: RunState) -> RunState:
     likes, structure = jax.tree.flatten(_parts(template))
-    leaves = [_placed(*pair) for pair in zip(jax.tree.leaves(_parts(result.run)), likes, strict=True)]
-    run = RunState(**jax.tree.unflatten(structure, leaves), fingerprint=template.fingerprint)
-    return replace(result, x=run.x, y=run.y, run=run)
+    leaves = [_placed(*pair) for pair in zip(jax.tree.leaves(_parts(run)), likes, strict=True)]
+    return RunState(**jax.tree.unflatten(structure, leaves), fingerprint=template.fingerprint)
 
 
 def places(template: RunState) -> list[Any]:
@@ -113,6 +125,33 @@ def shapes(template: RunState) -> list[list[Any]]:
 
 def remembers(hook: Any) -> bool:
     return callable(getattr(hook, "get_state", None)) and callable(getattr(hook, "set_state", None))
+
+
+def _recovery(result: Result, loader: Mark | None) -> dict[str, Any] | None:
+    """What the run may go back to, as plain data; of a loader's batches since then, where it was before them."""
+    if (recovery := result.recovery) is None:
+        return None
+    words: dict[str, Any] = {"count": recovery.count, "doubtful": recovery.doubtful, "place": None}
+    place, mark = recovery.place, None
+    if place is not None and loader is not None:
+        position = place.taken[0][1] if place.taken else loader.position
+        mark = place.mark or Mark(None, loader.used - len(place.taken), position)
+    if place is not None and (mark is None or mark.position is not None):  # else no loader can be moved there
+        at = None if mark is None else {"used": mark.used, "position": mark.position}
+        there = {"step": place.step, "seen": list(place.seen), "rows": place.rows, "loader": at}
+        words["place"] = {"run": _parts(place.run)} | there
+    return {"seen": list(recovery.seen)} | words
+
+
+def _recovered(words: dict[str, Any] | None, made_by: tuple[tuple[str, str], ...]) -> Recovery | None:
+    if words is None:
+        return None
+    place = None
+    if (there := words["place"]) is not None:
+        run = RunState(**there["run"], fingerprint=made_by)
+        mark = None if there["loader"] is None else Mark(None, **there["loader"])
+        place = Place(there["step"], run, Seen(*there["seen"]), [], mark, there["rows"])
+    return Recovery(Seen(*words["seen"]), words["count"], words["doubtful"], place)
 
 
 def _parts(run: RunState) -> dict[str, Any]:

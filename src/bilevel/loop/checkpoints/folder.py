@@ -70,7 +70,7 @@ class Folder:
             ) from error
         for left in self.path.glob(f"[0-9]*{TEMPORARY}"):  # by a run that was killed
             if _is_number(left.name.removesuffix(TEMPORARY)):
-                shutil.rmtree(left, ignore_errors=True)
+                _remove(left)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bilevel-checkpoint")
 
     def save(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
@@ -90,11 +90,14 @@ class Folder:
             self.team.lead(lambda: self._seal(new, number, contents, arrays))
         except BaseException:  # what is left of it takes the room that the next one needs
             if self.team.leads:
-                shutil.rmtree(new, ignore_errors=True)
+                _remove(new)
             raise
 
     def _make_room(self, new: Path, arrays: list[Any]) -> None:
-        (new / ARRAYS).mkdir(parents=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        _remove(new)
+        new.mkdir()  # an error if anything of that name is there: nothing is written through a link
+        (new / ARRAYS).mkdir()
         self._hold()
         if shutil.disk_usage(new).free < sum(array.nbytes for array in arrays) + SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -105,9 +108,12 @@ class Folder:
         text = json.dumps({**contents, "arrays": shapes, "files": _checksums(new)})
         sealed = {"text": text, "checksum": zlib.crc32(text.encode())}
         write(new / CONTENTS, json.dumps(sealed).encode())
-        new.rename(self.path / str(number))
+        whole = self.path / str(number)
+        if whole.is_symlink():  # to nowhere, or to a folder without a checkpoint
+            _remove(whole)
+        new.rename(whole)
         for old in numbers_in(self.path)[self._keep :]:
-            shutil.rmtree(self.path / str(old), ignore_errors=True)
+            _remove(self.path / str(old))
 
     def _hold(self) -> None:
         """The folder may have been deleted, and made again just now."""
@@ -193,8 +199,17 @@ def set_aside(path: Path, step: int) -> None:
     """A damaged checkpoint no longer counts, and its number is free again."""
     aside = path / f"{step}{DAMAGED}"
     with suppress(OSError):
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove(aside)
         (path / str(step)).rename(aside)
+
+
+def _remove(path: Path) -> None:
+    """Remove what has this name, if that is allowed; of a link, the link and not what it leads to."""
+    if path.is_symlink() or path.is_file():
+        with suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _write_arrays(path: Path, arrays: list[Any]) -> None:

@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,6 +13,7 @@ from bilevel.loop.checkpoints.origin import Origin, check_origin
 from bilevel.loop.checkpoints.restoring import as_folder, restore
 from bilevel.loop.hooks.checkpointing import Checkpoint
 from bilevel.loop.hooks.diagnosing import Diagnose
+from bilevel.loop.hooks.early_stopping import EarlyStopping
 from bilevel.loop.hooks.live_view import Live
 from bilevel.loop.hooks.probing import Probe
 from bilevel.loop.hooks.progress_bar import Progress
@@ -71,39 +72,46 @@ def run_on_disk(
         saver.take(team, going_on=auto or folder == saver.path)  # nobody else writes there from here on
     try:
         earlier = resume if isinstance(resume, Result) else None
-        restored, origin, ended = None, None, False
+        restored, origin, ended, note = None, None, False, ""
         if folder is not None and numbers_in(folder):
             fresh = session_of(1, None)
             restored, before = restore(folder, lambda *trees: _begun(fresh, trees, start.seed), *start[:3])
             earlier, origin = restored.result, _origin(fresh, start)
             if auto:
-                check_origin(folder, before, origin)
+                note = check_origin(folder, before, origin)
                 steps = _left(folder, earlier, steps)
             ended = auto and _has_ended(earlier, steps, before["stops"] == origin["stops"])
-            origin |= {name: before[name] for name in ("start", "outline", "seed", "warmup")}
+            origin |= {name: before[name] for name in ("start", "data", "outline", "seed", "warmup")}
         session = session_of(steps, earlier)
         if earlier is None:
             _begun(session, start[:3], start.seed)
             origin = _origin(session, start) | {"outline": outline(start[:3])}
         elif origin is None:  # a result in memory does not say what it began from
             trees = outline((earlier.x, earlier.y, earlier.model_state))
-            origin = _origin(session, start) | {"start": None, "seed": None, "warmup": None, "outline": trees}
+            origin = _origin(session, start)
+            origin |= dict.fromkeys(("start", "seed", "warmup", *["data"] * origin["loader"])) | {
+                "outline": trees
+            }
         if restored is not None:
             _remind(session.audience.hooks, restored.hooks)
         if earlier is not None and ended:
-            return session.ended(earlier)
+            return _noted(session.ended(earlier), note)
         if saver is not None:
             damaged = restored.damaged if restored is not None and folder == saver.path else ()
-            saver.prepare(origin, session.audience.hooks, damaged, lambda: session.guard.good)
+            saver.prepare(origin, session.audience.hooks, damaged)
             session.heed_term()
             _warn_of_forgetful_loader(session)
-        result = session.go(start.warmup if earlier is None else 0)
+        result = _noted(session.go(start.warmup if earlier is None else 0), note)
     finally:
         if saver is not None:
             saver.release()
     if session.course.interrupts.terminated:
         _leave(result, saver, team.leads)
     return result
+
+
+def _noted(result: Result, note: str) -> Result:
+    return replace(result, status=result.status.with_note(note))
 
 
 def _leave(result: Result, saver: Checkpoint | None, says: bool) -> NoReturn:
@@ -125,8 +133,8 @@ def _leave(result: Result, saver: Checkpoint | None, says: bool) -> NoReturn:
 def _warn_of_forgetful_loader(session: Session) -> None:
     if not session.course.source.movable:
         warnings.warn(
-            "the loader cannot say where it stands, so the checkpoints of this run can be read with bl.load but not "
-            "gone on from: give it get_state and set_state",
+            "the loader cannot say where it stands, so the checkpoints of this run can be loaded with bl.load but not "
+            "resumed: give it get_state and set_state",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -155,15 +163,26 @@ def _begun(session: Session, trees: tuple[PyTree, ...], seed: Any) -> RunState:
 
 
 def _origin(session: Session, start: Start) -> dict[str, Any]:
-    run, data = fetched(session.course.run), session.course.source.stream
+    run, source = fetched(session.course.run), session.course.source
+    hooks = session.audience.hooks
     stopping = [
-        hook
-        for hook in session.audience.hooks
-        if not isinstance(hook, Checkpoint | Progress | Live | Probe | Diagnose)
+        hook for hook in hooks if not isinstance(hook, Checkpoint | Progress | Live | Probe | Diagnose)
     ]
+    if any(isinstance(hook, EarlyStopping) for hook in hooks):  # which may watch what a probe returns
+        stopping += [hook.probe for hook in hooks if isinstance(hook, Probe)]
     trees = run.x, run.y, run.model
     return asdict(
-        Origin.of(session.solver, trees, data, start.seed, start.warmup, stopping, session.guard.halve)
+        Origin.of(
+            session.solver,
+            trees,
+            source.peek(),
+            source.stream is None,
+            session.record,
+            start.seed,
+            start.warmup,
+            stopping,
+            session.guard.halve,
+        )
     )
 
 

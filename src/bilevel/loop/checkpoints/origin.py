@@ -1,5 +1,9 @@
-"""What a run was begun with, in figures that a file can hold: two runs that agree in them are taken for the same."""
+"""What a run began with, in figures that a file can hold, to tell whether another run is the same.
 
+What cannot be written down is listed too: a run that resumes reports that it could not be verified.
+"""
+
+import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -11,10 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.identity import Static, captured, described
+from bilevel.identity import Static, described, digest_of
 from bilevel.problem import Problem
+from bilevel.readings import NUMBERS, Part, parts
 from bilevel.solvers.base import Solver
+from bilevel.solvers.closures import Closures
 from bilevel.types import PyTree
+from bilevel.words import listed
 
 CLOSE = 1e-3  # relative: more than another device rounds, less than another seed would change
 
@@ -24,9 +31,11 @@ class Origin:
     """Plain data, as JSON gives them back."""
 
     numbers: dict[str, Any]  # the solver's step sizes and other numbers
-    functions: dict[str, list[Any]]  # what the objectives and rules are made of
+    reads: dict[str, list[list[Any]]]  # what each function reads, as (path, kind, figure)
+    hidden: list[str]  # what it reads that has no figure
     start: list[list[float]]  # figures of x0, y0 and the model state
-    data: list[list[float]]  # of data in memory
+    data: list[list[float]]  # of data in memory, or of a loader's first batch
+    loader: bool
     seed: int
     warmup: int
     stops: list[str]  # what may end the run, which a run that goes on may change
@@ -37,48 +46,70 @@ class Origin:
         solver: Solver,
         start: PyTree,
         data: PyTree,
+        loader: bool,
+        record: Any,
         seed: Any,
         warmup: int,
         hooks: Sequence[Any],
         halve: bool,
     ) -> "Origin":
         named = jax.tree_util.tree_leaves_with_path(solver)
+        functions = [*_functions(solver, ""), ("the record", record)]
+        reads = {name: parts(each) for name, each in functions if each is not None}
         return cls(
             {jax.tree_util.keystr(path).lstrip("."): _figure(leaf) for path, leaf in named},
-            {name: [_figure(part) for part in captured(each)] for name, each in _functions(solver)},
+            {
+                name: [[part.path, part.kind, _written(part)] for part in found]
+                for name, found in reads.items()
+            },
+            [
+                _unverifiable(name, part)
+                for name, found in reads.items()
+                for part in found
+                if part.kind == "hidden"
+            ],
             figures(start),
             figures(data),
+            loader,
             int(seed),
             warmup,
             sorted(map(_hook, hooks)) + (["on_divergence=halve"] if halve else []),
         )
 
 
-def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuses to go on by itself with another solver's numbers, other functions, another start or other data."""
+def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Raise if the run in the folder is another one; return what could not be verified, as a note for the status."""
     now = json.loads(json.dumps(now))
     differ = [
         f"{name} was {before['numbers'].get(name)}, here it is {value}"
         for name, value in now["numbers"].items()
         if before["numbers"].get(name) != value
     ]
-    differ += [
-        f"{name} {_change(before['functions'].get(name, []), parts)}"
-        for name, parts in now["functions"].items()
-        if not _same(before["functions"].get(name, []), parts)
-    ]
+    for name in {**now["reads"], **before["reads"]}:
+        found = _difference(before["reads"].get(name, []), now["reads"].get(name, []))
+        differ += [f"{name} {found}"] if found else []
     if before["start"] is not None and not _close(before["start"], now["start"]):
         differ.append("it began from another x0, y0 or model_state")
-    if not _close(before["data"], now["data"]):
-        differ.append("its data had other values")
+    known = before["data"] is not None
+    if known and not _close(before["data"], now["data"]):
+        what = "the first batch of its loader" if now["loader"] else "its data"
+        differ.append(f"{what} had other values")
     for name in ("seed", "warmup"):
         if before[name] is not None and before[name] != now[name]:
             differ.append(f"its {name} was {before[name]}, here it is {now[name]}")
     if differ:
         raise ValueError(
-            f'the run in {str(path)!r} is another one: {differ[0]}. resume="auto" only goes on with the same run: pass '
-            f"another folder as checkpoint=, or resume={str(path)!r} to go on from there all the same"
+            f'the run in {str(path)!r} is another one: {differ[0]}. resume="auto" continues the same run only: pass '
+            f"another folder as checkpoint=, or resume={str(path)!r} to continue from there all the same"
         )
+    unknown = [*now["hidden"]]
+    if now["loader"]:
+        unknown.append("the batches of the loader after the first" if known else "the batches of the loader")
+    return (
+        f" Cannot verify that {listed(unknown)} {'are' if unknown[1:] or now['loader'] else 'is'} unchanged."
+        if unknown
+        else ""
+    )
 
 
 def figures(tree: PyTree) -> list[list[float]]:
@@ -124,21 +155,52 @@ def _figure(part: Any) -> Any:
         part = jax.random.key_data(part)
     array = np.asarray(part)
     if array.dtype.kind not in "biufV" or (array.dtype.kind == "V" and array.dtype.names):
-        return str(part)
+        return hashlib.sha256(repr(array.tolist()).encode()).hexdigest()
     return array.item() if array.ndim == 0 and array.dtype.kind != "V" else figures(array)
 
 
-def _functions(value: Any, name: str = "") -> list[tuple[str, Any]]:
+def _functions(value: Any, name: str) -> list[tuple[str, Any]]:
     """The functions in a solver, its rules and its problem, which are no leaves; by name."""
-    if isinstance(value, Static):
+    if isinstance(value, Static | Closures):
         return [(name, value.value)]
     if isinstance(value, Problem):
-        parts = {"the inner objective": value.inner, "the outer objective": value.outer, "prox": value.prox}
-        return list(parts.items())
+        found = {"the inner objective": value.inner, "the outer objective": value.outer, "prox": value.prox}
+        return [*found.items(), ("the problem", type(value))]
     if not is_dataclass(value) or isinstance(value, type):
         return []
     within = lambda field: f"{name}.{field.name}".lstrip(".")
-    return [pair for field in fields(value) for pair in _functions(getattr(value, field.name), within(field))]
+    parts_of = [
+        pair for field in fields(value) for pair in _functions(getattr(value, field.name), within(field))
+    ]
+    return [*parts_of, (name or "the solver", type(value))]
+
+
+def _written(part: Part) -> Any:
+    """A part in plain data, the same in every process that runs the same program."""
+    value = part.value
+    if part.kind == "array":
+        return _figure(value)
+    if part.kind == "code":
+        return digest_of(value.__code__)
+    if part.kind == "name":
+        return (
+            f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+        )
+    if part.kind == "hidden":
+        return _name(value)
+    return value if isinstance(value, NUMBERS[:3]) and math.isfinite(value) else _short(repr(value))
+
+
+def _unverifiable(name: str, part: Part) -> str:
+    return f"{part.path or 'an object'} ({_name(part.value)}) that {name} reads"
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:100]}… {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _hook(hook: Any) -> str:
@@ -147,22 +209,23 @@ def _hook(hook: Any) -> str:
     return described(hook) if asks is None else f"{type(hook).__name__}({asks})"
 
 
-def _same(before: list[Any], now: list[Any]) -> bool:
-    if len(before) != len(now):
-        return False
-    pairs = zip(before, now, strict=True)
-    return all(_close(a, b) if isinstance(a, list) and isinstance(b, list) else a == b for a, b in pairs)
-
-
-def _change(before: list[Any], now: list[Any]) -> str:
+def _difference(before: list[list[Any]], now: list[list[Any]]) -> str | None:
     """The first part that differs, in words."""
-    pairs = zip(before, now, strict=False)
-    a, b = next(((a, b) for a, b in pairs if not _same([a], [b])), (None, None))
-    if isinstance(a, list) or isinstance(b, list):
-        return "depended on an array of other values"
-    if isinstance(a, float) and isinstance(b, float):
-        return f"depended on {a:g}, here it is {b:g}"
-    return "was other code, or depended on other things"
+    for then, here in zip(before, now, strict=False):
+        (path, kind, was), (path_now, kind_now, value) = then, here
+        if (path, kind) != (path_now, kind_now):
+            break
+        if kind == "array":
+            if (
+                not (isinstance(was, list) and isinstance(value, list) and _close(was, value))
+                and was != value
+            ):
+                return f"read the array {path or 'itself'}, which had other values"
+        elif json.dumps(was) != json.dumps(value):  # NaN is equal to itself
+            if kind == "value":
+                return f"read {path} = {was}, here it is {value}"
+            return f"had other code ({path})" if path else "had other code"
+    return None if len(before) == len(now) else "had other code, or read other things"
 
 
 def _close(before: list[list[float]], now: list[list[float]]) -> bool:

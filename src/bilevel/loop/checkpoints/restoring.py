@@ -14,6 +14,7 @@ from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, p
 from bilevel.loop.checkpoints.folder import Damaged, numbers_in, orbax, read_arrays, read_contents, said
 from bilevel.loop.checkpoints.origin import Origin
 from bilevel.loop.checkpoints.trees import Saved
+from bilevel.loop.checkpoints.types import check_types
 from bilevel.loop.fingerprint import difference
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
@@ -137,6 +138,7 @@ def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tup
 
 def _check_format(path: Path, contents: Any) -> None:
     wanted = {"format", "made_by", "fingerprint", "origin", "steps", "status", "tree", "arrays", "files"}
+    wanted |= {"thin", "halvings", "seconds", "order"}
     if not isinstance(contents, dict) or not wanted <= contents.keys():
         raise Damaged("its contents are not those of a checkpoint")
     if contents["format"] != FORMAT:
@@ -144,10 +146,11 @@ def _check_format(path: Path, contents: Any) -> None:
             f"the checkpoints in {str(path)!r} have format {contents['format']!r}, and this version of bilevel "
             f"({made_by()['bilevel']}) reads format {FORMAT}: read them with the version that wrote them"
         )
-    steps, origin = contents["steps"], contents["origin"]
-    whole = type(steps) is int and steps >= 0 and isinstance(origin, dict) and origin.keys() >= ORIGIN
-    if not whole or not isinstance(contents["fingerprint"], list) or "bilevel" not in contents["made_by"]:
+    origin = contents["origin"]
+    if not isinstance(origin, dict) or not origin.keys() >= ORIGIN:
         raise Damaged("its contents are not those of a checkpoint")
+    check_types(contents)
+    check_types(origin)
 
 
 def _check_same(path: Path, contents: dict[str, Any], template: RunState) -> None:

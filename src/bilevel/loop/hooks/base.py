@@ -5,12 +5,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import jax
+import numpy as np
+
 from bilevel.checks import MANY, check_count, check_kind
-from bilevel.loop.columns import numbers_in
+from bilevel.loop.columns import is_real, numbers_in
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import rows_in
 from bilevel.solvers.base import Info
+from bilevel.types import PyTree
 from bilevel.words import listed, shown
 
 
@@ -28,6 +32,10 @@ class Event:
     packed: Callable[[], Any] | None = field(default=None, repr=False, compare=False)  # behind `so_far`
     solver: Any = field(default=None, repr=False, compare=False)  # None in a sweep
     measured: Callable[..., Any] | None = field(default=None, repr=False, compare=False)  # behind `measure`
+    lanes: int | None = None  # of a sweep, how many; its columns and its state have them first
+    probes: dict[str, Any] = field(default_factory=dict)  # what the run's probes returned at this step
+    # The names that probes have returned so far, the earlier part of a resumed run included; None: there is no probe.
+    probed: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     def so_far(self) -> Any:
         """The `Result` as if the run ended here. Its state may be gone after the next chunk: copy what is kept."""
@@ -59,22 +67,72 @@ class Event:
         return self.run.solver
 
     @property
+    def x(self) -> PyTree:
+        return self.run.x
+
+    @property
+    def y(self) -> PyTree:
+        return self.run.y
+
+    @property
+    def model_state(self) -> PyTree:
+        """What the model carries along besides y, such as batch-norm statistics."""
+        return self.run.model
+
+    @property
     def first(self) -> int:
         """The number of the step that the first row of `trace` belongs to, counted from 0."""
-        return self.step - (rows_in(self.trace) if self.trace else 0)
+        if not self.trace:
+            return self.step
+        rows = (
+            rows_in(self.trace) if self.lanes is None else rows_in(jax.tree.map(lambda a: a[0], self.trace))
+        )
+        return self.step - rows
 
-    def last(self, metric: str) -> float:
-        """A metric's newest value, or an error that lists what there is."""
-        return float(self.column(metric)[-1])
+    def last(self, metric: str) -> Any:
+        """A metric's newest value, or an error that lists what there is. NaN if a probe did not return it this time.
 
-    def newest(self) -> dict[str, float]:
-        """The newest value of every column with one number per step, by name: what a tracker of experiments logs."""
-        return {name: float(column[-1]) for name, column in numbers_in(self.trace).items()}
+        In a sweep, those of all lanes.
+        """
+        column = self.column(metric)
+        return self._newest(column) if np.size(column) else np.nan
+
+    def newest(self) -> dict[str, Any]:
+        """The newest value of every column and of every probe with one number, by name: what a tracker logs."""
+        probed = {name: np.atleast_1d(value) for name, value in self.probes.items() if np.ndim(value) == 0}
+        columns = numbers_in(probed | self.trace, 1 if self.lanes is None else 2)
+        return {name: self._newest(column) for name, column in columns.items()}
+
+    def _newest(self, column: Any) -> Any:
+        return float(column[-1]) if self.lanes is None else column[:, -1]
 
     def column(self, metric: str) -> Any:
-        if not isinstance(metric, str) or metric not in self.trace:
-            raise KeyError(f"the trace has no {shown(metric)}: choose from {listed(sorted(self.trace))}")
-        return self.trace[metric]
+        """A metric's values since the last event, at the steps `steps_of(metric)`.
+
+        The trace has one for every step. A probe has one, or none if it did not return the metric this time. A name
+        that both have is the trace's.
+        """
+        name = metric if isinstance(metric, str) else None
+        if name in self.trace:
+            return self.trace[name]
+        if name in self.probes:
+            value = np.asarray(self.probes[name])
+            if value.ndim or not is_real(value.dtype):
+                raise TypeError(
+                    f"a hook watches one number, but the probe's {shown(name)} is {shown(self.probes[name])}: "
+                    "return a float"
+                )
+            return value[None]
+        if self.probed is not None and (name in self.probed or not self.probed):
+            return np.empty(0)  # not this time
+        known = sorted({*self.trace, *(self.probed or ())})
+        where = "the trace has" if self.probed is None else "the trace and the probes have"
+        raise KeyError(f"{where} no {shown(metric)}: choose from {listed(known)}")
+
+    def steps_of(self, metric: str) -> Any:
+        """After which steps, counted from 1, `column(metric)` has a value."""
+        count = np.shape(self.column(metric))[0 if self.lanes is None else 1]
+        return np.arange(self.step - count, self.step) + 1
 
 
 @dataclass(frozen=True)
@@ -98,15 +156,23 @@ class Hook(Protocol):
 
     Where a run is broken off without a result, `close()` is called instead of `end`, if there is one.
 
-    A hook with an attribute `decides` that is true is called before the others, so that if it stops the run at an
-    earlier step, they see the run end there; one with an attribute `last` that is true is called after all others. One
-    with an attribute `of_one_run` that is true is refused in a sweep; of several processes, one with an attribute
-    `once` that is true is called in the first alone. One with an attribute `reads_info` that is false
-    never looks at the two trees of `event.info`, which are as large as x and y: for states beyond 1 MiB they are only
-    computed where a hook may look, by another program, whose results may differ by rounding. Chunks end at the
-    multiples of a hook's `stride`, if it has one; what it says in `note` at the end is added to the status.
-    `get_state()` and `set_state(state)` save and restore what it remembers, in numbers, words, arrays and containers of
-    them: a checkpoint keeps that.
+    Probes are called before all hooks, so that every hook finds what they returned in `event.probes`, whatever the
+    order of the list. If a hook that decides stops the run at an earlier step, probes are called again there.
+
+    It may have these attributes, in a run and in a sweep alike:
+
+    * `decides`: true for a hook that is called before the others. If it stops the run at an earlier step, they see the
+      run end there.
+    * `last`: true for a hook that is called after all others.
+    * `stride`: chunks end at the multiples of this number of steps.
+    * `note`: a sentence that is added to the status at the end, in a sweep to the status of every lane.
+    * `once`: true for a hook that, of several processes of one run, is called in the first only.
+    * `of_one_run`: true for a hook that a sweep refuses.
+    * `reads_info`: false for a hook that never looks at the two trees of `event.info`, which are as large as x and y.
+      For states beyond 1 MiB they are only computed where a hook may look, by another program, whose results may
+      differ by rounding. A sweep has no info.
+    * `get_state()` and `set_state(state)`: they save and restore what the hook remembers, in numbers, words, arrays and
+      containers of them. A checkpoint keeps that; a sweep has none.
     """
 
     def __call__(self, event: Event) -> Stop | None: ...

@@ -12,15 +12,16 @@ from bilevel.types import PyTree
 
 
 class Best:
-    """The state with the best value of a metric among those between chunks: `.x`, `.y`, `.value`, `.step`, `.state`.
+    """Keep the state with the best value of a metric between chunks: `.x`, `.y`, `.value`, `.step`, `.model_state`.
 
         best = bl.hooks.Best("outer/accuracy", mode="max")
         bl.run(solver, x0, y0, steps=10_000, every=100, hooks=[best])
 
-    The host sees the state between chunks only: `every=` says how often. The value is that of the step which led there.
+    The host sees the state between chunks only: `every=` says how often. A value from the trace is that of the step
+    which led to the state; a value from a probe is that of the state itself.
 
     Args:
-        metric: a column of the trace, such as "outer_value" or "outer/accuracy".
+        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe returns.
         mode: "min" if smaller is better, "max" if larger is.
     """
 
@@ -52,14 +53,14 @@ class Best:
                 jax.tree.structure(like), map(jnp.asarray, jax.tree.leaves(tree))
             )
             self.state = retyped(self.state, event.state)
-            self.model_state = retyped(self.model_state, event.run.model)
+            self.model_state = retyped(self.model_state, event.model_state)
 
     def __call__(self, event: Event) -> None:
         value = event.last(self.metric)
         if math.isfinite(value) and not self._sign * value >= self._sign * self.value:
             copy: Any = lambda tree: jax.tree.map(jnp.copy, tree)  # the run's own buffers may be donated
             self.value, self.step = value, event.step
-            self.state, self.model_state = copy(event.state), copy(event.run.model)
+            self.state, self.model_state = copy(event.state), copy(event.model_state)
 
     @property
     def x(self) -> PyTree:

@@ -14,7 +14,6 @@ from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, said, set
 from bilevel.loop.checkpoints.restoring import as_folder
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.result import Result
-from bilevel.loop.status import Code
 from bilevel.loop.team import Team
 
 MINUTE = timedelta(minutes=1)
@@ -67,18 +66,8 @@ class Checkpoint:
                 f'there is a run in {str(self.path)!r} already: pass resume="auto" to go on with it, or another folder'
             )
 
-    def prepare(
-        self,
-        origin: dict[str, Any],
-        hooks: Sequence[Any],
-        damaged: Sequence[int],
-        settled: Callable[[], bool],
-    ) -> None:
-        """For a run of that origin, with those hooks; checkpoints that are damaged no longer count.
-
-        Nothing is saved while the run may still go back behind where it is, as `settled` tells.
-        """
-        self._settled = settled
+    def prepare(self, origin: dict[str, Any], hooks: Sequence[Any], damaged: Sequence[int]) -> None:
+        """For a run of that origin, with those hooks; checkpoints that are damaged no longer count."""
         self._team.lead(lambda: [set_aside(self.path, number) for number in damaged])
         self._number = self._team.first(max(numbers_in(self.path), default=0))
         self._origin, self._hooks = origin, [hook for hook in hooks if hook is not self]
@@ -98,16 +87,12 @@ class Checkpoint:
         due = (
             event.step % self.stride == 0 if self.stride else self._team.first(time.monotonic() >= self._next)
         )
-        if due and event.step < event.total and self._settled():  # the end is saved with its own status
+        if due and event.step < event.total:  # the end is saved with its own status
             self._save(event.so_far)
 
     def end(self, result: Result) -> None:
         try:
-            # An unfinished warm-up begins again.
-            cut_short = result.status.code in (Code.INTERRUPTED, Code.FAILED)
-            if (
-                result.steps and not self._team.lost and (self._settled() or not cut_short)
-            ):  # an unfinished warm-up begins again
+            if result.steps and not self._team.lost:  # an unfinished warm-up begins again
                 self._save(lambda: result)
             self._settle()
             if self._told:

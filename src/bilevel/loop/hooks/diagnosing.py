@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.facts import Facts
+from bilevel.loop.facts import FALLEN, Facts, small_share
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.look import Point, brief_look, close_look, look_beside
+from bilevel.loop.scale import inner_transformation, look_at_scale
 from bilevel.loop.symptoms import SILENT, findings
 from bilevel.loop.told import Diagnosis
 from bilevel.loop.watch import risen
@@ -23,7 +24,7 @@ FEW, MOST = 4, 20  # looks
 GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
 STEPS = ("inner_step", "adjoint_step", "outer_step")  # likewise
 ARRAYS = ("ritz", "free", "x_moves")  # what a look has besides numbers
-KEPT = ("rows", "began", "spent", "largest", "steepest", "broke", "moves")  # by a checkpoint
+KEPT = ("rows", "began", "spent", "largest", "steepest", "broke", "moves", "scaled")  # by a checkpoint
 STEP = 4  # gradients and products that the cheapest step takes
 
 
@@ -46,6 +47,8 @@ class Diagnose:
         self._spent = self._largest = self._steepest = 0.0
         self._moves: list[bool] = []  # by array of x: whether a hypergradient that was not zero was seen
         self._names: list[str] = []  # of these arrays
+        self._scaled: list[str] = []  # those that only scale g, under a rule that is scale-free
+        self._small = FALLEN  # the share of the largest hypergradient that is rounding
         self._rise: tuple[float, float] | None = None  # of f, known at the end
         self._broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
         self._remembered: dict[str, Any] | None = None  # what a checkpoint gave back
@@ -69,9 +72,8 @@ class Diagnose:
         steps = int(self._rows[-1]["step"]) - self._began
         blind = self._steepest == 0
         idle = tuple(name for name, moves in zip(self._names, self._moves, strict=True) if not moves)
-        facts = Facts(
-            self._solver, steps, self._began, noisy, self._largest, blind, self._rise, self._broke, idle
-        )
+        seen = self._largest, blind, self._rise, self._broke, idle, tuple(self._scaled), self._small
+        facts = Facts(self._solver, steps, self._began, noisy, *seen)
         return Diagnosis(findings(looks, facts), looks, tuple(self._notes), self._solver.name)
 
     def get_state(self) -> dict[str, Any]:
@@ -85,7 +87,7 @@ class Diagnose:
         earlier = self._remembered if event.step else None
         Diagnose.__init__(self)
         self._event, self._solver = event, event.solver
-        self._began, self._total = event.step, event.total
+        self._began, self._total, self._small = event.step, event.total, small_share(event.run.x)
         arrays = jax.tree_util.tree_leaves_with_path(event.run.x)
         self._names = [f"x{jax.tree_util.keystr(path)}" for path, _ in arrays]
         self._moves = [earlier is not None] * len(arrays)  # an older checkpoint does not say
@@ -159,8 +161,18 @@ class Diagnose:
                 what = "look" if look is brief_look else "close look"
                 self._notes[f"no {what} was possible: {type(error).__name__}, {shown(str(error))}"] = None
             else:
+                self._look_at_scale()
                 self._before, self._spent = before, self._spent + 1 + self._rows[-1]["calls"] / STEP
                 return
+
+    def _look_at_scale(self) -> None:
+        """At the first look: it is a matter of how the objectives and the rule are made."""
+        if len(self._rows) > 1 or inner_transformation(self._solver) is None:
+            return
+        with suppress(Exception), _nan_allowed():  # a rule or an objective that cannot be called so
+            seen = jax.device_get(self._event.measure(look_at_scale))
+            found = zip(self._names, seen["scales"], strict=True)
+            self._scaled = [name for name, scales in found if scales and seen["free"]]
 
     def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
         """A gradient that is exactly zero, or in most of y, or an array of x, is rare enough for a second look."""

@@ -11,10 +11,12 @@ from bilevel.words import one_line
 
 
 class EarlyStopping:
-    """Stops at the first step at which the metric has not improved for `patience` steps.
+    """Stop at the first step at which the metric has not improved for `patience` steps.
+
+    A probe measures its metric between chunks only: `every=` says how often. `patience` counts steps all the same.
 
     Args:
-        metric: a column of the trace, such as "outer_value" or "outer/accuracy".
+        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe returns.
         patience: the number of steps without improvement to wait for.
         mode: "min" if smaller is better, "max" if larger is.
         least: an improvement smaller than this does not count.
@@ -56,9 +58,10 @@ class EarlyStopping:
             self.best, self.best_step = math.inf, event.step
 
     def __call__(self, event: Event) -> Stop | None:
-        for step, value in enumerate(
-            self.sign * np.asarray(event.column(self.metric), float), event.first + 1
-        ):
+        if event.first < self.best_step:  # the run has gone back: the best was on a way that it has left
+            self.best, self.best_step = math.inf, event.first
+        values = self.sign * np.asarray(event.column(self.metric), float)
+        for step, value in zip(event.steps_of(self.metric).tolist(), values, strict=True):
             if value < self.best - self.least:
                 self.best, self.best_step = value, step
             elif step - self.best_step >= self.patience:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bilevel.loop.hooks.history import History
-from bilevel.loop.watch import NORM, remark
+from bilevel.loop.watch import NORM, blow_up
 
 FLAT = 1e-6  # of itself: by no more has an outer value changed that stands still
 SLOPE = 1e-3  # of itself, from one quarter of the run to the next
@@ -26,7 +26,7 @@ def outlook(history: History, taken: int, tol: float | None = None) -> Outlook:
         return Outlook("diverging", f"the outer value is {value}", "bad")
     course = history.course("outer_value")
     course = course[np.isfinite(course)]
-    if said := remark({"outer_value": course}, taken, lambda: 0, lambda: ""):
+    if said := blow_up({"outer_value": course}, taken, lambda: ""):
         return Outlook("diverging", said.strip(), "bad")
     measure = history.last.get("stationarity", norm)
     if tol is not None and measure <= tol:

@@ -6,28 +6,35 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel.callables import asks_for
 from bilevel.checks import check_callable
 from bilevel.loop.hooks.base import Event
 
 
 class Probe:
-    """`probe(state, info)` after every chunk; the numbers it returns, a dict or nothing, go to `result.probes`.
+    """Call `probe(state, info)` after every chunk; the numbers it returns, a dict or nothing, go to `result.probes`.
+
+        def accuracy(state, info, *, model_state):  # or without the keyword, for a model that has no state
+            return {"accuracy": float(score(state.y, model_state))}
+
+    Hooks can watch these numbers, such as `bl.hooks.Best("accuracy", mode="max")`. If the run goes back behind a step,
+    what was returned after that step is dropped.
 
     Args:
-        probe: `(state, info) -> dict of numbers, or None`.
+        probe: `(state, info) -> dict of numbers, or None`. A function with a parameter called `model_state` also gets
+            what the model carries along besides y.
     """
 
     of_one_run = True  # not of a sweep
 
-    def __init__(self, probe: Callable[[Any, Any], dict[str, Any] | None]):
-        check_callable(
-            probe, "probe", 2, "a function of (state, info)", 'lambda state, info: {"x": float(state.x[0])}'
-        )
-        self.probe = probe
+    def __init__(self, probe: Callable[..., dict[str, Any] | None]):
+        self.probe: Callable[..., dict[str, Any] | None] = check_probe(probe)
+        self._keywords: list[str] = list(_keywords(probe))
         self.rows: list[tuple[int, dict[str, Any]]] = []
 
     def __call__(self, event: Event) -> None:
-        values = self.probe(event.state, event.info)
+        given = {"model_state": event.model_state}
+        values = self.probe(event.state, event.info, **{name: given[name] for name in self._keywords})
         if values is None:
             return
         if not isinstance(values, dict):
@@ -39,9 +46,28 @@ class Probe:
         # As they are now: what they refer to may be donated to the next chunk.
         self.rows.append((event.step, {name: _own(value) for name, value in values.items()}))
 
+    def values_at(self, step: int) -> dict[str, Any]:
+        """What it returned at that step, if it was the last one."""
+        return self.rows[-1][1] if self.rows and self.rows[-1][0] == step else {}
+
     def forget(self, step: int) -> None:
         """What it was told of the steps after this one, from which the run went back."""
         self.rows = [row for row in self.rows if row[0] <= step]
+
+
+def check_probe(probe: Any) -> Any:
+    return check_callable(
+        probe,
+        "probe",
+        2,
+        "a function of (state, info), which may have a keyword model_state",
+        'lambda state, info: {"x": float(state.x[0])}',
+        _keywords(probe),
+    )
+
+
+def _keywords(probe: Any) -> tuple[str, ...]:
+    return ("model_state",) if callable(probe) and asks_for(probe, "model_state") else ()
 
 
 def _own(value: Any) -> Any:

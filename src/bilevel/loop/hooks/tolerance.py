@@ -40,12 +40,9 @@ class Tolerance:
             return None
         step = event.first + int(small[0]) + 1
         what = "the projected step's length" if constrained else "the estimated hypergradient's norm"
-        caution = "if that has a bias (ITD, DARTS and others), check it with bl.advise."
-        if event.trace["hypergradient_norm"][small[0]] == 0:
-            caution = "a hypergradient of exactly zero is suspicious: does f depend on x, or g on x, at all?"
         return Stop(
             f"{what} {float(measure[small[0]]):.3g} is at most tol={self.tol:g} at step {step}; "
-            f"it is the method's own estimate: {caution}",
+            "it is the method's own estimate: if that has a bias (ITD, DARTS and others), check it with bl.advise.",
             Code.CONVERGED,
             step,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,12 @@ class Certificate(ABC):
     alpha: Floats
     eta: Any  # as α; ITD has none
     beta_terms: Mapping[str, Floats]  # what limits β, by name
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for name, checked in (("errors", _checked_errors), ("at_beta", _checked_at_beta)):
+            if name in vars(cls):
+                setattr(cls, name, checked(vars(cls)[name]))
 
     @property
     def beta_max(self) -> Floats:
@@ -106,7 +113,9 @@ class Certificate(ABC):
         """All of them as numbers that fit together and fit the constants."""
         steps, gap = horizon(steps), nonnegative(gap, "gap", "it is Φ(x₀) − inf Φ")
         if not isinstance(errors, tuple) or len(errors) != 2:
-            raise TypeError(f"errors must be a pair of numbers, of y and of v, got {shown(errors)}")
+            raise TypeError(
+                f"errors must be a pair of numbers, of y and of v, got {shown(errors)}: pass e.g. (0.1, 0.0)"
+            )
         errors = (
             initial(errors[0], "the first initial error"),
             initial(errors[1], "the second initial error"),
@@ -123,6 +132,30 @@ class Certificate(ABC):
         together(y_error=y_error, v_error=v_error, constants=self.beta_max)
         with np.errstate(over="ignore", invalid="ignore"):
             return self.errors(y_error, v_error)
+
+
+def _checked_errors(errors: Callable[..., Errors]) -> Callable[..., Errors]:
+    """With both distances as numbers that fit the constants."""
+
+    @wraps(errors)
+    def checked(self: Certificate, y_error: Real, v_error: Real | None) -> Errors:
+        y_error = initial(y_error, "y_error")
+        v_error = None if v_error is None else initial(v_error, "v_error")
+        together(y_error=y_error, v_error=v_error, constants=self.beta_max)
+        return errors(self, y_error, v_error)
+
+    return checked
+
+
+def _checked_at_beta(at_beta: Callable[..., Floats]) -> Callable[..., Floats]:
+    """With all of them as numbers that fit together."""
+
+    @wraps(at_beta)
+    def checked(self: Certificate, steps: Real, gap: Real, errors: Any) -> Floats:
+        steps, gap, errors, _ = self._numbers(steps, gap, errors)
+        return at_beta(self, steps, gap, errors)
+
+    return checked
 
 
 @dataclass(frozen=True)
@@ -156,10 +189,11 @@ class OneBeta(Certificate):
 
 def initial(error: Real, name: str) -> Floats:
     """A distance; infinite where the analysis does not cover the start."""
-    if np.any(np.asarray(error) == np.inf):
+    array = isinstance(error, float | np.ndarray | np.floating) and not np.ma.isMaskedArray(error)
+    if array and np.asarray(error).dtype.kind == "f" and np.any(np.isposinf(error)):
         error = np.asarray(error)
-        finite = nonnegative(np.where(np.isinf(error), 0.0, error), name, "it is a distance")
-        return np.where(np.isinf(error), np.inf, finite)[()]
+        finite = nonnegative(np.where(np.isposinf(error), 0.0, error), name, "it is a distance")
+        return np.where(np.isposinf(error), np.inf, finite)[()]
     return nonnegative(error, name, "it is a distance")
 
 

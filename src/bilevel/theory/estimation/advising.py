@@ -6,14 +6,15 @@ from functools import partial
 
 import jax
 
+from bilevel.arrays import as_arrays
 from bilevel.batch import Batch
 from bilevel.checks import check_count, check_finite, check_known, check_problem, check_seed, prepare
+from bilevel.checks.derivatives import explained
 from bilevel.problem import Problem
 from bilevel.solvers.aid import aid
 from bilevel.solvers.base import Solver
 from bilevel.solvers.itd import itd
 from bilevel.solvers.rules import projected
-from bilevel.solvers.second_derivatives import explained
 from bilevel.theory.certificates.certificate import StepSizes
 from bilevel.theory.estimation.advice import Advice
 from bilevel.theory.estimation.explaining import explain
@@ -30,7 +31,7 @@ from bilevel.types import PyTree
 FOLLOWED = {"AID": ("AID", "SOBA"), "ITD": ("ITD",)}  # runs that are looked at, and for whose certificates
 
 
-@explained()
+@explained
 def advise(
     problem: Problem,
     x0: PyTree,
@@ -85,6 +86,7 @@ def advise(
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     trial = check_count(trial, "trial", least=0)
     iterations, seed = check_count(iterations, "iterations"), int(check_seed(seed))
+    data = as_arrays(data, "data")
     x, y = prepare(problem, x0, y0, data)
     check_known(x0=x, y0=y, data=data)
     if project is not None:

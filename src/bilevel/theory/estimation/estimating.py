@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel.arrays import as_arrays
 from bilevel.batch import Batch
 from bilevel.checks import check_count, check_known, check_problem, check_seed, prepare
 from bilevel.problem import Problem
@@ -34,6 +35,10 @@ def estimate(
     exact at a point with up to 256 inner variables; with more, the iterations for μ are doubled, three times at
     most, until its residual is a tenth of it, and the residual is reported.
 
+    An estimate is of the points given, and of no others. With one point, the very next step may violate the constants:
+    `assume()` them only of a problem whose curvature does not change. To certify a run, pass its `points`, or use
+    `bl.advise`, which looks along trial runs; `bl.theory.verify` checks the constants along a run.
+
     Args:
         problem: the two objectives.
         x: the first point's x.
@@ -45,6 +50,7 @@ def estimate(
     """
     check_problem(problem)
     iterations, key = check_count(iterations, "iterations"), jax.random.key(check_seed(seed))
+    data = as_arrays(data, "data")
     places = [Place(*prepare(problem, a, b, data, ("x", "y"))) for a, b in [(x, y), *_pairs(points)]]
     check_known(points=places, data=data)
     survey = Survey(problem, data, iterations, key)

@@ -11,6 +11,7 @@ from bilevel.batch import Batch, Draws
 from bilevel.loop.scan import scan
 from bilevel.solvers.aid import AID
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.ingredients.inner import Carried
 from bilevel.theory.estimation.local import most_cg_steps
 from bilevel.types import PyTree, Scalar
 
@@ -59,12 +60,18 @@ class SlopeReporting(Solver):
         noise = 16 * jnp.finfo(changed.dtype).eps * tree.norm(state.estimate)
         slope = jnp.maximum(changed - noise, 0) / jnp.maximum(moved, jnp.finfo(moved.dtype).tiny)
         info = Info(
-            info.outer_value, info.hypergradient, info.inner_gradient, info.metrics | {"slope": slope}
+            info.outer_value,
+            info.hypergradient,
+            info.inner_gradient,
+            info.metrics | {"slope": slope},
+            info.model,
         )
         return Compared(after, state.state.x, info.hypergradient), info
 
-    def observe(self, before: Compared, after: Compared, batch: Batch | Draws | None):
-        return self.solver.observe(before.state, after.state, batch)
+    def observe(
+        self, before: Compared, after: Compared, batch: Batch | Draws | None, model: Carried | None = None
+    ):
+        return self.solver.observe(before.state, after.state, batch, model)
 
 
 def slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:

@@ -48,8 +48,8 @@ def check_solver(solver: Solver) -> None:
         )
     if isinstance(solver, AID) and solver.inner_steps != 1:
         raise NotCovered(
-            f"inner_steps = {solver.inner_steps} repeats one batch: from its second use on y depends on it, and the "
-            "direction is biased; take one inner step, on a batch as many times larger"
+            f"inner_steps = {solver.inner_steps}, and the bound is for one step on y per step on x: take one inner "
+            "step, on a batch as many times larger"
         )
     if not isinstance(solver.adjoint, OneStep):
         raise NotCovered(
@@ -124,7 +124,7 @@ def _plain(rule: Transformation) -> bool:
 
 
 def _updates(rule: Transformation, point: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-    update, at, moves = rule.transformation.value.update, jnp.asarray(point), []
+    update, at, moves = rule.transformation.update, jnp.asarray(point), []
     with jax.numpy_dtype_promotion("standard"):  # whatever the user's, it is not the rule that is at fault
         memory = rule.init(at)
         for gradient in gradients:

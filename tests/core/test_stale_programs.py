@@ -1,0 +1,235 @@
+"""A run uses what its functions read now, not what they read when an earlier run was compiled."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import types
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import bilevel as bl
+from bilevel.readings import parts, reading
+from core import worlds
+
+X = jnp.ones(2)
+
+
+@pytest.fixture(autouse=True)
+def settings_module(monkeypatch):
+    monkeypatch.setitem(sys.modules, "settings", worlds.MODULE)
+
+
+@cache
+def in_a_fresh_process():
+    tests = Path(__file__).parents[1]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tests), *filter(None, sys.path)]),
+        "JAX_ENABLE_X64": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "core.worlds"], cwd=tests, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(worlds.cases(), json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", ["again", "once"])
+def test_a_second_run_equals_that_of_a_fresh_process(made):
+    """With functions made again, and with the same objects."""
+    expected = in_a_fresh_process()
+    for case in worlds.cases():
+        way, taker = case
+        read, change = worlds.WAYS[way]
+        taken = worlds.SLOTS_FOR[taker](read)
+        change(1.0)
+        first = worlds.result(*taken)
+        change(2.0)
+        second = worlds.result(*(worlds.SLOTS_FOR[taker](read) if made == "again" else taken))
+        change(1.0)
+        np.testing.assert_allclose(second, expected[case], rtol=1e-9, err_msg=str(case))
+        assert not np.allclose(first, second), f"{case} shows nothing"
+
+
+@pytest.mark.parametrize("way", worlds.WAYS)
+def test_what_is_read_is_seen(way):
+    read, change = worlds.WAYS[way]
+    change(1.0)
+    before = reading(read)
+    assert reading(read) == before
+    change(2.0)
+    assert read() == 2.0
+    after = reading(read)
+    change(1.0)
+    assert after != before
+    assert reading(read) == before
+
+
+# A number within objects within objects: how to hold it, and how to get it out again.
+HOLDERS = {
+    "list": (lambda held: [0, held], lambda get: lambda: get()[1]),
+    "tuple": (lambda held: (held,), lambda get: lambda: get()[0]),
+    "dict": (lambda held: {"k": held}, lambda get: lambda: get()["k"]),
+    "namespace": (lambda held: types.SimpleNamespace(k=held), lambda get: lambda: get().k),
+    "class": (
+        lambda held: type("Held", (), {"k": staticmethod(lambda: held)}),
+        lambda get: lambda: get().k(),
+    ),
+    "slots": (lambda held: _slotted(held), lambda get: lambda: get().k),
+    "partial": (lambda held: partial(lambda k: k, held), lambda get: lambda: get()()),
+    "default": (lambda held: lambda k=held: k, lambda get: lambda: get()()),
+    "closure": (lambda held: lambda: held, lambda get: lambda: get()()),
+    "method": (lambda held: _Holder(held).get, lambda get: lambda: get()()),
+}
+
+
+class _Slotted:
+    __slots__ = ("k",)
+
+
+def _slotted(held):
+    made = _Slotted()
+    made.k = held
+    return made
+
+
+class _Holder:
+    def __init__(self, held):
+        self.held = held
+
+    def get(self):
+        return self.held
+
+
+LEAVES = {
+    "list": (lambda: [1.0], lambda leaf: leaf.__setitem__(0, 2.0), lambda leaf: leaf[0]),
+    "dict": (lambda: {"v": 1.0}, lambda leaf: leaf.update(v=2.0), lambda leaf: leaf["v"]),
+    "array": (lambda: np.ones(3), lambda leaf: leaf.__setitem__(2, 2.0), lambda leaf: leaf[2]),
+    "bytes": (lambda: bytearray(b"\1"), lambda leaf: leaf.__setitem__(0, 2), lambda leaf: float(leaf[0])),
+    "object": (lambda: _Holder(1.0), lambda leaf: setattr(leaf, "held", 2.0), lambda leaf: leaf.held),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(HOLDERS)), max_size=5), st.sampled_from(sorted(LEAVES)))
+@settings(max_examples=150, deadline=None)
+def test_a_number_is_seen_however_deep_it_is(chain, kind):
+    """Python itself tells whether the function read the change."""
+    make, change, value = LEAVES[kind]
+    leaf = make()
+    held = leaf
+    for name in chain:
+        held = HOLDERS[name][0](held)
+    get = lambda: held
+    for name in reversed(chain):
+        get = HOLDERS[name][1](get)
+    read = lambda: value(get())
+    before, first = reading(read), read()
+    assert reading(read) == before
+    change(leaf)
+    assert (first, read()) == (1.0, 2.0)
+    assert reading(read) != before
+
+
+def test_what_a_function_only_collects_in_or_counts_is_not_read():
+    seen, count, values, counts = [], 0, {}, {"y": 0}
+
+    def outer(x, y):
+        nonlocal count
+        count += 1
+        seen.append(1)
+        values["y"] = y.shape
+        counts["y"] += 1
+        return jnp.sum((y - 2.0) ** 2)
+
+    solver = bl.itd(bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer), 0.1, 0.1)
+    bl.run(solver, X, X, steps=2)
+    traced = len(seen)
+    bl.run(solver, X, X, steps=2)
+    assert len(seen) == traced == count == counts["y"]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda: optax.adam(1e-3),
+        lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3, mask=True)),
+        lambda: optax.sgd(optax.cosine_decay_schedule(0.1, 10), momentum=0.9),
+    ],
+)
+def test_a_rule_made_again_compiles_nothing(rule):
+    traces = []
+
+    def outer(x, y):
+        traces.append(1)
+        return jnp.sum((y - 2.0) ** 2)
+
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
+    with jax.numpy_dtype_promotion("standard"):
+        run = lambda: bl.run(bl.itd(problem, 0.1, rule()), X, X, steps=3).x
+        first, traced = run(), len(traces)
+        np.testing.assert_array_equal(run(), first)
+    assert len(traces) == traced
+
+
+@pytest.mark.slow
+def test_numbers_within_optax_rules_are_swept_and_equal_single_runs():
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
+    numbers = [(0.1, 0.9, 1.0), (0.05, 0.5, 0.3)]
+    make = lambda rate, b1, most: bl.itd(
+        problem, 0.1, optax.chain(optax.clip(most), optax.adam(optax.cosine_decay_schedule(rate, 9), b1=b1))
+    )
+    with jax.numpy_dtype_promotion("standard"):
+        swept = bl.sweep([make(*each) for each in numbers], X, X, steps=6)
+        for i, each in enumerate(numbers):
+            np.testing.assert_allclose(swept[i].x, bl.run(make(*each), X, X, steps=6).x, rtol=1e-12)
+    assert not np.allclose(swept[0].x, swept[1].x)
+
+
+def test_functions_are_equal_to_themselves_only():
+    make = lambda: lambda x: jnp.clip(x, 0.0, 1.0)
+    rules = [bl.projected(0.1, make()) for _ in "ab"]
+    assert jax.tree.structure(rules[0]) != jax.tree.structure(rules[1])
+    shared = make()
+    same = [bl.projected(0.1, shared) for _ in "ab"]
+    assert jax.tree.structure(same[0]) == jax.tree.structure(same[1])
+    box = _Box()  # Python makes a method at every access to it
+    methods = [bl.projected(0.1, each.clip) for each in (box, box, _Box())]
+    assert jax.tree.structure(methods[0]) == jax.tree.structure(methods[1])
+    assert jax.tree.structure(methods[0]) != jax.tree.structure(methods[2])
+
+
+class _Box:
+    def clip(self, x):
+        return jnp.clip(x, 0.0, 1.0)
+
+
+def test_equal_solvers_have_equal_hashes():
+    problem = worlds.problem()
+    one, same, other = (bl.aid(problem, 0.1, 0.1, beta) for beta in (0.1, 0.1, 0.2))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert len({one, same}) == 1
+    assert one != other
+
+
+def test_compiled_programs_of_a_problem_are_bounded():
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
+    gc.collect()
+    for size in range(1, 22):
+        bl.run(bl.itd(problem, 0.1, 0.1), jnp.ones(size), jnp.ones(size), steps=1)
+    assert len(problem.memory["programs"]) <= 16
+
+
+def test_parts_are_named_by_how_they_are_reached():
+    found = {part.path: part.value for part in parts(worlds.WAYS["containers"][0])}
+    assert found["NESTED['a'][0].b[1][0]"] == worlds.NESTED["a"][0].b[1][0]
