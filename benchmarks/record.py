@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bilevel.atomic_files import try_folder, write
 from bilevel.lab.paper.environment import machine
-from bilevel.writing import try_folder, write
 
 
 def options(parser: argparse.ArgumentParser) -> None:

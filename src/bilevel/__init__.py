@@ -27,16 +27,16 @@ if (
     from bilevel.batch import Batch as Batch, Levels as Levels
     from bilevel.composition import composed as composed
     from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
-    from bilevel.loop.checkpoints.restoring import load as load
+    from bilevel.loop.checkpoints.reader import load as load
+    from bilevel.loop.data.loaders import loaders as loaders
+    from bilevel.loop.data.streams import blocks as blocks, epochs as epochs, iid as iid
+    from bilevel.loop.devices.mesh_spec import sharded as sharded
     from bilevel.loop.errors import RunError as RunError
-    from bilevel.loop.loaders import loaders as loaders
     from bilevel.loop.result import Result as Result
     from bilevel.loop.run import run as run
     from bilevel.loop.scan import scan as scan, warm_up as warm_up
-    from bilevel.loop.sharding import sharded as sharded
     from bilevel.loop.state import RunState as RunState, start as start
     from bilevel.loop.status import Code as Code, Status as Status
-    from bilevel.loop.streams import blocks as blocks, epochs as epochs, iid as iid
     from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
     from bilevel.problem import Problem as Problem
     from bilevel.solvers.acc_f2ba import acc_f2ba as acc_f2ba
@@ -85,16 +85,16 @@ else:
         "batch": ("Batch", "Levels"),
         "composition": ("composed",),
         "counting": ("Counts", "oracle_calls"),
-        "loop.checkpoints.restoring": ("load",),
+        "loop.checkpoints.reader": ("load",),
         "loop.errors": ("RunError",),
-        "loop.loaders": ("loaders",),
+        "loop.data.loaders": ("loaders",),
         "loop.result": ("Result",),
         "loop.run": ("run",),
         "loop.scan": ("scan", "warm_up"),
-        "loop.sharding": ("sharded",),
+        "loop.devices.mesh_spec": ("sharded",),
         "loop.state": ("RunState", "start"),
         "loop.status": ("Code", "Status"),
-        "loop.streams": ("blocks", "epochs", "iid"),
+        "loop.data.streams": ("blocks", "epochs", "iid"),
         "loop.sweep": ("Sweep", "sweep"),
         "problem": ("Problem",),
         "solvers.adjoints": ("Adjoint",),

@@ -1,3 +1,14 @@
-"""`bilevel.loop.hooks` under its public name, for `from bilevel.hooks import Stop`."""
+"""The hooks of a run, and what they receive and return: see `Hook`."""
 
-from bilevel.loop.hooks import *  # noqa: F403
+from bilevel.loop.checkpoints.hook import Checkpoint as Checkpoint
+from bilevel.loop.diagnose.hook import Diagnose as Diagnose
+from bilevel.loop.diagnose.report import Diagnosis as Diagnosis, Finding as Finding
+from bilevel.loop.hooks.base import Event as Event, Hook as Hook, Stop as Stop
+from bilevel.loop.hooks.best_so_far import Best as Best
+from bilevel.loop.hooks.early_stopping import EarlyStopping as EarlyStopping
+from bilevel.loop.hooks.files import CSV as CSV, JSONLines as JSONLines
+from bilevel.loop.hooks.live_view import Live as Live
+from bilevel.loop.hooks.probe import Probe as Probe
+from bilevel.loop.hooks.progress_bar import Progress as Progress
+from bilevel.loop.hooks.tensorboard_log import TensorBoard as TensorBoard
+from bilevel.loop.hooks.tolerance import Tolerance as Tolerance

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bilevel import writing
+from bilevel import atomic_files
 from bilevel.cleaning import weighing
 from bilevel.cli import app, clean
 from bilevel.locks import Lock
@@ -408,14 +408,14 @@ def test_a_signal_ends_it_and_leaves_older_files_alone(call, files, tmp_path, mo
 
 
 def test_a_full_disk(call, files, monkeypatch):
-    real = writing.new_part
+    real = atomic_files.new_part
 
     def new_part(path):
         if path.suffix == ".html":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(path)
 
-    monkeypatch.setattr(writing, "new_part", new_part)
+    monkeypatch.setattr(atomic_files, "new_part", new_part)
     result = call(*USUAL)
     assert result.exit_code == 3
     assert said(result) == (

@@ -260,8 +260,8 @@ def test_independent_draws_of_a_full_batch_have_keys_of_their_own():
         solver = bl.soba(problem, 0.1, 0.1, 0.1, batches=batches)
         run = bl.start(solver, X0, Y0)
         from bilevel.batch import draws as drawn
+        from bilevel.loop.data.streams import FullBatch, draw
         from bilevel.loop.state import dress
-        from bilevel.loop.streams import FullBatch, draw
 
         batch = dress(solver, run, draw(FullBatch(None), (), solver.draws)[1])
         draws[batches] = {

@@ -16,8 +16,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import bilevel as bl
+from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of
-from bilevel.loop.streams import as_stream
 from bilevel.problems import Instance
 from bilevel.solvers.rules import fix_numbers
 from zoo import PROBLEMS, ROWS, Row

@@ -14,9 +14,9 @@ from jax.sharding import AxisType, PartitionSpec
 from bilevel.batch import Batch
 from bilevel.counting import Counts, counted, counted_step, counting, oracle_calls, warm_up_calls
 from bilevel.counting.marked import CountedOracles
+from bilevel.loop.data.streams import epochs
 from bilevel.loop.scan import warm_up
 from bilevel.loop.state import start
-from bilevel.loop.streams import epochs
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.gradient_steps import steps as gradient_steps

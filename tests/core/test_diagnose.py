@@ -17,11 +17,11 @@ import pytest
 
 import bilevel as bl
 from bilevel.counting import counted, counting, oracle_calls
-from bilevel.loop.facts import Facts, Late
-from bilevel.loop.hooks import diagnosing
-from bilevel.loop.look import LANCZOS, Point, _plain_step, close_look
-from bilevel.loop.symptoms import findings
-from bilevel.loop.told import Diagnosis, Finding
+from bilevel.loop.diagnose import hook as diagnosing
+from bilevel.loop.diagnose.context import Facts, Late
+from bilevel.loop.diagnose.findings import findings
+from bilevel.loop.diagnose.measurements import LANCZOS, Point, _plain_step, close_look
+from bilevel.loop.diagnose.report import Diagnosis, Finding
 from bilevel.solvers.rules import as_rule
 from zoo import PROBLEMS, ROWS
 
@@ -38,7 +38,7 @@ SOLVED = (
 )  # to 1e-3 of a right-hand side
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/diagnose.md").read_text(encoding="utf-8")
-SOURCE = (ROOT / "src/bilevel/loop/symptoms.py").read_text(encoding="utf-8")
+SOURCE = (ROOT / "src/bilevel/loop/diagnose/findings.py").read_text(encoding="utf-8")
 X0, Y0 = np.array([0.5, -0.5]), np.zeros(3)
 
 
@@ -618,7 +618,7 @@ def test_a_checkpoint_from_before_arrays_of_x_were_kept_calls_none_unused(tmp_pa
     )
     with monkeypatch.context() as older:
         older.setattr(
-            "bilevel.loop.hooks.diagnosing.KEPT", tuple(name for name in diagnosing.KEPT if name != "moves")
+            "bilevel.loop.diagnose.hook.KEPT", tuple(name for name in diagnosing.KEPT if name != "moves")
         )
         assert "x_unused" not in codes(go(4))
     result = go(40)

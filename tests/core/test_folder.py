@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
+from bilevel.atomic_files import try_folder
 from bilevel.cli import folder as module
 from bilevel.cli.folder import taken
-from bilevel.writing import try_folder
 
 
 def test_a_second_one_is_refused_until_the_first_has_ended(tmp_path):

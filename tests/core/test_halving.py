@@ -8,7 +8,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.solvers.rules import Rule, as_rule
-from bilevel.solvers.smaller import has_steps, shorter, with_smaller_steps
+from bilevel.solvers.step_scaling import has_steps, shorter, with_smaller_steps
 from zoo import ROWS
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)

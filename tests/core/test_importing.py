@@ -129,7 +129,7 @@ def ask(i):
 threads = [threading.Thread(target=ask, args=(i,)) for i in range(count)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
 assert not errors, errors
-import bilevel.lab, bilevel.solvers.aid, bilevel.loop.run, bilevel.loop.sweep, bilevel.loop.loaders
+import bilevel.lab, bilevel.solvers.aid, bilevel.loop.run, bilevel.loop.sweep, bilevel.loop.data.loaders
 assert isinstance(bilevel.solvers.aid, ModuleType) and isinstance(bilevel.loop.sweep, ModuleType)
 for name in bl.__all__:
     assert all(one[name] is getattr(bl, name) for one in found), name

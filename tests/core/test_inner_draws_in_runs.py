@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.loop.feed import Feed
+from bilevel.loop.data.loader_buffer import Feed
 from training_by_hand import ALPHA, BETA, PROBLEM, STATE0, X0, Y0, N, as_loader, batches, given
 
 SOLVER = bl.itd(PROBLEM, ALPHA, BETA, inner_steps=N)

@@ -10,9 +10,9 @@ import pytest
 from jax import lax
 
 import bilevel as bl
+from bilevel.loop.data.streams import Given, as_stream
 from bilevel.loop.program import program_of, rows_of
-from bilevel.loop.replay import Kept, policy_for
-from bilevel.loop.streams import Given, as_stream
+from bilevel.loop.recovery.snapshots import Kept, policy_for
 
 F32 = jnp.float32
 

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel.loop.watch import risen
+from bilevel.loop.finite import risen
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 Q = bl.problems.quadratic(kappa=4.0)

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel.loop import offload
+from bilevel.loop.devices import offload
 from bilevel.solvers.rules import as_rule
 
 N = 50

@@ -9,7 +9,7 @@ import pytest
 from test_loaders import AID, SOBA, Counting, Repeatable, Stateful, Z, broken_disk, interrupt, same, seen
 
 import bilevel as bl
-from bilevel.loop import feed, prefetch
+from bilevel.loop.data import loader_buffer as feed, prefetch
 
 SOLVERS = pytest.mark.parametrize("solver", [AID, SOBA], ids=["one draw", "three draws"])
 

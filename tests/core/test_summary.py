@@ -17,10 +17,10 @@ from rich.text import Text
 
 import bilevel as bl
 from bilevel.cli.tables import print_table
+from bilevel.loop.diagnose.report import Diagnosis, Finding
 from bilevel.loop.hooks.progress_bar import _Bar
 from bilevel.loop.ranking import lane_names
 from bilevel.loop.status import Status
-from bilevel.loop.told import Diagnosis, Finding
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 

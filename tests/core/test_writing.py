@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from bilevel.writing import Unsaved, new_part, remove_parts, write
+from bilevel.atomic_files import Unsaved, new_part, remove_parts, write
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from bilevel.data import corrupt_labels, mnist
 from bilevel.lab.compare import METHODS, TASKS, measure
 from bilevel.lab.compare.measurement import checkpoints, costs, solver_of
 from bilevel.lab.compare.tasks import quadratic_task, ridge_task
+from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of
-from bilevel.loop.streams import as_stream
 
 
 def named(name):

@@ -8,7 +8,7 @@ import signal
 import pytest
 from typer.testing import CliRunner
 
-from bilevel import writing
+from bilevel import atomic_files
 from bilevel.cli import app, compare as command
 from bilevel.lab import compare as lab
 from bilevel.lab.compare import METHODS
@@ -89,14 +89,14 @@ def test_stopped_before_anything_was_measured(call):
 def full(monkeypatch):
     """A disk that takes no file of these kinds."""
     kinds = []
-    real = writing.new_part
+    real = atomic_files.new_part
 
     def new_part(path):
         if path.suffix in kinds:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(path)
 
-    monkeypatch.setattr(writing, "new_part", new_part)
+    monkeypatch.setattr(atomic_files, "new_part", new_part)
     return kinds
 
 

@@ -13,8 +13,8 @@ import pytest
 import bilevel as bl
 from bilevel import adjoints
 from bilevel.solvers.fixed_points import adjoint_system
-from bilevel.solvers.fixed_points.behaviour import behaviour
-from bilevel.solvers.ingredients.inner import inner_rule
+from bilevel.solvers.fixed_points.classification import behaviour
+from bilevel.solvers.parts.inner import inner_rule
 from bilevel.solvers.rules import as_rule
 
 N, STEP, STILL = 6, 0.15, 1e-300  # 1/L is 0.18; a step on x that changes nothing
@@ -292,7 +292,7 @@ def test_numbers_that_are_traced_or_injected():
 SCHEDULED = """
 import jax.numpy as jnp, optax
 import bilevel as bl
-from bilevel.solvers.fixed_points.behaviour import behaviour
+from bilevel.solvers.fixed_points.classification import behaviour
 from bilevel.solvers.rules import as_rule
 
 problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y))

@@ -12,7 +12,7 @@ from implicit_reference import Dense, ridge, series
 import bilevel as bl
 from bilevel import adjoints, aid, darts, hoag, sama, soba, stocbio
 from bilevel.batch import Draws
-from bilevel.loop.streams import draw
+from bilevel.loop.data.streams import draw
 
 K, ALPHA, ETA, BETA = 5, 0.5, 0.4, 0.3
 

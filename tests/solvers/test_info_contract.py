@@ -15,8 +15,8 @@ import pytest
 import bilevel as bl
 from bilevel import solvers
 from bilevel.batch import first
-from bilevel.loop.streams import draw
-from bilevel.solvers.ingredients.tasks import MetaLearner
+from bilevel.loop.data.streams import draw
+from bilevel.solvers.parts.tasks import MetaLearner
 from bilevel.solvers.rules import as_rule
 from zoo import PROBLEMS, ROWS, Row
 

@@ -11,7 +11,7 @@ import pytest
 import bilevel as bl
 from bilevel import adjoints
 from bilevel.solvers.fixed_points import adjoint_system, residual
-from bilevel.solvers.fixed_points.behaviour import behaviour
+from bilevel.solvers.fixed_points.classification import behaviour
 from bilevel.solvers.rules import as_rule
 
 N, C, EPS = 5, 0.1, 0.05

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel.solvers.fixed_points.behaviour import behaviour
+from bilevel.solvers.fixed_points.classification import behaviour
 from bilevel.solvers.rules import as_rule
 
 PROBLEM = bl.Problem(inner=lambda x, y: jnp.sum(x), outer=lambda x, y: jnp.sum(y))

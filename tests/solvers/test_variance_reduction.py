@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 
 import bilevel as bl
-from bilevel.loop.streams import draw
-from bilevel.solvers.ingredients import whole
+from bilevel.loop.data.streams import draw
+from bilevel.solvers.parts import whole
 
 K, ALPHA, ETA, BETA, SIZE = 7, 0.3, 0.2, 0.15, 4
 N, M, D = 12, 8, 3  # inner examples, outer examples, entries of x and of y

@@ -33,10 +33,10 @@ from bilevel.batch import Batch, Levels
 from bilevel.checks import check_count, check_labels, check_matrix, check_seed
 from bilevel.cleaning.models import Predictor, initial, logits, predictor, scale_of
 from bilevel.cleaning.padding import bucket, padded
+from bilevel.loop.data.streams import epochs
 from bilevel.loop.run import run
 from bilevel.loop.scan import warm_up
 from bilevel.loop.state import start
-from bilevel.loop.streams import epochs
 from bilevel.loop.whole import whole
 from bilevel.problem import Problem
 from bilevel.solvers.aid import aid

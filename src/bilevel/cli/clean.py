@@ -13,13 +13,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from bilevel.atomic_files import write
 from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.words import shown
-from bilevel.writing import write
 
 FILES = ("ranked.csv", "weights.csv", "report.html")
 SHOWN = 10  # rows on the terminal

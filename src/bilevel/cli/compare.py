@@ -15,12 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from bilevel.atomic_files import write
 from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
 from bilevel.cli.tables import print_table
-from bilevel.writing import write
 
 UNFINISHED = "compare-unfinished.csv"
 COLUMNS = (

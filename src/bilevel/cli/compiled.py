@@ -19,9 +19,9 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from bilevel.atomic_files import content_of, write
 from bilevel.data.cache import cache_directory
 from bilevel.locks import Lock
-from bilevel.writing import content_of, write
 
 LARGEST = 256 * 2**20  # bytes of all entries; the oldest go first
 QUICK_SECONDS = 0.1  # what is compiled in less is not kept

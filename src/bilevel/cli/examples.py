@@ -12,6 +12,7 @@ from rich.text import Text
 
 from bilevel.applications import MODULES, Application, Outcome, application
 from bilevel.applications.table import as_csv, as_markdown, best, cells, measures, shown
+from bilevel.atomic_files import write
 from bilevel.checks import MANY
 from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import BROKEN, UNSAVED, fail, say
@@ -19,7 +20,6 @@ from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.data.errors import DataError
-from bilevel.writing import write
 
 
 def examples(

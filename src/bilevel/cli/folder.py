@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bilevel.atomic_files import remove_parts, try_folder
 from bilevel.locks import Lock
-from bilevel.writing import remove_parts, try_folder
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from bilevel.atomic_files import Unsaved
 from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail, say
 from bilevel.cli.folder import taken
 from bilevel.cli.stopping import stoppable
 from bilevel.cli.tables import print_table
-from bilevel.writing import Unsaved
 
 FORMATS = ("png", "svg", "pdf")
 STYLES = {"holds": "green", "holds with a caveat": "yellow", "differs": "red", "not judged": "dim"}

@@ -11,8 +11,8 @@ from bilevel.checks import check_count
 from bilevel.counting.interpreter import counting
 from bilevel.counting.marked import counted
 from bilevel.counting.tally import Counts
+from bilevel.loop.data.streams import as_stream
 from bilevel.loop.scan import check_start, scan, warm_up
-from bilevel.loop.streams import as_stream
 from bilevel.solvers.base import Info, Solver, check_solver
 
 

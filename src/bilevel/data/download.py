@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.error import HTTPError
 
-from bilevel.writing import write
+from bilevel.atomic_files import write
 
 from .errors import DataError
 

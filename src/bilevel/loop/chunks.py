@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel.loop.chunk_length import SECONDS
 from bilevel.loop.course import Course
-from bilevel.loop.pace import SECONDS
+from bilevel.loop.data.streams import draw
+from bilevel.loop.devices.mesh_spec import CannotBeSplit
 from bilevel.loop.program import Fit
-from bilevel.loop.replay import lost
-from bilevel.loop.sharding import CannotBeSplit
+from bilevel.loop.recovery.snapshots import lost
 from bilevel.loop.state import dress
-from bilevel.loop.streams import draw
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Info, explained
 from bilevel.types import PyTree

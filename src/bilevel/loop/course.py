@@ -6,19 +6,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bilevel.loop.data.sources import Loader, Memory, source_of
+from bilevel.loop.data.streams import FullBatch, draw
+from bilevel.loop.devices.offload import fetched, on_host, stored
+from bilevel.loop.devices.processes import Team
+from bilevel.loop.devices.state_sharding import Places
+from bilevel.loop.finite import Watch, moved
 from bilevel.loop.interrupts import Interrupts
-from bilevel.loop.offload import fetched, on_host, stored
-from bilevel.loop.places import Places
 from bilevel.loop.program import Calls, Program
-from bilevel.loop.replay import Kept, lost
+from bilevel.loop.recovery.snapshots import Kept, lost
 from bilevel.loop.result import Result
-from bilevel.loop.sources import Loader, Memory, source_of
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.status import Status
-from bilevel.loop.streams import FullBatch, draw
-from bilevel.loop.team import Team
 from bilevel.loop.trace import Log
-from bilevel.loop.watch import Watch, moved
 from bilevel.solvers.base import Info, Solver
 
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from bilevel.batch import Levels
 from bilevel.identity import Static, described, skeleton
-from bilevel.loop.streams import Given
+from bilevel.loop.data.streams import Given
 from bilevel.solvers.base import Solver
-from bilevel.solvers.closures import Closures
-from bilevel.solvers.smaller import Shortened
+from bilevel.solvers.rule_closures import Closures
+from bilevel.solvers.step_scaling import Shortened
 from bilevel.types import PyTree
 
 Fingerprint = tuple[tuple[str, str], ...]  # (what, in words)

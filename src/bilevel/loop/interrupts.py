@@ -6,7 +6,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from bilevel.loop.team import Team
+from bilevel.loop.devices.processes import Team
 
 TERMINATED = 128 + signal.SIGTERM  # the exit status of a program that SIGTERM ended, as shells write it
 

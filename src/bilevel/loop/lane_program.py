@@ -8,12 +8,12 @@ import numpy as np
 from jax import lax
 
 from bilevel.identity import Static
-from bilevel.loop.judgement import LOOK_AHEAD
+from bilevel.loop.finite import health, overflows, parts
 from bilevel.loop.lanes import Lanes
 from bilevel.loop.program import MANY_ROWS, ROW_BYTES, keeping
+from bilevel.loop.recovery.rollback import LOOK_AHEAD
 from bilevel.loop.scan import Record, step_and_record, take_step, warm_step
 from bilevel.loop.state import RunState, start
-from bilevel.loop.watch import health, overflows, parts
 from bilevel.memory import Tracing
 from bilevel.solvers.base import Solver, without_numbers
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, check_callable, check_choice, check_seed, variables
-from bilevel.loop.streams import FullBatch, Minibatches, as_stream
+from bilevel.loop.data.streams import FullBatch, Minibatches, as_stream
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import fix_numbers
 from bilevel.types import PyTree

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from bilevel.identity import Static
-from bilevel.loop.offload import check_offloadable, in_two, postponed
-from bilevel.loop.places import Places
+from bilevel.loop.data.streams import Stream
+from bilevel.loop.devices.offload import check_offloadable, in_two, postponed
+from bilevel.loop.devices.state_sharding import Places
+from bilevel.loop.finite import health
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
-from bilevel.loop.streams import Stream
-from bilevel.loop.watch import health
 from bilevel.memory import Tracing
 from bilevel.solvers.base import Info, Solver, without_numbers
 from bilevel.solvers.rules import fix_numbers

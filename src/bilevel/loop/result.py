@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from bilevel.loop.diagnose.report import Diagnosis
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Status
 from bilevel.loop.summary import as_html, as_text, of_result
-from bilevel.loop.told import Diagnosis
 from bilevel.types import PyTree
 
 

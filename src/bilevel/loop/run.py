@@ -8,23 +8,24 @@ from typing import Any
 from bilevel.arrays import check_usable
 from bilevel.checks import MANY, check_choice, check_count, check_flag, check_seed
 from bilevel.forks import check_fork
-from bilevel.loop.agreement import check_arguments
-from bilevel.loop.checkpoints.on_disk import Start, run_on_disk, saver_among
+from bilevel.loop.checkpoints.disk_runs import Start, run_on_disk, saver_among
 from bilevel.loop.checkpoints.trees import Saved
-from bilevel.loop.halving import check_policy
-from bilevel.loop.hooks import Diagnose, Probe, Tolerance
+from bilevel.loop.concrete import check_untraced
+from bilevel.loop.data.prefetch import check_prefetch
+from bilevel.loop.devices.agreement import check_arguments
+from bilevel.loop.devices.mesh_spec import as_sharded
+from bilevel.loop.devices.offload import check_offload
+from bilevel.loop.devices.processes import team_of
+from bilevel.loop.diagnose.hook import Diagnose
 from bilevel.loop.hooks.base import HookLike, check_hooks
 from bilevel.loop.hooks.live_view import progress_hooks
-from bilevel.loop.hooks.probing import check_probe
-from bilevel.loop.offload import check_offload
-from bilevel.loop.prefetch import check_prefetch
-from bilevel.loop.replay import POLICIES
+from bilevel.loop.hooks.probe import Probe, check_probe
+from bilevel.loop.hooks.tolerance import Tolerance
+from bilevel.loop.recovery.halving import check_policy
+from bilevel.loop.recovery.snapshots import POLICIES
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.session import Session
-from bilevel.loop.sharding import as_sharded
-from bilevel.loop.team import team_of
-from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 

@@ -12,11 +12,11 @@ from jax import lax
 from bilevel.arrays import check_usable
 from bilevel.batch import first
 from bilevel.checks import MANY, check_batch, check_callable, check_count, takes
-from bilevel.loop.meshes import explained_on_mesh
+from bilevel.loop.data.streams import FullBatch, Given, Minibatches, Stream, as_stream, draw
+from bilevel.loop.devices.meshes import explained_on_mesh
 from bilevel.loop.state import RunState, dress
-from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream, as_stream, draw
 from bilevel.solvers.base import Info, Solver, check_solver, check_state
-from bilevel.solvers.ingredients.inner import Carried
+from bilevel.solvers.parts.inner import Carried
 from bilevel.types import PyTree
 
 State = TypeVar("State")  # a RunState, or a solver's own state: the same kind comes back

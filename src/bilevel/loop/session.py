@@ -10,32 +10,32 @@ import jax
 
 from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, signature, variables
-from bilevel.loop.agreement import check_alike, have_data
-from bilevel.loop.audience import Audience
+from bilevel.loop.chunk_length import Pace
 from bilevel.loop.chunks import take_chunk
 from bilevel.loop.course import Course, Failed
-from bilevel.loop.diagnosis import climbs
+from bilevel.loop.data.streams import FullBatch, Given, Minibatches, Stream
+from bilevel.loop.devices.agreement import check_alike, have_data
+from bilevel.loop.devices.mesh_spec import Sharded
+from bilevel.loop.devices.offload import fetched
+from bilevel.loop.devices.processes import PeersLost, Team, brief
+from bilevel.loop.devices.state_sharding import Places, lay, lay_batch
+from bilevel.loop.diagnose.divergence import climbs
+from bilevel.loop.diagnose.standstill import never_moved, standstill
 from bilevel.loop.errors import RunError
 from bilevel.loop.fingerprint import difference, fingerprint
-from bilevel.loop.halving import Guard
-from bilevel.loop.hook_calls import DECIDES, LAST, SEES
-from bilevel.loop.hooks import Event
-from bilevel.loop.judgement import judge
-from bilevel.loop.offload import fetched
-from bilevel.loop.pace import Pace
-from bilevel.loop.places import Places, lay, lay_batch
+from bilevel.loop.finite import NORM, Watch, bad_metric, blow_up, largest_measure
+from bilevel.loop.hook_runner import Audience
+from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.calls import DECIDES, LAST, SEES
 from bilevel.loop.program import LONG_STEPS, SMALL, Fit, program_of
-from bilevel.loop.replay import Kept, policy_for
+from bilevel.loop.recovery.halving import Guard
+from bilevel.loop.recovery.rollback import judge
+from bilevel.loop.recovery.snapshots import Kept, policy_for
 from bilevel.loop.result import Result
-from bilevel.loop.sharding import Sharded
-from bilevel.loop.standstill import never_moved, standstill
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, exhausted, failed, interrupted, under_way
-from bilevel.loop.streams import FullBatch, Given, Minibatches, Stream
-from bilevel.loop.team import PeersLost, Team, brief
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.loop.warm_up import warm_up
-from bilevel.loop.watch import NORM, Watch, bad_metric, blow_up, largest_measure
 from bilevel.solvers.base import Info, Solver
 from bilevel.types import PyTree
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, dressed
 from bilevel.checks import check_traced_seed
+from bilevel.loop.data.streams import as_stream, draw
+from bilevel.loop.devices.meshes import explained_on_mesh
 from bilevel.loop.fingerprint import Fingerprint, fingerprint
-from bilevel.loop.meshes import explained_on_mesh
-from bilevel.loop.streams import as_stream, draw
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 

@@ -11,8 +11,11 @@ import numpy as np
 
 from bilevel.checks import MANY, check_callable, check_count, check_kind, check_text
 from bilevel.forks import check_fork
+from bilevel.loop.chunk_length import Pace
+from bilevel.loop.concrete import check_untraced
 from bilevel.loop.errors import RunError
-from bilevel.loop.hook_calls import (
+from bilevel.loop.hooks.base import Event, HookLike, check_hooks, closing
+from bilevel.loop.hooks.calls import (
     RANKS,
     answer,
     earliest,
@@ -23,21 +26,17 @@ from bilevel.loop.hook_calls import (
     of_rank,
     steps_to_next_mark,
 )
-from bilevel.loop.hooks import Event
-from bilevel.loop.hooks.base import HookLike, check_hooks, closing
 from bilevel.loop.hooks.early_stopping import sign_of
 from bilevel.loop.hooks.live_view import progress_hooks
 from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.lane_program import lane_program
 from bilevel.loop.lanes import Lane, Lanes
-from bilevel.loop.pace import Pace
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, completed, diverged, failed, interrupted
 from bilevel.loop.summary import as_html, as_text, of_sweep
 from bilevel.loop.trace import join
-from bilevel.loop.untraced import check_untraced
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 from bilevel.words import listed, one_line, shown

@@ -4,13 +4,13 @@ import time
 
 import jax
 
-from bilevel.loop.agreement import have_data
+from bilevel.loop.chunk_length import Pace
 from bilevel.loop.chunks import next_batch
 from bilevel.loop.course import Course, Failed
-from bilevel.loop.diagnosis import blameworthy, cause
-from bilevel.loop.pace import Pace
+from bilevel.loop.devices.agreement import have_data
+from bilevel.loop.diagnose.divergence import blameworthy, cause
+from bilevel.loop.finite import bad_data, narrow
 from bilevel.loop.status import diverged, exhausted, interrupted_in_warm_up
-from bilevel.loop.watch import bad_data, narrow
 
 
 def warm_up(course: Course, count: int) -> None:

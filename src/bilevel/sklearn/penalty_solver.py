@@ -25,7 +25,7 @@ from bilevel.checks import prepare
 from bilevel.identity import Static
 from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.fixed_points import adjoint_system, residual
-from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
+from bilevel.solvers.parts.trees import divide, dot, scaled, select
 from bilevel.solvers.rules import Descent
 
 FIRST, SUFFICIENT, MEMORY, GROWTH = 0.1, 1e-4, 0.85, 10.0  # as in bl.tuning_free

@@ -1,1 +1,1 @@
-"""One algorithm a file, `ingredients` and `adjoints` beside them. The factories are public as `bilevel.aid`, …"""
+"""One algorithm a file, `parts` and `adjoints` beside them. The factories are public as `bilevel.aid`, …"""

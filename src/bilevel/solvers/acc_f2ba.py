@@ -12,9 +12,9 @@ from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import as_number, check_count, check_positive, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, check_batches
-from bilevel.solvers.ingredients.inner import seen_by
-from bilevel.solvers.ingredients.penalty import Copies, Penalised, as_penalty, estimate, penalised, track
-from bilevel.solvers.ingredients.trees import scaled, select
+from bilevel.solvers.parts.inner import seen_by
+from bilevel.solvers.parts.penalty import Copies, Penalised, as_penalty, estimate, penalised, track
+from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 from bilevel.words import shown

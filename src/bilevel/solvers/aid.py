@@ -12,7 +12,7 @@ from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
-from bilevel.solvers.ingredients.inner import inner_loop, seen_by
+from bilevel.solvers.parts.inner import inner_loop, seen_by
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 

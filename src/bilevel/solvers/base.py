@@ -16,7 +16,7 @@ from bilevel.identity import by_identity
 from bilevel.memory import Tracing
 from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
-from bilevel.solvers.ingredients.inner import Carried, inner_rule, seen_by
+from bilevel.solvers.parts.inner import Carried, inner_rule, seen_by
 from bilevel.solvers.rules import Descent, Rule, descend, fix_numbers
 from bilevel.types import Metrics, PyTree, Scalar
 

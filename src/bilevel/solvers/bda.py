@@ -12,9 +12,9 @@ from bilevel.identity import Static
 from bilevel.oracles import Curvature, Linearised
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
-from bilevel.solvers.ingredients.trees import scaled
-from bilevel.solvers.ingredients.unroll import Field, Lengths, lengths, state_gradient, unroll
-from bilevel.solvers.ingredients.weights import check_weight
+from bilevel.solvers.parts.trees import scaled
+from bilevel.solvers.parts.unroll import Field, Lengths, lengths, state_gradient, unroll
+from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 

@@ -11,9 +11,9 @@ from bilevel.checks import check_choice, check_count, check_positive, check_prob
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_rests_at_minima
-from bilevel.solvers.ingredients.inner import inner_loop
-from bilevel.solvers.ingredients.penalty import penalised
-from bilevel.solvers.ingredients.trees import divide, scaled
+from bilevel.solvers.parts.inner import inner_loop
+from bilevel.solvers.parts.penalty import penalised
+from bilevel.solvers.parts.trees import divide, scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
 

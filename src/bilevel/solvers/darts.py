@@ -8,9 +8,9 @@ from bilevel.batch import Batch
 from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver
-from bilevel.solvers.ingredients.difference import cross_difference
-from bilevel.solvers.ingredients.inner import inner_loop
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.difference import cross_difference
+from bilevel.solvers.parts.inner import inner_loop
+from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
 

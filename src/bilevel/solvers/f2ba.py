@@ -8,8 +8,8 @@ from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, check_batches
-from bilevel.solvers.ingredients.inner import seen_by
-from bilevel.solvers.ingredients.penalty import (
+from bilevel.solvers.parts.inner import seen_by
+from bilevel.solvers.parts.penalty import (
     Copies,
     Penalised,
     PenaltyState,

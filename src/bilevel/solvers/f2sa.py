@@ -8,8 +8,8 @@ from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, check_batches
-from bilevel.solvers.ingredients.inner import seen_by
-from bilevel.solvers.ingredients.penalty import (
+from bilevel.solvers.parts.inner import seen_by
+from bilevel.solvers.parts.penalty import (
     Copies,
     Penalised,
     PenaltyState,
@@ -18,7 +18,7 @@ from bilevel.solvers.ingredients.penalty import (
     penalised,
     track,
 )
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, Schedule, StepSize
 

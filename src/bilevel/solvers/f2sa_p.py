@@ -18,9 +18,9 @@ from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_rests_at_minima
-from bilevel.solvers.ingredients.inner import Carried, carried, carried_state, next_state, seen_by
-from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, curvatures, downwards
-from bilevel.solvers.ingredients.trees import scaled, select
+from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
+from bilevel.solvers.parts.penalty import Penalty, as_penalty, curvatures, downwards
+from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 

@@ -13,9 +13,9 @@ from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
 from bilevel.solvers.fixed_points import check_rests_at_minima
-from bilevel.solvers.ingredients.penalty import Penalised, as_penalty, mixture, penalised
-from bilevel.solvers.ingredients.trees import scaled
-from bilevel.solvers.ingredients.weights import check_weight
+from bilevel.solvers.parts.penalty import Penalised, as_penalty, mixture, penalised
+from bilevel.solvers.parts.trees import scaled
+from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 

@@ -8,8 +8,8 @@ from bilevel.batch import Batch, Draws
 from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
-from bilevel.solvers.ingredients.forward import forward_hypergradient, no_derivative, push
-from bilevel.solvers.ingredients.inner import carried_state, inner_loop
+from bilevel.solvers.parts.forward import forward_hypergradient, no_derivative, push
+from bilevel.solvers.parts.inner import carried_state, inner_loop
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 

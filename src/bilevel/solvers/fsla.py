@@ -13,10 +13,10 @@ from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.ingredients.estimates import Point, at_both, leaning, recursive
-from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
-from bilevel.solvers.ingredients.momentum import as_momentum
-from bilevel.solvers.ingredients.penalty import Penalty
+from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
+from bilevel.solvers.parts.lagrangian import energy, lagrangian
+from bilevel.solvers.parts.momentum import as_momentum
+from bilevel.solvers.parts.penalty import Penalty
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 

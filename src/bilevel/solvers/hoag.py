@@ -24,7 +24,7 @@ from bilevel.solvers.adjoints.base import INDEFINITE, residual, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
-from bilevel.solvers.ingredients.trees import nan_unless
+from bilevel.solvers.parts.trees import nan_unless
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 

@@ -14,9 +14,9 @@ from bilevel.checks import check_count, check_map, check_problem, prepare
 from bilevel.identity import Static
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
-from bilevel.solvers.ingredients.inner import Carried, carried, carried_state, next_state
-from bilevel.solvers.ingredients.trees import scaled, select
-from bilevel.solvers.ingredients.unroll import (
+from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state
+from bilevel.solvers.parts.trees import scaled, select
+from bilevel.solvers.parts.unroll import (
     held_fixed,
     inner_field,
     linearised,

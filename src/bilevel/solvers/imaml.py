@@ -14,8 +14,8 @@ from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import cg
 from bilevel.solvers.base import Info
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
+from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, ValueFunction, as_rule
 from bilevel.types import Number, PyTree, StepSize
 from bilevel.words import shown

@@ -9,7 +9,7 @@ from bilevel.batch import Batch, Draws
 from bilevel.checks import check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
-from bilevel.solvers.ingredients.unroll import Lengths, inner_field, lengths, state_gradient, unroll
+from bilevel.solvers.parts.unroll import Lengths, inner_field, lengths, state_gradient, unroll
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 

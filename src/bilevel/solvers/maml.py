@@ -11,9 +11,9 @@ from bilevel.batch import Batch, each_own
 from bilevel.checks import check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
-from bilevel.solvers.ingredients.inner import carried_state
-from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
-from bilevel.solvers.ingredients.unroll import Lengths, follow, inner_field, lengths, state_gradient, unroll
+from bilevel.solvers.parts.inner import carried_state
+from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
+from bilevel.solvers.parts.unroll import Lengths, follow, inner_field, lengths, state_gradient, unroll
 from bilevel.solvers.rules import Rule, as_rule
 from bilevel.types import StepSize
 

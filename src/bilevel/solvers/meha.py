@@ -11,8 +11,8 @@ from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_rests_at_minima
-from bilevel.solvers.ingredients.penalty import Penalty, as_penalty, mixture, penalised
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.penalty import Penalty, as_penalty, mixture, penalised
+from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Schedule, StepSize
 

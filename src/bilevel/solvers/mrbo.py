@@ -7,7 +7,7 @@ from jaxtyping import Array, Int
 from bilevel.checks import check_count, check_positive, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import check_batches
-from bilevel.solvers.ingredients.momentum import DoubleMomentum, Drawn, Invert, as_momentum, series
+from bilevel.solvers.parts.momentum import DoubleMomentum, Drawn, Invert, as_momentum, series
 from bilevel.solvers.rules import Rule, as_rule
 from bilevel.types import Metrics, Number, Schedule, StepSize
 

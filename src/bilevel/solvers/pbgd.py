@@ -15,9 +15,9 @@ from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_rests_at_minima
-from bilevel.solvers.ingredients.inner import inner_loop
-from bilevel.solvers.ingredients.penalty import Penalised, Penalty, as_penalty, mixture, penalised
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.inner import inner_loop
+from bilevel.solvers.parts.penalty import Penalised, Penalty, as_penalty, mixture, penalised
+from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Schedule, StepSize
 

@@ -13,9 +13,9 @@ from bilevel.problem import Problem
 from bilevel.solvers.adjoints.quasi_newton_steps import QuasiNewton, quasi_newton
 from bilevel.solvers.base import ImplicitState, Info, Solver
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.ingredients.curvature_pairs import inverse_times, remember
-from bilevel.solvers.ingredients.lagrangian import lagrangian
-from bilevel.solvers.ingredients.trees import select
+from bilevel.solvers.parts.curvature_pairs import inverse_times, remember
+from bilevel.solvers.parts.lagrangian import lagrangian
+from bilevel.solvers.parts.trees import select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 

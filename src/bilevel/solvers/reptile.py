@@ -9,7 +9,7 @@ from bilevel.batch import Batch
 from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
-from bilevel.solvers.ingredients.tasks import MetaLearner, MetaState, Tasks, by_task
+from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
 from bilevel.solvers.rules import Rule, as_rule
 from bilevel.types import StepSize
 

@@ -8,14 +8,14 @@ from bilevel.batch import Batch, Draws
 from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
-from bilevel.solvers.ingredients.forward import (
+from bilevel.solvers.parts.forward import (
     Directions,
     displaced,
     forward_hypergradient,
     no_derivative,
     push,
 )
-from bilevel.solvers.ingredients.inner import carried_state
+from bilevel.solvers.parts.inner import carried_state
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 

@@ -14,8 +14,8 @@ from optax import tree
 
 from bilevel.checks import as_number, check_map, check_positive, signature
 from bilevel.identity import Static
-from bilevel.solvers.closures import Closures
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.trees import scaled
+from bilevel.solvers.rule_closures import Closures
 from bilevel.types import PyTree, Scalar, StepSize
 
 ValueFunction = Callable[[PyTree], Scalar]

@@ -9,7 +9,7 @@ from bilevel.batch import Batch, Draws, first
 from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.trees import scaled
 from bilevel.types import Number, PyTree, Scalar
 
 

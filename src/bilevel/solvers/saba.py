@@ -12,9 +12,9 @@ from bilevel.oracles import Along
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.ingredients.estimates import Averages, average_of, corrected, leaning
-from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
-from bilevel.solvers.ingredients.whole import each, place
+from bilevel.solvers.parts.estimates import Averages, average_of, corrected, leaning
+from bilevel.solvers.parts.lagrangian import energy, lagrangian
+from bilevel.solvers.parts.whole import each, place
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, StepSize
 

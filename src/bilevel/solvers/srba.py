@@ -15,9 +15,9 @@ from bilevel.oracles import Along, Oracles, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.ingredients.estimates import Point, at_both, leaning, recursive
-from bilevel.solvers.ingredients.lagrangian import energy, lagrangian
-from bilevel.solvers.ingredients.whole import mean
+from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
+from bilevel.solvers.parts.lagrangian import energy, lagrangian
+from bilevel.solvers.parts.whole import mean
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import PyTree, Scalar, StepSize
 

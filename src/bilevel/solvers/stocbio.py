@@ -13,8 +13,8 @@ from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_damping
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
-from bilevel.solvers.ingredients.inner import carried, carried_state, next_state, seen_by
-from bilevel.solvers.ingredients.trees import scaled, select
+from bilevel.solvers.parts.inner import carried, carried_state, next_state, seen_by
+from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
 

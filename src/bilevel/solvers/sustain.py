@@ -10,8 +10,8 @@ from jaxtyping import Array, Int
 from bilevel.checks import check_count, check_positive, check_problem, check_seed
 from bilevel.problem import Problem
 from bilevel.solvers.base import check_batches
-from bilevel.solvers.ingredients.momentum import DoubleMomentum, Drawn, Invert, Pair, as_momentum, contracted
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.momentum import DoubleMomentum, Drawn, Invert, Pair, as_momentum, contracted
+from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule
 from bilevel.types import Metrics, Number, PyTree, Schedule, StepSize
 

@@ -18,10 +18,10 @@ from bilevel.identity import Static
 from bilevel.oracles import Along, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.newton import minimise, resolution
-from bilevel.solvers.ingredients.trees import divide, dot, scaled, select
-from bilevel.solvers.ingredients.truncated_cg import Product, curvature_along, truncated_cg
-from bilevel.solvers.ingredients.weights import check_weight
+from bilevel.solvers.parts.newton import minimise, resolution
+from bilevel.solvers.parts.trees import divide, dot, scaled, select
+from bilevel.solvers.parts.truncated_cg import Product, curvature_along, truncated_cg
+from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import check_projection
 from bilevel.types import Number, PyTree, Scalar
 

@@ -13,11 +13,11 @@ from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.ingredients.estimates import at_both, leaning, recursive
-from bilevel.solvers.ingredients.inner import carried_state
-from bilevel.solvers.ingredients.momentum import Drawn, Pair, estimate, series
-from bilevel.solvers.ingredients.trees import select
-from bilevel.solvers.ingredients.whole import whole
+from bilevel.solvers.parts.estimates import at_both, leaning, recursive
+from bilevel.solvers.parts.inner import carried_state
+from bilevel.solvers.parts.momentum import Drawn, Pair, estimate, series
+from bilevel.solvers.parts.trees import select
+from bilevel.solvers.parts.whole import whole
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
 

@@ -12,8 +12,7 @@ from origins import AtLeast, AtMost, Claims, Told, Values, cell, column, number,
 import bilevel as bl
 from bilevel.cleaning import weighing
 from bilevel.cli import compiled
-from bilevel.loop import diagnosis, look, program, replay
-from bilevel.loop.hooks import diagnosing
+from bilevel.loop.diagnose import divergence as diagnosis, hook as diagnosing, look, program, replay
 from bilevel.solvers import tuning_free
 from bilevel.theory.estimation import recommending
 

@@ -12,10 +12,10 @@ from bilevel.counting import oracle_calls
 from bilevel.lab.compare.methods import Method
 from bilevel.lab.compare.tallied import spent, tallied
 from bilevel.lab.compare.tasks import Task
+from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of
 from bilevel.loop.scan import Record
 from bilevel.loop.state import RunState, start
-from bilevel.loop.streams import as_stream
 from bilevel.solvers.base import Solver
 
 

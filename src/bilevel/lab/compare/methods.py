@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.batch import Batch, Levels
-from bilevel.loop.streams import epochs
+from bilevel.loop.data.streams import epochs
 from bilevel.problem import Problem
 from bilevel.solvers import adjoints
 from bilevel.solvers.aid import aid

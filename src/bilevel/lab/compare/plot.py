@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
+from bilevel.atomic_files import write
 from bilevel.lab.compare.measurement import Curve, Point
 from bilevel.lab.compare.methods import FAMILIES, METHODS, YOURS, Method
 from bilevel.lab.compare.tasks import Task
-from bilevel.writing import write
 
 # A hue per family (Okabe and Ito's palette); within a family dashes and markers tell methods apart, also in grey.
 HUES: dict[str, str] = dict(

@@ -24,7 +24,7 @@ from bilevel.lab.outcome import require
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import bootstrap_exponent, power_law
 from bilevel.lab.paper.tables import Table, select
-from bilevel.loop.hooks import Event
+from bilevel.loop.hooks.base import Event
 from bilevel.loop.status import Code
 from bilevel.loop.sweep import sweep
 from bilevel.problems.features import PROBLEM, compress, curvatures, feature_learning, hypergradient

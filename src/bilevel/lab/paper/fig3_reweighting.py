@@ -18,7 +18,7 @@ from bilevel.data import Examples, Mnist, corrupt_labels, mnist
 from bilevel.lab.outcome import require
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.tables import Table
-from bilevel.loop.hooks import Event
+from bilevel.loop.hooks.base import Event
 from bilevel.loop.result import Result
 from bilevel.loop.run import run as run_solver
 from bilevel.loop.status import Code

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bilevel.atomic_files import content_of, write as write_file
 from bilevel.lab.paper.experiment import Experiment, Options
-from bilevel.writing import content_of, write as write_file
 
 # Tables depend on the code that computes them, not on the code that only reads them. Folders of the package, by path:
 # a name alone would mean others of that name too.

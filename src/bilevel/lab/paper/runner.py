@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bilevel.atomic_files import Unsaved
 from bilevel.lab.paper import manifest
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.tables import Table, write_table
-from bilevel.writing import Unsaved
 
 
 class Unfiled(Exception):

@@ -19,7 +19,7 @@ from bilevel.lab.outcome import require
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import power_law
 from bilevel.lab.paper.tables import Table
-from bilevel.loop.hooks import Event, Stop
+from bilevel.loop.hooks.base import Event, Stop
 from bilevel.loop.run import run as run_solver
 from bilevel.loop.status import Code
 from bilevel.problems.two_dimensional import FAMILY, Quadratic, as_data

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.writing import write
+from bilevel.atomic_files import write
 
 Table = dict[str, Any]  # column name -> one value per row
 

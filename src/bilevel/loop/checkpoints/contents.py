@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from bilevel.loop.checkpoints.trees import flatten, is_key, unflatten, words_of
-from bilevel.loop.feed import Mark
-from bilevel.loop.places import put
-from bilevel.loop.recovery import Place, Recovery, Seen
+from bilevel.loop.data.loader_buffer import Mark
+from bilevel.loop.devices.state_sharding import put
+from bilevel.loop.recovery.place import Place, Recovery, Seen
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status

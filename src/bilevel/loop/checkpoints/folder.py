@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from bilevel.atomic_files import content_of, try_folder, write
 from bilevel.locks import Lock
-from bilevel.loop.team import Team
-from bilevel.writing import content_of, try_folder, write
+from bilevel.loop.devices.processes import Team
 
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"

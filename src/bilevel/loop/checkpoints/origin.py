@@ -19,7 +19,7 @@ from bilevel.identity import Static, described, digest_of
 from bilevel.problem import Problem
 from bilevel.readings import NUMBERS, Part, parts
 from bilevel.solvers.base import Solver
-from bilevel.solvers.closures import Closures
+from bilevel.solvers.rule_closures import Closures
 from bilevel.types import PyTree
 from bilevel.words import listed
 

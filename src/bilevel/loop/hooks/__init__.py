@@ -1,14 +1,1 @@
 """What happens between the chunks of a run: each hook sees an event, and may ask the run to stop."""
-
-from bilevel.loop.hooks.base import Event as Event, Hook as Hook, Stop as Stop
-from bilevel.loop.hooks.best_so_far import Best as Best
-from bilevel.loop.hooks.checkpointing import Checkpoint as Checkpoint
-from bilevel.loop.hooks.diagnosing import Diagnose as Diagnose
-from bilevel.loop.hooks.early_stopping import EarlyStopping as EarlyStopping
-from bilevel.loop.hooks.files import CSV as CSV, JSONLines as JSONLines
-from bilevel.loop.hooks.live_view import Live as Live
-from bilevel.loop.hooks.probing import Probe as Probe
-from bilevel.loop.hooks.progress_bar import Progress as Progress
-from bilevel.loop.hooks.tensorboard_log import TensorBoard as TensorBoard
-from bilevel.loop.hooks.tolerance import Tolerance as Tolerance
-from bilevel.loop.told import Diagnosis as Diagnosis, Finding as Finding

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bilevel.loop.finite import NORM, blow_up
 from bilevel.loop.hooks.history import History
-from bilevel.loop.watch import NORM, blow_up
 
 FLAT = 1e-6  # of itself: by no more has an outer value changed that stands still
 SLOPE = 1e-3  # of itself, from one quarter of the run to the next

@@ -8,7 +8,7 @@ import equinox as eqx
 from optax import tree
 
 from bilevel.oracles import Curvature, Product
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.trees import scaled
 from bilevel.types import Metrics, PyTree
 
 INDEFINITE = "adjoint_indefinite"  # the metric that says whether ∇²_yy g was seen not to be positive definite

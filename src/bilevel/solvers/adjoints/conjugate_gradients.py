@@ -12,8 +12,8 @@ from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import INDEFINITE, Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
-from bilevel.solvers.ingredients.trees import all_finite, nan_unless, scaled
-from bilevel.solvers.ingredients.truncated_cg import truncated_cg
+from bilevel.solvers.parts.trees import all_finite, nan_unless, scaled
+from bilevel.solvers.parts.truncated_cg import truncated_cg
 from bilevel.types import Metrics, Number, PyTree
 
 

@@ -9,7 +9,7 @@ from optax import tree
 from bilevel.checks import check_count
 from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
-from bilevel.solvers.ingredients.lagrangian import energy
+from bilevel.solvers.parts.lagrangian import energy
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Metrics, PyTree, StepSize
 

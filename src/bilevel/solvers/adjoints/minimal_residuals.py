@@ -13,7 +13,7 @@ from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
-from bilevel.solvers.ingredients.trees import all_finite, divide, dot, nan_unless, scaled, select
+from bilevel.solvers.parts.trees import all_finite, divide, dot, nan_unless, scaled, select
 from bilevel.types import Metrics, Number, PyTree, Scalar
 
 

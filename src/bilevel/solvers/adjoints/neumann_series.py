@@ -9,7 +9,7 @@ from optax import tree
 from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.trees import scaled
 from bilevel.types import Metrics, Number, PyTree
 
 

@@ -10,9 +10,9 @@ from optax import tree
 from bilevel.checks import check_count
 from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
-from bilevel.solvers.ingredients.curvature_pairs import Pairs, inverse_times, no_pairs, remember
-from bilevel.solvers.ingredients.trees import all_finite, divide
-from bilevel.solvers.ingredients.truncated_cg import curvature_along
+from bilevel.solvers.parts.curvature_pairs import Pairs, inverse_times, no_pairs, remember
+from bilevel.solvers.parts.trees import all_finite, divide
+from bilevel.solvers.parts.truncated_cg import curvature_along
 from bilevel.types import Metrics, PyTree
 
 

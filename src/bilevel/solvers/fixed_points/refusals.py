@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from optax import tree
 
-from bilevel.solvers.fixed_points.behaviour import behaviour
+from bilevel.solvers.fixed_points.classification import behaviour
 from bilevel.solvers.rules import Descent, Projected, Settled
 from bilevel.types import PyTree
 

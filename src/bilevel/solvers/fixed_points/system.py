@@ -25,10 +25,10 @@ from bilevel.batch import Batch
 from bilevel.oracles import Curvature
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_curvature
-from bilevel.solvers.fixed_points.behaviour import behaviour
+from bilevel.solvers.fixed_points.classification import behaviour
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, shift as held_shift
-from bilevel.solvers.ingredients.lagrangian import lagrangian
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.lagrangian import lagrangian
+from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Descent, Projected, Proximal, Rule
 from bilevel.types import PyTree, Scalar
 

@@ -9,7 +9,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.problem import Problem
-from bilevel.solvers.ingredients.newton import minimise
+from bilevel.solvers.parts.newton import minimise
 from bilevel.types import PyTree, Scalar
 
 PRODUCTS = 10_000  # that may be spent on one y

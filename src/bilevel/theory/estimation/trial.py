@@ -11,7 +11,7 @@ from bilevel.batch import Batch, Draws
 from bilevel.loop.scan import scan
 from bilevel.solvers.aid import AID
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.ingredients.inner import Carried
+from bilevel.solvers.parts.inner import Carried
 from bilevel.theory.estimation.local import most_cg_steps
 from bilevel.types import PyTree, Scalar
 

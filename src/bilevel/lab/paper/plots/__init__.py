@@ -9,10 +9,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from bilevel.atomic_files import write
 from bilevel.lab.paper.plots import fig1, fig2, fig3_features, fig3_reweighting
 from bilevel.lab.paper.plots.style import house_style
 from bilevel.lab.paper.results import Results
-from bilevel.writing import write
 
 DRAWINGS: dict[str, Callable[[Results], dict[str, Figure]]] = {
     "fig1": fig1.draw,

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from bilevel.atomic_files import write
 from bilevel.lab.paper.claims import Claim, judge
 from bilevel.lab.paper.plots import draw_all
 from bilevel.lab.paper.report.content import gather
 from bilevel.lab.paper.report.markdown import as_markdown
 from bilevel.lab.paper.report.page import as_page
 from bilevel.lab.paper.results import read_results
-from bilevel.writing import write
 
 
 def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Claim]:

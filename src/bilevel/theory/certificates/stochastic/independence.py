@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.streams import Blocks, FullBatch, Independent, Minibatches, Shuffled, as_stream
+from bilevel.loop.data.streams import Blocks, FullBatch, Independent, Minibatches, Shuffled, as_stream
 from bilevel.solvers.adjoints.gradient_steps import OneStep
 from bilevel.solvers.aid import AID
 from bilevel.solvers.base import Solver

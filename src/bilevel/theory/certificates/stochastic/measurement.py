@@ -11,9 +11,9 @@ from jax import lax
 from optax import tree
 
 from bilevel.checks import check_count, check_known, check_problem, prepare
-from bilevel.loop.streams import Stream, as_stream
+from bilevel.loop.data.streams import Stream, as_stream
 from bilevel.problem import Problem
-from bilevel.solvers.ingredients.trees import scaled
+from bilevel.solvers.parts.trees import scaled
 from bilevel.theory.certificates.stochastic.noise import Noise
 from bilevel.types import PyTree
 

@@ -1,0 +1,157 @@
+"""Saves a run to disk while it goes on."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bilevel.checks import check_count
+from bilevel.loop.checkpoints.contents import packed
+from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, said, set_aside
+from bilevel.loop.checkpoints.reader import as_folder
+from bilevel.loop.devices.processes import Team
+from bilevel.loop.hooks.base import Event
+from bilevel.loop.result import Result
+
+MINUTE = timedelta(minutes=1)
+SHARE = 0.05  # of the time, that saving by the clock may take
+
+
+class Checkpoint:
+    """Saves the whole run: its state, trace, probes, and what other hooks remember. Needs `bilevel[checkpoint]`.
+
+        bl.run(solver, x0, y0, steps=10**6, hooks=[bl.hooks.Checkpoint("runs/first")], resume="auto")
+
+    `bl.run(..., checkpoint="runs/first")` is short for this. Checkpoints are written in the background while the run
+    goes on, and each is whole or not there at all. One that cannot be written (a full disk) does not end the run: a
+    warning says so at once, and the status at the end. A run that SIGTERM asks to end saves first, and leaves the
+    program with status 143.
+
+    Args:
+        folder: where to; made if it is not there. One run at a time.
+        save_every: a number of steps, or a `datetime.timedelta`; left out, once a minute, or less often if that took
+            more than a twentieth of the time. The end is always saved.
+        keep: how many checkpoints to keep; older ones are removed.
+    """
+
+    of_one_run = True  # not of a sweep
+    reads_info = False
+    last = True  # after the hooks whose memory it saves
+    stride: int | None
+    note: str
+
+    def __init__(self, folder: str | Path, *, save_every: int | timedelta | None = None, keep: int = 3):
+        self.path: Path = as_folder(folder, "checkpoint")
+        self.stride, self._pause = _rhythm(save_every)  # chunks end at multiples of the stride
+        self._by_clock = save_every is None
+        orbax()
+        self._folder = Folder(self.path, check_count(keep, "keep"))
+        self.saved: int | None = None  # the step that was saved last
+        self.note = ""  # what the status should say at the end
+        self._prepared = False
+
+    def take(self, team: Team, *, going_on: bool) -> None:
+        """Takes the folder for a run, before any work is done; of several processes, the first does."""
+        self._team = self._folder.team = team
+        team.lead(lambda: self._take(going_on))
+
+    def _take(self, going_on: bool) -> None:
+        self._folder.open()
+        if numbers_in(self.path) and not going_on:
+            self.release()
+            raise ValueError(
+                f'there is a run in {str(self.path)!r} already: pass resume="auto" to go on with it, or another folder'
+            )
+
+    def prepare(self, origin: dict[str, Any], hooks: Sequence[Any], damaged: Sequence[int]) -> None:
+        """For a run of that origin, with those hooks; checkpoints that are damaged no longer count."""
+        self._team.lead(lambda: [set_aside(self.path, number) for number in damaged])
+        self._number = self._team.first(max(numbers_in(self.path), default=0))
+        self._origin, self._hooks = origin, [hook for hook in hooks if hook is not self]
+        self.saved, self.note, self._told, self._pending, self._said = None, "", False, None, ""
+        self._next, self._prepared = time.monotonic() + self._pause, True
+
+    def release(self) -> None:
+        """Gives the folder back."""
+        self._folder.close()
+        self._prepared = False
+
+    def begin(self, event: Event) -> None:
+        if not self._prepared:
+            raise RuntimeError("a Checkpoint hook belongs into hooks= of bl.run, which prepares its folder")
+
+    def __call__(self, event: Event) -> None:
+        due = (
+            event.step % self.stride == 0 if self.stride else self._team.first(time.monotonic() >= self._next)
+        )
+        if due and event.step < event.total:  # the end is saved with its own status
+            self._save(event.so_far)
+
+    def end(self, result: Result) -> None:
+        try:
+            if result.steps and not self._team.lost:  # an unfinished warm-up begins again
+                self._save(lambda: result)
+            self._settle()
+            if self._told:
+                safe = "none is" if self.saved is None else f"the last one that is, is of step {self.saved}"
+                self.note = (
+                    f" Not every checkpoint could be saved in {str(self.path)!r} ({self._why}): {safe}."
+                )
+        finally:
+            self._prepared = False
+
+    def _save(self, so_far: Callable[[], Result]) -> None:
+        began = time.monotonic()
+        self._settle()
+        result = so_far()
+        try:
+            contents, arrays, left_out = packed(result, self._hooks, self._origin)
+            self._number += 1
+            self._folder.save(self._number, contents, arrays)
+            self._pending = result.steps
+            if left_out and left_out not in self._said:
+                self._say(f"{left_out}: the rest of the run is saved")
+        except Exception as error:
+            self._failed(error, result.steps)
+        took = time.monotonic() - began
+        self._next = time.monotonic() + max(self._pause, took / SHARE if self._by_clock else 0.0)
+
+    def _settle(self) -> None:
+        """Waits for the checkpoint that is being written, if one is."""
+        if self._pending is None:
+            return
+        step, self._pending = self._pending, None
+        try:
+            self._folder.finish()
+            self.saved = step
+        except Exception as error:
+            self._failed(error, step)
+
+    def _failed(self, error: Exception, step: int) -> None:
+        self._why = said(error)
+        if not self._told:
+            self._say(
+                f"step {step} could not be saved in {str(self.path)!r} ({self._why}): the run goes on, and tries again"
+            )
+        self._told = True
+
+    def _say(self, sentence: str) -> None:
+        self._said += sentence
+        with suppress(RuntimeWarning):  # it must not end the run where warnings are errors
+            warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+
+
+def _rhythm(save_every: Any) -> tuple[int | None, float]:
+    """Steps between two checkpoints, or seconds."""
+    if save_every is None:
+        return None, MINUTE.total_seconds()
+    if isinstance(save_every, timedelta):
+        if save_every <= timedelta(0):
+            raise ValueError(
+                f"save_every must be a positive time, not {save_every!r}: pass e.g. timedelta(minutes=5)"
+            )
+        return None, save_every.total_seconds()
+    return check_count(save_every, "save_every"), 0.0

@@ -1,0 +1,1 @@
+"""Data of a run: streams that live on the device, and Python loaders."""

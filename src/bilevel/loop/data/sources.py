@@ -1,0 +1,129 @@
+"""Where a session's data come from: memory, of which any number of steps is one compiled call, or a Python loader."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+
+from bilevel.batch import Batch
+from bilevel.loop.data.loader_buffer import Feed
+from bilevel.loop.data.streams import Stream, as_stream
+from bilevel.loop.errors import RunError
+from bilevel.loop.result import Result
+from bilevel.solvers.base import Solver
+
+
+class Memory:
+    """Data in memory: a stream, from which any number of steps is one compiled call."""
+
+    ended = False
+    movable = True  # to where an earlier run stood
+
+    def __init__(self, stream: Stream):
+        self.stream = stream
+
+    def lie(self, place: Any, stream: Any) -> None:
+        """Where they were put."""
+        self.stream = stream
+
+    def first(self) -> Stream:
+        return self.stream
+
+    def peek(self) -> Stream:
+        return self.stream
+
+    def again(self, taken: list[Any], index: int, count: int) -> tuple[Stream, int]:
+        return self.stream, count
+
+    def seen(self, taken: list[Any]) -> Any:
+        return self.stream
+
+    def give_back(self, taken: list[Any]) -> None:
+        """The cursor is part of the run, which went back itself."""
+
+    def take(self) -> None:
+        return None
+
+    def asked_ahead(self, steps: int, prefetch: int | None) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def mark(self) -> Any:
+        """The samplers' keys: another seed would be another order."""
+        samplers = [s for s in getattr(self.stream, "samplers", ()) if s is not None]
+        return tuple(tuple(np.asarray(jax.random.key_data(s.key)).ravel().tolist()) for s in samplers)
+
+
+class Loader:
+    """Data that Python code makes: a compiled call for every batch."""
+
+    stream = None
+
+    def __init__(self, data: Iterable[Any], solver: Solver, resume: Result | None):
+        self.feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
+
+    def lie(self, place: Any, stream: Any) -> None:
+        """Where `place` puts each batch, if it says."""
+        if place is not None:
+            self.feed.lie(place)
+
+    @property
+    def ended(self) -> bool:
+        return self.feed.ended
+
+    @property
+    def movable(self) -> bool:
+        """Whether another process can move the loader to where this one stands."""
+        return self.feed.movable
+
+    def first(self) -> Any:
+        """The first step's data, or `None` if there are none; what does not fit is an error of the caller's."""
+        try:
+            return self.feed.peek()
+        except (TypeError, ValueError):
+            raise
+        except Exception as error:
+            raise RunError(
+                f"the loader raised {type(error).__name__} before the first step: {error}", None
+            ) from error
+
+    def peek(self) -> Any:
+        return self.feed.peek()
+
+    def take(self) -> Any:
+        return self.feed.take()
+
+    def asked_ahead(self, steps: int, prefetch: int | None) -> AbstractContextManager[Any]:
+        return self.feed.asked_ahead(steps, prefetch)
+
+    def again(self, taken: list[Any], index: int, count: int) -> tuple[Any, int]:
+        host, _ = taken[min(index, len(taken) - 1)]  # beyond what was seen, the last one once more
+        return self.feed.place(host), 1
+
+    def seen(self, taken: list[Any]) -> Any:
+        return [given for given, _ in taken]
+
+    def give_back(self, taken: list[Any]) -> None:
+        self.feed.give_back(taken)
+
+    def mark(self) -> Any:
+        return self.feed.mark()
+
+
+def is_loader(data: Any) -> bool:
+    in_memory = data is None or isinstance(data, Batch | Stream | dict | str | jax.Array | np.ndarray)
+    return not in_memory and isinstance(data, Iterable)
+
+
+def source_of(data: Any, solver: Solver, resume: Result | None) -> Memory | Loader:
+    """The data of a run, or of one that goes on where `resume` ended."""
+    if is_loader(data):
+        return Loader(data, solver, resume)
+    source = Memory(as_stream(data))
+    if resume is not None and type(resume.feed) is tuple and resume.feed != source.mark():
+        raise ValueError(
+            "resume= is of another run: its data were drawn with another seed. To begin a new run from there, pass "
+            "x0=result.x, y0=result.y"
+        )
+    return source

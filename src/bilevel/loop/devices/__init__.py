@@ -1,0 +1,1 @@
+"""Runs on several devices or processes, and state that waits in host memory."""

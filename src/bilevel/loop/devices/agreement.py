@@ -1,0 +1,109 @@
+"""What the processes of a run must have alike, told around before anybody works on it."""
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bilevel.loop.chunks import whose
+from bilevel.loop.course import Course
+from bilevel.loop.devices.processes import Team, brief
+from bilevel.loop.fingerprint import fingerprint
+from bilevel.solvers.base import Solver
+
+Outline = list[Any]  # in words, and two digests: of structure, shapes and types; of values
+
+
+def check_alike(team: Team, given: dict[str, Any]) -> None:
+    """Refuses, in all processes, what one of them was given otherwise."""
+    if not team.several:
+        return
+    told = team.all({name: _outline(value) for name, value in given.items()})
+    for number, theirs in enumerate(told):
+        for name, mine in told[0].items():
+            if theirs[name] == mine:
+                continue
+            (here, shape, _), (there, other, _) = mine, theirs[name]
+            how = (
+                f"{here} in process 0 and {there} in process {number}"
+                if here != there
+                else f"other {'values' if shape == other else 'parts'} in process {number} than in process 0"
+            )
+            raise ValueError(
+                f"the processes of a run must be given the same, but {name} differs: {how}. Pass the whole, the same "
+                "in every process, or arrays that lie on the devices of all"
+            )
+
+
+def check_arguments(team: Team, solver: Solver, given: dict[str, Any]) -> None:
+    """Of the solver, its kind, its objectives and its numbers; and whatever else a run was asked for."""
+    if team.several:
+        made = {f"its {what}": words for what, words in fingerprint(solver, None, None, None, None)[:3]}
+        named = jax.tree_util.tree_leaves_with_path(solver)
+        numbers = {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in named}
+        shown = {name: float(leaf) for name, leaf in numbers.items() if np.ndim(leaf) == 0}
+        check_alike(team, given | made | {"the solver": str(shown), "the solver's arrays": numbers})
+
+
+def have_data(course: Course) -> bool:
+    """Whether there are data for a step, in all processes, and of the same shapes.
+
+    If not, `course.failure` says what a loader raised, and `course.interrupts.asked` that it was Ctrl-C.
+    """
+    if course.source.stream is not None:
+        return True
+    given, asked, told = None, False, list[Any]()
+    try:
+        given = course.source.peek()
+    except KeyboardInterrupt:
+        if not course.team.several:
+            raise
+        asked = True
+    except Exception as error:
+        course.failure = whose(error), error
+    raised = None if course.failure is None else f"{course.failure[0]} raised {brief(course.failure[1])}"
+    if course.team.several:
+        told = course.team.all([raised, asked, None if given is None else _shapes(given)])
+    for number, (theirs, stops, _) in enumerate(told):
+        course.interrupts.asked |= stops
+        if theirs is not None and course.failure is None:
+            course.failure = f"process {number}", RuntimeError(theirs)
+    ready = course.failure is None and given is not None and all(shapes is not None for *_, shapes in told)
+    for number, (*_, shapes) in enumerate(told):
+        if ready and shapes != told[0][2]:
+            course.failure = (
+                "the loader",
+                ValueError(
+                    f"the batches of a step must have as many rows in every process, but with those of all there would "
+                    f"be {told[0][2][0]} by the batch of process 0 and {shapes[0]} by that of process {number}"
+                ),
+            )
+            return False
+    return ready
+
+
+def _outline(value: Any) -> Outline:
+    if isinstance(value, str | int | float | None):
+        words = str(value)
+        return [words if len(words) <= 160 else words[:157] + "...", zlib.crc32(words.encode()), 0]
+    return [*_shapes(value), zlib.crc32(b"".join(_digest(leaf) for leaf in jax.tree.leaves(value)))]
+
+
+def _shapes(tree: Any) -> list[Any]:
+    shown = [
+        f"{jax.tree_util.keystr(path)} {jnp.result_type(leaf)}{list(jnp.shape(leaf))}".strip()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    words = ", ".join(shown) or "nothing"
+    return [words if len(words) <= 160 else words[:157] + "...", zlib.crc32(words.encode())]
+
+
+def _digest(leaf: Any) -> bytes:
+    """Of an array's values, as this process has the whole of it; what lies on the devices of all is one anyway."""
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return b""
+    if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return zlib.crc32(np.ascontiguousarray(leaf).tobytes()).to_bytes(4)

@@ -1,0 +1,228 @@
+"""The penalised problem, an ingredient of the first-order methods.
+
+The constraint "y minimises g(x, ·)" becomes a price λ on g(x, y) − min_z g(x, z):
+
+    L_λ(x) = min_y f(x, y) + λ (g(x, y) − min_z g(x, z)),    ∇L_λ(x) = ∇_x f(x, y) + λ (∇_x g(x, y) − ∇_x g(x, z))
+
+at the two minimisers y = y_λ(x) and z = y*(x). No second derivative appears, and ∇L_λ = ∇Φ + O(1/λ).
+
+This needs f + λg to be strongly convex in y, which a small λ does not make it where f is not convex: if g is
+μ-strongly convex and the curvature of f in y is nowhere below −ℓ, any λ > ℓ/μ does (publications ask for 2ℓ/μ). A
+run that diverges, or whose outer value ends far from its start, is examined for it (`Penalised.suspicion`).
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int
+from optax import tree
+
+from bilevel.batch import Batch, Draws, draws, first, with_state
+from bilevel.checks import check_positive, check_schedule, prepare
+from bilevel.identity import Static
+from bilevel.problem import Problem
+from bilevel.solvers.base import Solver
+from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state
+from bilevel.solvers.parts.trees import scaled, select
+from bilevel.solvers.rules import Rule, descend
+from bilevel.types import Number, PyTree, Scalar, Schedule
+
+
+class Penalty(eqx.Module):
+    """λ as a function of the step number."""
+
+    @abstractmethod
+    def __call__(self, k: Int[Array, ""]) -> jax.Array: ...
+
+
+class Constant(Penalty):
+    value: Number
+
+    def __call__(self, k: Int[Array, ""]) -> jax.Array:
+        return jnp.asarray(self.value)
+
+
+class Scheduled(Penalty):
+    schedule: Static = eqx.field(static=True)
+
+    def __call__(self, k: Int[Array, ""]) -> jax.Array:
+        return jnp.asarray(self.schedule.value(k))
+
+
+def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
+    """A number as a constant, a function of the step number as a schedule."""
+    if isinstance(penalty, Penalty):
+        return penalty
+    if callable(penalty):
+        positive = lambda value: check_positive(value, "penalty at step 0")
+        return Scheduled(Static(check_schedule(penalty, jnp.int32(0), positive, "penalty")))
+    check_positive(
+        penalty, "penalty", "or a function of the step such as optax.linear_schedule(1.0, 100.0, 1000)"
+    )
+    return Constant(penalty)
+
+
+class PenaltyState(NamedTuple):
+    x: PyTree  # x_{k+1}
+    y: PyTree  # tracks y_λ(x), the minimiser of f + λg
+    z: PyTree  # tracks y*(x), the minimiser of g
+    inner: tuple[PyTree, PyTree]  # memories of the inner rule, of y and of z
+    outer: PyTree  # memory of the outer rule
+    k: Int[Array, ""]
+
+
+class Penalised(Solver):
+    """What methods with two copies of the inner variable have in common: a start, a warm-up, and their pitfall."""
+
+    inner: Rule
+    outer: Rule
+    penalty: Penalty
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+    first_order: ClassVar[bool] = True
+
+    def sets_out(self, state: Any) -> PyTree:
+        return state.z
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any:
+        x, y = prepare(self.problem, x0, y0, batch)
+        check_rests_at_minima(self, y)
+        memories = self.inner.init(y), self.inner.init(y)
+        return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
+
+    def warm_up(self, state: Any, batch: Any = None) -> Any:
+        copies, penalty = Copies(state.y, state.z, *state.inner), self.penalty(state.k)
+        y, z, *memories = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch)).copies
+        return state._replace(y=y, z=z, inner=tuple(memories))
+
+    def suspicion(self, state: Any, batch: Any = None) -> str:
+        """That f + λg is not convex in y, if it is seen to curve downwards between z and y."""
+        call = self.problem.compiled(curvatures)
+        of_f, of_g = (float(c) for c in call(state.x, state.y, state.z, first(batch)))
+        return downwards(of_f, of_g, float(self.penalty(state.k)))
+
+
+class Copies(NamedTuple):
+    """The two inner variables, each with its own memory of the inner rule."""
+
+    y: PyTree  # tracks y_λ(x)
+    z: PyTree  # tracks y*(x)
+    y_memory: PyTree
+    z_memory: PyTree
+
+
+class Tracked(NamedTuple):
+    copies: Copies
+    gradient: PyTree  # ∇_y g at the z they started from
+    model: Carried | None  # the model's state, carried along with z
+
+
+def track(
+    problem: Problem,
+    rule: Rule,
+    steps: int,
+    x: PyTree,
+    copies: Copies,
+    penalty: jax.Array,
+    batch: Batch | Draws | None,
+    apart: bool = False,
+) -> Tracked:
+    """`steps` steps on both copies at x:
+
+        z ← rule(z, ∇_y g(x, z))        y ← rule(y, ∇_y g(x, y) + ∇_y f(x, y)/λ)
+
+    The second is a step on f + λg with 1/λ of the step size, the most its smoothness allows for large λ. Of several
+    draws the t-th step takes number t for both; or, where the two draw `apart`, 2t for z and 2t + 1 for y.
+    """
+    oracles, drawn = problem.oracles, draws(batch)
+    state = carried_state(problem, batch) if steps > 1 else None
+
+    def step(carry, t):
+        (y, z, y_memory, z_memory), first, (_, state) = carry
+        pair = (2 * t, 2 * t + 1) if apart else (t, t)
+        for_z, for_y = (with_state(drawn[i], state) for i in pair)
+        states = state, next_state(problem, x, z, for_z, state)
+        at_z = oracles.inner_gradient(x, z, for_z)
+        at_y = oracles.inner_gradient(x, y, for_y)
+        at_y = tree.add(at_y, scaled(1 / penalty, oracles.outer_gradients(x, y, for_y).y))
+        z, z_memory = descend(rule, at_z, z_memory, z, lambda z: problem.g(x, z, for_z))
+        y, y_memory = descend(rule, at_y, y_memory, y, mixture(problem, x, penalty, for_y))
+        return (Copies(y, z, y_memory, z_memory), select(t == 0, at_z, first), states), None
+
+    carry = copies, tree.zeros_like(copies.z), (state, state)
+    (copies, gradient, states), _ = lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
+    return Tracked(copies, gradient, carried(*states))
+
+
+def estimate(
+    problem: Problem,
+    x: PyTree,
+    y: PyTree,
+    z: PyTree,
+    penalty: jax.Array,
+    at_y: Batch | None,
+    at_z: Batch | None,
+) -> tuple[Scalar, PyTree]:
+    """f(x, y), and ∇_x f(x, y) + λ(∇_x g(x, y) − ∇_x g(x, z)), the estimate of ∇L_λ(x)."""
+    oracles = problem.oracles
+    f = oracles.outer_gradients(x, y, at_y)
+    gap = tree.sub(oracles.inner_gradients(x, y, at_y).x, oracles.inner_gradients(x, z, at_z).x)
+    return f.value, tree.add(f.x, scaled(penalty, gap))
+
+
+def mixture(
+    problem: Problem, x: PyTree, penalty: jax.Array, batch: Batch | None
+) -> Callable[[PyTree], Scalar]:
+    """y ↦ g(x, y) + f(x, y)/λ, what y descends."""
+    return lambda y: problem.g(x, y, batch) + scaled(1 / penalty, problem.f(x, y, batch))
+
+
+def penalised(
+    problem: Problem, y: PyTree, z: PyTree, penalty: jax.Array, at_y: Batch | None, at_z: Batch | None
+) -> Callable[[PyTree], Scalar]:
+    """x ↦ f(x, y) + λ (g(x, y) − g(x, z)), with the gradient of `estimate`."""
+    return lambda x: problem.f(x, y, at_y) + scaled(penalty, problem.g(x, y, at_y) - problem.g(x, z, at_z))
+
+
+def curvatures(
+    problem: Problem, x: PyTree, y: PyTree, z: PyTree, batch: Batch | None
+) -> tuple[Scalar, Scalar]:
+    """The mean curvatures of f(x, ·) and of g(x, ·) from z towards y: ⟨∇(y) − ∇(z), y − z⟩/‖y − z‖².
+
+    Of the way, the first 64th, so that gradients do not overflow where y has run away.
+    """
+    apart = tree.sub(y, z)
+    size = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)).astype(float) for leaf in jax.tree.leaves(apart)]))
+    over = lambda tree, by: jax.tree.map(lambda leaf: leaf / by.astype(leaf.dtype), tree)
+    reach, along = size / 64, over(apart, size)
+    y = tree.add(z, scaled(reach, along))
+
+    def mean(gradient: Callable[[PyTree], PyTree]) -> Scalar:
+        change = over(tree.sub(gradient(y), gradient(z)), reach)
+        return jnp.asarray(tree.vdot(change, along) / tree.vdot(along, along))
+
+    oracles = problem.oracles
+    of_f = mean(lambda y: oracles.outer_gradients(x, y, batch).y)
+    return of_f, mean(lambda y: oracles.inner_gradient(x, y, batch))
+
+
+def downwards(of_f: float, of_g: float, penalty: float, share: int = 1) -> str:
+    """A sentence for curvatures of which share · f + λg has a negative one; none for others."""
+    if not -math.inf < share * of_f + penalty * of_g < 0:
+        return ""
+    what = {1: "f", -1: "−f"}.get(share, f"{share}f")
+    remedy = (
+        f"raise the penalty well above {-share * of_f / of_g:.3g}"
+        if of_g > 0
+        else "g itself is not, so take bl.meha or an implicit method"
+    )
+    return (
+        f"{what} + {penalty:.3g}·g is not convex in y (between the copies of y the curvature of f is {of_f:.3g} and "
+        f"that of g {of_g:.3g}): {remedy}."
+    )

@@ -1,0 +1,197 @@
+"""Many tasks that share a starting point: what all meta-learners are made of.
+
+The problem is that of *one* task: g its loss on the support examples, f its loss on the query examples, both functions
+of (x, y, examples), of which most ignore x. The data hold many tasks, `bl.Batch(inner=supports, outer=queries)`, every
+array with one row per task. x is the point from which y sets out in every task, so both have the same tree.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bilevel.batch import Batch, Draws, Levels, draws, each_own, with_state
+from bilevel.checks import check_count, prepare, prepare_inner, signature, variables
+from bilevel.problem import Evaluated
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
+from bilevel.solvers.rules import Rule, ValueFunction, descend
+from bilevel.types import Metrics, PyTree
+
+
+class MetaState(NamedTuple):
+    """Of meta-learners: nothing carries over from one step to the next but x and the memory of its rule."""
+
+    x: PyTree  # the initialisation, x_{k+1}
+    y: PyTree  # the parameters adapted to each task of the last batch, stacked
+    outer: PyTree  # memory of the outer rule
+
+
+class Tasks(NamedTuple):
+    """What the tasks of a step come to, stacked."""
+
+    y: PyTree  # adapted
+    inner_gradient: PyTree  # ∇_y g at x
+    value: Any  # f
+    hypergradient: PyTree
+    metrics: Metrics
+    model: Carried | None = None  # of each task
+
+
+class Adapted(NamedTuple):
+    """One task after adaptation."""
+
+    y: PyTree
+    gradient: PyTree  # of what is descended, at x
+    last: Batch  # the task as the last step saw it: with that step's key, and the model's state
+    model: Carried | None
+
+
+class MetaLearner(Solver):
+    """A solver that learns where adaptation to a task begins, and can adapt to new tasks.
+
+    Every adaptation step has a key of its own and carries the model's state along, unless the steps solve one problem.
+    """
+
+    inner: Rule
+    outer: Rule
+    inner_steps: int = eqx.field(static=True)
+    paired: ClassVar[bool] = True
+    solves: ClassVar[bool] = False  # whether adaptation solves a problem, with one key and one state
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MetaState:
+        tasks = by_task(batch, self.name)
+        x, y = variables(x0, y0)
+        if signature(x) != signature(y):
+            raise ValueError(
+                f"in {self.name} y starts from x, so both have the same tree and shapes: pass y0=x0"
+            )
+        prepare(self.problem, x, y, first_task(tasks))
+        many = count(batch, self.name)
+        return MetaState(x, jax.tree.map(lambda a: jnp.stack([a] * many), x), self.outer.init(x))
+
+    def point(self, state: MetaState, batch: Batch | None) -> tuple[PyTree, PyTree, Batch]:
+        return state.x, state.x, first_task(by_task(batch, self.name))
+
+    def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:
+        """What adaptation to one task descends, as functions of y: its gradient and its value."""
+        problem = self.problem
+        return lambda y: problem.oracles.inner_gradient(x, y, batch), lambda y: problem.g(x, y, batch)
+
+    def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> Adapted:
+        """N steps of the inner rule from x, on one task."""
+        steps, rule, trains = self.inner_steps if steps is None else steps, self.inner, not self.solves
+        drawn = draws(each_own(batch, steps) if trains else batch)
+
+        def step(y: PyTree, memory: PyTree, state: PyTree, t: Any) -> tuple[Any, ...]:
+            seen = cast(Batch, with_state(drawn[t], state))
+            gradient, value = self.task_problem(x, seen)
+            direction = gradient(y)
+            after = descend(rule, direction, memory, y, value)
+            return (*after, state, next_state(self.problem, x, y, seen, state)), direction
+
+        state = carried_state(self.problem, batch) if trains and steps > 1 else None
+        point, gradient = step(x, rule.init(x), state, 0)
+        if steps > 1:
+            times = jnp.arange(1, steps, dtype=jnp.int32)
+            point, _ = lax.scan(lambda at, t: (step(at[0], at[1], at[3], t)[0], None), point, times)
+        y, _, *states = point
+        return Adapted(y, gradient, cast(Batch, with_state(drawn[steps - 1], states[0])), carried(*states))
+
+    def adapt(self, x: PyTree, data: Batch, *, steps: int | None = None) -> PyTree:
+        """The parameters adapted to new tasks from x, one row per task:
+
+            result = bl.run(solver, x0, x0, data=..., steps=1000)
+            y = solver.adapt(result.x, bl.Batch(inner=supports))
+
+        Args:
+            x: the initialisation, usually the x of a result.
+            data: the new tasks' support examples as `bl.Batch(inner=...)`, every array with one row per task; what
+                `outer` holds is not looked at. Objectives that ask for `key` or `state` find them in the batch.
+            steps: the number of adaptation steps, if not the solver's own.
+        """
+        if isinstance(data, Batch):
+            data = Batch(data.inner, None, Levels(inner=data.rows.inner), data.key, data.state)
+        tasks = by_task(data, f"adaptation by {self.name}")
+        try:
+            x = prepare_inner(self.problem, x, first_task(tasks))
+        except (TypeError, KeyError, AttributeError, IndexError) as error:
+            shown = jax.tree.map(lambda leaf: list(jnp.shape(leaf)), x)
+            raise TypeError(
+                f"the inner objective cannot be evaluated at this x, {shown}, and these tasks: pass an x like x0, and "
+                f"tasks like those of the run ({type(error).__name__}: {error})"
+            ) from error
+        steps = self.inner_steps if steps is None else check_count(steps, "steps")
+        return self.compiled(_adapt_all, steps)(x, tasks)
+
+    def arrive(
+        self, state: MetaState, tasks: Tasks, value: Callable[..., Any], *arguments: Any
+    ) -> tuple[MetaState, Info]:
+        """The outer step along the mean of the tasks' estimates, the gradient of the mean of `value(x, *arguments)`."""
+        hypergradient = mean(tasks.hypergradient)
+        meta_value = lambda x: jnp.mean(jax.vmap(lambda *each: value(x, *each))(*arguments))
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, state.x, meta_value)
+        model = tasks.model and Carried(tasks.model.seen, mean(tasks.model.after))
+        info = Info(jnp.mean(tasks.value), hypergradient, tasks.inner_gradient, tasks.metrics, model)
+        return MetaState(x, tasks.y, outer_memory), info
+
+    def sets_out(self, state: MetaState) -> PyTree:
+        """x, once for every task."""
+        return jax.tree.map(lambda a, tasks: jnp.broadcast_to(a, tasks.shape), state.x, state.y)
+
+    def warm_up(self, state: MetaState, batch: Batch | Draws | None = None) -> MetaState:
+        return state  # there is nothing to warm up
+
+    def observe(
+        self, before: MetaState, after: MetaState, batch: Batch | None, model: Carried | None = None
+    ) -> tuple[Evaluated, Evaluated]:
+        """The means over the tasks, of what a model carries along as well."""
+        tasks, x, steps = by_task(batch, self.name), before.x, 1 if self.solves else self.inner_steps
+        at = lambda batch, t: draws(each_own(batch, steps))[t]
+        inner = jax.vmap(lambda batch: self.problem.g.evaluate(x, x, at(batch, 0)))(tasks)
+        for_f = cast(Batch, seen_by(model, tasks))
+        outer = jax.vmap(lambda y, batch: self.problem.f.evaluate(x, y, at(batch, steps - 1)))(after.y, for_f)
+        return Evaluated(*map(mean, inner)), Evaluated(*map(mean, outer))
+
+
+def _adapt_all(solver: MetaLearner, steps: int, x: PyTree, tasks: Batch) -> PyTree:
+    return jax.vmap(lambda batch: solver.adapt_one(x, batch, steps).y)(tasks)
+
+
+def count(batch: Batch | None, who: str) -> int:
+    """The number of tasks in the data: the length of every array in them."""
+    if batch is not None and not isinstance(batch, Batch):
+        raise TypeError(f"data must be a bl.Batch, not {type(batch).__name__}: pass bl.Batch(inner=supports)")
+    data = None if batch is None else (batch.inner, batch.outer)
+    rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
+    if len(rows) != 1 or () in rows:
+        found = sorted(shape[0] if shape else "none" for shape in rows) if rows else "no arrays"
+        raise ValueError(
+            f"{who} needs data of many tasks, every array with one row per task, but the numbers of rows are {found}: "
+            "pass bl.Batch(inner=supports, outer=queries), each stacked over the tasks"
+        )
+    (tasks,) = rows.pop()
+    if tasks == 0:
+        raise ValueError(f"{who} needs data of at least one task, but every array has 0 rows: pass some")
+    return tasks
+
+
+def by_task(batch: Any, who: str) -> Batch:
+    """The batch with one row per task everywhere: keys of their own, the model's state once for each."""
+    tasks = count(batch, who)
+    key = None if batch.key is None else jax.random.split(batch.key, tasks)
+    state = jax.tree.map(lambda a: jnp.broadcast_to(a, (tasks, *jnp.shape(a))), batch.state)
+    return Batch(batch.inner, batch.outer, Levels(*batch.rows), key, state)
+
+
+def first_task(tasks: Batch) -> Batch:
+    return jax.tree.map(lambda rows: rows[0], tasks)
+
+
+def mean(stacked: PyTree) -> PyTree:
+    """The mean over the tasks; of what has none, such as counters, the first task's."""
+    floating = lambda a: jnp.issubdtype(a.dtype, jnp.floating)
+    return jax.tree.map(lambda a: jnp.mean(a, axis=0) if floating(a) else a[0], stacked)

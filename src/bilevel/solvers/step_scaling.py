@@ -1,0 +1,80 @@
+"""A solver with smaller steps: all its step sizes times one factor, in the same structure whatever the factor."""
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from optax import tree
+
+from bilevel.solvers.adjoints.neumann_series import NeumannSeries
+from bilevel.solvers.base import Solver
+from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner
+from bilevel.solvers.parts.trees import scaled
+from bilevel.solvers.rules import Descent, Rule, Settled, Transformation, ValueFunction
+from bilevel.types import PyTree
+
+
+class Shortened(Rule):
+    """A rule of another kind than ours: it goes the same way, a part of the length."""
+
+    rule: Rule
+    factor: Any
+
+    def init(self, point: PyTree) -> PyTree:
+        return self.rule.init(point)
+
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
+        after, memory = self.rule.update(gradient, memory, point, value)
+        return tree.add(point, scaled(self.factor, tree.sub(after, point))), memory
+
+    def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
+        return self.rule.gradient_mapping(point, gradient)
+
+
+def with_smaller_steps(solver: Solver, lower: float, outer: float) -> Any:
+    """With the step sizes of the lower levels times `lower`, that of the outer one times `outer`.
+
+    Of an optax transformation the updates are multiplied, whatever its schedules and memories are. Solvers made with
+    different factors differ in their numbers alone, so one compiled program serves them all.
+    """
+    parts = {name: shorter(part, outer if name == "outer" else lower) for name, part in _parts(solver)}
+    if _has_series(solver):
+        parts["adjoint"] = getattr(solver, "adjoint") * lower  # noqa: B009
+    return replace(solver, **parts)
+
+
+def shorter(part: Any, factor: float) -> Any:
+    """A rule or an ingredient whose steps are `factor` times as long; η of a Neumann series is a step too."""
+    if isinstance(part, Descent):
+        return replace(part, step_size=part.step_size * factor)
+    if isinstance(part, Transformation):
+        return replace(part, scale=factor)
+    if isinstance(part, Settled | FixedPreconditioner):
+        return replace(part, rule=shorter(part.rule, factor))
+    if isinstance(part, Rule):
+        return Shortened(part, factor)
+    if isinstance(part, NeumannSeries):
+        return replace(part, eta=part.eta * factor)
+    return replace(part, **{name: shorter(value, factor) for name, value in _parts(part)})
+
+
+def has_steps(part: Any) -> bool:
+    """Whether there is a step size in it to make smaller."""
+    if isinstance(part, Rule | NeumannSeries):
+        return True
+    return _has_series(part) or any(has_steps(value) for _, value in _parts(part))
+
+
+def _parts(part: Any) -> list[tuple[str, Any]]:
+    """The rules and ingredients it is made of."""
+    values = [
+        (field.name, getattr(part, field.name)) for field in fields(part) if not field.metadata.get("static")
+    ]
+    return [(name, value) for name, value in values if is_dataclass(value)]
+
+
+def _has_series(part: Any) -> bool:
+    """Whether it is a solver with η of a Neumann series of its own, as stocBiO and its kin."""
+    adjoint = getattr(part, "adjoint", None)
+    return isinstance(part, Solver) and adjoint is not None and not is_dataclass(adjoint)
