@@ -68,8 +68,8 @@ import bilevel as bl
 assert bl.oracles is sys.modules["bilevel.oracles"] and "bilevel.solvers" not in sys.modules
 from bilevel.adjoints import cg
 from bilevel.hooks import Stop
-import bilevel.loop.hooks, bilevel.solvers.adjoints
-assert cg is bl.adjoints.cg is bilevel.solvers.adjoints.cg and Stop is bl.hooks.Stop is bilevel.loop.hooks.Stop
+import bilevel.hooks, bilevel.solvers.adjoints
+assert cg is bl.adjoints.cg is bilevel.solvers.adjoints.cg and Stop is bl.hooks.Stop is bilevel.hooks.Stop
 assert bl.hooks is sys.modules["bilevel.hooks"] and bl.adjoints is sys.modules["bilevel.adjoints"]
 for name in ("lab", "cli", "counting", "solvers", "loop", "checks", "batch"):
     assert getattr(bl, name) is sys.modules[f"bilevel.{name}"], name
