@@ -1,7 +1,7 @@
 """A run under way: where it stands, what it has seen, and how it goes back to where it was."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,27 +11,16 @@ from bilevel.loop.data.streams import FullBatch, draw
 from bilevel.loop.devices.offload import fetched, on_host, stored
 from bilevel.loop.devices.processes import Team
 from bilevel.loop.devices.state_sharding import Places
+from bilevel.loop.diagnose.scene import Scene
 from bilevel.loop.finite import Watch, moved
 from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.program import Calls, Program
 from bilevel.loop.recovery.snapshots import Kept, lost
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState, dress
-from bilevel.loop.status import Status
+from bilevel.loop.status import Cause, Status
 from bilevel.loop.trace import Log
 from bilevel.solvers.base import Info, Solver
-
-
-class Cause(NamedTuple):
-    """Why a run broke: a sentence with the remedy, "" if nothing was found, and the levels whose steps it is about."""
-
-    sentence: str = ""
-    levels: tuple[str, ...] = ()
-    curable: bool = True  # whether smaller steps may help
-    shrink: str = (
-        "all"  # whose steps: those of the "lower" levels, of the "outer" one, "mostly outer", or of "all"
-    )
-    variable: str | None = None  # the one it is about, if that is known
 
 
 def _measured(
@@ -121,13 +110,38 @@ class Course:
     def broken(self, run: RunState) -> list[str]:
         return self.watch.broken(self.watch.look(run), run)
 
-    def suspicion(self) -> str:
-        """What the method itself has to say about where the run stands."""
-        if self.source.stream is None and not self.kept.taken:  # of a loader, no batch is at hand
-            return ""
-        given, _ = self.source.again(self.kept.taken, 0, 1)
-        _, batch = draw(given, self.run.cursor, self.solver.draws)
-        return self.solver.suspicion(self.run.solver, dress(self.solver, self.run, batch))
+    def scene(self) -> Scene:
+        """Return what explains the run's trouble, where it stands."""
+        taken, source = self.kept.taken, self.source
+
+        def seen() -> Any:
+            return None if source.stream is None and not taken else source.again(taken, 0, 1)[0]
+
+        def before() -> tuple[int, RunState]:
+            step, run = self.kept.before()
+            return step, fetched(run)
+
+        def after(warmup: bool) -> RunState:
+            given = source.peek()
+            if warmup:
+                return self.calls.warm_up(self.leaves, self.lent(self.run), given, 1)
+            fit = self.program.fit(self.leaves, self.run, given, self.total)
+            return fetched(self.calls.one(self.leaves, self.lent(self.run), given, fit.rows(), 0, False)[0])
+
+        return Scene(
+            solver=self.solver,
+            run=fetched(self.run),
+            step=self.step,
+            trace=self.log.trace,
+            recent=self.log.rows(self.kept_step),
+            stream=source.stream,
+            alone=not self.team.several,
+            measure=self.measured,
+            given=source.peek,
+            seen=seen,
+            before=before,
+            after=after,
+        )
 
     def measured(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """`function(solver, state, batch, whole, *arguments)` where the run stands, compiled."""

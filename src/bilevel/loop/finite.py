@@ -66,25 +66,6 @@ class Watch:
         # None: there are variables alone
         self._fine = _first_look(solver, run) if remembers or run.model is not None else None
 
-    def grown(self, run: RunState) -> list[str]:
-        """The variables whose squares are about to overflow, or in float16 those that are beyond 16."""
-        names = self.solver.variables
-        sizes = jax.device_get(_largest([getattr(run.solver, name) for name in names]))
-        return [name for name, size in zip(names, sizes, strict=True) if size > 1e-3]
-
-    def blown_up(self, run: RunState, since: RunState) -> list[str]:
-        """The variables whose squares overflow, and did not before."""
-        now, then = (np.asarray(overflows(self.solver, at)) for at in (run, since))
-        return [name for name, large in zip(self.solver.variables, now & ~then, strict=True) if large]
-
-    def run_away(self, run: RunState, since: RunState) -> list[str]:
-        """The arguments of the objectives that are `FAR` times as large as they were, or as 1 if that is more."""
-        names = [name for name in self.solver.variables if name != "v"]
-        now, then = (
-            jax.device_get(_sizes([getattr(at.solver, name) for name in names])) for at in (run, since)
-        )
-        return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
-
     def look(self, run: RunState) -> np.ndarray:
         return np.asarray(self.solver.compiled(health)(fetched(run)))
 
@@ -99,6 +80,25 @@ class Watch:
         assert self._fine is not None
         changed = zip(names, flags, self._fine, strict=True)
         return [name for name, fine, before in changed if before and not fine][:1]
+
+
+def grown(solver: Solver, run: RunState) -> list[str]:
+    """Return the variables whose squares are about to overflow; in float16, those beyond 16."""
+    sizes = jax.device_get(_largest([getattr(run.solver, name) for name in solver.variables]))
+    return [name for name, size in zip(solver.variables, sizes, strict=True) if size > 1e-3]
+
+
+def blown_up(solver: Solver, run: RunState, since: RunState) -> list[str]:
+    """Return the variables whose squares overflow, and did not before."""
+    now, then = (np.asarray(overflows(solver, at)) for at in (run, since))
+    return [name for name, large in zip(solver.variables, now & ~then, strict=True) if large]
+
+
+def run_away(solver: Solver, run: RunState, since: RunState) -> list[str]:
+    """Return the arguments of the objectives that are more than `FAR` times max(1, their earlier size)."""
+    names = [name for name in solver.variables if name != "v"]
+    now, then = (jax.device_get(_sizes([getattr(at.solver, name) for name in names])) for at in (run, since))
+    return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
 
 
 def _first_look(solver: Solver, run: RunState) -> np.ndarray:

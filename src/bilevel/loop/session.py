@@ -19,7 +19,7 @@ from bilevel.loop.devices.mesh_spec import Sharded
 from bilevel.loop.devices.offload import fetched
 from bilevel.loop.devices.processes import PeersLost, Team, brief
 from bilevel.loop.devices.state_sharding import Places, lay, lay_batch
-from bilevel.loop.diagnose.divergence import climbs
+from bilevel.loop.diagnose.divergence import why_risen
 from bilevel.loop.diagnose.standstill import never_moved, standstill
 from bilevel.loop.errors import RunError
 from bilevel.loop.fingerprint import difference, fingerprint
@@ -327,7 +327,7 @@ class Session:
         elif status.code in (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED) and course.step:
             status = self._remarked(status, trace)
         elif status.code is Code.CONVERGED:
-            status = status.with_note(never_moved(course, self.largest))
+            status = status.with_note("" if self.largest > 0 else never_moved(course.scene(), self.largest))
         if course.failure is None and status.code is not Code.DIVERGED and course.step:
             status = status.with_note(self.solver.remark(trace))
         hidden = status.code is Code.DIVERGED and self.suspect is not None and self.suspect[0] == NORM
@@ -342,9 +342,11 @@ class Session:
     def _remarked(self, status: Status, trace: Columns) -> Status:
         """A finite end: f may have blown up, or x stand still."""
         course = self.course
-        if note := blow_up(trace, course.step, lambda: course.suspicion() or climbs(course)):
+        if note := blow_up(trace, course.step, lambda: why_risen(course.scene())):
             return status.with_note(note)
-        found = standstill(course, trace, self.largest)
+        if not (count := course.still()):
+            return status
+        found = standstill(course.scene(), count, self.largest)
         if found.converged and course.status is None:
             status = completed(course.total, converged=True)
         return status.with_note(found.sentence)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from bilevel.solvers.base import Solver
 from bilevel.words import printable
@@ -50,6 +51,16 @@ class Status:
 
     def __str__(self) -> str:
         return printable(f"{self.code}: {self.message}")
+
+
+class Cause(NamedTuple):
+    """Why a run broke: a sentence with the remedy, "" if unknown, and the levels whose step sizes it is about."""
+
+    sentence: str = ""
+    levels: tuple[str, ...] = ()
+    curable: bool = True  # whether smaller steps may help
+    shrink: str = "all"  # which step sizes: the "lower" levels', the "outer" one, "mostly outer", or "all"
+    variable: str | None = None  # the one it is about, if known
 
 
 LEVELS = {

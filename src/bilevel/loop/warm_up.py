@@ -9,7 +9,7 @@ from bilevel.loop.chunks import next_batch
 from bilevel.loop.course import Course, Failed
 from bilevel.loop.devices.agreement import have_data
 from bilevel.loop.diagnose.divergence import blameworthy, cause
-from bilevel.loop.finite import bad_data, narrow
+from bilevel.loop.finite import bad_data, blown_up, grown, narrow
 from bilevel.loop.status import diverged, exhausted, interrupted_in_warm_up
 
 
@@ -58,21 +58,21 @@ def _warm_up(course: Course, count: int) -> None:
             course.status = diverged(course.solver, done, names, warmup=True, data=data, kept=False)
         return
     start_of_all = course.kept.run()
-    blown_up = [] if names else course.watch.blown_up(course.run, start_of_all)
-    if not (names or blown_up):
+    enormous = [] if names else blown_up(course.solver, course.run, start_of_all)
+    if not (names or enormous):
         return
     last = start + done
     if names:
         course.run, last, names, _ = course.last_sane(start_of_all, start, last, warm=True)
-    grown = course.watch.grown(course.run)
+    large = grown(course.solver, course.run)
     given, _ = course.source.again(course.kept.taken, last - start, 1)
-    data = data if data is not None and blameworthy(course, start_of_all, given) else None
-    why = cause(course, grown, warmup=True)
+    data = data if data is not None and blameworthy(course.scene(), start_of_all, given) else None
+    why = cause(course.scene(), large, warmup=True)
     course.cause, course.bad_data = why, data
     course.status = diverged(
         course.solver,
         last - start,
-        names or blown_up,
+        names or enormous,
         warmup=True,
         data=data,
         suspicion=why.sentence,

@@ -8,9 +8,6 @@ import numpy as np
 from optax import tree
 
 from bilevel.batch import draws, first
-from bilevel.loop.course import Cause, Course
-from bilevel.loop.data.streams import draw
-from bilevel.loop.devices.offload import fetched
 from bilevel.loop.diagnose.descent import (
     MOVES,
     f_falls,
@@ -19,7 +16,10 @@ from bilevel.loop.diagnose.descent import (
     reversed_levels,
     values_on_the_way,
 )
-from bilevel.loop.state import RunState, dress
+from bilevel.loop.diagnose.scene import Scene
+from bilevel.loop.finite import grown, run_away
+from bilevel.loop.state import RunState
+from bilevel.loop.status import Cause
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
@@ -46,15 +46,15 @@ NEAR = 0.9  # of 2/λ: from there on a plain step is suspected, as λ may be lar
 FOLLOW = ("inner", "adjoint")  # the levels that follow ∇²_yy g
 
 
-def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
+def cause(scene: Scene, large: list[str], warmup: bool = False) -> Cause:
     """An objective that is not finite where the run stands, what the method knows of itself, or a step too large.
 
-    Where a variable has run away, its `grown` size is the reason that an objective overflows, not the objective.
+    Where a variable has run away, its `large` size is the reason that an objective overflows, not the objective.
     """
-    away = grown or course.watch.run_away(course.run, course.kept.before()[1])
-    if not away and (found := _faulty_objective(course, warmup)):
+    away = large or run_away(scene.solver, scene.run, scene.before()[1])
+    if not away and (found := _faulty_objective(scene, warmup)):
         part, ahead = found
-        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((course.run.x, course.run.y))}
+        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((scene.run.x, scene.run.y))}
         where = "where its next step takes y" if ahead else "at that very state"
         cure = "" if ahead else ", which no smaller step from there can mend"
         return Cause(
@@ -63,28 +63,28 @@ def cause(course: Course, grown: list[str], warmup: bool = False) -> Cause:
             f"{cure}: look at it there, scale it down, or keep x and y away from such points.",
             curable=ahead,
         )
-    if not away and (why := _faulty_map(course)):
+    if not away and (why := _faulty_map(scene)):
         return why
-    if not (away or warmup) and _faulty_rule(course):
+    if not (away or warmup) and _faulty_rule(scene):
         return Cause(FLAT, curable=False)
-    if why := _climbs(course):
+    if why := _climbs(scene):
         return why
-    if known := course.suspicion() or course.solver.indefinite(course.log.rows(course.kept_step)).strip():
+    if known := scene.suspicion() or scene.solver.indefinite(scene.recent).strip():
         return Cause(known)
-    why = _steps_too_large(course, warmup)
-    return why if why.levels else _unbounded(course, away) or why
+    why = _steps_too_large(scene, warmup)
+    return why if why.levels else _unbounded(scene, away) or why
 
 
-def climbs(course: Course) -> str:
-    """Say that a rule climbs where the run stands, if one does."""
-    why = _climbs(course)
-    return why.sentence if why else ""
+def why_risen(scene: Scene) -> str:
+    """Return why a finite outer value has blown up: what the solver knows, or a rule that climbs."""
+    why = scene.suspicion() or _climbs(scene)
+    return why.sentence if isinstance(why, Cause) else why or ""
 
 
-def _climbs(course: Course) -> Cause | None:
+def _climbs(scene: Scene) -> Cause | None:
     """A rule whose steps lead up, as after a schedule that has become negative."""
     try:
-        found = course.solver.compiled(reversed_levels)(fetched(course.run).solver)
+        found = scene.solver.compiled(reversed_levels)(scene.run.solver)
     except Exception:  # a rule that asks for the objective, or a state that is made otherwise
         return None
     for level, climbing in found.items():
@@ -98,11 +98,11 @@ def _climbs(course: Course) -> Cause | None:
     return None
 
 
-def _faulty_map(course: Course) -> Cause | None:
+def _faulty_map(scene: Scene) -> Cause | None:
     """A projection or a proximal map that makes NaN of a finite point."""
-    solver, run = course.solver, fetched(course.run)
+    solver, run = scene.solver, scene.run
     try:
-        found = solver.compiled(faulty_maps)(run.solver, _drawn(course, run, course.source.peek()))
+        found = solver.compiled(faulty_maps)(run.solver, scene.batch(scene.given()))
     except Exception:  # a rule that asks for the objective, or a method that calls its objectives otherwise
         return None
     for level, (ahead, at_once) in found.items():
@@ -120,13 +120,13 @@ def _faulty_map(course: Course) -> Cause | None:
     return None
 
 
-def _unbounded(course: Course, away: list[str]) -> Cause | None:
+def _unbounded(scene: Scene, away: list[str]) -> Cause | None:
     """An objective that falls without end along the way on which the run went."""
-    solver, (step, before) = course.solver, course.kept.before()
+    solver, (step, before) = scene.solver, scene.before()
     try:
         if "y" in away:
-            run, start = fetched(course.run), solver.sets_out(fetched(before).solver)
-            batch = _next_batch(course, run)
+            run, start = scene.run, solver.sets_out(before.solver)
+            batch = first(scene.batch(scene.given()))
             g, values = solver.problem.compiled(values_on_the_way)(before.x, start, run.y, batch)
             if falls_without_end(float(g), np.asarray(values, float)[::-1]):
                 return Cause(
@@ -137,7 +137,7 @@ def _unbounded(course: Course, away: list[str]) -> Cause | None:
                 )
     except Exception:  # a method that calls its objectives otherwise
         pass
-    values = np.asarray(course.log.trace["outer_value"], float)
+    values = np.asarray(scene.trace["outer_value"], float)
     if away and f_falls(values):
         return Cause(
             f"f has no lower bound: its value fell from {values[0]:.3g} to {values[-1]:.3g}, and x and y followed. No "
@@ -146,13 +146,13 @@ def _unbounded(course: Course, away: list[str]) -> Cause | None:
     return None
 
 
-def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
+def _faulty_objective(scene: Scene, warmup: bool) -> tuple[str, bool] | None:
     """The first that is not finite on the next batch where the run stands; or else, where the next step takes y."""
-    solver, run = course.solver, course.run
+    solver, run = scene.solver, scene.run
     try:
-        batch, after = _next_batch(course, run), _ahead(course, warmup)
+        batch, after = first(scene.batch(scene.given())), _ahead(scene, warmup)
         for ahead, at in ((False, run), (True, after)):
-            if at is None or (ahead and _run_away(course, at)):
+            if at is None or (ahead and _run_away(scene, at)):
                 continue
             points = run.x, solver.sets_out(at.solver), at.y, batch
             fine = np.asarray(solver.problem.compiled(_finite)(*points))
@@ -165,51 +165,45 @@ def _faulty_objective(course: Course, warmup: bool) -> tuple[str, bool] | None:
     return None
 
 
-def _faulty_rule(course: Course) -> bool:
+def _faulty_rule(scene: Scene) -> bool:
     """Whether the hypergradient is not finite, and has gone through an inner rule without a finite derivative."""
-    solver, run = course.solver, course.run
+    solver, run = scene.solver, scene.run
     if not solver.through_rule:
         return False
     try:
-        batch = _drawn(course, run, course.source.peek())
+        batch = scene.batch(scene.given())
         found, step, slope = solver.compiled(_finite_rule)(run.solver, batch)
         return bool(step) and not (bool(found) or bool(slope))
     except Exception:  # a rule that asks for the objective
         return False
 
 
-def blameworthy(course: Course, since: RunState, given: Any) -> bool:
+def blameworthy(scene: Scene, since: RunState, given: Any) -> bool:
     """Whether an objective is not finite on a batch of the next step, which takes what is `given`: by the data's fault?
 
     Asked where the run stands, or, if a variable has run away since an earlier state, there.
     """
-    solver, run = course.solver, course.run
-    away = course.watch.grown(run) or course.watch.run_away(run, since)
+    solver, run = scene.solver, scene.run
+    away = grown(scene.solver, run) or run_away(scene.solver, run, since)
     at = since if away else run
-    if course.watch.grown(at):  # where anything may overflow
+    if grown(scene.solver, at):  # where anything may overflow
         return False
     try:
         call = solver.problem.compiled(_finite)
-        batches = draws(_drawn(course, run, given))
+        batches = draws(scene.batch(given, run))
         points = at.x, solver.sets_out(at.solver), at.y
         return not all(bool(call(*points, batches[i]).all()) for i in range(solver.draws))
     except Exception:  # a method that calls its objectives otherwise, or a loader that has no more batches
         return True
 
 
-def _run_away(course: Course, run: RunState) -> bool:
-    return "y" in course.watch.grown(run) or "y" in course.watch.run_away(run, course.kept.before()[1])
+def _run_away(scene: Scene, run: RunState) -> bool:
+    return "y" in grown(scene.solver, run) or "y" in run_away(scene.solver, run, scene.before()[1])
 
 
-def _ahead(course: Course, warmup: bool) -> RunState | None:
+def _ahead(scene: Scene, warmup: bool) -> RunState | None:
     """The run after one more step, if its y is still finite."""
-    given = course.source.peek()
-    if warmup:
-        after = course.calls.warm_up(course.leaves, course.lent(course.run), given, 1)
-    else:
-        fit = course.program.fit(course.leaves, course.run, given, course.total)
-        after, *_ = course.calls.one(course.leaves, course.lent(course.run), given, fit.rows(), 0, False)
-        after = fetched(after)
+    after = scene.after(warmup)
     finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(after.y))
     return after if finite else None
 
@@ -236,20 +230,20 @@ def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batc
     return all_finite([(g.hessian(ones), g.cross(ones)) for g in at])
 
 
-def _steps_too_large(course: Course, warmup: bool) -> Cause:
+def _steps_too_large(scene: Scene, warmup: bool) -> Cause:
     """Plain steps on y or v that lengthen what they should shorten, by the curvature of g in y."""
-    solver = course.solver
+    solver = scene.solver
     sizes = {level: _step_size(solver, level) for level in (("inner",) if warmup else FOLLOW)}
     known = {level: size for level, size in sizes.items() if size is not None}
     try:
         measured = solver.problem.compiled(_tridiagonal)
-        batch = _next_batch(course, course.run)
+        batch = first(scene.batch(scene.given()))
         at = lambda run, x=None: (
             ritz_values(*measured(run.x if x is None else x, solver.sets_out(run.solver), batch))[-1]
             if known
             else np.nan
         )
-        step, before = course.kept.before()  # where all may still have been of ordinary size
+        step, before = scene.before()  # where all may still have been of ordinary size
         found = at(before)
         if not np.isfinite(found) or found <= 0:
             return Cause()
@@ -263,8 +257,8 @@ def _steps_too_large(course: Course, warmup: bool) -> Cause:
             followed = len(known) == len(sizes) and not hasattr(
                 solver, "penalty"
             )  # with one, y follows f + λg
-            doubt = followed and beyond(NEAR, at(course.run))
-            led = _led_there(step, known, found, at(before, course.run.x)) if doubt else ""
+            doubt = followed and beyond(NEAR, at(scene.run))
+            led = _led_there(step, known, found, at(before, scene.run.x)) if doubt else ""
             return Cause(led, shrink="all" if not followed else "mostly outer" if doubt else "outer")
     except Exception:  # a method that calls its objectives otherwise
         return Cause()
@@ -311,13 +305,3 @@ def _step_size(solver: Solver, level: str) -> float | None:
 
 def _tridiagonal(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
     return tridiagonal(problem.oracles.linearise(x, y, batch).hessian, y, PRODUCTS)
-
-
-def _next_batch(course: Course, run: RunState) -> Any:
-    """Of a loader, the batch that was given back when the run went back."""
-    return first(_drawn(course, run, course.source.peek()))
-
-
-def _drawn(course: Course, run: RunState, given: Any) -> Any:
-    _, batch = draw(given, run.cursor, course.solver.draws, course.solver.paired)
-    return dress(course.solver, run, batch)

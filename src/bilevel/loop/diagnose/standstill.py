@@ -8,14 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.batch import draws
-from bilevel.loop.course import Course
-from bilevel.loop.data.streams import FullBatch, draw
-from bilevel.loop.devices.offload import fetched
 from bilevel.loop.diagnose.context import small_share
 from bilevel.loop.diagnose.measurements import look_beside
+from bilevel.loop.diagnose.scene import Scene
 from bilevel.loop.finite import NORM
-from bilevel.loop.state import dress
-from bilevel.loop.trace import STEP, Columns
+from bilevel.loop.trace import STEP
 
 BEGUN = 3  # steps; an estimate of zero before y and v have moved says nothing
 QUESTION = "Does f depend on x, or ∇_y g on x, at all?"
@@ -28,17 +25,16 @@ class Standstill(NamedTuple):
     converged: bool = False
 
 
-def standstill(course: Course, trace: Columns, largest: float) -> Standstill:
-    """Judge the last steps if they did not move x.
+def standstill(scene: Scene, count: int, largest: float) -> Standstill:
+    """Judge the last `count` steps, which did not move x.
 
     `largest` is the largest stationarity measure of all steps, also of those that have no row in the trace.
     """
-    if (count := course.still()) < 2:
-        return Standstill()
+    trace = scene.trace
     constrained = "stationarity" in trace
     name = "stationarity measure" if constrained else "estimated hypergradient"
     values = np.asarray(trace["stationarity" if constrained else NORM], float)
-    noisy = not isinstance(course.source.stream, FullBatch) or "key" in course.solver.wants
+    noisy = scene.noisy
     now = values[-1] if STEP in trace or not noisy else values[-count:].max()
     still = f" The last {count:,} steps no longer moved x"
     if not np.isfinite(now):
@@ -47,13 +43,13 @@ def standstill(course: Course, trace: Columns, largest: float) -> Standstill:
             '(jax.config.update("jax_enable_x64", True)).'
         )
     if largest == 0:
-        return _from_the_start(course, constrained and bool(np.any(trace[NORM])), noisy)
-    small = small_share(course.run.x)
+        return _from_the_start(scene, constrained and bool(np.any(trace[NORM])), noisy)
+    small = small_share(scene.run.x)
     if noisy and now <= small * largest:
         return Standstill(f"{still}; on their batches the {name} was at most {now:.3g}.")
     on_the_way = now if now > 0 else values[values > 0][-1:].sum()  # what zero was reached from
     if not 0 < on_the_way <= small * largest:
-        beside = _beside(course).get("hypergradient_beside", np.nan)
+        beside = _beside(scene).get("hypergradient_beside", np.nan)
         if now == beside == 0:
             return Standstill(
                 f"{still}: the {name} has become exactly zero, and it is zero a little aside too. `diagnose=True` "
@@ -62,7 +58,7 @@ def standstill(course: Course, trace: Columns, largest: float) -> Standstill:
         if now > 0 and not now <= small * beside:
             return Standstill(
                 f"{still}, though the {name} is {now:.3g}: the outer steps are too small to change x in "
-                f"{_kinds(course.run.x)}, or their schedule has ended. Raise the outer step size."
+                f"{_kinds(scene.run.x)}, or their schedule has ended. Raise the outer step size."
             )
     return Standstill(
         f" x has converged to rounding: the last {count:,} steps did not change it, and the {name} fell from "
@@ -75,16 +71,16 @@ def _kinds(x: Any) -> str:
     return " and ".join(dict.fromkeys(str(leaf.dtype) for leaf in jax.tree.leaves(x)))
 
 
-def _from_the_start(course: Course, projected: bool, noisy: bool) -> Standstill:
+def _from_the_start(scene: Scene, projected: bool, noisy: bool) -> Standstill:
     """Of an x that has been stationary at every step."""
     if projected:
         return Standstill(
             " x has not moved: its projection undoes every step, as at a solution on the boundary of the set.",
             converged=True,
         )
-    if sentence := never_moved(course, 0.0):
+    if sentence := never_moved(scene, 0.0):
         return Standstill(sentence)
-    if noisy or not _beside(course):
+    if noisy or not _beside(scene):
         return Standstill(
             " x has not moved: the estimated hypergradient is exactly zero at every step. Does f depend on x, or ∇_y g "
             "on x, at all, or did x start at a solution?"
@@ -96,14 +92,14 @@ def _from_the_start(course: Course, projected: bool, noisy: bool) -> Standstill:
     )
 
 
-def never_moved(course: Course, largest: float) -> str:
+def never_moved(scene: Scene, largest: float) -> str:
     """Why the hypergradient was zero at every step, if it was, and is so a little aside too; else ""."""
-    if largest > 0 or course.step < BEGUN:
+    if largest > 0 or scene.step < BEGUN:
         return ""
-    found = _beside(course)
+    found = _beside(scene)
     if not found or (found["hypergradient_beside"] != 0 and found["hypergradient_largest"] == 0):
         return ""
-    why = _underflow(course) if found["outer_beside"] == 0 else ""
+    why = _underflow(scene) if found["outer_beside"] == 0 else ""
     return f" x has never moved: the estimated hypergradient is exactly zero at every step. {why or why_zero(found)}"
 
 
@@ -132,26 +128,25 @@ def why_zero(found: Mapping[str, Any]) -> str:
     return QUESTION
 
 
-def _beside(course: Course) -> dict[str, float]:
+def _beside(scene: Scene) -> dict[str, float]:
     """What `look_beside` measures where the run stands; nothing where that cannot be measured."""
-    if course.team.several:  # the others may see no reason to measure
+    if not scene.alone:  # the others may see no reason to measure
         return {}
     try:
-        found = jax.device_get(course.measured(look_beside))
+        found = jax.device_get(scene.measure(look_beside))
     except Exception:  # a method that calls its objectives otherwise, or a loader without a batch
         return {}
     return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
 
 
-def _underflow(course: Course) -> str:
+def _underflow(scene: Scene) -> str:
     """Whether f has a gradient in float64 that is below the smallest number of the variables' own kind."""
-    if course.source.stream is None:
+    if scene.stream is None:
         return ""
-    run, solver = fetched(course.run), course.solver
+    run, solver = scene.run, scene.solver
     kind = jnp.result_type(*jax.tree.leaves((run.x, run.y)))
     try:
-        batch = draw(course.source.stream, run.cursor, solver.draws, solver.paired)[1]
-        batch = dress(solver, run, batch)
+        batch = scene.batch(scene.stream)
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             x, y, data = jax.tree.map(_wide, (run.x, run.y, draws(batch)[solver.outer_draw % solver.draws]))
             slopes = jax.grad(lambda x, y: solver.problem.f(x, y, data), (0, 1))(x, y)

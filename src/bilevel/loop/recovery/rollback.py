@@ -4,7 +4,7 @@ import numpy as np
 
 from bilevel.loop.course import Course
 from bilevel.loop.diagnose.divergence import blameworthy, cause
-from bilevel.loop.finite import bad_data, first_bad_row, narrow
+from bilevel.loop.finite import bad_data, first_bad_row, grown, narrow, run_away
 from bilevel.loop.status import diverged
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.solvers.base import Info
@@ -35,11 +35,11 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
         _, _, names, _ = course.last_sane(run, last, last + LOOK_AHEAD)
     # A variable that has run away is the reason, whichever breaks first.
     before = course.kept.before()[1]
-    grown = course.watch.grown(run) or course.watch.run_away(run, before)
-    names = names or grown or ["outer_value"]
+    large = grown(course.solver, run) or run_away(course.solver, run, before)
+    names = names or large or ["outer_value"]
     course.back_to(last, run)
-    data = data if data is not None and blameworthy(course, before, course.source.peek()) else None
-    why = cause(course, grown)
+    data = data if data is not None and blameworthy(course.scene(), before, course.source.peek()) else None
+    why = cause(course.scene(), large)
     course.cause, course.bad_data = why, data
     course.status = diverged(
         course.solver,
@@ -47,7 +47,7 @@ def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
         names,
         data=data,
         loss_first=loss_first,
-        because=grown,
+        because=large,
         suspicion=why.sentence,
         culprit=why.variable,
     ).with_note(narrow(run))
