@@ -42,7 +42,7 @@ from sklearn.model_selection import StratifiedKFold
 import bilevel as bl
 from bilevel.cleaning.encoding import fit_encoding
 from bilevel.cleaning.table import Table
-from bilevel.cleaning.weighing import weigh
+from bilevel.row_weights.fit import weigh
 
 try:
     from cleanlab.filter import find_label_issues

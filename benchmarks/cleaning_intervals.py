@@ -25,8 +25,8 @@ import numpy as np
 import record
 from sklearn.datasets import load_breast_cancer
 
-from bilevel.cleaning.weighing import weigh
-from bilevel.cleaning.worth import worth
+from bilevel.cleaning.evaluation import worth
+from bilevel.row_weights.fit import weigh
 
 LEAST = 5  # trusted rows of each class, as the command wants them
 COLUMNS = 10

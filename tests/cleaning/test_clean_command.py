@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bilevel import atomic_files
-from bilevel.cleaning import weighing
 from bilevel.cli import app, clean
 from bilevel.locks import Lock
+from bilevel.row_weights import fit as weighing
 
 if not any(command.callback is clean.clean for command in app.registered_commands):
     clean.register(app)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from bilevel.cleaning.encoding import fit_encoding
+from bilevel.cleaning.evaluation import Worth
 from bilevel.cleaning.files import disarmed, ranked_csv, weights_csv
 from bilevel.cleaning.findings import Findings, tame
 from bilevel.cleaning.inputs import known_rows
 from bilevel.cleaning.report import as_page, charts
 from bilevel.cleaning.table import Table, _header
-from bilevel.cleaning.worth import Worth
 
 EVIL = "</bdi><script>alert(1)</script>"
 QUOTES = "\"' onmouseover='x"

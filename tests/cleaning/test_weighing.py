@@ -10,10 +10,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 import bilevel as bl
-from bilevel.cleaning import weighing
-from bilevel.cleaning.models import initial, predictor, scale_of
-from bilevel.cleaning.padding import bucket, padded
-from bilevel.cleaning.weighing import FOLDS, PROBLEM, Rows, confusions, corrected, judgement, training, weigh
+from bilevel.row_weights import fit as weighing
+from bilevel.row_weights.fit import FOLDS, PROBLEM, Rows, confusions, corrected, judgement, training, weigh
+from bilevel.row_weights.models import initial, predictor, scale_of
+from bilevel.row_weights.padding import bucket, padded
 
 N, D, CLASSES = 60, 3, 3
 

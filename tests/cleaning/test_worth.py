@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from bilevel.cleaning.worth import (
+from bilevel.cleaning.evaluation import (
     EVENLY,
     FOLDS,
     LOOKALIKE,

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bilevel.cli import app, compare, compiled, reproduce
-from bilevel.cli.compiled import LIST, programs_kept
+from bilevel.cli.program_cache import LIST, programs_kept
 from bilevel.locks import Lock
 
 HITS = []

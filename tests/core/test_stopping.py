@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import bilevel_command
 from bilevel.cli import app, errors, main
-from bilevel.cli.stopping import stoppable
+from bilevel.cli.signals import stoppable
 
 
 class Dropped:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bilevel.data import DataError, cache_directory, space_ga
+from bilevel.data.directories import locate
 from bilevel.data.files import read
-from bilevel.data.locate import locate
 
 
 def write(folder: Path, *names: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pages import Part, differs, parts
 from running import run
 
-from bilevel.plot.look import look
+from bilevel.plot.style import look
 
 PAGE = """
 ```python

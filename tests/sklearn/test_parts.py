@@ -5,7 +5,7 @@ import pytest
 from sklearn.model_selection import GroupKFold, LeaveOneOut, StratifiedKFold
 
 from bilevel.sklearn import PerFeatureLogisticRegression, PerFeatureRidge
-from bilevel.sklearn.parts import splits
+from bilevel.sklearn.splits import splits
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4))

@@ -10,9 +10,9 @@ from sklearn.model_selection import KFold
 import bilevel as bl
 from bilevel.sklearn import folds, penalty_softmax as entropy, penalty_squares as squares
 from bilevel.sklearn.logistic import PerFeatureLogisticRegression, PerFeatureSparseLogisticRegression
-from bilevel.sklearn.parts import splits
 from bilevel.sklearn.penalty_solver import spectral
 from bilevel.sklearn.ridge import PerFeatureLasso, PerFeatureRidge
+from bilevel.sklearn.splits import splits
 
 SHARED = 1e-6  # a spread with which all penalties are the same
 NO_PRIOR = (np.float64(0), np.float64(0))

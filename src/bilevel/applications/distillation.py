@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.made_anew import MadeAnew
+from bilevel.applications.fresh_stream import MadeAnew
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
 from bilevel.loop.whole import whole

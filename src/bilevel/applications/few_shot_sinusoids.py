@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.made_anew import MadeAnew
+from bilevel.applications.fresh_stream import MadeAnew
 from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 

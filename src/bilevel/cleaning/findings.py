@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from bilevel.cleaning.encoding import Encoding
+from bilevel.cleaning.evaluation import Worth
 from bilevel.cleaning.table import Table
-from bilevel.cleaning.worth import Worth
 
 LONGEST = 48  # characters of a cell on the page or the terminal
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 import bilevel
-from bilevel.cli import certify, clean, compare, demo, examples, plain, reproduce
+from bilevel.cli import certify, clean, compare, demo, examples, plain_text, reproduce
 from bilevel.cli.errors import INTERRUPTED, REFUSED, TERMINATED, UNSAVED, say
-from bilevel.cli.one_line import OneLine
+from bilevel.cli.usage_errors import OneLine
 
 app = typer.Typer(
     cls=OneLine,
@@ -50,7 +50,7 @@ def _somewhere() -> bool:
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters shows their names
-            stream.reconfigure(errors=plain.NAME)
+            stream.reconfigure(errors=plain_text.NAME)
     try:
         try:
             app()

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bilevel.atomic_files import write
-from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.stopping import stoppable
+from bilevel.cli.program_cache import programs_kept
+from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.words import shown
 
@@ -118,9 +118,9 @@ def _judge(inputs: Any, label: str, settings: dict[str, Any], checked: bool, scr
     """Fits the weights, and finds out on the trusted rows what they are worth."""
     import bilevel
     from bilevel.cleaning.encoding import telling
+    from bilevel.cleaning.evaluation import FOLDS, worth
     from bilevel.cleaning.findings import Findings
-    from bilevel.cleaning.weighing import weigh
-    from bilevel.cleaning.worth import FOLDS, worth
+    from bilevel.row_weights.fit import weigh
 
     rank = partial(weigh, classes=len(inputs.classes), **settings)
     data = inputs.inputs, inputs.labels, inputs.trusted_inputs, inputs.trusted_labels

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bilevel.atomic_files import write
-from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.stopping import stoppable
+from bilevel.cli.program_cache import programs_kept
+from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 
 UNFINISHED = "compare-unfinished.csv"
@@ -86,7 +86,7 @@ def register(app: typer.Typer) -> None:
 def _tasks(names: list[str], yours: list[str], quick: bool) -> list[Any]:
     """The tasks that were named; all of ours if none was."""
     from bilevel.lab.compare import TASKS
-    from bilevel.lab.compare.yours import your_task
+    from bilevel.lab.compare.plugins import your_task
 
     if unknown := [name for name in names if name not in TASKS]:
         raise ValueError(
@@ -103,7 +103,7 @@ def _tasks(names: list[str], yours: list[str], quick: bool) -> list[Any]:
 def _methods(yours: list[str], tasks: list[Any], quick: bool) -> list[Any]:
     """Ours, or those that stand for them all, and yours; each of yours has made a solver for every task."""
     from bilevel.lab.compare import METHODS
-    from bilevel.lab.compare.yours import check_method, your_method
+    from bilevel.lab.compare.plugins import check_method, your_method
 
     added = [_named("--method", address, your_method) for address in yours]
     for (address, method), task in itertools.product(zip(yours, added, strict=True), tasks):

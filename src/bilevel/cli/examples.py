@@ -14,10 +14,10 @@ from bilevel.applications import MODULES, Application, Outcome, application
 from bilevel.applications.table import as_csv, as_markdown, best, cells, measures, shown
 from bilevel.atomic_files import write
 from bilevel.checks import MANY
-from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import BROKEN, UNSAVED, fail, say
 from bilevel.cli.folder import taken
-from bilevel.cli.stopping import stoppable
+from bilevel.cli.program_cache import programs_kept
+from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.data.errors import DataError
 
@@ -80,7 +80,7 @@ def _list() -> None:
 
 def _chosen(name: str) -> Application:
     """One of ours, or somebody's own."""
-    from bilevel.lab.compare.yours import Unusable, find
+    from bilevel.lab.compare.plugins import Unusable, find
 
     if ":" not in name:
         _check_name(name)

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bilevel.atomic_files import Unsaved
-from bilevel.cli.compiled import programs_kept
 from bilevel.cli.errors import UNSAVED, fail, say
 from bilevel.cli.folder import taken
-from bilevel.cli.stopping import stoppable
+from bilevel.cli.program_cache import programs_kept
+from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 
 FORMATS = ("png", "svg", "pdf")

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from bilevel.cli.plain import fitting
+from bilevel.cli.plain_text import fitting
 
 ROOMY = 80  # characters, as where there is no terminal: narrower tables lose digits
 WIDEST = 10_000  # more than any of them takes

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from bilevel.checks import as_number, check_count, check_kind
-from bilevel.plot.look import draw_line, look, panel
 from bilevel.plot.numbers import as_numbers
+from bilevel.plot.style import draw_line, look, panel
 from bilevel.theory.certificates.certificate import Certificate
 from bilevel.theory.reals import Real
 from bilevel.words import shown

@@ -13,8 +13,8 @@ from bilevel.loop.result import Result
 from bilevel.loop.status import Code
 from bilevel.loop.summary import ending
 from bilevel.loop.trace import STEP
-from bilevel.plot.look import BROKEN, COLOURS, draw_line, fit_scale, keep_in_view, look, panel, panels
 from bilevel.plot.numbers import check_names, leaves, transformed
+from bilevel.plot.style import BROKEN, COLOURS, draw_line, fit_scale, keep_in_view, look, panel, panels
 from bilevel.words import listed, shown
 
 HUGE = 1e100  # matplotlib overflows not far from there

@@ -11,8 +11,8 @@ from bilevel.loop.columns import numbers_in, title
 from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.status import Code
 from bilevel.loop.sweep import Sweep
-from bilevel.plot.look import COLOURS, FAINT, draw_line, fit_scale, keep_in_view, look, mark, panel
 from bilevel.plot.numbers import check_names
+from bilevel.plot.style import COLOURS, FAINT, draw_line, fit_scale, keep_in_view, look, mark, panel
 from bilevel.words import listed, shown
 
 

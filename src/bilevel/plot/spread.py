@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from bilevel.loop.result import Result
-from bilevel.plot.look import COLOURS, look, panel
 from bilevel.plot.numbers import leaves, transformed
+from bilevel.plot.style import COLOURS, look, panel
 from bilevel.words import shown
 
 BINS = 40

@@ -12,7 +12,7 @@ from bilevel.sklearn.logistic import (
     PerFeatureLogisticRegression as PerFeatureLogisticRegression,
     PerFeatureSparseLogisticRegression as PerFeatureSparseLogisticRegression,
 )
-from bilevel.sklearn.reweighted import ReweightedClassifier as ReweightedClassifier
+from bilevel.sklearn.reweighted_classifier import ReweightedClassifier as ReweightedClassifier
 from bilevel.sklearn.ridge import PerFeatureLasso as PerFeatureLasso, PerFeatureRidge as PerFeatureRidge
 
 __all__ = [

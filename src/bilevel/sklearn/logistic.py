@@ -9,8 +9,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevel.sklearn import penalty_softmax as entropy
-from bilevel.sklearn.parts import splits
 from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardised
+from bilevel.sklearn.splits import splits
 
 __all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
 

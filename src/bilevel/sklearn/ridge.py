@@ -7,8 +7,8 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevel.sklearn import penalty_squares as squares
-from bilevel.sklearn.parts import splits
 from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardised
+from bilevel.sklearn.splits import splits
 
 __all__ = ["PerFeatureLasso", "PerFeatureRidge"]
 

@@ -10,9 +10,9 @@ from language_model import Size
 from origins import AtLeast, AtMost, Claims, Told, Values, cell, column, number, rows, written
 
 import bilevel as bl
-from bilevel.cleaning import weighing
-from bilevel.cli import compiled
+from bilevel.cli import program_cache as compiled
 from bilevel.loop.diagnose import divergence as diagnosis, hook as diagnosing, look, program, replay
+from bilevel.row_weights import fit as weighing
 from bilevel.solvers import tuning_free
 from bilevel.theory.estimation import recommending
 

@@ -9,9 +9,9 @@ from string import Template
 import numpy as np
 
 from bilevel.cleaning.encoding import Column
+from bilevel.cleaning.evaluation import EVENLY, LOOKALIKE, Worth
 from bilevel.cleaning.findings import Findings, tame
 from bilevel.cleaning.report import charts
-from bilevel.cleaning.worth import EVENLY, LOOKALIKE, Worth
 
 FIRST, ROWS = 20, 100  # seen at once, and on the page at all; the file has them all
 CELLS = 8  # of a row
@@ -202,7 +202,7 @@ def _worth(found: Findings, worth: Worth) -> str:
     looked = "rows looked at, the most suspicious first"
     low, high = worth.interval()
     part = lambda change: f"{worth.area(change):.3f}" if (worth.change == change).any() else "–"
-    return _template("worth.html").substitute(
+    return _template("evaluation.html").substitute(
         wrong=len(wrong),
         right=len(right),
         rows=f"{len(found.rows):,}",

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from bilevel.counting import oracle_calls
+from bilevel.lab.compare.counted import spent, tallied
 from bilevel.lab.compare.methods import Method
-from bilevel.lab.compare.tallied import spent, tallied
 from bilevel.lab.compare.tasks import Task
 from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of

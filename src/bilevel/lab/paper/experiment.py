@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from bilevel.data.locate import Directory
+from bilevel.data.directories import Directory
 from bilevel.lab.paper.tables import Table
 
 

@@ -31,14 +31,14 @@ from rich.progress import track
 
 from bilevel.batch import Batch, Levels
 from bilevel.checks import check_count, check_labels, check_matrix, check_seed
-from bilevel.cleaning.models import Predictor, initial, logits, predictor, scale_of
-from bilevel.cleaning.padding import bucket, padded
 from bilevel.loop.data.streams import epochs
 from bilevel.loop.run import run
 from bilevel.loop.scan import warm_up
 from bilevel.loop.state import start
 from bilevel.loop.whole import whole
 from bilevel.problem import Problem
+from bilevel.row_weights.models import Predictor, initial, logits, predictor, scale_of
+from bilevel.row_weights.padding import bucket, padded
 from bilevel.solvers.aid import aid
 from bilevel.solvers.itd import itd
 

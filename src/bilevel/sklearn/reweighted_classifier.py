@@ -9,7 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from bilevel.checks import as_number, check_count
-from bilevel.cleaning.weighing import weigh
+from bilevel.row_weights.fit import weigh
 from bilevel.sklearn.penalty_estimator import check_size
 from bilevel.words import shown
 
