@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.fresh_stream import MadeAnew
+from bilevel.applications.fresh_stream import FreshStream
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
 from bilevel.loop.whole import whole
@@ -87,7 +87,7 @@ PROBLEM = bl.Problem(inner=synthetic_loss, outer=real_loss)
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key", "real"], meta_fields=[])
 @dataclass(frozen=True)
-class Fresh(MadeAnew):
+class Fresh(FreshStream):
     """New networks, and some of the real images, at every step."""
 
     key: Any

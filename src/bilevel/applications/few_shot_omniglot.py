@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.fresh_stream import MadeAnew
+from bilevel.applications.fresh_stream import FreshStream
 from bilevel.data.characters import DRAWERS, Omniglot, omniglot
 from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
@@ -62,7 +62,7 @@ def episodes(key: Any, images: Any, tasks: int, queries: int) -> bl.Batch:
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key", "images"], meta_fields=[])
 @dataclass(frozen=True)
-class Episodes(MadeAnew):
+class Episodes(FreshStream):
     """New tasks at every step."""
 
     key: Any

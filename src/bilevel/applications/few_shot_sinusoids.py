@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.fresh_stream import MadeAnew
+from bilevel.applications.fresh_stream import FreshStream
 from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
@@ -48,7 +48,7 @@ def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["tasks", "shots"])
 @dataclass(frozen=True)
-class Waves(MadeAnew):
+class Waves(FreshStream):
     """New waves at every step."""
 
     key: Any

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bilevel.batch import Batch
 
 
-class MadeAnew:
+class FreshStream:
     """A stream: `start(step)` says where it stands, `next` gives the batch there, which `batch` makes from a key."""
 
     key: Any

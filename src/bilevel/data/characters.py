@@ -12,10 +12,10 @@ import numpy as np
 
 from bilevel.checks import check_count, check_flag, check_generator
 
+from .directories import Directory, locate
 from .download import download as download_file
 from .errors import DataError
 from .files import read
-from .locate import Directory, locate
 
 SIDE, DRAWERS = 105, 20
 LARGEST_ARCHIVE = 16 * 1024 * 1024  # bytes; the larger of the two has 1,580,917

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from .county_digests import is_published
+from .directories import Directory, locate
 from .download import download as download_file
 from .errors import DataError
 from .examples import Examples
 from .files import bundled, read, unpack
 from .libsvm import parse_libsvm
-from .locate import Directory, locate
 from .scaling import unit_range
 
 COUNTIES = 3107

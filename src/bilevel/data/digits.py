@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from .directories import Directory, locate
 from .download import download as download_file
 from .errors import DataError
 from .examples import Examples
 from .files import bundled, read
 from .idx import parse_idx
-from .locate import Directory, locate
 
 CLASSES = 10
 LARGEST_FILE = 64 * 1024 * 1024  # bytes; the largest, unpacked, has 47,040,016
