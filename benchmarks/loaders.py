@@ -101,18 +101,20 @@ def main() -> None:
     record.table("loaders", columns, rows(rounds, steps, given.quick), given.record)
 
 
+class Quiet(bl.hooks.Hook):
+    reads_info = False
+
+
 def rows(rounds: int, steps: int, quick: bool):
     x0, y0 = jnp.zeros(SIZE, jnp.float32), jax.tree.map(jnp.asarray, initial_mlp(784, 256, 10, seed=0))
     plain, keyed = solver_on(PROBLEM.inner), solver_on(noisy)
     run = lambda loader, solver=plain, **more: bl.run(solver, x0, y0, data=loader, steps=steps, **more).state
-    quiet = lambda event: None
-    quiet.reads_info = False
     variants = {
         "by hand, the step donated": lambda: by_hand(plain, x0, y0, Loader(), steps),
         "`bl.run`": lambda: run(Loader()),
         "`bl.run`, `prefetch=0`": lambda: run(Loader(), prefetch=0),
         "`bl.run`, hooks": lambda: run(
-            Loader(), hooks=[quiet, bl.hooks.EarlyStopping("outer_value", patience=10**6)]
+            Loader(), hooks=[Quiet(), bl.hooks.EarlyStopping("outer_value", patience=10**6)]
         ),
         "`bl.run`, a hook that reads the Info": lambda: run(Loader(), hooks=[lambda event: event.info]),
         "`bl.run`, row numbers": lambda: run(Loader(numbered=True)),

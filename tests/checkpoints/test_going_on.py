@@ -250,7 +250,7 @@ def test_an_interrupted_warm_up_begins_again(tmp_path):
     def stop(event):
         raise Crash
 
-    class AtOnce:
+    class AtOnce(bl.hooks.Hook):
         def begin(self, event):
             raise Crash
 

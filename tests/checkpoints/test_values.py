@@ -21,7 +21,7 @@ def test_what_probes_return_comes_back_as_it_was(tmp_path):
     np.testing.assert_array_equal(probes["array"], np.tile(np.arange(3), (4, 1)))
 
 
-class Remembers:
+class Remembers(bl.hooks.Hook):
     def __init__(self, state=None):
         self.state = state
 

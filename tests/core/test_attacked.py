@@ -162,7 +162,7 @@ def test_a_sweep_checks_its_metric_before_the_work_and_names_what_broke_first():
     only_v = bl.sweep(bl.soba(FIT, 0.1, 50.0, 1e-9), X0, Y0, steps=2000, data=DATA, seeds=[0, 1])
     assert {status.variable for status in only_v.status} == {"v"}
 
-    class Failing:
+    class Failing(bl.hooks.Hook):
         def begin(self, event):
             raise OSError("no disk")
 

@@ -57,7 +57,7 @@ def test_the_result_so_far_is_that_of_a_run_which_ended_there(aid):
 def test_a_hook_that_comes_last_sees_what_all_others_have_done(aid):
     order = []
 
-    class Last:
+    class Last(bl.hooks.Hook):
         last = True
 
         def begin(self, event):
@@ -69,7 +69,7 @@ def test_a_hook_that_comes_last_sees_what_all_others_have_done(aid):
         def end(self, result):
             order.append("last ends")
 
-    class First:
+    class First(bl.hooks.Hook):
         def begin(self, event):
             order.append("first begins")
 
@@ -249,7 +249,7 @@ def test_an_objective_that_raises_while_it_runs_ends_the_run_with_the_result_in_
 
 
 def test_begin_and_end_are_called_once_even_if_the_run_fails(aid):
-    class Hook:
+    class Hook(bl.hooks.Hook):
         def __init__(self):
             self.calls = []
 

@@ -309,7 +309,7 @@ def test_after_a_tolerance_stopped_it_within_a_chunk():
     same(bl.run(AID, data=loader, steps=20 - result.steps, resume=result), plain)
 
 
-class _StopAt:
+class _StopAt(bl.hooks.Hook):
     decides = True
 
     def __init__(self, step):

@@ -122,7 +122,7 @@ def test_between_two_chunks_there_is_one_state_on_the_device(collector):
         collector.collect()
         return size([array for array in jax.live_arrays() if array.ndim])
 
-    class Count:
+    class Count(bl.hooks.Hook):
         reads_info = False
 
         def __call__(self, event):

@@ -37,7 +37,7 @@ def close(left, right):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14), left, right)
 
 
-class Look:
+class Look(bl.hooks.Hook):
     """A hook that is shown the run as it rests, which is not brought to the device for it."""
 
     reads_info = False

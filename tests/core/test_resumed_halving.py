@@ -103,7 +103,7 @@ def test_a_checkpoint_of_a_run_under_way_has_the_place_to_go_back_to(unbroken, t
     whole = bl.run(WILD, X0, Y0, steps=120, hooks=[hook], **HALVE)
     same(whole, unbroken)
 
-    class Marked:
+    class Marked(bl.hooks.Hook):
         stride = 1
 
         def __call__(self, event):

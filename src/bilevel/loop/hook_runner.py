@@ -7,9 +7,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from bilevel.loop.course import Course
-from bilevel.loop.diagnose.hook import Diagnose
-from bilevel.loop.diagnose.report import Diagnosis
-from bilevel.loop.hooks.base import Event, Stop, closing
+from bilevel.loop.hooks.base import Event, Hook, Stop, closing
 from bilevel.loop.hooks.calls import (
     DECIDES,
     RANKS,
@@ -18,11 +16,9 @@ from bilevel.loop.hooks.calls import (
     gone_on,
     in_order,
     notes,
-    nothing,
     of_rank,
     steps_to_next_mark,
 )
-from bilevel.loop.hooks.probe import Probe
 from bilevel.loop.recovery.snapshots import lost
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status, interrupted
@@ -37,47 +33,47 @@ class Audience:
     """
 
     def __init__(
-        self, hooks: list[Any], course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
+        self, hooks: list[Hook], course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
     ):
         self.hooks = in_order(hooks, course.team.leads)
         self._probed = set(course.log.probed)  # the names that probes have returned
         self._course, self._method = course, event
-        self._begun: list[Any] = []
+        self._begun: list[Hook] = []
 
     def _event(self, info: Info | None, rows: Columns) -> Event:
         event = self._method()
         assert event is not None, "the session is over"
         probes, step = self.probes, self._course.step
-        values = {name: value for probe in probes for name, value in probe.values_at(step).items()}
+        values = {name: value for probe in probes for name, value in probe.values(step).items()}
         self._probed |= values.keys()
         return replace(event(info, rows), probes=values, probed=frozenset(self._probed) if probes else None)
 
     @property
     def reads_info(self) -> bool:
         """Whether anyone may look at a step's gradients."""
-        return any(getattr(hook, "reads_info", True) for hook in self.hooks)
+        return any(hook.reads_info for hook in self.hooks)
 
     @property
-    def probes(self) -> list[Probe]:
-        return [hook for hook in self.hooks if isinstance(hook, Probe)]
+    def probes(self) -> list[Hook]:
+        return [hook for hook in self.hooks if hook.measures]
 
     @property
-    def diagnosis(self) -> Diagnosis | None:
-        return next((hook.diagnosis for hook in self._begun if isinstance(hook, Diagnose)), None)
+    def diagnosis(self) -> Any:
+        return next((found for hook in self._begun if (found := hook.diagnosis) is not None), None)
 
     def begin(self) -> None:
         for hook in self.hooks:
             self._begun.append(hook)
-            self._call(getattr(hook, "begin", nothing), self._event(None, {}))
+            self._call(hook.begin, self._event(None, {}))
 
     def end(self, result: Result) -> None:
         """For all that were told of the beginning."""
         course = self._course
         for hook in self._begun:
             try:
-                if isinstance(hook, Diagnose) and result.status.code is Code.DIVERGED:
+                if result.status.code is Code.DIVERGED:
                     hook.broke(course.cause.sentence, course.cause.levels if course.bad_data is None else ())
-                getattr(hook, "end", nothing)(result)
+                hook.end(result)
             except Exception as error:
                 self._course.failure = self._course.failure or ("a hook", error)
 
@@ -96,10 +92,10 @@ class Audience:
     def remember(self, result: Result) -> None:
         """Those with a memory are told of the end of a run that needed no more steps."""
         for hook in self.hooks:
-            if callable(getattr(hook, "set_state", None)):
+            if hook.remembers:
                 self._begun.append(hook)
-                getattr(hook, "begin", nothing)(self._event(None, {}))
-                getattr(hook, "end", nothing)(result)
+                hook.begin(self._event(None, {}))
+                hook.end(result)
 
     def steps_to_next_mark(self, left: int) -> int:
         return steps_to_next_mark(self.hooks, self._course.step, left)
@@ -107,8 +103,7 @@ class Audience:
     def forget(self, step: int) -> None:
         """What was seen of the steps after this one, from which the run went back."""
         for hook in self.hooks:
-            if isinstance(hook, Probe | Diagnose):
-                hook.forget(step)
+            hook.forget(step)
 
     def tell(self, info: Info | None, start: int, ranks: Sequence[int] = RANKS) -> Info | None:
         """Call probes, then hooks that decide: if one stops the run at an earlier step, the others see it end there.
@@ -119,7 +114,7 @@ class Audience:
         if DECIDES in ranks:
             self._call_probes(info, start)
         for rank in ranks:
-            group = [hook for hook in of_rank(self.hooks, rank) if not isinstance(hook, Probe)]
+            group = [hook for hook in of_rank(self.hooks, rank) if not hook.measures]
             if course.step <= start or not (group or course.team.several):
                 continue
             event = self._event(info, course.log.rows(start))

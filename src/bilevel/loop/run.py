@@ -17,7 +17,7 @@ from bilevel.loop.devices.mesh_spec import as_sharded
 from bilevel.loop.devices.offload import check_offload
 from bilevel.loop.devices.processes import team_of
 from bilevel.loop.diagnose.hook import Diagnose
-from bilevel.loop.hooks.base import HookLike, check_hooks
+from bilevel.loop.hooks.base import HookLike, as_hooks
 from bilevel.loop.hooks.live_view import progress_hooks
 from bilevel.loop.hooks.probe import Probe, check_probe
 from bilevel.loop.hooks.tolerance import Tolerance
@@ -114,7 +114,7 @@ def run(
     mesh = as_sharded(mesh)
     team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
     with team.together():
-        _check(solver, x0, y0, resume, warmup, seed, model_state, hooks, replay)
+        _check(solver, x0, y0, resume, warmup, seed, model_state, replay)
         if record is not None:
             check_record(record)
         if probe is not None:
@@ -126,7 +126,7 @@ def run(
         every = None if every is None else check_count(every, "every")
         thin = None if thin is None else check_count(thin, "thin")
         prefetch, aside = check_prefetch(prefetch), check_offload(offload)
-        hooks, saver = saver_among(hooks, checkpoint, save_every)
+        hooks, saver = saver_among(as_hooks(hooks), checkpoint, save_every)
         hooks = [
             *hooks,
             *([Probe(probe)] if probe is not None else []),
@@ -157,7 +157,6 @@ def _check(
     warmup: Any,
     seed: Any,
     model_state: Any,
-    hooks: Any,
     replay: str,
 ) -> None:
     check_solver(solver)
@@ -184,7 +183,6 @@ def _check(
         )
     if (x0 is None) != (y0 is None):
         raise ValueError("x0 and y0 go together: pass both, or neither")
-    check_hooks(hooks)
     check_choice(replay, "replay", POLICIES)
 
 

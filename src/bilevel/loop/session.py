@@ -335,8 +335,7 @@ class Session:
             status = status.with_suspect(*self.suspect)
         result = self._packed(status if status.code is Code.DIVERGED else status.with_note(self.guard.note()))
         for probe in self.audience.probes:
-            course.log.add_probes(probe.rows)
-            probe.rows = []
+            course.log.add_probes(probe.take_rows())
         return result
 
     def _remarked(self, status: Status, trace: Columns) -> Status:

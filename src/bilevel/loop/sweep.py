@@ -14,7 +14,7 @@ from bilevel.forks import check_fork
 from bilevel.loop.chunk_length import Pace
 from bilevel.loop.concrete import check_untraced
 from bilevel.loop.errors import RunError
-from bilevel.loop.hooks.base import Event, HookLike, check_hooks, closing
+from bilevel.loop.hooks.base import Event, Hook, HookLike, as_hooks, closing
 from bilevel.loop.hooks.calls import (
     RANKS,
     answer,
@@ -22,7 +22,6 @@ from bilevel.loop.hooks.calls import (
     gone_on,
     in_order,
     notes,
-    nothing,
     of_rank,
     steps_to_next_mark,
 )
@@ -153,9 +152,8 @@ def sweep(
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
     sign = sign_of(mode)
-    check_hooks(hooks)
-    hooks = in_order([*hooks, *progress_hooks(progress)])
-    _check_lanes_may_have(hooks)
+    called = in_order([*as_hooks(hooks), *progress_hooks(progress)])
+    _check_lanes_may_have(called)
     _check_metric_kind(metric)
     if record is not None:
         check_record(record)
@@ -175,12 +173,12 @@ def sweep(
     failure, begun = None, []
     with Interrupts() as interrupts, closing(begun):
         try:
-            for hook in hooks:
+            for hook in called:
                 begun.append(hook)
-                getattr(hook, "begin", nothing)(event({}))
+                hook.begin(event({}))
             while step < steps and ended is None:
                 left = steps - step
-                wanted = min(pace.steps(left, step), program.count, steps_to_next_mark(hooks, step, left))
+                wanted = min(pace.steps(left, step), program.count, steps_to_next_mark(called, step, left))
                 at, start, before = time.perf_counter(), step, (run, alive, taken)
                 *moved, rows = program.steps(chosen.arguments, *before, program.rows(), 0, wanted)
                 rows = jax.tree.map(lambda a, n=wanted: np.asarray(a)[:, :n], jax.device_get(rows))
@@ -192,7 +190,7 @@ def sweep(
                 step += wanted
                 traces.append(rows)
                 for rank in RANKS:
-                    group = of_rank(hooks, rank)
+                    group = of_rank(called, rank)
                     if step == start or not group:
                         continue
                     seen = event(traces[-1])
@@ -259,7 +257,7 @@ def sweep(
     )
     for hook in begun:
         try:
-            getattr(hook, "end", nothing)(found)
+            hook.end(found)
         except Exception as error:
             failure = failure or error
     found = replace(found, status=[status.with_note(notes(begun)) for status in found.status])
@@ -268,12 +266,12 @@ def sweep(
     return found
 
 
-def _check_lanes_may_have(hooks: Sequence[Any]) -> None:
+def _check_lanes_may_have(hooks: Sequence[Hook]) -> None:
     for hook in hooks:
-        if getattr(hook, "of_one_run", False):
+        if hook.of_one_run:
             raise TypeError(
-                f"bl.hooks.{type(hook).__name__} follows one run and cannot follow the lanes of a sweep: look at the "
-                "sweep's trace, scores and best afterwards, or write a hook of your own, whose events have lanes first"
+                f"bl.hooks.{type(hook.subject).__name__} follows one run and cannot follow the lanes of a sweep: read "
+                "the sweep's trace, scores and best afterwards, or write your own hook, whose events have lanes first"
             )
 
 

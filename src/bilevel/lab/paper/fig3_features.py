@@ -24,7 +24,7 @@ from bilevel.lab.outcome import require
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import bootstrap_exponent, power_law
 from bilevel.lab.paper.tables import Table, select
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 from bilevel.loop.status import Code
 from bilevel.loop.sweep import sweep
 from bilevel.problems.features import PROBLEM, compress, curvatures, feature_learning, hypergradient
@@ -198,7 +198,7 @@ def square(state: Any, info: Any, batch: Batch) -> dict[str, Any]:
     return {"square": jnp.sum(hypergradient(state.x, batch) ** 2)}
 
 
-class Heads:
+class Heads(Hook):
     """A hook: ‖∇Φ(x₀)‖², the spectra of the heads' Hessians every so many steps, and the progress made."""
 
     def __init__(self, data: list[Batch], every: int, report: Report):

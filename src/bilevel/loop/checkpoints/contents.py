@@ -45,11 +45,11 @@ def packed(
     remembered, left_out = [], ""
     for hook in hooks:
         try:
-            state = hook.get_state() if remembers(hook) else None
+            state = hook.get_state() if hook.remembers else None
             flatten(state)
         except Exception as error:
-            state, left_out = None, f"what {type(hook).__name__} remembers cannot be saved ({error})"
-        remembered.append([type(hook).__name__, state])
+            state, left_out = None, f"what {type(hook.subject).__name__} remembers cannot be saved ({error})"
+        remembered.append([type(hook.subject).__name__, state])
     loader = result.feed if isinstance(result.feed, Mark) else None
     position = None if loader is None else {"used": loader.used, "position": loader.position}
     # The run comes first, so that its arrays have the first numbers.
@@ -121,10 +121,6 @@ def shapes(template: RunState) -> list[list[Any]]:
     """Of the arrays of a run, in the same order."""
     leaves = map(words_of, jax.tree.leaves(_parts(template)))
     return [[list(leaf.shape), str(leaf.dtype)] for leaf in leaves]
-
-
-def remembers(hook: Any) -> bool:
-    return callable(getattr(hook, "get_state", None)) and callable(getattr(hook, "set_state", None))
 
 
 def _recovery(result: Result, loader: Mark | None) -> dict[str, Any] | None:

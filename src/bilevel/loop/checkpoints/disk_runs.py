@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from bilevel.loop.checkpoints.contents import outline, remembers
+from bilevel.loop.checkpoints.contents import outline
 from bilevel.loop.checkpoints.folder import numbers_in
 from bilevel.loop.checkpoints.hook import Checkpoint
 from bilevel.loop.checkpoints.origin import Origin, check_origin
@@ -15,6 +15,7 @@ from bilevel.loop.checkpoints.reader import as_folder, restore
 from bilevel.loop.devices.offload import fetched
 from bilevel.loop.devices.processes import Team
 from bilevel.loop.diagnose.hook import Diagnose
+from bilevel.loop.hooks.base import FunctionHook
 from bilevel.loop.hooks.early_stopping import EarlyStopping
 from bilevel.loop.hooks.live_view import Live
 from bilevel.loop.hooks.probe import Probe
@@ -169,7 +170,7 @@ def _origin(session: Session, start: Start) -> dict[str, Any]:
         hook for hook in hooks if not isinstance(hook, Checkpoint | Progress | Live | Probe | Diagnose)
     ]
     if any(isinstance(hook, EarlyStopping) for hook in hooks):  # which may watch what a probe returns
-        stopping += [hook.probe for hook in hooks if isinstance(hook, Probe)]
+        stopping += [FunctionHook(hook.probe) for hook in hooks if isinstance(hook, Probe)]
     trees = run.x, run.y, run.model
     return asdict(
         Origin.of(
@@ -204,9 +205,9 @@ def _has_ended(result: Result, left: int, same_stops: bool) -> bool:
 
 def _remind(hooks: Sequence[Any], states: list[Any]) -> None:
     """Gives hooks back what they remembered: the first of a kind to the first of that kind, and so on."""
-    waiting = [hook for hook in hooks if remembers(hook)]
+    waiting = [hook for hook in hooks if hook.remembers]
     for kind, state in states:
-        hook = next((hook for hook in waiting if type(hook).__name__ == kind), None)
+        hook = next((hook for hook in waiting if type(hook.subject).__name__ == kind), None)
         if hook is not None and state is not None:
             waiting.remove(hook)
             hook.set_state(state)

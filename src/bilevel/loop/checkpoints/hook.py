@@ -13,14 +13,14 @@ from bilevel.loop.checkpoints.contents import packed
 from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, said, set_aside
 from bilevel.loop.checkpoints.reader import as_folder
 from bilevel.loop.devices.processes import Team
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 from bilevel.loop.result import Result
 
 MINUTE = timedelta(minutes=1)
 SHARE = 0.05  # of the time, that saving by the clock may take
 
 
-class Checkpoint:
+class Checkpoint(Hook):
     """Saves the whole run: its state, trace, probes, and what other hooks remember. Needs `bilevel[checkpoint]`.
 
         bl.run(solver, x0, y0, steps=10**6, hooks=[bl.hooks.Checkpoint("runs/first")], resume="auto")

@@ -205,8 +205,7 @@ def _short(text: str) -> str:
 
 def _hook(hook: Any) -> str:
     """What a hook would stop a run for, as far as can be told."""
-    asks = getattr(hook, "asks", None)
-    return described(hook) if asks is None else f"{type(hook).__name__}({asks})"
+    return described(hook.subject) if hook.asks is None else f"{type(hook.subject).__name__}({hook.asks})"
 
 
 def _difference(before: list[list[Any]], now: list[list[Any]]) -> str | None:

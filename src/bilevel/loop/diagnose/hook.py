@@ -15,7 +15,7 @@ from bilevel.loop.diagnose.measurements import Point, brief_look, close_look, lo
 from bilevel.loop.diagnose.report import Diagnosis
 from bilevel.loop.diagnose.scale import inner_transformation, look_at_scale
 from bilevel.loop.finite import risen
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 from bilevel.solvers.parts.ritz import ritz_values
 from bilevel.words import shown
 
@@ -28,7 +28,7 @@ KEPT = ("rows", "began", "spent", "largest", "steepest", "broke", "moves", "scal
 STEP = 4  # gradients and products that the cheapest step takes
 
 
-class Diagnose:
+class Diagnose(Hook):
     """Looks at the run a few times, and says in `result.diagnosis` what stands out; `bl.run(..., diagnose=True)`.
 
     Between chunks, so that not a bit of the result changes. Every run gets four looks, at the quarters of its steps, or

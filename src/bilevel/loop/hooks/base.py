@@ -1,9 +1,10 @@
 """What a hook sees, and how it asks a run to stop."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -150,56 +151,156 @@ class Stop:
             check_count(self.step, "step", least=0, most=MANY)
 
 
-@runtime_checkable
-class Hook(Protocol):
-    """Called after every chunk. It may also have `begin(event)`, called before the first, and `end(result)`, after all.
+class Hook:
+    """Base class of hooks: override what is needed; every other method does nothing.
 
-    Where a run is broken off without a result, `close()` is called instead of `end`, if there is one.
+        class Print(bl.hooks.Hook):
+            stride = 100
 
-    Probes are called before all hooks, so that every hook finds what they returned in `event.probes`, whatever the
+            def __call__(self, event):
+                print(event.step, event.last("outer_value"))
+
+    A run calls `begin(event)` before the first chunk, the hook itself after every chunk, and `end(result)` at the end.
+    A plain function of an event is a hook too. The attributes mean the same in a run and in a sweep.
+
+    Probes are called before all other hooks, so that every hook finds their numbers in `event.probes`, whatever the
     order of the list. If a hook that decides stops the run at an earlier step, probes are called again there.
-
-    It may have these attributes, in a run and in a sweep alike:
-
-    * `decides`: true for a hook that is called before the others. If it stops the run at an earlier step, they see the
-      run end there.
-    * `last`: true for a hook that is called after all others.
-    * `stride`: chunks end at the multiples of this number of steps.
-    * `note`: a sentence that is added to the status at the end, in a sweep to the status of every lane.
-    * `once`: true for a hook that, of several processes of one run, is called in the first only.
-    * `of_one_run`: true for a hook that a sweep refuses.
-    * `reads_info`: false for a hook that never looks at the two trees of `event.info`, which are as large as x and y.
-      For states beyond 1 MiB they are only computed where a hook may look, by another program, whose results may
-      differ by rounding. A sweep has no info.
-    * `get_state()` and `set_state(state)`: they save and restore what the hook remembers, in numbers, words, arrays and
-      containers of them. A checkpoint keeps that; a sweep has none.
     """
 
-    def __call__(self, event: Event) -> Stop | None: ...
+    decides: bool = (
+        False  # called before the others; if it stops the run at an earlier step, they see that end
+    )
+    last: bool = False  # called after all others
+    measures: bool = False  # called first, and `values` are shown to the others, as those of a probe
+    stride: int | None = None  # chunks end at the multiples of this number of steps
+    note: str = ""  # a sentence for the status at the end, in a sweep for the status of every lane
+    once: bool = False  # of several processes of one run, only the first calls it
+    of_one_run: bool = False  # a sweep refuses it
+    # False: it never reads the two trees of `event.info`, which are as large as x and y. For states beyond 1 MiB they
+    # are only computed where a hook may read them, by another program, whose results may differ by rounding.
+    reads_info: bool = True
+    asks: str | None = (
+        None  # its settings in words, if they decide when the run stops; a checkpoint compares them
+    )
+    diagnosis: Any = None  # for `result.diagnosis`
+    rows: Sequence[
+        tuple[int, dict[str, Any]]
+    ] = ()  # of a hook that measures: (step, numbers), for `result.probes`
+
+    def begin(self, event: Event) -> None:
+        """Prepare for the run; called before the first chunk."""
+
+    def __call__(self, event: Event) -> Stop | None:
+        """Look at the run after a chunk; return a `Stop` to end it."""
+
+    def end(self, result: Any) -> None:
+        """Finish; called with the `Result` or the `Sweep`."""
+
+    def close(self) -> None:
+        """Release what the hook holds; called instead of `end` where a run is broken off without a result."""
+
+    def forget(self, step: int) -> None:
+        """Drop what was seen after this step; called when the run went back to it."""
+
+    def get_state(self) -> Any:
+        """Return what a checkpoint saves: numbers, words, arrays and containers of them. A sweep has none."""
+
+    def set_state(self, state: Any) -> None:
+        """Restore what `get_state` returned."""
+
+    def values(self, step: int) -> dict[str, Any]:
+        """Return the numbers that other hooks find in `event.probes` at this step; for hooks with `measures`."""
+        return {}
+
+    def take_rows(self) -> Sequence[tuple[int, dict[str, Any]]]:
+        """Return `rows` and drop them; called at the end."""
+        return ()
+
+    def broke(self, cause: str, levels: tuple[str, ...]) -> None:
+        """Receive why the run diverged, and the levels whose step sizes caused it; called before `end`."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a state to save."""
+        return type(self).get_state is not Hook.get_state
+
+    @property
+    def subject(self) -> Any:
+        """The object that the user passed."""
+        return self
+
+
+class FunctionHook(Hook):
+    """A plain function of an event."""
+
+    def __init__(self, function: Callable[[Event], Any]):
+        self._subject = function
+
+    def __call__(self, event: Event) -> Any:
+        return self._subject(event)
+
+    @property
+    def subject(self) -> Any:
+        return self._subject
+
+
+NAMES = (
+    "begin", "end", "close", "note", "stride", "decides", "last", "once", "of_one_run", "reads_info", "get_state",
+    "set_state", "asks",
+)  # fmt: skip
+
+
+class UntypedHook(FunctionHook):
+    """An object with the attributes of a hook that is no `Hook`; supported for one release."""
+
+    def __getattribute__(self, name: str) -> Any:
+        subject = object.__getattribute__(self, "_subject")
+        here = name in NAMES and hasattr(subject, name)
+        return getattr(subject, name) if here else object.__getattribute__(self, name)
+
+    @property
+    def remembers(self) -> bool:
+        return all(hasattr(self._subject, name) for name in ("get_state", "set_state"))
 
 
 @contextmanager
-def closing(hooks: list[Any]) -> Iterator[None]:
-    """What is broken off inside has no result: hooks that hold something, such as the terminal, let go of it."""
+def closing(hooks: list[Hook]) -> Iterator[None]:
+    """Close the hooks if the block raises."""
     try:
         yield
     except BaseException:
         for hook in hooks:
             with suppress(Exception):
-                getattr(hook, "close", lambda: None)()
+                hook.close()
         raise
 
 
 HookLike = Hook | Callable[[Event], Any]
 
 
-def check_hooks(hooks: Any) -> None:
+def as_hooks(hooks: Any) -> list[Hook]:
+    """Return the hooks, functions wrapped; raise if something is no hook."""
     fine = lambda hook: callable(hook) and not isinstance(hook, type)
     single = isinstance(hooks, str | bytes) or hasattr(hooks, "_fields")
     if single or not isinstance(hooks, Sequence) or not all(map(fine, hooks)):
         raise TypeError(
             f"hooks must be a list of functions of an event, not {shown(hooks)}: pass e.g. [bl.hooks.Best()]"
         )
-    for hook in hooks:
-        if (stride := getattr(hook, "stride", None)) is not None:
-            check_count(stride, f"the stride of {type(hook).__name__}")
+    wrapped = [hook if isinstance(hook, Hook) else _wrapped(hook) for hook in hooks]
+    for hook in wrapped:
+        if hook.stride is not None:
+            check_count(hook.stride, f"the stride of {type(hook.subject).__name__}")
+    return wrapped
+
+
+def _wrapped(hook: Any) -> Hook:
+    found = [name for name in NAMES if hasattr(hook, name)]
+    if not found:
+        return FunctionHook(hook)
+    warnings.warn(
+        f"{type(hook).__name__} has the attribute {found[0]!r} of a hook but is no bl.hooks.Hook: derive its class "
+        "from bl.hooks.Hook; the next release will read no attributes of other objects",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return UntypedHook(hook)

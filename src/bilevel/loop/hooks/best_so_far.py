@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 from bilevel.loop.hooks.early_stopping import check_metric, sign_of
 from bilevel.types import PyTree
 
 
-class Best:
+class Best(Hook):
     """Keep the state with the best value of a metric between chunks: `.x`, `.y`, `.value`, `.step`, `.model_state`.
 
         best = bl.hooks.Best("outer/accuracy", mode="max")

@@ -3,32 +3,28 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from bilevel.loop.hooks.base import Event, Stop
+from bilevel.loop.hooks.base import Event, Hook, Stop
 
-DECIDES, SEES, LAST = RANKS = range(
-    3
-)  # hooks that decide come first; those that must see all others' work, last
+DECIDES, SEES, LAST = RANKS = range(3)  # the order in which hooks are called
 
 
-def rank(hook: Any) -> int:
-    return (
-        DECIDES if getattr(hook, "decides", False) else LAST if getattr(hook, "last", False) is True else SEES
-    )
+def rank(hook: Hook) -> int:
+    return DECIDES if hook.decides else LAST if hook.last else SEES
 
 
-def in_order(hooks: Sequence[Any], leads: bool = True) -> list[Any]:
+def in_order(hooks: Sequence[Hook], leads: bool = True) -> list[Hook]:
     """Those that this process calls, in the order in which they hear of the beginning and of the end."""
-    here = [hook for hook in hooks if leads or not getattr(hook, "once", False)]
+    here = [hook for hook in hooks if leads or not hook.once]
     return sorted(here, key=lambda hook: rank(hook) == LAST)
 
 
-def of_rank(hooks: Sequence[Any], wanted: int) -> list[Any]:
+def of_rank(hooks: Sequence[Hook], wanted: int) -> list[Hook]:
     return [hook for hook in hooks if rank(hook) == wanted]
 
 
-def steps_to_next_mark(hooks: Sequence[Any], step: int, left: int) -> int:
+def steps_to_next_mark(hooks: Sequence[Hook], step: int, left: int) -> int:
     """Steps until a hook wants to see the run, at the multiples of its stride; or until the end."""
-    strides = [stride for hook in hooks if (stride := getattr(hook, "stride", None))]
+    strides = [stride for hook in hooks if (stride := hook.stride)]
     return min([left, *(stride - step % stride for stride in strides)])
 
 
@@ -67,11 +63,6 @@ def gone_on(step: int) -> str:
     return f" (The run had gone on to step {step}, and kept nothing to go back to.)"
 
 
-def notes(hooks: Sequence[Any]) -> str:
+def notes(hooks: Sequence[Hook]) -> str:
     """What they have to say about the end."""
-    found = [note.strip() for hook in hooks if isinstance(note := getattr(hook, "note", ""), str)]
-    return "".join(f" {note}" for note in found if note)
-
-
-def nothing(*_: Any) -> None:
-    """In place of a `begin` or `end` that a hook does not have."""
+    return "".join(f" {note}" for hook in hooks if (note := hook.note.strip()))

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from bilevel.checks import MANY, check_choice, check_count, check_not_negative, check_text
-from bilevel.loop.hooks.base import Event, Stop
+from bilevel.loop.hooks.base import Event, Hook, Stop
 from bilevel.words import one_line
 
 
-class EarlyStopping:
+class EarlyStopping(Hook):
     """Stop at the first step at which the metric has not improved for `patience` steps.
 
     A probe measures its metric between chunks only: `every=` says how often. `patience` counts steps all the same.

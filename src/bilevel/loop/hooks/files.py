@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from bilevel.checks import MANY, check_count, check_path
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 
 
-class _Lines(ABC):
+class _Lines(Hook, ABC):
     """One line for every `thin`-th step, appended as the steps are taken."""
 
     of_one_run = True  # not of a sweep

@@ -10,7 +10,7 @@ import numpy as np
 
 from bilevel.checks import check_kind, check_positive
 from bilevel.loop.columns import NAMES, numbers_in, title
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 from bilevel.loop.hooks.history import History
 from bilevel.loop.hooks.outlook import Outlook, outlook
 from bilevel.loop.hooks.progress_bar import Progress, is_terminal
@@ -35,7 +35,7 @@ class _Moment(NamedTuple):
         return cls(event.name, event.step, event.total, event.seconds)
 
 
-class Live:
+class Live(Hook):
     """Shows, on standard error if that is a terminal or in a notebook's cell, how a run goes: the trends of the outer
     value, the hypergradient, residuals and metrics, the rate, the time left, and what the status would be now.
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from bilevel.callables import asks_for
 from bilevel.checks import check_callable
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 
 
-class Probe:
+class Probe(Hook):
     """Call `probe(state, info)` after every chunk; the numbers it returns, a dict or nothing, go to `result.probes`.
 
         def accuracy(state, info, *, model_state):  # or without the keyword, for a model that has no state
@@ -26,6 +26,7 @@ class Probe:
     """
 
     of_one_run = True  # not of a sweep
+    measures = True
 
     def __init__(self, probe: Callable[..., dict[str, Any] | None]):
         self.probe: Callable[..., dict[str, Any] | None] = check_probe(probe)
@@ -46,9 +47,13 @@ class Probe:
         # As they are now: what they refer to may be donated to the next chunk.
         self.rows.append((event.step, {name: _own(value) for name, value in values.items()}))
 
-    def values_at(self, step: int) -> dict[str, Any]:
+    def values(self, step: int) -> dict[str, Any]:
         """What it returned at that step, if it was the last one."""
         return self.rows[-1][1] if self.rows and self.rows[-1][0] == step else {}
+
+    def take_rows(self) -> list[tuple[int, dict[str, Any]]]:
+        rows, self.rows = self.rows, []
+        return rows
 
     def forget(self, step: int) -> None:
         """What it was told of the steps after this one, from which the run went back."""

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 from bilevel.words import printable
 
 WIDTH = 30  # of the bar in a notebook, in characters
 
 
-class Progress:
+class Progress(Hook):
     """Draws a bar with the rate, f and ‖∇Φ‖ on standard error if that is a terminal, or in a notebook's cell.
 
     Of a sweep it shows the lowest values among the lanes.

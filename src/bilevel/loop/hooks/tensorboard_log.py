@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from bilevel.checks import MANY, check_count, check_path
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.base import Event, Hook
 
 
-class TensorBoard:
+class TensorBoard(Hook):
     """Writes the trace's scalars as TensorBoard events. Needs `pip install "bilevel[tensorboard]"`.
 
     Args:

@@ -3,11 +3,11 @@
 import numpy as np
 
 from bilevel.checks import check_positive
-from bilevel.loop.hooks.base import Event, Stop
+from bilevel.loop.hooks.base import Event, Hook, Stop
 from bilevel.loop.status import Code
 
 
-class Tolerance:
+class Tolerance(Hook):
     """Stops at the first step whose stationarity measure is at most `tol`.
 
     That is the norm of the estimated hypergradient, or ‖x − P(x − s·h)‖/s where the outer rule projects
