@@ -22,6 +22,7 @@ if (
         plot as plot,
         problems as problems,
         prox as prox,
+        solvers as solvers,
         theory as theory,
     )
     from bilevel.batch import Batch as Batch, Levels as Levels
@@ -39,48 +40,52 @@ if (
     from bilevel.loop.status import Code as Code, Status as Status
     from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
     from bilevel.problem import Problem as Problem
-    from bilevel.solvers.acc_f2ba import acc_f2ba as acc_f2ba
+    from bilevel.solvers import (
+        acc_f2ba as acc_f2ba,
+        aid as aid,
+        bda as bda,
+        bome as bome,
+        d_tfbo as d_tfbo,
+        darts as darts,
+        darts_first_order as darts_first_order,
+        f2ba as f2ba,
+        f2sa as f2sa,
+        f2sa_p as f2sa_p,
+        f3sa as f3sa,
+        fomaml as fomaml,
+        forward_itd as forward_itd,
+        fsla as fsla,
+        g_pbgd as g_pbgd,
+        hoag as hoag,
+        iaptt as iaptt,
+        imaml as imaml,
+        itd as itd,
+        maml as maml,
+        meha as meha,
+        mrbo as mrbo,
+        pzobo as pzobo,
+        qnbo as qnbo,
+        reptile as reptile,
+        rtho as rtho,
+        s_tfbo as s_tfbo,
+        saba as saba,
+        sama as sama,
+        soba as soba,
+        srba as srba,
+        stocbio as stocbio,
+        sustain as sustain,
+        tuning_free as tuning_free,
+        v_pbgd as v_pbgd,
+        vrbo as vrbo,
+    )
     from bilevel.solvers.adjoints import Adjoint as Adjoint
-    from bilevel.solvers.aid import aid as aid
     from bilevel.solvers.base import Info as Info, Solver as Solver
-    from bilevel.solvers.bda import bda as bda
-    from bilevel.solvers.bome import bome as bome
-    from bilevel.solvers.d_tfbo import d_tfbo as d_tfbo
-    from bilevel.solvers.darts import darts as darts, darts_first_order as darts_first_order
-    from bilevel.solvers.f2ba import f2ba as f2ba
-    from bilevel.solvers.f2sa import f2sa as f2sa
-    from bilevel.solvers.f2sa_p import f2sa_p as f2sa_p
-    from bilevel.solvers.f3sa import f3sa as f3sa
     from bilevel.solvers.fixed_points.preconditioner import fixed_preconditioner as fixed_preconditioner
-    from bilevel.solvers.fomaml import fomaml as fomaml
-    from bilevel.solvers.forward_itd import forward_itd as forward_itd
-    from bilevel.solvers.fsla import fsla as fsla
-    from bilevel.solvers.hoag import hoag as hoag
-    from bilevel.solvers.iaptt import iaptt as iaptt
-    from bilevel.solvers.imaml import imaml as imaml
-    from bilevel.solvers.itd import itd as itd
-    from bilevel.solvers.maml import maml as maml
-    from bilevel.solvers.meha import meha as meha
-    from bilevel.solvers.mrbo import mrbo as mrbo
-    from bilevel.solvers.pbgd import g_pbgd as g_pbgd, v_pbgd as v_pbgd
-    from bilevel.solvers.pzobo import pzobo as pzobo
-    from bilevel.solvers.qnbo import qnbo as qnbo
-    from bilevel.solvers.reptile import reptile as reptile
-    from bilevel.solvers.rtho import rtho as rtho
     from bilevel.solvers.rules import Rule as Rule, projected as projected
-    from bilevel.solvers.s_tfbo import s_tfbo as s_tfbo
-    from bilevel.solvers.saba import saba as saba
-    from bilevel.solvers.sama import sama as sama
-    from bilevel.solvers.soba import soba as soba
-    from bilevel.solvers.srba import srba as srba
-    from bilevel.solvers.stocbio import stocbio as stocbio
-    from bilevel.solvers.sustain import sustain as sustain
-    from bilevel.solvers.tuning_free import tuning_free as tuning_free
-    from bilevel.solvers.vrbo import vrbo as vrbo
     from bilevel.theory.estimation.advice import Advice as Advice
     from bilevel.theory.estimation.advising import advise as advise
 else:
-    _MODULES = ("adjoints", "data", "hooks", "plot", "problems", "prox", "theory")
+    _MODULES = ("adjoints", "data", "hooks", "plot", "problems", "prox", "solvers", "theory")
     _NAMES = {
         "batch": ("Batch", "Levels"),
         "composition": ("composed",),
@@ -99,22 +104,20 @@ else:
         "problem": ("Problem",),
         "solvers.adjoints": ("Adjoint",),
         "solvers.base": ("Info", "Solver"),
-        "solvers.darts": ("darts", "darts_first_order"),
         "solvers.fixed_points.preconditioner": ("fixed_preconditioner",),
-        "solvers.pbgd": ("g_pbgd", "v_pbgd"),
         "solvers.rules": ("Rule", "projected"),
         "theory.estimation.advice": ("Advice",),
         "theory.estimation.advising": ("advise",),
     }
-    _SOLVERS = (  # each in the file of its name
-        "acc_f2ba", "aid", "bda", "bome", "d_tfbo", "f2ba", "f2sa", "f2sa_p", "f3sa", "fomaml",
-        "forward_itd", "fsla", "hoag", "iaptt", "imaml", "itd", "maml", "meha", "mrbo", "pzobo", "qnbo",
-        "reptile", "rtho", "s_tfbo", "saba", "sama", "soba", "srba", "stocbio", "sustain", "tuning_free",
-        "vrbo",
+    _SOLVERS = (
+        "acc_f2ba", "aid", "bda", "bome", "d_tfbo", "darts", "darts_first_order", "f2ba", "f2sa", "f2sa_p",
+        "f3sa", "fomaml", "forward_itd", "fsla", "g_pbgd", "hoag", "iaptt", "imaml", "itd", "maml", "meha",
+        "mrbo", "pzobo", "qnbo", "reptile", "rtho", "s_tfbo", "saba", "sama", "soba", "srba", "stocbio",
+        "sustain", "tuning_free", "v_pbgd", "vrbo",
     )  # fmt: skip
     _HOMES = {
         **{name: f"bilevel.{home}" for home, names in _NAMES.items() for name in names},
-        **{name: f"bilevel.solvers.{name}" for name in _SOLVERS},
+        **dict.fromkeys(_SOLVERS, "bilevel.solvers"),
     }
     _LOADING = RLock()  # imports that cross in two threads are an error of Python's
     __all__ = sorted([*_MODULES, *_HOMES])  # noqa: PLE0605

@@ -20,9 +20,9 @@ from bilevel.loop.state import start
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.gradient_steps import steps as gradient_steps
-from bilevel.solvers.aid import aid
-from bilevel.solvers.itd import itd
-from bilevel.solvers.soba import soba
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.itd import itd
+from bilevel.solvers.algorithms.soba import soba
 
 A = jnp.array([[2.0, 0.5], [0.5, 1.0]])
 X, Y = jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0])

@@ -11,7 +11,7 @@ import pytest
 
 import bilevel as bl
 
-MODULES = {"adjoints", "data", "hooks", "plot", "problems", "prox", "theory"}
+MODULES = {"adjoints", "data", "hooks", "plot", "problems", "prox", "solvers", "theory"}
 
 
 def fresh(*code: str, fails: bool = False) -> str:
@@ -95,7 +95,7 @@ assert ours == {"bilevel", "bilevel.forks"}, ours
 loaded = lambda *names: {*names, "matplotlib", "typer", "orbax", "sklearn", "scipy", "flax", "cvxpy"} & set(sys.modules)
 assert not loaded("equinox", "optax", "jaxtyping", "rich"), loaded("equinox", "optax", "jaxtyping", "rich")
 from bilevel import Problem, Batch, aid, run, sweep, hooks, data
-assert not loaded("rich", "bilevel.theory", "bilevel.solvers.soba"), loaded("rich", "bilevel.theory")
+assert not loaded("rich", "bilevel.theory", "bilevel.solvers.algorithms.soba"), loaded("rich", "bilevel.theory")
 from bilevel import *
 assert not loaded(), loaded()
 assert not seen, seen
@@ -129,10 +129,10 @@ def ask(i):
 threads = [threading.Thread(target=ask, args=(i,)) for i in range(count)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
 assert not errors, errors
-import bilevel.lab, bilevel.solvers.aid, bilevel.loop.run, bilevel.loop.sweep, bilevel.loop.data.loaders
-assert isinstance(bilevel.solvers.aid, ModuleType) and isinstance(bilevel.loop.sweep, ModuleType)
+import bilevel.lab, bilevel.solvers.algorithms.aid, bilevel.loop.run, bilevel.loop.sweep, bilevel.loop.data.loaders
+assert isinstance(bilevel.solvers.algorithms.aid, ModuleType) and isinstance(bilevel.loop.sweep, ModuleType)
 for name in bl.__all__:
     assert all(one[name] is getattr(bl, name) for one in found), name
-assert bl.aid is bilevel.solvers.aid.aid and bl.sweep is bilevel.loop.sweep.sweep
+assert bl.aid is bilevel.solvers.algorithms.aid.aid and bl.sweep is bilevel.loop.sweep.sweep
 """,
     )

@@ -11,8 +11,8 @@ from test_penalty import ABOVE_L, EYE, QUADRATIC, TAU, X0, Y0, B, C, H, L, penal
 import bilevel as bl
 from bilevel import acc_f2ba, bome, f2ba, f2sa_p, g_pbgd, itd, pzobo, v_pbgd
 from bilevel.counting import Counts, oracle_calls
-from bilevel.solvers.f2sa_p import difference
-from bilevel.solvers.pzobo import gaussian
+from bilevel.solvers.algorithms.f2sa_p import difference
+from bilevel.solvers.algorithms.pzobo import gaussian
 
 A, XI, LAMBDA = 1 / ABOVE_L, 0.04, 5.0
 START = X, Y = np.asarray(X0), np.asarray(Y0)
@@ -301,7 +301,7 @@ class TestPZOBO:
     def test_a_full_orthogonal_set_of_directions_is_itd(self, monkeypatch):
         """(1/Q) Σ uuᵀ = I for the n directions √n e_i."""
         monkeypatch.setattr(
-            "bilevel.solvers.pzobo.gaussian", lambda key, x, count: jnp.sqrt(2.0) * jnp.eye(2)
+            "bilevel.solvers.algorithms.pzobo.gaussian", lambda key, x, count: jnp.sqrt(2.0) * jnp.eye(2)
         )
         full = pzobo(QUADRATIC, A, self.BETA, directions=2, inner_steps=self.N)
         exact = itd(QUADRATIC, A, self.BETA, inner_steps=self.N)

@@ -19,9 +19,9 @@ import bilevel as bl
 from bilevel import theory
 from bilevel.hooks import Event, Stop
 from bilevel.sklearn import PerFeatureRidge, ReweightedClassifier
-from bilevel.solvers.aid import AID
-from bilevel.solvers.itd import ITD
-from bilevel.solvers.tuning_free import TuningFree
+from bilevel.solvers.algorithms.aid import AID
+from bilevel.solvers.algorithms.itd import ITD
+from bilevel.solvers.algorithms.tuning_free import TuningFree
 from bilevel.theory import Certificate, StepSizes
 
 Rows = tuple[jax.Array, jax.Array]

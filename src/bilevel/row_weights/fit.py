@@ -39,8 +39,8 @@ from bilevel.loop.whole import whole
 from bilevel.problem import Problem
 from bilevel.row_weights.models import Predictor, initial, logits, predictor, scale_of
 from bilevel.row_weights.padding import bucket, padded
-from bilevel.solvers.aid import aid
-from bilevel.solvers.itd import itd
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.itd import itd
 
 FOLDS = 5
 ROUNDS = 10

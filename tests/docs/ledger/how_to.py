@@ -13,7 +13,7 @@ import bilevel as bl
 from bilevel.cli import program_cache as compiled
 from bilevel.loop.diagnose import divergence as diagnosis, hook as diagnosing, look, program, replay
 from bilevel.row_weights import fit as weighing
-from bilevel.solvers import tuning_free
+from bilevel.solvers.algorithms import tuning_free
 from bilevel.theory.estimation import recommending
 
 from .applications import trusted_alone_rank_best

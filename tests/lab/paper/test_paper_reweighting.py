@@ -16,7 +16,7 @@ from bilevel.loop.status import Code, Status
 from bilevel.problems import quadratic
 from bilevel.problems.reweighting import PROBLEM, initial_mlp, losses
 from bilevel.problems.scores import accuracy, roc_auc
-from bilevel.solvers.itd import itd
+from bilevel.solvers.algorithms.itd import itd
 
 
 def test_losses_are_the_cross_entropy_of_the_network():

@@ -18,30 +18,30 @@ from bilevel.batch import Batch, Levels
 from bilevel.loop.data.streams import epochs
 from bilevel.problem import Problem
 from bilevel.solvers import adjoints
-from bilevel.solvers.aid import aid
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.bda import bda
+from bilevel.solvers.algorithms.bome import bome
+from bilevel.solvers.algorithms.d_tfbo import d_tfbo
+from bilevel.solvers.algorithms.darts import darts, darts_first_order
+from bilevel.solvers.algorithms.f2ba import f2ba
+from bilevel.solvers.algorithms.f2sa import f2sa
+from bilevel.solvers.algorithms.f2sa_p import f2sa_p
+from bilevel.solvers.algorithms.f3sa import f3sa
+from bilevel.solvers.algorithms.forward_itd import forward_itd
+from bilevel.solvers.algorithms.hoag import hoag
+from bilevel.solvers.algorithms.iaptt import iaptt
+from bilevel.solvers.algorithms.itd import itd
+from bilevel.solvers.algorithms.meha import meha
+from bilevel.solvers.algorithms.pbgd import v_pbgd
+from bilevel.solvers.algorithms.pzobo import pzobo
+from bilevel.solvers.algorithms.qnbo import qnbo
+from bilevel.solvers.algorithms.rtho import rtho
+from bilevel.solvers.algorithms.s_tfbo import s_tfbo
+from bilevel.solvers.algorithms.sama import sama
+from bilevel.solvers.algorithms.soba import soba
+from bilevel.solvers.algorithms.stocbio import stocbio
+from bilevel.solvers.algorithms.tuning_free import tuning_free
 from bilevel.solvers.base import Solver
-from bilevel.solvers.bda import bda
-from bilevel.solvers.bome import bome
-from bilevel.solvers.d_tfbo import d_tfbo
-from bilevel.solvers.darts import darts, darts_first_order
-from bilevel.solvers.f2ba import f2ba
-from bilevel.solvers.f2sa import f2sa
-from bilevel.solvers.f2sa_p import f2sa_p
-from bilevel.solvers.f3sa import f3sa
-from bilevel.solvers.forward_itd import forward_itd
-from bilevel.solvers.hoag import hoag
-from bilevel.solvers.iaptt import iaptt
-from bilevel.solvers.itd import itd
-from bilevel.solvers.meha import meha
-from bilevel.solvers.pbgd import v_pbgd
-from bilevel.solvers.pzobo import pzobo
-from bilevel.solvers.qnbo import qnbo
-from bilevel.solvers.rtho import rtho
-from bilevel.solvers.s_tfbo import s_tfbo
-from bilevel.solvers.sama import sama
-from bilevel.solvers.soba import soba
-from bilevel.solvers.stocbio import stocbio
-from bilevel.solvers.tuning_free import tuning_free
 
 IMPLICIT, ITERATIVE, SHORTCUT = (
     "implicit differentiation",

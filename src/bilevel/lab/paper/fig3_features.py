@@ -29,7 +29,7 @@ from bilevel.loop.status import Code
 from bilevel.loop.sweep import sweep
 from bilevel.problems.features import PROBLEM, compress, curvatures, feature_learning, hypergradient
 from bilevel.problems.instance import Instance
-from bilevel.solvers.itd import itd
+from bilevel.solvers.algorithms.itd import itd
 
 L = 1.0
 TRAIN = VALID = 500

@@ -25,9 +25,9 @@ from bilevel.loop.status import Code
 from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import PROBLEM, data_reweighting, initial_mlp, logits, validation_loss
 from bilevel.problems.scores import accuracy, roc_auc
-from bilevel.solvers.aid import aid
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.itd import itd
 from bilevel.solvers.base import Solver
-from bilevel.solvers.itd import itd
 
 TRAIN, VALID, HELD_OUT = 2_000, 500, 500
 WRONG = 0.2

@@ -9,9 +9,9 @@ import numpy as np
 
 from bilevel.loop.scan import scan
 from bilevel.problems.two_dimensional import Quadratic
-from bilevel.solvers.aid import aid
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.itd import itd
 from bilevel.solvers.base import Solver
-from bilevel.solvers.itd import itd
 
 
 class Start(NamedTuple):

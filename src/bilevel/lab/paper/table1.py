@@ -23,8 +23,8 @@ from bilevel.loop.hooks.base import Event, Stop
 from bilevel.loop.run import run as run_solver
 from bilevel.loop.status import Code
 from bilevel.problems.two_dimensional import FAMILY, Quadratic, as_data
-from bilevel.solvers.aid import aid
-from bilevel.solvers.itd import itd
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.itd import itd
 
 L = M = RHO = GAP = RADIUS = 1.0
 KAPPAS_OF_BOUNDS = np.geomspace(1e3, 1e5, 9)

@@ -11,9 +11,9 @@ from bilevel.batch import Batch
 from bilevel.checks import check_count, check_finite, check_known, check_problem, check_seed, prepare
 from bilevel.checks.derivatives import explained
 from bilevel.problem import Problem
-from bilevel.solvers.aid import aid
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.itd import itd
 from bilevel.solvers.base import Solver
-from bilevel.solvers.itd import itd
 from bilevel.solvers.rules import projected
 from bilevel.theory.certificates.certificate import StepSizes
 from bilevel.theory.estimation.advice import Advice

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from bilevel.batch import Batch
 from bilevel.loop.scan import warm_up
 from bilevel.problem import Problem
-from bilevel.solvers.itd import itd
+from bilevel.solvers.algorithms.itd import itd
 from bilevel.theory.estimation.curvature import inner_spectrum
 from bilevel.theory.estimation.estimated import Estimated
 from bilevel.theory.estimation.exploring import places

@@ -9,7 +9,7 @@ from optax import tree
 
 from bilevel.batch import Batch, Draws
 from bilevel.loop.scan import scan
-from bilevel.solvers.aid import AID
+from bilevel.solvers.algorithms.aid import AID
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.parts.inner import Carried
 from bilevel.theory.estimation.local import most_cg_steps

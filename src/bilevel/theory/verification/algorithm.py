@@ -3,11 +3,11 @@
 from typing import Any, NamedTuple
 
 from bilevel.solvers.adjoints.gradient_steps import OneStep, Steps
-from bilevel.solvers.aid import AID
+from bilevel.solvers.algorithms.aid import AID
+from bilevel.solvers.algorithms.itd import ITD
+from bilevel.solvers.algorithms.soba import SOBA
 from bilevel.solvers.base import Solver
-from bilevel.solvers.itd import ITD
 from bilevel.solvers.rules import Descent
-from bilevel.solvers.soba import SOBA
 from bilevel.types import Number
 
 

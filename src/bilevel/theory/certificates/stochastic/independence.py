@@ -10,10 +10,10 @@ import numpy as np
 
 from bilevel.loop.data.streams import Blocks, FullBatch, Independent, Minibatches, Shuffled, as_stream
 from bilevel.solvers.adjoints.gradient_steps import OneStep
-from bilevel.solvers.aid import AID
+from bilevel.solvers.algorithms.aid import AID
+from bilevel.solvers.algorithms.soba import SOBA
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import Descent, Rule, Settled, Transformation
-from bilevel.solvers.soba import SOBA
 
 TRIED = 8  # steps of an optax rule
 

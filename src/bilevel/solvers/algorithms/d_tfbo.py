@@ -10,10 +10,10 @@ from optax import tree
 from bilevel.batch import Batch, Draws, draws, first, with_state
 from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
+from bilevel.solvers.algorithms.s_tfbo import STFBOState
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.parts.inner import carried, carried_state, next_state, seen_by
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.s_tfbo import STFBOState
 from bilevel.types import Number, PyTree, Scalar
 
 

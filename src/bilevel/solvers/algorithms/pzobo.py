@@ -12,8 +12,8 @@ from bilevel.batch import Batch, Draws, first
 from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
-from bilevel.solvers.f3sa import tilted
 from bilevel.solvers.parts.inner import inner_loop
+from bilevel.solvers.parts.lagrangian import tilted
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize

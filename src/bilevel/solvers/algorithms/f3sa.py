@@ -1,6 +1,5 @@
 """F3SA: F2SA with momentum-assisted gradient estimates, for noisy batches."""
 
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
 from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.parts.lagrangian import tilted
 from bilevel.solvers.parts.penalty import Penalised, as_penalty, mixture, penalised
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.parts.weights import check_weight
@@ -150,13 +150,6 @@ def f3sa(
         as_penalty(penalty),
         check_weight(momentum, "momentum", "the new gradient"),
     )
-
-
-def tilted(
-    function: Callable[[PyTree], Scalar], at: PyTree, gradient: PyTree, estimate: PyTree
-) -> Callable[[PyTree], Scalar]:
-    """The function plus a linear term that turns its gradient at a point into the estimate."""
-    return lambda point: function(point) + tree.vdot(tree.sub(estimate, gradient), tree.sub(point, at))
 
 
 def _lower(oracles: Oracles, at: Points, batch: Batch | None) -> Lower:

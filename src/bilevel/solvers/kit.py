@@ -1,0 +1,16 @@
+"""The tools for authors of solvers: the page "Write a solver" uses these names and no private ones."""
+
+from bilevel.batch import Draws as Draws, draws as draws
+from bilevel.checks import check_problem as check_problem, prepare as prepare
+from bilevel.solvers.adjoints.base import Adjoint as Adjoint
+from bilevel.solvers.adjoints.gradient_steps import as_adjoint as as_adjoint
+from bilevel.solvers.base import (
+    ExplicitState as ExplicitState,
+    ImplicitState as ImplicitState,
+    Info as Info,
+    Solver as Solver,
+)
+from bilevel.solvers.parts.inner import inner_loop as inner_loop
+from bilevel.solvers.parts.lagrangian import energy as energy, lagrangian as lagrangian, tilted as tilted
+from bilevel.solvers.parts.trees import scaled as scaled
+from bilevel.solvers.rules import Rule as Rule, as_rule as as_rule, descend as descend
