@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bilevel as bl
-from bilevel.cli import app, main, plain
+from bilevel.cli import app, main, plain_text
 
 
 def test_demo_shows_both_algorithms_beside_their_closed_forms():
@@ -98,9 +98,9 @@ def test_a_screen_that_takes_nothing(monkeypatch, capsys):
     ],
 )
 def test_letters_that_a_terminal_does_not_have_are_spelled(text, shown):
-    assert text.encode("ascii", plain.NAME).decode() == shown
-    assert text.encode("utf-8", plain.NAME).decode() == text
+    assert text.encode("ascii", plain_text.NAME).decode() == shown
+    assert text.encode("utf-8", plain_text.NAME).decode() == text
 
 
 def test_letters_that_a_terminal_has_stay():
-    assert "5 £ × µ ≤ α".encode("latin-1", plain.NAME).decode("latin-1") == "5 £ × µ <= alpha"
+    assert "5 £ × µ ≤ α".encode("latin-1", plain_text.NAME).decode("latin-1") == "5 £ × µ <= alpha"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bilevel.cli import app, compare, compiled, reproduce
+from bilevel.cli import app, compare, program_cache, reproduce
 from bilevel.cli.program_cache import LIST, programs_kept
 from bilevel.locks import Lock
 
@@ -25,7 +25,7 @@ POSIX = pytest.mark.skipif(not hasattr(os, "getuid"), reason="this system has no
 def folder(tmp_path, monkeypatch):
     """Where programs would be kept by a user who has said nothing; the tests' own cache is away meanwhile."""
     monkeypatch.setenv("BILEVEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiled, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(program_cache, "QUICK_SECONDS", 0.0)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     yield tmp_path / "cache" / "compiled"
@@ -153,7 +153,7 @@ def test_of_two_commands_at_once_the_second_compiles_everything(folder):
 def test_what_another_processor_compiled_is_not_used(folder, monkeypatch):
     with programs_kept():
         compute()
-    monkeypatch.setattr(compiled, "_processor", lambda: "another one, with other instructions")
+    monkeypatch.setattr(program_cache, "_processor", lambda: "another one, with other instructions")
     with programs_kept():
         assert compute() == (42.0, 0)
 
@@ -196,13 +196,13 @@ def test_the_oldest_go_when_there_are_too_many(folder, monkeypatch):
     old = entries(folder)
     for name in old:
         os.utime(folder / name, (0, 0))
-    monkeypatch.setattr(compiled, "LARGEST", sum((folder / name).stat().st_size for name in old) + 100)
+    monkeypatch.setattr(program_cache, "LARGEST", sum((folder / name).stat().st_size for name in old) + 100)
     with programs_kept():
         compute(5.0)
     left = entries(folder)
     assert old - left
     assert left - old
-    assert sum((folder / name).stat().st_size for name in left) <= compiled.LARGEST
+    assert sum((folder / name).stat().st_size for name in left) <= program_cache.LARGEST
 
 
 @pytest.mark.parametrize("said", ["a folder", "none"])

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sklearn
-from bilevel.sklearn import ReweightedClassifier, reweighted
+from bilevel.sklearn import ReweightedClassifier, reweighted_classifier
 
 
 @parametrize_with_checks([ReweightedClassifier()])
@@ -175,9 +175,11 @@ def test_a_network_learns_what_is_not_linear():
 
 def test_progress_is_shown_when_asked_for(tumours, monkeypatch):
     asked = []
-    found = reweighted.weigh
+    found = reweighted_classifier.weigh
     monkeypatch.setattr(
-        reweighted, "weigh", lambda *_, progress, **others: asked.append(progress) or found(*_, **others)
+        reweighted_classifier,
+        "weigh",
+        lambda *_, progress, **others: asked.append(progress) or found(*_, **others),
     )
     for verbose in (0, 1):
         ReweightedClassifier(max_iter=2, verbose=verbose).fit(*tumours[:2])
