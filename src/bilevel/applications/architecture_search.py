@@ -27,7 +27,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.table import spread
 from bilevel.data.examples import Examples
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 OPERATIONS = ("none", "skip", "mean 3×3", "conv 1×1", "conv 3×3")
@@ -219,7 +218,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     this, (train, valid, test) = task(seed), digits(seed)
     known, found = both(train, valid), {}
     for name, solver in methods(this.problem).items():
-        run = whole(bl.run(solver, this.x0, this.y0, data=this.data, steps=steps, progress=progress))
+        run = bl.run(solver, this.x0, this.y0, data=this.data, steps=steps, progress=progress).check()
         found[name] = discretised(run.x)
 
     def score(cell):

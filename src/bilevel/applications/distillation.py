@@ -26,7 +26,6 @@ from bilevel.applications.base import Application, Outcome
 from bilevel.applications.fresh_stream import FreshStream
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 EACH, NETWORKS, BATCH = 10, 2, 200  # images of each class, networks and real images a step
@@ -204,9 +203,9 @@ def task(seed: int) -> Instance:
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
     """Every set of images trains the network that the synthetic ones were made for, and one four times as wide."""
     instance, (train, valid, test) = task(seed), parts(seed)
-    result = whole(
-        bl.run(solver(steps), instance.x0, instance.y0, data=instance.data, steps=steps, progress=progress)
-    )
+    result = bl.run(
+        solver(steps), instance.x0, instance.y0, data=instance.data, steps=steps, progress=progress
+    ).check()
     rates = *RATES, float(jnp.exp(result.x.log_rate))  # for all sets alike
     synthetic = Examples(result.x.images, jnp.asarray(LABELS))
     sets = {"ten synthetic": synthetic, "ten k-means centres": centres(train, seed)}

@@ -24,7 +24,6 @@ from matplotlib.figure import Figure
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.data.examples import Examples
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 FEATURES, FOLDS = 40, 4
@@ -232,7 +231,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     for name, solver in methods().items():
         measured = lambda state, info: {"phi": _value(state.x, batch)}
         options: dict[str, Any] = dict(every=max(1, steps // 40), probe=measured, progress=progress)
-        result = whole(bl.run(solver, instance.x0, instance.y0, data=instance.data, steps=steps, **options))
+        result = bl.run(solver, instance.x0, instance.y0, data=instance.data, steps=steps, **options).check()
         found[name] = result.x
         curves[name] = result.probes["step"], result.probes["phi"]
     found["closed-form heads"], seen = exact(instance.x0, batch, steps)

@@ -25,7 +25,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.fresh_stream import FreshStream
 from bilevel.data.characters import DRAWERS, Omniglot, omniglot
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 WAYS, QUERIES, TASKS = 5, 3, 16
@@ -227,7 +226,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     testing = episodes(jax.random.key(seed + 2 * 10**6), jnp.asarray(test.images), 3 * many, 5)
     starts, curves = {}, {}
     for name, solver, stream in learners(steps):
-        ran = whole(bl.run(solver, x0, x0, data=stream(key, pictures), steps=steps, progress=progress))
+        ran = bl.run(solver, x0, x0, data=stream(key, pictures), steps=steps, progress=progress).check()
         starts[name], curves[name] = ran.x, ran.trace["outer_value"]
     starts["from scratch"] = x0
     shares = {
@@ -237,9 +236,9 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     wide = initial(np.random.default_rng(seed), classes=len(pictures))
     classifier = bl.reptile(PROBLEM, 1.0, adam, inner_steps=1)
-    known = whole(
-        bl.run(classifier, wide, wide, data=Drawings(key, pictures), steps=steps, progress=progress)
-    ).x
+    known = (
+        bl.run(classifier, wide, wide, data=Drawings(key, pictures), steps=steps, progress=progress).check().x
+    )
     shares["nearest by features of a classifier"] = np.asarray(by_features(known, testing))
     shares["nearest by pixels"] = np.asarray(by_pixels(testing))
     half = lambda right: 1.96 * right.std(ddof=1) / len(right) ** 0.5

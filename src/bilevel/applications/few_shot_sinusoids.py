@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.fresh_stream import FreshStream
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 SHOTS, TASKS, HIDDEN = 10, 25, 40
@@ -165,13 +164,13 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     x0, stream = instance.x0, instance.data
     starts = {}
     for name, solver in learners(steps).items():
-        starts[name] = whole(bl.run(solver, x0, x0, data=stream, steps=steps, progress=progress)).x
+        starts[name] = bl.run(solver, x0, x0, data=stream, steps=steps, progress=progress).check().x
     # Reptile with one step of size 1 is Adam on the mean loss; it gets the query points as well.
     pooled = bl.reptile(PROBLEM, 1.0, learners(steps)["Reptile"].outer, inner_steps=1)
     all_points = Waves(stream.key, shots=2 * SHOTS)
-    starts["pretrained on all waves"] = whole(
-        bl.run(pooled, x0, x0, data=all_points, steps=steps, progress=progress)
-    ).x
+    starts["pretrained on all waves"] = (
+        bl.run(pooled, x0, x0, data=all_points, steps=steps, progress=progress).check().x
+    )
     starts["from scratch"] = x0
     valid, test = (waves(jax.random.key(seed + offset), 400) for offset in (2 * 10**6, 3 * 10**6))
     judged = {

@@ -33,7 +33,6 @@ from matplotlib.figure import Figure
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.table import spread
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 LEVELS, PERIODS = 3, 6
@@ -224,18 +223,16 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     seen: dict[str, Any] = {"brute force": (optimum, None)}
     for name, solver in methods().items():
         keep = lambda state, info: {"x": state.x, "y": state.y}
-        run = whole(
-            bl.run(
-                solver,
-                this.x0,
-                this.y0,
-                data=this.data,
-                steps=steps,
-                seed=seed,
-                record=keep,
-                progress=progress,
-            )
-        )
+        run = bl.run(
+            solver,
+            this.x0,
+            this.y0,
+            data=this.data,
+            steps=steps,
+            seed=seed,
+            record=keep,
+            progress=progress,
+        ).check()
         values, last = value(run.trace["x"]), -(-steps // 4)
         as_played = float(jnp.mean(played(run.trace["x"][-last:], run.trace["y"][-last:])))
         scores[name] = score(float(jnp.mean(values[-last:])), as_played, best)

@@ -28,7 +28,6 @@ from matplotlib.figure import Figure
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.table import spread
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 SIDE, ACTIONS = 6, 4
@@ -217,7 +216,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     here, found = this.data.inner, {}
     for name, solver in methods(this.problem).items():
         count = max(1, steps // 20) if name == "tuning-free" else steps  # one of its steps does much more
-        run = whole(bl.run(solver, this.x0, this.y0, data=this.data, steps=count, progress=progress))
+        run = bl.run(solver, this.x0, this.y0, data=this.data, steps=count, progress=progress).check()
         found[name] = run.x
     value = jax.jit(lambda x: outer(x, soft_values(x, here), here))
     climb = jax.jit(lambda x: hill_climbing(value, x, seed, steps))

@@ -27,7 +27,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.checks import as_number, check_generator, check_labels
 from bilevel.data.examples import Examples
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import MLP, initial_mlp, logits, losses
 from bilevel.problems.scores import roc_auc
@@ -253,7 +252,7 @@ def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: 
     found = {}
     for name, (solver, x0, verdict) in methods().items():
         options: dict[str, Any] = dict(data=instance.data, steps=steps, warmup=steps // 3, progress=progress)
-        result = whole(bl.run(solver, x0, instance.y0, **options))  # warmed up, until losses tell something
+        result = bl.run(solver, x0, instance.y0, **options).check()  # warmed up, until losses tell something
         found[name] = verdict(result.x, result.y, noisy)
     plain = (jax.tree.map(jnp.asarray, instance.y0), noisy, trusted, steps, seed)
     found["one-step weights"] = Verdict(noisy.targets, one_step_weights(*plain))

@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.checks import check_count
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 
 WORDS, TELLING, COMMON = 5000, 30, 300  # words; those that tell; they are among so many of the most common
@@ -165,9 +164,9 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
         every=max(1, steps // 40), warmup=WARMUP if steps > 10 else 1, progress=progress
     )
     probe = lambda state, info: {"test": unseen(state.y), "kept": jnp.sum(state.y != 0)}
-    result = whole(
-        bl.run(solver(instance.L), instance.x0, y0, data=instance.data, steps=steps, probe=probe, **options)
-    )
+    result = bl.run(
+        solver(instance.L), instance.x0, y0, data=instance.data, steps=steps, probe=probe, **options
+    ).check()
 
     shared = lambda log_penalty: jnp.full_like(instance.x0, log_penalty)
     best = min(

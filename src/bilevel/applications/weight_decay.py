@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.data.examples import Examples
-from bilevel.loop.whole import whole
 from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import cross_entropies
 
@@ -206,7 +205,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
         instance = task(seed, model)
         record = lambda state, info: jax.tree.map(jnp.exp, state.x)._asdict()
         options: dict[str, Any] = dict(data=instance.data, steps=steps, record=record, progress=progress)
-        result = whole(bl.run(solver(instance.problem), instance.x0, instance.y0, **options))
+        result = bl.run(solver(instance.problem), instance.x0, instance.y0, **options).check()
         late = {name: np.log(result.trace[name][-(steps // 4 + 1) :]).mean(axis=0) for name in Hyper._fields}
         tries = drawn(seed, TRIES if steps > 10 else 2)
         retrained, default, *others = trained(

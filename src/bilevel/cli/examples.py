@@ -20,6 +20,7 @@ from bilevel.cli.program_cache import programs_kept
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.data.errors import DataError
+from bilevel.loop.errors import RunError
 
 
 def examples(
@@ -120,8 +121,8 @@ def _run(chosen: Application, seeds: range, steps: int | None, out: Path, done: 
             outcome = chosen.trial(seed, taken, True)
         except DataError as error:
             fail(str(error))
-        except FloatingPointError as error:
-            fail(f"seed {seed} came to nothing: {error}", BROKEN)
+        except RunError as error:
+            fail(f"seed {seed} has no score: {error}", BROKEN)
         done.append(outcome)
         _save(
             path.with_name(f"{path.name}.csv"), as_csv(list(seeds)[: len(done)], done).encode(), done, chosen

@@ -1,13 +1,13 @@
-"""What a run raises when something that is not ours fails in the middle of it."""
+"""The error of a run that did not end well."""
 
 from typing import Any
 
 
 class RunError(RuntimeError):
-    """A hook, a loader or an objective raised. The original error is the cause; nothing done before it is lost.
+    """A hook, a loader or an objective raised during a run, or `result.check()` found that the run did not end well.
 
-    `result` is what the run had reached, to look at or to go on from with `resume=error.result`; it is `None` if the
-    error came before the run began.
+    If something raised, the original error is the cause. `result` is the result so far: continue from it with
+    `resume=error.result`. It is `None` if the error came before the run began.
     """
 
     def __init__(self, message: str, result: Any):

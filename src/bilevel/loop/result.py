@@ -7,7 +7,7 @@ import numpy as np
 
 from bilevel.loop.diagnose.report import Diagnosis
 from bilevel.loop.state import RunState
-from bilevel.loop.status import Status
+from bilevel.loop.status import Status, check_status
 from bilevel.loop.summary import as_html, as_text, of_result
 from bilevel.types import PyTree
 
@@ -30,6 +30,16 @@ class Result:
     thin: int | None = None  # every so many steps have a row in the trace; None: all
     diagnosis: Diagnosis | None = field(default=None, repr=False)  # with `diagnose=True`
     recovery: Any = field(default=None, repr=False)  # with `on_divergence="halve"`, for `resume=`
+
+    def check(self) -> "Result":
+        """Return this result, or raise if the run did not end well.
+
+        Raises:
+            RunError: the run diverged or failed. The message is that of `status`; `error.result` is this result.
+            KeyboardInterrupt: Ctrl-C interrupted the run.
+        """
+        check_status(self.status, self)
+        return self
 
     @property
     def state(self) -> Any:

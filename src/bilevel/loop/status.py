@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from bilevel.loop.errors import RunError
 from bilevel.solvers.base import Solver
 from bilevel.words import printable
 
@@ -61,6 +62,14 @@ class Cause(NamedTuple):
     curable: bool = True  # whether smaller steps may help
     shrink: str = "all"  # which step sizes: the "lower" levels', the "outer" one, "mostly outer", or "all"
     variable: str | None = None  # the one it is about, if known
+
+
+def check_status(status: Status, result: Any) -> None:
+    """Raise `RunError`, or `KeyboardInterrupt` after Ctrl-C, if a run did not end well."""
+    if status.code is Code.INTERRUPTED:
+        raise KeyboardInterrupt(str(status))
+    if status.code.exit_status:
+        raise RunError(str(status), result)
 
 
 LEVELS = {

@@ -33,7 +33,7 @@ from bilevel.loop.lanes import Lane, Lanes
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
 from bilevel.loop.state import RunState
-from bilevel.loop.status import Code, Status, completed, diverged, failed, interrupted
+from bilevel.loop.status import Code, Status, check_status, completed, diverged, failed, interrupted
 from bilevel.loop.summary import as_html, as_text, of_sweep
 from bilevel.loop.trace import join
 from bilevel.solvers.base import Solver
@@ -55,6 +55,19 @@ class Sweep:
     best: int | None  # the lane with the best score; None if all diverged
     metric: str
     seconds: float = 0.0
+
+    def check(self) -> "Sweep":
+        """Return this sweep, or raise if no run in it ended well.
+
+        Raises:
+            RunError: every run diverged. The message is that of the first.
+            KeyboardInterrupt: Ctrl-C interrupted the sweep.
+        """
+        codes = [status.code for status in self.status]
+        if Code.INTERRUPTED in codes or all(code.exit_status for code in codes):
+            at = codes.index(Code.INTERRUPTED) if Code.INTERRUPTED in codes else 0
+            check_status(self.status[at], self)
+        return self
 
     @property
     def x(self) -> PyTree:

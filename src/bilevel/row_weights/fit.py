@@ -35,7 +35,6 @@ from bilevel.loop.data.streams import epochs
 from bilevel.loop.run import run
 from bilevel.loop.scan import warm_up
 from bilevel.loop.state import start
-from bilevel.loop.whole import whole
 from bilevel.problem import Problem
 from bilevel.row_weights.models import Predictor, initial, logits, predictor, scale_of
 from bilevel.row_weights.padding import bucket, padded
@@ -171,7 +170,7 @@ def weigh(
             probabilities = np.asarray(_unseen(y, rows), np.float64)[:n, :classes]
             right = corrected(probabilities, labels, confusions(right, labels) if k else None)
             x, rows = _believed(x, rows, right, labels)
-        result = whole(run(solver, x, y, data=_stream(rows, judge, seed), steps=steps, progress=progress))
+        result = run(solver, x, y, data=_stream(rows, judge, seed), steps=steps, progress=progress).check()
     y = result.y
     weights = np.asarray(jax.nn.sigmoid(result.x["rows"]))[:n]
     suspicion = 1 - (weights + probabilities[np.arange(n), labels]) / 2

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevel as bl
-from bilevel.loop.whole import whole
 from bilevel.sklearn.penalty_solver import spectral
 
 # Bounds of x: beyond them a penalty of standardised features does nothing, or everything.
@@ -78,7 +77,7 @@ def tune(
     centre, value, y = _single(solver, size, y0, with_centre)
     data, x = with_centre(centre, strength(value)), np.full(size, centre)
     stop = bl.hooks.EarlyStopping(patience=PATIENCE, least=LEAST * abs(value))
-    result = whole(bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=_keep, **run))
+    result = bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=_keep, **run).check()
     values, curve = result.trace["outer_value"], result.trace["outer/loss"]
     xs = np.concatenate([x[None], result.trace["x"]])  # at the start of each step
     best = int(np.nanargmin(values))

@@ -20,12 +20,11 @@ import numpy as np
 
 from bilevel.batch import Batch
 from bilevel.data import Examples, space_ga, standardise
-from bilevel.lab.outcome import require
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import bootstrap_exponent, power_law
 from bilevel.lab.paper.tables import Table, select
 from bilevel.loop.hooks.base import Event, Hook
-from bilevel.loop.status import Code
+from bilevel.loop.status import check_status
 from bilevel.loop.sweep import sweep
 from bilevel.problems.features import PROBLEM, compress, curvatures, feature_learning, hypergradient
 from bilevel.problems.instance import Instance
@@ -180,7 +179,7 @@ def measure(lanes: list[Lane], settings: dict[str, Any], report: Report) -> Tabl
         hooks=[seen],
     )
     for status in runs.status:
-        require(status, "feature learning", Code.COMPLETED)
+        check_status(status, runs)
     norms = np.concatenate([seen.first[:, None], runs.trace["square"]], axis=1)
     largest = np.stack(seen.spectra)[..., -1]
     mu = np.array([instance.data.inner.mu for instance in instances])

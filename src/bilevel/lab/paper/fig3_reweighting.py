@@ -15,13 +15,11 @@ import numpy as np
 import optax
 
 from bilevel.data import Examples, Mnist, corrupt_labels, mnist
-from bilevel.lab.outcome import require
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.tables import Table
 from bilevel.loop.hooks.base import Event
 from bilevel.loop.result import Result
 from bilevel.loop.run import run as run_solver
-from bilevel.loop.status import Code
 from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import PROBLEM, data_reweighting, initial_mlp, logits, validation_loss
 from bilevel.problems.scores import accuracy, roc_auc
@@ -164,11 +162,8 @@ def histogram(x: np.ndarray, wrong: np.ndarray) -> Table:
 
 def train(solver: Solver, case: Case, steps: int, clock: "Clock", label: str, cost: float) -> Result:
     run, shown = case.instance, clock.of(label, cost)
-    result = run_solver(
-        solver, run.x0, run.y0, data=run.data, steps=steps, every=min(EVERY, steps), hooks=[shown]
-    )
-    require(result.status, label, Code.COMPLETED)
-    return result
+    options: Any = dict(data=run.data, steps=steps, every=min(EVERY, steps), hooks=[shown])
+    return run_solver(solver, run.x0, run.y0, **options).check()
 
 
 def curve(method: str, seed: int, result: Result) -> Table:

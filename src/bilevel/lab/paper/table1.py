@@ -15,7 +15,6 @@ import numpy as np
 
 from bilevel import theory
 from bilevel.counting import Counts, oracle_calls, warm_up_calls
-from bilevel.lab.outcome import require
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import power_law
 from bilevel.lab.paper.tables import Table
@@ -206,7 +205,8 @@ def first_reached(
             record=square,
             hooks=[MeanBelow(epsilons.min(), first, so_far)],
         )
-        require(result.status, f"AID at κ = {kappa:g} never came to ε = {epsilons.min():g}", Code.STOPPED)
+        if result.check().status.code is not Code.STOPPED:
+            raise RuntimeError(f"AID at κ = {kappa:g} did not reach ε = {epsilons.min():g}: {result.status}")
         squares = np.concatenate([[first], result.trace["square"][:-1]])
         means = np.cumsum(squares) / np.arange(1, len(squares) + 1)
         reached.append([1.0 + np.argmax(means <= epsilon) for epsilon in epsilons])
