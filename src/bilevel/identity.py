@@ -6,10 +6,10 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bilevel.readings import is_filled
+from bilevel.readings import Reader, is_filled
 
 
-class Static:
+class Static(Reader):
     """A function (or another value) that a compiled program depends on: equal to itself only.
 
     A method is made at every access to it, so of methods the function and the object are compared.
@@ -17,6 +17,9 @@ class Static:
 
     def __init__(self, value: Any):
         self.value = value
+
+    def reads(self) -> Any:
+        return self.value
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Static) and all(

@@ -22,10 +22,11 @@ class Memory:
 
     def get(self, key: Hashable, reads: Any, make: Callable[[], Any]) -> Any:
         """Return the value under `key`; make it if it is not there, or if what `reads` reads has changed."""
-        now = reading(reads)
-        then, value = self._kept.pop(key, (None, None))
-        if now != then:
-            value = make()  # other threads may do the same meanwhile
+        now, value = self._kept.pop(key, (None, None))
+        if now is None or not now.is_current(reads):
+            then, now = now, reading(reads)
+            if now != then:
+                value = make()  # other threads may do the same meanwhile
         self._kept[key] = now, value
         while len(self._kept) > self.most:
             self._kept.popitem(last=False)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from collections import ChainMap, UserDict, deque
 from functools import cache, partial
 from pathlib import Path
 
@@ -67,8 +68,10 @@ def test_what_is_read_is_seen(way):
     change(1.0)
     before = reading(read)
     assert reading(read) == before
+    assert before.is_current(read)
     change(2.0)
     assert read() == 2.0
+    assert not before.is_current(read)
     after = reading(read)
     change(1.0)
     assert after != before
@@ -135,9 +138,96 @@ def test_a_number_is_seen_however_deep_it_is(chain, kind):
     read = lambda: value(get())
     before, first = reading(read), read()
     assert reading(read) == before
+    assert before.is_current(read)
     change(leaf)
     assert (first, read()) == (1.0, 2.0)
     assert reading(read) != before
+    assert not before.is_current(read)
+
+
+def _other(value=7.0, *, key=8.0):
+    return value + key
+
+
+def _function():
+    held = 1.0
+
+    def function(value=1.0, *, key=2.0):
+        return held + value + key
+
+    return function
+
+
+class _Left(_Holder):
+    more = 1.0
+
+
+class _Array:
+    numbers = 1.0
+
+    def __array__(self, dtype=None, copy=None):
+        return np.full(2, self.numbers)
+
+
+# Every kind of object that can change, and ways to change it.
+MUTABLE = {
+    "code": (_function, lambda f: setattr(f, "__code__", f.__code__.replace(co_name="g"))),
+    "defaults": (_function, lambda f: setattr(f, "__defaults__", (3.0,))),
+    "keyword defaults": (_function, lambda f: setattr(f, "__kwdefaults__", {"key": 3.0})),
+    "a keyword default in place": (_function, lambda f: f.__kwdefaults__.update(key=3.0)),
+    "an attribute of a function": (_function, lambda f: setattr(f, "more", 1.0)),
+    "a cell": (_function, lambda f: setattr(f.__closure__[0], "cell_contents", 3.0)),
+    "an empty cell": (_function, lambda f: delattr(f.__closure__[0], "cell_contents")),
+    "a partial": (lambda: partial(_other, 1.0), lambda f: f.__setstate__((_other, (2.0,), {}, {}))),
+    "a partial's keywords": (lambda: partial(_other, key=1.0), lambda f: f.keywords.update(key=3.0)),
+    "a class of an object": (lambda: _Left(1.0), lambda a: setattr(a, "__class__", _Holder)),
+    "a new attribute": (lambda: _Holder(1.0), lambda a: setattr(a, "more", 1.0)),
+    "a deleted attribute": (lambda: _Holder(1.0), lambda a: delattr(a, "held")),
+    "a slot": (lambda: _slotted(1.0), lambda a: setattr(a, "k", 3.0)),
+    "a deleted slot": (lambda: _slotted(1.0), lambda a: delattr(a, "k")),
+    "a member of a class": (lambda: type("A", (), {"k": 1.0}), lambda a: setattr(a, "k", 3.0)),
+    "a base of a class": (lambda: type("A", (_Left,), {}), lambda a: setattr(a, "__bases__", (_Holder,))),
+    "a longer list": (lambda: [1.0], lambda a: a.append(1.0)),
+    "the order of a dict": (lambda: {"a": 1, "b": 1}, lambda a: a.update(a=a.pop("a"))),
+    "a set": (lambda: {1}, lambda a: a.add(2)),
+    "a deque": (lambda: deque([1.0]), lambda a: a.append(2.0)),
+    "a user's dict": (lambda: UserDict(a=1.0), lambda a: a.update(a=2.0)),
+    "a chain of dicts": (lambda: ChainMap({"a": 1.0}), lambda a: a.maps[0].update(a=2.0)),
+    "a view of a dict": (lambda: types.MappingProxyType(DICT), lambda a: DICT.update(b=DICT["b"] + 1)),
+    "a bound method of a list": (lambda: [1.0].count, lambda a: a.__self__.append(2.0)),
+    "the shape of an array": (lambda: np.ones(4), lambda a: setattr(a, "shape", (2, 2))),
+    "a mask": (lambda: np.ma.masked_array([1.0, 2.0], [True, False]), lambda a: a.mask.__setitem__(1, True)),
+    "an array of objects": (lambda: np.array([1.0, None], object), lambda a: a.__setitem__(0, 2.0)),
+    "a buffer": (lambda: memoryview(bytearray(b"ab")), lambda a: a.__setitem__(0, 3)),
+    "an object with numbers": (_Array, lambda a: setattr(_Array, "numbers", _Array.numbers + 1.0)),
+    "a jitted function": (
+        lambda: jax.jit(_function()),
+        lambda f: setattr(f.__wrapped__, "__defaults__", (3.0,)),
+    ),
+}
+DICT = {"b": 1.0}
+
+
+@pytest.mark.parametrize("kind", MUTABLE)
+def test_a_change_of_anything_mutable_is_seen(kind):
+    make, change = MUTABLE[kind]
+    value = make()
+    before = reading(value)
+    assert reading(value) == before
+    change(value)
+    assert not before.is_current(value)
+    assert reading(value) != before
+
+
+def test_a_counter_that_becomes_a_setting_is_seen():
+    space = {"count": 1}
+    exec("def read():\n    global count\n    count += 1\n    return count", space)
+    before = reading(space["read"])
+    space["read"]()
+    assert before.is_current(space["read"])
+    space["count"] = 2.5
+    assert not before.is_current(space["read"])
+    assert reading(space["read"]) != before
 
 
 def test_what_a_function_only_collects_in_or_counts_is_not_read():

@@ -1,0 +1,105 @@
+"""The values that functions read besides their arguments.
+
+A compiled program keeps the values that its functions read while they were traced: closures, defaults, globals,
+attributes of objects, classes and modules. `parts` lists them, each with the path by which the function reaches it.
+`reading` turns the list into a value: tracing again gives the same program if two readings are equal. Checkpoints
+compare the list between processes (`loop/checkpoints/origin.py`).
+
+The walk reads everything mutable through `Walk.look`, which records how to read it again. A reading is therefore
+current while all looks give the same objects and all arrays the same numbers. The mutable kinds are: closure cells,
+the code, defaults and attributes of functions, globals by name, imported modules, names in modules, attributes, slots
+and class of objects, members and bases of classes, containers, partials, wrapped functions and arrays.
+
+The walk does not follow the code of installed packages, attributes with computed names, and the inside of objects
+that Python cannot list ("hidden"); these are compared by identity.
+"""
+
+import operator
+import types
+from typing import Any
+
+import equinox
+import jax
+
+from bilevel.readings.arrays import array_token, digest
+from bilevel.readings.kinds import EXACT, NUMBERS as NUMBERS, slots_of
+from bilevel.readings.looks import is_filled as is_filled
+from bilevel.readings.walk import Part as Part, Reader as Reader, Walk
+
+
+class Reading:
+    """Everything that a value reads at one time. Readings are equal if nothing that was read differs."""
+
+    def __init__(self, value: Any):
+        walk = Walk.of(value, "")
+        self.tokens = tuple((part.path, *_token(part)) for part in walk.found)
+        self._value, self._found = (
+            value,
+            walk.found,
+        )  # kept alive: an identity is only unique while its object lives
+        self._complete, self._looks, self._arrays = walk.complete, walk.looks, walk.arrays
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reading) and self.tokens == other.tokens
+
+    def __hash__(self) -> int:
+        return hash(self.tokens)
+
+    def is_current(self, value: Any) -> bool:
+        """Return whether `value` certainly reads the same now; if False, compare with a new reading."""
+        try:
+            return (
+                self._complete
+                and _has_same_parts(value, self._value)
+                and all(_are_identical(look(*arguments), seen) for look, arguments, seen in self._looks)
+                and all(array_token(array) == token for array, token in self._arrays)
+            )
+        except Exception:  # an object that raises when its attributes are read
+            return False
+
+
+def reading(value: Any) -> Reading:
+    """Return what this function (or object that holds functions) reads now."""
+    return Reading(value)
+
+
+def parts(value: Any, name: str = "") -> list[Part]:
+    """Return what a function, or an object that holds functions, reads; the order is the same in every process."""
+    return Walk.of(value, name).found
+
+
+def _are_identical(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
+    return len(now) == len(then) and all(map(operator.is_, now, then))
+
+
+def _has_same_parts(a: Any, b: Any) -> bool:
+    """Return whether a walk from either value visits the same objects."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if type(a) in EXACT:
+        return repr(a) == repr(b)
+    if type(a) in (tuple, list):
+        return len(a) == len(b) and all(map(_has_same_parts, a, b))
+    if isinstance(a, Reader):
+        return _has_same_parts(a.reads(), b.reads())
+    if isinstance(a, equinox.Module) and not slots_of(type(a)):
+        return [*vars(a)] == [*vars(b)] and all(map(_has_same_parts, vars(a).values(), vars(b).values()))
+    return False
+
+
+def _token(part: Part) -> tuple[Any, ...]:
+    value = part.value
+    if part.kind == "value":
+        exact = isinstance(value, int | str | jax.tree_util.PyTreeDef)
+        return type(value), value if exact else repr(value)
+    if part.kind == "shape":
+        return (value,)
+    if part.kind == "array" and not isinstance(value, jax.Array):
+        return value.dtype.str, value.shape, digest(value)
+    if isinstance(
+        value, types.FunctionType
+    ):  # of installed ones the code: optax makes new ones for every rule
+        return (id(value.__code__),) if part.kind == "name" else (id(value), id(value.__code__))
+    return (id(value),)

@@ -1,0 +1,92 @@
+"""The kinds of Python objects: plain values, named objects, and objects of installed packages."""
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import os
+import pathlib
+import re
+import sys
+import sysconfig
+import types
+import uuid
+from argparse import Namespace
+from typing import Any
+
+import equinox
+import jax
+import jaxlib
+import numpy as np
+import optax
+from jax.core import Tracer
+
+PACKAGES = (jax, jaxlib, np, optax, equinox)  # wherever they are installed
+FOLDERS = [
+    sysconfig.get_path("stdlib"),
+    *(str(pathlib.Path(str(each.__file__)).parent) for each in PACKAGES),
+    str(pathlib.Path(__file__).parents[1]),
+]
+LIBRARIES = tuple(folder.rstrip(os.sep) + os.sep for folder in FOLDERS)
+NUMBERS = (bool, int, float, complex, np.generic)
+PLAIN = (
+    *NUMBERS, str, bytes, enum.Enum, np.dtype, range, slice, re.Pattern, uuid.UUID, pathlib.PurePath, decimal.Decimal,
+    fractions.Fraction, datetime.date, datetime.time, datetime.timedelta, jax.tree_util.PyTreeDef,
+    type(None), type(...), type(NotImplemented),
+)  # fmt: skip
+EXACT = {bool, int, float, complex, str, bytes, type(None)}
+NAMED = (  # compared by identity
+    types.CodeType, Tracer, np.ufunc, types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, type(vars(collections.namedtuple("_", "field"))["field"]),
+)  # fmt: skip
+MACHINERY = {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__slots__", "_abc_impl"}
+
+
+def is_immutable(kind: type) -> bool:
+    """Return whether this is a class of JAX, whose objects other than arrays cannot change."""
+    return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def has_listed_attributes(kind: type) -> bool:
+    """Return whether Python can list what an object of this class holds; few classes of the standard library can."""
+    if kind in (types.SimpleNamespace, Namespace):
+        return True
+    root = kind.__module__.partition(".")[0] if isinstance(kind.__module__, str) else ""
+    of_stdlib = root in sys.stdlib_module_names and is_library(kind.__module__)
+    return not of_stdlib and (kind.__dictoffset__ != 0 or bool(slots_of(kind)))
+
+
+@functools.lru_cache(maxsize=1024)
+def slots_of(kind: type) -> tuple[str, ...]:
+    return tuple(
+        name
+        for each in kind.__mro__
+        if "__slots__" in vars(each)
+        for name, held in vars(each).items()
+        if isinstance(held, types.MemberDescriptorType)
+    )
+
+
+def is_derived(value: Any, name: str) -> bool:
+    """Return whether an attribute follows from the other attributes."""
+    cached = isinstance(getattr(type(value), name, None), functools.cached_property)
+    return cached or name in MACHINERY or name == "__wrapped__"
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to Python or to an installed package, and changes only with its version."""
+    return any(part in file for part in ("site-packages", "dist-packages")) or file.startswith(LIBRARIES)
+
+
+def is_library(module: Any) -> bool:
+    """Return whether a module of this name is installed."""
+    return not isinstance(module, str) or _is_library(module)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_library(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return is_installed(file) if file else module.partition(".")[0] in sys.stdlib_module_names
