@@ -121,28 +121,28 @@ def damaged(given: Namespace) -> bool:
 
 SUITES = {
     "NaN, infinities, overflow, curvature, step sizes, stalls: status, variable, step and remedy": [
-        "tests/core/test_numerical_faults.py",
-        "tests/core/test_halving.py",
+        "tests/loop/diagnose/test_numerical_faults.py",
+        "tests/loop/recovery/test_halving.py",
     ],
     "checkpoint folders: another run, another writer, no space, bad input": [
-        "tests/checkpoints/test_folders.py"
+        "tests/loop/checkpoints/test_folders.py"
     ],
     "odd values in place of every argument of every public function": ["tests/fuzz/test_fuzz_api.py"],
     "odd command lines": ["tests/fuzz/test_fuzz_cli.py"],
     "`bilevel reproduce` and `compare`: disks, folders, signals, manifests": [
         "tests/lab/paper/test_reproduce_faults.py",
-        "tests/lab/test_compare_faults.py",
-        "tests/core/test_folder.py",
-        "tests/core/test_stopping.py",
-        "tests/core/test_writing.py",
+        "tests/lab/compare/test_compare_faults.py",
+        "tests/cli/test_folder.py",
+        "tests/cli/test_stopping.py",
+        "tests/test_atomic_files.py",
     ],
     "data: forged, truncated, huge, dripping downloads, hostile names": [
-        "tests/core/test_security.py",
+        "tests/package/test_security.py",
         "tests/data/test_data_download.py",
         "tests/data/test_data_counties.py",
         "tests/data/test_data_locate.py",
     ],
-    "threads and forks": ["tests/core/test_processes_and_threads.py"],
+    "threads and forks": ["tests/test_forks_and_threads.py"],
 }
 
 

@@ -96,6 +96,22 @@ def _room_for_compiled_code():
         gc.collect()
 
 
+@pytest.fixture(scope="module")
+def q():
+    """Return a small problem whose solution is known."""
+    import bilevel as bl  # after `annotations.check`
+
+    return bl.problems.quadratic(kappa=4.0)
+
+
+@pytest.fixture(scope="module")
+def aid(q):
+    """Return a solver of `q`. The problem keeps its program, so one module compiles it once."""
+    import bilevel as bl
+
+    return bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1)
+
+
 @pytest.fixture
 def collector():
     """Looks at what is made from here on. At all that a worker has made, it would look for a second every time."""

@@ -18,7 +18,7 @@ from bilevel.applications.table import as_markdown
 # Tables in a page's own text, by their heads, and the test that makes their numbers again.
 COSTS = "method | gradients of f | gradients of g | Hessian products | cross products"
 TESTED: dict[str, dict[str, str]] = {
-    "README.md": {"method | operations of a step | converges to": "tests/core/test_cost.py"},
+    "README.md": {"method | operations of a step | converges to": "tests/solvers/test_cost.py"},
     "docs/concepts/methods-stochastic.md": {COSTS: "tests/docs/test_counts.py"},
     "docs/concepts/methods-unrolled-and-first-order.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
     "docs/concepts/methods.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
@@ -32,21 +32,23 @@ TESTED: dict[str, dict[str, str]] = {
     },
     "docs/how-to/minibatches.md": {"method | draws a step | default": "tests/docs/test_counts.py"},
     "docs/theory/index.md": {
-        "module | what it is | order for AID | inherent error of ITD": "tests/theory/test_theory_slips.py"
+        "module | what it is | order for AID | inherent error of ITD": "tests/theory/certificates/test_paper_slips.py"
     },
     "docs/theory/kappa4.md": {
-        r"analysis | $\beta$ | measured mean | bound": "tests/theory/test_kappa4.py",
+        r"analysis | $\beta$ | measured mean | bound": "tests/theory/certificates/test_kappa4.py",
     },
     "docs/theory/limit.md": {
-        r"$\kappa$ | 1 | 1.5 | 2 | 5 | 10 | 100 | 1000 | largest": "tests/theory/test_limit.py"
+        r"$\kappa$ | 1 | 1.5 | 2 | 5 | 10 | 100 | 1000 | largest": "tests/theory/certificates/test_limit.py"
     },
     "docs/theory/momentum.md": {
         r"steps on $y$ and $v$ | $\alpha=\eta$ | $m$ | lag $\mu\Gamma$ | certified $\beta$, large $\kappa$": (
-            "tests/theory/test_momentum.py"
+            "tests/theory/certificates/test_momentum.py"
         )
     },
-    "docs/theory/sharp.md": {r"$\kappa$ | 1.5 | 2 | 5 | 10 | 20": "tests/theory/test_theory_gain.py"},
-    "docs/theory/star.md": {r"$\kappa$ | 1 | 2 | 10 | 100 | 1000": "tests/theory/test_star.py"},
+    "docs/theory/sharp.md": {
+        r"$\kappa$ | 1.5 | 2 | 5 | 10 | 20": "tests/theory/certificates/test_exact_gains.py"
+    },
+    "docs/theory/star.md": {r"$\kappa$ | 1 | 2 | 10 | 100 | 1000": "tests/theory/certificates/test_star.py"},
 }
 
 # What a script needs beyond the extra `test`.

@@ -172,7 +172,7 @@ def scaled(solver, factor):
 
 @every_row
 def test_a_solver_s_numbers_are_its_leaves(row, problem):
-    """tests/core/test_contract.py sweeps them."""
+    """tests/solvers/test_contract.py sweeps them."""
     _, solver = build(row, problem)
     assert jax.tree.leaves(solver)
 

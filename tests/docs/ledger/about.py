@@ -48,8 +48,8 @@ CLAIMS: Claims = {
         "for 1,000 steps of reweighting": lambda: written("docs/measured/overhead-scan.md", r"--steps (\d+)"),
         "chunks of 1,000 steps": lambda: written("benchmarks/soak.py", r"every: int = (\d+)"),
         "the reweighting task (2,000 × 784 training": lambda: (
-            written("tests/core/test_cost.py", r"TRAIN, VALID = (\d+), \d+"),
-            written("tests/core/test_cost.py", r"real\(n, (\d+)\)"),
+            written("tests/solvers/test_cost.py", r"TRAIN, VALID = (\d+), \d+"),
+            written("tests/solvers/test_cost.py", r"real\(n, (\d+)\)"),
         ),
         "ITD 1.75, SOBA 2.27, AID 3.27": lambda: tuple(
             cell("README.md", f"`bl.{name}`", "operations of a step") for name in ("itd", "soba", "aid")

@@ -80,7 +80,7 @@ CLAIMS: Claims = {
             / cell("README.md", "`bl.aid`", "operations of a step")
         ),
         "the reweighting task (2,000 images": lambda: written(
-            "tests/core/test_cost.py", r"TRAIN, VALID = (\d+), \d+"
+            "tests/solvers/test_cost.py", r"TRAIN, VALID = (\d+), \d+"
         ),
         "with 200,000 unknowns that is everything below about 5": (
             200_000,

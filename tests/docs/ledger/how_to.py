@@ -11,7 +11,9 @@ from origins import AtLeast, AtMost, Claims, Told, Values, cell, column, number,
 
 import bilevel as bl
 from bilevel.cli import program_cache as compiled
-from bilevel.loop.diagnose import divergence as diagnosis, hook as diagnosing, look, program, replay
+from bilevel.loop import program
+from bilevel.loop.diagnose import divergence, hook as diagnose_hook, measurements
+from bilevel.loop.recovery import snapshots
 from bilevel.row_weights import fit as weighing
 from bilevel.solvers.algorithms import tuning_free
 from bilevel.theory.estimation import recommending
@@ -49,16 +51,16 @@ def dearest() -> tuple[float, ...]:
 CLAIMS: Claims = {
     "docs/how-to/advise.md": {
         "and is 0.05 where the run ends": lambda: written(
-            "tests/theory/hidden_problems.py", r"Inner\(H=(\S+) \* identity"
+            "tests/theory/estimation/hidden_problems.py", r"Inner\(H=(\S+) \* identity"
         ),
         "at most 10 %": recommending.TOLERATED_BIAS,
     },
     "docs/how-to/command-line.md": {"at most 256 MiB": compiled.LARGEST / MIB},
     DIAGNOSE: {
         r"αμ = 0.1 a step, and x, at $\beta L_\Phi=0.25$": rates,
-        "at most 2 % of the gradients": diagnosing.SHARE,
-        "stop at a residual of 10⁻³": look.TOL,
-        "Where 50 products leave more than 5 %": (look.SOLVE, look.SOLVED),
+        "at most 2 % of the gradients": diagnose_hook.SHARE,
+        "stop at a residual of 10⁻³": measurements.TOL,
+        "Where 50 products leave more than 5 %": (measurements.SOLVE, measurements.SOLVED),
     },
     "docs/how-to/elsewhere.md": {
         r"+ 0.05\,\|x\|^2": lambda: written("benchmarks/elsewhere/problem.py", r"/ 2 \+ (\S+) \* np.sum\(x"),
@@ -97,10 +99,10 @@ CLAIMS: Claims = {
     },
     "docs/how-to/memory.md": {
         "at most 1.05 times from 1 MiB": lambda: (
-            written("tests/core/test_memory.py", r"needed\(chunk\) <= (\S+) \*"),
+            written("tests/loop/test_memory.py", r"needed\(chunk\) <= (\S+) \*"),
             program.SMALL / MIB,
         ),
-        "at most 2 % of the time": 1 / replay.REST,
+        "at most 2 % of the time": 1 / snapshots.REST,
         "states beyond 1 MiB": program.SMALL / MIB,
     },
     "docs/how-to/optimisers.md": {
@@ -109,7 +111,7 @@ CLAIMS: Claims = {
         ),
     },
     "docs/how-to/running.md": {
-        "beyond 0.9 · 2/λ": (diagnosis.NEAR, 2),
+        "beyond 0.9 · 2/λ": (divergence.NEAR, 2),
         "states beyond 1 MiB": program.SMALL / MIB,
     },
     "docs/how-to/see-a-run.md": {"states of up to 1 MiB": program.SMALL / MIB},

@@ -10,7 +10,7 @@ MLP = sum(layer.size for layer in initial_mlp(784, 256, 10, seed=0))
 CLAIMS: Claims = {
     "README.md": {
         "203,530 parameters": MLP,
-        "and 2,000 weights": lambda: written("tests/core/test_cost.py", r"TRAIN, VALID = (\d+), \d+"),
+        "and 2,000 weights": lambda: written("tests/solvers/test_cost.py", r"TRAIN, VALID = (\d+), \d+"),
     },
     "CONTRIBUTING.md": {
         "1280 and 390 px wide": lambda: written(".ci/look.py", r"DESK, PHONE = (\d+), (\d+)"),

@@ -13,8 +13,8 @@ from bilevel.theory.certificates import limit, momentum, momentum_gains
 from bilevel.theory.certificates.certificate import SLACK
 from bilevel.theory.verification import judgement, segments
 
-SLIPS = "tests/theory/test_verify_beyond.py"
-PRINTED = ByTest("tests/theory/test_theory_slips.py")
+SLIPS = "tests/theory/verification/test_verify_beyond.py"
+PRINTED = ByTest("tests/theory/certificates/test_paper_slips.py")
 ADVERSARIES = "benchmarks/momentum_adversaries.py"
 STAR, PAPER = "worst-case-star", "worst-case-paper"
 
@@ -131,13 +131,13 @@ CLAIMS: Claims = {
     "docs/theory/kappa4.md": {
         r"valid $M=0.1\sqrt": fig1.COEFFICIENT,
         r"$\rho=0.1$; each analysis": fig1.RHO,
-        "After 20,000 steps": ByTest("tests/theory/test_kappa4.py"),
+        "After 20,000 steps": ByTest("tests/theory/certificates/test_kappa4.py"),
     },
     "docs/theory/limit.md": {
         r"with $q=-0.49(": -limit.CONVEX / 2,
         r"$\nabla^2\Phi=0.02\lambda": 1 - limit.CONVEX,
         r"Bernstein coefficients on $[0.4,0.63]$ are all negative, from $-0.566$ to $-0.036$": ByTest(
-            "tests/theory/test_limit.py"
+            "tests/theory/certificates/test_limit.py"
         ),
         r"by $(-1,-0.49(": (-1, -limit.CONVEX / 2),
     },
@@ -145,24 +145,24 @@ CLAIMS: Claims = {
     "docs/theory/momentum.md": {
         "by more than $10^{-6}$": momentum_gains.EXCESS,
         r"for $\kappa$ from 1 to $10^5$": lambda: written(
-            "tests/theory/test_momentum.py", r"for kappa in \[(\S+), .*, (\S+)\]:\n.*root, mu, L"
+            "tests/theory/certificates/test_momentum.py", r"for kappa in \[(\S+), .*, (\S+)\]:\n.*root, mu, L"
         ),
-        r"$\mu\Gamma_w=1.033$": ByTest("tests/theory/test_momentum.py"),
+        r"$\mu\Gamma_w=1.033$": ByTest("tests/theory/certificates/test_momentum.py"),
         "that is 1.4 times": best_momentum,
-        r"\approx0.35\,": ByTest("tests/theory/test_momentum.py"),
+        r"\approx0.35\,": ByTest("tests/theory/certificates/test_momentum.py"),
         "do 3 % below and above": lambda: (
             written("benchmarks/momentum.py", r"np.array\(\[0.97, (\S+)\]\)") - 1
         ),
         r"$4/\kappa^3$ for plain steps, 4 times": stability_of_plain_steps,
         r"=0.57/": 8 * (math.sqrt(2) - 1) ** 3,
-        "2.27 times": ByTest("tests/theory/test_momentum.py"),
+        "2.27 times": ByTest("tests/theory/certificates/test_momentum.py"),
         "stays below $10^{-3}$": lambda: written("benchmarks/momentum.py", r"slopes <= (\S+) \* first"),
         "at 0.9 of the certified": lambda: written(
             "benchmarks/momentum.py", r"shares = np.concatenate\(\[\[(\S+)\]"
         ),
         "it is 2.5 to 3.8 times": lambda: steps_gained("Nesterov"),
         "4.5 to 9 times": lambda: steps_gained("heavy ball"),
-        r"$-0.34\sqrt": ByTest("tests/theory/test_momentum.py"),
+        r"$-0.34\sqrt": ByTest("tests/theory/certificates/test_momentum.py"),
         r"at $\kappa=1000$ (without": half_parabola,
         r"at $\kappa=1000$ that is more": half_parabola,
         "of 20,000 problems": lambda: written(ADVERSARIES, r"def kinks\(.*count: int = (\S+)\)"),
@@ -171,7 +171,7 @@ CLAIMS: Claims = {
     "docs/theory/recursions.md": {
         r"$\kappa\ge3.4$": 1 / (1 - 1 / math.sqrt(2)),
         r"with $\mu=0.1$, $L=M": lambda: written(
-            "tests/theory/test_theory_recursions.py", r"mu, L, M, rho = (\S+), 1.0, 1.0, 1.0"
+            "tests/theory/certificates/test_recursions.py", r"mu, L, M, rho = (\S+), 1.0, 1.0, 1.0"
         ),
     },
     "docs/theory/sharp.md": {
@@ -179,7 +179,7 @@ CLAIMS: Claims = {
         "between 2 and 5.31 times": PRINTED,
     },
     "docs/theory/star.md": {
-        r"is 3.99 for $\rho=1$ and 3.00 for": ByTest("tests/theory/test_star.py"),
+        r"is 3.99 for $\rho=1$ and 3.00 for": ByTest("tests/theory/certificates/test_star.py"),
         r"$N=Q=1$ at $\kappa=2$, $6$ at $10$, $48$ at $100$ and $450$ at $1000$, about $0.45\kappa$": lambda: (
             *(number for kappa, plan in plans().items() for number in (plan.steps, kappa)),
             plans()[1000].steps / 1000,
@@ -190,7 +190,7 @@ CLAIMS: Claims = {
     },
     "docs/theory/stochastic.md": {
         "to 0.1 % (a test)": lambda: (
-            written("tests/theory/test_stochastic.py", r"bound < (\S+) \* exact") - 1
+            written("tests/theory/certificates/test_stochastic.py", r"bound < (\S+) \* exact") - 1
         ),
     },
     "docs/theory/verification.md": {

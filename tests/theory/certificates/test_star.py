@@ -138,7 +138,7 @@ def test_the_numbers_of_the_headline():
 
 def test_the_table_of_the_page():
     """ "Against the others": every entry, to the digits that are printed."""
-    page = (Path(__file__).parents[2] / "docs/theory/star.md").read_text().split("## Against the others")[1]
+    page = (Path(__file__).parents[3] / "docs/theory/star.md").read_text().split("## Against the others")[1]
     head, _, *rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
     k = Constants(1 / np.array([float(kappa) for kappa in head[1:]]), 1.0, 1.0, 1.0)
     bounds = {name: certificate.bound(10**12, 1.0) for name, certificate in theory.analyses(k).items()}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpoints.tiny import go
+from loop.checkpoints.tiny import go
 
 pytestmark = pytest.mark.filterwarnings("error")
 

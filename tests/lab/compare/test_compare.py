@@ -129,7 +129,7 @@ def test_the_command_writes_a_figure_and_its_data(app, tmp_path):
 
 
 def test_the_documentation_knows_how_many_methods_there_are():
-    told = (Path(__file__).parents[2] / "docs" / "concepts" / "methods.md").read_text()
+    told = (Path(__file__).parents[3] / "docs" / "concepts" / "methods.md").read_text()
     assert f"`bilevel compare` runs {len(METHODS)} methods" in told
     assert sum(method.quick for method in METHODS) == 8  # "eight" there and in the command's help
 

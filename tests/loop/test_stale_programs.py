@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 
 import bilevel as bl
 from bilevel.readings import parts, reading
-from core import worlds
+from loop import worlds
 
 X = jnp.ones(2)
 
@@ -38,7 +38,7 @@ def in_a_fresh_process():
         "JAX_PLATFORMS": "cpu",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "core.worlds"], cwd=tests, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "loop.worlds"], cwd=tests, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return dict(zip(worlds.cases(), json.loads(done.stdout), strict=True))

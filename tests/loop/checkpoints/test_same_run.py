@@ -13,7 +13,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.readings import parts
-from checkpoints.tiny import START, go, inner
+from loop.checkpoints.tiny import START, go, inner
 
 LAMBDA = 0.5
 

@@ -9,7 +9,7 @@ import pytest
 import bilevel as bl
 from bilevel.locks import Lock
 from bilevel.loop.checkpoints.folder import Folder
-from checkpoints.tiny import go, inner
+from loop.checkpoints.tiny import go, inner
 
 
 def test_what_probes_return_comes_back_as_it_was(tmp_path):

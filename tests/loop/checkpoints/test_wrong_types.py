@@ -10,7 +10,7 @@ import pytest
 import bilevel as bl
 from bilevel.loop.checkpoints.folder import Damaged, orbax
 from bilevel.loop.checkpoints.reader import _check_format
-from checkpoints.tiny import go
+from loop.checkpoints.tiny import go
 
 ODD = ["a", -1, 1.5, None, True, [], {}, [["a"]], {"a": 1}, 1e400]
 

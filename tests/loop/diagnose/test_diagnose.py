@@ -36,7 +36,7 @@ SOLVED = (
     "outer_curvature",
     "solved_value",
 )  # to 1e-3 of a right-hand side
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/how-to/diagnose.md").read_text(encoding="utf-8")
 SOURCE = (ROOT / "src/bilevel/loop/diagnose/findings.py").read_text(encoding="utf-8")
 X0, Y0 = np.array([0.5, -0.5]), np.zeros(3)

@@ -1,6 +1,6 @@
 """Functions that read a number by many ways, and the solvers that take such functions.
 
-`python -m core.worlds` prints what runs give when every number is 2 from the start: what a second run in another
+`python -m loop.worlds` prints what runs give when every number is 2 from the start: what a second run in another
 process, after the number was changed to 2, is compared with.
 """
 

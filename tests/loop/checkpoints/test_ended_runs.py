@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from checkpoints.tiny import START, go, inner
+from loop.checkpoints.tiny import START, go, inner
 
 
 def test_hooks_get_back_what_they_remembered_of_a_run_that_has_ended(tmp_path):
