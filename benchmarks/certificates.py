@@ -78,13 +78,13 @@ def run(problem, method, loops, steps, alpha, eta, beta, x0, y0, v0, inner, oute
     def one(alpha, eta, beta, x0, y0, v0, inner, outer):
         data = bl.Batch(inner=inner, outer=outer)
         if method == "ITD":
-            solver = bl.itd(problem, alpha, beta)
+            solver = bl.itd(problem, inner=alpha, outer=beta)
             state = solver.init(x0, y0, data)
         else:
             N, Q = loops
             adjoint = eta if Q == 1 else bl.adjoints.steps(eta, Q)
-            solver = bl.aid(problem, alpha, adjoint, beta, inner_steps=N)
-            solver = solver if method == "AID" else bl.soba(problem, alpha, eta, beta)
+            solver = bl.aid(problem, inner=alpha, adjoint=adjoint, outer=beta, inner_steps=N)
+            solver = solver if method == "AID" else bl.soba(problem, inner=alpha, adjoint=eta, outer=beta)
             state = solver.init(x0, y0, data)._replace(v=v0)
         _, (x, y) = bl.scan(solver, state, data, steps=steps, record=lambda state, info: (state.x, state.y))
         return jax.numpy.concatenate([x0[None], x]), y

@@ -53,7 +53,7 @@ def ways() -> dict[str, bl.Adjoint]:
 
 
 def solver_with(adjoint: bl.Adjoint, inner_steps: int = INNER_STEPS) -> bl.Solver:
-    return bl.aid(PROBLEM, INNER, adjoint, optax.adam(OUTER), inner_steps=inner_steps)
+    return bl.aid(PROBLEM, inner=INNER, adjoint=adjoint, outer=optax.adam(OUTER), inner_steps=inner_steps)
 
 
 def operations(function, *arguments) -> float:

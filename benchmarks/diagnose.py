@@ -25,7 +25,13 @@ from bilevel.problems.reweighting import PROBLEM, initial_mlp
 def quadratic():
     q = bl.problems.quadratic(kappa=10.0)
     x0 = jnp.ones(2)
-    return bl.aid(q.problem, 1 / q.L, 1 / q.L, 1e-4), x0, q.inner_solution(x0), None, 20_000
+    return (
+        bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=1e-4),
+        x0,
+        q.inner_solution(x0),
+        None,
+        20_000,
+    )
 
 
 def reweighting():
@@ -35,7 +41,7 @@ def reweighting():
     )
     data = jax.tree.map(jnp.asarray, bl.Batch(inner=rows(1000), outer=rows(250)))
     y0 = jax.tree.map(jnp.asarray, initial_mlp(64, 32, 10, seed=0))
-    return bl.aid(PROBLEM, 5e-2, 5e-2, 1e-1), jnp.zeros(1000, jnp.float32), y0, data, 3000
+    return bl.aid(PROBLEM, inner=5e-2, adjoint=5e-2, outer=1e-1), jnp.zeros(1000, jnp.float32), y0, data, 3000
 
 
 def measured(make, rounds: int) -> list[str]:

@@ -31,17 +31,17 @@ from bilevel.problems.reweighting import PROBLEM, initial_mlp
 
 ROWS, HIDDEN = 2000, 256
 SOLVERS = {
-    "ITD": lambda problem: bl.itd(problem, 5e-2, 1e-3),
-    "SOBA": lambda problem: bl.soba(problem, 5e-2, 5e-2, 1e-3),
-    "AID": lambda problem: bl.aid(problem, 5e-2, 5e-2, 1e-3),
+    "ITD": lambda problem: bl.itd(problem, inner=5e-2, outer=1e-3),
+    "SOBA": lambda problem: bl.soba(problem, inner=5e-2, adjoint=5e-2, outer=1e-3),
+    "AID": lambda problem: bl.aid(problem, inner=5e-2, adjoint=5e-2, outer=1e-3),
 }
 INNER = {
-    "ITD, all iterates kept": lambda problem, n: bl.itd(problem, 5e-2, 1e-3, inner_steps=n),
+    "ITD, all iterates kept": lambda problem, n: bl.itd(problem, inner=5e-2, outer=1e-3, inner_steps=n),
     "ITD, every √N-th kept": lambda problem, n: bl.itd(
-        problem, 5e-2, 1e-3, inner_steps=n, checkpoint_every=max(1, round(n**0.5))
+        problem, inner=5e-2, outer=1e-3, inner_steps=n, checkpoint_every=max(1, round(n**0.5))
     ),
     "AID, and 5 steps of CG": lambda problem, n: bl.aid(
-        problem, 5e-2, bl.adjoints.cg(1e-6, 5), 1e-3, inner_steps=n
+        problem, inner=5e-2, adjoint=bl.adjoints.cg(1e-6, 5), outer=1e-3, inner_steps=n
     ),
 }
 
@@ -110,7 +110,7 @@ def by_problems(sizes: list[int]) -> Costs:
     """Of all problems together: at once, and one after the other by one compiled scan, and by `bl.run`."""
     quadratic = lambda x, y, batch: jnp.sum(0.5 * batch[0] * y * y - (x + batch[1]) * y)
     distance = lambda x, y, batch: 0.5 * jnp.sum((y - batch) ** 2) + 0.05 * jnp.sum(x * x)
-    solver = bl.aid(bl.Problem(inner=quadratic, outer=distance), 0.3, 0.3, 0.1)
+    solver = bl.aid(bl.Problem(inner=quadratic, outer=distance), inner=0.3, adjoint=0.3, outer=0.1)
     zero = jnp.zeros(10)
     each = lambda a, b, c: bl.Batch(inner=(a, b), outer=c)
 

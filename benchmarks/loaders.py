@@ -45,7 +45,12 @@ class Loader:
 
 
 def solver_on(inner):
-    return bl.aid(bl.Problem(inner=inner, outer=PROBLEM.outer), optax.adam(1e-3), 1e-2, optax.adam(1e-3))
+    return bl.aid(
+        bl.Problem(inner=inner, outer=PROBLEM.outer),
+        inner=optax.adam(1e-3),
+        adjoint=1e-2,
+        outer=optax.adam(1e-3),
+    )
 
 
 def noisy(x, y, batch, *, key):

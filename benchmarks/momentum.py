@@ -52,7 +52,7 @@ def rule_of(c: Certificate) -> tuple[float, float, bool]:
 def solver_of(problem: bl.Problem, c: Certificate, beta: Any) -> bl.Solver:
     alpha, m, nesterov = rule_of(c)
     rule = optax.sgd(alpha, momentum=m, nesterov=nesterov) if m else alpha
-    return bl.aid(problem, rule, rule, beta)
+    return bl.aid(problem, inner=rule, adjoint=rule, outer=beta)
 
 
 # 1. Stability

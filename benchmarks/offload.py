@@ -40,7 +40,7 @@ def setting(examples: int, width: int, rows: int = 4096):
         "b": draw(seed + 1, rows, width),
         "row": jax.random.randint(jax.random.key(seed + 2), (rows,), 0, examples),
     }
-    solver = bl.soba(bl.Problem(inner=inner, outer=outer), 1e-3, 1e-3, optax.adam(1e-2))
+    solver = bl.soba(bl.Problem(inner=inner, outer=outer), inner=1e-3, adjoint=1e-3, outer=optax.adam(1e-2))
     start = jnp.zeros(examples, jnp.float32), draw(7, 8, width, width) / width**0.5
     return solver, start, bl.Batch(inner=batch(0), outer=batch(10))
 

@@ -72,7 +72,7 @@ def ratio(times: list[float], base: list[float]) -> float:
 def against_hand(setup, steps: int, rounds: int) -> list[str]:
     """By hand in milliseconds; the others, and a first call with compilation, relative to it."""
     f, g, x0, y0, data, alpha, beta = setup()
-    solver = bl.aid(bl.Problem(outer=f, inner=g), alpha, alpha, beta)
+    solver = bl.aid(bl.Problem(outer=f, inner=g), inner=alpha, adjoint=alpha, outer=beta)
     state = solver.init(x0, y0, data)
     scanned = jax.jit(lambda state, data: bl.scan(solver, state, data, steps=steps))
     variants = {
@@ -105,9 +105,9 @@ def against_scan(steps: int, rounds: int, quick: bool):
     f, g, x0, y0, data, alpha, beta = noisy_digits()
     problem = bl.Problem(inner=g, outer=f)
     solvers = (
-        bl.aid(problem, alpha, alpha, beta),
-        bl.itd(problem, alpha, beta),
-        bl.soba(problem, alpha, alpha, beta),
+        bl.aid(problem, inner=alpha, adjoint=alpha, outer=beta),
+        bl.itd(problem, inner=alpha, outer=beta),
+        bl.soba(problem, inner=alpha, adjoint=alpha, outer=beta),
     )
     for solver in solvers[:1] if quick else solvers:
         state = solver.init(x0, y0, data)
@@ -120,7 +120,11 @@ def against_scan(steps: int, rounds: int, quick: bool):
         each = 1e3 * statistics.median(scan for _, scan in times) / steps
         yield solver.name, f"{each:.2f}", f"{ratio(*map(list, zip(*times, strict=True))):.2f}"
     q = bl.problems.quadratic(kappa=2.0)
-    one = lambda: bl.run(bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.01), jnp.ones(2), jnp.zeros(2), steps=1).state
+    one = lambda: (
+        bl.run(
+            bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.01), jnp.ones(2), jnp.zeros(2), steps=1
+        ).state
+    )
     seconds(one)
     alone = 1e3 * statistics.median(seconds(one) for _ in range(rounds))
     yield "one step on the quadratic, in all", f"{alone:.2f}", ""

@@ -35,9 +35,9 @@ from bilevel.loop.session import Session
 
 LAYERS, WIDTH, ROWS = 4, 64, 256
 SOLVERS: dict[str, Callable[[bl.Problem], bl.Solver]] = {
-    "AID": lambda problem: bl.aid(problem, 0.1, 0.1, 0.1),
-    "SOBA": lambda problem: bl.soba(problem, 0.1, 0.1, 0.1),
-    "ITD": lambda problem: bl.itd(problem, 0.1, 0.1),
+    "AID": lambda problem: bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1),
+    "SOBA": lambda problem: bl.soba(problem, inner=0.1, adjoint=0.1, outer=0.1),
+    "ITD": lambda problem: bl.itd(problem, inner=0.1, outer=0.1),
 }
 LAYOUTS: dict[str, Callable[[Mesh], Any]] = {
     "data parallel": bl.sharded,

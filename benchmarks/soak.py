@@ -52,7 +52,7 @@ def many_steps(
 ) -> Iterator[Seen]:
     """One run of `steps` steps, looked at `points` times on the way; a warm-up run compiles first."""
     q = bl.problems.quadratic(kappa=4.0)
-    solver = bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1 / q.L)
+    solver = bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1 / q.L)
     bl.run(solver, X0, Y0, steps=2 * every, thin=thin, every=every)
     began, looks = time.perf_counter(), []
     marks = {round(steps * (k + 1) / points / every) * every for k in range(points)}
@@ -73,7 +73,7 @@ def fresh_run(k: int, steps: int = 20) -> bl.Result:
         inner=lambda x, y: jnp.sum((y - x) ** 2) + 0 * shift,
         outer=lambda x, y: jnp.sum((y - shift) ** 2),
     )
-    solver = bl.aid(problem, 0.1, 0.1, 0.01)
+    solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.01)
     return bl.run(
         *(solver, X0, Y0),
         steps=steps,

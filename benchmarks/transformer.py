@@ -46,9 +46,9 @@ WAYS = {"by hand": "by hand", "bl.run": "`bl.run`"}
 COLUMNS = {"ITD": "ITD", "SOBA": "SOBA", "AID": "AID", "plain": "a gradient step on g"}
 Rows = dict[tuple[str, str], dict[str, str]]  # by form of the layers and way, by method
 SOLVERS = {
-    "ITD": lambda problem: bl.itd(problem, ALPHA, BETA),
-    "SOBA": lambda problem: bl.soba(problem, ALPHA, ETA, BETA),
-    "AID": lambda problem: bl.aid(problem, ALPHA, ETA, BETA),
+    "ITD": lambda problem: bl.itd(problem, inner=ALPHA, outer=BETA),
+    "SOBA": lambda problem: bl.soba(problem, inner=ALPHA, adjoint=ETA, outer=BETA),
+    "AID": lambda problem: bl.aid(problem, inner=ALPHA, adjoint=ETA, outer=BETA),
 }
 
 

@@ -290,13 +290,13 @@ def race(family: Family, budget: int, methods: Collection[str]):
         return go
 
     tuning_free = lambda: bl.tuning_free(problem, project=family.project)
-    aid = lambda alpha, beta: bl.aid(problem, alpha, alpha, keep(beta))
+    aid = lambda alpha, beta: bl.aid(problem, inner=alpha, adjoint=alpha, outer=keep(beta))
     programs = {
         "tuning_free": compiled(tuning_free, 22, 1),
-        "s_tfbo": compiled(lambda: bl.s_tfbo(problem), 5, 40),
-        "d_tfbo": compiled(lambda: bl.d_tfbo(problem), 23, 10),
+        "s_tfbo": compiled(lambda: bl.solvers.s_tfbo(problem), 5, 40),
+        "d_tfbo": compiled(lambda: bl.solvers.d_tfbo(problem), 23, 10),
         "aid": compiled(aid, 5, 40),
-        "advise": compiled(lambda a, e, b: bl.aid(problem, a, e, keep(b)), 5, 40),
+        "advise": compiled(lambda a, e, b: bl.aid(problem, inner=a, adjoint=e, outer=keep(b)), 5, 40),
     }
     has_none = ("s_tfbo", "d_tfbo") if family.project else ()
     programs = {name: go for name, go in programs.items() if name in methods and name not in has_none}

@@ -190,19 +190,22 @@ class Method:
 
 decreasing = lambda size: optax.sgd(lambda k: size / jnp.sqrt(k + 1.0))
 METHODS = {
-    "SABA": Method(lambda t, a, b: bl.saba(t.problem, a, a, b), lambda t: 5 * SIZE),
+    "SABA": Method(lambda t, a, b: bl.saba(t.problem, inner=a, adjoint=a, outer=b), lambda t: 5 * SIZE),
     "SRBA": Method(
-        lambda t, a, b: bl.srba(t.problem, a, a, b, period=t.period),
+        lambda t, a, b: bl.solvers.srba(t.problem, inner=a, adjoint=a, outer=b, period=t.period),
         lambda t: (10 * SIZE * (t.period - 1) + 3 * t.counts[0] + 2 * t.counts[1]) / t.period,
     ),
     "SOBA": Method(
-        lambda t, a, b: bl.soba(t.problem, decreasing(a), decreasing(a), decreasing(b)), lambda t: 5 * SIZE
+        lambda t, a, b: bl.soba(t.problem, inner=decreasing(a), adjoint=decreasing(a), outer=decreasing(b)),
+        lambda t: 5 * SIZE,
     ),
     "stocBiO": Method(
-        lambda t, a, b: bl.stocbio(t.problem, a, a, b, products=10, inner_steps=10), lambda t: 23 * SIZE
+        lambda t, a, b: bl.stocbio(t.problem, inner=a, adjoint=a, outer=b, products=10, inner_steps=10),
+        lambda t: 23 * SIZE,
     ),
     "AmIGO": Method(
-        lambda t, a, b: bl.aid(t.problem, a, bl.adjoints.steps(a, 10), b, inner_steps=10), lambda t: 23 * SIZE
+        lambda t, a, b: bl.aid(t.problem, inner=a, adjoint=bl.adjoints.steps(a, 10), outer=b, inner_steps=10),
+        lambda t: 23 * SIZE,
     ),
 }
 

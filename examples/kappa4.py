@@ -124,7 +124,7 @@ figure, axes = frame("Bound over what the run did, κ = 5", "K")
 for name, certificate in theory.analyses(theory.Constants(0.1, 0.5, 0.1 * 2**0.5, 0.1)).items():
     best = certificate.best_beta(steps, gap, 0.0, v_error)
     beta = float(np.minimum(best, certificate.beta_max))  # good for every number of steps
-    solver = bl.aid(q.problem, float(certificate.alpha), float(certificate.eta), beta)
+    solver = bl.aid(q.problem, inner=float(certificate.alpha), adjoint=float(certificate.eta), outer=beta)
     record = lambda state, info: {"size": size(state.x)}
     trace = bl.run(solver, x0, q.inner_solution(x0), steps=steps, record=record).trace["size"]
     sizes = np.concatenate([[size(x0)], trace[:-1]])

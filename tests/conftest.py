@@ -109,7 +109,7 @@ def aid(q):
     """Return a solver of `q`. The problem keeps its program, so one module compiles it once."""
     import bilevel as bl
 
-    return bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1)
+    return bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1)
 
 
 @pytest.fixture

@@ -68,7 +68,9 @@ def outer(x, y, batch):
     return jnp.sum((y - jnp.mean(batch, axis=0)) ** 2)
 
 
-SOLVER = bl.aid(bl.Problem(inner=inner, outer=outer), 0.05, 0.05, 0.05)  # compiled once for all forms
+SOLVER = bl.aid(
+    bl.Problem(inner=inner, outer=outer), inner=0.05, adjoint=0.05, outer=0.05
+)  # compiled once for all forms
 
 
 def solve(x0=(0.5, 0.25), y0=(0.0, 1.0), data=None, **options):
@@ -121,7 +123,9 @@ def test_floating_types_are_kept(dtype):
     assert as_array(np.ones(3, dtype), "a").dtype == dtype
     loss = lambda x, y: jnp.sum((y - x) ** 2)
     x0, y0 = np.ones(2, dtype), np.full(2, 2, dtype)
-    result = bl.run(bl.aid(bl.Problem(inner=loss, outer=loss), 0.1, 0.1, 0.1), x0, y0, steps=3)
+    result = bl.run(
+        bl.aid(bl.Problem(inner=loss, outer=loss), inner=0.1, adjoint=0.1, outer=0.1), x0, y0, steps=3
+    )
     assert result.x.dtype == result.y.dtype == dtype
     assert result.status.code is bl.Code.COMPLETED
 
@@ -224,7 +228,7 @@ def test_empty_arrays():
     loss = lambda x, y: jnp.sum((y - x) ** 2)
     empty = {"a": np.ones(2), "none": np.zeros((0, 3))}
     both = lambda x, y: loss(x["a"], y["a"]) + jnp.sum(x["none"]) + jnp.sum(y["none"])
-    solver = bl.aid(bl.Problem(inner=both, outer=both), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=both, outer=both), inner=0.1, adjoint=0.1, outer=0.1)
     result = bl.run(solver, empty, empty, steps=3)
     assert result.x["none"].shape == (0, 3)
     assert result.status.code is bl.Code.COMPLETED

@@ -20,7 +20,7 @@ import numpy as np
 import bilevel as bl
 
 q = bl.problems.quadratic(kappa=4.0)
-solver, start = bl.aid(q.problem, 0.1, 0.1, 0.1), (np.ones(2), np.zeros(2))
+solver, start = bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1), (np.ones(2), np.zeros(2))
 {before}
 child = os.fork()
 if child == 0:
@@ -84,9 +84,11 @@ def q():
 def test_runs_in_threads_are_bitwise_those_one_after_the_other(q, same):
     """Programs are kept with the problem, which all of them share: here the first of them may be compiled at once."""
     problem = bl.Problem(inner=q.g, outer=q.f)
-    solvers = [bl.aid(problem, 0.1, 0.1, 0.1 if same else 0.02 * (k + 1)) for k in range(4)]
+    solvers = [
+        bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1 if same else 0.02 * (k + 1)) for k in range(4)
+    ]
     if not same:
-        solvers[3] = bl.itd(problem, 0.1, 0.05)
+        solvers[3] = bl.itd(problem, inner=0.1, outer=0.05)
     seen: dict[int, list] = {k: [] for k in range(4)}
 
     def one(k: int):
@@ -129,7 +131,7 @@ def test_runs_in_threads_are_bitwise_those_one_after_the_other(q, same):
 def test_control_c_reaches_the_run_of_the_main_thread_alone(q):
     """While another thread runs too; that one takes all its steps."""
     problem = bl.Problem(inner=q.g, outer=q.f)
-    solver, start = bl.aid(problem, 0.1, 0.1, 0.1), (jnp.ones(2), jnp.zeros(2))
+    solver, start = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1), (jnp.ones(2), jnp.zeros(2))
     begun, asked, other = threading.Event(), threading.Event(), []
 
     def beside(event) -> None:

@@ -20,24 +20,26 @@ def runs(solver, task):
 
 
 def itd(task, tolerance):
-    return runs(bl.itd(REWEIGHTING, task.alpha, task.beta), task)
+    return runs(bl.itd(REWEIGHTING, inner=task.alpha, outer=task.beta), task)
 
 
 def aid(task, tolerance):
-    return runs(bl.aid(REWEIGHTING, task.alpha, task.alpha, task.beta), task)
+    return runs(bl.aid(REWEIGHTING, inner=task.alpha, adjoint=task.alpha, outer=task.beta), task)
 
 
 def aid_neumann(task, tolerance):
     series = bl.adjoints.neumann(task.alpha, 1)
-    return runs(bl.aid(REWEIGHTING, task.alpha, series, task.beta), task)
+    return runs(bl.aid(REWEIGHTING, inner=task.alpha, adjoint=series, outer=task.beta), task)
 
 
 def soba(task, tolerance):
-    return runs(bl.soba(REWEIGHTING, task.alpha, task.alpha, task.beta), task)
+    return runs(bl.soba(REWEIGHTING, inner=task.alpha, adjoint=task.alpha, outer=task.beta), task)
 
 
 def ridge(task, tolerance):
     placed(task)  # in float64 from here on
     problem = bl.Problem(inner=penalised, outer=squares)
-    solver = bl.hoag(problem, optax.lbfgs(1.0, linesearch=None), task.beta, tolerance=lambda k: tolerance)
+    solver = bl.hoag(
+        problem, inner=optax.lbfgs(1.0, linesearch=None), outer=task.beta, tolerance=lambda k: tolerance
+    )
     return runs(solver, task)

@@ -9,18 +9,20 @@ data = bl.Batch(inner=(A, b), outer=(A_, b_))
 
 
 def unrolled(steps):
-    solver = bl.itd(problem, ALPHA, BETA, inner_steps=INNER)
+    solver = bl.itd(problem, inner=ALPHA, outer=BETA, inner_steps=INNER)
     return bl.run(solver, x0, y0, data=data, steps=steps).x
 
 
 def implicit(steps):
     cg = bl.adjoints.cg(1e-10)
-    solver = bl.aid(problem, ALPHA, cg, BETA, inner_steps=INNER)
+    solver = bl.aid(
+        problem, inner=ALPHA, adjoint=cg, outer=BETA, inner_steps=INNER
+    )
     return bl.run(solver, x0, y0, data=data, steps=steps).x
 
 
 def single_loop(steps):
-    solver = bl.aid(problem, ALPHA, ALPHA, BETA)
+    solver = bl.aid(problem, inner=ALPHA, adjoint=ALPHA, outer=BETA)
     return bl.run(solver, x0, y0, data=data, steps=steps).x
 
 

@@ -17,7 +17,7 @@ PROBLEM = bl.Problem(
     inner=lambda x, y: jnp.sum((y - x["a"]) ** 2) + jnp.sum(x["big"] ** 2),
     outer=lambda x, y: jnp.sum((y - 1.0) ** 2) + jnp.sum(x["a"] ** 2) + 0.1 * jnp.sum(x["big"] ** 2),
 )
-SOLVER = bl.aid(PROBLEM, 0.1, 0.1, 0.1)
+SOLVER = bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)
 X0 = {
     "a": jnp.arange(3.0),
     "big": jnp.asarray(np.random.default_rng(0).normal(size=2000)),

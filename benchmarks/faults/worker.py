@@ -51,7 +51,9 @@ def run(folder: Path, steps: int, save_every: int | None, *, checkpoint: bool = 
         "first": 0.1 * jax.random.normal(key, (16, 24)),
         "second": 0.1 * jax.random.normal(key, (24, 5)),
     }
-    solver = bl.aid(bl.Problem(inner=inner, outer=outer), optax.adam(3e-3), 0.1, optax.adam(3e-2))
+    solver = bl.aid(
+        bl.Problem(inner=inner, outer=outer), inner=optax.adam(3e-3), adjoint=0.1, outer=optax.adam(3e-2)
+    )
     best = bl.hooks.Best()
     ready = iter([lambda: print("ready", flush=True)])
     folder.mkdir(parents=True, exist_ok=True)

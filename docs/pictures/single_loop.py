@@ -31,7 +31,7 @@ def outer(x, y):
 
 
 def single_loop():
-    solver = bl.aid(bl.Problem(inner=inner, outer=outer), ALPHA, ETA, BETA)
+    solver = bl.aid(bl.Problem(inner=inner, outer=outer), inner=ALPHA, adjoint=ETA, outer=BETA)
     keep = lambda state, info: {name: getattr(state, name) for name in "xyv"}
     trace = bl.run(solver, jnp.zeros(()), jnp.zeros(()), steps=UPDATES // 3, record=keep).trace
     return {name: np.concatenate([[0.0], trace[name]]) for name in "xyv"}

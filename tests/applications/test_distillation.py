@@ -41,7 +41,7 @@ def test_the_derivative_of_training_by_finite_differences():
 
     stacked = jax.tree.map(lambda *each: jnp.stack(each), *networks)
     batch = bl.Batch(stacked, (stacked, real, labels))
-    solver = bl.maml(app.PROBLEM, 1.0, 1.0, inner_steps=2)
+    solver = bl.maml(app.PROBLEM, inner=1.0, outer=1.0, inner_steps=2)
     _, info = jax.jit(solver.step)(solver.init(x, x, batch), batch)
     np.testing.assert_allclose(info.outer_value, after_training(x.images, x.log_rate), rtol=1e-10)
     towards, h = jnp.asarray(rng.normal(size=(100, 784))), 1e-4

@@ -48,7 +48,7 @@ def test_the_outer_value_is_the_error_on_the_folds_left_out(small):
 def test_aid_finds_the_slope_of_the_closed_form(small):
     """Near y*, with the adjoint solved: its hypergradient against differences of Φ, in every entry of x."""
     x, batch = small
-    solver = bl.aid(app.PROBLEM, 0.05, bl.adjoints.cg(1e-12, max_steps=60), 1.0)
+    solver = bl.aid(app.PROBLEM, inner=0.05, adjoint=bl.adjoints.cg(1e-12, max_steps=60), outer=1.0)
     data = bl.Batch(inner=batch, outer=batch)
     _, info = solver.step(solver.init(x, app.heads(x, batch), data), data)
     flat, back = jax.flatten_util.ravel_pytree(x)

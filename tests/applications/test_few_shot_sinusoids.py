@@ -37,8 +37,8 @@ def test_the_stream_has_new_waves_at_every_step_and_the_same_ones_again():
 def test_adaptation_is_that_of_the_solvers():
     x, new = app.initial(np.random.default_rng(1)), app.waves(jax.random.key(1), 4)
     loss = jax.vmap(lambda y, query: app.PROBLEM.f(x, y, bl.Batch(None, query)))
-    plain = bl.fomaml(app.PROBLEM, 0.05, 1.0, inner_steps=3)
-    tied = bl.imaml(app.PROBLEM, 0.05, 1.0, strength=2.0, inner_steps=3)
+    plain = bl.solvers.fomaml(app.PROBLEM, inner=0.05, outer=1.0, inner_steps=3)
+    tied = bl.solvers.imaml(app.PROBLEM, inner=0.05, outer=1.0, strength=2.0, inner_steps=3)
     for solver, tie in ((plain, 0.0), (tied, 2.0)):
         errors, _ = app.adapted(x, new, 0.05, tie, 3)
         assert errors.shape == (4, 4)
@@ -47,7 +47,7 @@ def test_adaptation_is_that_of_the_solvers():
 
 def test_pretraining_follows_the_gradient_of_the_mean_loss():
     x, batch = app.initial(np.random.default_rng(2)), app.waves(jax.random.key(2), 3)
-    solver = bl.reptile(app.PROBLEM, 1.0, 1.0, inner_steps=1)
+    solver = bl.solvers.reptile(app.PROBLEM, inner=1.0, outer=1.0, inner_steps=1)
     after, _ = solver.step(solver.init(x, x, batch), batch)
     t, u = (part.ravel() for part in batch.inner)  # tasks of one size: their mean is that of all points
     gradient = jax.grad(lambda y: jnp.mean((app.network(y, t) - u) ** 2))(jax.tree.map(jnp.asarray, x))
@@ -70,7 +70,7 @@ def test_a_short_trial_and_its_picture(monkeypatch):
 
 def test_the_task_can_be_run():
     task = app.APPLICATION.task(1)
-    solver = bl.reptile(task.problem, 0.02, 0.5, inner_steps=1)
+    solver = bl.solvers.reptile(task.problem, inner=0.02, outer=0.5, inner_steps=1)
     ran = bl.run(solver, task.x0, task.y0, data=task.data, steps=1)
     assert task.measure is not None
     assert np.isfinite(task.measure(ran.x))

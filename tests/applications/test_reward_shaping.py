@@ -37,7 +37,7 @@ def test_the_closed_form_is_the_slope_of_its_own_value(world, x):
 
 
 def test_single_loop_aid_arrives_at_the_closed_form(world, x):
-    still = bl.aid(app.PROBLEM, 0.3, 0.3, 1e-30)  # x stays where it is; y and v settle
+    still = bl.aid(app.PROBLEM, inner=0.3, adjoint=0.3, outer=1e-30)  # x stays where it is; y and v settle
     data = bl.Batch(inner=world, outer=world)
     seen = lambda state, info: {"h": info.hypergradient}
     trace = bl.run(still, jnp.asarray(x), jnp.zeros(len(x)), data=data, steps=3000, record=seen).trace

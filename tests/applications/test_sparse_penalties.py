@@ -90,7 +90,7 @@ def test_hypergradient_is_the_slope_of_refitting(monkeypatch):
     fit = jax.jit(app.fitted.__wrapped__)
     phi = lambda x: app.validation(x, fit(x, jnp.zeros(6), train, step), valid)[0]
     y, data = fit(x, jnp.zeros(6), train, step), bl.Batch(inner=train, outer=valid)
-    solver = bl.aid(app.PROBLEM, step, bl.adjoints.cg(1e-12, max_steps=50), 1.0)
+    solver = bl.aid(app.PROBLEM, inner=step, adjoint=bl.adjoints.cg(1e-12, max_steps=50), outer=1.0)
     _, info = solver.step(solver.init(x, y, data), data)
     slopes = [(phi(x + e) - phi(x - e)) / 2e-5 for e in 1e-5 * np.eye(6)]
     np.testing.assert_allclose(info.hypergradient, slopes, atol=1e-6)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("as_users_see_it")
 
 
 def solve(outer=Q.f, inner=Q.g, x0=X0, y0=X0, data=None, **options):
-    solver = bl.aid(bl.Problem(inner=inner, outer=outer), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=inner, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
     return bl.run(solver, x0, y0, data=data, **({"steps": 3} | options))
 
 
@@ -141,10 +141,10 @@ def test_step_sizes_must_be_positive_numbers(level, value):
 
 def test_a_step_size_of_zero_or_a_function_names_the_remedy():
     with pytest.raises(ValueError, match=r"to keep the outer variables fixed, pass optax\.set_to_zero\(\)"):
-        bl.aid(Q.problem, 0.1, 0.1, 0.0)
+        bl.aid(Q.problem, inner=0.1, adjoint=0.1, outer=0.0)
     with pytest.raises(ValueError, match=r"optax\.sgd\(function\).* part of x is a factor of g"):
-        bl.itd(Q.problem, lambda x: jnp.exp(x), 0.1)
-    frozen = solve_with(bl.aid(Q.problem, 0.1, 0.1, optax.set_to_zero()))
+        bl.itd(Q.problem, inner=lambda x: jnp.exp(x), outer=0.1)
+    frozen = solve_with(bl.aid(Q.problem, inner=0.1, adjoint=0.1, outer=optax.set_to_zero()))
     np.testing.assert_array_equal(frozen.x, X0)
 
 
@@ -154,14 +154,14 @@ def solve_with(solver):
 
 def test_itd_refuses_the_same_step_sizes():
     with pytest.raises(ValueError, match=r"inner step size must be a positive number, not -1"):
-        bl.itd(Q.problem, -1, 0.1)
+        bl.itd(Q.problem, inner=-1, outer=0.1)
     with pytest.raises(ValueError, match=r"outer step size must be a positive number, not 0"):
-        bl.itd(Q.problem, 0.1, 0)
+        bl.itd(Q.problem, inner=0.1, outer=0)
 
 
 def test_step_sizes_may_be_any_kind_of_number():
     for value in (1, 0.1, np.float32(0.1), np.array(0.1), jnp.array(0.1)):
-        assert bl.itd(Q.problem, value, value).name == "ITD"
+        assert bl.itd(Q.problem, inner=value, outer=value).name == "ITD"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_hand_written_gradient_must_be_shaped_like_y(gradient, words):
             return HandWritten(self.f, self.g)
 
     with pytest.raises(ValueError, match="∇_y g") as refusal:
-        bl.run(bl.itd(Custom(inner=Q.g, outer=Q.f), 0.1, 0.1), X0, X0, steps=1)
+        bl.run(bl.itd(Custom(inner=Q.g, outer=Q.f), inner=0.1, outer=0.1), X0, X0, steps=1)
     assert all(word in str(refusal.value) for word in words)
 
 
@@ -206,7 +206,7 @@ def test_nothing_is_computed_before_a_refusal():
 
 def test_resuming_and_starting_do_not_mix():
     result = solve()
-    solver = bl.aid(Q.problem, 0.1, 0.1, 0.1)
+    solver = bl.aid(Q.problem, inner=0.1, adjoint=0.1, outer=0.1)
     with pytest.raises(ValueError, match="leave x0, y0, model_state, seed and warmup out"):
         bl.run(solver, X0, X0, steps=1, resume=result)
 
@@ -232,7 +232,7 @@ def test_arrays_of_a_level_must_share_their_rows():
     with pytest.raises(TypeError, match=r"data must be a bl\.Batch, not dict"):
         bl.epochs({"inner": jnp.zeros(3)}, 1)
     with pytest.raises(bl.RunError, match="probe must return a dict") as refusal:
-        bl.run(bl.itd(Q.problem, 0.1, 0.1), X0, X0, steps=1, probe=lambda s, i: 3.0)
+        bl.run(bl.itd(Q.problem, inner=0.1, outer=0.1), X0, X0, steps=1, probe=lambda s, i: 3.0)
     assert isinstance(refusal.value.__cause__, TypeError)
 
 
@@ -245,5 +245,5 @@ def test_an_error_of_a_model_s_own_library_says_with_what_it_was_called():
 
     problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y))
     with pytest.raises(Missing, match="no parameter of that name") as caught:
-        bl.run(bl.aid(problem, 0.1, 0.1, 0.1), jnp.zeros(2), jnp.zeros(3), steps=1)
+        bl.run(bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1), jnp.zeros(2), jnp.zeros(3), steps=1)
     assert "the inner objective at x of float64[2] and y of float64[3]" in caught.value.__notes__[0]

@@ -25,7 +25,7 @@ def f(x, y, *_):
 
 
 def solver_of(inner=g, outer=f):
-    return bl.aid(bl.Problem(inner=inner, outer=outer), 0.1, 0.1, 0.1)
+    return bl.aid(bl.Problem(inner=inner, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
 
 
 def solve(inner=g, outer=f, **options):
@@ -102,7 +102,9 @@ def test_signatures_that_are_understood(name):
     assert (problem.g.batch, problem.g.extras) == (batch, extras)
     data = None if data is None else bl.Batch(inner=data.inner)
     given = COUNT if "state" in problem.g.needs else None
-    result = bl.run(bl.aid(problem, 0.1, 0.1, 0.1), Z, Z, steps=2, data=data, model_state=given)
+    result = bl.run(
+        bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1), Z, Z, steps=2, data=data, model_state=given
+    )
     assert result.status.code is bl.Code.COMPLETED
 
 
@@ -396,7 +398,9 @@ def test_each_of_independent_draws_has_its_rows_and_its_key():
         jax.debug.callback(lambda *at: seen.append(tuple(map(int, at))), rows[0], code(key))
         return jnp.sum((y - x) ** 2) + jnp.sum((batch - TARGETS[rows]) ** 2)
 
-    solver = bl.soba(bl.Problem(inner=inner, outer=f), 0.1, 0.1, 0.1, batches="independent")
+    solver = bl.soba(
+        bl.Problem(inner=inner, outer=f), inner=0.1, adjoint=0.1, outer=0.1, batches="independent"
+    )
     bl.run(solver, Z, Z, data=bl.epochs(FULL, bl.Levels(1, None)), steps=1, every=1)
     jax.effects_barrier()
     assert len({row for row, _ in seen}) == 3  # of one epoch, none twice
@@ -557,7 +561,7 @@ def test_the_state_is_updated_once_a_step_where_the_inner_level_sets_out():
         {"sum": state["sum"] + y[0], "n": state["n"] + 1},
     )
     outer = lambda x, y, *, state: (f(x, y), {"read": state["sum"]})
-    solver = bl.aid(bl.Problem(inner=inner, outer=outer), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=inner, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
     start = {"sum": jnp.float64(0), "n": jnp.int32(0)}
     result = bl.run(
         solver, Z + 1.0, Z, steps=6, model_state=start, record=lambda state, info: {"y": state.y[0]}
@@ -597,11 +601,11 @@ def test_metrics_go_into_the_trace_by_level_with_their_dtypes():
 
 
 METHODS = {
-    "AID": lambda p: bl.aid(p, 0.1, 0.1, 0.1, inner_steps=2),
-    "AID, three draws": lambda p: bl.aid(p, 0.1, 0.1, 0.1, batches="independent"),
-    "ITD": lambda p: bl.itd(p, 0.1, 0.1, inner_steps=2),
-    "SOBA": lambda p: bl.soba(p, 0.1, 0.1, 0.1),
-    "SOBA, three draws": lambda p: bl.soba(p, 0.1, 0.1, 0.1, batches="independent"),
+    "AID": lambda p: bl.aid(p, inner=0.1, adjoint=0.1, outer=0.1, inner_steps=2),
+    "AID, three draws": lambda p: bl.aid(p, inner=0.1, adjoint=0.1, outer=0.1, batches="independent"),
+    "ITD": lambda p: bl.itd(p, inner=0.1, outer=0.1, inner_steps=2),
+    "SOBA": lambda p: bl.soba(p, inner=0.1, adjoint=0.1, outer=0.1),
+    "SOBA, three draws": lambda p: bl.soba(p, inner=0.1, adjoint=0.1, outer=0.1, batches="independent"),
 }
 
 
@@ -653,7 +657,7 @@ def test_a_metric_that_is_not_finite_is_named_and_stops_nothing(spoiled, every):
 
 def test_a_run_that_diverges_names_the_variable_and_no_metric_beyond_its_end():
     inner = lambda x, y: (g(x, y), {"loss": g(x, y)})
-    solver = bl.aid(bl.Problem(inner=inner, outer=f), 50.0, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=inner, outer=f), inner=50.0, adjoint=0.1, outer=0.1)
     result = bl.run(solver, Z + 1.0, Z, steps=400, every=400)
     assert result.status.code is bl.Code.DIVERGED
     assert result.status.variable in ("x", "y", "v")

@@ -12,7 +12,7 @@ PROBLEM = bl.Problem(
     inner=lambda x, y, batch: jnp.sum((y - x) ** 2) * jnp.mean(batch),
     outer=lambda x, y, batch: jnp.sum(y**2) * jnp.mean(batch),
 )
-SOLVER = bl.aid(PROBLEM, 0.1, 0.1, 0.1)
+SOLVER = bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)
 X = jnp.ones(2)
 INNER, BOTH = bl.Batch(inner=X), bl.Batch(inner=X, outer=X)
 
@@ -49,9 +49,11 @@ def test_a_strength_may_be_any_whole_number():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda problem, project: bl.iaptt(problem, 0.1, 0.1, inner_steps=2, project=project),
+        lambda problem, project: bl.solvers.iaptt(
+            problem, inner=0.1, outer=0.1, inner_steps=2, project=project
+        ),
         lambda problem, project: bl.tuning_free(problem, project=project),
-        lambda problem, project: bl.aid(problem, 0.1, 0.1, bl.projected(0.1, project)),
+        lambda problem, project: bl.aid(problem, inner=0.1, adjoint=0.1, outer=bl.projected(0.1, project)),
     ],
     ids=["iaptt", "tuning_free", "projected"],
 )

@@ -16,7 +16,7 @@ PROBLEM = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambd
 WITH_DATA = bl.Problem(
     inner=lambda x, y, b: 0.5 * jnp.sum((y - x - jnp.mean(b)) ** 2), outer=lambda x, y: 0.5 * jnp.sum(y * y)
 )
-SOLVER = bl.aid(PROBLEM, 0.1, 0.1, 0.1)
+SOLVER = bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)
 
 pytestmark = pytest.mark.usefixtures("as_users_see_it")
 
@@ -51,7 +51,7 @@ def test_rows_that_there_are_not():
 
 @pytest.mark.parametrize("traced", ["x0", "data", "seed", "model_state", "nothing"])
 def test_a_run_inside_a_transformation_points_to_scan(traced):
-    solver = bl.aid(WITH_DATA, 0.1, 0.1, 0.1) if traced == "data" else SOLVER
+    solver = bl.aid(WITH_DATA, inner=0.1, adjoint=0.1, outer=0.1) if traced == "data" else SOLVER
 
     def run(t):
         given = {"x0": {"x0": t}, "data": {"data": bl.Batch(inner=t)}, "seed": {"seed": t}}
@@ -81,7 +81,7 @@ def test_double_precision_in_a_program_that_has_none():
             "the state of resume.x": lambda: bl.run(SOLVER, resume=earlier, steps=1),
             "state.solver.x": lambda: bl.scan(SOLVER, earlier.run, steps=1),
             "data.inner": lambda: bl.run(
-                bl.aid(WITH_DATA, 0.1, 0.1, 0.1), x, x, steps=1, data=bl.Batch(inner=wide)
+                bl.aid(WITH_DATA, inner=0.1, adjoint=0.1, outer=0.1), x, x, steps=1, data=bl.Batch(inner=wide)
             ),
         }
         for name, call in calls.items():
@@ -96,22 +96,22 @@ def test_double_precision_in_a_program_that_has_none():
 )
 def test_nothing_to_optimise(adjoint):
     with pytest.raises(ValueError, match=r"y0 has no entries, only float64\[0\]"):
-        bl.run(bl.aid(PROBLEM, 0.1, adjoint, 0.1), jnp.ones(2), jnp.zeros(0), steps=1)
+        bl.run(bl.aid(PROBLEM, inner=0.1, adjoint=adjoint, outer=0.1), jnp.ones(2), jnp.zeros(0), steps=1)
 
 
 def test_whole_numbers_beyond_the_bits_of_a_device():
     with pytest.raises(
         ValueError, match=r"the inner step size is the whole number 1099511627776, .*1099511627776\.0"
     ):
-        bl.aid(PROBLEM, 2**40, 0.1, 0.1)
+        bl.aid(PROBLEM, inner=2**40, adjoint=0.1, outer=0.1)
     with pytest.raises(ValueError, match="inner_steps must be at most 2,147,483,647"):
-        bl.itd(PROBLEM, 0.1, 0.1, inner_steps=2**31)
+        bl.itd(PROBLEM, inner=0.1, outer=0.1, inner_steps=2**31)
     with pytest.raises(ValueError, match="seed must be at most"):
         bl.run(SOLVER, jnp.ones(2), jnp.ones(2), steps=1, seed=2**32)
 
 
 def test_a_state_of_another_solver_or_of_other_data():
-    state = bl.itd(PROBLEM, 0.1, 0.1).init(jnp.ones(2), jnp.ones(2))
+    state = bl.itd(PROBLEM, inner=0.1, outer=0.1).init(jnp.ones(2), jnp.ones(2))
     for call in (
         lambda: bl.scan(SOLVER, state, steps=1),
         lambda: SOLVER.step(state),
@@ -120,7 +120,15 @@ def test_a_state_of_another_solver_or_of_other_data():
         with pytest.raises(TypeError, match="state must be a ImplicitState of AID, not"):
             call()
     run = bl.start(
-        bl.aid(WITH_DATA, 0.1, 0.1, 0.1), jnp.ones(2), jnp.ones(2), bl.Batch(inner=jnp.ones((4, 2)))
+        bl.aid(WITH_DATA, inner=0.1, adjoint=0.1, outer=0.1),
+        jnp.ones(2),
+        jnp.ones(2),
+        bl.Batch(inner=jnp.ones((4, 2))),
     )
     with pytest.raises(ValueError, match="belongs to a run on other data"):
-        bl.scan(bl.aid(WITH_DATA, 0.1, 0.1, 0.1), run, bl.iid(bl.Batch(inner=jnp.ones((4, 2))), 2), steps=1)
+        bl.scan(
+            bl.aid(WITH_DATA, inner=0.1, adjoint=0.1, outer=0.1),
+            run,
+            bl.iid(bl.Batch(inner=jnp.ones((4, 2))), 2),
+            steps=1,
+        )

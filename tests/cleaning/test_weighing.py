@@ -126,7 +126,7 @@ def test_hypergradients_against_differences(table):
         moved = x | {"rows": x["rows"] + np.float32(t) * direction}
         return float(judgement(moved, settled(moved), jax.tree.map(jnp.asarray, data.outer)))
 
-    solver = bl.aid(PROBLEM, weighing.LOGISTIC.inner, bl.adjoints.cg(50), 1e-6)
+    solver = bl.aid(PROBLEM, inner=weighing.LOGISTIC.inner, adjoint=bl.adjoints.cg(50), outer=1e-6)
     keep = lambda state, info: {"h": info.hypergradient["rows"]}
     hypergradient = bl.run(solver, x, settled(x), data=data, steps=1, record=keep).trace["h"][0]
     difference = (value(0.1) - value(-0.1)) / 0.2

@@ -346,7 +346,7 @@ def test_a_line_search_is_counted_against_callbacks():
 
     inner.defvjp(lambda x, y: (PLAIN.inner(x, y), (x, y)), backward)
     problem = Problem(inner=inner, outer=PLAIN.outer)
-    plain, ticking = (aid(p, optax.lbfgs(), 1 / L, 0.1 / L) for p in (PLAIN, problem))
+    plain, ticking = (aid(p, inner=optax.lbfgs(), adjoint=1 / L, outer=0.1 / L) for p in (PLAIN, problem))
     state = plain.init(X, Y)
     with jax.numpy_dtype_promotion("standard"):  # optax's line search needs it
         counts = warm_up_calls(plain, state, steps=4)
@@ -358,22 +358,28 @@ def test_a_line_search_is_counted_against_callbacks():
 
 SOLVERS = {
     # The paper: Gc = 3K and Mv = 2K for AID (proof of Theorem 5.9), one product for ITD.
-    "aid": (lambda p: aid(p, 1 / L, 1 / L, 0.1 / L), Counts(2, 1, 1, 1)),
-    "itd": (lambda p: itd(p, 1 / L, 0.1 / L), Counts(2, 1, 0, 1)),
-    "soba": (lambda p: soba(p, 1 / L, 1 / L, 0.1 / L), Counts(2, 1, 1, 1)),
+    "aid": (lambda p: aid(p, inner=1 / L, adjoint=1 / L, outer=0.1 / L), Counts(2, 1, 1, 1)),
+    "itd": (lambda p: itd(p, inner=1 / L, outer=0.1 / L), Counts(2, 1, 0, 1)),
+    "soba": (lambda p: soba(p, inner=1 / L, adjoint=1 / L, outer=0.1 / L), Counts(2, 1, 1, 1)),
     "aid, N = Q = 4": (
-        lambda p: aid(p, 1 / L, gradient_steps(1 / L, 4), 0.1 / L, inner_steps=4),
+        lambda p: aid(p, inner=1 / L, adjoint=gradient_steps(1 / L, 4), outer=0.1 / L, inner_steps=4),
         Counts(2, 4, 4, 1),
     ),
-    "itd, N = 6": (lambda p: itd(p, 1 / L, 0.1 / L, inner_steps=6), Counts(2, 6, 6, 6)),
-    "itd, T = 2": (lambda p: itd(p, 1 / L, 0.1 / L, inner_steps=6, truncate=2), Counts(2, 6, 2, 2)),
+    "itd, N = 6": (lambda p: itd(p, inner=1 / L, outer=0.1 / L, inner_steps=6), Counts(2, 6, 6, 6)),
+    "itd, T = 2": (
+        lambda p: itd(p, inner=1 / L, outer=0.1 / L, inner_steps=6, truncate=2),
+        Counts(2, 6, 2, 2),
+    ),
     # Two segments of two steps each are walked again.
     "itd, kept": (
-        lambda p: itd(p, 1 / L, 0.1 / L, inner_steps=5, checkpoint_every=2),
+        lambda p: itd(p, inner=1 / L, outer=0.1 / L, inner_steps=5, checkpoint_every=2),
         Counts(2, 5 + 4, 5, 5),
     ),
     # The derivative of rmsprop's step depends on the gradient: the way back takes it again, but for the last step.
-    "itd, rmsprop": (lambda p: itd(p, optax.rmsprop(1e-2), 0.1 / L, inner_steps=6), Counts(2, 6 + 5, 6, 6)),
+    "itd, rmsprop": (
+        lambda p: itd(p, inner=optax.rmsprop(1e-2), outer=0.1 / L, inner_steps=6),
+        Counts(2, 6 + 5, 6, 6),
+    ),
 }
 
 
@@ -392,7 +398,7 @@ def test_the_counts_of_a_step(name):
 
 
 def test_a_counted_step_counts_along_a_scan():
-    solver = aid(PLAIN, 1 / L, gradient_steps(1 / L, 3), 0.1 / L)
+    solver = aid(PLAIN, inner=1 / L, adjoint=gradient_steps(1 / L, 3), outer=0.1 / L)
     step = counted_step(solver)
 
     @jax.jit
@@ -417,7 +423,7 @@ def test_with_data_runs_keys_and_states():
     def outer(x, y, rows):
         return jnp.mean((rows @ y) ** 2) + x @ x, {"loss": y[0]}
 
-    solver = aid(Problem(inner=inner, outer=outer), 0.1, 0.1, 0.1)
+    solver = aid(Problem(inner=inner, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
     rows = jnp.arange(16.0).reshape(8, 2) / 16
     data = epochs(Batch(inner=rows, outer=rows), 3, seed=1)
     run = start(solver, X, Y, data, model_state=jnp.int32(0))

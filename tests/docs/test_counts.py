@@ -45,129 +45,163 @@ ROWS = np.random.default_rng(0).normal(size=(2, TASKS, 4, N_Y))
 # By the first cell: a solver, and what the letters stand for. Those that the method decides are metrics of the step.
 s, n = "adjoint_steps", "inner_steps"
 IMPLICIT = {
-    "`aid` (Algorithm 1)": (lambda p: bl.aid(p, A, A, B), {}),
+    "`aid` (Algorithm 1)": (lambda p: bl.aid(p, inner=A, adjoint=A, outer=B), {}),
     "`aid(inner_steps=N, adjoint=adjoints.steps(η, Q))`": (
-        lambda p: bl.aid(p, A, adjoints.steps(A, 3), B, inner_steps=4),
+        lambda p: bl.aid(p, inner=A, adjoint=adjoints.steps(A, 3), outer=B, inner_steps=4),
         {"N": 4, "Q": 3},
     ),
     "`aid(adjoint=adjoints.neumann(η, Q))`": (
-        lambda p: bl.aid(p, A, adjoints.neumann(A, 3), B, inner_steps=4),
+        lambda p: bl.aid(p, inner=A, adjoint=adjoints.neumann(A, 3), outer=B, inner_steps=4),
         {"N": 4, "Q": 3},
     ),
     "`aid(adjoint=adjoints.cg(...))`, s steps taken": (
-        lambda p: bl.aid(p, A, adjoints.cg(1e-10), B, inner_steps=4),
+        lambda p: bl.aid(p, inner=A, adjoint=adjoints.cg(1e-10), outer=B, inner_steps=4),
         {"N": 4, "s": s},
     ),
     "`aid(adjoint=adjoints.minres(...))`, s steps taken": (
-        lambda p: bl.aid(p, A, adjoints.minres(1e-10), B, inner_steps=4),
+        lambda p: bl.aid(p, inner=A, adjoint=adjoints.minres(1e-10), outer=B, inner_steps=4),
         {"N": 4, "s": s},
     ),
     "`aid(adjoint=adjoints.quasi_newton(Q, m))`": (
-        lambda p: bl.aid(p, A, adjoints.quasi_newton(3, 2), B, inner_steps=4),
+        lambda p: bl.aid(p, inner=A, adjoint=adjoints.quasi_newton(3, 2), outer=B, inner_steps=4),
         {"N": 4, "Q": 3, "m": 2},
     ),
     "`qnbo(gradient_steps=P, inner_steps=T, adjoint_steps=Q, memory=m)`": (
-        lambda p: bl.qnbo(p, A, B, gradient_steps=2, inner_steps=4, adjoint_steps=3, memory=5),
+        lambda p: bl.solvers.qnbo(
+            p, inner=A, outer=B, gradient_steps=2, inner_steps=4, adjoint_steps=3, memory=5
+        ),
         {"P": 2, "T": 4, "Q": 3, "m": 5},
     ),
     "`aid(adjoint=adjoints.nystrom(k, δ))`": (
-        lambda p: bl.aid(p, A, adjoints.nystrom(2, 0.1), B, inner_steps=4),
+        lambda p: bl.aid(p, inner=A, adjoint=adjoints.nystrom(2, 0.1), outer=B, inner_steps=4),
         {"N": 4, "k": 2},
     ),
     "…as `preconditioner=` of `cg` or `minres`, s steps taken": (
-        lambda p: bl.aid(p, A, adjoints.cg(1e-10, preconditioner=adjoints.nystrom(2, 0.1)), B, inner_steps=4),
+        lambda p: bl.aid(
+            p,
+            inner=A,
+            adjoint=adjoints.cg(1e-10, preconditioner=adjoints.nystrom(2, 0.1)),
+            outer=B,
+            inner_steps=4,
+        ),
         {"N": 4, "k": 2, "s": s},
     ),
-    "`soba`": (lambda p: bl.soba(p, A, A, B), {}),
+    "`soba`": (lambda p: bl.soba(p, inner=A, adjoint=A, outer=B), {}),
     "`hoag`, n inner and s adjoint steps taken": (
-        lambda p: bl.hoag(p, A, B, max_inner_steps=9),
+        lambda p: bl.hoag(p, inner=A, outer=B, max_inner_steps=9),
         {"n": n, "s": s},
     ),
     "`stocbio(inner_steps=N, products=Q)`": (
-        lambda p: bl.stocbio(p, A, A, B, inner_steps=4, products=3),
+        lambda p: bl.stocbio(p, inner=A, adjoint=A, outer=B, inner_steps=4, products=3),
         {"N": 4, "Q": 3},
     ),
-    "`darts`": (lambda p: bl.darts(p, A, B, xi=A), {}),
-    "`darts_first_order`": (lambda p: bl.darts_first_order(p, A, B), {}),
-    "`sama`": (lambda p: bl.sama(p, A, B), {}),
+    "`darts`": (lambda p: bl.solvers.darts(p, inner=A, outer=B, xi=A), {}),
+    "`darts_first_order`": (lambda p: bl.solvers.darts_first_order(p, inner=A, outer=B), {}),
+    "`sama`": (lambda p: bl.solvers.sama(p, inner=A, outer=B), {}),
 }
 UNLISTED = {  # as the row of the page
-    "`aid` (Algorithm 1)": lambda p: bl.aid(p, A, A, B, batches="independent"),  # the calls are shared out
-    "`sama`": lambda p: bl.sama(p, optax.rmsprop(A), optax.rmsprop(B)),
+    "`aid` (Algorithm 1)": lambda p: bl.aid(
+        p, inner=A, adjoint=A, outer=B, batches="independent"
+    ),  # the calls are shared out
+    "`sama`": lambda p: bl.solvers.sama(p, inner=optax.rmsprop(A), outer=optax.rmsprop(B)),
 }
 OTHERS = {
-    "`itd` (Algorithm 2)": (lambda p: bl.itd(p, A, B), {}),
-    "`itd(inner_steps=N)`, N > 1": (lambda p: bl.itd(p, A, B, inner_steps=4), {"N": 4}),
+    "`itd` (Algorithm 2)": (lambda p: bl.itd(p, inner=A, outer=B), {}),
+    "`itd(inner_steps=N)`, N > 1": (lambda p: bl.itd(p, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`itd(inner_steps=N, truncate=T)`, T > 1": (
-        lambda p: bl.itd(p, A, B, inner_steps=5, truncate=2),
+        lambda p: bl.itd(p, inner=A, outer=B, inner_steps=5, truncate=2),
         {"N": 5, "T": 2},
     ),
     "`itd(inner_steps=N, checkpoint_every=c)`": (
-        lambda p: bl.itd(p, A, B, inner_steps=7, checkpoint_every=3),
+        lambda p: bl.itd(p, inner=A, outer=B, inner_steps=7, checkpoint_every=3),
         {"N": 7, "c": 3},
     ),
-    "`forward_itd(inner_steps=N)`": (lambda p: bl.forward_itd(p, A, B, inner_steps=3), {"N": 3}),
-    "`rtho(inner_steps=N)`": (lambda p: bl.rtho(p, A, B, inner_steps=3), {"N": 3}),
-    "`bda(inner_steps=N)`": (lambda p: bl.bda(p, A, B, inner_steps=4), {"N": 4}),
+    "`forward_itd(inner_steps=N)`": (
+        lambda p: bl.solvers.forward_itd(p, inner=A, outer=B, inner_steps=3),
+        {"N": 3},
+    ),
+    "`rtho(inner_steps=N)`": (lambda p: bl.rtho(p, inner=A, outer=B, inner_steps=3), {"N": 3}),
+    "`bda(inner_steps=N)`": (lambda p: bl.solvers.bda(p, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`iaptt(inner_steps=N)`, worst at t̂": (
-        lambda p: bl.iaptt(p, A, B, inner_steps=4),
+        lambda p: bl.solvers.iaptt(p, inner=A, outer=B, inner_steps=4),
         {"N": 4, "t̂": "truncated_at"},
     ),
-    "`maml(inner_steps=N)`, per task": (lambda p: bl.maml(META, A, B, inner_steps=4), {"N": 4}),
+    "`maml(inner_steps=N)`, per task": (lambda p: bl.maml(META, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`imaml(inner_steps=N)`, per task, s steps of CG taken": (
-        lambda p: bl.imaml(META, A, B, strength=1.0, inner_steps=4),
+        lambda p: bl.solvers.imaml(META, inner=A, outer=B, strength=1.0, inner_steps=4),
         {"N": 4, "s": s},
     ),
-    "`fomaml(inner_steps=N)`, per task": (lambda p: bl.fomaml(META, A, B, inner_steps=4), {"N": 4}),
-    "`reptile(inner_steps=N)`, per task": (lambda p: bl.reptile(META, A, B, inner_steps=4), {"N": 4}),
+    "`fomaml(inner_steps=N)`, per task": (
+        lambda p: bl.solvers.fomaml(META, inner=A, outer=B, inner_steps=4),
+        {"N": 4},
+    ),
+    "`reptile(inner_steps=N)`, per task": (
+        lambda p: bl.solvers.reptile(META, inner=A, outer=B, inner_steps=4),
+        {"N": 4},
+    ),
     "`f2sa(inner_steps=T)`, `f2ba(inner_steps=T)`": (
-        lambda p: bl.f2ba(p, A, B, penalty=5.0, inner_steps=4),
+        lambda p: bl.solvers.f2ba(p, inner=A, outer=B, penalty=5.0, inner_steps=4),
         {"T": 4},
     ),
     "`f2sa_p(order=p, inner_steps=T)`, p copies, p + 1 if p is odd": (
-        lambda p: bl.f2sa_p(p, A, B, penalty=5.0, order=2, inner_steps=4),
+        lambda p: bl.solvers.f2sa_p(p, inner=A, outer=B, penalty=5.0, order=2, inner_steps=4),
         {"p": 2, "T": 4},
     ),
     "`acc_f2ba(inner_steps=T)`": (
-        lambda p: bl.acc_f2ba(p, A, B, penalty=5.0, radius=1.0, inner_steps=4),
+        lambda p: bl.solvers.acc_f2ba(p, inner=A, outer=B, penalty=5.0, radius=1.0, inner_steps=4),
         {"T": 4},
     ),
-    "`f3sa`": (lambda p: bl.f3sa(p, A, B, penalty=5.0), {}),
-    "`meha`": (lambda p: bl.meha(p, A, B, penalty=5.0, proximal=1.0), {}),
-    "`bome(inner_steps=T)`": (lambda p: bl.bome(p, A, B, inner_steps=4), {"T": 4}),
-    "`v_pbgd(inner_steps=T)`": (lambda p: bl.v_pbgd(p, A, B, penalty=5.0, inner_steps=4), {"T": 4}),
-    "`g_pbgd`": (lambda p: bl.g_pbgd(p, A, B, penalty=5.0), {}),
+    "`f3sa`": (lambda p: bl.solvers.f3sa(p, inner=A, outer=B, penalty=5.0), {}),
+    "`meha`": (lambda p: bl.solvers.meha(p, inner=A, outer=B, penalty=5.0, proximal=1.0), {}),
+    "`bome(inner_steps=T)`": (lambda p: bl.solvers.bome(p, inner=A, outer=B, inner_steps=4), {"T": 4}),
+    "`v_pbgd(inner_steps=T)`": (
+        lambda p: bl.solvers.v_pbgd(p, inner=A, outer=B, penalty=5.0, inner_steps=4),
+        {"T": 4},
+    ),
+    "`g_pbgd`": (lambda p: bl.solvers.g_pbgd(p, inner=A, outer=B, penalty=5.0), {}),
     "`pzobo(inner_steps=N, directions=Q)`": (
-        lambda p: bl.pzobo(p, A, B, inner_steps=4, directions=3),
+        lambda p: bl.solvers.pzobo(p, inner=A, outer=B, inner_steps=4, directions=3),
         {"N": 4, "Q": 3},
     ),
-    "`s_tfbo`": (lambda p: bl.s_tfbo(p), {}),
+    "`s_tfbo`": (lambda p: bl.solvers.s_tfbo(p), {}),
     "`d_tfbo(inner_steps=N, adjoint_steps=Q)`": (
-        lambda p: bl.d_tfbo(p, inner_steps=4, adjoint_steps=3),
+        lambda p: bl.solvers.d_tfbo(p, inner_steps=4, adjoint_steps=3),
         {"N": 4, "Q": 3},
     ),
 }
 STOCHASTIC = {  # with the step that the row is about
-    "`saba`": (lambda p, a: bl.saba(p, a, a, a / 10), {}, 1),
-    "`srba`, a step with a full pass": (lambda p, a: bl.srba(p, a, a, a / 10, period=2), {}, 1),
-    "`srba`, any other": (lambda p, a: bl.srba(p, a, a, a / 10, period=2), {}, 2),
-    "`mrbo(products=Q)`": (lambda p, a: bl.mrbo(p, a, a, a / 10, products=3), {"Q": 3}, 1),
+    "`saba`": (lambda p, a: bl.saba(p, inner=a, adjoint=a, outer=a / 10), {}, 1),
+    "`srba`, a step with a full pass": (
+        lambda p, a: bl.solvers.srba(p, inner=a, adjoint=a, outer=a / 10, period=2),
+        {},
+        1,
+    ),
+    "`srba`, any other": (lambda p, a: bl.solvers.srba(p, inner=a, adjoint=a, outer=a / 10, period=2), {}, 2),
+    "`mrbo(products=Q)`": (
+        lambda p, a: bl.solvers.mrbo(p, inner=a, adjoint=a, outer=a / 10, products=3),
+        {"Q": 3},
+        1,
+    ),
     "`sustain(products=Q)`, p factors drawn": (
-        lambda p, a: bl.sustain(p, a, a, a / 10, products=4),
+        lambda p, a: bl.solvers.sustain(p, inner=a, adjoint=a, outer=a / 10, products=4),
         {"p": "factors"},
         2,
     ),
     "`vrbo(inner_steps=N, products=Q)`, without the full pass": (
-        lambda p, a: bl.vrbo(p, a, a, a / 10, period=2, products=3, inner_steps=2),
+        lambda p, a: bl.solvers.vrbo(
+            p, inner=a, adjoint=a, outer=a / 10, period=2, products=3, inner_steps=2
+        ),
         {"N": 2, "Q": 3},
         2,
     ),
     "`vrbo`, with it": (
-        lambda p, a: bl.vrbo(p, a, a, a / 10, period=2, products=3, inner_steps=2),
+        lambda p, a: bl.solvers.vrbo(
+            p, inner=a, adjoint=a, outer=a / 10, period=2, products=3, inner_steps=2
+        ),
         {"N": 2, "Q": 3},
         1,
     ),
-    "`fsla`": (lambda p, a: bl.fsla(p, a, a, a / 10), {}, 1),
+    "`fsla`": (lambda p, a: bl.solvers.fsla(p, inner=a, adjoint=a, outer=a / 10), {}, 1),
 }
 TUNING_FREE = "`tuning_free`, P passes of N Newton directions, C products"
 # Here memory is that of the state; of the others, of what a step keeps for its way back.
@@ -282,14 +316,22 @@ def test_a_trial_of_tuning_free_with_one_inner_variable():
 
 SEVERAL = {
     "`itd`, `forward_itd`, `rtho`, `bda`, `iaptt`, `pzobo`": {
-        make: {} for make in (bl.itd, bl.forward_itd, bl.rtho, bl.bda, bl.iaptt, bl.pzobo)
+        make: {}
+        for make in (
+            bl.itd,
+            bl.solvers.forward_itd,
+            bl.rtho,
+            bl.solvers.bda,
+            bl.solvers.iaptt,
+            bl.solvers.pzobo,
+        )
     },
     "`f2ba`, `acc_f2ba`, `f2sa_p`, `bome`, `v_pbgd`, `d_tfbo`": {
-        bl.f2ba: dict(penalty=5.0),
-        bl.acc_f2ba: dict(penalty=5.0, radius=1.0),
-        bl.f2sa_p: dict(penalty=5.0),
-        bl.bome: {},
-        bl.v_pbgd: dict(penalty=5.0),
+        bl.solvers.f2ba: dict(penalty=5.0),
+        bl.solvers.acc_f2ba: dict(penalty=5.0, radius=1.0),
+        bl.solvers.f2sa_p: dict(penalty=5.0),
+        bl.solvers.bome: {},
+        bl.solvers.v_pbgd: dict(penalty=5.0),
     },
 }
 
@@ -300,15 +342,21 @@ def several(make, more):
 
 DRAWS = {
     "`stocbio`": (
-        lambda **how: bl.stocbio(PROBLEM, A, A, B, inner_steps=4, products=3, **how),
+        lambda **how: bl.stocbio(PROBLEM, inner=A, adjoint=A, outer=B, inner_steps=4, products=3, **how),
         {"N": 4, "Q": 3},
     ),
-    "`f2sa`": (lambda **how: bl.f2sa(PROBLEM, A, B, penalty=5.0, inner_steps=4, **how), {"T": 4}),
-    "`soba`": (lambda **how: bl.soba(PROBLEM, A, A, B, **how), {}),
-    "`aid`": (lambda **how: bl.aid(PROBLEM, A, A, B, inner_steps=4, **how), {"N": 4}),
-    "`mrbo`, `sustain`": (lambda **how: bl.mrbo(PROBLEM, A, A, B, products=4, **how), {"Q": 4}),
-    "`vrbo`": (lambda **how: bl.vrbo(PROBLEM, A, A, B, inner_steps=2, products=3, **how), {"N": 2, "Q": 3}),
-    "`fsla`": (lambda **how: bl.fsla(PROBLEM, A, A, B, **how), {}),
+    "`f2sa`": (lambda **how: bl.f2sa(PROBLEM, inner=A, outer=B, penalty=5.0, inner_steps=4, **how), {"T": 4}),
+    "`soba`": (lambda **how: bl.soba(PROBLEM, inner=A, adjoint=A, outer=B, **how), {}),
+    "`aid`": (lambda **how: bl.aid(PROBLEM, inner=A, adjoint=A, outer=B, inner_steps=4, **how), {"N": 4}),
+    "`mrbo`, `sustain`": (
+        lambda **how: bl.solvers.mrbo(PROBLEM, inner=A, adjoint=A, outer=B, products=4, **how),
+        {"Q": 4},
+    ),
+    "`vrbo`": (
+        lambda **how: bl.solvers.vrbo(PROBLEM, inner=A, adjoint=A, outer=B, inner_steps=2, products=3, **how),
+        {"N": 2, "Q": 3},
+    ),
+    "`fsla`": (lambda **how: bl.solvers.fsla(PROBLEM, inner=A, adjoint=A, outer=B, **how), {}),
 }
 
 
@@ -324,9 +372,9 @@ def test_batches_drawn():
             assert make(batches="independent").draws == independent > 1
             assert make(batches="shared").draws == (1 if name != "`vrbo`" else 3)
             assert make().draws == (independent if "independent" in default.split(";")[0] else 1)
-    assert bl.d_tfbo(PROBLEM, inner_steps=4).draws == 4
-    one = bl.aid(PROBLEM, A, A, B)
-    assert (one.draws, bl.aid(PROBLEM, A, A, B, batches="independent").draws) == (1, 3)
+    assert bl.solvers.d_tfbo(PROBLEM, inner_steps=4).draws == 4
+    one = bl.aid(PROBLEM, inner=A, adjoint=A, outer=B)
+    assert (one.draws, bl.aid(PROBLEM, inner=A, adjoint=A, outer=B, batches="independent").draws) == (1, 3)
 
 
 def test_every_row_is_counted():
@@ -336,9 +384,9 @@ def test_every_row_is_counted():
 
 
 ON_A_NETWORK = {
-    "`bl.itd`": lambda problem: bl.itd(problem, 0.1, 0.1),
-    "`bl.soba`": lambda problem: bl.soba(problem, 0.1, 0.1, 0.1),
-    "`bl.aid`": lambda problem: bl.aid(problem, 0.1, 0.1, 0.1),
+    "`bl.itd`": lambda problem: bl.itd(problem, inner=0.1, outer=0.1),
+    "`bl.soba`": lambda problem: bl.soba(problem, inner=0.1, adjoint=0.1, outer=0.1),
+    "`bl.aid`": lambda problem: bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1),
 }
 
 

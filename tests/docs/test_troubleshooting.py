@@ -57,7 +57,7 @@ PROBLEMS = {
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_an_operation_without_a_second_derivative_is_explained(kind):
     problem, start = PROBLEMS[kind], (jnp.ones(()), jnp.zeros(()))
-    solver = bl.aid(problem, 0.1, 0.1, 0.1)
+    solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)
     for call in (
         lambda: bl.run(solver, *start, steps=3),
         lambda: bl.sweep([solver], *start, steps=3),
@@ -76,7 +76,7 @@ def test_an_operation_without_a_second_derivative_is_explained(kind):
 
 def test_first_derivatives_suffice_the_methods_that_the_error_names():
     assert re.findall(r"bl\.(\w+)", FIRST) == ["bome", "f2sa", "sama"]
-    for method in (bl.bome, bl.f2sa, bl.sama):
+    for method in (bl.solvers.bome, bl.f2sa, bl.solvers.sama):
         options = {"penalty": 10.0} if method is bl.f2sa else {}
         state = (solver := method(PROBLEMS["a callback"], 0.1, 0.1, **options)).init(
             jnp.ones(()), jnp.zeros(())
@@ -86,7 +86,7 @@ def test_first_derivatives_suffice_the_methods_that_the_error_names():
 
 def test_what_has_no_first_derivative_is_not_said_to_lack_the_second():
     problem = bl.Problem(inner=lambda x, y: outside(square)(y - x), outer=lambda x, y: y**2)
-    solver, start = bl.bome(problem, 0.1, 0.1), (jnp.ones(()), jnp.zeros(()))
+    solver, start = bl.solvers.bome(problem, inner=0.1, outer=0.1), (jnp.ones(()), jnp.zeros(()))
     for call in (
         lambda: bl.run(solver, *start, steps=3),
         lambda: bl.sweep([solver], *start, steps=3),
@@ -119,17 +119,17 @@ def test_an_operation_without_a_first_derivative_is_named_at_either_level(level,
     fine = lambda x, y: jnp.sum((y - x) ** 2)
     parts = {"inner": fine, "outer": fine} | {level: lambda x, y: fine(x, y) + operation(y)}
     problem, start = bl.Problem(**parts), (jnp.ones(()), jnp.zeros(()))
-    for make in (bl.aid, lambda problem, *steps: bl.bome(problem, *steps[:2])):
+    for make in (bl.aid, lambda problem, *steps: bl.solvers.bome(problem, *steps[:2])):
         with pytest.raises(NoDerivative, match=rf"^the {level} objective {words}"):
             bl.run(make(problem, 0.1, 0.1, 0.1), *start, steps=3)
     with pytest.raises(NoDerivative, match=rf"^the {level} objective {words}"):
-        bl.sweep(bl.aid(problem, 0.1, 0.1, 0.1), *start, steps=3)
+        bl.sweep(bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1), *start, steps=3)
 
 
 def test_meta_learners_explain_it_too():
     loss = lambda x, y, batch: OPERATIONS["a kernel"](y - batch)
     data = bl.Batch(inner=jnp.ones(3), outer=jnp.ones(3))
-    solver = bl.imaml(bl.Problem(inner=loss, outer=loss), 0.1, 0.1, strength=1.0)
+    solver = bl.solvers.imaml(bl.Problem(inner=loss, outer=loss), inner=0.1, outer=0.1, strength=1.0)
     with pytest.raises((bl.RunError, NoDerivative), match="second derivatives of the inner objective"):
         bl.run(solver, 1.0, 1.0, data=data, steps=3)
 
@@ -139,12 +139,12 @@ def test_another_error_of_an_objective_is_left_as_it_is():
         raise KeyError("mine")
 
     with pytest.raises(KeyError) as caught:
-        bl.run(bl.aid(bl.Problem(inner=odd, outer=odd), 0.1, 0.1, 0.1), 1.0, 0.0, steps=1)
+        bl.run(bl.aid(bl.Problem(inner=odd, outer=odd), inner=0.1, adjoint=0.1, outer=0.1), 1.0, 0.0, steps=1)
     assert caught.value.__cause__ is None
 
 
 def test_a_tolerance_that_is_met_by_exactly_zero_says_so():
     still = bl.Problem(inner=lambda x, y: (y - 1.0) ** 2, outer=lambda x, y: y**2)
-    result = bl.run(bl.itd(still, 0.1, 0.1), 1.0, 0.0, steps=10, tol=1e-6)
+    result = bl.run(bl.itd(still, inner=0.1, outer=0.1), 1.0, 0.0, steps=10, tol=1e-6)
     assert result.status.code is bl.Code.CONVERGED
     assert "Does f depend on x" in result.status.message

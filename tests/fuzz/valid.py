@@ -20,7 +20,7 @@ def outer(x, y, batch=None):
 
 
 PROBLEM = bl.Problem(inner=inner, outer=outer)
-SOLVER = bl.aid(PROBLEM, 0.1, 0.1, 0.1)
+SOLVER = bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)
 CONSTANTS = bl.theory.Constants(0.5, 1.0, 1.0, 0.1)
 QUADRATIC = bl.theory.Constants(0.5, 1.0, 1.0, 0.0)
 NOISE = bl.theory.Noise(0.1, 0.1, 0.1)

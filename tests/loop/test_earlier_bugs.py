@@ -30,7 +30,7 @@ FIT = bl.Problem(inner=inner, outer=outer)
 
 
 def fit(beta=0.1):
-    return bl.soba(FIT, 0.1, 0.1, beta)
+    return bl.soba(FIT, inner=0.1, adjoint=0.1, outer=beta)
 
 
 def test_a_sweep_s_data_may_differ_by_seed():
@@ -61,12 +61,12 @@ def test_a_tolerance_that_was_met_before_the_run_broke_was_met(every):
     problem = bl.Problem(
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: 0.5 * jnp.sum(y**2)
     )
-    solver = bl.aid(problem, 0.5, 0.5, 25.0)
+    solver = bl.aid(problem, inner=0.5, adjoint=0.5, outer=25.0)
     result = bl.run(solver, 1e-3 * X0, 1e-3 * X0, steps=600, tol=2e-3, every=every)
     assert (result.status.code, result.steps) == (bl.Code.CONVERGED, 1)
 
 
-@pytest.mark.parametrize("make", [fit, lambda: bl.tuning_free(FIT), lambda: bl.s_tfbo(FIT)])
+@pytest.mark.parametrize("make", [fit, lambda: bl.tuning_free(FIT), lambda: bl.solvers.s_tfbo(FIT)])
 def test_an_estimate_of_exactly_zero_before_v_has_moved_is_not_convergence(make):
     result = bl.run(make(), X0, Y0, steps=5, data=DATA, tol=1e-9)
     assert result.trace["hypergradient_norm"][0] == 0  # f does not contain x, and v starts at zero
@@ -119,11 +119,16 @@ def test_resuming_with_another_order_or_rule_is_refused():
         with pytest.raises(ValueError, match="resume= is of another run"):
             bl.run(fit(), steps=5, data=other, resume=half)
     with jax.numpy_dtype_promotion("standard"):
-        adam = bl.run(bl.aid(FIT, 0.1, 0.1, optax.adam(0.1)), X0, Y0, steps=3, data=DATA)
+        adam = bl.run(bl.aid(FIT, inner=0.1, adjoint=0.1, outer=optax.adam(0.1)), X0, Y0, steps=3, data=DATA)
         for rule in (optax.nadam(0.1), optax.adamw(0.1), optax.sgd(0.1, momentum=0.9)):
             with pytest.raises(ValueError, match="its solver was"):
-                bl.run(bl.aid(FIT, 0.1, 0.1, rule), steps=3, data=DATA, resume=adam)
-        assert bl.run(bl.aid(FIT, 0.1, 0.1, optax.adam(0.05)), steps=3, data=DATA, resume=adam).steps == 6
+                bl.run(bl.aid(FIT, inner=0.1, adjoint=0.1, outer=rule), steps=3, data=DATA, resume=adam)
+        assert (
+            bl.run(
+                bl.aid(FIT, inner=0.1, adjoint=0.1, outer=optax.adam(0.05)), steps=3, data=DATA, resume=adam
+            ).steps
+            == 6
+        )
 
 
 def test_a_sweep_sees_memories_model_states_and_warm_ups_break():
@@ -131,20 +136,22 @@ def test_a_sweep_sees_memories_model_states_and_warm_ups_break():
         inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.float32(1e25) * jnp.sum(x + 0 * y)
     )
     start = jnp.ones(2, jnp.float32), jnp.zeros(2, jnp.float32)
-    swept = bl.sweep(bl.itd(big, 0.1, optax.rmsprop(1e-3)), starts=[start, start], steps=5)
+    swept = bl.sweep(bl.itd(big, inner=0.1, outer=optax.rmsprop(1e-3)), starts=[start, start], steps=5)
     assert {status.variable for status in swept.status} == {"memory of the outer rule"}
 
     def grows(x, y, *, state):
         return jnp.sum((y - x) ** 2), {}, state * 1e200
 
     problem = bl.Problem(inner=grows, outer=lambda x, y: jnp.sum(y**2))
-    swept = bl.sweep(bl.itd(problem, 0.1, 0.1), X0, Y0, steps=5, seeds=[0, 1], model_state=jnp.ones(()))
+    swept = bl.sweep(
+        bl.itd(problem, inner=0.1, outer=0.1), X0, Y0, steps=5, seeds=[0, 1], model_state=jnp.ones(())
+    )
     assert {(status.code, int(steps)) for status, steps in zip(swept.status, swept.steps, strict=True)} == {
         (bl.Code.DIVERGED, 1)
     }
     assert np.all(np.isfinite(swept.run.model))
 
-    solvers = [bl.aid(Q.problem, alpha * STEP, STEP, 0.1) for alpha in (1.0, 50.0)]
+    solvers = [bl.aid(Q.problem, inner=alpha * STEP, adjoint=STEP, outer=0.1) for alpha in (1.0, 50.0)]
     swept = bl.sweep(solvers, X0, Y0, steps=5, warmup=1000)
     alone = bl.run(solvers[1], X0, Y0, steps=5, warmup=1000)
     assert swept.status[0].code is bl.Code.COMPLETED
@@ -159,7 +166,9 @@ def test_a_sweep_checks_its_metric_before_the_work_and_names_what_broke_first():
         with pytest.raises(ValueError, match=r"choose from|one number"):
             bl.sweep(fit(), X0, Y0, steps=5, data=DATA, metric=metric, hooks=[calls.append])
     assert not calls
-    only_v = bl.sweep(bl.soba(FIT, 0.1, 50.0, 1e-9), X0, Y0, steps=2000, data=DATA, seeds=[0, 1])
+    only_v = bl.sweep(
+        bl.soba(FIT, inner=0.1, adjoint=50.0, outer=1e-9), X0, Y0, steps=2000, data=DATA, seeds=[0, 1]
+    )
     assert {status.variable for status in only_v.status} == {"v"}
 
     class Failing(bl.hooks.Hook):
@@ -204,7 +213,7 @@ def test_hooks_cannot_spoil_the_trace_and_all_of_them_see_an_event(tmp_path):
 
 
 def test_errors_solvers_and_results_can_be_pickled():
-    solver = bl.aid(Q.problem, STEP, STEP, 0.1)
+    solver = bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.1)
     result = bl.run(solver, X0, Y0, steps=3)
     again = pickle.loads(pickle.dumps(result))
     np.testing.assert_array_equal(again.x, result.x)
@@ -226,7 +235,7 @@ def test_a_batch_that_does_not_fit_ends_the_run_with_the_steps_before_it():
 
 def test_what_is_passed_in_survives_a_donated_start():
     x0, y0 = jnp.ones(2), jnp.zeros(2)
-    solver = bl.aid(Q.problem, STEP, STEP, 0.1)
+    solver = bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.1)
     run = bl.start(solver, x0, y0)
     jax.jit(lambda run: bl.scan(solver, run, steps=2)[0], donate_argnums=0)(run)
     np.testing.assert_array_equal(x0 + y0, 1.0)
@@ -242,7 +251,7 @@ def test_objectives_and_samplers_with_one_seed_have_different_keys():
     problem = bl.Problem(inner=noting, outer=outer)
     record = lambda state, info, batch: {"rows": batch.rows.inner, "key": jax.random.key_data(batch.key)}
     data = bl.iid(DATA, bl.Batch(4, None), seed=0)
-    result = bl.run(bl.itd(problem, 0.1, 0.1), X0, Y0, steps=4, data=data, seed=0, record=record)
+    result = bl.run(bl.itd(problem, inner=0.1, outer=0.1), X0, Y0, steps=4, data=data, seed=0, record=record)
     for k in range(4):
         for level in (0, 1):
             key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(result.trace["key"][k])), level)
@@ -257,7 +266,7 @@ def test_independent_draws_of_a_full_batch_have_keys_of_their_own():
     problem = bl.Problem(inner=noisy, outer=lambda x, y: jnp.sum(y**2))
     draws = {}
     for batches in ("shared", "independent"):
-        solver = bl.soba(problem, 0.1, 0.1, 0.1, batches=batches)
+        solver = bl.soba(problem, inner=0.1, adjoint=0.1, outer=0.1, batches=batches)
         run = bl.start(solver, X0, Y0)
         from bilevel.batch import draws as drawn
         from bilevel.loop.data.streams import FullBatch, draw
@@ -275,7 +284,7 @@ def test_counting_sees_the_model_state_advance():
         return 0.5 * state * jnp.sum((y - x) ** 2), {}, 0.5 * state
 
     problem = bl.Problem(inner=stiffening, outer=lambda x, y: jnp.sum(y**2))
-    solver = bl.hoag(problem, 0.5, 0.01, tolerance=lambda k: 1e-3 + 0 * k)
+    solver = bl.hoag(problem, inner=0.5, outer=0.01, tolerance=lambda k: 1e-3 + 0 * k)
     run = bl.start(solver, X0, Y0, model_state=jnp.ones(()))
     _, trace = bl.scan(solver, run, steps=5)
     counted = bl.oracle_calls(solver, run, steps=5)
@@ -288,6 +297,6 @@ def test_a_variable_that_has_run_away_is_blamed_for_the_loss_that_overflows():
     )
     start = jnp.ones(2, jnp.float32), jnp.zeros(2, jnp.float32)
     for alpha in (2.05, 2.5):
-        result = bl.run(bl.itd(problem, alpha, 1e-9), *start, steps=3000)
+        result = bl.run(bl.itd(problem, inner=alpha, outer=1e-9), *start, steps=3000)
         assert result.status.code is bl.Code.DIVERGED
         assert "lower the inner step size" in result.status.message

@@ -52,7 +52,9 @@ def test_two_programs_are_compiled_beside_those_of_one_operation():
     a = np.random.default_rng(0).normal(size=(40, 300))
     g = lambda x, y: jnp.sum((a @ y - 1) ** 2) + jnp.sum(jnp.exp(x) * y**2)
     f = lambda x, y: jnp.sum((a @ y - 2) ** 2)
-    solver = bl.aid(bl.Problem(inner=g, outer=f), 1e-3, 1e-3, optax.sgd(1e-3, momentum=0.9))
+    solver = bl.aid(
+        bl.Problem(inner=g, outer=f), inner=1e-3, adjoint=1e-3, outer=optax.sgd(1e-3, momentum=0.9)
+    )
     COMPILED.clear()
     bl.run(solver, jnp.zeros(300), jnp.zeros(300), steps=1)
     one_operation = {f"jit({name})" for name in dir(jax.lax)}

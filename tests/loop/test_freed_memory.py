@@ -16,7 +16,7 @@ SIZE = 1003  # of x and y, and of no other array
 PROBLEM = bl.Problem(
     inner=lambda x, y, data: jnp.sum((y - x) ** 2) + 0 * jnp.sum(data), outer=lambda x, y, data: jnp.sum(y**2)
 )
-SOLVER = bl.soba(PROBLEM, 1e-2, 1e-2, optax.adam(1e-2))
+SOLVER = bl.soba(PROBLEM, inner=1e-2, adjoint=1e-2, outer=optax.adam(1e-2))
 ROWS = np.ones((6, 3))
 DATA = bl.Batch(inner=ROWS, outer=ROWS)
 
@@ -49,7 +49,7 @@ def failing_objective():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        run(bl.soba(bl.Problem(inner=PROBLEM.inner, outer=outer), 1e-2, 1e-2, 1e-2))
+        run(bl.soba(bl.Problem(inner=PROBLEM.inner, outer=outer), inner=1e-2, adjoint=1e-2, outer=1e-2))
 
 
 def gone_on(folder):
@@ -64,7 +64,7 @@ WAYS = {
     "a warm-up": lambda _: run(warmup=2),
     "no replay": lambda _: run(replay="off"),
     "halving": lambda _: run(on_divergence="halve"),
-    "divergence": lambda _: run(bl.soba(PROBLEM, 1e5, 1e5, 1e5), steps=30),
+    "divergence": lambda _: run(bl.soba(PROBLEM, inner=1e5, adjoint=1e5, outer=1e5), steps=30),
     "a probe": lambda _: run(probe=lambda state, info: {"a": 1.0}),
     "a tolerance": lambda _: run(tol=1e-9, progress=True),
     "a live view": lambda _: run(

@@ -18,17 +18,19 @@ def problem() -> bl.Problem:
 
 
 def diverging() -> tuple:
-    solver = bl.aid(problem(), 3.0, 0.1, 0.01)  # whose cause is measured, by programs of its own
+    solver = bl.aid(
+        problem(), inner=3.0, adjoint=0.1, outer=0.01
+    )  # whose cause is measured, by programs of its own
     return solver, bl.run(solver, X0, Y0, steps=500)
 
 
 def halving() -> tuple:
-    solver = bl.aid(problem(), 3.0, 0.1, 0.01)
+    solver = bl.aid(problem(), inner=3.0, adjoint=0.1, outer=0.01)
     return solver, bl.run(solver, X0, Y0, steps=500, on_divergence="halve")
 
 
 def thinned_with_hooks() -> tuple:
-    solver = bl.aid(problem(), 0.1, 0.1, 0.01)
+    solver = bl.aid(problem(), inner=0.1, adjoint=0.1, outer=0.01)
     hooks = [bl.hooks.Best(), lambda event: event.so_far()]
     record, probe = lambda state, info: {"y": state.y}, lambda state, info: {"x": state.x[0]}
     return solver, bl.run(
@@ -37,7 +39,7 @@ def thinned_with_hooks() -> tuple:
 
 
 def raising() -> tuple:
-    solver = bl.aid(problem(), 0.1, 0.1, 0.01)
+    solver = bl.aid(problem(), inner=0.1, adjoint=0.1, outer=0.01)
 
     def breaks(event) -> None:
         raise OSError("no more")
@@ -83,7 +85,7 @@ def test_short_chunks_hold_no_more_than_their_rows():
     """The buffer of a chunk has room for 65,536 rows in a long run, however few of them it fills."""
     held = []
     q = bl.problems.quadratic(kappa=4.0)
-    solver = bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1 / q.L)
+    solver = bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1 / q.L)
     bl.run(solver, X0, Y0, steps=3_000, every=10, hooks=[lambda event: held.append(event.trace)])
     columns = [column for trace in held for column in trace.values()]
     assert all(len(column) == 10 for column in columns)

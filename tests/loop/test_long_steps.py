@@ -27,7 +27,7 @@ def setting(step=0.1):
 
     problem = bl.Problem(inner=inner, outer=lambda x, y, data: jnp.mean(fit(y, data)))
     data = bl.epochs(bl.Batch(inner=rows(ROWS), outer=rows(ROWS)), size=8, seed=1)
-    return bl.aid(problem, step, step, 0.5), (jnp.zeros(ROWS), jnp.zeros(3)), data
+    return bl.aid(problem, inner=step, adjoint=step, outer=0.5), (jnp.zeros(ROWS), jnp.zeros(3)), data
 
 
 @pytest.mark.parametrize("replay", ["device", "host", "off"])

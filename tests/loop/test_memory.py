@@ -49,9 +49,9 @@ def network(width, depth, rows, remat=False):
 
 RULES = {"sgd": lambda: F32(1e-3), "adam": lambda: optax.adam(1e-3)}
 SOLVERS = {
-    "AID": lambda problem, rule: bl.aid(problem, rule(), F32(1e-2), rule()),
-    "SOBA": lambda problem, rule: bl.soba(problem, rule(), F32(1e-2), rule()),
-    "ITD": lambda problem, rule: bl.itd(problem, rule(), rule()),
+    "AID": lambda problem, rule: bl.aid(problem, inner=rule(), adjoint=F32(1e-2), outer=rule()),
+    "SOBA": lambda problem, rule: bl.soba(problem, inner=rule(), adjoint=F32(1e-2), outer=rule()),
+    "ITD": lambda problem, rule: bl.itd(problem, inner=rule(), outer=rule()),
 }
 
 

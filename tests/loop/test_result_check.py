@@ -17,11 +17,11 @@ def stop(event):
 
 
 def run(outer=0.1, hooks=()):
-    return bl.run(bl.itd(PROBLEM, 0.1, outer), 0.0, jnp.zeros(()), steps=60, every=2, hooks=hooks)
+    return bl.run(bl.itd(PROBLEM, inner=0.1, outer=outer), 0.0, jnp.zeros(()), steps=60, every=2, hooks=hooks)
 
 
 def sweep(*outer, hooks=()):
-    solvers = [bl.itd(PROBLEM, 0.1, each) for each in outer]
+    solvers = [bl.itd(PROBLEM, inner=0.1, outer=each) for each in outer]
     return bl.sweep(solvers, 0.0, jnp.zeros(()), steps=60, every=2, hooks=hooks)
 
 

@@ -85,7 +85,7 @@ def linear(q):
 def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_state(
     q, linear, inner, adjoint, blamed, level, every
 ):
-    solver = bl.aid(linear, inner / q.L, adjoint / q.L, 1e-3)
+    solver = bl.aid(linear, inner=inner / q.L, adjoint=adjoint / q.L, outer=1e-3)
     result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=every)
     assert result.status.code is bl.Code.DIVERGED
     # independently: step by step until something is not finite
@@ -112,7 +112,9 @@ def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_
 
 @pytest.mark.parametrize("every", [None, 1, 13])
 def test_a_loss_that_overflows_first_is_blamed_on_the_variables_that_follow(q, every):
-    solver = bl.aid(q.problem, 1.0 / q.L, 1e3 / q.L, 1e-3)  # f is quadratic in x: it overflows at 1e154
+    solver = bl.aid(
+        q.problem, inner=1.0 / q.L, adjoint=1e3 / q.L, outer=1e-3
+    )  # f is quadratic in x: it overflows at 1e154
     result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=every)
     assert result.status.code is bl.Code.DIVERGED
     state, k = solver.init(X0, jnp.zeros(2)), 0
@@ -128,7 +130,7 @@ def test_a_loss_that_overflows_first_is_blamed_on_the_variables_that_follow(q, e
 
 def test_divergence_on_the_first_step_returns_the_start(q):
     problem = bl.Problem(outer=lambda x, y: jnp.sum(y) * jnp.inf, inner=q.g)
-    result = bl.run(bl.itd(problem, 0.1, 0.1), X0, X0, steps=5)
+    result = bl.run(bl.itd(problem, inner=0.1, outer=0.1), X0, X0, steps=5)
     assert result.status.code is bl.Code.DIVERGED
     assert result.status.step == 0
     assert result.steps == 0
@@ -136,7 +138,7 @@ def test_divergence_on_the_first_step_returns_the_start(q):
 
 
 def test_divergence_on_an_iterator_is_found_too(q):
-    solver = bl.aid(q.problem, 1.0 / q.L, 1e3 / q.L, 1e-3)
+    solver = bl.aid(q.problem, inner=1.0 / q.L, adjoint=1e3 / q.L, outer=1e-3)
     plain = bl.run(solver, X0, jnp.zeros(2), steps=5_000)
     fed = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=50, data=(bl.Batch() for _ in range(10_000)))
     assert fed.status == plain.status
@@ -173,7 +175,7 @@ def test_finite_optimiser_memory_is_not_required():
     q = bl.problems.quadratic()
     outer = optax.chain(optax.sgd(0.1), optax.scale(1.0))
     memory = optax.GradientTransformation(lambda p: jnp.float64(jnp.inf), lambda g, s, p=None: (g, s))
-    solver = bl.itd(q.problem, 1 / q.L, optax.chain(memory, outer))
+    solver = bl.itd(q.problem, inner=1 / q.L, outer=optax.chain(memory, outer))
     assert bl.run(solver, X0, X0, steps=5).status.code is bl.Code.COMPLETED
 
 
@@ -236,7 +238,7 @@ def test_equinox_modules_are_trees_like_any_other():
         inner=lambda x, y, rows: jnp.mean(jax.nn.sigmoid(x) * loss(y, rows)),
         outer=lambda x, y, rows: jnp.mean(loss(y, rows)),
     )
-    solver = bl.aid(problem, 0.05, 0.05, 0.1)
+    solver = bl.aid(problem, inner=0.05, adjoint=0.05, outer=0.1)
     result = bl.run(solver, jnp.zeros(8), params, data=bl.Batch(inner=(a, b), outer=(a, b)), steps=20)
     assert type(result.y) is type(params)
     assert result.trace["outer_value"][-1] < result.trace["outer_value"][0]

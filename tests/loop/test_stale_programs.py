@@ -241,7 +241,7 @@ def test_what_a_function_only_collects_in_or_counts_is_not_read():
         counts["y"] += 1
         return jnp.sum((y - 2.0) ** 2)
 
-    solver = bl.itd(bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer), 0.1, 0.1)
+    solver = bl.itd(bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer), inner=0.1, outer=0.1)
     bl.run(solver, X, X, steps=2)
     traced = len(seen)
     bl.run(solver, X, X, steps=2)
@@ -265,7 +265,7 @@ def test_a_rule_made_again_compiles_nothing(rule):
 
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
     with jax.numpy_dtype_promotion("standard"):
-        run = lambda: bl.run(bl.itd(problem, 0.1, rule()), X, X, steps=3).x
+        run = lambda: bl.run(bl.itd(problem, inner=0.1, outer=rule()), X, X, steps=3).x
         first, traced = run(), len(traces)
         np.testing.assert_array_equal(run(), first)
     assert len(traces) == traced
@@ -276,7 +276,9 @@ def test_numbers_within_optax_rules_are_swept_and_equal_single_runs():
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
     numbers = [(0.1, 0.9, 1.0), (0.05, 0.5, 0.3)]
     make = lambda rate, b1, most: bl.itd(
-        problem, 0.1, optax.chain(optax.clip(most), optax.adam(optax.cosine_decay_schedule(rate, 9), b1=b1))
+        problem,
+        inner=0.1,
+        outer=optax.chain(optax.clip(most), optax.adam(optax.cosine_decay_schedule(rate, 9), b1=b1)),
     )
     with jax.numpy_dtype_promotion("standard"):
         swept = bl.sweep([make(*each) for each in numbers], X, X, steps=6)
@@ -305,7 +307,7 @@ class _Box:
 
 def test_equal_solvers_have_equal_hashes():
     problem = worlds.problem()
-    one, same, other = (bl.aid(problem, 0.1, 0.1, beta) for beta in (0.1, 0.1, 0.2))
+    one, same, other = (bl.aid(problem, inner=0.1, adjoint=0.1, outer=beta) for beta in (0.1, 0.1, 0.2))
     assert one == same
     assert hash(one) == hash(same)
     assert len({one, same}) == 1
@@ -316,7 +318,7 @@ def test_compiled_programs_of_a_problem_are_bounded():
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
     gc.collect()
     for size in range(1, 22):
-        bl.run(bl.itd(problem, 0.1, 0.1), jnp.ones(size), jnp.ones(size), steps=1)
+        bl.run(bl.itd(problem, inner=0.1, outer=0.1), jnp.ones(size), jnp.ones(size), steps=1)
     assert len(problem.memory["programs"]) <= 16
 
 

@@ -16,7 +16,7 @@ STEP = 1 / Q.L
 
 def test_memory_that_is_infinite_from_the_beginning_is_not_divergence():
     outer = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=3))
-    solver = bl.itd(Q.problem, STEP, outer)
+    solver = bl.itd(Q.problem, inner=STEP, outer=outer)
     with jax.numpy_dtype_promotion("standard"):
         assert bl.run(solver, X0, X0, steps=5).status.code is bl.Code.COMPLETED
 
@@ -25,12 +25,12 @@ def test_a_method_without_step_sizes_is_not_told_to_lower_one():
     edge = bl.Problem(
         inner=lambda x, y: jnp.sum((y - x**1.5) ** 2), outer=lambda x, y: jnp.sum(y)
     )  # NaN for x < 0
-    result = bl.run(bl.s_tfbo(edge), X0, Y0, steps=5_000)
+    result = bl.run(bl.solvers.s_tfbo(edge), X0, Y0, steps=5_000)
     assert result.status.code is bl.Code.DIVERGED
     assert result.status.variable in ("x", "y", "v")
     assert "lower the" not in result.status.message
     assert "the inner objective g is NaN" in result.status.message
-    otherwise = diverged(bl.s_tfbo(edge), 3, ["x"]).message  # where no objective is to blame
+    otherwise = diverged(bl.solvers.s_tfbo(edge), 3, ["x"]).message  # where no objective is to blame
     assert "has no step size there to lower" in otherwise
     assert "lower the" not in otherwise
 
@@ -42,7 +42,12 @@ def test_a_projecting_rule_converges_by_its_own_measure():
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: 0.5 * jnp.sum((y - c) ** 2)
     )
     for rule in (0.2, optax.sgd(0.2), optax.inject_hyperparams(optax.sgd)(0.2)):
-        solver = bl.aid(problem, 1.0, 1.0, bl.projected(rule, optax.projections.projection_non_negative))
+        solver = bl.aid(
+            problem,
+            inner=1.0,
+            adjoint=1.0,
+            outer=bl.projected(rule, optax.projections.projection_non_negative),
+        )
         result = bl.run(solver, X0, Y0, steps=5_000, tol=1e-9)
         assert result.status.code is bl.Code.CONVERGED
         np.testing.assert_allclose(result.x, [2.0, 0.0], atol=1e-8)
@@ -59,7 +64,7 @@ def test_bad_projections_are_refused():
 
 
 def test_replay_off_says_that_nothing_was_kept():
-    solver = bl.aid(Q.problem, 1e3 * STEP, STEP, 1e-3)
+    solver = bl.aid(Q.problem, inner=1e3 * STEP, adjoint=STEP, outer=1e-3)
     result = bl.run(solver, X0, Y0, steps=5_000, replay="off")
     assert result.status.code is bl.Code.DIVERGED
     assert 'replay="off"' in result.status.message
@@ -72,21 +77,21 @@ def test_replay_off_says_that_nothing_was_kept():
 
 @pytest.mark.usefixtures("as_users_see_it")
 def test_resuming_another_run_is_refused_before_any_work():
-    solver = bl.aid(Q.problem, STEP, STEP, 0.1)
+    solver = bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.1)
     result = bl.run(solver, X0, Y0, steps=3)
     refused = lambda words, other, **more: pytest.raises(ValueError, match=words)
     other_problem = bl.Problem(inner=Q.g, outer=lambda x, y: 2 * Q.f(x, y))
     for words, other, more in (
-        ("its solver was AID", bl.itd(Q.problem, STEP, 0.1), {}),
-        ("its solver was AID", bl.aid(Q.problem, STEP, STEP, optax.adam(0.1)), {}),
-        ("its outer objective was", bl.aid(other_problem, STEP, STEP, 0.1), {}),
+        ("its solver was AID", bl.itd(Q.problem, inner=STEP, outer=0.1), {}),
+        ("its solver was AID", bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=optax.adam(0.1)), {}),
+        ("its outer objective was", bl.aid(other_problem, inner=STEP, adjoint=STEP, outer=0.1), {}),
         ("its data was", solver, {"data": bl.Batch(inner=jnp.ones(3))}),
     ):
         with refused(words, other) as refusal:
             bl.run(other, steps=3, resume=result, **more)
         assert "x0=result.x" in str(refusal.value)
     again = bl.run(
-        bl.aid(Q.problem, STEP, STEP, 0.05), steps=3, resume=result
+        bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.05), steps=3, resume=result
     )  # another step size is no other run
     assert again.steps == 6
     with pytest.raises(TypeError, match="result of an earlier run"):
@@ -146,7 +151,7 @@ def test_extra_arguments_are_the_value_the_gradient_and_the_function_of_each_lev
 
         return optax.GradientTransformationExtraArgs(lambda params: (), update)
 
-    solver = bl.aid(Q.problem, spy("inner"), spy("adjoint"), spy("outer"))
+    solver = bl.aid(Q.problem, inner=spy("inner"), adjoint=spy("adjoint"), outer=spy("outer"))
     state = solver.init(X0, Y0)
     _, info = solver.step(state)
     np.testing.assert_allclose(seen["inner"][0], Q.g(X0, Y0))
@@ -160,4 +165,4 @@ def test_extra_arguments_are_the_value_the_gradient_and_the_function_of_each_lev
 
 def test_itd_refuses_to_differentiate_through_a_line_search():
     with jax.numpy_dtype_promotion("standard"), pytest.raises(TypeError, match="searches along a line"):
-        bl.run(bl.itd(Q.problem, optax.lbfgs(), 0.1), X0, Y0, steps=2)
+        bl.run(bl.itd(Q.problem, inner=optax.lbfgs(), outer=0.1), X0, Y0, steps=2)

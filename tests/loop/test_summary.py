@@ -27,7 +27,7 @@ X0, Y0 = jnp.ones(2), jnp.zeros(2)
 
 @pytest.fixture(scope="module")
 def result(q):
-    aid = bl.aid(q.problem, 0.1, 0.1, 0.1)
+    aid = bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1)
     return bl.run(aid, X0, Y0, steps=1200, record=lambda state, info: {"x": state.x})
 
 
@@ -119,7 +119,9 @@ def test_in_a_notebook_it_is_a_table_in_which_nothing_of_the_user_s_is_markup(re
 
 def test_a_sweep_prints_its_lanes_from_the_best_to_those_that_diverged(q):
     betas = [1e30, *np.geomspace(1e-3, 0.1, 11)]
-    found = bl.sweep([bl.aid(q.problem, 0.1, 0.1, float(beta)) for beta in betas], X0, Y0, steps=20)
+    found = bl.sweep(
+        [bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=float(beta)) for beta in betas], X0, Y0, steps=20
+    )
     text = str(found)
     assert text.startswith("Sweep of 12 lanes, 1 diverged, ")
     order = sorted(range(1, 12), key=lambda i: found.scores[i])
@@ -132,13 +134,16 @@ def test_a_sweep_prints_its_lanes_from_the_best_to_those_that_diverged(q):
 
 def test_lanes_are_named_by_what_was_given_to_their_solvers(q):
     heavy = lambda rate: optax.inject_hyperparams(optax.sgd)(rate, momentum=0.5)
-    solvers = [bl.aid(q.problem, 0.1, eta, heavy(rate)) for eta, rate in ((0.1, 1e-3), (0.2, 1e-2))]
+    solvers = [
+        bl.aid(q.problem, inner=0.1, adjoint=eta, outer=heavy(rate))
+        for eta, rate in ((0.1, 1e-3), (0.2, 1e-2))
+    ]
     names = lane_names(bl.sweep(solvers, X0, Y0, steps=2))
     assert names == ["adjoint 0.1, outer.learning_rate 0.001", "adjoint 0.2, outer.learning_rate 0.01"]
 
 
 def test_lanes_that_differ_in_no_number_of_their_solvers_are_numbered(q):
-    found = bl.sweep(bl.aid(q.problem, 0.1, 0.1, 0.1), X0, Y0, steps=2, seeds=[4, 5])
+    found = bl.sweep(bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1), X0, Y0, steps=2, seeds=[4, 5])
     assert list(rows(str(found))) == ["best: lane 0", "lane 1"]
 
 
@@ -173,6 +178,6 @@ def test_it_can_be_printed_where_there_are_few_letters(result, monkeypatch, enco
 
 
 def test_one_step_is_one_step(q):
-    result = bl.run(bl.aid(q.problem, 0.1, 0.1, 0.1), X0, Y0, steps=1)
+    result = bl.run(bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1), X0, Y0, steps=1)
     assert "completed after 1 step, " in repr(result)
     assert "completed after 1 step, " in str(result)

@@ -13,7 +13,7 @@ Q = bl.problems.quadratic(kappa=4.0)
 
 
 def aid(beta):
-    return bl.aid(Q.problem, 1 / Q.L, 1 / Q.L, beta)
+    return bl.aid(Q.problem, inner=1 / Q.L, adjoint=1 / Q.L, outer=beta)
 
 
 def regression():
@@ -59,7 +59,7 @@ def test_a_lane_is_a_result_that_run_can_resume():
 
 def test_seeds_and_starts_and_data_orders_by_product():
     problem, data = regression()
-    solver = bl.aid(problem, 0.05, 0.05, 0.1)
+    solver = bl.aid(problem, inner=0.05, adjoint=0.05, outer=0.1)
     starts = [(jnp.zeros(3), jnp.zeros(3)), (jnp.full(3, -2.0), jnp.ones(3))]
     order = lambda seed: bl.epochs(data, 4, seed=seed)
     swept = bl.sweep(
@@ -77,7 +77,7 @@ def test_seeds_and_starts_and_data_orders_by_product():
 def test_zip_pairs_the_lists_and_data_may_differ_by_lane():
     problem, data = regression()
     shifted = bl.Batch(inner=(data.inner[0], data.inner[1] + 1.0), outer=data.outer)
-    solvers = [bl.aid(problem, 0.05, 0.05, beta) for beta in (0.1, 0.2)]
+    solvers = [bl.aid(problem, inner=0.05, adjoint=0.05, outer=beta) for beta in (0.1, 0.2)]
     swept = bl.sweep(solvers, jnp.zeros(3), jnp.zeros(3), data=[data, shifted], steps=15, combine="zip")
     for i, (solver, batch) in enumerate(zip(solvers, (data, shifted), strict=True)):
         alone = bl.run(solver, jnp.zeros(3), jnp.zeros(3), data=batch, steps=15)
@@ -93,7 +93,7 @@ def test_injected_optax_hyperparameters_are_swept_and_do_not_recompile():
 
     problem = bl.Problem(inner=Q.g, outer=outer)
     make = lambda rate: bl.aid(
-        problem, 1 / Q.L, 1 / Q.L, optax.inject_hyperparams(optax.sgd)(rate, momentum=0.5)
+        problem, inner=1 / Q.L, adjoint=1 / Q.L, outer=optax.inject_hyperparams(optax.sgd)(rate, momentum=0.5)
     )
     swept = bl.sweep([make(rate) for rate in (0.01, 0.05)], X0, Y0, steps=30)
     first = bl.run(make(0.01), X0, Y0, steps=30)
@@ -104,12 +104,19 @@ def test_injected_optax_hyperparameters_are_swept_and_do_not_recompile():
         np.testing.assert_allclose(swept[i].x, alone.x, rtol=1e-9)
     assert not np.array_equal(first.x, second.x)
     same = [
-        bl.run(bl.aid(problem, 1 / Q.L, 1 / Q.L, optax.sgd(0.01, momentum=0.5)), X0, Y0, steps=30)
+        bl.run(
+            bl.aid(problem, inner=1 / Q.L, adjoint=1 / Q.L, outer=optax.sgd(0.01, momentum=0.5)),
+            X0,
+            Y0,
+            steps=30,
+        )
         for _ in "ab"
     ]
     np.testing.assert_allclose(same[0].x, first.x, rtol=1e-12)
     built_once = len(traces)
-    bl.run(bl.aid(problem, 1 / Q.L, 1 / Q.L, optax.sgd(0.01, momentum=0.5)), X0, Y0, steps=30)
+    bl.run(
+        bl.aid(problem, inner=1 / Q.L, adjoint=1 / Q.L, outer=optax.sgd(0.01, momentum=0.5)), X0, Y0, steps=30
+    )
     assert len(traces) == built_once  # a rule made again the same way is the same rule
 
 
@@ -144,7 +151,11 @@ def test_warm_up_comes_first_in_every_lane():
     ("arguments", "error", "words"),
     [
         (dict(solvers=[]), TypeError, "a solver such as"),
-        (dict(solvers=[aid(0.1), bl.itd(Q.problem, 0.1, 0.1)]), ValueError, "differ in their numbers only"),
+        (
+            dict(solvers=[aid(0.1), bl.itd(Q.problem, inner=0.1, outer=0.1)]),
+            ValueError,
+            "differ in their numbers only",
+        ),
         (dict(solvers=aid(0.1), x0=None), ValueError, "needs a start"),
         (dict(solvers=aid(0.1), starts=[(X0, Y0)]), ValueError, "not both"),
         (dict(solvers=aid(0.1), combine="all"), ValueError, '"product" or "zip"'),

@@ -9,7 +9,7 @@ from bilevel.loop.trace import Log
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 Q = bl.problems.quadratic(kappa=4.0)
-AID = bl.aid(Q.problem, 1 / Q.L, 1 / Q.L, 0.1)
+AID = bl.aid(Q.problem, inner=1 / Q.L, adjoint=1 / Q.L, outer=0.1)
 KEEP = lambda state, info: {"y": state.y}
 
 
@@ -54,7 +54,7 @@ def test_a_run_that_goes_back_ends_with_the_row_of_its_last_step(replay, every):
     thinned = bl.run(AID, X0, Y0, steps=500, tol=1e-2, every=every, replay=replay, thin=4)
     assert whole.steps == thinned.steps > 20
     check(thinned, whole, 4)
-    wild = bl.aid(Q.problem, 1 / Q.L, 1 / Q.L, 50.0)
+    wild = bl.aid(Q.problem, inner=1 / Q.L, adjoint=1 / Q.L, outer=50.0)
     whole = bl.run(wild, X0, Y0, steps=5_000, every=every)
     thinned = bl.run(wild, X0, Y0, steps=5_000, every=every, replay=replay, thin=9)
     assert whole.status.code is bl.Code.DIVERGED
@@ -76,7 +76,7 @@ def test_remarks_are_made_of_a_thinned_trace_too():
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2),
         outer=lambda x, y: jnp.sum(jnp.sqrt(1 + (10 * y) ** 2)),
     )
-    result = bl.run(bl.aid(wavy, 1.0, 1.0, 50.0), 0.1 * X0, 0.1 * X0, steps=40, thin=1000)
+    result = bl.run(bl.aid(wavy, inner=1.0, adjoint=1.0, outer=50.0), 0.1 * X0, 0.1 * X0, steps=40, thin=1000)
     assert len(result.trace["step"]) == 2
     assert "finite blow-up" in result.status.message
 

@@ -198,24 +198,33 @@ def rule(a):
 
 # A solver that takes the function, and options of the run.
 SLOTS_FOR = {
-    "the inner objective": lambda a: (bl.itd(problem(inner=a), 0.5, 0.1), {}),
-    "the outer objective": lambda a: (bl.aid(problem(outer=a), 0.5, 0.5, 0.1), {}),
-    "prox": lambda a: (bl.itd(problem(prox=lambda x, z, step: z / (1 + step * a())), 0.5, 0.1), {}),
-    "a projection": lambda a: (bl.itd(problem(), 0.5, bl.projected(0.5, clip(a))), {}),
-    "a schedule": lambda a: (bl.itd(problem(), 0.5, rule(a)), {}),
-    "an inner schedule": lambda a: (bl.soba(problem(), rule(a), 0.5, 0.1), {}),
+    "the inner objective": lambda a: (bl.itd(problem(inner=a), inner=0.5, outer=0.1), {}),
+    "the outer objective": lambda a: (bl.aid(problem(outer=a), inner=0.5, adjoint=0.5, outer=0.1), {}),
+    "prox": lambda a: (
+        bl.itd(problem(prox=lambda x, z, step: z / (1 + step * a())), inner=0.5, outer=0.1),
+        {},
+    ),
+    "a projection": lambda a: (bl.itd(problem(), inner=0.5, outer=bl.projected(0.5, clip(a))), {}),
+    "a schedule": lambda a: (bl.itd(problem(), inner=0.5, outer=rule(a)), {}),
+    "an inner schedule": lambda a: (bl.soba(problem(), inner=rule(a), adjoint=0.5, outer=0.1), {}),
     "the record": lambda a: (
-        bl.itd(problem(), 0.5, 0.1),
+        bl.itd(problem(), inner=0.5, outer=0.1),
         {"record": lambda state, info: {"a": a() * state.y}},
     ),
-    "f2sa's penalty": lambda a: (bl.f2sa(problem(), 0.1, 0.1, penalty=lambda k: 3.0 * a()), {}),
+    "f2sa's penalty": lambda a: (bl.f2sa(problem(), inner=0.1, outer=0.1, penalty=lambda k: 3.0 * a()), {}),
     "hoag's tolerance": lambda a: (
-        bl.hoag(problem(), 0.1, 0.1, tolerance=lambda k: 0.1 ** (3 * a() - 2) / (k + 1)),
+        bl.hoag(problem(), inner=0.1, outer=0.1, tolerance=lambda k: 0.1 ** (3 * a() - 2) / (k + 1)),
         {},
     ),
     "tuning_free's projection": lambda a: (bl.tuning_free(problem(), project=clip(a)), {}),
-    "iaptt's projection": lambda a: (bl.iaptt(problem(), 0.1, 0.1, inner_steps=2, project=clip(a)), {}),
-    "bda's fading": lambda a: (bl.bda(problem(), 0.5, 0.5, inner_steps=3, fading=lambda t: 0.3 * a()), {}),
+    "iaptt's projection": lambda a: (
+        bl.solvers.iaptt(problem(), inner=0.1, outer=0.1, inner_steps=2, project=clip(a)),
+        {},
+    ),
+    "bda's fading": lambda a: (
+        bl.solvers.bda(problem(), inner=0.5, outer=0.5, inner_steps=3, fading=lambda t: 0.3 * a()),
+        {},
+    ),
 }
 START = jnp.array([0.3])
 

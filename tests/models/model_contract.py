@@ -85,7 +85,7 @@ def make_task(model: Model) -> Task:
         bl.Levels(inner=SIZE, outer=None),
     )
     problem = bl.Problem(inner=inner, outer=outer)
-    return Task(problem, bl.soba(problem, ALPHA, ETA, BETA), data, wrong, seen)
+    return Task(problem, bl.soba(problem, inner=ALPHA, adjoint=ETA, outer=BETA), data, wrong, seen)
 
 
 def same(a, b):
@@ -166,7 +166,7 @@ class Contract:
 
     def test_a_step_has_one_dropout_mask_and_the_next_step_another(self, model, task):
         steps = 8
-        solver = bl.aid(task.problem, ALPHA, ETA, BETA, inner_steps=2, batches="shared")
+        solver = bl.aid(task.problem, inner=ALPHA, adjoint=ETA, outer=BETA, inner_steps=2, batches="shared")
         task.seen.clear()
         result = bl.run(
             solver,

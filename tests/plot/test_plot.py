@@ -31,18 +31,22 @@ def q():
 @pytest.fixture(scope="module")
 def result(q):
     keep = lambda state, info: {"x": state.x, "many": jnp.outer(state.x, jnp.arange(1.0, 6.0))}
-    return bl.run(bl.aid(q.problem, 0.1, 0.1, 0.1), jnp.ones(2), jnp.zeros(2), steps=40, record=keep)
+    return bl.run(
+        bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1), jnp.ones(2), jnp.zeros(2), steps=40, record=keep
+    )
 
 
 @pytest.fixture(scope="module")
 def thinned(q):
-    return bl.run(bl.aid(q.problem, 0.1, 0.1, 0.1), jnp.ones(2), jnp.zeros(2), steps=40, thin=7)
+    return bl.run(
+        bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1), jnp.ones(2), jnp.zeros(2), steps=40, thin=7
+    )
 
 
 @pytest.fixture(scope="module")
 def found(q):
     """The third diverges."""
-    solvers = [bl.aid(q.problem, 0.1, 0.1, beta) for beta in (0.01, 0.1, 1e30)]
+    solvers = [bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=beta) for beta in (0.01, 0.1, 1e30)]
     return bl.sweep(solvers, jnp.ones(2), jnp.zeros(2), steps=20)
 
 

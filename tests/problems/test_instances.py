@@ -42,7 +42,7 @@ def instances() -> dict[str, Instance]:
 def test_every_instance_runs_and_gets_better_by_its_own_yardstick(name):
     instance = instances()[name]
     assert instance.name == name
-    solver = bl.aid(instance.problem, 0.3 / instance.L, 0.3 / instance.L, 0.02)
+    solver = bl.aid(instance.problem, inner=0.3 / instance.L, adjoint=0.3 / instance.L, outer=0.02)
     result = bl.run(solver, instance.x0, instance.y0, data=instance.data, steps=500)
     judge = jax.jit(instance.measure)
     assert float(judge(result.x)) < float(judge(jnp.asarray(instance.x0)))
@@ -66,7 +66,7 @@ def test_the_yardsticks_by_newton_and_by_closed_form_agree():
 def test_a_quadratic_given_as_data_is_the_same_problem():
     q = quadratic(kappa=4.0)
     run = lambda problem, data: bl.run(
-        bl.aid(problem, 2.0, 2.0, 0.1), jnp.ones(2), jnp.zeros(2), data=data, steps=50
+        bl.aid(problem, inner=2.0, adjoint=2.0, outer=0.1), jnp.ones(2), jnp.zeros(2), data=data, steps=50
     )
     np.testing.assert_allclose(run(FAMILY, as_data(q)).x, run(q.problem, None).x, rtol=1e-13)
 
@@ -85,7 +85,7 @@ def test_minibatches_of_examples_find_their_weights():
     """Examples as they were read are a level of the data; a minibatch knows its rows, and so do the weights."""
     train, valid = examples(20, 5, 1, whole=True), examples(15, 5, 2, whole=True)
     instance = data_reweighting(train, valid, initial_mlp(5, 4, 3, seed=0, dtype=np.float64))
-    solver = bl.itd(instance.problem, 0.5, 1.0)
+    solver = bl.itd(instance.problem, inner=0.5, outer=1.0)
     data = bl.epochs(instance.data, bl.Levels(inner=4, outer=None))
     once = bl.run(solver, instance.x0, instance.y0, data=data, steps=1)
     assert int((np.asarray(once.x) != 0).sum()) == 4

@@ -27,8 +27,8 @@ def nonlinear():
 def test_aid_is_algorithm_1_in_its_order(nonlinear):
     problem, grad_y, hess, cross, f_x, f_y = nonlinear
     x, y, v = np.array([0.4, -0.8]), np.array([1.1, -0.3]), np.zeros(2)
-    state = bl.aid(problem, A, ETA, BETA).init(jnp.asarray(x), jnp.asarray(y))
-    step = bl.aid(problem, A, ETA, BETA).step
+    state = bl.aid(problem, inner=A, adjoint=ETA, outer=BETA).init(jnp.asarray(x), jnp.asarray(y))
+    step = bl.aid(problem, inner=A, adjoint=ETA, outer=BETA).step
     for _ in range(5):
         y_hat = y - A * grad_y(x, y)
         v_hat = v - ETA * hess(x, y_hat) @ v + ETA * f_y(x, y_hat)
@@ -48,7 +48,7 @@ def test_aid_is_algorithm_1_in_its_order(nonlinear):
 def test_itd_is_algorithm_2_with_the_cross_product_at_the_warm_start(nonlinear):
     problem, grad_y, _, cross, f_x, f_y = nonlinear
     x, y = np.array([0.4, -0.8]), np.array([1.1, -0.3])
-    solver = bl.itd(problem, A, BETA)
+    solver = bl.itd(problem, inner=A, outer=BETA)
     state = solver.init(jnp.asarray(x), jnp.asarray(y))
     for _ in range(5):
         y_hat = y - A * grad_y(x, y)
@@ -75,7 +75,7 @@ def test_itd_differentiates_through_any_inner_rule(nonlinear, rule):
     """The hypergradient equals automatic differentiation through the whole step, at every step of a run."""
     problem = nonlinear[0]
     with jax.numpy_dtype_promotion("standard"):  # optax's adam needs it
-        solver = bl.itd(problem, rule, BETA)
+        solver = bl.itd(problem, inner=rule, outer=BETA)
         state = solver.init(jnp.array([0.4, -0.8]), jnp.array([1.1, -0.3]))
 
         def whole_step(x, y, memory):
@@ -94,13 +94,15 @@ def test_limits_on_the_quadratic(kappa):
     q = bl.problems.quadratic(kappa=kappa)
     alpha, beta = 1 / q.L, 0.5 / (q.L * kappa**2)
     x0 = jnp.ones(2)
-    aid = bl.run(bl.aid(q.problem, alpha, alpha, beta), x0, q.inner_solution(x0), steps=60_000)
+    aid = bl.run(
+        bl.aid(q.problem, inner=alpha, adjoint=alpha, outer=beta), x0, q.inner_solution(x0), steps=60_000
+    )
     np.testing.assert_allclose(aid.x, q.solution, rtol=1e-9)
     assert jnp.sum(q.hypergradient(aid.x) ** 2) < 1e-16
     np.testing.assert_allclose(aid.state.v, q.adjoint_solution(aid.x), rtol=1e-9)
     np.testing.assert_allclose(aid.y, q.inner_solution(aid.x), rtol=1e-9)
 
-    itd = bl.run(bl.itd(q.problem, alpha, beta), x0, q.inner_solution(x0), steps=60_000)
+    itd = bl.run(bl.itd(q.problem, inner=alpha, outer=beta), x0, q.inner_solution(x0), steps=60_000)
     np.testing.assert_allclose(itd.x, -0.1 / np.array([q.L, q.mu]), rtol=1e-9)
     np.testing.assert_allclose(jnp.sum(q.hypergradient(itd.x) ** 2), 0.01 * (kappa - 1) ** 2, rtol=1e-8)
     assert itd.trace["hypergradient_norm"][-1] < 1e-8  # the estimate vanishes where the truth does not
@@ -111,7 +113,7 @@ def test_a_whole_grid_of_condition_numbers_in_one_vmapped_call():
 
     def limit(kappa):
         q = bl.problems.quadratic(kappa=kappa)
-        solver = bl.itd(q.problem, 1 / q.L, 0.5 / (q.L * kappa**2))
+        solver = bl.itd(q.problem, inner=1 / q.L, outer=0.5 / (q.L * kappa**2))
         x0 = jnp.ones(2)
         state, _ = bl.scan(
             solver, solver.init(x0, q.inner_solution(x0)), steps=20_000, record=lambda s, i: None
@@ -123,7 +125,7 @@ def test_a_whole_grid_of_condition_numbers_in_one_vmapped_call():
 
 def test_warm_up_is_gradient_descent_on_y_alone():
     q = bl.problems.quadratic(kappa=4.0)
-    solver = bl.aid(q.problem, 1 / q.L, 1 / q.L, 0.1)
+    solver = bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1)
     x0, y0 = jnp.ones(2), jnp.array([3.0, -1.0])
     for steps in (0, 1, 7):
         state = bl.warm_up(solver, solver.init(x0, y0), steps=steps)

@@ -305,7 +305,7 @@ def test_bad_input_is_refused_before_any_compute(row):
 
 def test_a_solver_is_a_pytree_whose_leaves_are_its_numbers():
     q = bl.problems.quadratic()
-    solver = bl.aid(q.problem, 0.1, 0.2, 0.3)
+    solver = bl.aid(q.problem, inner=0.1, adjoint=0.2, outer=0.3)
     assert jax.tree.leaves(solver) == [0.1, 0.2, 0.3]
     betas = jnp.array([0.01, 0.1])
 

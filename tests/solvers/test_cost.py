@@ -15,9 +15,9 @@ TRAIN, VALID = 2000, 500
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 SOLVERS = {
-    "itd": (lambda problem: bl.itd(problem, 5e-2, 1e-3), 1.8),
-    "aid": (lambda problem: bl.aid(problem, 5e-2, 5e-2, 1e-3), 3.3),
-    "soba": (lambda problem: bl.soba(problem, 5e-2, 5e-2, 1e-3), 2.3),
+    "itd": (lambda problem: bl.itd(problem, inner=5e-2, outer=1e-3), 1.8),
+    "aid": (lambda problem: bl.aid(problem, inner=5e-2, adjoint=5e-2, outer=1e-3), 3.3),
+    "soba": (lambda problem: bl.soba(problem, inner=5e-2, adjoint=5e-2, outer=1e-3), 2.3),
 }
 
 

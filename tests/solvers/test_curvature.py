@@ -100,8 +100,10 @@ def test_stocbio_s_damping_is_that_of_the_series():
         lambda: bl.scan(solver, solver.init(jnp.full(5, 0.3), jnp.zeros(5), q.data), q.data, steps=3)[0].x
     )()
     series = adjoints.damped(adjoints.neumann(0.5 / q.L, 3), 0.1)
-    damped = bl.stocbio(q.problem, 1 / q.L, 0.5 / q.L, 0.1, batches="shared", damping=0.1)
-    np.testing.assert_allclose(state(damped), state(bl.aid(q.problem, 1 / q.L, series, 0.1)), rtol=1e-12)
+    damped = bl.stocbio(q.problem, inner=1 / q.L, adjoint=0.5 / q.L, outer=0.1, batches="shared", damping=0.1)
+    np.testing.assert_allclose(
+        state(damped), state(bl.aid(q.problem, inner=1 / q.L, adjoint=series, outer=0.1)), rtol=1e-12
+    )
 
 
 # Gauss–Newton
@@ -244,7 +246,7 @@ def test_a_model_s_state_keys_and_rows_reach_its_parts():
         {"key", "rows", "state"},
         {"key", "state"},
     )
-    solver = bl.aid(problem, 0.1, adjoints.damped(adjoints.gauss_newton(0.1), 0.1), 0.1)
+    solver = bl.aid(problem, inner=0.1, adjoint=adjoints.damped(adjoints.gauss_newton(0.1), 0.1), outer=0.1)
     x0, y0, a = jnp.ones(8), jnp.ones(2), jnp.asarray(RNG.normal(size=(8, 2)))
     data = bl.epochs(bl.Batch(inner=a), bl.Levels(inner=4, outer=None), seed=0)
     result = bl.run(solver, x0, y0, data=data, steps=3, model_state=jnp.zeros(()), seed=0)
@@ -274,7 +276,7 @@ def test_gauss_newton_costs_less_than_the_hessian_in_operations_and_counts_as_it
     assert one["G"] / one["H"] == pytest.approx((3 * 4 + 2) / (3 * 6 + 2), abs=0.01)
 
     x, y, data = network()
-    solver = bl.aid(PROBLEM, 0.1, adjoints.gauss_newton(adjoints.steps(0.1, 3)), 0.1)
+    solver = bl.aid(PROBLEM, inner=0.1, adjoint=adjoints.gauss_newton(adjoints.steps(0.1, 3)), outer=0.1)
     counts = bl.oracle_calls(solver, solver.init(x, y, data), data, steps=2)
     assert counts == Counts(4, 2, 6, 2)
 
@@ -409,7 +411,11 @@ def test_refusals_name_the_value_and_the_fix():
         (lambda: adjoints.nystrom(3, 1.0, seed=-1), ValueError, "seed must be a whole number.*not -1"),
         (lambda: adjoints.cg(preconditioner=0.1), TypeError, "nystrom.*or None, not 0.1"),
         (lambda: adjoints.minres(preconditioner=3), TypeError, "nystrom.*or None, not 3"),
-        (lambda: bl.stocbio(q.problem, 0.1, 0.1, 0.1, damping=-1.0), ValueError, "damping must be.*not -1.0"),
+        (
+            lambda: bl.stocbio(q.problem, inner=0.1, adjoint=0.1, outer=0.1, damping=-1.0),
+            ValueError,
+            "damping must be.*not -1.0",
+        ),
         (lambda: bl.composed(3.0, loss), TypeError, "the model of the composed objective must be a function"),
         (lambda: bl.composed(model, lambda p: p), TypeError, "the loss of the composed objective must take"),
         (
@@ -432,7 +438,12 @@ def test_gauss_newton_refuses_an_objective_that_is_not_composed_before_any_work(
 
     problem = bl.Problem(inner=g, outer=lambda x, y: jnp.sum(y))
     with pytest.raises(TypeError, match=r"write it as bl\.composed\(model, loss\)"):
-        bl.run(bl.aid(problem, 0.1, adjoints.gauss_newton(0.1), 0.1), jnp.ones(2), jnp.ones(2), steps=3)
+        bl.run(
+            bl.aid(problem, inner=0.1, adjoint=adjoints.gauss_newton(0.1), outer=0.1),
+            jnp.ones(2),
+            jnp.ones(2),
+            steps=3,
+        )
     jax.effects_barrier()
     assert computed == []
 
@@ -441,6 +452,6 @@ def test_a_stateful_model_must_return_its_state():
     problem = bl.Problem(
         inner=bl.composed(lambda x, y, *, state: y, lambda x, p: p @ p), outer=lambda x, y: x @ y
     )
-    solver = bl.aid(problem, 0.1, 0.1, 0.1)
+    solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)
     with pytest.raises(TypeError, match=r"must return \(predictions, state\)"):
         bl.run(solver, jnp.ones(2), jnp.ones(2), steps=1, model_state=jnp.zeros(()))

@@ -8,9 +8,9 @@ import pytest
 import bilevel as bl
 
 SOLVERS = {
-    "AID": lambda problem: bl.aid(problem, 0.1, 0.1, 0.5),
-    "SOBA": lambda problem: bl.soba(problem, 0.1, 0.1, 0.5),
-    "ITD": lambda problem: bl.itd(problem, 0.1, 0.5),
+    "AID": lambda problem: bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.5),
+    "SOBA": lambda problem: bl.soba(problem, inner=0.1, adjoint=0.1, outer=0.5),
+    "ITD": lambda problem: bl.itd(problem, inner=0.1, outer=0.5),
 }
 
 

@@ -83,22 +83,31 @@ KINDS = {
     "box that moves with x": (with_prox(bl.prox.box(lambda x: 0.1 * x, lambda x: -0.2 * x)), STEP),
 }
 METHODS = {
-    "aid": (lambda p, rule: bl.aid(p, rule, STEP, STILL), 400),
-    "aid, steps": (lambda p, rule: bl.aid(p, rule, adjoints.steps(STEP, 20), STILL), 20),
-    "aid, cg": (lambda p, rule: bl.aid(p, rule, adjoints.cg(1e-12), STILL), 2),
-    "aid, minres": (lambda p, rule: bl.aid(p, rule, adjoints.minres(1e-12), STILL), 2),
-    "aid, quasi-Newton": (lambda p, rule: bl.aid(p, rule, adjoints.quasi_newton(3), STILL), 30),
-    "aid, neumann": (lambda p, rule: bl.aid(p, rule, adjoints.neumann(STEP, 400), STILL), 1),
-    "soba": (lambda p, rule: bl.soba(p, rule, STEP, STILL), 400),
-    "hoag": (lambda p, rule: bl.hoag(p, rule, STILL, tolerance=lambda k: 1e-13), 2),
-    "stocbio": (lambda p, rule: bl.stocbio(p, rule, STEP, STILL, products=400, batches="shared"), 1),
+    "aid": (lambda p, rule: bl.aid(p, inner=rule, adjoint=STEP, outer=STILL), 400),
+    "aid, steps": (lambda p, rule: bl.aid(p, inner=rule, adjoint=adjoints.steps(STEP, 20), outer=STILL), 20),
+    "aid, cg": (lambda p, rule: bl.aid(p, inner=rule, adjoint=adjoints.cg(1e-12), outer=STILL), 2),
+    "aid, minres": (lambda p, rule: bl.aid(p, inner=rule, adjoint=adjoints.minres(1e-12), outer=STILL), 2),
+    "aid, quasi-Newton": (
+        lambda p, rule: bl.aid(p, inner=rule, adjoint=adjoints.quasi_newton(3), outer=STILL),
+        30,
+    ),
+    "aid, neumann": (
+        lambda p, rule: bl.aid(p, inner=rule, adjoint=adjoints.neumann(STEP, 400), outer=STILL),
+        1,
+    ),
+    "soba": (lambda p, rule: bl.soba(p, inner=rule, adjoint=STEP, outer=STILL), 400),
+    "hoag": (lambda p, rule: bl.hoag(p, inner=rule, outer=STILL, tolerance=lambda k: 1e-13), 2),
+    "stocbio": (
+        lambda p, rule: bl.stocbio(p, inner=rule, adjoint=STEP, outer=STILL, products=400, batches="shared"),
+        1,
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_implicit_method_agrees_with_retraining(kind):
     problem, rule = KINDS[kind]
-    solver = bl.itd(problem, rule, STILL)
+    solver = bl.itd(problem, inner=rule, outer=STILL)
 
     def retrained(x):
         return bl.warm_up(solver, solver.init(x, Y), steps=1500).y
@@ -127,15 +136,15 @@ def test_every_implicit_method_agrees_with_retraining(kind):
 @pytest.mark.parametrize("name", ["L1", "box that moves with x"])
 def test_unrolled_methods_differentiate_the_proximal_map(name):
     problem, _ = KINDS[name]
-    implicit = bl.aid(problem, STEP, adjoints.cg(1e-12), STILL)
+    implicit = bl.aid(problem, inner=STEP, adjoint=adjoints.cg(1e-12), outer=STILL)
     y = bl.warm_up(implicit, implicit.init(X, Y), steps=1500).y
     expected = implicit.step(implicit.init(X, y))[1].hypergradient
     many = {"inner_steps": 300}
     for solver in (
-        bl.itd(problem, STEP, STILL, **many),
-        bl.itd(problem, STEP, STILL, checkpoint_every=20, **many),
-        bl.forward_itd(problem, STEP, STILL, **many),
-        bl.rtho(problem, STEP, STILL, **many),
+        bl.itd(problem, inner=STEP, outer=STILL, **many),
+        bl.itd(problem, inner=STEP, outer=STILL, checkpoint_every=20, **many),
+        bl.solvers.forward_itd(problem, inner=STEP, outer=STILL, **many),
+        bl.rtho(problem, inner=STEP, outer=STILL, **many),
     ):
         np.testing.assert_allclose(
             jax.jit(solver.step)(solver.init(X, y))[1].hypergradient, expected, rtol=1e-8
@@ -228,7 +237,7 @@ def test_a_rule_whose_rest_depends_on_its_memory_is_refused_with_the_reason(meth
     make, _ = METHODS[method]
     with pytest.raises(ValueError, match=r"depends on its memory.*put the decay into g"):
         make(PLAIN, rule).init(X, Y)
-    bl.itd(PLAIN, rule, 0.1).init(X, Y)  # which differentiates the steps themselves
+    bl.itd(PLAIN, inner=rule, outer=0.1).init(X, Y)  # which differentiates the steps themselves
 
 
 def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
@@ -239,17 +248,17 @@ def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
         before(lambda u, y: u + 0.3 * jnp.roll(y, 1), optax.sgd(0.1)),
     ):
         with pytest.raises(ValueError, match="cannot be told from a trial"):
-            bl.aid(PLAIN, rule, 0.1, 0.1).init(X, Y)
+            bl.aid(PLAIN, inner=rule, adjoint=0.1, outer=0.1).init(X, Y)
     for part in (lambda u, _: u - jnp.mean(u), lambda u, _: jnp.full_like(u, jnp.mean(u))):
         with pytest.raises(ValueError, match="a part of the gradient only"):
-            bl.aid(PLAIN, before(part, optax.sgd(0.1)), 0.1, 0.1).init(X, Y)
+            bl.aid(PLAIN, inner=before(part, optax.sgd(0.1)), adjoint=0.1, outer=0.1).init(X, Y)
     far = lambda y: optax.projections.projection_l2_ball(y, 20.0)
     with pytest.raises(ValueError, match="not a box"):
-        bl.aid(PLAIN, bl.projected(optax.sgd(0.1), far), 0.1, 0.1).init(X, Y)
+        bl.aid(PLAIN, inner=bl.projected(optax.sgd(0.1), far), adjoint=0.1, outer=0.1).init(X, Y)
 
 
 def test_a_y_that_is_wholly_frozen_has_no_adjoint():
-    solver = bl.aid(PLAIN, optax.set_to_zero(), adjoints.cg(), 0.1)
+    solver = bl.aid(PLAIN, inner=optax.set_to_zero(), adjoint=adjoints.cg(), outer=0.1)
     _, info = solver.step(solver.init(X, Y))
     np.testing.assert_array_equal(info.hypergradient, jax.grad(f)(X, Y))
 
@@ -265,7 +274,7 @@ def test_parts_whose_step_sizes_begin_or_end_at_zero():
 
 
 def test_numbers_that_are_traced_or_injected():
-    start = lambda rule: bl.aid(PLAIN, rule, 0.1, 0.1).init(X, Y).y
+    start = lambda rule: bl.aid(PLAIN, inner=rule, adjoint=0.1, outer=0.1).init(X, Y).y
     with pytest.raises(ValueError, match=r"being traced.*inject_hyperparams"):
         jax.jit(lambda rate: start(optax.sgd(rate)))(0.1)
     injected = lambda rate: optax.inject_hyperparams(optax.sgd)(learning_rate=rate)
@@ -277,15 +286,19 @@ def test_numbers_that_are_traced_or_injected():
 
     def hypergradient(decay):
         solver = bl.aid(
-            PLAIN, decaying(learning_rate=STEP, decay=decay), adjoints.cg(1e-12), STILL, inner_steps=300
+            PLAIN,
+            inner=decaying(learning_rate=STEP, decay=decay),
+            adjoint=adjoints.cg(1e-12),
+            outer=STILL,
+            inner_steps=300,
         )
         return solver.step(solver.init(X, Y))[1].hypergradient
 
     without = hypergradient(0.0)  # first: what is kept of it must not decide for the next
-    plain = bl.aid(PLAIN, STEP, adjoints.cg(1e-12), STILL, inner_steps=300)
+    plain = bl.aid(PLAIN, inner=STEP, adjoint=adjoints.cg(1e-12), outer=STILL, inner_steps=300)
     np.testing.assert_allclose(without, plain.step(plain.init(X, Y))[1].hypergradient, rtol=1e-9)
     outside = bl.Problem(inner=lambda x, y: g(x, y) + 0.25 * jnp.sum(y * y), outer=f)
-    plain = bl.aid(outside, STEP, adjoints.cg(1e-12), STILL, inner_steps=300)
+    plain = bl.aid(outside, inner=STEP, adjoint=adjoints.cg(1e-12), outer=STILL, inner_steps=300)
     np.testing.assert_allclose(hypergradient(0.5), plain.step(plain.init(X, Y))[1].hypergradient, rtol=1e-9)
 
 
@@ -328,20 +341,20 @@ def test_a_projected_rule_that_decays_is_at_rest_where_it_rests():
     """½(y − 3)² decayed by ½: at rest y − 3 + y/2 = 0."""
     problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y))
     rule = bl.projected(KINDS["decay"][1], optax.projections.projection_non_negative)
-    solver = bl.hoag(problem, rule, 0.1)
+    solver = bl.hoag(problem, inner=rule, outer=0.1)
     _, info = solver.step(solver.init(jnp.array([3.0]), jnp.array([2.0])))
     np.testing.assert_allclose(info.inner_gradient, 0.0, atol=1e-15)
 
 
 def test_other_refusals():
     with pytest.raises(ValueError, match=r"not a box.*pass a step size"):
-        bl.aid(PLAIN, bl.projected(optax.adam(0.1), ball), 0.1, 0.1).init(X, Y)
+        bl.aid(PLAIN, inner=bl.projected(optax.adam(0.1), ball), adjoint=0.1, outer=0.1).init(X, Y)
     decaying = optax.inject_hyperparams(optax.adamw)(1e-3)
     with pytest.raises(ValueError, match=r"leave optax.inject_hyperparams out"):
-        bl.aid(PLAIN, decaying, 0.1, 0.1).init(X, Y)
+        bl.aid(PLAIN, inner=decaying, adjoint=0.1, outer=0.1).init(X, Y)
     with pytest.raises(ValueError, match="decays y by itself"):
-        bl.f2sa(PLAIN, KINDS["decay"][1], 0.1, penalty=10.0).init(X, Y)
-    bl.f2sa(PLAIN, frozen, 0.1, penalty=10.0).init(X, Y)
+        bl.f2sa(PLAIN, inner=KINDS["decay"][1], outer=0.1, penalty=10.0).init(X, Y)
+    bl.f2sa(PLAIN, inner=frozen, outer=0.1, penalty=10.0).init(X, Y)
 
 
 class TestProx:
@@ -349,8 +362,8 @@ class TestProx:
 
     def test_methods_that_do_not_mind_it_refuse_the_problem(self):
         for make in (
-            lambda p: bl.f2sa(p, 0.1, 0.1, penalty=10.0),
-            lambda p: bl.darts(p, 0.1, 0.1, xi=0.1),
+            lambda p: bl.f2sa(p, inner=0.1, outer=0.1, penalty=10.0),
+            lambda p: bl.solvers.darts(p, inner=0.1, outer=0.1, xi=0.1),
             lambda p: bl.tuning_free(p),
         ):
             with pytest.raises(ValueError, match=r"proximal map: take bl\.aid"):
@@ -358,7 +371,7 @@ class TestProx:
 
     def test_the_inner_rule_must_be_a_step_size(self):
         with pytest.raises(ValueError, match="needs a step size"):
-            bl.aid(self.sparse, optax.adam(0.1), 0.1, 0.1)
+            bl.aid(self.sparse, inner=optax.adam(0.1), adjoint=0.1, outer=0.1)
 
     def test_bad_arguments_are_refused(self, as_users_see_it):
         with pytest.raises(TypeError, match="prox must be a function"):
@@ -371,9 +384,9 @@ class TestProx:
             bl.prox.group_lasso(0.1, [0.5, 1.0])
         short = with_prox(bl.prox.group_lasso(0.1, [0, 1]))
         with pytest.raises(ValueError, match=r"groups has shape \(2,\), but y has \(6,\)"):
-            bl.aid(short, 0.1, 0.1, 0.1).init(X, Y)
+            bl.aid(short, inner=0.1, adjoint=0.1, outer=0.1).init(X, Y)
         with pytest.raises(TypeError, match=r"prox returned .* like y"):
-            bl.aid(with_prox(lambda x, z, step: z[:2]), 0.1, 0.1, 0.1).init(X, Y)
+            bl.aid(with_prox(lambda x, z, step: z[:2]), inner=0.1, adjoint=0.1, outer=0.1).init(X, Y)
 
     @pytest.mark.parametrize(
         ("prox", "h"),
@@ -415,7 +428,7 @@ class TestProx:
         )
         net = bl.prox.elastic_net(lambda x: l1_ratio * jnp.exp(x), lambda x: (1 - l1_ratio) * jnp.exp(x))
         squares = lambda x, y: 0.5 * jnp.mean((A @ y - B) ** 2)
-        solver = bl.aid(bl.Problem(inner=squares, outer=f, prox=net), STEP, STEP, STILL)
+        solver = bl.aid(bl.Problem(inner=squares, outer=f, prox=net), inner=STEP, adjoint=STEP, outer=STILL)
         solve = jax.jit(jax.vmap(lambda x: bl.warm_up(solver, solver.init(x, Y), steps=3000).y))
         found = np.asarray(solve(jnp.log(alphas))).T
         np.testing.assert_allclose(found, path, atol=1e-8)
@@ -424,7 +437,7 @@ class TestProx:
 
     def test_sparse_groups_satisfy_their_optimality_conditions(self):
         problem, _ = KINDS["sparse groups"]
-        solver = bl.soba(problem, STEP, STEP, STILL)
+        solver = bl.soba(problem, inner=STEP, adjoint=STEP, outer=STILL)
         y = np.asarray(bl.warm_up(solver, solver.init(X, Y), steps=3000).y)
         slope, (l1, strength) = (
             -np.asarray(jax.grad(g, 1)(X, y)),
@@ -447,7 +460,7 @@ class TestProx:
 def test_tolerances_of_hoag_do_not_depend_on_units():
     def counts(scale_f, scale_g):
         problem = bl.Problem(inner=lambda x, y: scale_g * g(x, y), outer=lambda x, y: scale_f * f(x, y))
-        solver = bl.hoag(problem, STEP / scale_g, 0.1 / scale_f)
+        solver = bl.hoag(problem, inner=STEP / scale_g, outer=0.1 / scale_f)
         record = lambda _, info: (info.metrics["inner_steps"], info.metrics["adjoint_steps"])
         return bl.scan(solver, solver.init(X, Y), steps=5, record=record)[1]
 
@@ -458,14 +471,14 @@ def test_tolerances_of_hoag_do_not_depend_on_units():
 
 def test_methods_that_solve_the_plain_system_refuse_rules_that_rest_elsewhere():
     implicit = {
-        "qNBO": lambda rule: bl.qnbo(PLAIN, rule, 0.1),
-        "SUSTAIN": lambda rule: bl.sustain(PLAIN, rule, 0.1, 0.1, momentum=0.5),
+        "qNBO": lambda rule: bl.solvers.qnbo(PLAIN, inner=rule, outer=0.1),
+        "SUSTAIN": lambda rule: bl.solvers.sustain(PLAIN, inner=rule, adjoint=0.1, outer=0.1, momentum=0.5),
     }
     for name, make in implicit.items():
         for kind in ("decay", "frozen", "projected, box"):
             with pytest.raises(ValueError, match=rf"{name} needs an inner rule .* on all of y"):
                 make(KINDS[kind][1]).init(X, Y)
-    for make in (bl.f2sa, bl.f2ba):
+    for make in (bl.f2sa, bl.solvers.f2ba):
         with pytest.raises(ValueError, match="decays y by itself"):
             make(PLAIN, KINDS["decay"][1], 0.1, penalty=10.0).init(X, Y)
         make(PLAIN, KINDS["projected, box"][1], 0.1, penalty=10.0).init(X, Y)

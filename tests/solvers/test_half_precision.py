@@ -61,7 +61,7 @@ def test_the_norm_of_a_half_hypergradient_is_not_lost():
     n = 10_000
     inner = lambda x, y: 0.5 * jnp.sum((y.astype(jnp.float32) - 1) ** 2)
     outer = lambda x, y: jnp.sum(x.astype(jnp.float32)) + jnp.sum(y.astype(jnp.float32))
-    solver = bl.itd(bl.Problem(inner=inner, outer=outer), 0.1, 1e-3)
+    solver = bl.itd(bl.Problem(inner=inner, outer=outer), inner=0.1, outer=1e-3)
     result = bl.run(solver, jnp.zeros(n, jnp.bfloat16), jnp.zeros(2, jnp.bfloat16), steps=2)
     assert result.x.dtype == result.y.dtype == jnp.bfloat16
     assert result.trace["hypergradient_norm"].dtype == np.float32

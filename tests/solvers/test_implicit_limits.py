@@ -8,19 +8,26 @@ import pytest
 from implicit_reference import last_x, ridge, series
 
 import bilevel as bl
-from bilevel import adjoints, aid, darts, darts_first_order, hoag, sama, soba, stocbio
+from bilevel import adjoints, aid, hoag, soba, stocbio
+from bilevel.solvers import darts, darts_first_order, sama
 
 geometric = lambda k: jnp.maximum(0.1 * 0.9**k, 1e-13)  # below that, rounding
 
 UNBIASED = {
-    "aid": lambda p, L, beta: aid(p, 1 / L, 1 / L, beta),
-    "aid, 4 + 4 steps": lambda p, L, beta: aid(p, 1 / L, adjoints.steps(1 / L, 4), beta, inner_steps=4),
-    "aid, CG": lambda p, L, beta: aid(p, 1 / L, adjoints.cg(1e-12), beta, inner_steps=3),
-    "aid, loose CG": lambda p, L, beta: aid(p, 1 / L, adjoints.cg(1e-12, max_steps=1), beta),
-    "aid, MINRES": lambda p, L, beta: aid(p, 1 / L, adjoints.minres(1e-12), beta),
-    "aid, quasi-Newton": lambda p, L, beta: aid(p, 1 / L, adjoints.quasi_newton(steps=1, memory=3), beta),
-    "soba": lambda p, L, beta: soba(p, 1 / L, 1 / L, beta),
-    "hoag": lambda p, L, beta: hoag(p, 1 / L, beta, tolerance=geometric),
+    "aid": lambda p, L, beta: aid(p, inner=1 / L, adjoint=1 / L, outer=beta),
+    "aid, 4 + 4 steps": lambda p, L, beta: aid(
+        p, inner=1 / L, adjoint=adjoints.steps(1 / L, 4), outer=beta, inner_steps=4
+    ),
+    "aid, CG": lambda p, L, beta: aid(p, inner=1 / L, adjoint=adjoints.cg(1e-12), outer=beta, inner_steps=3),
+    "aid, loose CG": lambda p, L, beta: aid(
+        p, inner=1 / L, adjoint=adjoints.cg(1e-12, max_steps=1), outer=beta
+    ),
+    "aid, MINRES": lambda p, L, beta: aid(p, inner=1 / L, adjoint=adjoints.minres(1e-12), outer=beta),
+    "aid, quasi-Newton": lambda p, L, beta: aid(
+        p, inner=1 / L, adjoint=adjoints.quasi_newton(steps=1, memory=3), outer=beta
+    ),
+    "soba": lambda p, L, beta: soba(p, inner=1 / L, adjoint=1 / L, outer=beta),
+    "hoag": lambda p, L, beta: hoag(p, inner=1 / L, outer=beta, tolerance=geometric),
 }
 
 
@@ -44,7 +51,9 @@ def test_quasi_newton_at_both_levels_reaches_a_stationary_point():
     """qNBO with its inner level: optax's L-BFGS recursion, which is not written for strict promotion."""
     p, dense = ridge()
     lbfgs = optax.chain(optax.scale_by_lbfgs(5), optax.scale(-0.5))
-    solver = aid(p.problem, lbfgs, adjoints.quasi_newton(steps=2, memory=3), 1.0, inner_steps=8)
+    solver = aid(
+        p.problem, inner=lbfgs, adjoint=adjoints.quasi_newton(steps=2, memory=3), outer=1.0, inner_steps=8
+    )
     with jax.numpy_dtype_promotion("standard"):
         x = last_x(solver, jnp.full(5, 0.3), jnp.zeros(5), p.data)
     assert float(jnp.linalg.norm(dense.hypergradient(x))) < 1e-11
@@ -55,15 +64,18 @@ def test_quasi_newton_at_both_levels_reaches_a_stationary_point():
 Q = 3
 BIASED = {
     "aid, Neumann": (
-        lambda p, L, b: aid(p, 1 / L, adjoints.neumann(1 / L, Q), b),
+        lambda p, L, b: aid(p, inner=1 / L, adjoint=adjoints.neumann(1 / L, Q), outer=b),
         lambda L: series(1 / L, Q),
     ),
-    "darts": (lambda p, L, b: darts(p, 1 / L, b, xi=0.8 / L), lambda L: lambda H, f_y: 0.8 / L * f_y),
+    "darts": (
+        lambda p, L, b: darts(p, inner=1 / L, outer=b, xi=0.8 / L),
+        lambda L: lambda H, f_y: 0.8 / L * f_y,
+    ),
     "darts, first order": (
-        lambda p, L, b: darts_first_order(p, 1 / L, b),
+        lambda p, L, b: darts_first_order(p, inner=1 / L, outer=b),
         lambda L: lambda H, f_y: jnp.zeros_like(f_y),
     ),
-    "sama": (lambda p, L, b: sama(p, 0.8 / L, b), lambda L: lambda H, f_y: 0.8 / L * f_y),
+    "sama": (lambda p, L, b: sama(p, inner=0.8 / L, outer=b), lambda L: lambda H, f_y: 0.8 / L * f_y),
 }
 
 
@@ -88,13 +100,15 @@ def test_biased_limits_on_the_quadratic_in_closed_form():
     close = dict(rtol=0, atol=1e-11)
     p = q.problem
     np.testing.assert_allclose(
-        limit(aid(p, eta, adjoints.neumann(eta, Q), beta)), -q.L * truncated / z, **close
+        limit(aid(p, inner=eta, adjoint=adjoints.neumann(eta, Q), outer=beta)), -q.L * truncated / z, **close
     )
-    np.testing.assert_allclose(limit(stocbio(p, eta, eta, beta, products=Q)), -q.L * truncated / z, **close)
-    np.testing.assert_allclose(limit(darts(p, eta, beta, xi=eta)), -q.L * eta * q.m / z, **close)
-    np.testing.assert_allclose(limit(darts(p, eta, beta, xi=eta)), q.itd_limit(eta), **close)
-    np.testing.assert_allclose(limit(sama(p, eta, beta)), q.itd_limit(eta), **close)
-    np.testing.assert_allclose(limit(darts_first_order(p, eta, beta)), np.zeros(2), **close)
+    np.testing.assert_allclose(
+        limit(stocbio(p, inner=eta, adjoint=eta, outer=beta, products=Q)), -q.L * truncated / z, **close
+    )
+    np.testing.assert_allclose(limit(darts(p, inner=eta, outer=beta, xi=eta)), -q.L * eta * q.m / z, **close)
+    np.testing.assert_allclose(limit(darts(p, inner=eta, outer=beta, xi=eta)), q.itd_limit(eta), **close)
+    np.testing.assert_allclose(limit(sama(p, inner=eta, outer=beta)), q.itd_limit(eta), **close)
+    np.testing.assert_allclose(limit(darts_first_order(p, inner=eta, outer=beta)), np.zeros(2), **close)
 
 
 def test_neumann_s_bias_shrinks_by_the_predicted_factor_a_product():
@@ -102,7 +116,7 @@ def test_neumann_s_bias_shrinks_by_the_predicted_factor_a_product():
     q = bl.problems.quadratic(kappa=3.0)
     eta = 1 / q.L
     for products in (1, 2, 5):
-        solver = aid(q.problem, eta, adjoints.neumann(eta, products), 0.1 / q.L)
+        solver = aid(q.problem, inner=eta, adjoint=adjoints.neumann(eta, products), outer=0.1 / q.L)
         x = last_x(solver, jnp.ones(2), jnp.zeros(2), steps=1200)
         predicted = q.L * q.m * (1 - eta * q.mu) ** (products + 1) / q.mu**2
         np.testing.assert_allclose(x[1] - q.solution[1], predicted, rtol=1e-9)
@@ -121,12 +135,12 @@ EXACT = {
 def test_an_exact_adjoint_gives_the_exact_hypergradient(make):
     q = bl.problems.quadratic(kappa=8.0)
     x = jnp.array([0.4, -1.3])
-    solver = aid(q.problem, 1 / q.L, make(q.L), 1.0)
+    solver = aid(q.problem, inner=1 / q.L, adjoint=make(q.L), outer=1.0)
     _, info = jax.jit(solver.step)(solver.init(x, q.inner_solution(x)))
     np.testing.assert_allclose(info.hypergradient, q.hypergradient(x), rtol=1e-11)
 
     p, dense = ridge()
     x = jnp.linspace(-1.0, 1.0, 5)
-    solver = aid(p.problem, 1 / p.L, make(p.L), 1.0)
+    solver = aid(p.problem, inner=1 / p.L, adjoint=make(p.L), outer=1.0)
     _, info = jax.jit(solver.step)(solver.init(x, dense.inner_solution(x), p.data), p.data)
     np.testing.assert_allclose(info.hypergradient, dense.hypergradient(x), rtol=1e-9, atol=1e-12)

@@ -10,9 +10,10 @@ import pytest
 from implicit_reference import Dense, ridge, series
 
 import bilevel as bl
-from bilevel import adjoints, aid, darts, hoag, sama, soba, stocbio
+from bilevel import adjoints, aid, hoag, soba, stocbio
 from bilevel.batch import Draws
 from bilevel.loop.data.streams import draw
+from bilevel.solvers import darts, sama
 
 K, ALPHA, ETA, BETA = 5, 0.5, 0.4, 0.3
 
@@ -33,7 +34,9 @@ def case():
 
 def test_aid_with_several_steps(case):
     p, dense, x, y = case
-    state, _ = follow(aid(p.problem, ALPHA, adjoints.steps(ETA, 3), BETA, inner_steps=4), x, y, p.data)
+    state, _ = follow(
+        aid(p.problem, inner=ALPHA, adjoint=adjoints.steps(ETA, 3), outer=BETA, inner_steps=4), x, y, p.data
+    )
     v = jnp.zeros(5)
     for _ in range(K):
         for _ in range(4):
@@ -48,7 +51,7 @@ def test_aid_with_several_steps(case):
 
 def test_soba_moves_all_three_from_the_same_point(case):
     p, dense, x, y = case
-    state, _ = follow(soba(p.problem, ALPHA, ETA, BETA), x, y, p.data)
+    state, _ = follow(soba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA), x, y, p.data)
     v = jnp.zeros(5)
     for _ in range(K):
         (f_x, f_y), H, C = dense.outer_gradients(x, y), dense.hessian(x, y), dense.cross(x, y)
@@ -60,7 +63,7 @@ def test_soba_moves_all_three_from_the_same_point(case):
 
 def test_darts_steps_y_before_x(case):
     p, dense, x, y = case
-    state, _ = follow(darts(p.problem, ALPHA, BETA, xi=ETA), x, y, p.data)
+    state, _ = follow(darts(p.problem, inner=ALPHA, outer=BETA, xi=ETA), x, y, p.data)
     for _ in range(K):
         y = y - ALPHA * dense.inner_gradient(x, y)
         ahead = y - ETA * dense.inner_gradient(x, y)
@@ -89,12 +92,12 @@ def test_the_difference_s_error_is_the_predicted_multiple_of_epsilon_squared(nam
         ahead = at - ETA * jax.grad(problem.inner, 1)(x, at)
         f_x, f_y = dense.outer_gradients(x, ahead)
         v = ETA * f_y
-        make = lambda epsilon: darts(problem, ALPHA, BETA, xi=ETA, epsilon=epsilon)
+        make = lambda epsilon: darts(problem, inner=ALPHA, outer=BETA, xi=ETA, epsilon=epsilon)
     else:
         at = y - ALPHA * jax.grad(problem.inner, 1)(x, y)
         f_x, f_y = dense.outer_gradients(x, at)
         v = ALPHA * f_y
-        make = lambda epsilon: sama(problem, ALPHA, BETA, epsilon=epsilon)
+        make = lambda epsilon: sama(problem, inner=ALPHA, outer=BETA, epsilon=epsilon)
     exact = f_x - dense.cross(x, at) @ v
     for epsilon in (1e-1, 1e-2, 1e-3):
         solver = make(epsilon)
@@ -108,7 +111,7 @@ def test_sama_adapts_to_the_inner_rule(case):
     """v is (∂u/∂∇_y g)ᵀ∇_y f for the rule's own update u, here a dense Jacobian of rmsprop's."""
     p, dense, x, y = case
     rule = optax.rmsprop(1e-2)
-    solver = sama(p.problem, rule, BETA)
+    solver = sama(p.problem, inner=rule, outer=BETA)
     state = solver.init(x, y, p.data)
     state, _ = solver.step(state, p.data)  # a memory that is not empty
     after, info = solver.step(state, p.data)
@@ -125,7 +128,7 @@ def test_sama_adapts_to_the_inner_rule(case):
 def test_hoag_keeps_to_its_tolerances_and_stops_no_later_than_needed(case):
     p, dense, x, y = case
     tolerance = lambda k: 0.2 * 0.7**k
-    solver = hoag(p.problem, 1 / p.L, BETA, tolerance=tolerance)
+    solver = hoag(p.problem, inner=1 / p.L, outer=BETA, tolerance=tolerance)
     state, step = solver.init(x, y, p.data), jax.jit(solver.step)
     counts, scale = [], 0.0
     for k in range(12):
@@ -156,8 +159,8 @@ def independent(*batches):
 
 def test_aid_takes_a_draw_for_each_of_y_v_and_x(case):
     p, dense, x, y = case
-    solver = aid(p.problem, ALPHA, ETA, BETA, batches="independent")
-    assert (solver.draws, aid(p.problem, ALPHA, ETA, BETA).draws) == (3, 1)
+    solver = aid(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, batches="independent")
+    assert (solver.draws, aid(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA).draws) == (3, 1)
     slice_of = lambda examples, i: jax.tree.map(lambda a: a[9 * i : 9 * i + 9], examples)
     for_y, for_v, for_x = draw = [bl.Batch(slice_of(p.train, i), slice_of(p.valid, i)) for i in range(3)]
     state, info = follow(solver, x, y, independent(*draw))
@@ -179,7 +182,7 @@ def test_aid_takes_a_draw_for_each_of_y_v_and_x(case):
 def test_stocbio_uses_a_draw_for_every_term(case):
     p, dense, x, y = case
     N, Q = 2, 3
-    solver = stocbio(p.problem, ALPHA, ETA, BETA, products=Q, inner_steps=N)
+    solver = stocbio(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, products=Q, inner_steps=N)
     assert solver.draws == N + Q + 1
     slice_of = lambda examples, i: jax.tree.map(lambda a: a[9 * i : 9 * i + 9], examples)
     draw = [bl.Batch(slice_of(p.train, i), slice_of(p.valid, i)) for i in range(N + Q + 1)]
@@ -204,9 +207,14 @@ def test_stocbio_on_one_batch_is_aid_with_the_series(case, batches):
     p, _, x, y = case
     settings = dict(inner_steps=2)
     left, _ = follow(
-        stocbio(p.problem, ALPHA, ETA, BETA, products=3, batches=batches, **settings), x, y, p.data
+        stocbio(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, products=3, batches=batches, **settings),
+        x,
+        y,
+        p.data,
     )
-    right, _ = follow(aid(p.problem, ALPHA, adjoints.neumann(ETA, 3), BETA, **settings), x, y, p.data)
+    right, _ = follow(
+        aid(p.problem, inner=ALPHA, adjoint=adjoints.neumann(ETA, 3), outer=BETA, **settings), x, y, p.data
+    )
     np.testing.assert_allclose(left.x, right.x, rtol=1e-12)
     np.testing.assert_allclose(left.y, right.y, rtol=1e-12)
 
@@ -220,7 +228,7 @@ def test_stocbio_is_unbiased_but_for_the_truncation():
     unbiased = 0.7 - (-c.mean()) * ETA * (1 + kept + kept**2) * 0.3
 
     def mean_estimate(batches, draw):
-        solver = stocbio(problem, ALPHA, ETA, BETA, products=2, batches=batches)
+        solver = stocbio(problem, inner=ALPHA, adjoint=ETA, outer=BETA, products=2, batches=batches)
 
         def estimate(rows):
             state = solver.init(jnp.array(0.7), jnp.array(-0.2), draw(rows))
@@ -240,7 +248,7 @@ def test_stocbio_draws_from_a_stream(case):
     """The mean hypergradient of many steps with minibatches is that of the expectation, at a point held fixed."""
     p, dense, x, y = case
     y, still = y + 0.05, 1e-300  # an entry of y that is 0 would have no noise
-    solver = stocbio(p.problem, still, ETA, still, products=2)
+    solver = stocbio(p.problem, inner=still, adjoint=ETA, outer=still, products=2)
     stream = bl.iid(p.data, size=8, seed=3)
     _, batch = draw(stream, stream.start(0), solver.draws)
     keep = lambda state, info: info.hypergradient
@@ -274,5 +282,7 @@ def test_soba_costs_about_thirty_percent_less_than_algorithm_1():
         state = jax.eval_shape(solver.init, x, y, batch)
         return jax.jit(solver.step).lower(state, batch).compile().cost_analysis()["flops"]
 
-    ratio = operations(soba(problem, 5e-2, 5e-2, 1e-3)) / operations(aid(problem, 5e-2, 5e-2, 1e-3))
+    ratio = operations(soba(problem, inner=5e-2, adjoint=5e-2, outer=1e-3)) / operations(
+        aid(problem, inner=5e-2, adjoint=5e-2, outer=1e-3)
+    )
     assert 0.6 < ratio < 0.75

@@ -27,10 +27,12 @@ from training_by_hand import (
 )
 
 UNROLLED = {
-    "itd": lambda inner: bl.itd(PROBLEM, inner, BETA, inner_steps=N),
-    "itd, few points kept": lambda inner: bl.itd(PROBLEM, inner, BETA, inner_steps=N, checkpoint_every=2),
-    "forward_itd": lambda inner: bl.forward_itd(PROBLEM, inner, BETA, inner_steps=N),
-    "rtho": lambda inner: bl.rtho(PROBLEM, inner, BETA, inner_steps=N),
+    "itd": lambda inner: bl.itd(PROBLEM, inner=inner, outer=BETA, inner_steps=N),
+    "itd, few points kept": lambda inner: bl.itd(
+        PROBLEM, inner=inner, outer=BETA, inner_steps=N, checkpoint_every=2
+    ),
+    "forward_itd": lambda inner: bl.solvers.forward_itd(PROBLEM, inner=inner, outer=BETA, inner_steps=N),
+    "rtho": lambda inner: bl.rtho(PROBLEM, inner=inner, outer=BETA, inner_steps=N),
 }
 
 
@@ -89,9 +91,11 @@ def test_truncation_holds_y_and_the_state_before_it_fixed():
 
     expected = jax.jit(jax.grad(outer))(X0)
     for T_is in (dict(), dict(checkpoint_every=2)):
-        h, _ = one_step(bl.itd(PROBLEM, ALPHA, BETA, inner_steps=N, truncate=T, **T_is), given("epochs"))
+        h, _ = one_step(
+            bl.itd(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N, truncate=T, **T_is), given("epochs")
+        )
         close(h, expected)
-    h, _ = one_step(bl.itd(PROBLEM, ALPHA, BETA, inner_steps=N, truncate=1), given("epochs"))
+    h, _ = one_step(bl.itd(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N, truncate=1), given("epochs"))
     y, _, s, _ = hand.train(X0, Y0, STATE0, steps=N - 1)
     last = lambda x: hand.f(x, y - ALPHA * jax.grad(lambda y: hand.g(x, y, N - 1, s)[0])(y), N - 1, s)
     close(h, jax.jit(jax.grad(last))(X0))
@@ -101,7 +105,7 @@ def test_truncation_holds_y_and_the_state_before_it_fixed():
 def test_rtho_differentiates_the_whole_run():
     """Z is the derivative of the run in one shift of every x_k."""
     steps, xs = 2, [X0]
-    solver = bl.rtho(PROBLEM, ALPHA, BETA, inner_steps=N)
+    solver = bl.rtho(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N)
     for k in range(steps):
 
         def outer(shift, k=k):
@@ -130,7 +134,7 @@ def test_bda_follows_both_gradients_of_every_draw():
             y = y - ALPHA * ((1 - weight) * of_g + weight * of_f)
         return hand.f(x, y, N - 1, seen)
 
-    h, result = one_step(bl.bda(PROBLEM, ALPHA, BETA, inner_steps=N), given("epochs"))
+    h, result = one_step(bl.solvers.bda(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N), given("epochs"))
     close(h, jax.jit(jax.grad(outer))(X0))
     assert result.model_state["n"] == N
 
@@ -148,14 +152,14 @@ def test_iaptt_judges_all_iterates_on_the_last_draw():
             values.append(hand.f(x, y, N - 1, seen))
         return jnp.max(jnp.stack(values))
 
-    h, result = one_step(bl.iaptt(PROBLEM, ALPHA, BETA, inner_steps=N), given("epochs"))
+    h, result = one_step(bl.solvers.iaptt(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N), given("epochs"))
     close(h, jax.jit(jax.grad(outer))(X0))
     close(result.trace["outer_value"][0], outer(X0))
     assert result.model_state["n"] == N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [bl.itd, bl.forward_itd, bl.rtho])
+@pytest.mark.parametrize("make", [bl.itd, bl.solvers.forward_itd, bl.rtho])
 def test_shared_is_one_batch_and_one_key_but_not_one_state(make):
     _, gradient, y, _ = by_hand("epochs", shared=True)
     solver = make(PROBLEM, ALPHA, BETA, inner_steps=N, batches="shared")
@@ -167,7 +171,7 @@ def test_shared_is_one_batch_and_one_key_but_not_one_state(make):
 
 
 def test_the_counter_moves_with_every_inner_step():
-    _, end = one_step(bl.itd(PROBLEM, 1e-3, BETA, inner_steps=200), given("epochs"), steps=5)
+    _, end = one_step(bl.itd(PROBLEM, inner=1e-3, outer=BETA, inner_steps=200), given("epochs"), steps=5)
     assert end.model_state["n"] == 1000
 
 

@@ -37,7 +37,9 @@ def test_pzobo_runs_its_loops_on_the_same_draws():
             jax.random.split(jax.random.fold_in(jax.random.fold_in(hand.key, 0), 2), 1)[0], (1, 2)
         )
     )
-    h, result = one_step(bl.pzobo(PROBLEM, ALPHA, BETA, mu=mu, inner_steps=N), given("epochs"))
+    h, result = one_step(
+        bl.solvers.pzobo(PROBLEM, inner=ALPHA, outer=BETA, mu=mu, inner_steps=N), given("epochs")
+    )
     close(h, f_x + u * ((y_of(X0 + mu * u)[0] - y) / mu @ f_y))
     assert result.model_state["n"] == N
 
@@ -52,7 +54,9 @@ def test_aid_draws_for_every_line():
     v = eta * b  # one step from v = 0
     f_x = jax.grad(lambda x: hand.f(x, y, N + 1, seen))(X0)
     cross = jax.grad(lambda x: gradient(N + 1)(x, y) @ v)(X0)
-    h, result = one_step(bl.aid(PROBLEM, ALPHA, eta, BETA, inner_steps=N), given("epochs"))
+    h, result = one_step(
+        bl.aid(PROBLEM, inner=ALPHA, adjoint=eta, outer=BETA, inner_steps=N), given("epochs")
+    )
     close(h, f_x - cross)
     close(result.y, y)
     close(result.model_state["mean"], after["mean"])
@@ -77,9 +81,13 @@ def two_copies(hand, state, pairs):
 
 
 PENALTY = {
-    "f2ba": lambda: bl.f2ba(PROBLEM, ALPHA, BETA, penalty=LAMBDA, inner_steps=N),
-    "acc_f2ba": lambda: bl.acc_f2ba(PROBLEM, ALPHA, BETA, penalty=LAMBDA, radius=1.0, inner_steps=N),
-    "f2sa_p": lambda: bl.f2sa_p(PROBLEM, ALPHA, BETA, penalty=LAMBDA, order=1, inner_steps=N),
+    "f2ba": lambda: bl.solvers.f2ba(PROBLEM, inner=ALPHA, outer=BETA, penalty=LAMBDA, inner_steps=N),
+    "acc_f2ba": lambda: bl.solvers.acc_f2ba(
+        PROBLEM, inner=ALPHA, outer=BETA, penalty=LAMBDA, radius=1.0, inner_steps=N
+    ),
+    "f2sa_p": lambda: bl.solvers.f2sa_p(
+        PROBLEM, inner=ALPHA, outer=BETA, penalty=LAMBDA, order=1, inner_steps=N
+    ),
 }
 
 
@@ -112,7 +120,9 @@ def test_f2sa_carries_the_state_through_its_draws():
     y, z, seen, s = two_copies(hand, STATE0, [(2 * t, 2 * t + 1) for t in range(N)])
     of_g = lambda y, t: jax.grad(lambda x: hand.g(x, y, t, seen)[0])(X0)
     f_x = jax.grad(lambda x: hand.f(x, y, 2 * N, seen))(X0)
-    h, result = one_step(bl.f2sa(PROBLEM, ALPHA, BETA, penalty=LAMBDA, inner_steps=N), given("epochs"))
+    h, result = one_step(
+        bl.f2sa(PROBLEM, inner=ALPHA, outer=BETA, penalty=LAMBDA, inner_steps=N), given("epochs")
+    )
     close(h, f_x + LAMBDA * (of_g(y, 2 * N) - of_g(z, 2 * N + 1)), rtol=1e-8)
     close(result.model_state["mean"], s["mean"])
     assert result.model_state["n"] == N
@@ -130,7 +140,7 @@ def test_stocbio_carries_the_state_through_its_draws():
         b = b + r
     f_x = jax.grad(lambda x: hand.f(x, y, N + Q, seen))(X0)
     slope = lambda x: jax.grad(lambda y: hand.g(x, y, N + Q, seen)[0])(y) @ (eta * b)
-    solver = bl.stocbio(PROBLEM, ALPHA, eta, BETA, inner_steps=N, products=Q)
+    solver = bl.stocbio(PROBLEM, inner=ALPHA, adjoint=eta, outer=BETA, inner_steps=N, products=Q)
     h, result = one_step(solver, given("epochs"))
     close(h, f_x - jax.grad(slope)(X0))
     close(result.model_state["mean"], after["mean"])
@@ -141,10 +151,12 @@ def test_stocbio_carries_the_state_through_its_draws():
 def test_v_pbgd_and_bome_train_their_z():
     hand = Hand(drawn("epochs", N), 0)
     z, seen, after, _ = hand.trained(X0)
-    h, result = one_step(bl.v_pbgd(PROBLEM, ALPHA, BETA, penalty=LAMBDA, inner_steps=N), given("epochs"))
+    h, result = one_step(
+        bl.solvers.v_pbgd(PROBLEM, inner=ALPHA, outer=BETA, penalty=LAMBDA, inner_steps=N), given("epochs")
+    )
     close(h, penalized(hand, X0, Y0, z, N - 1, seen), rtol=1e-8)
     close(result.model_state["mean"], after["mean"])
-    h, result = one_step(bl.bome(PROBLEM, ALPHA, BETA, inner_steps=N), given("epochs"))
+    h, result = one_step(bl.solvers.bome(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N), given("epochs"))
     close(h, penalized(hand, X0, Y0, z, N - 1, seen, result.trace["penalty"][0]), rtol=1e-8)
     close(result.model_state["mean"], after["mean"])
     assert result.model_state["n"] == N
@@ -158,7 +170,7 @@ def test_d_tfbo_draws_for_every_step_on_y():
         return y - d / jnp.sqrt(squared), squared
 
     y, _, after, _ = hand.train(X0, Y0, STATE0, move, 1.0)
-    _, result = one_step(bl.d_tfbo(PROBLEM, inner_steps=N), given("epochs"))
+    _, result = one_step(bl.solvers.d_tfbo(PROBLEM, inner_steps=N), given("epochs"))
     close(result.y, y)
     close(result.model_state["mean"], after["mean"])
     assert result.model_state["n"] == N
@@ -179,10 +191,12 @@ def f_of_task(x, y, batch, *, key, state):
 
 
 META = {
-    "maml": lambda problem: bl.maml(problem, ALPHA, BETA, inner_steps=N),
-    "maml, few points kept": lambda problem: bl.maml(problem, ALPHA, BETA, inner_steps=N, checkpoint_every=2),
-    "fomaml": lambda problem: bl.fomaml(problem, ALPHA, BETA, inner_steps=N),
-    "reptile": lambda problem: bl.reptile(problem, ALPHA, BETA, inner_steps=N),
+    "maml": lambda problem: bl.maml(problem, inner=ALPHA, outer=BETA, inner_steps=N),
+    "maml, few points kept": lambda problem: bl.maml(
+        problem, inner=ALPHA, outer=BETA, inner_steps=N, checkpoint_every=2
+    ),
+    "fomaml": lambda problem: bl.solvers.fomaml(problem, inner=ALPHA, outer=BETA, inner_steps=N),
+    "reptile": lambda problem: bl.solvers.reptile(problem, inner=ALPHA, outer=BETA, inner_steps=N),
 }
 
 

@@ -50,10 +50,12 @@ NEW = bl.Batch(inner=examples(3, 5, 4))
 MOMENTUM = optax.sgd(0.1, momentum=0.5)
 
 MAKE = {
-    "maml": lambda problem, rule, n: bl.maml(problem, rule, 0.05, inner_steps=n),
-    "fomaml": lambda problem, rule, n: bl.fomaml(problem, rule, 0.05, inner_steps=n),
-    "reptile": lambda problem, rule, n: bl.reptile(problem, rule, 0.05, inner_steps=n),
-    "imaml": lambda problem, rule, n: bl.imaml(problem, rule, 0.05, inner_steps=n, strength=LAMBDA),
+    "maml": lambda problem, rule, n: bl.maml(problem, inner=rule, outer=0.05, inner_steps=n),
+    "fomaml": lambda problem, rule, n: bl.solvers.fomaml(problem, inner=rule, outer=0.05, inner_steps=n),
+    "reptile": lambda problem, rule, n: bl.solvers.reptile(problem, inner=rule, outer=0.05, inner_steps=n),
+    "imaml": lambda problem, rule, n: bl.solvers.imaml(
+        problem, inner=rule, outer=0.05, inner_steps=n, strength=LAMBDA
+    ),
 }
 
 
@@ -116,7 +118,7 @@ def test_imaml_reaches_the_best_start_of_tied_adaptation():
     left = np.einsum("tij,tjk,tkl->il", LAMBDA * R, E, LAMBDA * R)
     fixed = np.einsum("tij,tjk,tk->ti", R, A, C) - D
     best = np.linalg.solve(left, -np.einsum("tij,tjk,tk->i", LAMBDA * R, E, fixed))
-    solver = bl.imaml(BOWLS, ALPHA, 1.0, strength=LAMBDA, inner_steps=300)
+    solver = bl.solvers.imaml(BOWLS, inner=ALPHA, outer=1.0, strength=LAMBDA, inner_steps=300)
     result = bl.run(solver, X, X, data=BOWL_DATA, steps=150)
     np.testing.assert_allclose(result.x, best, rtol=1e-7)
     assert result.trace["adjoint_residual"].max() < 1e-4
@@ -145,7 +147,9 @@ def test_imaml_s_estimate_is_the_slope_of_solving_the_tied_problems_again():
     assert meta_loss(flat)[1] < 1e-14
     h = 1e-5
     slope = [(meta_loss(flat + h * e)[0] - meta_loss(flat - h * e)[0]) / (2 * h) for e in np.eye(flat.size)]
-    solver = bl.imaml(CURVED, 0.3, 0.05, strength=LAMBDA, inner_steps=200, adjoint=bl.adjoints.cg(1e-12))
+    solver = bl.solvers.imaml(
+        CURVED, inner=0.3, outer=0.05, strength=LAMBDA, inner_steps=200, adjoint=bl.adjoints.cg(1e-12)
+    )
     _, info = one_step(solver, START, DATA)
     np.testing.assert_allclose(ravel_pytree(info.hypergradient)[0], slope, rtol=1e-7)
     np.testing.assert_allclose(info.outer_value, meta_loss(flat)[0], rtol=1e-10)
@@ -158,7 +162,9 @@ def test_imaml_ties_gauss_newton_curvature_too():
         loss=lambda x, p, task: jnp.mean(jnp.log(jnp.cosh(p - task[1]))),
     )
     problem, cg = bl.Problem(inner=inner, outer=curved), bl.adjoints.cg(1e-12)
-    make = lambda adjoint: bl.imaml(problem, 0.1, 0.1, strength=LAMBDA, inner_steps=3, adjoint=adjoint)
+    make = lambda adjoint: bl.solvers.imaml(
+        problem, inner=0.1, outer=0.1, strength=LAMBDA, inner_steps=3, adjoint=adjoint
+    )
     (_, exact), (_, other) = (
         one_step(make(adjoint), START, DATA) for adjoint in (cg, bl.adjoints.gauss_newton(cg))
     )
@@ -217,9 +223,12 @@ def test_adapt_gives_each_task_a_key_and_the_model_s_state():
     def noisy(x, y, examples, *, key, state):
         return curved(x, y, examples) + state * jax.random.normal(key) * y["b"], {}, state
 
-    solver = bl.fomaml(bl.Problem(inner=noisy, outer=curved), 0.1, 0.05)
+    solver = bl.solvers.fomaml(bl.Problem(inner=noisy, outer=curved), inner=0.1, outer=0.05)
     batch = bl.Batch(inner=NEW.inner, key=jax.random.key(0), state=jnp.array(2.0))
-    shift = (solver.adapt(START, batch)["b"] - bl.fomaml(CURVED, 0.1, 0.05).adapt(START, NEW)["b"]) / -0.2
+    shift = (
+        solver.adapt(START, batch)["b"]
+        - bl.solvers.fomaml(CURVED, inner=0.1, outer=0.05).adapt(START, NEW)["b"]
+    ) / -0.2
     keys = jax.random.split(batch.key, 3)
     expected = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, 0)))(keys)
     np.testing.assert_allclose(shift, expected, rtol=1e-10)
@@ -229,7 +238,7 @@ def test_adapt_gives_each_task_a_key_and_the_model_s_state():
 def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
     """The data are the tasks' numbers; once in one run and once in two halves."""
     away = lambda x, y, number: (y - number) ** 2
-    solver = bl.fomaml(bl.Problem(inner=away, outer=away), 0.1, 0.1)
+    solver = bl.solvers.fomaml(bl.Problem(inner=away, outer=away), inner=0.1, outer=0.1)
     data = stream(bl.Batch(inner=jnp.arange(7.0), outer=jnp.arange(7.0)), 3)
     seen = lambda state, info, batch: {"inner": batch.inner, "outer": batch.outer, "rows": batch.rows}
     run = lambda *start, **how: bl.run(solver, *start, data=data, record=seen, **how)
@@ -265,16 +274,28 @@ def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
             ValueError,
             "2 of 6 inner and 2 of 3 outer rows were asked for: give both levels one row per task",
         ),
-        (lambda s: bl.fomaml(CURVED, 0.1, 0.1, inner_steps=0), ValueError, "inner_steps must be"),
-        (lambda s: bl.reptile(CURVED, 0.1, 0.1, inner_steps=1.5), ValueError, "inner_steps must be"),
-        (lambda s: bl.reptile(CURVED, -1.0, 0.1), ValueError, "inner step size must be a positive number"),
         (
-            lambda s: bl.imaml(CURVED, 0.1, 0.1, strength=0.0),
+            lambda s: bl.solvers.fomaml(CURVED, inner=0.1, outer=0.1, inner_steps=0),
+            ValueError,
+            "inner_steps must be",
+        ),
+        (
+            lambda s: bl.solvers.reptile(CURVED, inner=0.1, outer=0.1, inner_steps=1.5),
+            ValueError,
+            "inner_steps must be",
+        ),
+        (
+            lambda s: bl.solvers.reptile(CURVED, inner=-1.0, outer=0.1),
+            ValueError,
+            "inner step size must be a positive number",
+        ),
+        (
+            lambda s: bl.solvers.imaml(CURVED, inner=0.1, outer=0.1, strength=0.0),
             ValueError,
             "strength of the tie must be a positive",
         ),
         (
-            lambda s: bl.imaml(CURVED, 0.1, 0.1, strength=1.0, adjoint=0.1),
+            lambda s: bl.solvers.imaml(CURVED, inner=0.1, outer=0.1, strength=1.0, adjoint=0.1),
             TypeError,
             "adjoint must be one of bl.adjoints, not 0.1",
         ),
@@ -283,4 +304,4 @@ def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
 )
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
-        call(bl.fomaml(CURVED, 0.1, 0.05))
+        call(bl.solvers.fomaml(CURVED, inner=0.1, outer=0.05))

@@ -7,8 +7,9 @@ import pytest
 from implicit_reference import last_x, ridge
 
 import bilevel as bl
-from bilevel import f2ba, f2sa, f2sa_p, f3sa, meha, v_pbgd
+from bilevel import f2sa
 from bilevel.batch import Draws
+from bilevel.solvers import f2ba, f2sa_p, f3sa, meha, v_pbgd
 
 # f has curvature in y (with f linear in y, as in the paper's quadratic, the penalty has no bias at all):
 #   f(x, y) = ½‖y − c‖² + ½ τ‖x‖²        g(x, y) = ½ yᵀHy − yᵀBx
@@ -51,11 +52,19 @@ def moreau_solution(penalty, proximal):
 
 
 METHODS = {  # how to build each for a penalty, and where it must end
-    "f2sa": (lambda c: f2sa(QUADRATIC, 1 / ABOVE_L, c / 10, penalty=c, inner_steps=2), penalised_solution),
-    "f3sa": (lambda c: f3sa(QUADRATIC, 1 / ABOVE_L, c / 10, penalty=c), penalised_solution),
-    "f2ba": (lambda c: f2ba(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=c, inner_steps=5), penalised_solution),
+    "f2sa": (
+        lambda c: f2sa(QUADRATIC, inner=1 / ABOVE_L, outer=c / 10, penalty=c, inner_steps=2),
+        penalised_solution,
+    ),
+    "f3sa": (lambda c: f3sa(QUADRATIC, inner=1 / ABOVE_L, outer=c / 10, penalty=c), penalised_solution),
+    "f2ba": (
+        lambda c: f2ba(QUADRATIC, inner=1 / ABOVE_L, outer=0.1, penalty=c, inner_steps=5),
+        penalised_solution,
+    ),
     "meha": (
-        lambda c: meha(QUADRATIC, 1 / (2 * L), 0.2, penalty=c, proximal=0.5, auxiliary=1 / (L + 2)),
+        lambda c: meha(
+            QUADRATIC, inner=1 / (2 * L), outer=0.2, penalty=c, proximal=0.5, auxiliary=1 / (L + 2)
+        ),
         lambda c: moreau_solution(c, 0.5),
     ),
 }
@@ -81,7 +90,7 @@ def test_the_bias_is_inversely_proportional_to_the_penalty(solution):
 
 
 def test_a_growing_penalty_leaves_no_bias():
-    solver = f2sa(QUADRATIC, 1 / ABOVE_L, 1.0, penalty=lambda k: 10.0 + 0.1 * k.astype(float))
+    solver = f2sa(QUADRATIC, inner=1 / ABOVE_L, outer=1.0, penalty=lambda k: 10.0 + 0.1 * k.astype(float))
     errors = [jnp.linalg.norm(last_x(solver, X0, Y0, steps=n) - true_solution()) for n in (4_000, 40_000)]
     assert errors[1] < errors[0] / 8  # λ has grown tenfold, and the bias with 1/λ
     assert errors[1] < 3 * np.linalg.norm(penalised_solution(4010.0) - true_solution())
@@ -91,7 +100,10 @@ def test_the_paper_s_quadratic_is_solved_exactly_by_any_penalty():
     """f is linear in y there, and λ(∇_x g(x, y_λ) − ∇_x g(x, y*)) does not depend on λ."""
     q = bl.problems.quadratic(kappa=4.0)
     x = last_x(
-        f2ba(q.problem, 1 / q.L, 0.5 / q.L, penalty=3.0, inner_steps=5), jnp.ones(2), jnp.zeros(2), steps=1000
+        f2ba(q.problem, inner=1 / q.L, outer=0.5 / q.L, penalty=3.0, inner_steps=5),
+        jnp.ones(2),
+        jnp.zeros(2),
+        steps=1000,
     )
     np.testing.assert_allclose(x, q.solution, rtol=1e-9)
 
@@ -102,8 +114,8 @@ def test_the_limit_on_ridge_logistic(method):
     p, dense = ridge()
     penalty = 50.0
     make = {
-        "f2sa": lambda: f2sa(p.problem, 0.5 / p.L, penalty, penalty=penalty, inner_steps=2),
-        "f2ba": lambda: f2ba(p.problem, 0.5 / p.L, 1.0, penalty=penalty, inner_steps=5),
+        "f2sa": lambda: f2sa(p.problem, inner=0.5 / p.L, outer=penalty, penalty=penalty, inner_steps=2),
+        "f2ba": lambda: f2ba(p.problem, inner=0.5 / p.L, outer=1.0, penalty=penalty, inner_steps=5),
     }[method]
     x = last_x(make(), jnp.zeros(5), jnp.zeros(5), p.data, steps=1500)
 
@@ -124,7 +136,7 @@ def test_the_limit_on_ridge_logistic(method):
 def test_meha_on_ridge_logistic_is_stationary_for_the_penalised_envelope():
     p, dense = ridge()
     penalty, gamma = 20.0, 0.5
-    solver = meha(p.problem, 0.25 / p.L, 2.0, penalty=penalty, proximal=gamma)
+    solver = meha(p.problem, inner=0.25 / p.L, outer=2.0, penalty=penalty, proximal=gamma)
     x = last_x(solver, jnp.zeros(5), jnp.zeros(5), p.data, steps=40_000)
 
     def residual(unknown):  # of y and θ at this x
@@ -185,9 +197,11 @@ def test_f2sa_takes_a_draw_for_every_gradient():
     """Algorithm 1 written out: the t-th step on z and on y, and for x one at y and one at z."""
     p, _ = ridge()
     T, penalty, gamma, beta = 2, 3.0, 0.4, 0.7
-    solver = f2sa(p.problem, gamma, beta, penalty=penalty, inner_steps=T)
+    solver = f2sa(p.problem, inner=gamma, outer=beta, penalty=penalty, inner_steps=T)
     assert solver.draws == 2 * T + 2
-    assert f2sa(p.problem, gamma, beta, penalty=penalty, inner_steps=T, batches="shared").draws == 1
+    assert (
+        f2sa(p.problem, inner=gamma, outer=beta, penalty=penalty, inner_steps=T, batches="shared").draws == 1
+    )
     part = lambda examples, i: jax.tree.map(lambda a: a[9 * i : 9 * i + 9], examples)
     draw = [bl.Batch(part(p.train, i), part(p.valid, i)) for i in range(2 * T + 2)]
     together = Draws(jax.tree.map(lambda *leaves: jnp.stack(leaves), *draw), bl.Batch())
@@ -222,27 +236,33 @@ def test_a_constant_schedule_is_the_constant(make):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: f2sa(QUADRATIC, 0.1, 0.1, penalty=0.0), "penalty must be a positive number, not 0.0"),
         (
-            lambda: f2sa(QUADRATIC, 0.1, 0.1, penalty=1.0, inner_steps=0),
+            lambda: f2sa(QUADRATIC, inner=0.1, outer=0.1, penalty=0.0),
+            "penalty must be a positive number, not 0.0",
+        ),
+        (
+            lambda: f2sa(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, inner_steps=0),
             "inner_steps must be a whole number of at least 1",
         ),
         (
-            lambda: f2sa(QUADRATIC, -1.0, 0.1, penalty=1.0),
+            lambda: f2sa(QUADRATIC, inner=-1.0, outer=0.1, penalty=1.0),
             "inner step size must be a positive number, not -1.0",
         ),
-        (lambda: f3sa(QUADRATIC, 0.1, 0.1, penalty=1.0, momentum=1.5), "at most 1, not 1.5"),
+        (lambda: f3sa(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, momentum=1.5), "at most 1, not 1.5"),
         (
-            lambda: f3sa(QUADRATIC, 0.1, 0.1, penalty=1.0, momentum=0.0),
+            lambda: f3sa(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, momentum=0.0),
             "momentum must be a positive number, not 0.0",
         ),
-        (lambda: f2ba(QUADRATIC, 0.1, 0.1, penalty=-2.0), "penalty must be a positive number, not -2.0"),
         (
-            lambda: meha(QUADRATIC, 0.1, 0.1, penalty=1.0, proximal=0.0),
+            lambda: f2ba(QUADRATIC, inner=0.1, outer=0.1, penalty=-2.0),
+            "penalty must be a positive number, not -2.0",
+        ),
+        (
+            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal=0.0),
             "proximal parameter must be a positive number, not 0.0",
         ),
         (
-            lambda: meha(QUADRATIC, 0.1, 0.1, penalty=1.0, proximal=1.0, auxiliary=-1.0),
+            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal=1.0, auxiliary=-1.0),
             "auxiliary step size must be a positive number",
         ),
     ],
@@ -269,10 +289,10 @@ def assert_found_out(message):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda c: f2sa(CONCAVE, 0.2, 0.02 * c, penalty=c),
-        lambda c: f2ba(CONCAVE, 0.2, 0.01, penalty=c),
-        lambda c: v_pbgd(CONCAVE, 0.2, 0.02 * c, penalty=c),
-        lambda c: f2sa_p(CONCAVE, 0.2, 0.01, penalty=c),
+        lambda c: f2sa(CONCAVE, inner=0.2, outer=0.02 * c, penalty=c),
+        lambda c: f2ba(CONCAVE, inner=0.2, outer=0.01, penalty=c),
+        lambda c: v_pbgd(CONCAVE, inner=0.2, outer=0.02 * c, penalty=c),
+        lambda c: f2sa_p(CONCAVE, inner=0.2, outer=0.01, penalty=c),
     ],
     ids=["f2sa", "f2ba", "v_pbgd", "f2sa_p"],
 )
@@ -286,7 +306,7 @@ def test_a_penalty_too_small_for_f_is_found_out(make):
 
 
 def test_it_is_found_out_while_the_run_is_finite_or_in_the_warm_up():
-    solver = f2sa(CONCAVE, 0.2, 0.02, penalty=1.0)
+    solver = f2sa(CONCAVE, inner=0.2, outer=0.02, penalty=1.0)
     early = bl.run(solver, X0, Y0, steps=200).status
     assert early.code == bl.Code.COMPLETED
     assert_found_out(early.message)
@@ -294,7 +314,7 @@ def test_it_is_found_out_while_the_run_is_finite_or_in_the_warm_up():
 
 
 def test_a_step_too_large_is_not_taken_for_it():
-    result = bl.run(f2ba(QUADRATIC, 3.0, 0.1, penalty=10.0), X0, Y0, steps=1000)
+    result = bl.run(f2ba(QUADRATIC, inner=3.0, outer=0.1, penalty=10.0), X0, Y0, steps=1000)
     assert result.status.code == bl.Code.DIVERGED
     assert "convex" not in result.status.message
     assert "lower the" in result.status.message
@@ -302,5 +322,5 @@ def test_a_step_too_large_is_not_taken_for_it():
 
 def test_f2sa_p_asks_for_more_where_f_is_convex():
     """There the copy of −f + λg runs away: f curves upwards by 1, and λ must be above 1/0.6."""
-    solver = f2sa_p(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=1.0)
+    solver = f2sa_p(QUADRATIC, inner=1 / ABOVE_L, outer=0.1, penalty=1.0)
     assert "−f + 1·g is not convex in y" in bl.run(solver, X0, Y0, steps=3000).status.message

@@ -95,7 +95,7 @@ def test_a_mask_of_the_decay_and_frozen_parts():
         inner=lambda x, y: 0.5 * sum(jnp.sum((a - x) ** 2) for a in y.values()),
         outer=lambda x, y: sum(jnp.sum(a) for a in y.values()),
     )
-    solver = bl.aid(problem, bl.fixed_preconditioner(tx), adjoints.cg(1e-12), 1e-9)
+    solver = bl.aid(problem, inner=bl.fixed_preconditioner(tx), adjoint=adjoints.cg(1e-12), outer=1e-9)
     state = solver.init(jnp.ones(()), y)
     for _ in range(3):
         state, _ = solver.step(state)
@@ -126,7 +126,7 @@ def test_the_error_is_the_share_that_the_decay_takes_of_a_sign():
     y, memory = jax.jit(rest)(X)
 
     def hypergradient(rule):
-        solver = bl.aid(PROBLEM, rule, adjoints.cg(1e-12), 1e-12)
+        solver = bl.aid(PROBLEM, inner=rule, adjoint=adjoints.cg(1e-12), outer=1e-12)
         return solver.step(solver.init(X, y)._replace(inner=memory))[1]
 
     info = hypergradient(bl.fixed_preconditioner(tx))
@@ -142,10 +142,12 @@ def test_the_error_is_the_share_that_the_decay_takes_of_a_sign():
 
 
 METHODS = {
-    "aid": lambda rule: bl.aid(PROBLEM, rule, 0.1, 0.01),
-    "soba": lambda rule: bl.soba(PROBLEM, rule, 0.1, 0.01),
-    "hoag": lambda rule: bl.hoag(PROBLEM, rule, 0.01),
-    "stocbio": lambda rule: bl.stocbio(PROBLEM, rule, 0.1, 0.01, products=3, batches="shared"),
+    "aid": lambda rule: bl.aid(PROBLEM, inner=rule, adjoint=0.1, outer=0.01),
+    "soba": lambda rule: bl.soba(PROBLEM, inner=rule, adjoint=0.1, outer=0.01),
+    "hoag": lambda rule: bl.hoag(PROBLEM, inner=rule, outer=0.01),
+    "stocbio": lambda rule: bl.stocbio(
+        PROBLEM, inner=rule, adjoint=0.1, outer=0.01, products=3, batches="shared"
+    ),
 }
 
 
@@ -162,7 +164,7 @@ def test_runs_resume_bit_for_bit(method):
 
 def test_a_sweep_over_the_decay_agrees_with_runs():
     rule = lambda c: bl.fixed_preconditioner(optax.inject_hyperparams(optax.adamw)(1e-2, weight_decay=c))
-    solvers = [bl.aid(PROBLEM, rule(c), 0.1, 0.01) for c in (0.1, 0.5)]
+    solvers = [bl.aid(PROBLEM, inner=rule(c), adjoint=0.1, outer=0.01) for c in (0.1, 0.5)]
     swept = bl.sweep(solvers, X, Y, steps=5)
     for i, solver in enumerate(solvers):
         np.testing.assert_allclose(swept[i].x, bl.run(solver, X, Y, steps=5).x, rtol=1e-9)
@@ -185,7 +187,7 @@ def test_projected_around_it_and_refusals():
     with pytest.raises(TypeError, match=r"write bl\.projected\(bl\.fixed_preconditioner"):
         bl.fixed_preconditioner(bl.projected(optax.adamw(1e-2), box))
     with pytest.raises(ValueError, match="decays y by itself"):
-        bl.f2sa(PROBLEM, bl.fixed_preconditioner(optax.adamw(1e-2)), 0.1, penalty=10.0).init(X, Y)
+        bl.f2sa(PROBLEM, inner=bl.fixed_preconditioner(optax.adamw(1e-2)), outer=0.1, penalty=10.0).init(X, Y)
     every_third = optax.MultiSteps(optax.adamw(1e-2), 3).gradient_transformation()
     with pytest.raises(ValueError, match=r"bl\.fixed_preconditioner was given"):
         METHODS["aid"](bl.fixed_preconditioner(every_third)).init(X, Y)

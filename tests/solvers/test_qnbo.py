@@ -54,7 +54,9 @@ def recurrence(steps, P, T, Q, memory):
 
 @pytest.mark.parametrize(("P", "T", "Q", "memory"), [(1, 3, 2, 6), (2, 1, 1, 40)])
 def test_the_recurrence_with_dense_matrices(P, T, Q, memory):
-    solver = bl.qnbo(PROBLEM, ALPHA, BETA, gradient_steps=P, inner_steps=T, adjoint_steps=Q, memory=memory)
+    solver = bl.solvers.qnbo(
+        PROBLEM, inner=ALPHA, outer=BETA, gradient_steps=P, inner_steps=T, adjoint_steps=Q, memory=memory
+    )
     state, _ = jax.jit(lambda: bl.scan(solver, solver.init(X0, Y0), steps=6))()
     x, y, v, refused = recurrence(6, P, T, Q, memory)
     for ours, theirs in ((state.x, x), (state.y, y), (state.v, v)):
@@ -64,7 +66,7 @@ def test_the_recurrence_with_dense_matrices(P, T, Q, memory):
 
 def test_with_few_pairs_the_limit_is_the_exact_one():
     p, dense = ridge()
-    solver = bl.qnbo(p.problem, 1 / p.L, 0.5, inner_steps=2, memory=2)
+    solver = bl.solvers.qnbo(p.problem, inner=1 / p.L, outer=0.5, inner_steps=2, memory=2)
     result = bl.run(solver, jnp.full(5, 0.3), jnp.zeros(5), data=p.data, steps=1500)
     assert jnp.linalg.norm(dense.hypergradient(result.x)) < 1e-12
     np.testing.assert_allclose(result.y, dense.inner_solution(result.x), rtol=1e-9)
@@ -85,9 +87,12 @@ def test_at_condition_number_ten_thousand_it_solves_both_systems_where_gradient_
         far = lambda a, b: np.linalg.norm(a - b) / np.linalg.norm(b)
         return far(state.y, x), far(state.v, np.linalg.solve(H, c))
 
-    y, v = errors(bl.qnbo(problem, 1.0, 1e-30, inner_steps=3, memory=20))
+    y, v = errors(bl.solvers.qnbo(problem, inner=1.0, outer=1e-30, inner_steps=3, memory=20))
     assert max(y, v) < 1e-4
-    assert min(errors(bl.aid(problem, 1.0, bl.adjoints.steps(1.0, 2), 1e-30, inner_steps=5))) > 0.1
+    assert (
+        min(errors(bl.aid(problem, inner=1.0, adjoint=bl.adjoints.steps(1.0, 2), outer=1e-30, inner_steps=5)))
+        > 0.1
+    )
 
 
 @pytest.mark.usefixtures("as_users_see_it")
@@ -95,4 +100,4 @@ def test_at_condition_number_ten_thousand_it_solves_both_systems_where_gradient_
 @pytest.mark.parametrize("value", [0, 1.5])
 def test_counts_must_be_whole_and_positive(name, value):
     with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, not {value}"):
-        bl.qnbo(PROBLEM, 0.1, 0.1, **{name: value})
+        bl.solvers.qnbo(PROBLEM, inner=0.1, outer=0.1, **{name: value})

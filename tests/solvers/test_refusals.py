@@ -57,10 +57,10 @@ def test_minres_never_makes_the_residual_grow():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda k: bl.hoag(PROBLEM, 0.1, 0.1, tolerance=k),
-        lambda k: bl.v_pbgd(PROBLEM, 0.1, 0.1, penalty=k),
-        lambda k: bl.f2sa(PROBLEM, 0.1, 0.1, penalty=k),
-        lambda k: bl.fsla(PROBLEM, 0.1, 0.1, 0.1, momentum=k),
+        lambda k: bl.hoag(PROBLEM, inner=0.1, outer=0.1, tolerance=k),
+        lambda k: bl.solvers.v_pbgd(PROBLEM, inner=0.1, outer=0.1, penalty=k),
+        lambda k: bl.f2sa(PROBLEM, inner=0.1, outer=0.1, penalty=k),
+        lambda k: bl.solvers.fsla(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1, momentum=k),
     ],
     ids=["hoag", "v_pbgd", "f2sa", "fsla"],
 )
@@ -72,18 +72,22 @@ def test_a_schedule_is_looked_at_where_it_begins(make, wrong):
 
 def test_schedules_that_go_wrong_later_or_are_no_weight():
     with pytest.raises(ValueError, match=r"tolerance at step 1000 must be.*not nan"):
-        bl.hoag(PROBLEM, 0.1, 0.1, tolerance=lambda k: jnp.where(k > 9, jnp.nan, 0.1))
-    bl.hoag(PROBLEM, 0.1, 0.1, tolerance=optax.exponential_decay(0.01, 1, 0.5))  # underflows
+        bl.hoag(PROBLEM, inner=0.1, outer=0.1, tolerance=lambda k: jnp.where(k > 9, jnp.nan, 0.1))
+    bl.hoag(PROBLEM, inner=0.1, outer=0.1, tolerance=optax.exponential_decay(0.01, 1, 0.5))  # underflows
     with pytest.raises(ValueError, match=r"momentum at step 0.*at most 1, not 2.0"):
-        bl.sustain(PROBLEM, 0.1, 0.1, 0.1, momentum=lambda k: 2.0)
+        bl.solvers.sustain(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1, momentum=lambda k: 2.0)
     with pytest.raises(ValueError, match=r"fading of inner step 0 must be.*not nan"):
-        bl.bda(PROBLEM, 0.1, 0.1, inner_steps=2, fading=lambda t: jnp.nan)
+        bl.solvers.bda(PROBLEM, inner=0.1, outer=0.1, inner_steps=2, fading=lambda t: jnp.nan)
     with pytest.raises(ValueError, match=r"damping must be.*not False"):
-        bl.hoag(PROBLEM, 0.1, 0.1, damping=False)
+        bl.hoag(PROBLEM, inner=0.1, outer=0.1, damping=False)
 
 
 @pytest.mark.parametrize(
-    "make", [lambda p: bl.saba(p, 0.1, 0.1, 0.1), lambda p: bl.itd(p, 0.1, 0.1, inner_steps=2)]
+    "make",
+    [
+        lambda p: bl.saba(p, inner=0.1, adjoint=0.1, outer=0.1),
+        lambda p: bl.itd(p, inner=0.1, outer=0.1, inner_steps=2),
+    ],
 )
 @pytest.mark.parametrize("wrong", [None, "problem", lambda x, y: 0.0])
 def test_what_is_no_problem(make, wrong, as_users_see_it):
@@ -134,7 +138,7 @@ def _with_prox(prox):
 )
 def test_a_proximal_map_is_tried_before_work(prox, error, what):
     with pytest.raises(error, match=what):
-        bl.aid(_with_prox(prox), 0.1, 0.1, 0.1).init(jnp.ones(3), jnp.ones(3))
+        bl.aid(_with_prox(prox), inner=0.1, adjoint=0.1, outer=0.1).init(jnp.ones(3), jnp.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -176,14 +180,14 @@ def test_a_constant_array_is_a_strength(strength):
 def test_parts_of_a_composed_objective(parts, what, as_users_see_it):
     parts = {"model": lambda x, y: {"a": y - x}, "loss": lambda x, p: jnp.sum(p["a"] ** 2)} | parts
     problem = bl.Problem(outer=lambda x, y: jnp.sum(y**2), inner=bl.composed(**parts))
-    solver = bl.aid(problem, 0.1, bl.adjoints.gauss_newton(bl.adjoints.cg()), 0.1)
+    solver = bl.aid(problem, inner=0.1, adjoint=bl.adjoints.gauss_newton(bl.adjoints.cg()), outer=0.1)
     with pytest.raises(TypeError, match=what):
         jax.eval_shape(solver.step, solver.init(jnp.ones(3), jnp.ones(3)))
 
 
 def test_tasks_that_do_not_fit():
     loss = lambda x, y, data: jnp.mean((data - y["a"]) ** 2)
-    solver = bl.maml(bl.Problem(outer=loss, inner=loss), 0.1, 0.1)
+    solver = bl.maml(bl.Problem(outer=loss, inner=loss), inner=0.1, outer=0.1)
     x, data = {"a": jnp.ones(3)}, jnp.ones((4, 5, 3))
     for y in (jnp.ones(3), {"a": jnp.ones(2)}):
         with pytest.raises(ValueError, match=r"y starts from x.*pass y0=x0"):
@@ -202,12 +206,12 @@ def test_entries_for_examples_that_meet_a_batch_of_some_are_told_of_rows(entries
     data = bl.epochs(bl.Batch(inner=jnp.ones(8)), size=4)
     y0 = {"a": jnp.zeros(()), "b": jnp.zeros((2, 3))}
     with pytest.raises(TypeError, match=r"y of 7 numbers: a float..\[\], b float..\[2, 3\]") as raised:
-        bl.run(bl.aid(problem, 0.1, 0.1, 0.1), jnp.ones(entries), y0, data=data, steps=1)
+        bl.run(bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1), jnp.ones(entries), y0, data=data, steps=1)
     assert ("take x[rows]" in str(raised.value)) == (entries == 8)  # three are not the examples'
 
 
 @pytest.mark.parametrize("data", [jnp.ones(()), {}], ids=["no axis", "nothing"])
-@pytest.mark.parametrize("make", [bl.saba, bl.srba], ids=["saba", "srba"])
+@pytest.mark.parametrize("make", [bl.saba, bl.solvers.srba], ids=["saba", "srba"])
 def test_methods_that_remember_batches_need_rows(make, data):
     loss = lambda x, y, data: jnp.sum((y - x) ** 2)
     solver = make(bl.Problem(outer=loss, inner=loss), 0.1, 0.1, 0.1)
@@ -221,11 +225,11 @@ def test_where_batches_come_from():
         with pytest.raises(ValueError, match="seed must be a whole number"):
             bl.blocks(batch, 2, seed=seed)
     loss = lambda x, y, data: jnp.sum((y - x) ** 2) * jnp.mean(data)
-    solver = bl.saba(bl.Problem(outer=loss, inner=loss), 0.1, 0.1, 0.1)
+    solver = bl.saba(bl.Problem(outer=loss, inner=loss), inner=0.1, adjoint=0.1, outer=0.1)
     with pytest.raises(ValueError, match=r"data=bl\.blocks"):
         bl.run(solver, jnp.ones(2), jnp.ones(2), data=(batch for _ in range(3)), steps=1)
 
 
 def test_multi_steps_must_be_made_a_transformation(as_users_see_it):
     with pytest.raises(TypeError, match=r"pass its \.gradient_transformation\(\)"):
-        bl.itd(PROBLEM, optax.MultiSteps(optax.sgd(0.1), 2), 0.1)
+        bl.itd(PROBLEM, inner=optax.MultiSteps(optax.sgd(0.1), 2), outer=0.1)

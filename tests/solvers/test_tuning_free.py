@@ -7,7 +7,8 @@ import pytest
 from implicit_reference import ridge
 
 import bilevel as bl
-from bilevel import d_tfbo, s_tfbo, tuning_free
+from bilevel import tuning_free
+from bilevel.solvers import d_tfbo, s_tfbo
 
 C = jnp.array([0.07, -0.02, 0.04])
 

@@ -9,8 +9,9 @@ from implicit_reference import last_x, ridge
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
-from bilevel import forward_itd, itd, rtho
+from bilevel import itd, rtho
 from bilevel.counting import Counts, oracle_calls
+from bilevel.solvers import forward_itd
 from zoo import PROBLEMS
 
 X0, Y0 = jnp.array([0.4, -0.8]), jnp.array([1.1, -0.3])
@@ -57,7 +58,9 @@ def by_autodiff(rule, steps, truncate, x, y, memory):
 @pytest.mark.parametrize(("steps", "truncate", "every"), LOOPS)
 def test_the_hypergradient_is_autodiff_through_the_loop(rule, steps, truncate, every):
     with jax.numpy_dtype_promotion("standard"):  # optax's adam needs it
-        solver = itd(NONLINEAR, rule, 0.05, inner_steps=steps, truncate=truncate, checkpoint_every=every)
+        solver = itd(
+            NONLINEAR, inner=rule, outer=0.05, inner_steps=steps, truncate=truncate, checkpoint_every=every
+        )
         state, _ = jax.jit(solver.step)(solver.init(X0, Y0))  # from a memory that is not empty
         expected = by_autodiff(rule, steps, truncate or steps, state.x, state.y, state.inner)
         _, info = jax.jit(solver.step)(state)
@@ -93,7 +96,7 @@ def test_the_biased_limit_on_the_quadratic(steps, truncate):
     """
     kappa, depth = 5.0, truncate or steps
     q = bl.problems.quadratic(kappa=kappa)
-    solver = itd(q.problem, 1 / q.L, 0.5 / q.L, inner_steps=steps, truncate=truncate)
+    solver = itd(q.problem, inner=1 / q.L, outer=0.5 / q.L, inner_steps=steps, truncate=truncate)
     x = last_x(solver, jnp.ones(2), jnp.zeros(2), steps=2000)
     z = np.array([q.L, q.mu])
     left = (1 - z / q.L) ** depth
@@ -107,7 +110,7 @@ def test_the_biased_limit_on_the_quadratic(steps, truncate):
 def test_the_biased_limit_on_ridge_logistic(steps, truncate):
     """At the limit y is y*(x), and f_x − ∇²_xy g H⁻¹(I − (I − αH)ᵀ)f_y vanishes there, by dense algebra."""
     p, dense = ridge()
-    solver = itd(p.problem, 1 / p.L, 1.0, inner_steps=steps, truncate=truncate)
+    solver = itd(p.problem, inner=1 / p.L, outer=1.0, inner_steps=steps, truncate=truncate)
     x = last_x(solver, jnp.zeros(5), jnp.zeros(5), p.data, steps=1500)
 
     def biased(H, b):
@@ -123,17 +126,17 @@ def test_the_biased_limit_on_ridge_logistic(steps, truncate):
 
 def test_a_long_loop_has_no_bias_left_on_ridge_logistic():
     p, dense = ridge()
-    solver = itd(p.problem, 1 / p.L, 1.0, inner_steps=200, checkpoint_every=14)
+    solver = itd(p.problem, inner=1 / p.L, outer=1.0, inner_steps=200, checkpoint_every=14)
     x = last_x(solver, jnp.zeros(5), jnp.zeros(5), p.data, steps=700)
     assert jnp.linalg.norm(dense.hypergradient(x)) < 1e-10
 
 
 def test_rtho_has_no_bias_with_one_step():
     q = bl.problems.quadratic(kappa=5.0)
-    x = last_x(rtho(q.problem, 1 / q.L, 0.5 / q.L), jnp.ones(2), jnp.zeros(2), steps=2000)
+    x = last_x(rtho(q.problem, inner=1 / q.L, outer=0.5 / q.L), jnp.ones(2), jnp.zeros(2), steps=2000)
     np.testing.assert_allclose(x, q.solution, rtol=1e-9)
     p, dense = ridge()
-    x = last_x(rtho(p.problem, 1 / p.L, 1.0), jnp.zeros(5), jnp.zeros(5), p.data, steps=1500)
+    x = last_x(rtho(p.problem, inner=1 / p.L, outer=1.0), jnp.zeros(5), jnp.zeros(5), p.data, steps=1500)
     assert jnp.linalg.norm(dense.hypergradient(x)) < 1e-10
 
 
@@ -146,7 +149,7 @@ def test_checkpointing_makes_memory_grow_like_the_square_root():
     )
 
     def iterates_held(steps, every):
-        solver = itd(problem, 0.1, 0.1, inner_steps=steps, checkpoint_every=every)
+        solver = itd(problem, inner=0.1, outer=0.1, inner_steps=steps, checkpoint_every=every)
         state = jax.eval_shape(solver.init, jnp.zeros(()), jnp.zeros(size))
         return jax.jit(solver.step).lower(state).compile().memory_analysis().temp_size_in_bytes / (8 * size)
 
@@ -166,7 +169,7 @@ def test_memory_in_forward_mode_does_not_grow():
     )
 
     def bytes_held(steps):
-        solver = forward_itd(problem, 0.1, 0.1, inner_steps=steps)
+        solver = forward_itd(problem, inner=0.1, outer=0.1, inner_steps=steps)
         state = jax.eval_shape(solver.init, jnp.zeros(()), jnp.zeros(1000))
         return jax.jit(solver.step).lower(state).compile().memory_analysis().temp_size_in_bytes
 
@@ -176,10 +179,13 @@ def test_memory_in_forward_mode_does_not_grow():
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda p: itd(p, RMSPROP, 0.1, inner_steps=6), Counts(2, 6 + 5, 6, 6)),
-        (lambda p: itd(p, RMSPROP, 0.1, inner_steps=6, truncate=3), Counts(2, 6 + 2, 3, 3)),
-        (lambda p: itd(p, 0.1, 0.1, inner_steps=6, truncate=1), Counts(2, 6, 0, 1)),
-        (lambda p: itd(p, RMSPROP, 0.1, inner_steps=7, checkpoint_every=3), Counts(2, 7 + 6 + 6, 7, 7)),
+        (lambda p: itd(p, inner=RMSPROP, outer=0.1, inner_steps=6), Counts(2, 6 + 5, 6, 6)),
+        (lambda p: itd(p, inner=RMSPROP, outer=0.1, inner_steps=6, truncate=3), Counts(2, 6 + 2, 3, 3)),
+        (lambda p: itd(p, inner=0.1, outer=0.1, inner_steps=6, truncate=1), Counts(2, 6, 0, 1)),
+        (
+            lambda p: itd(p, inner=RMSPROP, outer=0.1, inner_steps=7, checkpoint_every=3),
+            Counts(2, 7 + 6 + 6, 7, 7),
+        ),
     ],
     ids=["rmsprop", "rmsprop_truncated_3", "truncated_1", "rmsprop_checkpointed"],
 )

@@ -7,8 +7,9 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel import bda, iaptt, itd, maml
+from bilevel import itd, maml
 from bilevel.counting import Counts, oracle_calls
+from bilevel.solvers import bda, iaptt
 
 X0, Y0 = jnp.array([0.4, -0.8]), jnp.array([1.1, -0.3])
 
@@ -46,7 +47,7 @@ def test_bda_is_autodiff_through_the_aggregated_loop(rule):
         a = 0.6 / (t + 1)
         return (1 - a) * jax.grad(inner, 1)(x, y) + a * 0.7 * jax.grad(outer, 1)(x, y)
 
-    solver = bda(NONLINEAR, rule, 0.05, inner_steps=4, mixing=0.6, outer_share=0.7)
+    solver = bda(NONLINEAR, inner=rule, outer=0.05, inner_steps=4, mixing=0.6, outer_share=0.7)
     state, info = jax.jit(solver.step)(solver.init(X0, Y0))
     whole = lambda x: outer(x, trajectory(x, Y0, rule, 4, aggregated)[-1])
     np.testing.assert_allclose(info.hypergradient, jax.jit(jax.grad(whole))(X0), rtol=1e-10)
@@ -62,12 +63,12 @@ def test_bda_fades_as_it_is_told():
         a = 0.6 * 0.9**t
         return (1 - a) * jax.grad(inner, 1)(x, y) + a * jax.grad(outer, 1)(x, y)
 
-    solver = bda(NONLINEAR, 0.1, 0.05, inner_steps=3, mixing=0.6, fading=lambda t: 0.9**t)
+    solver = bda(NONLINEAR, inner=0.1, outer=0.05, inner_steps=3, mixing=0.6, fading=lambda t: 0.9**t)
     _, info = jax.jit(solver.step)(solver.init(X0, Y0))
     whole = lambda x: outer(x, trajectory(x, Y0, optax.sgd(0.1), 3, aggregated)[-1])
     np.testing.assert_allclose(info.hypergradient, jax.jit(jax.grad(whole))(X0), rtol=1e-10)
     with pytest.raises(TypeError, match=r"fading must be a function of the step number, not 0\.9"):
-        bda(NONLINEAR, 0.1, 0.1, inner_steps=3, fading=0.9)
+        bda(NONLINEAR, inner=0.1, outer=0.1, inner_steps=3, fading=0.9)
 
 
 def test_bda_chooses_among_inner_solutions_where_itd_cannot():
@@ -81,10 +82,10 @@ def test_bda_chooses_among_inner_solutions_where_itd_cannot():
         inner=lambda x, y: 0.5 * y[0] ** 2 - x * y[0],
     )
     x0, y0 = jnp.array(0.3), jnp.array([0.0, -2.0])
-    blended = last_state(bda(problem, 0.3, 0.1, inner_steps=4), x0, y0, 3000)
+    blended = last_state(bda(problem, inner=0.3, outer=0.1, inner_steps=4), x0, y0, 3000)
     np.testing.assert_allclose(blended.x, 1.0, rtol=1e-9)
     np.testing.assert_allclose(blended.y, [1.0, 1.0], rtol=1e-9)
-    plain = last_state(itd(problem, 0.3, 0.1, inner_steps=4), x0, y0, 3000)
+    plain = last_state(itd(problem, inner=0.3, outer=0.1, inner_steps=4), x0, y0, 3000)
     D = 1 - 0.7**4
     np.testing.assert_allclose(plain.x, (-2.0 + D) / (1 + D), rtol=1e-9)
 
@@ -97,7 +98,9 @@ def test_bda_s_bias_on_the_quadratic():
     through = np.zeros(2)  # dy_N/dx with y_0 held fixed
     for weight in a:
         through = (1 - alpha * (1 - weight) * z) * through + alpha * (1 - weight) * q.L
-    state = last_state(bda(q.problem, alpha, 0.5 / q.L, inner_steps=steps), jnp.ones(2), jnp.zeros(2), 2000)
+    state = last_state(
+        bda(q.problem, inner=alpha, outer=0.5 / q.L, inner_steps=steps), jnp.ones(2), jnp.zeros(2), 2000
+    )
     np.testing.assert_allclose(state.x, -0.1 * through / z, rtol=1e-9)
 
 
@@ -113,7 +116,7 @@ def test_bda_s_bias_on_the_quadratic():
 def test_iaptt_is_autodiff_of_the_worst_value_along_the_loop(rule, start):
     start = jnp.array(start)
     gradient = lambda x, y, t: jax.grad(inner, 1)(x, y)
-    solver = iaptt(NONLINEAR, rule, 0.05, inner_steps=5, start=0.02)
+    solver = iaptt(NONLINEAR, inner=rule, outer=0.05, inner_steps=5, start=0.02)
 
     def worst(x, z):
         values = jnp.stack([outer(x, y) for y in trajectory(x, z, rule, 5, gradient)])
@@ -130,7 +133,7 @@ def test_iaptt_is_autodiff_of_the_worst_value_along_the_loop(rule, start):
 
 def test_iaptt_truncates_at_different_lengths():
     """Which step is the worst depends on the start: the loop is not always walked back whole."""
-    solver = iaptt(NONLINEAR, 0.1, 0.05, inner_steps=5)
+    solver = iaptt(NONLINEAR, inner=0.1, outer=0.05, inner_steps=5)
     starts = jnp.linspace(-2.0, 2.0, 9)
     lengths = jax.vmap(
         lambda s: solver.step(solver.init(X0, jnp.array([1.0, -1.0]) * s))[1].metrics["truncated_at"]
@@ -144,14 +147,16 @@ def test_iaptt_finds_the_solution_where_it_can_be_reached():
     problem = bl.Problem(
         outer=lambda x, y: 0.5 * jnp.sum((y - c) ** 2), inner=lambda x, y: 0.5 * y @ H @ y - y @ (B @ x)
     )
-    state = last_state(iaptt(problem, 0.4, 1.0, inner_steps=6), jnp.zeros(2), jnp.zeros(2), 4000)
+    state = last_state(iaptt(problem, inner=0.4, outer=1.0, inner_steps=6), jnp.zeros(2), jnp.zeros(2), 4000)
     np.testing.assert_allclose(state.x, np.linalg.solve(B, H @ c), rtol=1e-8)
     np.testing.assert_allclose(state.y, c, rtol=1e-8)
     np.testing.assert_allclose(state.z, c, rtol=1e-8)
 
 
 def test_iaptt_projects_its_start():
-    solver = iaptt(NONLINEAR, 0.1, 0.05, inner_steps=2, start=50.0, project=lambda z: jnp.clip(z, -0.5, 0.5))
+    solver = iaptt(
+        NONLINEAR, inner=0.1, outer=0.05, inner_steps=2, start=50.0, project=lambda z: jnp.clip(z, -0.5, 0.5)
+    )
     state, _ = solver.step(solver.init(X0, Y0))
     assert jnp.max(jnp.abs(state.z)) == 0.5
 
@@ -190,7 +195,7 @@ def test_maml_is_autodiff_through_the_adaptation_of_every_task(rule, steps):
 
         return jnp.mean(jax.vmap(one_task)(data.inner, data.outer))
 
-    solver = maml(SUPPORT_QUERY, rule, 0.05, inner_steps=steps)
+    solver = maml(SUPPORT_QUERY, inner=rule, outer=0.05, inner_steps=steps)
     state, info = jax.jit(solver.step)(solver.init(START, START, data), data)
     value, expected = jax.value_and_grad(meta_loss)(START)
     np.testing.assert_allclose(info.outer_value, value, rtol=1e-12)
@@ -211,7 +216,11 @@ def test_maml_reaches_the_best_initialisation_of_quadratic_tasks():
     M = np.stack([(np.eye(2) - alpha * a) @ a @ (np.eye(2) - alpha * a) for a in A])
     best = np.linalg.solve(M.sum(0), np.einsum("ijk,ik->j", M, c))
     result = bl.run(
-        maml(bl.Problem(outer=task, inner=task), alpha, 0.2), jnp.zeros(2), jnp.zeros(2), data=data, steps=500
+        maml(bl.Problem(outer=task, inner=task), inner=alpha, outer=0.2),
+        jnp.zeros(2),
+        jnp.zeros(2),
+        data=data,
+        steps=500,
     )
     np.testing.assert_allclose(result.x, best, rtol=1e-9)
     np.testing.assert_allclose(result.y, best - alpha * np.einsum("ijk,ik->ij", A, best - c), rtol=1e-9)
@@ -219,7 +228,7 @@ def test_maml_reaches_the_best_initialisation_of_quadratic_tasks():
 
 def test_maml_draws_minibatches_of_tasks_and_keeps_its_state_s_type():
     data = tasks()
-    solver = maml(SUPPORT_QUERY, 0.1, 0.05)
+    solver = maml(SUPPORT_QUERY, inner=0.1, outer=0.05)
     result = bl.run(solver, START, START, data=bl.iid(data, size=4, seed=0), steps=200, every=200, warmup=2)
     assert result.state.y["w"].shape == (4, 3)
     meta_loss = jax.jit(lambda x: solver.step(solver.init(x, x, data), data)[1].outer_value)
@@ -246,7 +255,7 @@ def test_maml_averages_metrics_and_state_over_tasks_with_a_key_for_each():
     def query(x, y, examples, *, state):
         return loss(x, y, examples) + 0.0 * state["seen"], {"error": loss(x, y, examples)}
 
-    solver = maml(bl.Problem(outer=query, inner=support), 0.1, 0.05)
+    solver = maml(bl.Problem(outer=query, inner=support), inner=0.1, outer=0.05)
     run = bl.start(solver, START, START, data, model_state={"seen": jnp.array(0.0)})
     after, trace = bl.scan(solver, run, data, steps=3)
     assert trace["outer/error"].shape == (3,)
@@ -262,9 +271,9 @@ def test_maml_averages_metrics_and_state_over_tasks_with_a_key_for_each():
     ("make", "expected"),
     [
         # d_t takes a gradient of each level, and the way back products of each; rmsprop's derivative a gradient of each
-        (lambda p: bda(p, 0.1, 0.1, inner_steps=4), Counts(2 + 4, 4, 2 * 4, 2 * 4)),
-        (lambda p: bda(p, RMSPROP, 0.1, inner_steps=4), Counts(2 + 4 + 3, 4 + 3, 2 * 4, 2 * 4)),
-        (lambda p: bda(p, 0.1, 0.1, inner_steps=4, truncate=1), Counts(2 + 4, 4, 0, 2)),
+        (lambda p: bda(p, inner=0.1, outer=0.1, inner_steps=4), Counts(2 + 4, 4, 2 * 4, 2 * 4)),
+        (lambda p: bda(p, inner=RMSPROP, outer=0.1, inner_steps=4), Counts(2 + 4 + 3, 4 + 3, 2 * 4, 2 * 4)),
+        (lambda p: bda(p, inner=0.1, outer=0.1, inner_steps=4, truncate=1), Counts(2 + 4, 4, 0, 2)),
     ],
     ids=["bda", "bda_rmsprop", "bda_truncated"],
 )
@@ -277,14 +286,14 @@ def test_counts(make, expected):
 def test_counts_of_maml(rule, on_the_way_back):
     data = tasks()
     with_x = lambda x, y, examples: loss(x, y, examples) + 0.1 * (x["w"] @ y["w"] ** 2 + x["b"] * y["b"] ** 2)
-    solver = maml(bl.Problem(outer=with_x, inner=with_x), rule, 0.1, inner_steps=3)
+    solver = maml(bl.Problem(outer=with_x, inner=with_x), inner=rule, outer=0.1, inner_steps=3)
     expected = Counts(*(8 * per_task for per_task in (2, 3 + on_the_way_back, 3, 3)))
     assert oracle_calls(solver, solver.init(START, START, data), data) == expected
 
 
 @pytest.mark.parametrize("rule", [0.1, RMSPROP], ids=["float", "rmsprop"])
 def test_iaptt_pays_only_for_the_steps_it_walks_back(rule):
-    solver, lengths = iaptt(NONLINEAR, rule, 0.1, inner_steps=5), set()
+    solver, lengths = iaptt(NONLINEAR, inner=rule, outer=0.1, inner_steps=5), set()
     for start in (Y0, jnp.array([-2.0, 2.0]), jnp.zeros(2)):
         state = solver.init(X0, start)
         _, info = jax.jit(solver.step)(state)
@@ -299,37 +308,45 @@ def test_iaptt_pays_only_for_the_steps_it_walks_back(rule):
     ("make", "message"),
     [
         (
-            lambda: bda(NONLINEAR, 0.1, 0.1, inner_steps=0),
+            lambda: bda(NONLINEAR, inner=0.1, outer=0.1, inner_steps=0),
             "inner_steps must be a whole number of at least 1, not 0",
         ),
         (
-            lambda: bda(NONLINEAR, 0.1, 0.1, inner_steps=3, truncate=4),
+            lambda: bda(NONLINEAR, inner=0.1, outer=0.1, inner_steps=3, truncate=4),
             "truncate=4 asks to differentiate more",
         ),
-        (lambda: bda(NONLINEAR, 0.1, 0.1, inner_steps=3, mixing=1.5), "at most 1, not 1.5"),
+        (lambda: bda(NONLINEAR, inner=0.1, outer=0.1, inner_steps=3, mixing=1.5), "at most 1, not 1.5"),
         (
-            lambda: bda(NONLINEAR, 0.1, 0.1, inner_steps=3, outer_share=-1.0),
+            lambda: bda(NONLINEAR, inner=0.1, outer=0.1, inner_steps=3, outer_share=-1.0),
             "outer_share must be a positive number, not -1.0",
         ),
         (
-            lambda: iaptt(NONLINEAR, 0.1, 0.1, inner_steps=0),
+            lambda: iaptt(NONLINEAR, inner=0.1, outer=0.1, inner_steps=0),
             "inner_steps must be a whole number of at least 1, not 0",
         ),
         (
-            lambda: iaptt(NONLINEAR, 0.1, 0.1, inner_steps=3, start=0.0),
+            lambda: iaptt(NONLINEAR, inner=0.1, outer=0.1, inner_steps=3, start=0.0),
             "start step size must be a positive number, not 0.0",
         ),
-        (lambda: maml(SUPPORT_QUERY, 0.0, 0.1), "inner step size must be a positive number, not 0.0"),
-        (lambda: maml(SUPPORT_QUERY, 0.1, 0.1).init(START, START, None), "MAML needs data of many tasks"),
         (
-            lambda: maml(SUPPORT_QUERY, 0.1, 0.1).init(
+            lambda: maml(SUPPORT_QUERY, inner=0.0, outer=0.1),
+            "inner step size must be a positive number, not 0.0",
+        ),
+        (
+            lambda: maml(SUPPORT_QUERY, inner=0.1, outer=0.1).init(START, START, None),
+            "MAML needs data of many tasks",
+        ),
+        (
+            lambda: maml(SUPPORT_QUERY, inner=0.1, outer=0.1).init(
                 START, START, bl.Batch(jnp.ones((3, 2)), jnp.ones((4, 2)))
             ),
             r"numbers of rows are \[3, 4\]",
         ),
         (
             lambda: maml(
-                bl.Problem(outer=lambda x, y, b: jnp.sum(y), inner=lambda x, y, b: jnp.sum(y * y)), 0.1, 0.1
+                bl.Problem(outer=lambda x, y, b: jnp.sum(y), inner=lambda x, y, b: jnp.sum(y * y)),
+                inner=0.1,
+                outer=0.1,
             ).init(jnp.ones(2), jnp.ones(3), bl.Batch(jnp.ones(4), jnp.ones(4))),
             "pass y0=x0",
         ),

@@ -9,8 +9,9 @@ from implicit_reference import last_x, ridge
 from test_penalty import ABOVE_L, EYE, QUADRATIC, TAU, X0, Y0, B, C, H, L, penalised_solution, true_solution
 
 import bilevel as bl
-from bilevel import acc_f2ba, bome, f2ba, f2sa_p, g_pbgd, itd, pzobo, v_pbgd
+from bilevel import itd
 from bilevel.counting import Counts, oracle_calls
+from bilevel.solvers import acc_f2ba, bome, f2ba, f2sa_p, g_pbgd, pzobo, v_pbgd
 from bilevel.solvers.algorithms.f2sa_p import difference
 from bilevel.solvers.algorithms.pzobo import gaussian
 
@@ -108,26 +109,29 @@ def same(a, b):
 
 @pytest.mark.parametrize("barrier", ["gradient", "value"])
 def test_bome_step_for_step(barrier):
-    solver = bome(QUADRATIC, 2 * XI, XI, inner_steps=3, auxiliary=1 / L, barrier=barrier)
+    solver = bome(QUADRATIC, inner=2 * XI, outer=XI, inner_steps=3, auxiliary=1 / L, barrier=barrier)
     for state, (x, y) in followed(solver, lambda x, y: bome_step(x, y, barrier), START):
         same(state.x, x)
         same(state.y, y)
 
 
 def test_pbgd_step_for_step():
-    solver = v_pbgd(QUADRATIC, A, XI, penalty=LAMBDA, inner_steps=2, auxiliary=0.3)
+    solver = v_pbgd(QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, inner_steps=2, auxiliary=0.3)
     for state, (x, y, z) in followed(solver, v_pbgd_step, (X, Y, Y)):
         same(state.x, x)
         same(state.y, y)
         same(state.z, z)
-    for state, (x, y) in followed(g_pbgd(QUADRATIC, 0.1, XI, penalty=LAMBDA), g_pbgd_step, START):
+    for state, (x, y) in followed(g_pbgd(QUADRATIC, inner=0.1, outer=XI, penalty=LAMBDA), g_pbgd_step, START):
         same(state.x, x)
         same(state.y, y)
 
 
 @pytest.mark.parametrize("p", [2, 3])
 def test_f2sa_p_step_for_step(p):
-    solver, shares = f2sa_p(QUADRATIC, A, XI, penalty=LAMBDA, order=p, inner_steps=2), difference(p)[0]
+    solver, shares = (
+        f2sa_p(QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, order=p, inner_steps=2),
+        difference(p)[0],
+    )
     start = X, dict.fromkeys(AUTHORS[p], Y)
     for state, (x, copies) in followed(solver, lambda x, copies: f2sa_p_step(x, copies, p), start):
         same(state.x, x)
@@ -136,7 +140,10 @@ def test_f2sa_p_step_for_step(p):
 
 
 def test_f2sa_p_of_order_one_is_f2ba():
-    a, b = f2ba(QUADRATIC, A, XI, penalty=LAMBDA), f2sa_p(QUADRATIC, A, XI, penalty=LAMBDA, order=1)
+    a, b = (
+        f2ba(QUADRATIC, inner=A, outer=XI, penalty=LAMBDA),
+        f2sa_p(QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, order=1),
+    )
     same(last_x(b, X0, Y0, steps=20), last_x(a, X0, Y0, steps=20))
 
 
@@ -152,7 +159,9 @@ def test_accelerated_f2ba_step_for_step():
             return point, point, y, z, 0, 0.0
         return point + theta * (point - last), point, y, z, n, moved
 
-    solver = acc_f2ba(QUADRATIC, A, XI, penalty=LAMBDA, radius=radius, momentum=theta, inner_steps=2)
+    solver = acc_f2ba(
+        QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, radius=radius, momentum=theta, inner_steps=2
+    )
     start = X, X, Y, Y, 0, 0.0
     for state, (x, last, y, z, n, moved) in followed(solver, step, start, steps=30):
         same(state.x, x)
@@ -166,14 +175,16 @@ def test_accelerated_f2ba_step_for_step():
 
 def test_accelerated_f2ba_is_faster_and_between_f2ba_with_and_without_nesterov_s_momentum():
     common = dict(penalty=20.0, inner_steps=5)
-    plain = f2ba(QUADRATIC, A, XI, **common)
-    at_once = acc_f2ba(QUADRATIC, A, XI, radius=1e-12, **common)  # drops its momentum at every step
+    plain = f2ba(QUADRATIC, inner=A, outer=XI, **common)
+    at_once = acc_f2ba(
+        QUADRATIC, inner=A, outer=XI, radius=1e-12, **common
+    )  # drops its momentum at every step
     same(last_x(at_once, X0, Y0, steps=20), last_x(plain, X0, Y0, steps=20))
-    nesterov = f2ba(QUADRATIC, A, optax.sgd(XI, momentum=0.8, nesterov=True), **common)
-    for_ever = acc_f2ba(QUADRATIC, A, XI, radius=1e9, momentum=0.8, **common)  # never does
+    nesterov = f2ba(QUADRATIC, inner=A, outer=optax.sgd(XI, momentum=0.8, nesterov=True), **common)
+    for_ever = acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=1e9, momentum=0.8, **common)  # never does
     same(last_x(for_ever, X0, Y0, steps=20), last_x(nesterov, X0, Y0, steps=20))
     error = lambda solver: jnp.linalg.norm(last_x(solver, X0, Y0, steps=120) - penalised_solution(20.0))
-    assert error(acc_f2ba(QUADRATIC, A, XI, radius=0.1, **common)) < error(plain) / 50
+    assert error(acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=0.1, **common)) < error(plain) / 50
 
 
 def gradient_penalised_solution(penalty):
@@ -197,20 +208,24 @@ def difference_solution(p, penalty):
 
 
 LIMITS = {
-    "v_pbgd": (v_pbgd(QUADRATIC, A, 0.3, penalty=20.0, inner_steps=2), penalised_solution(20.0), 10_000),
+    "v_pbgd": (
+        v_pbgd(QUADRATIC, inner=A, outer=0.3, penalty=20.0, inner_steps=2),
+        penalised_solution(20.0),
+        10_000,
+    ),
     "g_pbgd": (
-        g_pbgd(QUADRATIC, 0.5 / L**2, 0.2, penalty=20.0),
+        g_pbgd(QUADRATIC, inner=0.5 / L**2, outer=0.2, penalty=20.0),
         gradient_penalised_solution(20.0),
         40_000,
     ),
     "acc_f2ba": (
-        acc_f2ba(QUADRATIC, A, 0.1, penalty=20.0, radius=0.1, inner_steps=5),
+        acc_f2ba(QUADRATIC, inner=A, outer=0.1, penalty=20.0, radius=0.1, inner_steps=5),
         penalised_solution(20.0),
         2000,
     ),
 } | {
     f"f2sa_p, p = {p}": (
-        f2sa_p(QUADRATIC, A, 0.1, penalty=10.0, order=p, inner_steps=5),
+        f2sa_p(QUADRATIC, inner=A, outer=0.1, penalty=10.0, order=p, inner_steps=5),
         difference_solution(p, 10.0),
         2000,
     )
@@ -247,14 +262,14 @@ def test_the_bias_of_order_two_on_ridge_logistic():
         start = solver.init(jnp.zeros(5), jnp.zeros(5), data)
         return bl.scan(solver, start, data, steps=1500)[0].x
 
-    make = lambda c: f2sa_p(p.problem, 0.5 / p.L, 1.0, penalty=c, inner_steps=5)
+    make = lambda c: f2sa_p(p.problem, inner=0.5 / p.L, outer=1.0, penalty=c, inner_steps=5)
     coarse, fine = (jnp.linalg.norm(dense.hypergradient(end(make(c), p.data))) for c in (20.0, 40.0))
     assert 3.6 < coarse / fine < 4.4
 
 
 def test_bome_ends_near_the_solution_in_proportion_to_its_steps():
     def error(xi):
-        x = last_x(bome(QUADRATIC, xi, xi, auxiliary=1 / L), X0, Y0, steps=int(100 / xi))
+        x = last_x(bome(QUADRATIC, inner=xi, outer=xi, auxiliary=1 / L), X0, Y0, steps=int(100 / xi))
         return jnp.linalg.norm(x - true_solution())
 
     large, small = error(0.05), error(0.005)
@@ -266,7 +281,7 @@ class TestPZOBO:
     """On the quadratic the end of the inner loop is affine in x, so a difference is exact whatever μ is."""
 
     Q, N, BETA = 3, 4, 0.1
-    solver = pzobo(QUADRATIC, A, BETA, mu=0.5, directions=Q, inner_steps=N)
+    solver = pzobo(QUADRATIC, inner=A, outer=BETA, mu=0.5, directions=Q, inner_steps=N)
 
     def test_step_for_step(self):
         """benchmark_bilevel's solvers/pzobo.py, with the directions that this solver draws."""
@@ -290,7 +305,7 @@ class TestPZOBO:
         state = self.solver.init(X0, Y0)
         estimate = lambda key: self.solver.step(state, bl.Batch(key=key))[1].hypergradient
         drawn = jax.jit(jax.vmap(estimate))(jax.random.split(jax.random.key(0), M))
-        exact = itd(QUADRATIC, A, self.BETA, inner_steps=self.N)
+        exact = itd(QUADRATIC, inner=A, outer=self.BETA, inner_steps=self.N)
         expected = jax.jit(exact.step)(exact.init(X0, Y0))[1].hypergradient
         implicit = expected - TAU * X0
         variance = (n + 1) * jnp.sum(implicit**2) / self.Q
@@ -303,8 +318,8 @@ class TestPZOBO:
         monkeypatch.setattr(
             "bilevel.solvers.algorithms.pzobo.gaussian", lambda key, x, count: jnp.sqrt(2.0) * jnp.eye(2)
         )
-        full = pzobo(QUADRATIC, A, self.BETA, directions=2, inner_steps=self.N)
-        exact = itd(QUADRATIC, A, self.BETA, inner_steps=self.N)
+        full = pzobo(QUADRATIC, inner=A, outer=self.BETA, directions=2, inner_steps=self.N)
+        exact = itd(QUADRATIC, inner=A, outer=self.BETA, inner_steps=self.N)
         same(last_x(full, X0, Y0, steps=10), last_x(exact, X0, Y0, steps=10))
 
     def test_the_run_s_seed_draws_the_directions(self):
@@ -316,27 +331,54 @@ class TestPZOBO:
 def test_counts_of_an_odd_order():
     """One copy of y more than the order; docs/test_counts.py has the even ones."""
     coupled = bl.Problem(outer=lambda x, y: jnp.sum((y - C) ** 2) * jnp.sum(x**2), inner=QUADRATIC.inner)
-    solver = f2sa_p(coupled, 0.1, 0.1, penalty=5.0, order=3, inner_steps=3)
+    solver = f2sa_p(coupled, inner=0.1, outer=0.1, penalty=5.0, order=3, inner_steps=3)
     assert oracle_calls(solver, solver.init(X0, Y0)) == Counts(4 * 4, 4 * 4, 0, 0)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: bome(p, 0.1, 0.1, eta=-1.0), "rate eta must be a positive number, not -1.0"),
-        (lambda p: bome(p, 0.1, 0.1, barrier="log"), 'must be "gradient" or "value", not \'log\''),
-        (lambda p: bome(p, 0.1, 0.1, auxiliary=0.0), "auxiliary step size must be a positive number"),
-        (lambda p: v_pbgd(p, 0.1, 0.1, penalty=0.0), "penalty must be a positive number, not 0.0"),
-        (lambda p: v_pbgd(p, 0.1, 0.1, penalty=1.0, inner_steps=0), "inner_steps must be a whole number"),
-        (lambda p: g_pbgd(p, 0.1, 0.1, penalty=-1.0), "penalty must be a positive number, not -1.0"),
-        (lambda p: f2sa_p(p, 0.1, 0.1, penalty=1.0, order=0), "order must be a whole number of at least 1"),
-        (lambda p: acc_f2ba(p, 0.1, 0.1, penalty=1.0, radius=0.0), "radius must be a positive number"),
+        (lambda p: bome(p, inner=0.1, outer=0.1, eta=-1.0), "rate eta must be a positive number, not -1.0"),
         (
-            lambda p: acc_f2ba(p, 0.1, 0.1, penalty=1.0, radius=1.0, momentum=1.0),
+            lambda p: bome(p, inner=0.1, outer=0.1, barrier="log"),
+            'must be "gradient" or "value", not \'log\'',
+        ),
+        (
+            lambda p: bome(p, inner=0.1, outer=0.1, auxiliary=0.0),
+            "auxiliary step size must be a positive number",
+        ),
+        (
+            lambda p: v_pbgd(p, inner=0.1, outer=0.1, penalty=0.0),
+            "penalty must be a positive number, not 0.0",
+        ),
+        (
+            lambda p: v_pbgd(p, inner=0.1, outer=0.1, penalty=1.0, inner_steps=0),
+            "inner_steps must be a whole number",
+        ),
+        (
+            lambda p: g_pbgd(p, inner=0.1, outer=0.1, penalty=-1.0),
+            "penalty must be a positive number, not -1.0",
+        ),
+        (
+            lambda p: f2sa_p(p, inner=0.1, outer=0.1, penalty=1.0, order=0),
+            "order must be a whole number of at least 1",
+        ),
+        (
+            lambda p: acc_f2ba(p, inner=0.1, outer=0.1, penalty=1.0, radius=0.0),
+            "radius must be a positive number",
+        ),
+        (
+            lambda p: acc_f2ba(p, inner=0.1, outer=0.1, penalty=1.0, radius=1.0, momentum=1.0),
             "momentum must be below 1, not 1.0",
         ),
-        (lambda p: pzobo(p, 0.1, 0.1, mu=0.0), "displacement mu must be a positive number, not 0.0"),
-        (lambda p: pzobo(p, 0.1, 0.1, directions=0), "directions must be a whole number of at least 1"),
+        (
+            lambda p: pzobo(p, inner=0.1, outer=0.1, mu=0.0),
+            "displacement mu must be a positive number, not 0.0",
+        ),
+        (
+            lambda p: pzobo(p, inner=0.1, outer=0.1, directions=0),
+            "directions must be a whole number of at least 1",
+        ),
     ],
 )
 def test_bad_input(make, message):

@@ -112,7 +112,7 @@ def close(state, **expected):
 @pytest.mark.parametrize("filled", [True, False], ids=["filled", "as in the authors' code"])
 def test_saba(filled):
     """Without the first pass it is the authors' code step for step (theirs has −v for v)."""
-    p, solver = sampled(), bl.saba(sampled().problem, ALPHA, ETA, BETA)
+    p, solver = sampled(), bl.saba(sampled().problem, inner=ALPHA, adjoint=ETA, outer=BETA)
 
     def empty(stream):
         run = bl.start(solver, p.x0, p.y0, stream)
@@ -151,7 +151,7 @@ def test_srba(make, monkeypatch):
     if make is bl.blocks:
         monkeypatch.setattr(whole, "CACHE", 0)
     p, period = sampled(), 3
-    solver = bl.srba(p.problem, ALPHA, ETA, BETA, period=period)
+    solver = bl.solvers.srba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, period=period)
     state, _, drawn = follow(solver, make(p.data, SIZE, seed=4))
 
     def directions(x, y, v, inner, outer):
@@ -190,7 +190,7 @@ def THETA(k):
 
 def test_mrbo():
     p = sampled()
-    solver = bl.mrbo(p.problem, ALPHA, ETA, BETA, products=2, momentum=THETA)
+    solver = bl.solvers.mrbo(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, products=2, momentum=THETA)
     state, _, drawn = follow(solver, bl.iid(p.data, SIZE, seed=4))
     invert = lambda *at: neumann(p, *at)
     _momentum(p, state, drawn, lambda k: invert)
@@ -198,7 +198,9 @@ def test_mrbo():
 
 def test_sustain():
     p, Q = sampled(), 4
-    solver = bl.sustain(p.problem, ALPHA, ETA, BETA, products=Q, momentum=THETA, seed=2)
+    solver = bl.solvers.sustain(
+        p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, products=Q, momentum=THETA, seed=2
+    )
     state, trace, drawn = follow(solver, bl.iid(p.data, SIZE, seed=4))
     factors = np.asarray(trace["factors"])
     assert len(set(factors.tolist())) > 1
@@ -227,8 +229,15 @@ def _momentum(p, state, drawn, invert):
 @pytest.mark.parametrize("batches", ["independent", "shared"])
 def test_vrbo(batches):
     p, Q, turns, period = sampled(), 2, 2, 3
-    solver = bl.vrbo(
-        p.problem, ALPHA, ETA, BETA, products=Q, inner_steps=turns, period=period, batches=batches
+    solver = bl.solvers.vrbo(
+        p.problem,
+        inner=ALPHA,
+        adjoint=ETA,
+        outer=BETA,
+        products=Q,
+        inner_steps=turns,
+        period=period,
+        batches=batches,
     )
     state, _, drawn = follow(solver, bl.iid(p.data, SIZE, seed=4))
     per = 1 if batches == "shared" else Q + 2
@@ -247,7 +256,9 @@ def test_vrbo(batches):
 
 def test_fsla():
     p = sampled()
-    solver = bl.fsla(p.problem, ALPHA, ETA, BETA, momentum=THETA, batches="independent")
+    solver = bl.solvers.fsla(
+        p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, momentum=THETA, batches="independent"
+    )
     state, _, drawn = follow(solver, bl.iid(p.data, SIZE, seed=4))
     x, y, v, d = p.x0, p.y0, np.zeros(D), None
     before = x
@@ -265,9 +276,9 @@ def test_constant_step_sizes_reach_the_solution_where_soba_does_not():
     p = sampled()
     left = {}
     for solver in (
-        bl.saba(p.problem, ALPHA, ETA, BETA),
-        bl.srba(p.problem, ALPHA, ETA, BETA, period=5),
-        bl.soba(p.problem, ALPHA, ETA, BETA),
+        bl.saba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA),
+        bl.solvers.srba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, period=5),
+        bl.soba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA),
     ):
         state, _ = after(solver, bl.blocks(p.data, SIZE, seed=1), steps=1500)
         left[solver.name] = np.linalg.norm(p.hypergradient(np.asarray(state.x)))
@@ -278,7 +289,7 @@ def test_constant_step_sizes_reach_the_solution_where_soba_does_not():
 
 def test_saba_on_blocks_resumes_bitwise_and_sweeps():
     p, stream = sampled(), bl.blocks(sampled().data, bl.Levels(inner=SIZE, outer=None), seed=1)
-    solver = bl.saba(p.problem, ALPHA, ETA, BETA)
+    solver = bl.saba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA)
     unbroken = bl.run(solver, p.x0, p.y0, data=stream, steps=6)
     half = bl.run(solver, p.x0, p.y0, data=stream, steps=3)
     rest = bl.run(solver, data=stream, steps=3, resume=half)
@@ -286,7 +297,13 @@ def test_saba_on_blocks_resumes_bitwise_and_sweeps():
         np.testing.assert_array_equal(a, b)
     assert unbroken.run.solver.of_g.last.gradient.shape == (N // SIZE, D)
     assert unbroken.run.solver.of_f.last.x.shape == (1, D)
-    swept = bl.sweep([solver, bl.saba(p.problem, ALPHA, ETA, 0.5 * BETA)], p.x0, p.y0, data=stream, steps=6)
+    swept = bl.sweep(
+        [solver, bl.saba(p.problem, inner=ALPHA, adjoint=ETA, outer=0.5 * BETA)],
+        p.x0,
+        p.y0,
+        data=stream,
+        steps=6,
+    )
     np.testing.assert_allclose(swept[0].x, unbroken.x, rtol=1e-10)
     assert np.any(swept[1].x != swept[0].x)
 
@@ -294,7 +311,10 @@ def test_saba_on_blocks_resumes_bitwise_and_sweeps():
 @pytest.mark.usefixtures("as_users_see_it")
 def test_data_that_do_not_fit_are_refused():
     p = sampled()
-    saba, srba = bl.saba(p.problem, ALPHA, ETA, BETA), bl.srba(p.problem, ALPHA, ETA, BETA)
+    saba, srba = (
+        bl.saba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA),
+        bl.solvers.srba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA),
+    )
 
     def refused(words, solver, data):
         with pytest.raises(ValueError, match=words):
@@ -303,7 +323,7 @@ def test_data_that_do_not_fit_are_refused():
     for make in (bl.epochs, bl.iid):
         refused(r"inner rows are drawn anew.*bl\.blocks\(data, size=4\)", saba, make(p.data, SIZE))
     refused("outer rows are drawn anew", saba, bl.epochs(p.data, bl.Levels(inner=None, outer=SIZE)))
-    for solver in (saba, srba, bl.vrbo(p.problem, ALPHA, ETA, BETA)):
+    for solver in (saba, srba, bl.solvers.vrbo(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA)):
         refused("a loader or a stream of your own does not hold", solver, [p.data] * 40)
     with pytest.raises(
         ValueError, match=r"blocks of 5 leave 2 of the 12 examples over.*leave 2 examples out"
@@ -314,8 +334,8 @@ def test_data_that_do_not_fit_are_refused():
 def test_numbers_that_do_not_fit_are_refused():
     p = sampled().problem
     with pytest.raises(ValueError, match="period must be a whole number of at least 1, not 0"):
-        bl.srba(p, ALPHA, ETA, BETA, period=0)
-    for make in (bl.mrbo, bl.sustain, bl.fsla):
+        bl.solvers.srba(p, inner=ALPHA, adjoint=ETA, outer=BETA, period=0)
+    for make in (bl.solvers.mrbo, bl.solvers.sustain, bl.solvers.fsla):
         with pytest.raises(
             ValueError, match=r"momentum is the weight of the new gradient and at most 1, not 1\.5"
         ):

@@ -50,9 +50,9 @@ x0, y0 = np.zeros(12, np.float32), np.zeros(3, np.float32)
 
 # Solvers, of numbers and of optax's rules.
 aid = assert_type(bl.aid(problem, inner=0.1, adjoint=0.1, outer=optax.adam(1e-2)), AID)
-itd = assert_type(bl.itd(problem, 0.1, 1.0, inner_steps=2), ITD)
+itd = assert_type(bl.itd(problem, inner=0.1, outer=1.0, inner_steps=2), ITD)
 free = assert_type(bl.tuning_free(problem), TuningFree)
-exact: bl.Solver = bl.aid(problem, 0.1, bl.adjoints.cg(max_steps=3), 1.0)
+exact: bl.Solver = bl.aid(problem, inner=0.1, adjoint=bl.adjoints.cg(max_steps=3), outer=1.0)
 damped: bl.Adjoint = bl.adjoints.damped(bl.adjoints.minres(max_steps=5), 0.1)
 boxed: bl.Rule = bl.projected(1.0, onto)
 
@@ -90,7 +90,9 @@ with TemporaryDirectory() as folder:
     bl.run(exact, x0, y0, data=data, steps=2, hooks=[bl.hooks.CSV(path / "trace.csv")])
 
 # Many at once, and inside jit.
-found = bl.sweep([bl.aid(problem, 0.1, 0.1, beta) for beta in (0.1, 1.0)], x0, y0, data=data, steps=3)
+found = bl.sweep(
+    [bl.aid(problem, inner=0.1, adjoint=0.1, outer=beta) for beta in (0.1, 1.0)], x0, y0, data=data, steps=3
+)
 assert_type(found, bl.Sweep)
 assert_type(found.best, int | None)
 assert_type(found[0], bl.Result)

@@ -6,12 +6,22 @@ from zoo.table import Row
 TASKS = ("tasks",)
 
 ROWS = [
-    Row("maml", lambda problem, L: bl.maml(problem, 1 / L, 0.1 / L, inner_steps=2), TASKS),
-    Row("fomaml", lambda problem, L: bl.fomaml(problem, 1 / L, 0.1 / L, inner_steps=2), TASKS),
-    Row("reptile", lambda problem, L: bl.reptile(problem, 1 / L, 0.5, inner_steps=2), TASKS),
+    Row("maml", lambda problem, L: bl.maml(problem, inner=1 / L, outer=0.1 / L, inner_steps=2), TASKS),
+    Row(
+        "fomaml",
+        lambda problem, L: bl.solvers.fomaml(problem, inner=1 / L, outer=0.1 / L, inner_steps=2),
+        TASKS,
+    ),
+    Row(
+        "reptile",
+        lambda problem, L: bl.solvers.reptile(problem, inner=1 / L, outer=0.5, inner_steps=2),
+        TASKS,
+    ),
     Row(
         "imaml",
-        lambda problem, L: bl.imaml(problem, 0.5 / L, 0.1 / L, strength=1.0, inner_steps=4),
+        lambda problem, L: bl.solvers.imaml(
+            problem, inner=0.5 / L, outer=0.1 / L, strength=1.0, inner_steps=4
+        ),
         TASKS,
     ),
 ]

@@ -9,13 +9,18 @@ import bilevel as bl
 from zoo.table import Row
 
 ROWS = [
-    Row("aid", lambda problem, L: bl.aid(problem, 1 / L, 1 / L, 0.1 / L)),
-    Row("itd", lambda problem, L: bl.itd(problem, 1 / L, 0.1 / L)),
+    Row("aid", lambda problem, L: bl.aid(problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L)),
+    Row("itd", lambda problem, L: bl.itd(problem, inner=1 / L, outer=0.1 / L)),
     Row(
         "aid_optax",
         lambda problem, L: bl.aid(
-            problem, optax.sgd(0.5 / L, momentum=0.5), optax.sgd(0.5 / L, momentum=0.5), optax.rmsprop(1e-2)
+            problem,
+            inner=optax.sgd(0.5 / L, momentum=0.5),
+            adjoint=optax.sgd(0.5 / L, momentum=0.5),
+            outer=optax.rmsprop(1e-2),
         ),
     ),
-    Row("itd_optax", lambda problem, L: bl.itd(problem, optax.rmsprop(1e-2), optax.rmsprop(1e-2))),
+    Row(
+        "itd_optax", lambda problem, L: bl.itd(problem, inner=optax.rmsprop(1e-2), outer=optax.rmsprop(1e-2))
+    ),
 ]

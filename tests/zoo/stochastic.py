@@ -5,20 +5,36 @@ from zoo.table import Row
 
 PROBLEMS = "quadratic", "trees"
 ROWS = [
-    Row("saba", lambda problem, L: bl.saba(problem, 1 / L, 1 / L, 0.1 / L), PROBLEMS),
-    Row("srba", lambda problem, L: bl.srba(problem, 1 / L, 1 / L, 0.1 / L, period=2), PROBLEMS),
+    Row("saba", lambda problem, L: bl.saba(problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L), PROBLEMS),
     Row(
-        "sustain",
-        lambda problem, L: bl.sustain(problem, 1 / L, 1 / L, 0.1 / L, products=4, momentum=0.3),
+        "srba",
+        lambda problem, L: bl.solvers.srba(problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L, period=2),
         PROBLEMS,
     ),
     Row(
-        "mrbo", lambda problem, L: bl.mrbo(problem, 1 / L, 1 / L, 0.1 / L, products=3, momentum=0.3), PROBLEMS
+        "sustain",
+        lambda problem, L: bl.solvers.sustain(
+            problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L, products=4, momentum=0.3
+        ),
+        PROBLEMS,
+    ),
+    Row(
+        "mrbo",
+        lambda problem, L: bl.solvers.mrbo(
+            problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L, products=3, momentum=0.3
+        ),
+        PROBLEMS,
     ),
     Row(
         "vrbo",
-        lambda problem, L: bl.vrbo(problem, 1 / L, 1 / L, 0.1 / L, period=2, products=3, inner_steps=2),
+        lambda problem, L: bl.solvers.vrbo(
+            problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L, period=2, products=3, inner_steps=2
+        ),
         PROBLEMS,
     ),
-    Row("fsla", lambda problem, L: bl.fsla(problem, 1 / L, 1 / L, 0.1 / L, momentum=0.3), PROBLEMS),
+    Row(
+        "fsla",
+        lambda problem, L: bl.solvers.fsla(problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L, momentum=0.3),
+        PROBLEMS,
+    ),
 ]

@@ -207,10 +207,10 @@ def percent_right(cell: np.ndarray, y0: dict[str, Any], train: Examples, test: E
 def methods(problem: bl.Problem) -> dict[str, bl.Solver]:
     inner, outer = optax.sgd(RATE, momentum=MOMENTUM), optax.adam(0.03, b1=0.5)
     return {
-        "AID": bl.aid(problem, inner, 0.1, outer),
-        "ITD": bl.itd(problem, inner, outer),
-        "DARTS": bl.darts(problem, inner, outer, xi=RATE),
-        "DARTS, first order": bl.darts_first_order(problem, inner, outer),
+        "AID": bl.aid(problem, inner=inner, adjoint=0.1, outer=outer),
+        "ITD": bl.itd(problem, inner=inner, outer=outer),
+        "DARTS": bl.solvers.darts(problem, inner=inner, outer=outer, xi=RATE),
+        "DARTS, first order": bl.solvers.darts_first_order(problem, inner=inner, outer=outer),
     }
 
 

@@ -104,7 +104,7 @@ def solver(steps: int) -> Any:
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     kinds = Point("learned", "learned", Weights(*["kept"] * 4))
     rule = optax.multi_transform({"learned": adam, "kept": optax.set_to_zero()}, kinds)
-    return bl.maml(PROBLEM, MOMENTUM, rule, inner_steps=FEW)
+    return bl.maml(PROBLEM, inner=MOMENTUM, outer=rule, inner_steps=FEW)
 
 
 # What to compare with, and how to judge

@@ -143,8 +143,10 @@ def methods() -> dict[str, bl.Solver]:
     """The heads are badly conditioned least squares, hence momentum and conjugate gradients."""
     momentum, adam = optax.sgd(0.05, momentum=0.9, nesterov=True), optax.adam(RATE)
     return {
-        "AID": bl.aid(PROBLEM, momentum, bl.adjoints.cg(1e-3, max_steps=10), adam, inner_steps=5),
-        "ITD": bl.itd(PROBLEM, momentum, adam, inner_steps=5),
+        "AID": bl.aid(
+            PROBLEM, inner=momentum, adjoint=bl.adjoints.cg(1e-3, max_steps=10), outer=adam, inner_steps=5
+        ),
+        "ITD": bl.itd(PROBLEM, inner=momentum, outer=adam, inner_steps=5),
     }
 
 

@@ -146,12 +146,12 @@ PROBLEM = bl.Problem(inner=LOSS, outer=lambda x, y, some: cross_entropy(x, score
 def learners(steps: int) -> Iterator[tuple[str, Any, type[Episodes]]]:
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     implicit = bl.adjoints.gauss_newton(bl.adjoints.cg(1e-2, max_steps=3))
-    yield "MAML", bl.maml(PROBLEM, ALPHA, adam), Episodes
-    yield "first-order MAML", bl.fomaml(PROBLEM, ALPHA / 4, adam, inner_steps=5), Episodes
-    yield "Reptile", bl.reptile(PROBLEM, ALPHA / 4, adam, inner_steps=5), AllShots
+    yield "MAML", bl.maml(PROBLEM, inner=ALPHA, outer=adam), Episodes
+    yield "first-order MAML", bl.solvers.fomaml(PROBLEM, inner=ALPHA / 4, outer=adam, inner_steps=5), Episodes
+    yield "Reptile", bl.solvers.reptile(PROBLEM, inner=ALPHA / 4, outer=adam, inner_steps=5), AllShots
     yield (
         "implicit MAML",
-        bl.imaml(PROBLEM, ALPHA / 2, adam, strength=TIE, inner_steps=4, adjoint=implicit),
+        bl.solvers.imaml(PROBLEM, inner=ALPHA / 2, outer=adam, strength=TIE, inner_steps=4, adjoint=implicit),
         Episodes,
     )
 
@@ -235,7 +235,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     # Reptile with one step of size 1 is Adam on the mean loss of all that it is given.
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     wide = initial(np.random.default_rng(seed), classes=len(pictures))
-    classifier = bl.reptile(PROBLEM, 1.0, adam, inner_steps=1)
+    classifier = bl.solvers.reptile(PROBLEM, inner=1.0, outer=adam, inner_steps=1)
     known = (
         bl.run(classifier, wide, wide, data=Drawings(key, pictures), steps=steps, progress=progress).check().x
     )

@@ -97,10 +97,12 @@ def learners(steps: int) -> dict[str, Any]:
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     implicit = bl.adjoints.gauss_newton(bl.adjoints.cg(1e-3, max_steps=5))
     return {
-        "MAML": bl.maml(PROBLEM, ALPHA, adam, inner_steps=FEW),
-        "first-order MAML": bl.fomaml(PROBLEM, ALPHA, adam, inner_steps=FEW),
-        "Reptile": bl.reptile(PROBLEM, ALPHA, adam, inner_steps=FEW),
-        "implicit MAML": bl.imaml(PROBLEM, ALPHA, adam, strength=TIE, inner_steps=15, adjoint=implicit),
+        "MAML": bl.maml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
+        "first-order MAML": bl.solvers.fomaml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
+        "Reptile": bl.solvers.reptile(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
+        "implicit MAML": bl.solvers.imaml(
+            PROBLEM, inner=ALPHA, outer=adam, strength=TIE, inner_steps=15, adjoint=implicit
+        ),
     }
 
 
@@ -166,7 +168,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     for name, solver in learners(steps).items():
         starts[name] = bl.run(solver, x0, x0, data=stream, steps=steps, progress=progress).check().x
     # Reptile with one step of size 1 is Adam on the mean loss; it gets the query points as well.
-    pooled = bl.reptile(PROBLEM, 1.0, learners(steps)["Reptile"].outer, inner_steps=1)
+    pooled = bl.solvers.reptile(PROBLEM, inner=1.0, outer=learners(steps)["Reptile"].outer, inner_steps=1)
     all_points = Waves(stream.key, shots=2 * SHOTS)
     starts["pretrained on all waves"] = (
         bl.run(pooled, x0, x0, data=all_points, steps=steps, progress=progress).check().x

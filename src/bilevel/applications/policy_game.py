@@ -207,8 +207,8 @@ def methods() -> dict[str, bl.Solver]:
         "AID": aid(PROBLEM),
         "AID, no second-order terms": aid(FIRST_ORDER),
         "AID, exact expectations": aid(EXACT),
-        "simultaneous play": bl.darts_first_order(PROBLEM, **LENGTHS),
-        "simultaneous, exact expectations": bl.darts_first_order(EXACT, **LENGTHS),
+        "simultaneous play": bl.solvers.darts_first_order(PROBLEM, **LENGTHS),
+        "simultaneous, exact expectations": bl.solvers.darts_first_order(EXACT, **LENGTHS),
     }
 
 

@@ -167,16 +167,18 @@ def methods() -> dict[str, Method]:
     rule, adam = optax.sgd(RATE, momentum=0.9), optax.adam
     return {
         "weight per image": Method(
-            bl.aid(WEIGHTS, rule, RATE, adam(0.1)),
+            bl.aid(WEIGHTS, inner=rule, adjoint=RATE, outer=adam(0.1)),
             np.zeros(TRAIN, np.float32),
             lambda x, y, noisy: Verdict(noisy.targets, jax.nn.sigmoid(x)),
         ),
         "weighting network": Method(
-            bl.itd(NETWORK, rule, adam(1e-3)),
+            bl.itd(NETWORK, inner=rule, outer=adam(1e-3)),
             small,
             lambda x, y, noisy: Verdict(noisy.targets, weight(x, losses(y, noisy))),
         ),
-        "label correction": Method(bl.aid(CORRECTION, rule, RATE, adam(0.1)), per_class, judged_by_belief),
+        "label correction": Method(
+            bl.aid(CORRECTION, inner=rule, adjoint=RATE, outer=adam(0.1)), per_class, judged_by_belief
+        ),
     }
 
 

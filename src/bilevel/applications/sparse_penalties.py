@@ -131,7 +131,9 @@ def task(seed: int) -> Instance:
 
 def solver(L: float) -> bl.Solver:
     """CG, because the telling directions are flat beside those of common words."""
-    return bl.aid(PROBLEM, 1 / L, bl.adjoints.cg(1e-3, max_steps=5), optax.adam(0.05), inner_steps=3)
+    return bl.aid(
+        PROBLEM, inner=1 / L, adjoint=bl.adjoints.cg(1e-3, max_steps=5), outer=optax.adam(0.05), inner_steps=3
+    )
 
 
 @jax.jit

@@ -169,12 +169,14 @@ def within(x: Hyper) -> Hyper:
 def solver(problem: bl.Problem) -> bl.Solver:
     """Steps of size one on g, whose scale is the learning rate; Adam on logarithms, inside of the box."""
     careful = optax.chain(optax.clip(1.0), optax.adam(0.02))
-    return bl.rtho(problem, optax.sgd(1.0, momentum=MOMENTUM), bl.projected(careful, within))
+    return bl.rtho(problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=bl.projected(careful, within))
 
 
 def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps: int) -> list[Any]:
     """The network trained with each of these hyperparameters, constant, all in one program."""
-    plain = bl.itd(problem, optax.sgd(1.0, momentum=MOMENTUM), 1.0)  # of which only steps on y are taken
+    plain = bl.itd(
+        problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=1.0
+    )  # of which only steps on y are taken
 
     def train(x: Hyper, data: Any) -> Any:
         return bl.warm_up(plain, bl.start(plain, x, y0, data), data, steps=steps).y

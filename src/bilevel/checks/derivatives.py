@@ -14,7 +14,7 @@ import jax
 from bilevel.oracles import operations
 from bilevel.problem import Objective, Problem
 
-FIRST = "a method of first derivatives, such as bl.bome, bl.f2sa or bl.sama"
+FIRST = "a method of first derivatives, such as bl.solvers.bome, bl.f2sa or bl.solvers.sama"
 P = ParamSpec("P")
 R = TypeVar("R")
 CALLBACKS = {"pure_callback", "io_callback"}

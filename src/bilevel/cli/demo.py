@@ -50,8 +50,8 @@ def _demo(kappa: float, steps: int, taken: list[str]) -> None:
     square = lambda x: f"{float(jnp.sum(q.hypergradient(x) ** 2)):.3e}"
     stopped = False
     for solver, limit in (
-        (bl.aid(q.problem, alpha, alpha, beta), q.solution),
-        (bl.itd(q.problem, alpha, beta), q.itd_limit(alpha)),
+        (bl.aid(q.problem, inner=alpha, adjoint=alpha, outer=beta), q.solution),
+        (bl.itd(q.problem, inner=alpha, outer=beta), q.itd_limit(alpha)),
     ):
         try:
             result = bl.run(solver, x0, y0, steps=steps, progress=True)

@@ -47,7 +47,7 @@ class Lanes:
         if not solvers or not all(isinstance(solver, Solver) for solver in solvers):
             raise TypeError(
                 f"solvers must be a solver such as bl.aid(...), or a list of them, not {shown(given)}: pass e.g. "
-                "[bl.aid(problem, 0.1, 0.1, beta) for beta in (0.01, 0.1)]"
+                "[bl.aid(problem, inner=0.1, adjoint=0.1, outer=beta) for beta in (0.01, 0.1)]"
             )
         if len({jax.tree.structure(solver) for solver in solvers}) > 1:
             raise ValueError(

@@ -131,7 +131,7 @@ def sweep(
 ) -> Sweep:
     """Many runs at once: which step size, which seed, which start?
 
-        solvers = [bl.aid(problem, 0.1, 0.1, beta) for beta in (1e-3, 1e-2, 1e-1, 1.0)]
+        solvers = [bl.aid(problem, inner=0.1, adjoint=0.1, outer=beta) for beta in (1e-3, 1e-2, 1e-1, 1.0)]
         found = bl.sweep(solvers, x0, y0, data=data, steps=500)
         found.best, found.scores, found[found.best].x
 

@@ -100,8 +100,8 @@ def judgement(x: Any, y: Any, batch: Rows) -> Any:
 
 PROBLEM = Problem(inner=training, outer=judgement)
 # In the logistic model's coordinates no curvature exceeds one (see `scale_of`), and momentum is free to be large.
-LOGISTIC = aid(PROBLEM, optax.sgd(1.0, momentum=0.8, nesterov=True), 0.5, 1.0)
-NETWORK = itd(PROBLEM, optax.adam(3e-3, eps_root=1e-8), 1.0)
+LOGISTIC = aid(PROBLEM, inner=optax.sgd(1.0, momentum=0.8, nesterov=True), adjoint=0.5, outer=1.0)
+NETWORK = itd(PROBLEM, inner=optax.adam(3e-3, eps_root=1e-8), outer=1.0)
 
 
 def weigh(

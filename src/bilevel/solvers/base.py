@@ -89,7 +89,7 @@ class Solver(eqx.Module):
         if not self.composite:
             raise ValueError(
                 f"{self.name} cannot solve an inner problem with a proximal map: take bl.aid, bl.soba, bl.hoag, "
-                "bl.stocbio, bl.itd, bl.forward_itd or bl.rtho, or replace the term by a smooth one in g"
+                "bl.stocbio, bl.itd, bl.solvers.forward_itd or bl.rtho, or replace the term by a smooth one in g"
             )
         if not isinstance(self.rule("inner"), Descent):
             raise ValueError(
@@ -210,7 +210,9 @@ def without_numbers(structure: Any) -> Any:
 
 
 def check_solver(solver: Any) -> Any:
-    return check_kind(solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, 0.1, 0.1, 0.1)")
+    return check_kind(
+        solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)"
+    )
 
 
 def check_state(solver: Solver, state: Any) -> Any:

@@ -203,7 +203,7 @@ def _shown(point: PyTree) -> Any:
 def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Projected:
     """A rule for x, or for y, that stays in a closed convex set: `rule`, then `project`.
 
-        bl.aid(problem, 0.1, 0.1, bl.projected(0.01, optax.projections.projection_simplex))
+        bl.aid(problem, inner=0.1, adjoint=0.1, outer=bl.projected(0.01, optax.projections.projection_simplex))
 
     Args:
         rule: a step size, or any optax transformation.

@@ -360,7 +360,7 @@ CALLS = [
     Call(
         "bl.theory.stochastic.check",
         t.stochastic.check,
-        {"solver": bl.soba(PROBLEM, 0.1, 0.1, 0.1)},
+        {"solver": bl.soba(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)},
         {"solver": "refused", "data": "data"},
     ),
     Call(

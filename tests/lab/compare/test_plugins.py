@@ -20,7 +20,7 @@ from bilevel.lab.compare import Method
 from bilevel.problems import Instance
 
 def cautious(problem, L, outer):
-    return bl.aid(problem, 0.5 / L, 0.5 / L, outer)
+    return bl.aid(problem, inner=0.5 / L, adjoint=0.5 / L, outer=outer)
 
 named = Method("AID, cautious", "mine and only mine", cautious)
 stolen = Method("AID", "implicit differentiation", cautious)

@@ -72,7 +72,7 @@ def test_leaving_out_blank_pixels_changes_no_loss(digits, settings):
         inner=Examples(jnp.asarray(train.inputs), data.inner.targets),
         outer=Examples(jnp.asarray(valid.inputs), jnp.asarray(valid.targets)),
     )
-    solver, x0 = itd(PROBLEM, 0.1, 0.5), jnp.zeros(60, jnp.float32)
+    solver, x0 = itd(PROBLEM, inner=0.1, outer=0.5), jnp.zeros(60, jnp.float32)
     y0 = initial_mlp(12, 8, 10, seed=[0, 2])
     whole = run_solver(solver, x0, y0, data=full, steps=20)
     inked = run_solver(solver, x0, case.instance.y0, data=data, steps=20)
@@ -110,7 +110,7 @@ def test_miniature_has_every_row(tables):
 def result():
     """Of any run, to be changed as a test likes."""
     q = quadratic()
-    return run_solver(itd(q.problem, 1.0, 0.1), jnp.ones(2), jnp.ones(2), steps=1)
+    return run_solver(itd(q.problem, inner=1.0, outer=0.1), jnp.ones(2), jnp.ones(2), steps=1)
 
 
 def test_plateau_is_the_mean_of_the_last_tenth(tables, result):

@@ -19,7 +19,9 @@ def test_hooks_get_back_what_they_remembered_of_a_run_that_has_ended(tmp_path):
 
 
 def test_a_diagnosis_is_remembered_and_that_of_a_run_that_had_none_is_of_its_end(tmp_path):
-    solver = bl.aid(bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), 0.1, 0.1, 0.1)
+    solver = bl.aid(
+        bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), inner=0.1, adjoint=0.1, outer=0.1
+    )
     run = lambda name, **more: bl.run(
         solver, START, START, steps=40, checkpoint=tmp_path / name, resume="auto", **more
     )
@@ -51,7 +53,9 @@ def test_what_ended_it_may_be_changed(tmp_path):
 
 
 def test_a_run_that_diverged_is_gone_on_with_if_its_steps_may_be_halved(tmp_path):
-    solver = bl.aid(bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), 3.0, 0.1, 0.01)
+    solver = bl.aid(
+        bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), inner=3.0, adjoint=0.1, outer=0.01
+    )
     run = lambda **more: bl.run(
         solver, START, START, steps=3000, checkpoint=tmp_path, resume="auto", every=50, **more
     )
@@ -74,9 +78,9 @@ def test_while_it_blows_up_a_run_that_would_be_halved_saves_the_place_to_go_back
             inner=lambda x, y: 1.5 * jnp.sum(y**2) - jnp.sum(x * y),
             outer=lambda x, y: 0.5 * jnp.sum((y - 1) ** 2) + 0.05 * jnp.sum(x**2),
         ),
-        0.8,  # beyond 2/3: it takes hundreds of steps to overflow
-        0.2,
-        0.05,
+        inner=0.8,  # beyond 2/3: it takes hundreds of steps to overflow
+        adjoint=0.2,
+        outer=0.05,
     )
     ask = dict(steps=2500, every=50, on_divergence="halve")
     unbroken = bl.run(solver, START, START, **ask)

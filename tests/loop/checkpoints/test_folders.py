@@ -105,10 +105,13 @@ BATCH = bl.Batch(inner=jnp.ones(3), outer=jnp.ones(3))
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (dict(solver=bl.itd(PROBLEM, 0.1, 0.1)), r"its solver was AID.*here it is ITD"),
-        (dict(solver=bl.aid(other_problem(), 0.1, 0.1, 0.1)), "its inner objective was"),
-        (dict(solver=bl.aid(PROBLEM, 0.2, 0.1, 0.1)), r"inner\.step_size was 0\.1, here it is 0\.2"),
-        (dict(solver=bl.aid(PROBLEM, 0.1, 0.1, 0.1, inner_steps=2)), "its solver was"),
+        (dict(solver=bl.itd(PROBLEM, inner=0.1, outer=0.1)), r"its solver was AID.*here it is ITD"),
+        (dict(solver=bl.aid(other_problem(), inner=0.1, adjoint=0.1, outer=0.1)), "its inner objective was"),
+        (
+            dict(solver=bl.aid(PROBLEM, inner=0.2, adjoint=0.1, outer=0.1)),
+            r"inner\.step_size was 0\.1, here it is 0\.2",
+        ),
+        (dict(solver=bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1, inner_steps=2)), "its solver was"),
         (dict(x0=X0 | {"a": jnp.ones(3)}), "it began from another x0"),
         (dict(x0=X0 | {"big": jnp.ones(4)}), "its x was"),
         (dict(seed=1), "its seed was 0, here it is 1"),
@@ -128,7 +131,12 @@ def test_another_run_is_refused_with_what_differs(saved, change, match):
 def test_captured_numbers_and_arrays_count(tmp_path):
     def solver(number, array, rate):
         inner = lambda x, y: number * jnp.sum((y - x) ** 2) + jnp.sum(array * y)
-        return bl.aid(bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), optax.sgd(rate), 0.1, 0.1)
+        return bl.aid(
+            bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)),
+            inner=optax.sgd(rate),
+            adjoint=0.1,
+            outer=0.1,
+        )
 
     start, ones = jnp.ones(2), np.ones(2)
     run = lambda steps, *numbers: bl.run(
@@ -153,7 +161,7 @@ def test_data_of_other_values_or_another_seed(tmp_path):
     rows = jnp.arange(12.0).reshape(12, 1)
     data = lambda rows, seed: bl.epochs(bl.Batch(inner=rows, outer=rows), size=4, seed=seed)
     run = lambda steps, *which: bl.run(
-        bl.aid(problem, 0.1, 0.1, 0.1),
+        bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1),
         jnp.ones(1),
         jnp.ones(1),
         steps=steps,

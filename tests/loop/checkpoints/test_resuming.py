@@ -28,7 +28,7 @@ def outer(x, y, batch):
 
 
 PROBLEM = bl.Problem(inner=inner, outer=outer)
-SOLVER = bl.aid(PROBLEM, optax.adam(0.05), 0.1, optax.adam(0.1))
+SOLVER = bl.aid(PROBLEM, inner=optax.adam(0.05), adjoint=0.1, outer=optax.adam(0.1))
 X0 = {"weight": jnp.zeros(ROWS)}
 Y0 = {"w": jnp.ones(3), "b": jnp.zeros(())}
 ARRAYS = jnp.asarray(np.random.default_rng(0).normal(size=(2 * ROWS, 3)))
@@ -113,7 +113,7 @@ def test_a_folder_goes_on_like_the_result_that_it_holds(tmp_path):
     half = go(5, tmp_path)
     rest = bl.run(SOLVER, data=DATA, steps=4, resume=tmp_path)
     same(rest, bl.run(SOLVER, data=DATA, steps=4, resume=half))
-    slower = bl.aid(PROBLEM, optax.adam(0.01), 0.1, optax.adam(0.1))
+    slower = bl.aid(PROBLEM, inner=optax.adam(0.01), adjoint=0.1, outer=optax.adam(0.1))
     other = bl.run(slower, data=DATA, steps=4, resume=tmp_path, checkpoint=tmp_path / "other")
     same(other, bl.run(slower, data=DATA, steps=4, resume=half))
     same(
@@ -145,7 +145,7 @@ def test_types_that_are_not_python_s_own(tmp_path):
         inner=lambda x, y: jnp.sum((y.w - x["a"][0]) ** 2) + y.b**2,
         outer=lambda x, y: jnp.sum((y.w - 1.0) ** 2),
     )
-    solver = bl.soba(problem, 0.1, 0.1, 0.1)
+    solver = bl.soba(problem, inner=0.1, adjoint=0.1, outer=0.1)
     x0, y0 = {"a": (jnp.ones(2), [jnp.zeros((0, 2))])}, Net(jnp.zeros(2), jnp.zeros(()), "net")
     unbroken = bl.run(solver, x0, y0, steps=8)
     bl.run(solver, x0, y0, steps=5, checkpoint=tmp_path)
@@ -164,7 +164,7 @@ def test_types_that_are_not_python_s_own(tmp_path):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_every_dtype_comes_back(tmp_path, dtype):
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
-    solver, start = bl.aid(problem, 0.1, 0.1, 0.1), jnp.ones(3, dtype)
+    solver, start = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1), jnp.ones(3, dtype)
     bl.run(solver, start, start, steps=4, checkpoint=tmp_path)
     same(bl.run(solver, steps=3, resume=tmp_path), bl.run(solver, start, start, steps=7))
     assert bl.load(tmp_path).x.dtype == dtype
@@ -210,7 +210,7 @@ def test_a_loader_that_cannot_be_moved_is_said_so_at_once(tmp_path):
 
 def test_another_number_of_devices(tmp_path):
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 1.0) ** 2))
-    solver = bl.aid(problem, 0.1, 0.1, 0.1)
+    solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)
     start = jnp.arange(16.0)
     on = lambda n: jax.device_put(
         start, NamedSharding(Mesh(np.array(jax.devices()[:n]), ("i",)), PartitionSpec("i"))
@@ -265,7 +265,7 @@ def test_an_interrupted_warm_up_begins_again(tmp_path):
 def test_halved_steps_are_kept_across_processes(tmp_path):
     """A run that halved its steps goes on with them, and ends as the unbroken one."""
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
-    solver, start = bl.aid(problem, 0.4, 0.4, 3.0), jnp.ones(2)
+    solver, start = bl.aid(problem, inner=0.4, adjoint=0.4, outer=3.0), jnp.ones(2)
     ask = dict(every=5, on_divergence="halve")
     unbroken = bl.run(solver, start, start, steps=3000, **ask)
     assert unbroken.halvings

@@ -131,7 +131,7 @@ def test_data_in_another_order_with_other_labels_or_without_a_nan(tmp_path):
     def fit(x, y, batch):
         return jnp.mean((batch[0] @ y - batch[1]) ** 2) + jnp.sum((y - x) ** 2)
 
-    solver = bl.aid(bl.Problem(inner=fit, outer=fit), 0.01, 0.01, 0.01)
+    solver = bl.aid(bl.Problem(inner=fit, outer=fit), inner=0.01, adjoint=0.01, outer=0.01)
     rows = np.random.default_rng(0).normal(size=(30, 2))
     labels = np.arange(30) % 2
     spoiled = rows.copy()
@@ -152,7 +152,7 @@ def test_data_in_another_order_with_other_labels_or_without_a_nan(tmp_path):
 
 
 def test_a_start_in_another_order(tmp_path):
-    solver = bl.aid(bl.Problem(inner=inner, outer=inner), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=inner, outer=inner), inner=0.1, adjoint=0.1, outer=0.1)
     ask = dict(checkpoint=tmp_path, resume="auto")
     bl.run(solver, jnp.linspace(-1, 1, 9), jnp.ones(9), steps=2, **ask)
     with pytest.raises(ValueError, match="it began from another x0"):
@@ -222,7 +222,7 @@ class Batches:
 
 def test_a_loader_of_other_data_is_refused_and_later_batches_are_not_vouched_for(tmp_path):
     fit = lambda x, y, batch: jnp.mean((batch - y) ** 2) + jnp.sum((y - x) ** 2)
-    solver = bl.aid(bl.Problem(inner=fit, outer=fit), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=fit, outer=fit), inner=0.1, adjoint=0.1, outer=0.1)
 
     def run(steps, first, last):
         data = Batches(first, 2.0, 3.0, last, 5.0)
@@ -249,7 +249,9 @@ def test_what_cannot_be_looked_into_is_reported(tmp_path):
 
 
 def test_a_record_made_again_with_another_global_is_recorded():
-    solver = bl.aid(bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), 0.1, 0.1, 0.1)
+    solver = bl.aid(
+        bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), inner=0.1, adjoint=0.1, outer=0.1
+    )
     space, seen = {}, []
     for space["scale"] in (1.0, 10.0):
         record = eval("lambda state, info: {'m': scale}", space)

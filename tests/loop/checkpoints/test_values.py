@@ -105,7 +105,7 @@ def test_names_that_no_folder_can_have(folder, match, as_users_see_it):
 
 def test_a_loaded_result_is_not_gone_on_from(tmp_path):
     go(tmp_path)
-    solver = bl.aid(bl.Problem(inner=inner, outer=inner), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=inner, outer=inner), inner=0.1, adjoint=0.1, outer=0.1)
     with pytest.raises(ValueError, match="pass the folder it was read from"):
         bl.run(solver, steps=2, resume=bl.load(tmp_path))
 

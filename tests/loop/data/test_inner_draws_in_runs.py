@@ -8,7 +8,7 @@ import bilevel as bl
 from bilevel.loop.data.loader_buffer import Feed
 from training_by_hand import ALPHA, BETA, PROBLEM, STATE0, X0, Y0, N, as_loader, batches, given
 
-SOLVER = bl.itd(PROBLEM, ALPHA, BETA, inner_steps=N)
+SOLVER = bl.itd(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N)
 START = dict(x0=X0, y0=Y0, seed=1, model_state=STATE0)
 
 
@@ -68,7 +68,7 @@ def test_halving_without_a_halving_changes_nothing(whole):
 
 @pytest.mark.slow
 def test_a_lane_of_a_sweep_is_a_run(whole):
-    solvers = [bl.itd(PROBLEM, ALPHA, beta, inner_steps=N) for beta in (BETA, 2 * BETA)]
+    solvers = [bl.itd(PROBLEM, inner=ALPHA, outer=beta, inner_steps=N) for beta in (BETA, 2 * BETA)]
     found = bl.sweep(solvers, X0, Y0, data=given("epochs"), steps=6, seeds=1, model_state=STATE0)
     np.testing.assert_allclose(found[0].x, whole.x, rtol=1e-12)
     assert found[0].model_state["n"] == 6 * N
@@ -80,7 +80,9 @@ def test_rows_are_read_when_an_inner_step_uses_them():
     rows, width, draws = 4000, 64, 2000
     data = bl.Batch(inner=np.ones((rows, width)), outer=np.ones((rows, width)))
     loss = lambda x, y, batch: ((batch @ y - x) ** 2).mean()
-    solver = bl.itd(bl.Problem(inner=loss, outer=loss), 1e-3, 1e-3, inner_steps=draws, checkpoint_every=50)
+    solver = bl.itd(
+        bl.Problem(inner=loss, outer=loss), inner=1e-3, outer=1e-3, inner_steps=draws, checkpoint_every=50
+    )
     stream = bl.epochs(data, size=100)
     begun = bl.start(solver, 1.0, np.zeros(width), stream)
     step = jax.jit(lambda run, stream: bl.scan(solver, run, stream, steps=1))

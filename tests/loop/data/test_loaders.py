@@ -23,8 +23,8 @@ def outer(x, y, batch):
 
 
 PROBLEM = bl.Problem(inner=inner, outer=outer)
-AID = bl.aid(PROBLEM, 0.1, 0.1, 0.1)
-SOBA = bl.soba(PROBLEM, 0.1, 0.1, 0.1, batches="independent")  # three draws a step
+AID = bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)
+SOBA = bl.soba(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1, batches="independent")  # three draws a step
 
 
 def numbered(k, rows=3):
@@ -135,7 +135,13 @@ def test_a_pair_of_unequal_lengths_reshuffles_at_every_pass():
 
 def test_one_level_alone():
     problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum((y - 1.0) ** 2))
-    result = bl.run(bl.aid(problem, 0.1, 0.1, 0.1), Z, Z, data=bl.loaders(inner=Shuffling(4, 0)), steps=6)
+    result = bl.run(
+        bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1),
+        Z,
+        Z,
+        data=bl.loaders(inner=Shuffling(4, 0)),
+        steps=6,
+    )
     assert sorted(seen(result)[:4]) == [0, 1, 2, 3]
 
 
@@ -268,11 +274,11 @@ def test_an_objective_that_raises_gives_its_batch_back():
             raise RuntimeError("no")
         return inner(x, y, batch)
 
-    solver = bl.aid(bl.Problem(inner=fragile, outer=outer), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=fragile, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
     sizes = [3, 3, 3, 4, 3, 3]
     batches = lambda: [numbered(k, rows) for k, rows in enumerate(sizes)]
     unbroken = bl.run(solver, Z, Z, data=batches(), steps=6)
-    solver = bl.aid(bl.Problem(inner=fragile, outer=outer), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=fragile, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
     trouble[0], loader = True, iter(batches())
     with pytest.raises(bl.RunError, match="an objective raised RuntimeError") as e:
         bl.run(solver, Z, Z, data=loader, steps=6, every=2)
@@ -570,7 +576,7 @@ def test_ragged_batches_are_compiled_once_for_each_shape():
         traced.append(batch.shape)
         return inner(x, y, batch)
 
-    solver = bl.aid(bl.Problem(inner=counting, outer=outer), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=counting, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
     sizes = [4, 4, 3, 4, 4, 3]
     result = bl.run(solver, Z, Z, data=[numbered(k, rows) for k, rows in enumerate(sizes)], steps=6)
     assert seen(result) == list(range(6))
@@ -583,7 +589,7 @@ def test_ragged_batches_are_compiled_once_for_each_shape():
 
 
 def test_a_run_that_diverges_gives_back_what_it_undid():
-    solver = bl.aid(PROBLEM, 0.1, 0.1, 0.1)
+    solver = bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)
     bad = [numbered(k) for k in range(4)] + [numbered(np.nan)] + [numbered(k) for k in range(5, 9)]
     loader = iter(bad)
     result = bl.run(solver, Z, Z, data=loader, steps=9, every=9)

@@ -98,7 +98,7 @@ def regression():
 
 def test_a_run_on_minibatches_is_bitwise_resumable_and_independent_of_chunks():
     problem, rows = regression()
-    solver = bl.aid(problem, 0.1, 0.1, 0.05)
+    solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.05)
     stream = bl.epochs(bl.Batch(inner=rows), 4, seed=3)
     x0, y0 = jnp.zeros(2), jnp.zeros(2)
     whole = bl.run(solver, x0, y0, data=stream, steps=11)
@@ -115,7 +115,7 @@ def test_a_run_on_minibatches_is_bitwise_resumable_and_independent_of_chunks():
 
 def test_any_iterator_of_batches_even_of_changing_shape():
     problem, rows = regression()
-    solver = bl.itd(problem, 0.1, 0.05)
+    solver = bl.itd(problem, inner=0.1, outer=0.05)
     cut = lambda i, j: bl.Batch(inner=jax.tree.map(lambda a: np.asarray(a[i:j]), rows))
     loader = [cut(0, 4), cut(4, 8), cut(8, 10)]  # the last one is ragged
     result = bl.run(solver, jnp.zeros(2), jnp.zeros(2), data=itertools.cycle(loader), steps=7, every=2)
@@ -128,7 +128,7 @@ def test_any_iterator_of_batches_even_of_changing_shape():
 
 def test_data_are_arguments_not_constants():
     problem, rows = regression()
-    solver = bl.aid(problem, 0.1, 0.1, 0.05)
+    solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.05)
     state = solver.init(jnp.zeros(2), jnp.zeros(2), bl.Batch(inner=rows))
     program = jax.jit(lambda state, stream: bl.scan(solver, state, stream, steps=3))
     constants = jax.make_jaxpr(program)(state, bl.epochs(bl.Batch(inner=rows), 4)).consts

@@ -52,7 +52,7 @@ def at(step, do):
 
 
 def run(steps=12, data=None, **asked):
-    solver = bl.soba(nets.problem, 0.1, 0.1, 0.5)
+    solver = bl.soba(nets.problem, inner=0.1, adjoint=0.1, outer=0.5)
     data = nets.batch() if data is None else data
     return bl.run(solver, *nets.start(), data=data, steps=steps, mesh=mesh, every=2, **asked)
 
@@ -82,7 +82,7 @@ class Share:
 
 
 def loaders():
-    solver = bl.itd(nets.of_rows, 0.1, 0.5)
+    solver = bl.itd(nets.of_rows, inner=0.1, outer=0.5)
     ask = dict(mesh=bl.sharded(mesh.mesh, x="data"), steps=6)
     ended(bl.run(solver, *nets.start(), data=Share(), **ask), part="loader")
     # The loaders have different lengths: the run ends with the shorter one.
@@ -113,18 +113,25 @@ def unlike():
     """What one process is given, or does, otherwise: what each of them raises."""
     last = number == of - 1
     x0, y0 = nets.start()
-    solver = bl.soba(nets.problem, 0.1, 0.1, 0.5)
+    solver = bl.soba(nets.problem, inner=0.1, adjoint=0.1, outer=0.5)
     go = lambda solver=solver, x0=x0, data=None, steps=6, hooks=(), **asked: bl.run(
         solver, x0, y0, data=data or nets.batch(), steps=steps, hooks=hooks, mesh=mesh, every=2, **asked
     )
     of_loader = lambda how: bl.run(
-        bl.itd(nets.of_rows, 0.1, 0.5), x0, y0, data=Odd(how), steps=6, mesh=bl.sharded(mesh.mesh, x="data")
+        bl.itd(nets.of_rows, inner=0.1, outer=0.5),
+        x0,
+        y0,
+        data=Odd(how),
+        steps=6,
+        mesh=bl.sharded(mesh.mesh, x="data"),
     )
     for part, do in {
         "x0": lambda: go(x0=x0 + last),
         "data": lambda: go(data=nets.batch(32 if last else 64)),
         "seed": lambda: go(seed=int(last)),
-        "solver": lambda: go(solver=bl.soba(nets.problem, 0.1, 0.2 if last else 0.1, 0.5)),
+        "solver": lambda: go(
+            solver=bl.soba(nets.problem, inner=0.1, adjoint=0.2 if last else 0.1, outer=0.5)
+        ),
         "argument": lambda: go(steps=-1 if last else 6),
         "leaves": lambda: go(hooks=[at(2, leaves if last else lambda: None)]),
         "fails": lambda: of_loader("fails"),
@@ -166,7 +173,7 @@ def agreements():
         on_divergence="halve",
     )
     # So large, it is out of range in a few steps; and once half the step size is safe, it is not halved again.
-    halved = bl.run(bl.itd(apart, 0.4, 16.0), np.full(8, 1e130), np.ones(8), **ask)
+    halved = bl.run(bl.itd(apart, inner=0.4, outer=16.0), np.full(8, 1e130), np.ones(8), **ask)
     ended(halved, part="halved", halvings=halved.halvings)
     do = lambda: os.kill(os.getpid(), signal.SIGTERM)  # ends the program, with status 143
     run(checkpoint=folder + "/run", hooks=[at(6, do if number == of - 1 else lambda: None)])

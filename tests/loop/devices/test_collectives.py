@@ -98,7 +98,9 @@ def test_minibatches_gather_neither_x_nor_the_data():
     """x[rows] of rows drawn from everywhere: messages of the batch's size, not of x's or the data's."""
     rows = 512
     data = bl.epochs(nets.batch(rows), size=bl.Batch(inner=16, outer=8))
-    text = pod.compiled_step(bl.itd(nets.of_rows, 0.1, 0.1), *nets.start(rows), data, bl.sharded(MESH))
+    text = pod.compiled_step(
+        bl.itd(nets.of_rows, inner=0.1, outer=0.1), *nets.start(rows), data, bl.sharded(MESH)
+    )
     found = collectives(text)
     gathers = [each.size for each in found if each.kind == "all-gather"]
     assert max(gathers) <= 16 * nets.WIDTH * 8

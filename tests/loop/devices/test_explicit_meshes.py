@@ -16,7 +16,7 @@ PROBLEM = bl.Problem(
     inner=lambda x, y, batch: jnp.mean((batch @ y - 1.0) ** 2) + jnp.mean((y - x) ** 2),
     outer=lambda x, y, batch: jnp.mean((batch @ y - 2.0) ** 2),
 )
-SOLVER = bl.aid(PROBLEM, 0.05, 0.05, 0.1)
+SOLVER = bl.aid(PROBLEM, inner=0.05, adjoint=0.05, outer=0.1)
 X0, Y0 = jnp.ones(8), jnp.zeros(8)
 
 
@@ -101,7 +101,7 @@ def test_lanes_of_a_shard_map_do_not_mix():
 
 def test_a_loop_that_a_shard_map_refuses_names_the_option():
     starts = jnp.asarray(np.arange(8.0)[:, None] * np.ones(8))
-    solver = bl.aid(PROBLEM, 0.05, bl.adjoints.cg(), 0.1)
+    solver = bl.aid(PROBLEM, inner=0.05, adjoint=bl.adjoints.cg(), outer=0.1)
     with pytest.raises(ValueError, match=r"refused a loop inside jax\.shard_map, .* pass check_vma=False"):
         lanes(solver)[0](starts)
     mapped, over = lanes(solver, check_vma=False)

@@ -28,7 +28,7 @@ def setting(step=0.1):
     fit = lambda y, data: (data[0] @ y - data[1]) ** 2
     inner = lambda x, y, data: jnp.mean(jax.nn.sigmoid(x) * fit(y, data)) + 0.1 * jnp.sum(y**2)
     outer = lambda x, y, data: jnp.mean(fit(y, data))
-    solver = bl.aid(bl.Problem(inner=inner, outer=outer), step, step, optax.adam(0.1))
+    solver = bl.aid(bl.Problem(inner=inner, outer=outer), inner=step, adjoint=step, outer=optax.adam(0.1))
     return solver, (jnp.zeros(N), jnp.zeros(3)), bl.Batch(inner=rows(N), outer=rows(20))
 
 
@@ -89,7 +89,7 @@ def test_donated_memory_of_the_same_shape_is_not_taken_for_what_goes_to_the_host
     solver, (_, y0), data = setting()
     tile = lambda rows: jax.tree.map(lambda a: jnp.tile(a, (1024 // N + 1, *[1] * (a.ndim - 1)))[:1024], rows)
     data, x0 = bl.Batch(inner=tile(data.inner), outer=data.outer), jnp.zeros(1024)
-    for each in (solver, bl.fsla(solver.problem, 0.1, 0.1, optax.adam(0.1))):
+    for each in (solver, bl.solvers.fsla(solver.problem, inner=0.1, adjoint=0.1, outer=optax.adam(0.1))):
         plain = bl.run(each, x0, y0, data=data, steps=3)
         for replay in ("device", "off"):
             aside = bl.run(each, x0, y0, data=data, steps=3, offload="outer", replay=replay)
@@ -197,34 +197,38 @@ def test_hooks_and_probes_compute_with_what_they_are_shown():
 
 ASKED = {
     "a plain step": (
-        lambda p: bl.aid(p, 0.1, 0.1, 0.1),
+        lambda p: bl.aid(p, inner=0.1, adjoint=0.1, outer=0.1),
         {},
         "remembers no array, but single numbers at most: leave it out",
     ),
     "no outer rule": (bl.tuning_free, {}, "remembers no array, but single numbers at most: leave it out"),
     "goes on from x": (
-        lambda p: bl.meha(p, 0.1, optax.adam(0.1), penalty=1.0, proximal=1.0),
+        lambda p: bl.solvers.meha(p, inner=0.1, outer=optax.adam(0.1), penalty=1.0, proximal=1.0),
         {},
         "uses the new x",
     ),
     "record": (
-        lambda p: bl.soba(p, 0.1, 0.1, optax.adam(0.1)),
+        lambda p: bl.soba(p, inner=0.1, adjoint=0.1, outer=optax.adam(0.1)),
         {"record": lambda state, info: {"x": state.x[0]}},
         "or the record, uses the new x or the memory of its rule within it",
     ),
     "record of the memory": (
-        lambda p: bl.soba(p, 0.1, 0.1, optax.adam(0.1)),
+        lambda p: bl.soba(p, inner=0.1, adjoint=0.1, outer=optax.adam(0.1)),
         {"record": lambda state, info: {"m": optax.tree.norm(state.outer)}},
         "or the record, uses the new x or the memory of its rule within it",
     ),
     "record of a part of it": (
-        lambda p: bl.soba(p, 0.1, 0.1, optax.adam(0.1)),
+        lambda p: bl.soba(p, inner=0.1, adjoint=0.1, outer=optax.adam(0.1)),
         {"record": lambda state, info: {"m": state.outer[0].mu[0]}},
         "or record by a hook .AttributeError",
     ),
     "clips x itself": (lambda p: Own(p, 1), {}, "Own, or the record, uses the new x"),
     "moves x twice": (lambda p: Own(p, 2), {}, "or moves x twice: leave it out"),
-    "line search": (lambda p: bl.soba(p, 0.1, 0.1, optax.lbfgs()), {}, "asks for their value"),
+    "line search": (
+        lambda p: bl.soba(p, inner=0.1, adjoint=0.1, outer=optax.lbfgs()),
+        {},
+        "asks for their value",
+    ),
 }
 
 
@@ -241,10 +245,10 @@ def test_other_methods_and_a_constrained_x(name):
     problem, start, data = setting()[0].problem, *setting()[1:]
     outer = bl.projected(optax.adam(0.1), lambda x: jnp.clip(x, -0.1, 0.1))
     solver = {
-        "itd": lambda: bl.itd(problem, 0.1, outer),
-        "stocbio": lambda: bl.stocbio(problem, 0.1, 0.1, outer, products=3),
-        "f2sa": lambda: bl.f2sa(problem, 0.1, outer, penalty=2.0),
-        "saba": lambda: bl.saba(problem, 0.1, 0.1, outer),
+        "itd": lambda: bl.itd(problem, inner=0.1, outer=outer),
+        "stocbio": lambda: bl.stocbio(problem, inner=0.1, adjoint=0.1, outer=outer, products=3),
+        "f2sa": lambda: bl.f2sa(problem, inner=0.1, outer=outer, penalty=2.0),
+        "saba": lambda: bl.saba(problem, inner=0.1, adjoint=0.1, outer=outer),
     }[name]()
     runs = [bl.run(solver, *start, data=data, steps=6, offload=option) for option in (None, "outer")]
     close(*((each.run, each.trace) for each in runs))
@@ -266,7 +270,9 @@ def test_an_error_of_the_objective_is_its_own():
     def outer(x, y, data):
         raise ZeroDivisionError("of the user's own")
 
-    broken = bl.soba(bl.Problem(inner=solver.problem.inner, outer=outer), 0.1, 0.1, optax.adam(0.1))
+    broken = bl.soba(
+        bl.Problem(inner=solver.problem.inner, outer=outer), inner=0.1, adjoint=0.1, outer=optax.adam(0.1)
+    )
     for option in (None, "outer"):
         with pytest.raises(ZeroDivisionError, match="of the user's own"):
             bl.run(broken, *start, data=data, steps=2, offload=option)

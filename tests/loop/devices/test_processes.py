@@ -55,7 +55,7 @@ def told(what, folder, of=2, status=0):
 
 def run(steps, **asked):
     """As the members do, in this process."""
-    solver = bl.soba(nets.problem, 0.1, 0.1, 0.5)
+    solver = bl.soba(nets.problem, inner=0.1, adjoint=0.1, outer=0.5)
     return bl.run(solver, *nets.start(), data=nets.batch(), steps=steps, **asked)
 
 
@@ -83,7 +83,7 @@ def test_what_one_process_decides_all_do(tmp_path):
     level = lambda rows: tuple(array[rows] for array in nets.batch().inner)
     numbered = lambda rows: np.arange(nets.ROWS)[rows]
     whole = [bl.Batch(level(r), level(r), rows=bl.Levels(numbered(r), numbered(r))) for r in batches]
-    expected = bl.run(bl.itd(nets.of_rows, 0.1, 0.5), *nets.start(), data=whole, steps=6)
+    expected = bl.run(bl.itd(nets.of_rows, inner=0.1, outer=0.5), *nets.start(), data=whole, steps=6)
     np.testing.assert_allclose(first["loader"]["values"], expected.trace["outer_value"], rtol=1e-9)
     # What two processes saved, one goes on with.
     assert bl.load(tmp_path / "run").steps == 6

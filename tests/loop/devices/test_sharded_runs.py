@@ -15,15 +15,15 @@ MESH = Mesh(np.array(jax.devices()), ("data",))
 FSDP = bl.sharded(MESH, y="data")
 
 SOLVERS = {
-    "aid": lambda p: bl.aid(p, optax.adam(1e-2), 0.1, optax.adam(1e-1)),
-    "cg": lambda p: bl.aid(p, 0.1, bl.adjoints.cg(1e-9), 0.1),
-    "soba": lambda p: bl.soba(p, 0.1, 0.1, 0.1),
-    "itd": lambda p: bl.itd(p, 0.1, 0.1, inner_steps=2),
-    "stocbio": lambda p: bl.stocbio(p, 0.1, 0.1, 0.1, products=2),
-    "f2sa": lambda p: bl.f2sa(p, 0.1, 0.1, penalty=2.0),
+    "aid": lambda p: bl.aid(p, inner=optax.adam(1e-2), adjoint=0.1, outer=optax.adam(1e-1)),
+    "cg": lambda p: bl.aid(p, inner=0.1, adjoint=bl.adjoints.cg(1e-9), outer=0.1),
+    "soba": lambda p: bl.soba(p, inner=0.1, adjoint=0.1, outer=0.1),
+    "itd": lambda p: bl.itd(p, inner=0.1, outer=0.1, inner_steps=2),
+    "stocbio": lambda p: bl.stocbio(p, inner=0.1, adjoint=0.1, outer=0.1, products=2),
+    "f2sa": lambda p: bl.f2sa(p, inner=0.1, outer=0.1, penalty=2.0),
     "tuning_free": bl.tuning_free,
-    "saba": lambda p: bl.saba(p, 0.1, 0.1, 0.1),
-    "qnbo": lambda p: bl.qnbo(p, 0.1, 0.1, inner_steps=1, memory=2),
+    "saba": lambda p: bl.saba(p, inner=0.1, adjoint=0.1, outer=0.1),
+    "qnbo": lambda p: bl.solvers.qnbo(p, inner=0.1, outer=0.1, inner_steps=1, memory=2),
 }
 
 
@@ -101,7 +101,7 @@ def test_sharded_inputs_are_followed_without_a_mesh_argument():
 
 def test_minibatches_are_split_too():
     data = bl.epochs(nets.batch(), size=bl.Batch(inner=16, outer=8), seed=3)
-    solver = bl.stocbio(nets.of_rows, 0.1, 0.1, 0.1, products=2, batches="independent")
+    solver = bl.stocbio(nets.of_rows, inner=0.1, adjoint=0.1, outer=0.1, products=2, batches="independent")
     same(run(solver, data=data, mesh=MESH).state, run(solver, data=data).state)
 
 
@@ -116,7 +116,7 @@ def test_a_loader_s_batches_are_placed_as_they_come():
         for i in (0, 1, 2, 3)
     ]
     seen = []
-    solver = bl.itd(nets.of_rows, 0.1, 0.1, inner_steps=2, batches="shared")
+    solver = bl.itd(nets.of_rows, inner=0.1, outer=0.1, inner_steps=2, batches="shared")
     ask = dict(steps=4, every=1)
     split = run(
         solver,
@@ -133,7 +133,7 @@ def test_a_loader_s_batches_are_placed_as_they_come():
 
 def test_a_short_last_batch_is_not_the_loader_s_error():
     inner, outer = lambda x, y, rows: jnp.mean((rows @ y - x) ** 2), lambda x, y, rows: jnp.mean(rows @ y)
-    solver = bl.itd(bl.Problem(inner=inner, outer=outer), 0.1, 0.1)
+    solver = bl.itd(bl.Problem(inner=inner, outer=outer), inner=0.1, outer=0.1)
     batches = [bl.Batch(inner=np.ones((n, 2)), outer=np.ones((n, 2))) for n in (16, 16, 12)]
     said = (
         "laying out the loader's batch raised .*batch.inner.* 12 rows cannot be split evenly .*drop_last=True"
@@ -147,7 +147,9 @@ def test_going_back_keeps_the_placement():
     """A run that diverges, and one that is halved: both return to kept copies."""
     quarrel = lambda **asked: bl.run(
         bl.itd(
-            bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2)), 0.4, 30.0
+            bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2)),
+            inner=0.4,
+            outer=30.0,
         ),
         np.ones(16),
         np.ones(16),
@@ -243,8 +245,8 @@ def test_what_does_not_divide_is_named_with_the_remedy():
     with pytest.raises(
         ValueError, match=r"y0 has shape \(257, 257\), of which no dimension is divisible by the 8"
     ):
-        bl.run(bl.itd(odd, 0.1, 0.1), np.ones(2), np.ones((257, 257)), steps=1, mesh=FSDP)
+        bl.run(bl.itd(odd, inner=0.1, outer=0.1), np.ones(2), np.ones((257, 257)), steps=1, mesh=FSDP)
     two = Mesh(np.array(jax.devices()[:2]), ("data",))
     on = lambda leaf, mesh: jax.device_put(leaf, NamedSharding(mesh, P()))
     with pytest.raises(ValueError, match="lie on 2 different meshes of devices: put all of them on one"):
-        bl.run(bl.itd(odd, 0.1, 0.1), on(np.ones(2), two), on(np.ones(2), MESH), steps=1)
+        bl.run(bl.itd(odd, inner=0.1, outer=0.1), on(np.ones(2), two), on(np.ones(2), MESH), steps=1)

@@ -85,7 +85,7 @@ def size(a):
 
 def test_the_numbers_are_those_of_the_closed_forms():
     alpha, eta, beta = 0.3, 0.2, 0.02
-    looks = diagnosed(bl.aid(PROBLEM, alpha, eta, beta), 40).diagnosis.looks
+    looks = diagnosed(bl.aid(PROBLEM, inner=alpha, adjoint=eta, outer=beta), 40).diagnosis.looks
     assert looks["step"].tolist() == [10, 20, 30, 40]
     by_hand, before = aid_by_hand(alpha, eta, beta, 41, H), (X0, None)
     solve = lambda b: np.linalg.solve(H, b)
@@ -123,7 +123,7 @@ def test_the_numbers_are_those_of_the_closed_forms():
 
 def test_the_bias_of_itd_is_that_of_the_powers_of_its_contraction():
     alpha, N = 0.2, 2
-    result = diagnosed(bl.itd(PROBLEM, alpha, 1e-3, inner_steps=N), 40)
+    result = diagnosed(bl.itd(PROBLEM, inner=alpha, outer=1e-3, inner_steps=N), 40)
     looks, x, y = result.diagnosis.looks, np.asarray(result.x), np.asarray(result.y)
     for _ in range(N):
         y = y - alpha * (H @ y - B.T @ x)
@@ -149,7 +149,7 @@ def test_so_many_inner_steps_as_are_proposed_leave_no_bias(seed):
     )
     start = jnp.asarray(rng.normal(size=2)), jnp.zeros(3)
     made = lambda steps: bl.run(
-        bl.itd(PROBLEM, 0.4, 0.1, inner_steps=steps), *start, data=data, steps=4000, diagnose=True
+        bl.itd(PROBLEM, inner=0.4, outer=0.1, inner_steps=steps), *start, data=data, steps=4000, diagnose=True
     )
     few = made(1)
     assert codes(few)[0] == "biased"
@@ -168,17 +168,19 @@ def advised(solver, steps=1000):
 def test_what_is_proposed_against_a_bias_is_what_the_method_has():
     """Of truncated steps only the differentiated ones count; a series has factors; BDA's bias has no known rate."""
     beta = 0.02
-    _, count = advised(bl.itd(PROBLEM, 0.3, beta, inner_steps=2))
-    said, enough = advised(bl.itd(PROBLEM, 0.3, beta, inner_steps=8, truncate=2))
+    _, count = advised(bl.itd(PROBLEM, inner=0.3, outer=beta, inner_steps=2))
+    said, enough = advised(bl.itd(PROBLEM, inner=0.3, outer=beta, inner_steps=8, truncate=2))
     assert f"differentiate about {enough} inner steps instead of 2 (truncate=)" in said[0]
     assert abs(enough - count) <= 2  # y is nearer to y* with more steps, the bias at y* the same
-    assert advised(bl.itd(PROBLEM, 0.3, beta, inner_steps=4 * enough, truncate=2))[0]
-    assert not advised(bl.itd(PROBLEM, 0.3, beta, inner_steps=enough, truncate=enough))[0]
-    assert advised(bl.forward_itd(PROBLEM, 0.3, beta, inner_steps=2))[1] == count
-    said, number = advised(bl.bda(PROBLEM, 0.3, beta, inner_steps=2))
+    assert advised(bl.itd(PROBLEM, inner=0.3, outer=beta, inner_steps=4 * enough, truncate=2))[0]
+    assert not advised(bl.itd(PROBLEM, inner=0.3, outer=beta, inner_steps=enough, truncate=enough))[0]
+    assert advised(bl.solvers.forward_itd(PROBLEM, inner=0.3, outer=beta, inner_steps=2))[1] == count
+    said, number = advised(bl.solvers.bda(PROBLEM, inner=0.3, outer=beta, inner_steps=2))
     assert number is None
     assert "take more inner steps, or bl.aid" in said[0]
-    series = lambda **counts: bl.stocbio(PROBLEM, 0.3, 0.3, beta, batches="shared", **counts)
+    series = lambda **counts: bl.stocbio(
+        PROBLEM, inner=0.3, adjoint=0.3, outer=beta, batches="shared", **counts
+    )
     assert "take more factors of its series (products=)" in advised(series(products=1))[0][0]
     assert advised(series(products=1, inner_steps=60))[0]
     assert not advised(series(products=60))[0]
@@ -205,7 +207,11 @@ def test_an_array_of_x_that_rests_is_not_called_unused():
     f = lambda x, y: jnp.sum((y - 2) ** 2) / 2 + jnp.sum(x["b"] ** 2) / 2
     x0 = {"a": jnp.zeros(2), "b": jnp.zeros(2)}
     result = bl.run(
-        bl.aid(bl.Problem(inner=g, outer=f), 0.5, 0.5, 0.1), x0, jnp.zeros(2), steps=20, diagnose=True
+        bl.aid(bl.Problem(inner=g, outer=f), inner=0.5, adjoint=0.5, outer=0.1),
+        x0,
+        jnp.zeros(2),
+        steps=20,
+        diagnose=True,
     )
     assert "x_unused" not in codes(result)
 
@@ -214,7 +220,9 @@ def test_an_array_without_numbers_is_not_called_unused():
     g = lambda x, y: jnp.sum((y - x["a"]) ** 2) / 2 + jnp.sum(x["none"])
     problem = bl.Problem(inner=g, outer=lambda x, y: jnp.sum((y - 2) ** 2) / 2)
     x0 = {"a": jnp.zeros(2), "none": jnp.zeros((0, 3))}
-    result = bl.run(bl.aid(problem, 0.5, 0.5, 0.1), x0, jnp.zeros(2), steps=20, diagnose=True)
+    result = bl.run(
+        bl.aid(problem, inner=0.5, adjoint=0.5, outer=0.1), x0, jnp.zeros(2), steps=20, diagnose=True
+    )
     assert "x_unused" not in codes(result)
 
 
@@ -227,7 +235,7 @@ def test_an_x_of_rows_that_no_look_had_is_neither_dead_nor_unused(alone):
     x0 = jnp.zeros(()) if alone else {"often": jnp.ones(()), "rare": jnp.zeros(()), "lost": jnp.zeros(())}
     batches = (bl.Batch(inner=jnp.full(1, float(i % 8 == 3)), outer=jnp.zeros(1)) for i in itertools.count())
     result = bl.run(
-        bl.aid(bl.Problem(inner=g, outer=f), 0.1, 0.1, 0.01),
+        bl.aid(bl.Problem(inner=g, outer=f), inner=0.1, adjoint=0.1, outer=0.01),
         x0,
         jnp.zeros(()),
         data=batches,
@@ -246,7 +254,7 @@ def test_an_x_that_a_bound_holds_from_the_first_step_on():
         inner=lambda x, y: jnp.sum(jnp.array([1.0, 0.2]) * (y - x) ** 2),
         outer=lambda x, y: jnp.sum((y + 2) ** 2),
     )
-    solver = bl.itd(problem, 0.2, bl.projected(0.1, lambda x: jnp.maximum(x, 0.0)), inner_steps=2)
+    solver = bl.itd(problem, inner=0.2, outer=bl.projected(0.1, lambda x: jnp.maximum(x, 0.0)), inner_steps=2)
     result = bl.run(solver, jnp.zeros(2), jnp.zeros(2), steps=40, diagnose=True)
     assert codes(result) == ["biased", "x_rests"]
     assert "take more inner steps" in result.diagnosis.findings[0].sentence
@@ -262,7 +270,12 @@ def test_a_run_that_went_back_is_judged_by_the_steps_it_went_on_with():
     )
     start = jnp.ones(2, jnp.float32), jnp.zeros(2, jnp.float32)
     result = bl.run(
-        bl.aid(problem, 0.5, 0.5, jumps), *start, steps=1600, every=50, on_divergence="halve", diagnose=True
+        bl.aid(problem, inner=0.5, adjoint=0.5, outer=jumps),
+        *start,
+        steps=1600,
+        every=50,
+        on_divergence="halve",
+        diagnose=True,
     )
     assert result.halvings
     assert result.status.code is bl.Code.COMPLETED
@@ -319,7 +332,7 @@ def documented() -> list[set[str]]:
 
 def test_an_inner_objective_without_y_and_an_x_without_effect_are_told():
     """And the page has all findings and columns."""
-    solver, nothing = bl.aid(PROBLEM, 0.5, 0.5, 1e-3), jnp.zeros((2, 3))
+    solver, nothing = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1e-3), jnp.zeros((2, 3))
     flat = bl.Batch(inner=(jnp.zeros((3, 3)), nothing), outer=jnp.asarray(T))
     found = bl.run(solver, jnp.asarray(X0), jnp.asarray(Y0), data=flat, steps=8, diagnose=True)
     assert codes(found) == ["y_dead"]
@@ -332,7 +345,7 @@ def test_an_inner_objective_without_y_and_an_x_without_effect_are_told():
     assert codes(found) == ["x_rests"]  # the solution of γx = 0
     assert "x rests where it began" in found.diagnosis.findings[0].sentence
     blind = bl.Problem(inner=inner, outer=lambda x, y, batch: 0.5 * jnp.sum((y - batch) ** 2))
-    solver = bl.aid(blind, 0.5, 0.5, 1e-3)
+    solver = bl.aid(blind, inner=0.5, adjoint=0.5, outer=1e-3)
     found = bl.run(solver, jnp.asarray(X0), jnp.asarray(Y0), data=apart, steps=40, diagnose=True)
     assert codes(found) == ["x_dead"]
     assert "exactly zero at every step" in found.diagnosis.findings[0].sentence
@@ -347,7 +360,7 @@ def test_a_network_of_dead_units_is_told_and_one_that_lives_is_not():
         inner=lambda x, y, batch: jnp.mean(jax.nn.sigmoid(x) * loss(y, batch)),
         outer=lambda x, y, batch: jnp.mean(loss(y, batch)),
     )
-    solver, start = bl.sama(problem, 0.1, 0.1), (jnp.ones(3), 0.1 * jnp.ones(2))
+    solver, start = bl.solvers.sama(problem, inner=0.1, outer=0.1), (jnp.ones(3), 0.1 * jnp.ones(2))
     for threshold, expected in ((5.0, ["y_dead"]), (-1.0, [])):
         level = jnp.asarray(rows), jnp.asarray(threshold)
         result = bl.run(solver, *start, data=bl.Batch(inner=level, outer=level), steps=8, diagnose=True)
@@ -371,7 +384,9 @@ def test_a_dead_layer_is_told_under_a_bias_and_a_decay_which_have_gradients():
     data = bl.Batch(inner=(rows, level), outer=(rows, level))
     for bias, dead in ((-5.0, True), (1.0, False)):
         start = jnp.array([-3.0]), y0 | {"b": jnp.full(4, bias)}
-        result = bl.run(bl.aid(problem, 0.05, 0.05, 1e-3), *start, data=data, steps=8, diagnose=True)
+        result = bl.run(
+            bl.aid(problem, inner=0.05, adjoint=0.05, outer=1e-3), *start, data=data, steps=8, diagnose=True
+        )
         assert ("y_dead" in codes(result)) == dead
         assert ("with 94.1 % of the numbers in y" in str(result.diagnosis).replace("\n    ", " ")) == dead
     # Most of y where f has its minimum: zero there, but not beside.
@@ -380,7 +395,7 @@ def test_a_dead_layer_is_told_under_a_bias_and_a_decay_which_have_gradients():
         outer=lambda x, y: 0.5 * jnp.sum(y["a"] ** 2) + 0.5 * jnp.sum(y["b"] ** 2),
     )
     start = jnp.zeros(1), {"a": jnp.ones(1), "b": jnp.zeros(3)}
-    result = bl.run(bl.aid(apart, 0.5, 0.5, 1e-2), *start, steps=8, diagnose=True)
+    result = bl.run(bl.aid(apart, inner=0.5, adjoint=0.5, outer=1e-2), *start, steps=8, diagnose=True)
     assert result.diagnosis.looks["outer_silent"].tolist() == [0.75] * 4
     assert result.diagnosis.looks["silent_beside"].tolist() == [0.0] * 4
     assert "y_dead" not in codes(result)
@@ -394,7 +409,7 @@ def test_an_inner_value_that_is_nan_though_its_gradient_is_not():
         return jnp.sum(picked) + jnp.sum((y - x) ** 2)
 
     problem = bl.Problem(inner=g, outer=lambda x, y: jnp.sum((y - 1) ** 2))
-    solver = bl.aid(problem, 0.2, 0.2, 1e-2)
+    solver = bl.aid(problem, inner=0.2, adjoint=0.2, outer=1e-2)
     for last, expected in ((2, True), (1, False)):
         data = bl.Batch(inner=jnp.array([0, 1, last]))
         result = bl.run(solver, jnp.zeros(3), jnp.zeros(3), data=data, steps=8, diagnose=True)
@@ -402,7 +417,7 @@ def test_an_inner_value_that_is_nan_though_its_gradient_is_not():
         assert ("inner_nan" in codes(result)) == expected
     assert np.isfinite(result.diagnosis.looks["inner_value"]).all()
     both = bl.aid(
-        bl.Problem(inner=g, outer=g), 0.2, 0.2, 1e-2
+        bl.Problem(inner=g, outer=g), inner=0.2, adjoint=0.2, outer=1e-2
     )  # where f has such labels too, no step is taken
     labels = jnp.array([0, 1, 2])
     result = bl.run(both, jnp.zeros(3), jnp.zeros(3), data=bl.Batch(inner=labels, outer=labels), steps=8)
@@ -414,7 +429,7 @@ def test_an_x_at_rest_after_steps_on_y_that_are_too_large_is_not_called_fine():
     looks = {"step": np.array([5.0, 10.0, 15.0, 20.0]), "moved": np.zeros(4), "x_norm": np.ones(4)}
     looks |= {"stationarity": np.full(4, 1e-6), "outer_value": np.ones(4), "inner_residual": np.ones(4)}
     looks |= {"largest_curvature": np.full(4, 2.0), "outer_step": np.ones(4)}
-    facts = Facts(bl.aid(PROBLEM, 0.5, 0.5, 1.0), 20, 0, True, 1.0)
+    facts = Facts(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0), 20, 0, True, 1.0)
     for size, expected in ((0.5, ["x_rests"]), (3.0, ["inner_step"])):
         found = findings(looks | {"inner_step": np.full(4, size)}, facts)
         assert [each.code for each in found] == expected
@@ -422,14 +437,18 @@ def test_an_x_at_rest_after_steps_on_y_that_are_too_large_is_not_called_fine():
 
 def test_of_a_run_that_broke_the_cause_comes_first():
     looks = {"step": np.array([5.0]), "smallest_curvature": np.array([-0.2]), "largest_curvature": np.ones(1)}
-    facts = Facts(bl.aid(PROBLEM, 0.5, 3.0, 1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",)))
+    facts = Facts(
+        bl.aid(PROBLEM, inner=0.5, adjoint=3.0, outer=1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",))
+    )
     assert [each.code for each in findings(looks, facts)] == ["adjoint_step", "not_convex"]
 
 
 def test_x_is_not_called_dead_where_it_has_run_away():
     """A sigmoid is flat there."""
     looks = {"step": np.array([5.0]), "x_beside": np.zeros(1)}
-    facts = Facts(bl.aid(PROBLEM, 0.5, 3.0, 1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",)))
+    facts = Facts(
+        bl.aid(PROBLEM, inner=0.5, adjoint=3.0, outer=1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",))
+    )
     assert [each.code for each in findings(looks, facts)] == ["adjoint_step"]
 
 
@@ -444,7 +463,7 @@ def test_x_is_not_called_dead_where_it_has_run_away():
     ],
 )
 def test_what_is_proposed_against_negative_curvature_is_a_cure_to_copy(adjoint, told):
-    found = diagnosed(bl.aid(PROBLEM, 0.5, adjoint, 1e-4), 20, SADDLE)
+    found = diagnosed(bl.aid(PROBLEM, inner=0.5, adjoint=adjoint, outer=1e-4), 20, SADDLE)
     assert ("not_convex" in codes(found)) == told
     if isinstance(adjoint, float):  # a step that is no good is not proposed again: 1/L is
         cures = "bl.adjoints.damped(0.5, 0.4), or take bl.adjoints.minres(max_steps=20)."
@@ -458,12 +477,14 @@ def test_where_g_curves_upwards_nowhere_no_step_is_made_up():
         "largest_curvature": np.zeros(1),
     }
     looks |= {"adjoint_step": np.full(1, 0.5)}
-    facts = Facts(bl.aid(PROBLEM, 0.5, 0.5, 1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",)))
+    facts = Facts(
+        bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",))
+    )
     assert "bl.adjoints.damped(adjoint, 4)" in findings(looks, facts)[-1].sentence
 
 
 def test_a_method_without_v_is_not_told_to_damp_one():
-    found = diagnosed(bl.itd(PROBLEM, 0.5, 1e-4), 20, SADDLE)
+    found = diagnosed(bl.itd(PROBLEM, inner=0.5, outer=1e-4), 20, SADDLE)
     (sentence,) = (each.sentence for each in found.diagnosis.findings if each.code == "not_convex")
     assert "the bias is not measured: add a ridge to g." in sentence
 
@@ -474,7 +495,7 @@ def test_an_adjoint_that_has_hardly_set_out_is_told_on_minibatches_too(size, tol
     looks = {"step": np.array([100.0, 200.0]), "moved": np.ones(2), "x_norm": np.ones(2), "noisy": np.ones(2)}
     looks |= {"stationarity": np.ones(2), "outer_value": np.ones(2), "inner_residual": np.ones(2)}
     looks |= {"largest_curvature": np.full(2, 2.0), "adjoint_step": np.full(2, size)}
-    found = findings(looks, Facts(bl.aid(PROBLEM, 0.5, size, 1.0), 200, 0, True, 1.0))
+    found = findings(looks, Facts(bl.aid(PROBLEM, inner=0.5, adjoint=size, outer=1.0), 200, 0, True, 1.0))
     assert [each.code for each in found] == ["adjoint_lags"] * told
     assert all("cover at most 3.9% of its way" in each.sentence for each in found)
     note = "whether y lags, and" if told else "whether y or v lags, and"
@@ -491,7 +512,7 @@ def test_where_y_has_no_curvature_at_all_a_stop_gradient_is_asked_for(smallest, 
     }
     looks |= {"stationarity": np.ones(1), "outer_value": np.ones(1), "inner_residual": np.ones(1)}
     looks |= {"largest_curvature": np.ones(1), "smallest_curvature": np.full(1, smallest)}
-    (flat,) = findings(looks, Facts(bl.aid(PROBLEM, 0.5, 0.5, 1.0), 100, 0, False, 1.0))
+    (flat,) = findings(looks, Facts(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0), 100, 0, False, 1.0))
     assert flat.code == "flat"
     assert ("stop_gradient" in flat.sentence) == told
 
@@ -506,10 +527,10 @@ def test_two_findings_with_one_remedy_are_told_once():
 def test_an_outer_step_beyond_its_range():
     solve = np.linalg.inv(H)
     L_phi = np.linalg.eigvalsh(B @ solve @ solve @ B.T)[-1] + GAMMA
-    far = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 2.5 / L_phi), 12)
+    far = diagnosed(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=2.5 / L_phi), 12)
     assert "outer_step" in codes(far)
     assert np.nanmax(far.diagnosis.looks["outer_curvature"]) <= L_phi * 1.01  # from below
-    near = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 0.1 / L_phi), 12)
+    near = diagnosed(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=0.1 / L_phi), 12)
     assert "outer_step" not in codes(near)
 
 
@@ -517,7 +538,7 @@ def test_an_outer_step_that_runs_away_on_minibatches():
     """With B = 0 there is h = γx: at β = 3/γ, x grows by −2 a step, and f fourfold."""
     level = jnp.asarray(H), jnp.zeros((2, 3))
     given = itertools.repeat(bl.Batch(inner=level, outer=jnp.asarray(T)))
-    solver = bl.aid(PROBLEM, 0.5, 0.5, 3 / GAMMA)
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=3 / GAMMA)
     result = bl.run(solver, jnp.asarray(X0), jnp.asarray(Y0), data=given, steps=12, diagnose=True)
     assert codes(result) == ["outer_step"]
     assert f"above 2/L_Φ ≈ {2 / GAMMA:.3g}" in result.diagnosis.findings[0].sentence
@@ -526,7 +547,7 @@ def test_an_outer_step_that_runs_away_on_minibatches():
 
 
 def test_an_outer_value_that_grows_for_no_known_reason():
-    solver = bl.aid(PROBLEM, 0.5, 0.5, 1e-2)
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1e-2)
     looks = diagnosed(solver, 200).diagnosis.looks
     facts = Facts(solver, 200, 0, True, looks["stationarity"].max(), rise=(1.0, 3e4))
     (found,) = findings(looks, facts)
@@ -537,7 +558,7 @@ def test_an_outer_value_that_grows_for_no_known_reason():
 def test_a_y_that_leaves_a_start_where_f_is_small_is_no_outer_value_that_grows():
     """f(x₀, t) is next to nothing, and Φ falls from the first step on: a smaller outer step would cure nothing."""
     data = bl.Batch(inner=(jnp.asarray(H), jnp.asarray(B)), outer=jnp.asarray(T))
-    solver = bl.aid(PROBLEM, 0.02, 0.02, 1e-3)
+    solver = bl.aid(PROBLEM, inner=0.02, adjoint=0.02, outer=1e-3)
     result = bl.run(solver, jnp.asarray(X0), jnp.asarray(T), data=data, steps=800, diagnose=True)
     assert result.trace["outer_value"][-1] > 11 * result.trace["outer_value"][0]
     assert np.all(np.diff(result.diagnosis.looks["solved_value"]) < 0)
@@ -546,11 +567,11 @@ def test_a_y_that_leaves_a_start_where_f_is_small_is_no_outer_value_that_grows()
 
 
 def test_a_run_that_stops_or_breaks_is_looked_at_where_it_ended():
-    stopped = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 0.05), 10_000, tol=1e-3, every=7)
+    stopped = diagnosed(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=0.05), 10_000, tol=1e-3, every=7)
     assert stopped.status.code is bl.Code.CONVERGED
     assert stopped.diagnosis.looks["step"].tolist() == [stopped.steps]
     assert "from 1 look:" in str(stopped.diagnosis)
-    broken = diagnosed(bl.aid(PROBLEM, 3.0, 0.5, 1e-3), 10_000)
+    broken = diagnosed(bl.aid(PROBLEM, inner=3.0, adjoint=0.5, outer=1e-3), 10_000)
     assert broken.status.code is bl.Code.DIVERGED
     assert broken.diagnosis.looks["step"][-1] == broken.steps
     assert codes(broken) == ["inner_step"]
@@ -562,8 +583,8 @@ def test_a_run_that_stops_or_breaks_is_looked_at_where_it_ended():
     )
     start = jnp.array([-1.0]), jnp.zeros(2)
     for solver, code in (
-        (bl.aid(ridge, 1.2, 0.1, 0.01), "inner_step"),
-        (bl.aid(ridge, 0.1, 0.1, 1e6), "diverged"),
+        (bl.aid(ridge, inner=1.2, adjoint=0.1, outer=0.01), "inner_step"),
+        (bl.aid(ridge, inner=0.1, adjoint=0.1, outer=1e6), "diverged"),
     ):
         said = set()
         for every in (1, 100):
@@ -581,7 +602,7 @@ def test_an_x_that_led_to_where_the_inner_step_is_too_large_is_blamed_whatever_i
         inner=lambda x, y: jnp.sum((y - 1) ** 2) + jnp.exp(x[0]) * jnp.sum(y**2),
         outer=lambda x, y: jnp.sum((y + 1) ** 2),
     )
-    solver = bl.aid(ridge, 0.1, 0.1, optax.sign_sgd(3.0))
+    solver = bl.aid(ridge, inner=0.1, adjoint=0.1, outer=optax.sign_sgd(3.0))
     result = bl.run(solver, jnp.array([-1.0]), jnp.ones(2), steps=400, diagnose=True)
     assert result.status.code is bl.Code.DIVERGED
     assert "lower the outer step size, or bound x" in result.status.message
@@ -592,13 +613,13 @@ def test_an_x_that_led_to_where_the_inner_step_is_too_large_is_blamed_whatever_i
 
 def test_who_debugs_nan_gets_a_diagnosis_too():
     with jax.debug_nans(True):
-        seen = diagnosed(bl.aid(PROBLEM, 0.5, 0.5, 0.05), 4).diagnosis
+        seen = diagnosed(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=0.05), 4).diagnosis
     assert len(seen.looks["condition"]) == 4
     assert not seen.notes
 
 
 def test_who_debugs_nan_goes_on_from_a_checkpoint_too(tmp_path):
-    solver = bl.aid(PROBLEM, 0.5, 0.5, 0.05)
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=0.05)
     diagnosed(solver, 4, checkpoint=tmp_path, resume="auto")
     with jax.debug_nans(True):
         assert (
@@ -612,7 +633,7 @@ def test_a_checkpoint_from_before_arrays_of_x_were_kept_calls_none_unused(tmp_pa
     g = lambda x, y: jnp.sum((y - x["a"]) ** 2) / 2
     f = lambda x, y: jnp.sum((y - 2) ** 2) / 2 + jnp.sum(jnp.maximum(x["b"], 0))
     x0 = {"a": jnp.zeros(2), "b": jnp.full(2, 0.45)}
-    solver = bl.aid(bl.Problem(inner=g, outer=f), 0.5, 0.5, 0.1)
+    solver = bl.aid(bl.Problem(inner=g, outer=f), inner=0.5, adjoint=0.5, outer=0.1)
     go = lambda steps: bl.run(
         solver, x0, jnp.zeros(2), steps=steps, diagnose=True, checkpoint=tmp_path, resume="auto"
     )
@@ -633,7 +654,7 @@ def test_a_secant_of_a_run_that_grows_counts_though_later_ones_overflow():
 
 def test_a_constant_in_f_does_not_make_x_look_still():
     """Φ + c has the minima of Φ, and x moves as far."""
-    solver = bl.aid(PROBLEM, 0.5, 0.5, 1e-2)
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1e-2)
     looks = diagnosed(solver, 200).diagnosis.looks
     facts = Facts(solver, 200, 0, False, looks["stationarity"].max())
     for constant in (0.0, 1e9):
@@ -642,10 +663,10 @@ def test_a_constant_in_f_does_not_make_x_look_still():
 
 def test_the_looks_stay_within_their_share_of_the_oracle_calls():
     """What a look says it takes is what the program takes; and all together are 2 %, or four looks."""
-    solver = bl.aid(PROBLEM, 0.5, 0.5, 1e-3)
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1e-3)
     data = bl.Batch(inner=(jnp.asarray(H), jnp.asarray(B)), outer=jnp.asarray(T))
     run = bl.start(solver, jnp.asarray(X0), jnp.asarray(Y0), data)
-    marked = bl.aid(counted(PROBLEM), 0.5, 0.5, 1e-3)
+    marked = bl.aid(counted(PROBLEM), inner=0.5, adjoint=0.5, outer=1e-3)
     look = lambda state, batch: close_look(marked, state, batch, True, Point(state.x, state.x))[0]
     seen, taken = jax.jit(counting(look))(run.solver, data)
     step = sum(oracle_calls(solver, run, data))
@@ -671,7 +692,7 @@ def epochs():
 def test_not_a_bit_of_the_run_changes():
     ridge = lambda x, y, batch: jnp.mean((batch[0] @ y - batch[1]) ** 2) + jnp.exp(x[0]) * y @ y
     fit = lambda x, y, batch: jnp.mean((batch[0] @ y - batch[1]) ** 2)
-    solver = bl.aid(bl.Problem(inner=ridge, outer=fit), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=ridge, outer=fit), inner=0.1, adjoint=0.1, outer=0.1)
     start = jnp.zeros(1), jnp.zeros(2)
     plain = bl.run(solver, *start, data=epochs(), steps=30)
     seen = bl.run(solver, *start, data=epochs(), steps=30, diagnose=True, thin=3)
@@ -698,7 +719,7 @@ class Refusing:
 
 def test_a_look_that_fails_is_a_note_and_the_run_goes_on():
     g = Refusing()
-    solver = bl.itd(bl.Problem(inner=g, outer=lambda x, y: jnp.sum(y**2)), 0.5, 0.1)
+    solver = bl.itd(bl.Problem(inner=g, outer=lambda x, y: jnp.sum(y**2)), inner=0.5, outer=0.1)
     refuse = lambda event: setattr(g, "broken", True)
     result = bl.run(solver, *START, steps=8, every=2, hooks=[refuse], diagnose=True)
     assert result.status.code is bl.Code.COMPLETED
@@ -726,14 +747,17 @@ def test_methods_of_other_kinds(name):
 
 START = jnp.ones(1), jnp.zeros(1)
 ONE = bl.aid(
-    bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2)), 0.1, 0.1, 0.1
+    bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2)),
+    inner=0.1,
+    adjoint=0.1,
+    outer=0.1,
 )
 
 
 def test_a_loader_of_python_random_keys_and_a_rule_without_a_step_size():
     loss = lambda x, y, batch, key: jnp.sum((y - x - batch) ** 2) + 0 * jax.random.normal(key)
     problem = bl.Problem(inner=loss, outer=lambda x, y, batch: jnp.sum(y**2))
-    solver = bl.darts_first_order(problem, optax.sgd(0.1, momentum=0.9), 0.1)
+    solver = bl.solvers.darts_first_order(problem, inner=optax.sgd(0.1, momentum=0.9), outer=0.1)
     given = (bl.Batch(inner=np.full(1, float(i)), outer=np.zeros(1)) for i in range(100))
     result = bl.run(solver, *START, data=given, steps=6, diagnose=True)
     assert result.diagnosis.notes == ()
@@ -777,13 +801,19 @@ def test_at_the_solution_nothing_lags_however_much_rounding_is_off():
     problem = bl.Problem(
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 1) ** 2)
     )
-    result = bl.run(bl.aid(problem, 0.5, 0.5, 0.1), jnp.zeros(3), jnp.zeros(3), steps=800, diagnose=True)
+    result = bl.run(
+        bl.aid(problem, inner=0.5, adjoint=0.5, outer=0.1),
+        jnp.zeros(3),
+        jnp.zeros(3),
+        steps=800,
+        diagnose=True,
+    )
     assert [each.code for each in result.diagnosis.findings] == ["x_rests"]
 
 
 def test_a_run_that_goes_on_is_measured_by_its_earlier_steps_too():
     """One that had come to rest has not stopped for a small step size, and a few more steps make no flat problem."""
-    solver = bl.aid(PROBLEM, 0.5, 0.5, 0.05)
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=0.05)
     data = bl.Batch(inner=(jnp.asarray(H), jnp.asarray(B)), outer=jnp.asarray(T))
     begin = lambda steps: bl.run(solver, jnp.asarray(X0), jnp.asarray(Y0), data=data, steps=steps)
     go_on = lambda steps, result: bl.run(solver, data=data, steps=steps, resume=result, diagnose=True)
@@ -796,6 +826,8 @@ def test_a_hinge_loss_whose_margins_are_met_is_named():
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(jax.nn.relu(1 - 3 * y))
     )
     start = jnp.zeros(2), jnp.zeros(2)
-    (found,) = bl.run(bl.aid(problem, 0.5, 0.5, 0.05), *start, steps=100, diagnose=True).diagnosis.findings
+    (found,) = bl.run(
+        bl.aid(problem, inner=0.5, adjoint=0.5, outer=0.05), *start, steps=100, diagnose=True
+    ).diagnosis.findings
     assert found.code == "y_dead"
     assert "all margins are met" in found.sentence

@@ -41,26 +41,31 @@ def named(solver, *words, steps=3000, x0=X, y0=X, variable=None, **options):
 
 
 def test_a_projection_of_x_that_returns_nan():
-    outer = bl.aid(P, 0.5, 0.5, bl.projected(0.1, edge))
+    outer = bl.aid(P, inner=0.5, adjoint=0.5, outer=bl.projected(0.1, edge))
     named(outer, "the projection of the outer rule returns NaN", "the next steps lead x", variable="x")
 
 
 @pytest.mark.slow
 def test_a_projection_of_y_that_returns_nan_and_one_that_always_does():
-    inner = bl.aid(P, bl.projected(0.5, edge), 0.5, 0.1)
+    inner = bl.aid(P, inner=bl.projected(0.5, edge), adjoint=0.5, outer=0.1)
     named(inner, "the projection of the inner rule returns NaN", "the next steps lead y", variable="y")
     always = bl.projected(0.1, lambda x: x / jnp.sum(0 * x))
     for policy in ("stop", "halve"):
-        result = named(bl.aid(P, 0.5, 0.5, always), "test it at this x", variable="x", on_divergence=policy)
+        result = named(
+            bl.aid(P, inner=0.5, adjoint=0.5, outer=always),
+            "test it at this x",
+            variable="x",
+            on_divergence=policy,
+        )
         assert result.halvings == ()  # no smaller step leaves that point
 
 
 def test_a_proximal_map_that_returns_nan_or_has_no_derivative():
     words = "the problem's proximal map prox returns NaN"
     beyond = bl.Problem(inner=g, outer=f, prox=lambda x, z, step: edge(z))
-    named(bl.aid(beyond, 0.5, 0.5, 0.1), words, variable="y")
+    named(bl.aid(beyond, inner=0.5, adjoint=0.5, outer=0.1), words, variable="y")
     root = bl.Problem(inner=g, outer=f, prox=lambda x, z, step: jnp.sqrt(z - 1.2))
-    named(bl.itd(root, 0.5, 0.1), words, y0=2 * X, variable="y")
+    named(bl.itd(root, inner=0.5, outer=0.1), words, y0=2 * X, variable="y")
 
 
 @pytest.mark.parametrize("level", ["inner", "adjoint", "outer"])
@@ -74,7 +79,11 @@ def test_a_schedule_that_becomes_negative(level, momentum):
 
 
 def test_a_negative_learning_rate_is_named_in_a_finite_blow_up_too():
-    result = named(bl.aid(P, 0.5, 0.5, optax.sgd(-0.1)), "finite blow-up: the outer rule steps", steps=60)
+    result = named(
+        bl.aid(P, inner=0.5, adjoint=0.5, outer=optax.sgd(-0.1)),
+        "finite blow-up: the outer rule steps",
+        steps=60,
+    )
     assert result.status.code is bl.Code.COMPLETED
 
 
@@ -94,7 +103,9 @@ def test_an_inner_objective_without_a_lower_bound(make):
 )
 def test_an_outer_objective_without_a_lower_bound(falling):
     problem = bl.Problem(inner=g, outer=lambda x, y: jnp.sum(falling(y)))
-    named(bl.aid(problem, 0.5, 0.5, 0.1), "f has no lower bound", "bound x (bl.projected)")
+    named(
+        bl.aid(problem, inner=0.5, adjoint=0.5, outer=0.1), "f has no lower bound", "bound x (bl.projected)"
+    )
 
 
 @pytest.mark.parametrize("make", [bl.aid, bl.itd])
@@ -114,24 +125,24 @@ def test_an_inner_rule_that_holds_the_part_of_y_on_which_x_acts():
         {"hold": optax.set_to_zero(), "move": optax.sgd(0.5)}, {"a": "hold", "b": "move"}
     )
     words = "or not the part of y on which x acts"
-    named(bl.aid(problem, rule, 0.5, 0.1), words, steps=40, y0={"a": X, "b": X})
+    named(bl.aid(problem, inner=rule, adjoint=0.5, outer=0.1), words, steps=40, y0={"a": X, "b": X})
 
 
 @pytest.mark.parametrize("adjoint", [0.5, bl.adjoints.cg()], ids=["step", "cg"])
 def test_an_inner_objective_that_is_piecewise_linear_in_y(adjoint):
     kinked = bl.Problem(inner=lambda x, y: jnp.sum(jnp.abs(y - x)), outer=f)
     words = "g is piecewise linear in y", "prox="
-    named(bl.aid(kinked, 0.1, adjoint, 0.1), *words, steps=60, y0=0 * X)
+    named(bl.aid(kinked, inner=0.1, adjoint=adjoint, outer=0.1), *words, steps=60, y0=0 * X)
 
 
 def test_an_outer_objective_that_underflows():
     tiny = bl.Problem(inner=g, outer=lambda x, y: 1e-42 * jnp.sum((y - 2.0) ** 2))
     words = "f underflows: in float64 its gradient is 2e-42", "Multiply f by a large number"
     for options in ({}, {"tol": 1e-6}):
-        named(bl.aid(tiny, 0.5, 0.5, 0.1), *words, steps=60, x0=X32, y0=X32, **options)
+        named(bl.aid(tiny, inner=0.5, adjoint=0.5, outer=0.1), *words, steps=60, x0=X32, y0=X32, **options)
     small = bl.Problem(inner=g, outer=lambda x, y: 1e-30 * f(x, y))  # whose square underflows
     words = "Its entries are not zero, but at most 2e-30", "multiply f by a large number"
-    named(bl.aid(small, 0.5, 0.5, 0.1), *words, steps=60, x0=X32, y0=X32)
+    named(bl.aid(small, inner=0.5, adjoint=0.5, outer=0.1), *words, steps=60, x0=X32, y0=X32)
 
 
 def test_a_probe_that_deletes_the_state_is_blamed_for_it():
@@ -142,7 +153,7 @@ def test_a_probe_that_deletes_the_state_is_blamed_for_it():
     with pytest.raises(
         bl.RunError, match=r"a hook raised RuntimeError .it deleted or donated arrays of the run"
     ):
-        bl.run(bl.aid(P, 0.5, 0.5, 0.1), X, X, steps=10, probe=probe)
+        bl.run(bl.aid(P, inner=0.5, adjoint=0.5, outer=0.1), X, X, steps=10, probe=probe)
 
 
 ADAM, SGD = optax.adam(0.1), optax.sgd(0.1)
@@ -179,7 +190,7 @@ def losses(y):
 def test_an_x_that_only_scales_g_under_a_rule_that_is_scale_free(inner, x0, rule, expected):
     problem = bl.Problem(inner=inner, outer=f)
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict
-        result = bl.run(bl.itd(problem, rule, 0.01), x0, jnp.zeros(3), steps=8, diagnose=True)
+        result = bl.run(bl.itd(problem, inner=rule, outer=0.01), x0, jnp.zeros(3), steps=8, diagnose=True)
     found = [each.sentence for each in result.diagnosis.findings if each.code == "scale_free"]
     assert len(found) == (expected is not None)
     assert not found or found[0].startswith(f"{expected}: g depends")

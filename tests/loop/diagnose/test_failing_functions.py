@@ -10,11 +10,11 @@ import pytest
 import bilevel as bl
 
 DEAD = {
-    "itd": lambda p, rule: bl.itd(p, rule, 0.1),
-    "itd_3_steps": lambda p, rule: bl.itd(p, rule, 0.1, inner_steps=3),
-    "rtho": lambda p, rule: bl.rtho(p, rule, 0.1),
-    "forward_itd": lambda p, rule: bl.forward_itd(p, rule, 0.1, inner_steps=2),
-    "sama": lambda p, rule: bl.sama(p, rule, 0.1),
+    "itd": lambda p, rule: bl.itd(p, inner=rule, outer=0.1),
+    "itd_3_steps": lambda p, rule: bl.itd(p, inner=rule, outer=0.1, inner_steps=3),
+    "rtho": lambda p, rule: bl.rtho(p, inner=rule, outer=0.1),
+    "forward_itd": lambda p, rule: bl.solvers.forward_itd(p, inner=rule, outer=0.1, inner_steps=2),
+    "sama": lambda p, rule: bl.solvers.sama(p, inner=rule, outer=0.1),
 }
 
 
@@ -37,7 +37,7 @@ def test_a_rule_without_a_slope_is_named(name):
 def test_a_rule_without_a_slope_that_x_does_not_see_is_not_blamed():
     inner = lambda x, y: jnp.sum((y[:2] - x) ** 2)  # the third is dead, and x has nothing to do with it
     outer = lambda x, y: 1e6 * jnp.sum((y - 1) ** 2)
-    solver = bl.itd(bl.Problem(inner=inner, outer=outer), optax.adam(0.1), 1e305)
+    solver = bl.itd(bl.Problem(inner=inner, outer=outer), inner=optax.adam(0.1), outer=1e305)
     with jax.numpy_dtype_promotion("standard"):
         result = bl.run(solver, jnp.ones(2) / 2, jnp.zeros(3), steps=5)
     assert result.status.code is bl.Code.DIVERGED
@@ -65,7 +65,7 @@ def test_the_error_of_an_objective_that_raises_as_it_runs_is_told(how, monkeypat
         monkeypatch.setattr("bilevel.loop.session.LONG_STEPS", 0)
     data = {"data": itertools.repeat(bl.Batch())} if how == "loader" else {}
     more = {"offload": "outer"} if how == "offload" else {}
-    solver = bl.soba(problem, 0.1, 0.1, optax.sgd(0.1, momentum=0.9))
+    solver = bl.soba(problem, inner=0.1, adjoint=0.1, outer=optax.sgd(0.1, momentum=0.9))
     with pytest.raises(bl.RunError) as caught:
         bl.run(solver, jnp.zeros(2), jnp.zeros(2), steps=200, every=30, **data, **more)
     assert "Array has been deleted" not in str(caught.value)

@@ -50,7 +50,7 @@ def averages() -> bl.Problem:
 
 
 def aid(outer=0.1) -> bl.Solver:
-    return bl.aid(problem(), 0.5, 0.5, outer)
+    return bl.aid(problem(), inner=0.5, adjoint=0.5, outer=outer)
 
 
 def box() -> bl.Solver:
@@ -71,13 +71,17 @@ def on_batches(kind: str) -> bl.Result:
     data = bl.Batch(inner=jnp.arange(10.0), outer=jnp.arange(10.0))
     stream = bl.epochs(data, 5) if kind == "stream" else [data] * 300
     start = jnp.zeros(()), jnp.zeros(())
-    return bl.run(bl.soba(averages(), 0.1, 0.1, 0.05), *start, data=stream, steps=300, diagnose=True)
+    return bl.run(
+        bl.soba(averages(), inner=0.1, adjoint=0.1, outer=0.05), *start, data=stream, steps=300, diagnose=True
+    )
 
 
 def plateau() -> bl.Result:
     """Φ is next to flat where x begins, then falls, then is at rest."""
     bell = bl.Problem(inner=problem().g.function, outer=lambda x, y: -jnp.sum(jnp.exp(-0.5 * (y - 4.0) ** 2)))
-    return bl.run(bl.aid(bell, 0.5, 0.5, 0.2), 0.5 * ONES, 0.5 * ONES, steps=6000, every=2000)
+    return bl.run(
+        bl.aid(bell, inner=0.5, adjoint=0.5, outer=0.2), 0.5 * ONES, 0.5 * ONES, steps=6000, every=2000
+    )
 
 
 SLOW = ("tuning-free", "tuning-free at a bound", "minibatches", "ITD")
@@ -85,7 +89,7 @@ CONVERGED = {
     "AID": lambda: run(aid(), steps=400),
     "in single precision": lambda: run(aid(), ONES.astype(jnp.float32)),
     "in half precision": lambda: run(aid(), ONES.astype(jnp.bfloat16)),
-    "in two steps": lambda: run(bl.aid(problem(), 1.0, 1.0, 0.5), steps=20),
+    "in two steps": lambda: run(bl.aid(problem(), inner=1.0, adjoint=1.0, outer=0.5), steps=20),
     "thin": lambda: run(aid(), steps=400, thin=1000),
     "at a bound": lambda: run(box()),
     "at a bound from the start": lambda: run(box(), 1.5 * ONES),
@@ -94,8 +98,8 @@ CONVERGED = {
     ),
     "resumed on the way": lambda: resumed(300),
     "resumed at the solution": lambda: resumed(400),
-    "ITD": lambda: run(bl.itd(problem(), 0.5, 0.1, inner_steps=40), steps=800),
-    "BOME": lambda: run(bl.bome(problem(), 0.1, 0.1), steps=1500),
+    "ITD": lambda: run(bl.itd(problem(), inner=0.5, outer=0.1, inner_steps=40), steps=800),
+    "BOME": lambda: run(bl.solvers.bome(problem(), inner=0.1, outer=0.1), steps=1500),
     "tuning-free": lambda: run(bl.tuning_free(problem()), steps=120),
     "tuning-free at a bound": lambda: run(
         bl.tuning_free(problem(), project=lambda x: jnp.clip(x, 0.0, 1.5)), steps=120
@@ -160,7 +164,7 @@ def test_a_measure_of_a_step_that_is_not_lost_is_the_quotient():
 def test_a_trace_without_a_row_has_its_columns():
     """When no step is good: of a run, of a sweep's lane, and of a run that goes on from there."""
     broken = bl.Problem(inner=lambda x, y: jnp.nan * y @ y, outer=lambda x, y: y @ y)
-    solver, start = bl.aid(broken, 0.1, 0.1, 0.1), (jnp.zeros(4), jnp.zeros(4))
+    solver, start = bl.aid(broken, inner=0.1, adjoint=0.1, outer=0.1), (jnp.zeros(4), jnp.zeros(4))
     keep = lambda state, info: {"y": state.y, "count": jnp.int32(1)}
     good = bl.run(aid(), ONES, ONES, steps=3)
     whole = bl.run(solver, *start, steps=10, record=keep)

@@ -80,7 +80,7 @@ def numbered(steps: int = 100):
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 @pytest.mark.parametrize("every", [None, 1, 4, 50])
 def test_f_is_not_finite_while_the_variables_are(bad, every):
-    solver = bl.aid(spoiled_after(7, bad), STEP, STEP, 0.1)
+    solver = bl.aid(spoiled_after(7, bad), inner=STEP, adjoint=STEP, outer=0.1)
     result = bl.run(solver, X0, Y0, data=numbered(), steps=50, every=every, tol=1e-9)
     check(
         result,
@@ -91,14 +91,16 @@ def test_f_is_not_finite_while_the_variables_are(bad, every):
         "the outer objective f is NaN or infinite at that very state",
         never=["lower"],  # no step size is to blame
     )
-    clean = bl.run(bl.aid(Q.problem, STEP, STEP, 0.1), X0, Y0, steps=7)
+    clean = bl.run(bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.1), X0, Y0, steps=7)
     np.testing.assert_allclose(result.x, clean.x, rtol=1e-12)
 
 
 def test_f_is_nan_beyond_an_edge_that_x_crosses():
     """From the review: no gradient sees it, so x, y and v stay finite for ever."""
     edge = lambda x, y: f(x, y) + jnp.where(jax.lax.stop_gradient(x[0]) > 1.05, jnp.nan, 0.0)
-    result = bl.run(bl.aid(bl.Problem(inner=g, outer=edge), 0.5, 0.5, 0.1), X0, Y0, steps=200)
+    result = bl.run(
+        bl.aid(bl.Problem(inner=g, outer=edge), inner=0.5, adjoint=0.5, outer=0.1), X0, Y0, steps=200
+    )
     x, y, v, k = 1.0, 0.0, 0.0, 0
     while x <= 1.05:
         y, k = y - 0.5 * 2 * (y - x), k + 1
@@ -109,7 +111,7 @@ def test_f_is_nan_beyond_an_edge_that_x_crosses():
 
 def test_f_is_infinite_from_the_start_and_no_tolerance_calls_that_converged():
     outer = lambda x, y: f(x, y) + jnp.inf
-    solver = bl.aid(bl.Problem(inner=g, outer=outer), 0.5, 0.5, 0.1)
+    solver = bl.aid(bl.Problem(inner=g, outer=outer), inner=0.5, adjoint=0.5, outer=0.1)
     result = bl.run(solver, X0, Y0, steps=2000, tol=1e-3)
     check(result, bl.Code.DIVERGED, "outer_value", 0, "the outer objective f is NaN", "scale it down")
     assert result.trace["outer_value"].shape == (0,)  # no step was good
@@ -118,7 +120,9 @@ def test_f_is_infinite_from_the_start_and_no_tolerance_calls_that_converged():
 def test_the_gradient_of_f_is_nan_where_f_is_not():
     """A root at zero: the value is 0, the derivative is not there."""
     rooted = lambda x, y: f(x, y) + jnp.sqrt(jnp.sum((x - 1) ** 2))
-    result = bl.run(bl.aid(bl.Problem(inner=g, outer=rooted), 0.3, 0.3, 0.5), X0, Y0, steps=50)
+    result = bl.run(
+        bl.aid(bl.Problem(inner=g, outer=rooted), inner=0.3, adjoint=0.3, outer=0.5), X0, Y0, steps=50
+    )
     words = "the gradient of the outer objective f, though not its value,", "a root"
     check(result, bl.Code.DIVERGED, "x", 0, *words, never=["lower"])
 
@@ -126,7 +130,9 @@ def test_the_gradient_of_f_is_nan_where_f_is_not():
 def test_g_is_nan_beyond_an_edge_that_y_crosses():
     """y tends to 1 by y ← y + 0.2(1 − y), and a root in g ends at 0.9: the step from beyond it is NaN."""
     ends = lambda x, y: g(jnp.ones(2), y) + 1e-12 * jnp.sum(jnp.sqrt(0.9 - y)) + 0 * jnp.sum(x)
-    result = bl.run(bl.aid(bl.Problem(inner=ends, outer=f), 0.1, 0.1, 1e-9), X0, Y0, steps=100)
+    result = bl.run(
+        bl.aid(bl.Problem(inner=ends, outer=f), inner=0.1, adjoint=0.1, outer=1e-9), X0, Y0, steps=100
+    )
     y, k = 0.0, 0
     while y < 0.9:
         y, k = y + 0.2 * (1 - y), k + 1
@@ -138,18 +144,20 @@ def test_g_is_nan_beyond_an_edge_that_y_crosses():
 def test_g_s_gradient_is_nan_from_the_start():
     """`where` lets the NaN of the branch not taken through its derivative: the classic."""
     trap = lambda x, y: g(x, y) + jnp.sum(jnp.where(y > 0, jnp.sqrt(y), 0.0))
-    result = bl.run(bl.aid(bl.Problem(inner=trap, outer=f), 0.1, 0.1, 0.1), X0, -1 - Y0, steps=20)
+    result = bl.run(
+        bl.aid(bl.Problem(inner=trap, outer=f), inner=0.1, adjoint=0.1, outer=0.1), X0, -1 - Y0, steps=20
+    )
     words = "the gradient of the inner objective g, though not its value,", "keep x and y away"
     check(result, bl.Code.DIVERGED, "x", 0, "x and y and v became", *words, never=["lower"])
 
 
 SECOND_ORDER = {
-    "aid": lambda problem: bl.aid(problem, 0.5, 0.5, 0.1),
-    "cg": lambda problem: bl.aid(problem, 0.5, bl.adjoints.cg(), 0.1),
-    "minres": lambda problem: bl.aid(problem, 0.5, bl.adjoints.minres(), 0.1),
-    "quasi-Newton": lambda problem: bl.aid(problem, 0.5, bl.adjoints.quasi_newton(), 0.1),
-    "hoag": lambda problem: bl.hoag(problem, 0.5, 0.1),
-    "itd": lambda problem: bl.itd(problem, 0.5, 0.1, inner_steps=2),
+    "aid": lambda problem: bl.aid(problem, inner=0.5, adjoint=0.5, outer=0.1),
+    "cg": lambda problem: bl.aid(problem, inner=0.5, adjoint=bl.adjoints.cg(), outer=0.1),
+    "minres": lambda problem: bl.aid(problem, inner=0.5, adjoint=bl.adjoints.minres(), outer=0.1),
+    "quasi-Newton": lambda problem: bl.aid(problem, inner=0.5, adjoint=bl.adjoints.quasi_newton(), outer=0.1),
+    "hoag": lambda problem: bl.hoag(problem, inner=0.5, outer=0.1),
+    "itd": lambda problem: bl.itd(problem, inner=0.5, outer=0.1, inner_steps=2),
 }
 
 
@@ -175,7 +183,7 @@ def test_infinities_that_the_objectives_leave_out_are_not_blamed(kind):
     mask = bl.Batch(inner=jnp.array([0.0, -jnp.inf]))
     data, solver = (
         mask if kind == "whole" else [mask] * 1200,
-        bl.aid(bl.Problem(inner=masked, outer=f), 1.5, 0.4, 0.1),
+        bl.aid(bl.Problem(inner=masked, outer=f), inner=1.5, adjoint=0.4, outer=0.1),
     )
     for options in (dict(steps=800), dict(steps=5, warmup=700), dict(steps=5, warmup=1100)):
         result = bl.run(solver, X0, Y0, data=data, **options)
@@ -214,7 +222,7 @@ def test_nan_in_the_data_in_a_batch_of_a_stream_and_of_a_loader(kind):
             bl.Batch(inner={name: v[5 * k : 5 * k + 5] for name, v in rows.items()}) for k in range(4)
         ],
     }[kind]()
-    solver, marks = bl.itd(ridge(), 0.01, 0.01), np.isnan(a)
+    solver, marks = bl.itd(ridge(), inner=0.01, outer=0.01), np.isnan(a)
     result = bl.run(solver, X0, Y0, data=data({"a": a, "mark": marks}), steps=4)
     record = lambda state, info, batch: {"met": jnp.any(batch.inner["mark"])}
     clean = bl.run(
@@ -229,7 +237,7 @@ def test_nan_in_the_data_in_a_batch_of_a_stream_and_of_a_loader(kind):
 def test_nan_in_the_data_of_the_warm_up():
     a = spoiled_rows()
     loader = [bl.Batch(inner={"a": a[5 * k : 5 * k + 5]}) for k in range(4)]
-    result = bl.run(bl.itd(ridge(), 0.01, 0.01), X0, Y0, data=loader, steps=1, warmup=3)
+    result = bl.run(bl.itd(ridge(), inner=0.01, outer=0.01), X0, Y0, data=loader, steps=1, warmup=3)
     check(result, bl.Code.DIVERGED, "y", 2, "at warm-up step 2", "the data contain NaN", "clean the data")
     assert result.steps == 0
 
@@ -238,7 +246,7 @@ def test_nan_in_the_data_of_the_warm_up():
 
 
 def test_a_warm_up_that_diverges_has_its_own_status_and_returns_a_finite_state():
-    solver = bl.aid(Q.problem, 50 * STEP, STEP, 0.1)
+    solver = bl.aid(Q.problem, inner=50 * STEP, adjoint=STEP, outer=0.1)
     result = bl.run(solver, X0, Y0, steps=10, warmup=1000)
     y, k = np.zeros(2), 0
     gradient = jax.jit(jax.grad(Q.g, 1))
@@ -260,7 +268,10 @@ def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
     data = lambda: {"whole": None, "loader": bl.loaders(outer=[jnp.ones(1, jnp.float32)] * 3)}[kind]
     if kind == "loader":
         problem = bl.Problem(inner=problem.inner, outer=lambda x, y, ones: jnp.sum(y**2) * ones[0])
-    wild, calm = bl.aid(problem, 51.0, 0.5, 0.1), bl.aid(problem, 0.5, 0.5, 0.1)
+    wild, calm = (
+        bl.aid(problem, inner=51.0, adjoint=0.5, outer=0.1),
+        bl.aid(problem, inner=0.5, adjoint=0.5, outer=0.1),
+    )
     result = bl.run(wild, *start, data=data(), steps=10, warmup=steps)
     words = "the state from before the warm-up is returned", "lower the inner step size"
     what = "y grew until its square overflows" if steps == 12 else "y became infinite or NaN"
@@ -278,7 +289,7 @@ def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
 def test_lanes_whose_warm_up_diverges_stay_at_their_start(steps):
     problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
     start = jnp.ones(2, jnp.float32), jnp.full(2, 3.0, jnp.float32)
-    solvers = [bl.aid(problem, rate, 0.5, 0.1) for rate in (51.0, 0.5)]
+    solvers = [bl.aid(problem, inner=rate, adjoint=0.5, outer=0.1) for rate in (51.0, 0.5)]
     swept = bl.sweep(solvers, *start, steps=10, warmup=steps)
     alone = bl.run(solvers[0], *start, steps=10, warmup=steps)
     assert [status.code for status in swept.status] == [bl.Code.DIVERGED, bl.Code.COMPLETED]
@@ -293,13 +304,13 @@ def test_lanes_whose_warm_up_diverges_stay_at_their_start(steps):
 def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
     """From the review: y⁴ with a step of 10."""
     problem = bl.Problem(inner=lambda x, y: jnp.sum(y**4) + jnp.sum(x * y), outer=f)
-    result = bl.run(bl.aid(problem, 10.0, 0.1, 0.1), X0, X0, steps=20, warmup=50)
+    result = bl.run(bl.aid(problem, inner=10.0, adjoint=0.1, outer=0.1), X0, X0, steps=20, warmup=50)
     y, k = 1.0, 0
     while abs(y - 10 * (4 * y**3 + 1)) < 1e102:  # whose cube is finite, so that the next one is
         y, k = y - 10 * (4 * y**3 + 1), k + 1
     check(result, bl.Code.DIVERGED, "y", result.status.step, "lower the inner step size 10", never=["outer"])
     assert abs(result.status.step - k) <= 2
-    calm = bl.run(bl.aid(problem, 0.01, 0.1, 0.01), x0=X0, y0=jnp.ones(2), steps=5)
+    calm = bl.run(bl.aid(problem, inner=0.01, adjoint=0.1, outer=0.01), x0=X0, y0=jnp.ones(2), steps=5)
     assert calm.status.code is bl.Code.COMPLETED
 
 
@@ -311,7 +322,7 @@ def test_an_optimiser_s_memory_that_overflows_is_named(rule):
     """The second moment is infinite, so its steps are zero: x, y and the loss stay finite for ever."""
     outer = lambda x, y: jnp.float32(1e25) * jnp.sum(x) + 0 * jnp.sum(y)
     x0 = jnp.ones(2, jnp.float32)
-    solver = bl.itd(bl.Problem(inner=g, outer=outer), 0.1, rule)
+    solver = bl.itd(bl.Problem(inner=g, outer=outer), inner=0.1, outer=rule)
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict
         result = bl.run(solver, x0, jnp.zeros(2, jnp.float32), steps=20)
     assert result.status.code is bl.Code.DIVERGED
@@ -327,7 +338,7 @@ def test_a_hypergradient_too_large_for_its_own_norm_ends_the_run():
     """1e25 in float32: its square is infinite, so the method's accumulators are, and its steps would be zero."""
     outer = lambda x, y: jnp.float32(1e25) * jnp.sum(x) + 0 * jnp.sum(y)
     x0 = jnp.ones(2, jnp.float32)
-    result = bl.run(bl.s_tfbo(bl.Problem(inner=g, outer=outer)), x0, x0, steps=20)
+    result = bl.run(bl.solvers.s_tfbo(bl.Problem(inner=g, outer=outer)), x0, x0, steps=20)
     check(result, bl.Code.DIVERGED, "alpha_squared", 0, "alpha_squared became infinite", "scale the losses")
 
 
@@ -337,7 +348,7 @@ def test_nan_ends_a_method_that_works_to_a_tolerance(kind):
     problem = bl.Problem(inner=lambda x, y, c: g(x, y) * jnp.mean(c), outer=f)
     batches = [bl.Batch(inner=jnp.full(3, jnp.nan if k == 4 else 1.0)) for k in range(9)]
     data, step = (batches[4], 0) if kind == "all the data" else (batches, 4)
-    result = bl.run(bl.hoag(problem, 0.3, 0.1), X0, Y0, data=data, steps=9)
+    result = bl.run(bl.hoag(problem, inner=0.3, outer=0.1), X0, Y0, data=data, steps=9)
     check(result, bl.Code.DIVERGED, "x", step, "x and y and v became", "the data contain NaN")
 
 
@@ -345,7 +356,7 @@ def test_float16_overflows():
     """Σ(y − 10)² = 200 at the start, times 1000: beyond 65,504, though no variable is large."""
     outer = lambda x, y: 1e3 * jnp.sum((y - 10) ** 2)
     x0, y0 = X0.astype(jnp.float16), Y0.astype(jnp.float16)
-    solver = bl.aid(bl.Problem(inner=g, outer=outer), 0.01, 0.01, 1e-6)
+    solver = bl.aid(bl.Problem(inner=g, outer=outer), inner=0.01, adjoint=0.01, outer=1e-6)
     result = bl.run(solver, x0, y0, steps=20)
     words = (
         "f is NaN or infinite",
@@ -360,7 +371,7 @@ def test_float16_overflows():
 def test_float32_overflows():
     outer = lambda x, y: jnp.float32(1e37) * jnp.sum((y - 10) ** 2)
     x0, y0 = X0.astype(jnp.float32), Y0.astype(jnp.float32)
-    solver = bl.aid(bl.Problem(inner=g, outer=outer), 0.01, 0.01, 1e-39)
+    solver = bl.aid(bl.Problem(inner=g, outer=outer), inner=0.01, adjoint=0.01, outer=1e-39)
     result = bl.run(solver, x0, y0, steps=20)
     words = "the outer objective f is NaN or infinite", "too large for float32", "scale it down"
     check(result, bl.Code.DIVERGED, "outer_value", 0, *words, never=["lower", "float16"])
@@ -388,7 +399,12 @@ def test_a_step_far_too_large_at_each_level(level, variable, steps, dtype):
 
 
 def test_a_step_too_large_on_a_loader_s_batches_is_measured_too():
-    solver = bl.aid(bl.Problem(inner=lambda x, y, c: g(x, y) + 0 * jnp.sum(c), outer=f), 3.0, 0.1, 0.01)
+    solver = bl.aid(
+        bl.Problem(inner=lambda x, y, c: g(x, y) + 0 * jnp.sum(c), outer=f),
+        inner=3.0,
+        adjoint=0.1,
+        outer=0.01,
+    )
     result = bl.run(solver, X0, Y0, data=[bl.Batch(inner=jnp.ones(1))] * 400, steps=400)
     step = breaks_at(3.0, 0.1, 0.01)
     check(result, bl.Code.DIVERGED, "y", step, "lower the inner step size 3 below 2/λ = 1")
@@ -421,7 +437,7 @@ def test_a_step_only_just_too_large_is_measured_among_many_eigenvalues(level):
 def test_negative_curvature_met_by_conjugate_gradients():
     """∇²_yy g = −2I: the first direction ends them, v stays zero, and x never moves."""
     problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
-    result = bl.run(bl.aid(problem, 1e-6, bl.adjoints.cg(), 0.1), X0, Y0, steps=40)
+    result = bl.run(bl.aid(problem, inner=1e-6, adjoint=bl.adjoints.cg(), outer=0.1), X0, Y0, steps=40)
     words = (
         "does not curve upwards, in 100% of the last 20 steps",
         "bl.adjoints.minres()",
@@ -430,20 +446,20 @@ def test_negative_curvature_met_by_conjugate_gradients():
     check(result, bl.Code.COMPLETED, None, None, *words)
     assert result.trace["adjoint_indefinite"].all()
     np.testing.assert_array_equal(result.x, X0)
-    mended = bl.run(bl.aid(problem, 1e-6, bl.adjoints.minres(), 0.1), X0, Y0, steps=40)
+    mended = bl.run(bl.aid(problem, inner=1e-6, adjoint=bl.adjoints.minres(), outer=0.1), X0, Y0, steps=40)
     assert "curve" not in mended.status.message
     np.testing.assert_allclose(mended.state.v, -0.5 * (mended.y - 2), rtol=1e-6)  # −2v = ∇_y f
 
 
 def test_negative_curvature_met_by_hoag():
     problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
-    result = bl.run(bl.hoag(problem, 1e-6, 0.1, max_inner_steps=1), X0, Y0, steps=40)
+    result = bl.run(bl.hoag(problem, inner=1e-6, outer=0.1, max_inner_steps=1), X0, Y0, steps=40)
     check(result, bl.Code.COMPLETED, None, None, "does not curve upwards", "Pass a larger damping=")
 
 
 def test_negative_curvature_that_ends_in_divergence_is_blamed_for_it():
     problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
-    result = bl.run(bl.aid(problem, 1.0, bl.adjoints.cg(), 1.0), X0, Y0, steps=1000)
+    result = bl.run(bl.aid(problem, inner=1.0, adjoint=bl.adjoints.cg(), outer=1.0), X0, Y0, steps=1000)
     y, k = 0.0, 0
     while abs(y) < (LARGEST / 2) ** 0.5:  # x stays 1, and y − 1 grows threefold a step
         y, k = y + 2 * (y - 1), k + 1
@@ -453,11 +469,11 @@ def test_negative_curvature_that_ends_in_divergence_is_blamed_for_it():
 def test_a_singular_hessian():
     """g does not see y₁ and f does: no v solves the system, and conjugate gradients end at the flat direction."""
     problem = bl.Problem(inner=lambda x, y: (y[0] - x[0]) ** 2, outer=f)
-    result = bl.run(bl.aid(problem, 0.1, bl.adjoints.cg(), 0.01), X0, Y0, steps=40)
+    result = bl.run(bl.aid(problem, inner=0.1, adjoint=bl.adjoints.cg(), outer=0.01), X0, Y0, steps=40)
     words = "∇²_yy g is not positive definite", "add a ridge to g"
     check(result, bl.Code.COMPLETED, None, None, *words)
     ridged = bl.Problem(inner=lambda x, y: (y[0] - x[0]) ** 2 + 1e-3 * y[1] ** 2, outer=f)
-    mended = bl.run(bl.aid(ridged, 0.1, bl.adjoints.cg(), 0.01), X0, Y0, steps=40)
+    mended = bl.run(bl.aid(ridged, inner=0.1, adjoint=bl.adjoints.cg(), outer=0.01), X0, Y0, steps=40)
     assert "positive definite" not in mended.status.message
     assert not mended.trace["adjoint_indefinite"].any()
 
@@ -465,7 +481,7 @@ def test_a_singular_hessian():
 def test_a_solve_that_meets_its_limit_is_said():
     """‖y − x‖ falls by 0.9 a step: to 1e-3 of itself in 66 of them, and conjugate gradients need one."""
     near = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=f)
-    make = lambda **more: bl.hoag(near, 0.1, 0.01, tolerance=lambda k: 1e-3 + 0 * k, **more)
+    make = lambda **more: bl.hoag(near, inner=0.1, outer=0.01, tolerance=lambda k: 1e-3 + 0 * k, **more)
     result = bl.run(make(max_inner_steps=5), X0, Y0, steps=4)
     words = "In 2 of the last 2 steps the inner solve took all of its max_inner_steps=5", "raise that limit"
     check(result, bl.Code.COMPLETED, None, None, *words, never=["adjoint solve"])
@@ -480,9 +496,9 @@ def test_a_finite_blow_up_is_said():
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2),
         outer=lambda x, y: jnp.sum(jnp.sqrt(1 + (10 * y) ** 2)),
     )
-    result = bl.run(bl.aid(wavy, 1.0, 1.0, 50.0), 0.1 * X0, 0.1 * X0, steps=40)
+    result = bl.run(bl.aid(wavy, inner=1.0, adjoint=1.0, outer=50.0), 0.1 * X0, 0.1 * X0, steps=40)
     check(result, bl.Code.COMPLETED, None, None, "finite blow-up: as from step sizes that are too large")
-    calm = bl.run(bl.aid(wavy, 1.0, 1.0, 1e-3), 0.1 * X0, 0.1 * X0, steps=40)
+    calm = bl.run(bl.aid(wavy, inner=1.0, adjoint=1.0, outer=1e-3), 0.1 * X0, 0.1 * X0, steps=40)
     assert "blow-up" not in calm.status.message
 
 
@@ -503,11 +519,11 @@ def test_a_rise_is_seen_through_the_noise_of_batches_and_noise_is_no_rise():
 
 
 def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():
-    frozen = bl.aid(Q.problem, STEP, STEP, 1e-30)
+    frozen = bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=1e-30)
     result = bl.run(frozen, X0, Y0, steps=50)
     check(result, bl.Code.COMPLETED, None, None, "no longer moved x", "outer steps are too small")
     blind = bl.Problem(inner=lambda x, y: jnp.sum(y**2), outer=lambda x, y: jnp.sum((y - 1) ** 2))
-    result = bl.run(bl.aid(blind, 0.1, 0.1, 0.1), X0, Y0, steps=50)
+    result = bl.run(bl.aid(blind, inner=0.1, adjoint=0.1, outer=0.1), X0, Y0, steps=50)
     check(
         result,
         bl.Code.COMPLETED,
@@ -515,5 +531,5 @@ def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():
         None,
         "exactly zero at every step. Does f depend on x, or ∇_y g on x, at all?",
     )
-    moving = bl.run(bl.aid(Q.problem, STEP, STEP, 1e-3), X0, Y0, steps=50)
+    moving = bl.run(bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=1e-3), X0, Y0, steps=50)
     assert "no longer moved" not in moving.status.message

@@ -134,7 +134,7 @@ def test_early_stopping_counts_steps_not_chunks(every):
 
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
     loader = [bl.Batch(rows=bl.Levels(None, jnp.array([k]))) for k in range(len(values))]
-    solver = bl.itd(problem, 0.1, 0.1)
+    solver = bl.itd(problem, inner=0.1, outer=0.1)
     stopping = bl.hooks.EarlyStopping(patience=4)
     result = bl.run(solver, X0, Y0, steps=len(values), data=loader, every=every, hooks=[stopping])
     assert result.status.code is bl.Code.STOPPED
@@ -145,7 +145,7 @@ def test_early_stopping_counts_steps_not_chunks(every):
 
 def test_best_keeps_the_state_with_the_best_metric(q):
     wild = bl.aid(
-        q.problem, 1 / q.L, 1 / q.L, 1.9 / q.L
+        q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=1.9 / q.L
     )  # overshoots, so that the last state is not the best
     best = bl.hooks.Best("hypergradient_norm")
     states = {}
@@ -237,7 +237,7 @@ def test_an_objective_that_raises_while_it_runs_ends_the_run_with_the_result_in_
         )
 
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
-    solver = bl.darts_first_order(problem, 0.1, 0.1)
+    solver = bl.solvers.darts_first_order(problem, inner=0.1, outer=0.1)
     with pytest.raises(bl.RunError, match="an objective raised") as failure:
         bl.run(solver, X0, Y0, steps=100, every=10, replay=replay)
     result = failure.value.result
@@ -282,7 +282,7 @@ def test_probes_may_come_and_go_and_return_nothing(aid):
 
 def test_nested_records_join_over_chunks_and_resumes(q):
     tree = bl.Problem(inner=lambda x, y: q.g(x["a"], y), outer=lambda x, y: q.f(x["a"], y))
-    solver = bl.aid(tree, 1 / q.L, 1 / q.L, 0.1)
+    solver = bl.aid(tree, inner=1 / q.L, adjoint=1 / q.L, outer=0.1)
     record = lambda state, info: {"x": state.x, "twice": {"y": 2 * state.y}}
     half = bl.run(solver, {"a": X0}, Y0, steps=6, every=4, record=record)
     whole = bl.run(solver, steps=3, resume=half, record=record)
@@ -302,7 +302,12 @@ def test_a_record_may_see_the_batch():
     record = lambda state, info, batch: {"first": batch.inner[0], "row": batch.rows.inner[0]}
     stream = bl.epochs(data, 2, seed=1)
     result = bl.run(
-        bl.itd(problem, 0.01, 0.01), jnp.zeros(()), jnp.zeros(()), data=stream, steps=9, record=record
+        bl.itd(problem, inner=0.01, outer=0.01),
+        jnp.zeros(()),
+        jnp.zeros(()),
+        data=stream,
+        steps=9,
+        record=record,
     )
     np.testing.assert_array_equal(result.trace["first"], result.trace["row"])
     assert sorted(set(result.trace["row"])) != [0]

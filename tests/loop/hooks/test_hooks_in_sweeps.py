@@ -10,7 +10,7 @@ import bilevel as bl
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 PROBLEM = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
-SOLVERS = [bl.aid(PROBLEM, 0.2, 0.2, rate) for rate in (0.05, 0.1)]
+SOLVERS = [bl.aid(PROBLEM, inner=0.2, adjoint=0.2, outer=rate) for rate in (0.05, 0.1)]
 STEPS, EVERY = 40, 10
 Stop = bl.hooks.Stop
 
@@ -143,7 +143,7 @@ def test_as_in_a_run(name):
 def test_of_one_run_is_refused_before_any_work(refused):
     log, traced = [], []
     outer = lambda x, y: (traced.append(1), jnp.sum(y**2))[1]
-    solver = bl.aid(bl.Problem(inner=PROBLEM.inner, outer=outer), 0.1, 0.1, 0.1)
+    solver = bl.aid(bl.Problem(inner=PROBLEM.inner, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
     hook = Told(log, of_one_run=refused)
     assert bl.run(SOLVERS[0], X0, Y0, steps=2, hooks=[hook]).steps == 2
     log.clear()

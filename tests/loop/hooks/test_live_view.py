@@ -150,7 +150,9 @@ def test_a_tolerance_that_is_not_met_yet_is_compared_with():
 def test_what_is_said_of_a_blow_up_is_what_the_status_says_later(q):
     console = terminal(width=200)
     live = bl.hooks.Live(console=console)
-    result = bl.run(bl.aid(q.problem, 0.1, 0.1, 50.0), X0, Y0, steps=30, every=15, hooks=[live])
+    result = bl.run(
+        bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=50.0), X0, Y0, steps=30, every=15, hooks=[live]
+    )
     assert "a finite blow-up" in result.status.message
     assert "diverging: Its outer value rose from" in written(console)
 
@@ -240,7 +242,9 @@ def test_in_a_notebook_one_output_is_replaced(aid, monkeypatch):
 
 def test_of_a_sweep_the_lowest_values_are_shown(q):
     console = terminal(width=120)
-    solvers = [bl.aid(q.problem, 0.1, 0.1, beta) for beta in (0.01, 0.1, 1e30)]  # the last diverges
+    solvers = [
+        bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=beta) for beta in (0.01, 0.1, 1e30)
+    ]  # the last diverges
     found = bl.sweep(solvers, X0, Y0, steps=20, every=10, hooks=[bl.hooks.Live(console=console)])
     lowest = np.nanmin(found.trace["outer_value"][:, -1])
     assert re.search(rf"outer value\s+{re.escape(f'{lowest:.4g}')}", last_picture(console))

@@ -20,7 +20,7 @@ def distance(state, info):
 
 @pytest.fixture(scope="module")
 def aid():
-    return bl.aid(PROBLEM, 0.5, 0.5, 0.05)
+    return bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def inner(x, y, *, state):
 
 def counts():
     problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
-    return bl.aid(problem, 0.1, 0.1, 0.1)
+    return bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)
 
 
 def test_probes_and_hooks_see_the_model_s_state():

@@ -23,8 +23,8 @@ def f(x, y):
 
 
 PLAIN = bl.Problem(inner=g, outer=f)
-WILD = bl.aid(PLAIN, 3.0, 0.4, 0.1)  # 3 and 1.5 are too large, 0.75 is not
-TAME = bl.aid(PLAIN, 0.75, 0.1, 0.1)
+WILD = bl.aid(PLAIN, inner=3.0, adjoint=0.4, outer=0.1)  # 3 and 1.5 are too large, 0.75 is not
+TAME = bl.aid(PLAIN, inner=0.75, adjoint=0.1, outer=0.1)
 
 
 @pytest.mark.parametrize("every", [10, 1024])
@@ -63,11 +63,17 @@ def test_nothing_is_compiled_again():
         return f(x, y)
 
     problem = bl.Problem(inner=g, outer=counted)
-    calm = bl.run(bl.aid(problem, 0.75, 0.1, 0.1), X0, Y0, steps=50, on_divergence="halve")
+    calm = bl.run(
+        bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1), X0, Y0, steps=50, on_divergence="halve"
+    )
     before = len(traced)
-    one = bl.run(bl.aid(problem, 1.5, 0.2, 0.05), X0, Y0, steps=2000, on_divergence="halve")
+    one = bl.run(
+        bl.aid(problem, inner=1.5, adjoint=0.2, outer=0.05), X0, Y0, steps=2000, on_divergence="halve"
+    )
     after_one = len(traced)  # the first divergence has the objectives looked at, by programs of its own
-    many = bl.run(bl.aid(problem, 24.0, 0.2, 0.05), X0, Y0, steps=2000, on_divergence="halve")
+    many = bl.run(
+        bl.aid(problem, inner=24.0, adjoint=0.2, outer=0.05), X0, Y0, steps=2000, on_divergence="halve"
+    )
     assert [len(each.halvings) for each in (calm, one, many)] == [0, 1, 5]
     assert before > 0
     assert len(traced) == after_one
@@ -76,7 +82,10 @@ def test_nothing_is_compiled_again():
 def test_it_goes_back_to_where_it_was_good_and_no_further():
     """An outer step of 0.1 becomes 60 at step 50. In float32 even a slow blow-up ends soon."""
     jumps = optax.sgd(lambda count: jnp.where(count < 50, jnp.float32(0.1), jnp.float32(60.0)))
-    solver, start = bl.aid(PLAIN, 0.5, 0.5, jumps), (X0.astype(jnp.float32), Y0.astype(jnp.float32))
+    solver, start = (
+        bl.aid(PLAIN, inner=0.5, adjoint=0.5, outer=jumps),
+        (X0.astype(jnp.float32), Y0.astype(jnp.float32)),
+    )
     result = bl.run(solver, *start, steps=3000, every=50, on_divergence="halve")
     assert result.status.code is bl.Code.COMPLETED
     assert "blow-up" not in result.status.message
@@ -90,11 +99,11 @@ def test_it_goes_back_to_where_it_was_good_and_no_further():
 
 
 def test_where_a_lower_rule_cannot_be_judged_all_levels_are_halved():
-    solver = bl.aid(PLAIN, optax.sgd(3.0), 0.4, 0.1)
+    solver = bl.aid(PLAIN, inner=optax.sgd(3.0), adjoint=0.4, outer=0.1)
     result = bl.run(solver, X0, Y0, steps=1200, every=100, on_divergence="halve")
     assert result.status.code is bl.Code.COMPLETED
     assert result.halvings == ((0, 0.5, 0.5), (0, 0.25, 0.25))
-    tame = bl.run(bl.aid(PLAIN, optax.sgd(0.75), 0.1, 0.025), X0, Y0, steps=1200)
+    tame = bl.run(bl.aid(PLAIN, inner=optax.sgd(0.75), adjoint=0.1, outer=0.025), X0, Y0, steps=1200)
     np.testing.assert_allclose(result.x, tame.x, rtol=1e-12)
 
 
@@ -106,7 +115,11 @@ def test_a_variable_that_runs_away_is_followed_by_smaller_steps_until_they_serve
         outer=lambda x, y: jnp.sum(0.5 * (y - 1) ** 2 + 0.05 * x**2),
     )
     name, size = method.split()
-    solver = bl.itd(quartic, float(size), 0.1) if name == "itd" else bl.aid(quartic, float(size), 0.1, 0.1)
+    solver = (
+        bl.itd(quartic, inner=float(size), outer=0.1)
+        if name == "itd"
+        else bl.aid(quartic, inner=float(size), adjoint=0.1, outer=0.1)
+    )
     start = jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)
     still = bl.run(solver, *start, steps=500, every=50)
     assert still.status.code is bl.Code.DIVERGED
@@ -133,7 +146,7 @@ def test_a_resumed_run_keeps_the_smaller_steps(policy):
 
 
 def test_retries_are_bounded():
-    hopeless = bl.aid(PLAIN, 1e6, 0.1, 0.1)
+    hopeless = bl.aid(PLAIN, inner=1e6, adjoint=0.1, outer=0.1)
     result = bl.run(hopeless, X0, Y0, steps=500, on_divergence="halve")
     assert result.status.code is bl.Code.DIVERGED
     assert len(result.halvings) == 10
@@ -158,12 +171,17 @@ def test_a_loader_s_batches_are_seen_again_in_their_order():
     seen = lambda state, info, batch: {"row": batch.rows.outer[0]}
     options = dict(steps=700, every=100, record=seen, probe=lambda state, info: {"y": state.y[0]})
     result = bl.run(
-        bl.aid(problem, 3.0, 0.4, 0.1), X0, Y0, data=numbered(700), on_divergence="halve", **options
+        bl.aid(problem, inner=3.0, adjoint=0.4, outer=0.1),
+        X0,
+        Y0,
+        data=numbered(700),
+        on_divergence="halve",
+        **options,
     )
     assert result.status.code is bl.Code.COMPLETED
     np.testing.assert_array_equal(result.trace["row"], np.arange(700))
     np.testing.assert_array_equal(result.probes["step"], np.arange(100, 701, 100))
-    tame = bl.run(bl.aid(problem, 0.75, 0.1, 0.1), X0, Y0, data=numbered(700), **options)
+    tame = bl.run(bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1), X0, Y0, data=numbered(700), **options)
     np.testing.assert_array_equal(result.x, tame.x)
     np.testing.assert_array_equal(result.probes["y"], tame.probes["y"])
 
@@ -173,7 +191,12 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
     a[2, 1] = np.nan
     fits = bl.Problem(inner=lambda x, y, a: jnp.sum((a @ y - 1) ** 2) + g(x, y), outer=f)
     result = bl.run(
-        bl.aid(fits, 0.1, 0.1, 0.1), X0, Y0, data=bl.Batch(inner=a), steps=20, on_divergence="halve"
+        bl.aid(fits, inner=0.1, adjoint=0.1, outer=0.1),
+        X0,
+        Y0,
+        data=bl.Batch(inner=a),
+        steps=20,
+        on_divergence="halve",
     )
     assert result.status.code is bl.Code.DIVERGED
     assert "clean the data" in result.status.message
@@ -181,13 +204,22 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
     assert result.halvings == ()
 
     rooted = bl.Problem(inner=g, outer=lambda x, y: f(x, y) + jnp.sqrt(jnp.sum((x - 1) ** 2)))
-    result = bl.run(bl.aid(rooted, 0.1, 0.1, 0.1), X0, Y0, steps=20, on_divergence="halve")
+    result = bl.run(
+        bl.aid(rooted, inner=0.1, adjoint=0.1, outer=0.1), X0, Y0, steps=20, on_divergence="halve"
+    )
     assert (result.status.code, result.halvings) == (bl.Code.DIVERGED, ())
     assert "they cannot mend that" in result.status.message
 
     table = jnp.where(jnp.arange(50) < 7, 0.0, jnp.nan)
     later = bl.Problem(inner=g, outer=lambda x, y, *, rows: f(x, y) + jax.lax.stop_gradient(table[rows[0]]))
-    result = bl.run(bl.aid(later, 0.1, 0.1, 0.1), X0, Y0, data=numbered(50), steps=50, on_divergence="halve")
+    result = bl.run(
+        bl.aid(later, inner=0.1, adjoint=0.1, outer=0.1),
+        X0,
+        Y0,
+        data=numbered(50),
+        steps=50,
+        on_divergence="halve",
+    )
     assert (result.status.code, result.status.variable, result.steps) == (bl.Code.DIVERGED, "outer_value", 7)
     assert len(result.halvings) == 10  # a smaller step might have led elsewhere
     assert "did not help" in result.status.message
@@ -199,7 +231,7 @@ def test_refused_before_any_work():
         bl.run(WILD, X0, Y0, steps=2, on_divergence="double")
     with pytest.raises(ValueError, match='replay="off" keeps nothing to go back to'):
         bl.run(WILD, X0, Y0, steps=2, on_divergence="halve", replay="off")
-    for solver in (bl.tuning_free(PLAIN), bl.s_tfbo(PLAIN), bl.d_tfbo(PLAIN)):
+    for solver in (bl.tuning_free(PLAIN), bl.solvers.s_tfbo(PLAIN), bl.solvers.d_tfbo(PLAIN)):
         with pytest.raises(ValueError, match=f"{solver.name} has no step sizes"):
             bl.run(solver, X0, Y0, steps=2, on_divergence="halve")
 

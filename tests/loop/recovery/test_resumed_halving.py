@@ -24,14 +24,14 @@ STEEP = bl.Problem(inner=g, outer=lambda x, y: jnp.sum((y - 2.0) ** 4))
 FLAT = bl.Problem(
     inner=g, outer=lambda x, y, *, rows: jnp.sum((y - 2.0) ** 2) + 0.0 * rows[0].astype(y.dtype)
 )
-WILD = bl.aid(STEEP, 0.5, 0.5, 0.35)  # the outer step is too large at the start
+WILD = bl.aid(STEEP, inner=0.5, adjoint=0.5, outer=0.35)  # the outer step is too large at the start
 HALVE = dict(on_divergence="halve", every=5)
 
 
 def jump(at: int):
     """An outer step of 0.1 that becomes 60 later: the run diverges then, after a few blown-up steps."""
     rule = optax.sgd(lambda count: jnp.where(count < at, jnp.float32(0.1), jnp.float32(900.0)))
-    return bl.aid(FLAT, 0.5, 0.5, rule)
+    return bl.aid(FLAT, inner=0.5, adjoint=0.5, outer=rule)
 
 
 class Numbered:
@@ -76,7 +76,9 @@ def unbroken():
 def test_the_unbroken_run_is_the_one_with_the_smaller_step(unbroken):
     assert unbroken.status.code is bl.Code.COMPLETED
     assert [step for step, *_ in unbroken.halvings] == [0] * len(unbroken.halvings) != []
-    small = bl.run(bl.aid(STEEP, 0.5, 0.5, 0.35 * unbroken.halvings[-1][2]), X0, Y0, steps=120)
+    small = bl.run(
+        bl.aid(STEEP, inner=0.5, adjoint=0.5, outer=0.35 * unbroken.halvings[-1][2]), X0, Y0, steps=120
+    )
     np.testing.assert_array_equal(unbroken.x, small.x)
     np.testing.assert_array_equal(unbroken.trace["outer_value"], small.trace["outer_value"])
 
@@ -131,7 +133,7 @@ def test_from_a_loader_with_a_thinned_trace_and_an_optax_rule(cut, thin, tmp_pat
 
 
 def test_ten_halvings_are_for_one_run_however_often_it_is_cut():
-    hopeless = bl.aid(STEEP, 1e6, 0.1, 0.1)
+    hopeless = bl.aid(STEEP, inner=1e6, adjoint=0.1, outer=0.1)
     ask = dict(on_divergence="halve", every=2)
     whole = bl.run(hopeless, X0, Y0, steps=60, **ask)
     assert (whole.status.code, len(whole.halvings)) == (bl.Code.DIVERGED, 10)
@@ -173,7 +175,7 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_without_a_halving_not_a_bit_changes(name):
     f = lambda x, y: jnp.sum(jnp.tanh(y - 2.0) ** 2) + 0.1 * jnp.sum(jnp.sin(3 * x) ** 2)
-    solver = bl.aid(bl.Problem(inner=g, outer=f), 0.3, 0.3, RULES[name]())
+    solver = bl.aid(bl.Problem(inner=g, outer=f), inner=0.3, adjoint=0.3, outer=RULES[name]())
     start = jnp.linspace(0.1, 1.3, 37, dtype=jnp.float32), jnp.zeros(37, jnp.float32)
     seen = []
     see = lambda event: seen.append(event.solver)
@@ -188,7 +190,14 @@ def test_an_event_has_the_step_sizes_in_force():
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2) ** 2))
     sizes = []
     see = lambda event: sizes.append((float(event.solver.inner.step_size), event.solver.outer.step_size))
-    result = bl.run(bl.aid(problem, 3.0, 0.4, 0.1), X0, Y0, steps=1200, on_divergence="halve", hooks=[see])
+    result = bl.run(
+        bl.aid(problem, inner=3.0, adjoint=0.4, outer=0.1),
+        X0,
+        Y0,
+        steps=1200,
+        on_divergence="halve",
+        hooks=[see],
+    )
     assert sizes[-1] == (3.0 * result.halvings[-1][1], 0.1)
     assert result.halvings[-1][1] == 0.25
 
@@ -197,7 +206,7 @@ def test_early_stopping_forgets_the_way_that_the_run_has_left():
     """By this metric the run is best while it blows up."""
     outer = lambda x, y: (jnp.sum((y - 2.0) ** 2), {"size": jnp.max(jnp.abs(y))})
     rule = optax.sgd(lambda count: jnp.where(count < 30, jnp.float32(0.1), jnp.float32(900.0)))
-    solver = bl.aid(bl.Problem(inner=g, outer=outer), 0.5, 0.5, rule)
+    solver = bl.aid(bl.Problem(inner=g, outer=outer), inner=0.5, adjoint=0.5, outer=rule)
     hook = bl.hooks.EarlyStopping("outer/size", mode="max", patience=200)
     result = bl.run(solver, *SMALL, steps=60, on_divergence="halve", every=2, hooks=[hook])
     assert result.status.code is bl.Code.COMPLETED

@@ -196,7 +196,7 @@ def test_runs_converge_just_below_and_diverge_just_above():
     problem = bl.Problem(inner=instance.g, outer=instance.f)
     ends = {}
     for share in (0.95, 1.05):
-        solver = bl.aid(problem, 1.0, 1.0, share * found.beta)
+        solver = bl.aid(problem, inner=1.0, adjoint=1.0, outer=share * found.beta)
         ends[share] = abs(float(bl.run(solver, jnp.array(1.0), jnp.array(5.0), steps=4000).x))
     assert ends[0.95] < 1e-3
     assert not ends[1.05] < 1e3  # or not a number any more

@@ -309,7 +309,7 @@ def test_no_run_exceeds_its_bound(make):
     rules = c.step_sizes(steps, 1.0)
 
     def squared_slopes(x, y, v, f, g, beta, curvature, linear):
-        solver = bl.aid(PROBLEM, rules.inner, rules.adjoint, beta)
+        solver = bl.aid(PROBLEM, inner=rules.inner, adjoint=rules.adjoint, outer=beta)
         state = solver.init(x, y, bl.Batch(g, f))._replace(v=v)
         record = lambda after, info: (linear + curvature * after.x) ** 2
         first = (linear + curvature * x) ** 2
@@ -341,7 +341,7 @@ def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic(
     @jax.jit
     def run(x):
         phi = lambda x: q.problem.f(x, q.inner_solution(x), q.data)
-        solver = bl.aid(q.problem, inner, adjoint, beta)
+        solver = bl.aid(q.problem, inner=inner, adjoint=adjoint, outer=beta)
         state = solver.init(x, q.inner_solution(x) + 1.0, q.data)
         xs = bl.scan(solver, state, q.data, steps=steps - 1, record=lambda state, info: state.x)[1]
         return phi(x), jnp.sum(jax.vmap(jax.grad(phi))(jnp.concatenate([x[None], xs])) ** 2, axis=1)

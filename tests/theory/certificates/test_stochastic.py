@@ -291,7 +291,7 @@ def correlated():
 @pytest.mark.parametrize("batches", ["independent", "shared"])
 def test_aid_with_shared_batches_is_biased_and_with_independent_ones_it_is_not(batches):
     """A step is affine in (x, y, v), so means follow the mean of the step over every possible draw, exactly."""
-    solver = bl.aid(correlated(), 0.5, 0.5, 0.1, batches=batches)
+    solver = bl.aid(correlated(), inner=0.5, adjoint=0.5, outer=0.1, batches=batches)
     (a, c), rows = CENTRED.inner, np.array(list(product(range(2), repeat=solver.draws)))
     drawn = bl.Batch(inner=(a[rows][..., None], c[rows][..., None]))
     if solver.draws > 1:
@@ -322,10 +322,13 @@ DATA = bl.Batch(inner=(jnp.ones(4), jnp.ones(4)))
 AID = lambda *sizes, **more: bl.aid(correlated(), *sizes, batches="independent", **more)
 STATEFUL = bl.Problem(inner=lambda x, y, *, state: (y * y, {}, state), outer=lambda x, y: x * y)
 REFUSED = {
-    "shared": (lambda: bl.aid(correlated(), 0.1, 0.1, 0.1), 'pass batches="independent"'),
+    "shared": (lambda: bl.aid(correlated(), inner=0.1, adjoint=0.1, outer=0.1), 'pass batches="independent"'),
     "inner steps": (lambda: AID(0.1, 0.1, 0.1, inner_steps=3), "take one inner step"),
     "adjoint steps": (lambda: AID(0.1, adjoints.steps(0.1, 2), 0.1), "one step on the adjoint"),
-    "series": (lambda: bl.soba(correlated(), 0.1, adjoints.neumann(0.1, 3), 0.1), "one step on the adjoint"),
+    "series": (
+        lambda: bl.soba(correlated(), inner=0.1, adjoint=adjoints.neumann(0.1, 3), outer=0.1),
+        "one step on the adjoint",
+    ),
     "Adam": (lambda: AID(0.1, 0.1, optax.adam(0.1)), "the outer rule is not a step along"),
     "momentum": (lambda: AID(optax.sgd(0.1, momentum=0.9), 0.1, 0.1), "the inner rule is not a step along"),
     "decay": (
@@ -337,8 +340,8 @@ REFUSED = {
         "the adjoint rule is not a step along",
     ),
     "projection": (lambda: AID(0.1, 0.1, bl.projected(0.1, lambda x: x)), "the outer rule is projected"),
-    "state": (lambda: bl.soba(STATEFUL, 0.1, 0.1, 0.1), "hold the statistics fixed"),
-    "another method": (lambda: bl.itd(correlated(), 0.1, 0.1), "no bound for ITD on minibatches"),
+    "state": (lambda: bl.soba(STATEFUL, inner=0.1, adjoint=0.1, outer=0.1), "hold the statistics fixed"),
+    "another method": (lambda: bl.itd(correlated(), inner=0.1, outer=0.1), "no bound for ITD on minibatches"),
 }
 
 
@@ -368,8 +371,8 @@ def test_what_is_covered():
     for solver in (
         AID(0.1, 0.1, 0.1),
         AID(plain, plain, plain),
-        bl.soba(correlated(), 0.1, 0.1, 0.1),
-        bl.soba(correlated(), optax.sgd(0.1), 0.1, 0.1, batches="independent"),
+        bl.soba(correlated(), inner=0.1, adjoint=0.1, outer=0.1),
+        bl.soba(correlated(), inner=optax.sgd(0.1), adjoint=0.1, outer=0.1, batches="independent"),
     ):
         for data in (bl.iid(DATA, 2), bl.iid(DATA, bl.Levels(None, None)), DATA, None):
             stochastic.check(solver, data)

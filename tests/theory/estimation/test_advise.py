@@ -83,9 +83,9 @@ def mean_square(method, sizes, x0, y0, data, steps):
     """(1/K) Σ ‖∇Φ(x_k)‖² of a real run, by Newton steps on dense derivatives at every x_k; and their residual."""
     alpha, eta, beta = sizes
     make = {
-        "AID": lambda: bl.aid(hidden.PROBLEM, alpha, eta, beta),
-        "ITD": lambda: bl.itd(hidden.PROBLEM, alpha, beta),
-        "SOBA": lambda: bl.soba(hidden.PROBLEM, alpha, eta, beta),
+        "AID": lambda: bl.aid(hidden.PROBLEM, inner=alpha, adjoint=eta, outer=beta),
+        "ITD": lambda: bl.itd(hidden.PROBLEM, inner=alpha, outer=beta),
+        "SOBA": lambda: bl.soba(hidden.PROBLEM, inner=alpha, adjoint=eta, outer=beta),
     }
     solver = make[method]()
     gradient = lambda x, y: jax.grad(hidden.g, 1)(x, y, data.inner)
@@ -210,8 +210,8 @@ def test_the_slope_of_a_trial_run_is_that_of_its_recorded_iterates(method):
         outer=lambda x, y, b: (p.f(x, y, b), {}),
     )
     make = {
-        "AID": lambda beta: bl.aid(problem, 0.5, 0.5, beta),
-        "ITD": lambda beta: bl.itd(problem, 0.5, beta),
+        "AID": lambda beta: bl.aid(problem, inner=0.5, adjoint=0.5, outer=beta),
+        "ITD": lambda beta: bl.itd(problem, inner=0.5, outer=beta),
     }
     solver, x0, y0, steps = make[method](0.3), jnp.ones(3), jnp.zeros(3), 20
     state = solver.init(x0, y0, p.data)

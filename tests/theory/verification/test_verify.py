@@ -198,7 +198,10 @@ def test_itd_ends_at_the_inherent_error_and_aid_at_zero():
     def ends(kappa):
         q = quadratic(kappa=kappa)
         x0 = jnp.ones(2)
-        solvers = bl.itd(q.problem, 1 / q.L, 1 / q.L), bl.aid(q.problem, 1 / q.L, 1 / q.L, 1 / q.L)
+        solvers = (
+            bl.itd(q.problem, inner=1 / q.L, outer=1 / q.L),
+            bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=1 / q.L),
+        )
         runs = (theory.measure(s, x0, q.inner_solution(x0), 600, solution=q.inner_solution) for s in solvers)
         return [(run.gradient[-1], run.estimate_error[-1]) for run in runs]
 
@@ -248,12 +251,12 @@ def test_large_inner_problems_are_solved_by_conjugate_gradients():
         lambda problem: bl.itd(problem, inner=1.0, outer=0.1, inner_steps=3, truncate=1),
         lambda problem: bl.itd(problem, inner=1.0, outer=bl.projected(0.1, lambda x: x)),
         lambda problem: bl.itd(problem, inner=1.0, outer=0.1, inner_steps=2),
-        lambda problem: bl.aid(problem, 1.0, optax.sgd(1.0), 0.1),
-        lambda problem: bl.aid(problem, 1.0, bl.adjoints.steps(optax.sgd(1.0), 2), 0.1),
-        lambda problem: bl.aid(problem, 1.0, bl.adjoints.cg(3), 0.1),
-        lambda problem: bl.soba(problem, 1.0, bl.adjoints.steps(1.0, 2), 0.1),
-        lambda problem: bl.soba(problem, 1.0, 1.0, optax.sgd(0.1)),
-        lambda problem: bl.aid(replace(problem, prox=bl.prox.l1(0.1)), 1.0, 1.0, 0.1),
+        lambda problem: bl.aid(problem, inner=1.0, adjoint=optax.sgd(1.0), outer=0.1),
+        lambda problem: bl.aid(problem, inner=1.0, adjoint=bl.adjoints.steps(optax.sgd(1.0), 2), outer=0.1),
+        lambda problem: bl.aid(problem, inner=1.0, adjoint=bl.adjoints.cg(3), outer=0.1),
+        lambda problem: bl.soba(problem, inner=1.0, adjoint=bl.adjoints.steps(1.0, 2), outer=0.1),
+        lambda problem: bl.soba(problem, inner=1.0, adjoint=1.0, outer=optax.sgd(0.1)),
+        lambda problem: bl.aid(replace(problem, prox=bl.prox.l1(0.1)), inner=1.0, adjoint=1.0, outer=0.1),
     ],
 )
 def test_a_solver_of_which_nothing_is_known_is_refused(make):

@@ -120,7 +120,7 @@ def test_the_printed_smoothness_is_too_small_for_blockwise_constants_and_the_cer
 
 def test_verify_tells_joint_from_blockwise_constants():
     star = theory.star.aid(K.blocks)
-    solver = bl.aid(BLOCKWISE, star.alpha, star.eta, 0.9 * star.beta_max)
+    solver = bl.aid(BLOCKWISE, inner=star.alpha, adjoint=star.eta, outer=0.9 * star.beta_max)
     x0, solution = jnp.full(1, 2e-7), lambda x: with_solution(x) - x
     run = measured(solver, x0, solution(x0), 8, solution=solution)
     by_blocks, jointly = theory.judge(run, solver, K.blocks), theory.judge(run, solver, K)
@@ -136,7 +136,7 @@ def soba_on_ridge_logistic_regression():
     p = ridge_logistic(3, train=16, valid=16, seed=4, low=0.5)
     k = p.constants(x_radius=4.0)
     c = theory.star.soba(k)
-    return k, bl.soba(p.problem, c.alpha, c.eta, 0.99 * c.beta_max), p.data, None
+    return k, bl.soba(p.problem, inner=c.alpha, adjoint=c.eta, outer=0.99 * c.beta_max), p.data, None
 
 
 def several_steps_on_a_quadratic():
@@ -144,7 +144,12 @@ def several_steps_on_a_quadratic():
     k = theory.Constants(p.mu, p.L, p.M, p.rho)
     c = theory.star.aid(k, inner_steps=2, adjoint_steps=3)
     adjoint = bl.adjoints.steps(c.eta, 3)
-    return k, bl.aid(p.problem, c.alpha, adjoint, 0.99 * c.beta_max, inner_steps=2), p.data, p.inner_solution
+    return (
+        k,
+        bl.aid(p.problem, inner=c.alpha, adjoint=adjoint, outer=0.99 * c.beta_max, inner_steps=2),
+        p.data,
+        p.inner_solution,
+    )
 
 
 @pytest.mark.parametrize("make", [soba_on_ridge_logistic_regression, several_steps_on_a_quadratic])

@@ -84,85 +84,118 @@ def fifths(data: Any) -> Any:
 
 
 METHODS = (
-    Method("AID", IMPLICIT, lambda p, L, outer: aid(p, 1 / L, 1 / L, outer), quick=True),
+    Method("AID", IMPLICIT, lambda p, L, outer: aid(p, inner=1 / L, adjoint=1 / L, outer=outer), quick=True),
     Method(
         "AID, 5 + 5 steps",
         IMPLICIT,
-        lambda p, L, outer: aid(p, 1 / L, adjoints.steps(1 / L, LOOP), outer, inner_steps=LOOP),
+        lambda p, L, outer: aid(
+            p, inner=1 / L, adjoint=adjoints.steps(1 / L, LOOP), outer=outer, inner_steps=LOOP
+        ),
     ),
     Method(
         "AID, Neumann",
         IMPLICIT,
-        lambda p, L, outer: aid(p, 1 / L, adjoints.neumann(1 / L, LOOP), outer),
+        lambda p, L, outer: aid(p, inner=1 / L, adjoint=adjoints.neumann(1 / L, LOOP), outer=outer),
     ),
     Method(
         "AID, CG",
         IMPLICIT,
-        lambda p, L, outer: aid(p, 1 / L, adjoints.cg(CG_TOLERANCE, CG_STEPS), outer, inner_steps=LOOP),
+        lambda p, L, outer: aid(
+            p, inner=1 / L, adjoint=adjoints.cg(CG_TOLERANCE, CG_STEPS), outer=outer, inner_steps=LOOP
+        ),
         varies=True,
     ),
     Method(
         "AID, MINRES",
         IMPLICIT,
-        lambda p, L, outer: aid(p, 1 / L, adjoints.minres(CG_TOLERANCE, CG_STEPS), outer, inner_steps=LOOP),
+        lambda p, L, outer: aid(
+            p, inner=1 / L, adjoint=adjoints.minres(CG_TOLERANCE, CG_STEPS), outer=outer, inner_steps=LOOP
+        ),
         varies=True,
     ),
     Method(
         "AID, quasi-Newton",
         IMPLICIT,
-        lambda p, L, outer: aid(p, 1 / L, adjoints.quasi_newton(steps=1, memory=LOOP), outer),
+        lambda p, L, outer: aid(
+            p, inner=1 / L, adjoint=adjoints.quasi_newton(steps=1, memory=LOOP), outer=outer
+        ),
     ),
-    Method("qNBO", IMPLICIT, lambda p, L, outer: qnbo(p, 1 / L, outer, memory=LOOP)),
-    Method("SOBA", IMPLICIT, lambda p, L, outer: soba(p, 1 / L, 1 / L, outer), quick=True),
+    Method("qNBO", IMPLICIT, lambda p, L, outer: qnbo(p, inner=1 / L, outer=outer, memory=LOOP)),
+    Method(
+        "SOBA", IMPLICIT, lambda p, L, outer: soba(p, inner=1 / L, adjoint=1 / L, outer=outer), quick=True
+    ),
     Method(
         "HOAG",
         IMPLICIT,
-        lambda p, L, outer: hoag(p, 1 / L, outer, max_inner_steps=100, max_adjoint_steps=CG_STEPS),
+        lambda p, L, outer: hoag(
+            p, inner=1 / L, outer=outer, max_inner_steps=100, max_adjoint_steps=CG_STEPS
+        ),
         varies=True,
     ),
     Method(
         "stocBiO",
         IMPLICIT,
-        lambda p, L, outer: stocbio(p, 1 / L, 1 / L, outer, products=3),
+        lambda p, L, outer: stocbio(p, inner=1 / L, adjoint=1 / L, outer=outer, products=3),
         data=fifths,
     ),
-    Method("ITD", ITERATIVE, lambda p, L, outer: itd(p, 1 / L, outer), quick=True),
-    Method("ITD, 5 steps", ITERATIVE, lambda p, L, outer: itd(p, 1 / L, outer, inner_steps=LOOP), quick=True),
+    Method("ITD", ITERATIVE, lambda p, L, outer: itd(p, inner=1 / L, outer=outer), quick=True),
+    Method(
+        "ITD, 5 steps",
+        ITERATIVE,
+        lambda p, L, outer: itd(p, inner=1 / L, outer=outer, inner_steps=LOOP),
+        quick=True,
+    ),
     Method(
         "ITD, last 2 of 5",
         ITERATIVE,
-        lambda p, L, outer: itd(p, 1 / L, outer, inner_steps=LOOP, truncate=2),
+        lambda p, L, outer: itd(p, inner=1 / L, outer=outer, inner_steps=LOOP, truncate=2),
     ),
     Method(
         "ITD, forward mode",
         ITERATIVE,
-        lambda p, L, outer: forward_itd(p, 1 / L, outer, inner_steps=LOOP),
+        lambda p, L, outer: forward_itd(p, inner=1 / L, outer=outer, inner_steps=LOOP),
         varies=True,
         small_x=True,
     ),
-    Method("BDA, 5 steps", ITERATIVE, lambda p, L, outer: bda(p, 1 / L, outer, inner_steps=LOOP)),
+    Method("BDA, 5 steps", ITERATIVE, lambda p, L, outer: bda(p, inner=1 / L, outer=outer, inner_steps=LOOP)),
     Method(
         "IAPTT, 5 steps",
         ITERATIVE,
-        lambda p, L, outer: iaptt(p, 1 / L, outer, inner_steps=LOOP),
+        lambda p, L, outer: iaptt(p, inner=1 / L, outer=outer, inner_steps=LOOP),
         varies=True,
     ),
-    Method("RTHO", ITERATIVE, lambda p, L, outer: rtho(p, 1 / L, outer), varies=True, small_x=True),
-    Method("F2SA", PENALTY, lambda p, L, outer: f2sa(p, 1 / L, outer, penalty=growing), quick=True),
-    Method("F3SA", PENALTY, lambda p, L, outer: f3sa(p, 1 / L, outer, penalty=growing)),
-    Method("F2BA", PENALTY, lambda p, L, outer: f2ba(p, 1 / L, outer, penalty=100.0, inner_steps=LOOP)),
+    Method(
+        "RTHO", ITERATIVE, lambda p, L, outer: rtho(p, inner=1 / L, outer=outer), varies=True, small_x=True
+    ),
+    Method(
+        "F2SA", PENALTY, lambda p, L, outer: f2sa(p, inner=1 / L, outer=outer, penalty=growing), quick=True
+    ),
+    Method("F3SA", PENALTY, lambda p, L, outer: f3sa(p, inner=1 / L, outer=outer, penalty=growing)),
+    Method(
+        "F2BA",
+        PENALTY,
+        lambda p, L, outer: f2ba(p, inner=1 / L, outer=outer, penalty=100.0, inner_steps=LOOP),
+    ),
     Method(
         "F2SA-p, p = 2",
         PENALTY,
-        lambda p, L, outer: f2sa_p(p, 1 / L, outer, penalty=100.0, inner_steps=LOOP),
+        lambda p, L, outer: f2sa_p(p, inner=1 / L, outer=outer, penalty=100.0, inner_steps=LOOP),
     ),
-    Method("V-PBGD", PENALTY, lambda p, L, outer: v_pbgd(p, 1 / L, outer, penalty=growing)),
-    Method("BOME", PENALTY, lambda p, L, outer: bome(p, 1 / L, outer, inner_steps=LOOP)),
-    Method("MEHA", PENALTY, lambda p, L, outer: meha(p, 0.5 / L, outer, penalty=growing, proximal=10 / L)),
-    Method("PZOBO, 5 steps", SHORTCUT, lambda p, L, outer: pzobo(p, 1 / L, outer, inner_steps=LOOP)),
-    Method("DARTS", SHORTCUT, lambda p, L, outer: darts(p, 1 / L, outer, xi=1 / L), quick=True),
-    Method("DARTS, first order", SHORTCUT, lambda p, L, outer: darts_first_order(p, 1 / L, outer)),
-    Method("SAMA", SHORTCUT, lambda p, L, outer: sama(p, 1 / L, outer), quick=True),
+    Method("V-PBGD", PENALTY, lambda p, L, outer: v_pbgd(p, inner=1 / L, outer=outer, penalty=growing)),
+    Method("BOME", PENALTY, lambda p, L, outer: bome(p, inner=1 / L, outer=outer, inner_steps=LOOP)),
+    Method(
+        "MEHA",
+        PENALTY,
+        lambda p, L, outer: meha(p, inner=0.5 / L, outer=outer, penalty=growing, proximal=10 / L),
+    ),
+    Method(
+        "PZOBO, 5 steps", SHORTCUT, lambda p, L, outer: pzobo(p, inner=1 / L, outer=outer, inner_steps=LOOP)
+    ),
+    Method("DARTS", SHORTCUT, lambda p, L, outer: darts(p, inner=1 / L, outer=outer, xi=1 / L), quick=True),
+    Method(
+        "DARTS, first order", SHORTCUT, lambda p, L, outer: darts_first_order(p, inner=1 / L, outer=outer)
+    ),
+    Method("SAMA", SHORTCUT, lambda p, L, outer: sama(p, inner=1 / L, outer=outer), quick=True),
     Method("tuning-free", TUNING_FREE, lambda p, L, outer: tuning_free(p), varies=True, quick=True),
     Method("S-TFBO", TUNING_FREE, lambda p, L, outer: s_tfbo(p)),
     Method("D-TFBO", TUNING_FREE, lambda p, L, outer: d_tfbo(p)),

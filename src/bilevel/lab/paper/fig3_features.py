@@ -169,7 +169,7 @@ def measure(lanes: list[Lane], settings: dict[str, Any], report: Report) -> Tabl
     every = max(1, settings["steps"] // CHUNKS)
     seen = Heads([instance.data for instance in instances], every, report)
     runs = sweep(
-        [itd(PROBLEM, 1 / settings["L"], lane.beta) for lane in lanes],
+        [itd(PROBLEM, inner=1 / settings["L"], outer=lane.beta) for lane in lanes],
         starts=[(instance.x0, instance.y0) for instance in instances],
         data=[instance.data for instance in instances],
         combine="zip",

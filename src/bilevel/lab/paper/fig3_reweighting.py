@@ -66,8 +66,8 @@ def run(settings: dict[str, Any], inputs: Mnist, report: Report) -> dict[str, Ta
     cases = [case(inputs, seed, settings) for seed in range(seeds)]
     curves, plateaus = [], []
     for name, solver in {
-        "ITD": itd(PROBLEM, settings["inner"], settings["outer"]),
-        "AID": aid(PROBLEM, settings["inner"], settings["inner"], settings["outer"]),
+        "ITD": itd(PROBLEM, inner=settings["inner"], outer=settings["outer"]),
+        "AID": aid(PROBLEM, inner=settings["inner"], adjoint=settings["inner"], outer=settings["outer"]),
     }.items():
         for seed in range(settings["seeds"][name]):
             result = train(solver, cases[seed], settings["steps"], clock, f"{name}, seed {seed}", COST[name])
@@ -126,7 +126,7 @@ def useful_setting(
 
     def go(setting: str, rate: float, seed: int, case: Case) -> tuple[dict[str, Any], np.ndarray]:
         # A rate of zero leaves x at 0: all weights stay equal.
-        solver = itd(PROBLEM, inner, adam(learning_rate=rate))
+        solver = itd(PROBLEM, inner=inner, outer=adam(learning_rate=rate))
         result = train(solver, case, steps, clock, f"{setting}, seed {seed}", COST["ITD"])
         held_out = float(validation_loss(result.x, result.y, case.held_out))
         row = {"setting": setting, "rate": rate, "seed": seed, "held_out_loss": held_out}

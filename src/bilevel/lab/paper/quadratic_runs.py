@@ -37,7 +37,7 @@ def aid_norms(mu: Any, L: Any, m: Any, alpha: Any, eta: Any, beta: Any, *, steps
 
     def one(L: Any, alpha: Any, eta: Any, beta: Any) -> jax.Array:
         q = Quadratic(mu, L, m)
-        return _norms(q, aid(q.problem, alpha, eta, beta), steps)
+        return _norms(q, aid(q.problem, inner=alpha, adjoint=eta, outer=beta), steps)
 
     return jax.vmap(one)(L, alpha, eta, beta)
 
@@ -48,7 +48,7 @@ def itd_norms(mu: Any, L: Any, m: Any, alpha: Any, beta: Any, *, steps: int) -> 
 
     def one(L: Any, alpha: Any, beta: Any) -> jax.Array:
         q = Quadratic(mu, L, m)
-        return _norms(q, itd(q.problem, alpha, beta), steps)
+        return _norms(q, itd(q.problem, inner=alpha, outer=beta), steps)
 
     return jax.vmap(one)(L, alpha, beta)
 

@@ -135,7 +135,10 @@ def calls_per_step(settings: dict[str, Any]) -> Table:
         settings["counted_steps"],
     )
     totals = {}
-    for method, solver in {"AID": aid(q.problem, 1.0, 1.0, 0.1), "ITD": itd(q.problem, 1.0, 0.1)}.items():
+    for method, solver in {
+        "AID": aid(q.problem, inner=1.0, adjoint=1.0, outer=0.1),
+        "ITD": itd(q.problem, inner=1.0, outer=0.1),
+    }.items():
         state = solver.init(start(q), q.inner_solution(start(q)))
         totals[method, "iteration"] = oracle_calls(solver, state, steps=N)
         totals[method, "warm-up"] = warm_up_calls(solver, state, steps=N)

@@ -80,7 +80,7 @@ def acc_f2ba(
     inner_steps: int = 10,
     batches: str = "independent",
 ) -> AccF2BA:
-    """`bl.f2ba` with momentum on x, dropped when the steps since it began have led too far.
+    """`bl.solvers.f2ba` with momentum on x, dropped when the steps since it began have led too far.
 
         y, z    ← as in F²BA at x_k, K steps
         a_{k+1} = x_k − η (∇_x f(x_k, y) + λ (∇_x g(x_k, y) − ∇_x g(x_k, z)))

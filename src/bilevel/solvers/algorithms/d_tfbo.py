@@ -102,7 +102,7 @@ def d_tfbo(
     Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
     (the double-loop algorithm of the two). The publication repeats the two loops until a tolerance is met; here, as in
     the authors' code, their lengths are fixed, with its ten for both, and every step on y draws a batch. Theirs adds
-    10⁻⁸ to every accumulator. What `bl.s_tfbo` says of units holds here too.
+    10⁻⁸ to every accumulator. What `bl.solvers.s_tfbo` says of units holds here too.
 
     Args:
         problem: the two objectives.

@@ -100,7 +100,7 @@ def darts_first_order(problem: Problem, inner: StepSize | Rule, outer: StepSize 
         x_{k+1} = x_k − β ∇_x f(x_k, y_{k+1})
 
     What it neglects: that y* depends on x, so the whole implicit term. Where f does not contain x itself, as
-    in data reweighting or hyperparameter tuning, it never moves x at all. As in `bl.darts`, a step
+    in data reweighting or hyperparameter tuning, it never moves x at all. As in `bl.solvers.darts`, a step
     begins with y.
 
     Args:

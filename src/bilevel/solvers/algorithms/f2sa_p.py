@@ -139,7 +139,7 @@ def f2sa_p(
         x_{k+1} = x_k − η Σ_j a_j (j ∇_x f(x_k, y_j) + λ ∇_x g(x_k, y_j))          j = −⌊p/2⌋, …, ⌈p/2⌉
 
     where Σ_j a_j φ(jν)/ν = φ'(0) + O(ν^p); a_0 = 0 for even p, so that p or, for odd p, p + 1 copies are needed. The
-    limit is off by O(λ^−p). p = 1 is `bl.f2ba` (y = y_1, z = y_0), at twice its gradients of f in y; p = 2
+    limit is off by O(λ^−p). p = 1 is `bl.solvers.f2ba` (y = y_1, z = y_0), at twice its gradients of f in y; p = 2
     costs the same as p = 1 and its bias is O(1/λ²). With that a moderate λ is enough, and less noise and rounding are
     multiplied by it. The price is a condition on both sides: (j/λ)f + g must be strongly convex in y for negative j
     too, that is λ > ⌈p/2⌉ℓ/μ if f is ℓ-smooth in y, whether convex or not.

@@ -71,7 +71,7 @@ def s_tfbo(problem: Problem, *, accumulators: Number = 1.0) -> STFBO:
         x_{k+1} = x_k − h_k / (α_{k+1} φ_{k+1})
 
     Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
-    (the single-loop algorithm of the two; `bl.d_tfbo` is the other). Its theorem holds for any
+    (the single-loop algorithm of the two; `bl.solvers.d_tfbo` is the other). Its theorem holds for any
     accumulators, but its speed depends on the units of f, g, x and y: with f a thousand times larger, y in units a
     hundred times larger, or x in units ten thousand times smaller, 20,000 steps make no visible progress.
     `bl.tuning_free` is free of that.

@@ -43,7 +43,7 @@ def sustain(
     batches: str = "independent",
     seed: int = 0,
 ) -> SUSTAIN:
-    """The recurrence of `bl.mrbo`, with the adjoint of Ghadimi & Wang in place of the series:
+    """The recurrence of `bl.solvers.mrbo`, with the adjoint of Ghadimi & Wang in place of the series:
 
         v = Q η Π_{j<p} (I − η ∇²_yy g(·; B_j)) ∇_y f          p uniform in {0, …, Q − 1}
 

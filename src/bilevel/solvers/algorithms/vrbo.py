@@ -110,7 +110,7 @@ def vrbo(
     inner_steps: int = 1,
     batches: str = "independent",
 ) -> VRBO:
-    """`bl.mrbo`'s two directions D = (∇_y g, ∇̂Φ), estimated as SPIDER does, with N steps on y:
+    """`bl.solvers.mrbo`'s two directions D = (∇_y g, ∇̂Φ), estimated as SPIDER does, with N steps on y:
 
         d_k     = D(x_k, y_k)                                          every `period` steps, on all the data
         x_{k+1} = x_k − β d_k^x                                        w_{−1} = (x_k, y_k),  w_t = (x_{k+1}, y_t)

@@ -50,7 +50,7 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
     """An inner rule such as AdamW, for `bl.aid`, `bl.soba`, `bl.hoag` and `bl.stocbio`.
 
         rule = bl.fixed_preconditioner(optax.adamw(schedule, weight_decay=0.1))
-        bl.aid(problem, rule, 0.1, 0.1)
+        bl.aid(problem, inner=rule, adjoint=0.1, outer=0.1)
 
     Its steps on y are those of `rule`. AdamW's are −s(m/(√v̂ + ε) + cy) and rest where P∇_y g + cy = 0, with the
     preconditioner P = 1/(√v̂ + ε). The adjoint system holds P fixed at its current value:

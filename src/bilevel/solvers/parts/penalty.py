@@ -220,7 +220,7 @@ def downwards(of_f: float, of_g: float, penalty: float, share: int = 1) -> str:
     remedy = (
         f"raise the penalty well above {-share * of_f / of_g:.3g}"
         if of_g > 0
-        else "g itself is not, so take bl.meha or an implicit method"
+        else "g itself is not, so take bl.solvers.meha or an implicit method"
     )
     return (
         f"{what} + {penalty:.3g}·g is not convex in y (between the copies of y the curvature of f is {of_f:.3g} and "

@@ -19,7 +19,7 @@ Errors = tuple[Floats, Floats]
 
 
 class StepSizes(NamedTuple):
-    """Named like the arguments of `bl.aid`: `bl.aid(problem, *sizes)`, `bl.itd(problem, sizes.inner, sizes.outer)`."""
+    """Step sizes, named like the arguments of `bl.aid` and `bl.itd`: `bl.aid(problem, *sizes)`."""
 
     inner: Any  # α
     adjoint: Any  # η

@@ -18,7 +18,10 @@ SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the largest β, among which N and Q are
 
 
 class Plan(NamedTuple):
-    """`bl.aid(problem, alpha, bl.adjoints.steps(eta, Q), beta, inner_steps=N)` for `iterations` steps."""
+    """A solver and its number of steps.
+
+    `bl.aid(problem, inner=alpha, adjoint=bl.adjoints.steps(eta, Q), outer=beta, inner_steps=N)` for `iterations` steps.
+    """
 
     alpha: float
     eta: float

@@ -97,7 +97,11 @@ def advise(
 
     def make(method: str, beta: float) -> Solver:
         outer = beta if project is None else projected(beta, project)
-        return aid(problem, alpha, alpha, outer) if method == "AID" else itd(problem, alpha, outer)
+        return (
+            aid(problem, inner=alpha, adjoint=alpha, outer=outer)
+            if method == "AID"
+            else itd(problem, inner=alpha, outer=outer)
+        )
 
     main = "AID" if here.convex else "ITD"
     gain = lambda beta: beta * float(slope(make(main, beta), trial, x, here.star.y, data))
