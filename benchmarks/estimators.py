@@ -3,7 +3,7 @@
     python benchmarks/estimators.py [--kind regression] [--seeds 3] [--only wine] [--mnist 1000] [--most 15]
 
 Every seed splits a set into 70 % for training and 30 % for the test. RidgeCV, ElasticNetCV and LogisticRegressionCV are
-those of scikit-learn on standardised features, with grids as fine as ours or finer. "random search" (elastic nets) and
+those of scikit-learn on standardized features, with grids as fine as ours or finer. "random search" (elastic nets) and
 "boosting" (HistGradientBoosting) draw parameters and judge them by 5 folds for as long as the slower of our two
 estimators took on that set's first split, compilation included, at least 2 s, at most `--most`, and for one candidate.
 Sets marked "+ k noise" have k columns of noise added to real ones, "products" all squares and products. The best mean

@@ -68,7 +68,7 @@ def test_ten_of_each_class_are_drawn(digits):
 
 
 def test_centres_are_those_of_scikit_learn(digits):
-    found, begun = app.centres(digits, 0, rounds=100), app.drawn(digits, 0)
+    found, begun = app.centers(digits, 0, rounds=100), app.drawn(digits, 0)
     for digit in (0, 7):
         own = slice(10 * digit, 10 * digit + 10)
         images = digits.inputs[digits.targets == digit]

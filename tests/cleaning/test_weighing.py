@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 import bilevel as bl
 from bilevel.row_weights import fit as weighing
-from bilevel.row_weights.fit import FOLDS, PROBLEM, Rows, confusions, corrected, judgement, training, weigh
+from bilevel.row_weights.fit import FOLDS, PROBLEM, Rows, confusions, corrected, judgment, training, weigh
 from bilevel.row_weights.models import initial, predictor, scale_of
 from bilevel.row_weights.padding import bucket, padded
 
@@ -124,7 +124,7 @@ def test_hypergradients_against_differences(table):
 
     def value(t):
         moved = x | {"rows": x["rows"] + np.float32(t) * direction}
-        return float(judgement(moved, settled(moved), jax.tree.map(jnp.asarray, data.outer)))
+        return float(judgment(moved, settled(moved), jax.tree.map(jnp.asarray, data.outer)))
 
     solver = bl.aid(PROBLEM, inner=weighing.LOGISTIC.inner, adjoint=bl.adjoints.cg(50), outer=1e-6)
     keep = lambda state, info: {"h": info.hypergradient["rows"]}

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from bilevel.data import Examples, corrupt_labels, standardise, unit_range
+import bilevel
+from bilevel.data import Examples, corrupt_labels, standardize, unit_range
 
 
 def numbered(n: int) -> Examples:
@@ -103,18 +104,23 @@ def test_bad_corruption(labels, probability, classes, message):
         corrupt_labels(np.array(labels), probability, classes=classes, seed=0)
 
 
-def test_standardise_uses_the_moments_of_the_first():
+def test_standardize_uses_the_moments_of_the_first():
     rng = np.random.default_rng(0)
     train, valid = rng.normal(5.0, 3.0, (40, 3)), rng.normal(size=(7, 3))
-    scaled, other = standardise(train, valid)
+    scaled, other = standardize(train, valid)
     np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-14)
     np.testing.assert_allclose(scaled.var(axis=0), 1, rtol=1e-14)
     np.testing.assert_allclose(other * train.std(axis=0) + train.mean(axis=0), valid, rtol=1e-13, atol=1e-13)
 
 
-def test_standardise_only_shifts_a_constant_column():
+def test_the_old_spelling_of_standardize_warns():
+    with pytest.deprecated_call(match="standardize"):
+        assert bilevel.data.standardise is standardize
+
+
+def test_standardize_only_shifts_a_constant_column():
     column = np.full((7, 1), 0.1, dtype=np.float32)  # its mean rounds, so its computed deviation is not zero
-    scaled, other = standardise(column, column + np.float32(2))
+    scaled, other = standardize(column, column + np.float32(2))
     assert scaled.dtype == np.float32
     np.testing.assert_allclose(scaled, 0, atol=1e-7)
     np.testing.assert_allclose(other, 2, rtol=1e-6)
@@ -128,7 +134,7 @@ def test_unit_range():
         unit_range(np.array([[0.0, 2.0], [1.0, 2.0]]))
 
 
-@pytest.mark.parametrize("scale", [standardise, unit_range])
+@pytest.mark.parametrize("scale", [standardize, unit_range])
 @pytest.mark.parametrize("shape", [(0, 3), (4,)])
 def test_scales_need_a_matrix(scale, shape):
     with pytest.raises(ValueError, match="non-empty matrix"):

@@ -66,7 +66,7 @@ def initial(seed: int) -> dict[str, Any]:
 
 
 def shifts(side: int, stride: int = 1) -> np.ndarray:
-    """(9, points, points): matrices that pick each point's neighbours, and zero beyond the border."""
+    """(9, points, points): matrices that pick each point's neighbors, and zero beyond the border."""
     line = [np.eye(side, k=k, dtype=np.float32)[::stride] for k in (-1, 0, 1)]
     return np.stack([np.kron(down, right) for down in line for right in line])
 
@@ -76,7 +76,7 @@ THIRD = np.repeat(np.eye(3, dtype=np.float32), (2, 3, 2), axis=1)  # of the rows
 NINTH = np.kron(THIRD, THIRD) / np.kron(THIRD, THIRD).sum(axis=1, keepdims=True)
 
 
-def normalised(h: Any) -> Any:
+def normalized(h: Any) -> Any:
     return h * lax.rsqrt(jnp.mean(h**2, axis=(0, 2), keepdims=True) + 1e-5)
 
 
@@ -93,7 +93,7 @@ def logits(mixture: Any, y: dict[str, Any], images: Any) -> Any:
         0,
     )  # rest: the nodes to come
     while len(rest):
-        h = normalised(nodes[-1])
+        h = normalized(nodes[-1])
         near = jnp.einsum("kpq,qnc->pnkc", AROUND, jax.nn.relu(h)).reshape(*h.shape[:2], -1)
         averaged = jnp.einsum("pq,qnc->pnc", AROUND.mean(axis=0), h)
         own = slice(edge, edge + len(rest))  # the edges from this node to the rest
@@ -135,7 +135,7 @@ def task(seed: int) -> Instance:
         y0=y0,
         data=bl.epochs(data, size=BATCH, seed=seed),
         L=1 / RATE,
-        measure=lambda x: 1 - percent_right(discretised(x), y0, both(train, valid), test, 2 * STEPS) / 100,
+        measure=lambda x: 1 - percent_right(discretized(x), y0, both(train, valid), test, 2 * STEPS) / 100,
         label=f"share of wrong labels of the test, after training the cell anew for {2 * STEPS} steps",
     )
 
@@ -143,7 +143,7 @@ def task(seed: int) -> Instance:
 # Cells: for each edge the number of its operation, 0 for none
 
 
-def discretised(x: Any) -> np.ndarray:
+def discretized(x: Any) -> np.ndarray:
     """Each edge keeps its strongest operation, none apart, and each node its strongest edges."""
     weights = np.array(jax.nn.softmax(jnp.asarray(x), axis=1))[:, 1:]
     cell = 1 + weights.argmax(axis=1)
@@ -219,7 +219,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     known, found = both(train, valid), {}
     for name, solver in methods(this.problem).items():
         run = bl.run(solver, this.x0, this.y0, data=this.data, steps=steps, progress=progress).check()
-        found[name] = discretised(run.x)
+        found[name] = discretized(run.x)
 
     def score(cell):
         right = percent_right(cell, this.y0, known, test, 2 * steps)
@@ -236,7 +236,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     return Outcome(scores, found)
 
 
-COLOURS = dict(zip(OPERATIONS, ("#ffffff", "#999999", "#E69F00", "#56B4E9", "#0072B2"), strict=True))
+COLORS = dict(zip(OPERATIONS, ("#ffffff", "#999999", "#E69F00", "#56B4E9", "#0072B2"), strict=True))
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
@@ -266,7 +266,7 @@ def draw_cell(axes: Any, cell: np.ndarray) -> None:
         if operation == "none":
             continue
         bend = {1: 0.0, 2: -0.45}.get(j - i, 0.4)  # over one node above it, over more below them
-        look = dict(arrowstyle="-|>", color=COLOURS[operation], lw=3, connectionstyle=f"arc3,rad={bend}")
+        look = dict(arrowstyle="-|>", color=COLORS[operation], lw=3, connectionstyle=f"arc3,rad={bend}")
         axes.annotate("", (j, 0), (i, 0), arrowprops=dict(**look, shrinkA=14, shrinkB=14, mutation_scale=16))
         height, ground = (-0.5 * bend * (j - i), BEHIND) if bend else (-0.17, None)
         axes.text((i + j) / 2, height, operation, ha="center", va="center", fontsize=8, bbox=ground)

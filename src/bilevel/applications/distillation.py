@@ -7,7 +7,7 @@ After Wang et al. 2018. Weights are new at every step, two networks at a time, s
 not one. In the words of `bl.maml` every network is a task: its random weights w are the task's data, and y is how far
 it has moved from them. y begins at zero, which the outer rule leaves as it is: it learns the images and the rate alone.
 The images are judged by the test accuracy of networks that they have not met, against ten real images of each digit and
-against the centres of ten clusters of each digit, from which they begin.
+against the centers of ten clusters of each digit, from which they begin.
 """
 
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def loss(w: Weights, images: Any, labels: Any) -> Any:
 
 
 class Point(NamedTuple):
-    images: Any  # of x: one row of 784 grey values each
+    images: Any  # of x: one row of 784 gray values each
     log_rate: Any  # of x: the logarithm of the step size that goes with the images
     moved: Weights  # of y: how far training has come
 
@@ -117,8 +117,8 @@ def drawn(real: Examples, seed: int) -> Examples:
     return real.take(np.concatenate([rng.choice(rows, EACH, replace=False) for rows in classes]))
 
 
-def centres(real: Examples, seed: int, rounds: int = 20) -> Examples:
-    """The ten centres of each class by k-means (Lloyd's algorithm, begun at images drawn at random)."""
+def centers(real: Examples, seed: int, rounds: int = 20) -> Examples:
+    """The ten centers of each class by k-means (Lloyd's algorithm, begun at images drawn at random)."""
     found = np.array(drawn(real, seed).inputs).reshape(CLASSES, EACH, -1)
     for digit in range(CLASSES):
         images = np.asarray(real.inputs)[np.asarray(real.targets) == digit]
@@ -187,10 +187,10 @@ def parts(seed: int) -> tuple[Examples, Examples, Examples]:
 
 
 def task(seed: int) -> Instance:
-    """Starts from the centres of clusters."""
+    """Starts from the centers of clusters."""
     train, valid, _ = parts(seed)
     zero = jax.tree.map(jnp.zeros_like, random_weights(jax.random.key(0)))
-    x0 = Point(centres(train, seed).inputs, jnp.log(jnp.float32(0.1)), zero)
+    x0 = Point(centers(train, seed).inputs, jnp.log(jnp.float32(0.1)), zero)
 
     def wrong(x: Point) -> Any:
         some = Examples(x.images, jnp.asarray(LABELS))
@@ -208,7 +208,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     ).check()
     rates = *RATES, float(jnp.exp(result.x.log_rate))  # for all sets alike
     synthetic = Examples(result.x.images, jnp.asarray(LABELS))
-    sets = {"ten synthetic": synthetic, "ten k-means centres": centres(train, seed)}
+    sets = {"ten synthetic": synthetic, "ten k-means centres": centers(train, seed)}
     sets |= {f"ten real, draw {i + 1}": drawn(train, seed + 1000 * i) for i in range(3)}
     sets["all real"] = train
     found = {}

@@ -39,8 +39,8 @@ def counties(seed: int) -> tuple[Examples, Examples]:
     """Two thousand to learn from and the rest to judge by, in the units of the former."""
     table = bl.data.space_ga()
     known, unseen = table.split(2000, len(table) - 2000, seed=seed)
-    inputs = bl.data.standardise(known.inputs, unseen.inputs)
-    targets = bl.data.standardise(known.targets[:, None], unseen.targets[:, None])
+    inputs = bl.data.standardize(known.inputs, unseen.inputs)
+    targets = bl.data.standardize(known.targets[:, None], unseen.targets[:, None])
     single = lambda a, b: Examples(np.float32(a), np.float32(b[:, 0]), table.source)
     return single(inputs[0], targets[0]), single(inputs[1], targets[1])
 

@@ -5,7 +5,7 @@
 
 x is where the weights y of a small convolutional network begin. The 242 characters are split into those to train on, to
 choose step sizes on, and to test on; every step draws 16 new tasks. MAML, first-order MAML, Reptile and implicit MAML
-are compared with what one would otherwise do: train from scratch, take the nearest neighbour by pixels, or take it by
+are compared with what one would otherwise do: train from scratch, take the nearest neighbor by pixels, or take it by
 the features of a classifier of all training characters. Needs Omniglot: see `bl.data.omniglot`.
 """
 
@@ -97,7 +97,7 @@ for kind in (AllShots, Drawings):
     jax.tree_util.register_dataclass(kind, data_fields=["key", "images"], meta_fields=[])
 
 
-# Model: three convolutions with stride 2, each picture's layers standardised
+# Model: three convolutions with stride 2, each picture's layers standardized
 
 
 def convolved(h: Any, w: Any, b: Any) -> Any:
@@ -268,8 +268,8 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     names = list(outcomes[0].scores)[::-1]
     values = np.array([[one.scores[name]["accuracy"] for one in outcomes] for name in names])
     halves = np.array([np.mean([one.scores[name]["95 % ±"] for one in outcomes]) for name in names])
-    colours = ["C0" if "nearest" not in name and "scratch" not in name else "0.6" for name in names]
-    right.barh(names, 100 * values.mean(axis=1), xerr=100 * halves, color=colours, capsize=3)
+    colors = ["C0" if "nearest" not in name and "scratch" not in name else "0.6" for name in names]
+    right.barh(names, 100 * values.mean(axis=1), xerr=100 * halves, color=colors, capsize=3)
     right.axvline(100 / WAYS, color="k", linestyle=":", linewidth=1)
     right.set(xlim=(0, 100))
     right.set_title("% of drawings named rightly", fontsize=10)

@@ -214,21 +214,21 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     seen = outcomes[0].seen
     t = np.linspace(-5, 5, 200, dtype=np.float32)
     (support_t, support_u), (query_t, query_u) = seen["wave"].inner, seen["wave"].outer
-    colours = {name: f"C{i}" for i, name in enumerate(seen["curves"])}
+    colors = {name: f"C{i}" for i, name in enumerate(seen["curves"])}
     for name, x in seen["starts"].items():
         _, y = adapted(x, seen["wave"], ALPHA, 0.0, FEW)
-        left.plot(t, network(x, t), ":", color=colours[name], label=f"{name}, start")
+        left.plot(t, network(x, t), ":", color=colors[name], label=f"{name}, start")
         left.plot(
-            t, network(jax.tree.map(lambda a: a[0], y), t), color=colours[name], label=f"after {FEW} steps"
+            t, network(jax.tree.map(lambda a: a[0], y), t), color=colors[name], label=f"after {FEW} steps"
         )
     left.plot(support_t[0], support_u[0], "k.", markersize=9, label=f"{SHOTS} points of a new wave")
     left.plot(query_t[0], query_u[0], "ko", markersize=5, fillstyle="none", label="other points")
     left.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
-    for name, colour in colours.items():
+    for name, color in colors.items():
         mean, half = (np.mean([one.seen["curves"][name][i] for one in outcomes], axis=0) for i in range(2))
         steps = np.arange(len(mean))
-        right.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
-        right.plot(steps, mean, color=colour, label=name)
+        right.fill_between(steps, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
+        right.plot(steps, mean, color=color, label=name)
     right.set(
         yscale="log", xlabel="gradient steps on the ten points", title="mean squared error on other points"
     )

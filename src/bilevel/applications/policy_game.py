@@ -3,7 +3,7 @@
 In each of T periods the inspector (the leader) sees how polluted a river is, s = 0, 1, 2, and inspects with probability
 σ(x_s). The plant (the follower) pollutes with probability σ(y_ts), which earns it 1. A plant that is caught is fined
 instead, and nothing flows. What flows makes the river dirtier, otherwise it recovers, both by chance. The inspector
-pays for dirt and for inspections; the plant maximises its own return with an entropy bonus of temperature τ:
+pays for dirt and for inspections; the plant maximizes its own return with an entropy bonus of temperature τ:
 
     g(x, y) = −E Σ_t (r_F(s_t, a_t, b_t) + τ H(y_ts))        f(x, y) = −E Σ_t r_L(s_t, a_t, b_t)
 
@@ -252,16 +252,16 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     figure.set_size_inches(9, 3.5)
     course, choice = figure.subplots(1, 2, width_ratios=(1.2, 1))
     looks = {"AID": "#0072B2", "AID, no second-order terms": "#CC79A7", "simultaneous play": "#D55E00"}
-    for name, colour in looks.items():
+    for name, color in looks.items():
         for outcome in outcomes:
             short = np.maximum(outcome.seen[name][1], 1e-5)
-            course.semilogy(short, color=colour, lw=0.9, alpha=0.8)
+            course.semilogy(short, color=color, lw=0.9, alpha=0.8)
     course.set(xlabel="step", title="short of the best return there is", ylim=(1e-4, None))
     looks = {"brute force": "#000000", **looks}
-    for i, (name, colour) in enumerate(looks.items()):
+    for i, (name, color) in enumerate(looks.items()):
         chances = np.asarray(jax.nn.sigmoid(np.stack([outcome.seen[name][0] for outcome in outcomes])))
         at = np.arange(LEVELS) + 0.2 * (i - 1.5)
-        choice.bar(at, chances.mean(axis=0), 0.18, yerr=spread(chances), color=colour, label=name)
+        choice.bar(at, chances.mean(axis=0), 0.18, yerr=spread(chances), color=color, label=name)
     choice.set_xticks(range(LEVELS), ["clean river", "polluted", "badly polluted"])
     choice.set(title="how often the inspector comes", ylim=(0, 1))
     figure.legend(*choice.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)

@@ -1,12 +1,12 @@
 """Reward shaping: where on a map to put bonuses and fines, so that a short-sighted agent serves a far-sighted designer.
 
-An agent walks on a slippery grid. It follows the best policy of an entropy-regularised Markov decision process with its
+An agent walks on a slippery grid. It follows the best policy of an entropy-regularized Markov decision process with its
 own discount γ, so that a goal far away hardly draws it. The designer's discount δ is closer to one. He may put a bonus
 or a fine x_s on the cells, in all no more than a budget: ‖x‖₁ ≤ B. A bonus is paid at every visit, and whoever
 puts it down carelessly teaches the agent to walk in circles.
 
 y is the value that the agent gives to each cell. At its best policy it is the fixed point of the soft Bellman operator,
-the only minimiser and the only stationary point of g, as I − γP_π is never singular:
+the only minimizer and the only stationary point of g, as I − γP_π is never singular:
 
     (T_x y)_s = τ log (1/4) Σ_a exp(q_sa/τ),    q_sa = r_sa + Σ_s' P_sas' (x_s' + γ y_s'),    π_y(a|s) ∝ exp(q_sa/τ)
 
@@ -170,7 +170,7 @@ def exact_descent(world: World, steps: int) -> np.ndarray:
 # What a practitioner would do without derivatives, within the same budget
 
 
-def towards_goal() -> np.ndarray:
+def toward_goal() -> np.ndarray:
     """The nearer to the goal, the larger the bonus; none at the start."""
     near = np.add.outer(np.arange(SIDE), np.arange(SIDE)).ravel().astype(np.float32)
     return near / near.sum()
@@ -224,7 +224,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     found |= {
         "exact derivatives": jnp.asarray(exact_descent(here, steps), jnp.float32),
         "hill climbing": climb(this.x0),
-        "more towards the goal": best(towards_goal()),
+        "more towards the goal": best(toward_goal()),
         "all on the goal": best(np.asarray(1 - here.paid)),
         "no bonus": this.x0,
     }
@@ -252,7 +252,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
 
 
 def draw_map(axes: Any, x: Any, world: World, wet: np.ndarray) -> Any:
-    """Colours are bonuses, crosses the mire, the dot the start, the star the goal; arrows, where moves tend to lead."""
+    """Colors are bonuses, crosses the mire, the dot the start, the star the goal; arrows, where moves tend to lead."""
     image = axes.imshow(np.reshape(x, (SIDE, SIDE)), cmap="RdBu", vmin=-0.25, vmax=0.25)
     pi = np.asarray(policy(x, soft_values(x, world), world))
     down, right = np.array(list(MOVES.values())).T @ pi.T

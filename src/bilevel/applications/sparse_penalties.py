@@ -209,7 +209,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left.plot(seen["steps"], seen["test"], label="test")
     for name, color in {
         "5,000 penalties": "C1",
-        "one penalty": "grey",
+        "one penalty": "gray",
     }.items():  # the run's own y lags behind its x
         left.axhline(
             outcomes[0].scores[name]["test loss"], color=color, linestyle="--", label=f"test, {name}, fitted"
@@ -222,7 +222,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
         (seen["telling"], "telling", {"s": 14}),
     ):
         right.scatter(words + 1, seen["penalties"][words], label=label, **style)
-    right.axhline(seen["best"], color="grey", linestyle="--", label="the best single one")
+    right.axhline(seen["best"], color="gray", linestyle="--", label="the best single one")
     right.set(title="penalty of each word", xlabel="rank of the word", xscale="log", yscale="log")
     right.legend(fontsize=8)
 

@@ -5,7 +5,7 @@
 
 ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random amounts of
 size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with momentum) on g, so that e^r
-is the learning rate. It does not move the minimiser of g, only the way there: methods that differentiate the minimiser
+is the learning rate. It does not move the minimizer of g, only the way there: methods that differentiate the minimizer
 (AID) cannot learn it, those that differentiate the steps can. With six hyperparameters that is done in forward mode:
 `bl.rtho` carries the derivative of y by each of them along the run (Franceschi et al. 2017).
 """
@@ -54,14 +54,14 @@ def moved(images: Any, strength: Any, key: Any) -> jax.Array:
     """Each image turned by `strength[0]` · normal radians and moved by `strength[1]` · normal pixels both ways."""
     noise = jax.random.normal(key, (3, len(images)), images.dtype)
     angle, shift = strength[0] * noise[0], strength[1] * noise[1:]
-    centre = (SIDE - 1) / 2
-    row, column = jnp.mgrid[:SIDE, :SIDE].astype(images.dtype) - centre
+    center = (SIDE - 1) / 2
+    row, column = jnp.mgrid[:SIDE, :SIDE].astype(images.dtype) - center
 
     def one(image: Any, angle: Any, shift: Any) -> jax.Array:
         sine, cosine = jnp.sin(angle), jnp.cos(angle)
         places = [
-            cosine * row - sine * column + centre + shift[0],
-            sine * row + cosine * column + centre + shift[1],
+            cosine * row - sine * column + center + shift[0],
+            sine * row + cosine * column + center + shift[1],
         ]
         return jax.scipy.ndimage.map_coordinates(image, places, order=1)
 
@@ -87,7 +87,7 @@ def cnn(y: Any, images: Any) -> jax.Array:
 
 
 def patches(images: Any) -> jax.Array:
-    """n × h × w × c to n × ⌈h/2⌉ × ⌈w/2⌉ × 9c: the pixel and its eight neighbours, zero beyond the edge."""
+    """n × h × w × c to n × ⌈h/2⌉ × ⌈w/2⌉ × 9c: the pixel and its eight neighbors, zero beyond the edge."""
     _, h, w, _ = images.shape
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     return jnp.concatenate(
@@ -229,7 +229,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
-    """The hyperparameters along the run: of the first seed in full colour, of the others faint."""
+    """The hyperparameters along the run: of the first seed in full color, of the others faint."""
     titles = {"decay": "weight decay", "strength": "augmentation", "rate": "learning rate"}
     labels = {
         "decay": [f"layer {i + 1}" for i in range(3)],

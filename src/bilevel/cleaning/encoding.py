@@ -2,7 +2,7 @@
 
 | column | becomes |
 | --- | --- |
-| number | centred at its median, in standard deviations after its outer 2 % were moved in, cut off at ±6 |
+| number | centered at its median, in standard deviations after its outer 2 % were moved in, cut off at ±6 |
 | category | one 0/1 column for each frequent value, one for all others together |
 | date, time | a number, and sine and cosine of its place in the year, the week and the day, as far as they vary |
 | missing | filled with the median and flagged in a 0/1 column; a separate value in a category |
@@ -89,9 +89,9 @@ def telling(encoding: Encoding, matrix: np.ndarray, labels: np.ndarray) -> list[
     """The columns in use, those first of whose variance the labels explain most (η², of their best part)."""
     members = np.eye(int(labels.max()) + 1, dtype=np.float32)[labels]
     counts = np.maximum(members.sum(axis=0), 1)[:, None]
-    centred = matrix - matrix.mean(axis=0)
-    between = (counts * (members.T @ centred / counts) ** 2).sum(axis=0)
-    explained = iter(between / np.maximum((centred**2).sum(axis=0), 1e-12))
+    centered = matrix - matrix.mean(axis=0)
+    between = (counts * (members.T @ centered / counts) ** 2).sum(axis=0)
+    explained = iter(between / np.maximum((centered**2).sum(axis=0), 1e-12))
     scores = {
         column.name: max(next(explained) for _ in column.parts) for column in encoding.columns if column.parts
     }
@@ -186,8 +186,8 @@ def _measured(
     moment = kind.startswith(("date", "time"))
     if not moment and _counter(name, known, len(column)):
         return _unused(name, "a different whole number in every row: an identifier")
-    centre, scale = _location(known)
-    parts: list[Part] = [partial(_standard, centre, scale)]
+    center, scale = _location(known)
+    parts: list[Part] = [partial(_standard, center, scale)]
     words = [_said(kind, column, read)]
     if moment:
         cycles = _cycles(known)
@@ -249,14 +249,14 @@ def _location(known: np.ndarray) -> tuple[float, float]:
     finite = np.clip(known[np.isfinite(known)], -HUGE, HUGE)
     if not len(finite):
         return 0.0, 1.0
-    low, centre, high = np.percentile(finite, (1, 50, 99))
+    low, center, high = np.percentile(finite, (1, 50, 99))
     spreads = np.std(np.clip(finite, low, high)), np.std(finite)
-    return float(centre), float(next((spread for spread in spreads if spread > 0), 1.0))
+    return float(center), float(next((spread for spread in spreads if spread > 0), 1.0))
 
 
-def _standard(centre: float, scale: float, values: np.ndarray) -> np.ndarray:
+def _standard(center: float, scale: float, values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):  # what is beyond float64 is beyond the limit, too
-        return np.clip(np.nan_to_num((values - centre) / scale, nan=0.0), -LARGEST, LARGEST)
+        return np.clip(np.nan_to_num((values - center) / scale, nan=0.0), -LARGEST, LARGEST)
 
 
 def _counter(name: str, known: np.ndarray, rows: int) -> bool:

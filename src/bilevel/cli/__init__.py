@@ -37,7 +37,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Single-loop bilevel optimisation with convergence certificates."""
+    """Single-loop bilevel optimization with convergence certificates."""
 
 
 def _somewhere() -> bool:

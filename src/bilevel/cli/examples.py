@@ -41,7 +41,7 @@ def examples(
         bool, typer.Option("--source", help="run nothing: print the file, to read and to adapt")
     ] = False,
 ) -> None:
-    """Run an application: what people use bilevel optimisation for, beside what they would do without it."""
+    """Run an application: what people use bilevel optimization for, beside what they would do without it."""
     if name is None:
         if source or seeds is not None or steps is not None:
             fail(

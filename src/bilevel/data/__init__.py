@@ -1,5 +1,8 @@
 """Data sets: loaders for the originals, and bundled sets so that everything runs without a network."""
 
+import warnings
+from typing import Any
+
 from .cache import cache_directory
 from .characters import Omniglot, omniglot
 from .counties import FEATURES as SPACE_GA_FEATURES, space_ga, space_ga_scale
@@ -9,7 +12,7 @@ from .examples import Examples
 from .idx import parse_idx
 from .libsvm import parse_libsvm
 from .noise import corrupt_labels
-from .scaling import standardise, unit_range
+from .scaling import standardize, unit_range
 
 __all__ = [
     "SPACE_GA_FEATURES",
@@ -25,6 +28,13 @@ __all__ = [
     "parse_libsvm",
     "space_ga",
     "space_ga_scale",
-    "standardise",
+    "standardize",
     "unit_range",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "standardise":
+        warnings.warn("bl.data.standardise is now bl.data.standardize", DeprecationWarning, stacklevel=2)
+        return standardize
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -104,7 +104,7 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
 
     Greek and Latin are in both archives and are here once. Drawings are shrunk from 105 × 105 to `size` × `size` by
     taking the mean over the area of each new pixel. B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level concept
-    learning through probabilistic program induction", Science 2015; MIT licence.
+    learning through probabilistic program induction", Science 2015; MIT license.
     """
     check_flag(download, "download")
     if check_count(size, "size") > SIDE:
@@ -180,14 +180,14 @@ def _picture(content: bytes, name: str) -> np.ndarray:
             f"{name}: is no PNG picture of {SIDE} × {SIDE} pixels; this is another data set, or a damaged copy"
         )
     try:
-        grey = imread(io.BytesIO(content), format="png")
+        gray = imread(io.BytesIO(content), format="png")
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{name}: is no PNG picture ({error}); get a fresh copy of the archive") from error
-    if grey.shape != (SIDE, SIDE):
+    if gray.shape != (SIDE, SIDE):
         raise DataError(
-            f"{name}: is a picture of shape {grey.shape}, expected {(SIDE, SIDE)}; this is another data set"
+            f"{name}: is a picture of shape {gray.shape}, expected {(SIDE, SIDE)}; this is another data set"
         )
-    return grey < 0.5
+    return gray < 0.5
 
 
 def _download(name: str, destination: Path) -> None:

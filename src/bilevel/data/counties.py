@@ -41,7 +41,7 @@ def space_ga(directory: Directory = None, *, download: bool = False) -> Examples
     else the bundled 3,064 of the 3,107 counties. `result.source` says which.
 
     Inputs (float64, columns `FEATURES`): ln POP, ln EDUCATION, ln HOUSES, ln INCOME, longitude and latitude in
-    millionths of a degree. Targets: ln(VOTES / POP). As published: scale before use (`standardise`).
+    millionths of a degree. Targets: ln(VOTES / POP). As published: scale before use (`standardize`).
     """
     return _load("space_ga", bundled_counties, directory, download)
 

@@ -1,4 +1,4 @@
-"""MNIST: handwritten digits, 28 × 28 grey values, ten classes."""
+"""MNIST: handwritten digits, 28 × 28 gray values, ten classes."""
 
 import hashlib
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ SUBSET = (
 
 @dataclass(frozen=True)
 class Mnist:
-    """A training and a test set. Inputs: float32 grey values in [0, 1], one image a row of 784; targets: 0..9."""
+    """A training and a test set. Inputs: float32 gray values in [0, 1], one image a row of 784; targets: 0..9."""
 
     train: Examples
     test: Examples
@@ -121,8 +121,8 @@ def _read(expected: Sequence[IdxFile], paths: Sequence[Traversable]) -> list[np.
 
 
 def _examples(images: np.ndarray, labels: np.ndarray, source: str) -> Examples:
-    grey = images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
-    return Examples(grey, labels.astype(np.int32), source)
+    gray = images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
+    return Examples(gray, labels.astype(np.int32), source)
 
 
 def _download(name: str, destination: Path) -> None:

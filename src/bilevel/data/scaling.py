@@ -5,7 +5,7 @@ import numpy as np
 from bilevel.checks import check_matrix
 
 
-def standardise(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+def standardize(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
     """`(a − mean) / sd` column by column for `reference` and every other array, with the *reference's* moments.
 
     Name the training set as the reference, so that nothing of the validation set leaks into the scale. sd is

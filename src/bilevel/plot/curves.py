@@ -14,7 +14,7 @@ from bilevel.loop.status import Code
 from bilevel.loop.summary import ending
 from bilevel.loop.trace import STEP
 from bilevel.plot.numbers import check_names, leaves, transformed
-from bilevel.plot.style import BROKEN, COLOURS, draw_line, fit_scale, keep_in_view, look, panel, panels
+from bilevel.plot.style import BROKEN, COLORS, draw_line, fit_scale, keep_in_view, look, panel, panels
 from bilevel.words import listed, shown
 
 HUGE = 1e100  # matplotlib overflows not far from there
@@ -111,7 +111,7 @@ def hyperparameters(
     with look():
         one = panel(ax)
         fit_scale(one, *found.values())
-        if len(found) > len(COLOURS) and labels is None:
+        if len(found) > len(COLORS) and labels is None:
             _bands(one, steps, np.stack(list(found.values())))
         else:
             before = len(one.get_lines())
@@ -194,7 +194,7 @@ def _bands(ax: Axes, steps: np.ndarray, values: np.ndarray) -> None:
     for i in range(half):
         label = f"{BANDS[i]} to {BANDS[-1 - i]} % of {len(values):,}"
         ax.fill_between(
-            steps, cuts[i], cuts[-1 - i], color=COLOURS[0], alpha=0.12 + 0.1 * i, linewidth=0, label=label
+            steps, cuts[i], cuts[-1 - i], color=COLORS[0], alpha=0.12 + 0.1 * i, linewidth=0, label=label
         )
     draw_line(ax, steps, cuts[half], 0, label="median")
     ax.legend()

@@ -12,7 +12,7 @@ from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.status import Code
 from bilevel.loop.sweep import Sweep
 from bilevel.plot.numbers import check_names
-from bilevel.plot.style import COLOURS, FAINT, draw_line, fit_scale, keep_in_view, look, mark, panel
+from bilevel.plot.style import COLORS, FAINT, draw_line, fit_scale, keep_in_view, look, mark, panel
 from bilevel.words import listed, shown
 
 
@@ -21,7 +21,7 @@ def sweep(
 ) -> Axes:
     """One column of the trace in every lane: the best lane is thick, those that diverged end in a cross.
 
-    Of more than seven lanes, the best, the worst and five in between have a colour and a name; the others are grey.
+    Of more than seven lanes, the best, the worst and five in between have a color and a name; the others are gray.
 
     Args:
         found: of `bl.sweep`.
@@ -40,7 +40,7 @@ def sweep(
     labels = lane_names(found) if labels is None else check_names(labels, len(found), "lane")
     curves = [np.asarray(found.trace[name][i, : found.steps[i]], float) for i in range(len(found))]
     order = ranked(found)
-    written = [order[k] for k in np.unique(np.linspace(0, len(found) - 1, len(COLOURS)).astype(int))]
+    written = [order[k] for k in np.unique(np.linspace(0, len(found) - 1, len(COLORS)).astype(int))]
     with look():
         one = panel(ax)
         fit_scale(one, *curves)
@@ -56,15 +56,15 @@ def sweep(
                 linewidth=3.2 if best else 1.6, zorder=3 if best else 2, label=f"{labels[lane]}{said}"
             )
             draw_line(one, np.arange(len(curves[lane])), curves[lane], place, **style)
-            _cross(one, found, lane, curves[lane], COLOURS[place])
+            _cross(one, found, lane, curves[lane], COLORS[place])
         one.set_xlabel("step")
         one.set_ylabel(title(name), parse_math=False)
         one.legend()
     return one
 
 
-def _cross(ax: Axes, found: Sweep, lane: int, curve: np.ndarray, colour: str) -> None:
+def _cross(ax: Axes, found: Sweep, lane: int, curve: np.ndarray, color: str) -> None:
     if found.status[lane].code is Code.DIVERGED and len(curve):
         low, high = ax.get_ylim()
         end = np.clip(curve[-1:], low, high)  # at the edge, if it ended outside
-        ax.plot([len(curve) - 1], end, "X", color=colour, markersize=9, clip_on=False)
+        ax.plot([len(curve) - 1], end, "X", color=color, markersize=9, clip_on=False)

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from bilevel.loop.result import Result
 from bilevel.plot.numbers import leaves, transformed
-from bilevel.plot.style import COLOURS, look, panel
+from bilevel.plot.style import COLORS, look, panel
 from bilevel.words import shown
 
 BINS = 40
@@ -38,9 +38,9 @@ def weights(
             'np.where(flipped, "wrong", "right")'
         )
     names = np.unique(kinds)
-    if len(names) > len(COLOURS):
+    if len(names) > len(COLORS):
         raise ValueError(
-            f"groups has {len(names)} different ones, of which {len(COLOURS)} can be told apart: join some"
+            f"groups has {len(names)} different ones, of which {len(COLORS)} can be told apart: join some"
         )
     edges = _edges(flat)
     with look():
@@ -48,7 +48,7 @@ def weights(
         for i, name in enumerate(names):
             mine = flat[kinds == name]
             label = None if groups is None else f"{name} ({mine.size:,})"
-            one.hist(mine, edges.tolist(), color=COLOURS[i], alpha=0.6, label=label)
+            one.hist(mine, edges.tolist(), color=COLORS[i], alpha=0.6, label=label)
         one.set_xlabel("weight")
         one.set_ylabel("examples")
         one.yaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))

@@ -1,4 +1,4 @@
-"""One look for all pictures: colours that colour-blind readers tell apart, letters that a phone can show."""
+"""One look for all pictures: colors that color-blind readers tell apart, letters that a phone can show."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bilevel.words import shown
 
-COLOURS = (
+COLORS = (
     "#0072B2",
     "#E69F00",
     "#009E73",
@@ -21,8 +21,8 @@ COLOURS = (
     "#56B4E9",
     "#D55E00",
     "#777777",
-)  # Okabe and Ito's, and grey
-DASHES = ("-", "--", "-.", ":")  # for the second round of colours, and so on
+)  # Okabe and Ito's, and gray
+DASHES = ("-", "--", "-.", ":")  # for the second round of colors, and so on
 BROKEN = "#D55E00"  # where a run diverged
 FAINT = "#bbbbbb"
 FEW = 30  # points up to which each is shown: a single one would make no line
@@ -122,12 +122,12 @@ def keep_in_view(ax: Axes, usual: np.ndarray, every: np.ndarray) -> None:
 
 
 def draw_line(ax: Axes, steps: np.ndarray, values: np.ndarray, place: int, **style: Any) -> None:
-    """A line in the colour of its place; points as well, where there are few."""
-    colour, dashes = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+    """A line in the color of its place; points as well, where there are few."""
+    color, dashes = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
     ax.plot(
         steps,
         values,
-        **{"color": colour, "linestyle": dashes, "marker": mark(steps), "markersize": 4} | style,
+        **{"color": color, "linestyle": dashes, "marker": mark(steps), "markersize": 4} | style,
     )
     if not np.isfinite(values).any():
         ax.text(0.5, 0.5, "finite at no step", transform=ax.transAxes, ha="center", va="center")

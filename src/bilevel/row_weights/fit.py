@@ -1,4 +1,4 @@
-"""One weight per training row, learned from a few trusted rows, and a ranking of the probably mislabelled ones.
+"""One weight per training row, learned from a few trusted rows, and a ranking of the probably mislabeled ones.
 
 The rows, trusted ones too, are dealt into K folds, and K models are trained at once, the k-th without fold k:
 
@@ -57,7 +57,7 @@ class Weighed(NamedTuple):
     """What `weigh` found."""
 
     weights: np.ndarray  # of every training row, in [0, 1]: how much its label counts
-    suspicion: np.ndarray  # of every training row: the larger, the more probably mislabelled
+    suspicion: np.ndarray  # of every training row: the larger, the more probably mislabeled
     probabilities: np.ndarray  # of its classes, by the model that has not seen the row
     model: Any  # the parameters of all models, first axis: folds
     predict: Predictor  # inputs ↦ probabilities of the classes, the mean of all models
@@ -90,7 +90,7 @@ def training(x: Any, y: Any, batch: Rows, *, rows: Any) -> Any:
     return jnp.sum(jnp.mean(jnp.where(seen, losses * batch.present[None, :], 0.0), axis=1)) + 0.5 * penalty
 
 
-def judgement(x: Any, y: Any, batch: Rows) -> Any:
+def judgment(x: Any, y: Any, batch: Rows) -> Any:
     losses = jnp.take_along_axis(cross_entropies(y, batch.inputs, batch.label), batch.fold[None, :], axis=0)[
         0
     ]
@@ -98,7 +98,7 @@ def judgement(x: Any, y: Any, batch: Rows) -> Any:
     return jnp.mean(losses * batch.present) + 0.5 * lax.stop_gradient(x["pull"]) * jnp.sum(away**2)
 
 
-PROBLEM = Problem(inner=training, outer=judgement)
+PROBLEM = Problem(inner=training, outer=judgment)
 # In the logistic model's coordinates no curvature exceeds one (see `scale_of`), and momentum is free to be large.
 LOGISTIC = aid(PROBLEM, inner=optax.sgd(1.0, momentum=0.8, nesterov=True), adjoint=0.5, outer=1.0)
 NETWORK = itd(PROBLEM, inner=optax.adam(3e-3, eps_root=1e-8), outer=1.0)
@@ -119,7 +119,7 @@ def weigh(
     """The weight and the suspicion of every training row.
 
     Args:
-        inputs: rows × columns of finite numbers; on any scale, for they are standardised here.
+        inputs: rows × columns of finite numbers; on any scale, for they are standardized here.
         labels: whole numbers from 0 to classes − 1, some of them wrong.
         trusted_inputs: a few more rows, with the same columns.
         trusted_labels: their labels, which are right.
@@ -179,13 +179,13 @@ def weigh(
 
 
 def corrected(p: np.ndarray, labels: np.ndarray, table: np.ndarray | None) -> np.ndarray:
-    """The probabilities of the true class, given inputs and label: p(c | a) · table[c, label], normalised."""
+    """The probabilities of the true class, given inputs and label: p(c | a) · table[c, label], normalized."""
     right = p if table is None else p * table[:, labels].T
     return right / np.maximum(right.sum(axis=1, keepdims=True), 1e-30)
 
 
 def confusions(right: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """table[c, b]: the share of class c that is labelled b."""
+    """table[c, b]: the share of class c that is labeled b."""
     classes = right.shape[1]
     counts = right.T @ np.eye(classes)[labels]
     rate = np.trace(counts) / len(labels)

@@ -13,38 +13,38 @@ MOST = 2048  # columns whose principal axes are worth their time
 
 
 class Scale(NamedTuple):
-    """a ↦ (a − centre) axes, and the ridge penalty of each new column's coefficients. In double precision: a date in
+    """a ↦ (a − center) axes, and the ridge penalty of each new column's coefficients. In double precision: a date in
     seconds has more digits than single precision keeps."""
 
-    centre: np.ndarray
+    center: np.ndarray
     axes: np.ndarray  # a matrix, or one factor for each column
     ridge: np.ndarray
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        moved = np.asarray(inputs, np.float64) - self.centre
+        moved = np.asarray(inputs, np.float64) - self.center
         return moved * self.axes if self.axes.ndim == 1 else moved @ self.axes
 
 
 def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool) -> Scale:
-    """Standardised columns; `turned`: seen along their principal axes, each divided by √(s + ρ), s its variance.
+    """Standardized columns; `turned`: seen along their principal axes, each divided by √(s + ρ), s its variance.
 
-    There the penalty ½ ρ ‖W‖² of the standardised columns is ½ Σ_j ρ/(s_j + ρ) u_j², and no curvature of the mean
+    There the penalty ½ ρ ‖W‖² of the standardized columns is ½ Σ_j ρ/(s_j + ρ) u_j², and no curvature of the mean
     logistic loss exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1, whatever the data: gradient steps of size 1 descend, and fast.
     Means and variances are those of the loss: `counted` says how much each row counts, in all 1.
     """
     inputs = np.asarray(inputs, np.float64)
-    centre = counted @ inputs
-    sd = np.sqrt(counted @ (inputs - centre) ** 2)
+    center = counted @ inputs
+    sd = np.sqrt(counted @ (inputs - center) ** 2)
     factors = 1 / np.where(np.ptp(inputs, axis=0) > 0, sd, np.inf)  # a constant column says nothing
     if not turned:
-        return Scale(centre, factors, np.full(len(sd), ridge))
+        return Scale(center, factors, np.full(len(sd), ridge))
     if len(sd) > MOST:  # one factor for all: no variance along an axis is larger than the sum of the columns'
         largest = float(len(sd))
-        return Scale(centre, factors / np.sqrt(largest + ridge), np.full(len(sd), ridge / (largest + ridge)))
-    standard = (inputs - centre) * factors
+        return Scale(center, factors / np.sqrt(largest + ridge), np.full(len(sd), ridge / (largest + ridge)))
+    standard = (inputs - center) * factors
     s, axes = np.linalg.eigh((standard * counted[:, None]).T @ standard)
     s = np.maximum(s, 0)
-    return Scale(centre, factors[:, None] * axes / np.sqrt(s + ridge), ridge / (s + ridge))
+    return Scale(center, factors[:, None] * axes / np.sqrt(s + ridge), ridge / (s + ridge))
 
 
 def initial(

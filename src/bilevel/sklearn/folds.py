@@ -21,7 +21,7 @@ import numpy as np
 import bilevel as bl
 from bilevel.sklearn.penalty_solver import spectral
 
-# Bounds of x: beyond them a penalty of standardised features does nothing, or everything.
+# Bounds of x: beyond them a penalty of standardized features does nothing, or everything.
 LOWEST, HIGHEST = -14.0, 7.0
 LOWEST_L1, HIGHEST_L1 = -10.0, 0.5  # of those of |w|, where exp(0) makes all coefficients zero
 EVERY, PATIENCE, LEAST = 5, 5, 1e-3  # early stopping, and the share of Φ that counts as an improvement
@@ -54,8 +54,8 @@ def bounded_l1(x: Any) -> Any:
 
 def with_prior(loss: Any, x: Any, prior: Any) -> tuple[Any, dict[str, Any]]:
     """An outer objective, and the loss alone for the trace."""
-    centre, tau = prior
-    return loss + tau * jnp.sum((x - centre) ** 2), {"loss": loss}
+    center, tau = prior
+    return loss + tau * jnp.sum((x - center) ** 2), {"loss": loss}
 
 
 def tune(
@@ -73,9 +73,9 @@ def tune(
     solver = (
         spectral(problem, 1 / smoothness, bounded_l1) if sparse else bl.tuning_free(problem, project=bounded)
     )
-    with_centre = lambda c, tau: bl.Batch(data.inner, (*data.outer, (np.float64(c), np.float64(tau))))
-    centre, value, y = _single(solver, size, y0, with_centre)
-    data, x = with_centre(centre, strength(value)), np.full(size, centre)
+    with_center = lambda c, tau: bl.Batch(data.inner, (*data.outer, (np.float64(c), np.float64(tau))))
+    center, value, y = _single(solver, size, y0, with_center)
+    data, x = with_center(center, strength(value)), np.full(size, center)
     stop = bl.hooks.EarlyStopping(patience=PATIENCE, least=LEAST * abs(value))
     result = bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=_keep, **run).check()
     values, curve = result.trace["outer_value"], result.trace["outer/loss"]
@@ -88,7 +88,7 @@ def _keep(state: Any, info: Any) -> dict[str, Any]:
     return {"x": state.x}
 
 
-def _single(solver: Any, size: int, y: Any, with_centre: Any) -> tuple[float, float, Any]:
+def _single(solver: Any, size: int, y: Any, with_center: Any) -> tuple[float, float, Any]:
     """(c, Φ, y) of the best single penalty exp(c): a coarse grid from the strongest on, until Φ has risen twice in a
     row, and then closer around the best of it."""
     sparse = solver.problem.prox is not None
@@ -97,7 +97,7 @@ def _single(solver: Any, size: int, y: Any, with_centre: Any) -> tuple[float, fl
     best, risen = (highest, np.inf, y), 0
 
     def tried(c: float, y: Any) -> tuple[Any, ...]:
-        y, value = settle(np.full(size, c), y, with_centre(c, 0.0))
+        y, value = settle(np.full(size, c), y, with_center(c, 0.0))
         return c, float(value), y
 
     for c in np.arange(highest, lowest, -COARSE):

@@ -9,7 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevel.sklearn import penalty_softmax as entropy
-from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardised
+from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardized
 from bilevel.sklearn.splits import splits
 
 __all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
@@ -37,7 +37,7 @@ class _Logistic(ClassifierMixin, PerFeature):
             )
         self._check(X.shape[1])
         check_size(X, "X")
-        Z, means, sizes = standardised(X, bool(self.fit_intercept))
+        Z, means, sizes = standardized(X, bool(self.fit_intercept))
         hot = np.eye(count)[labels]
         parts = splits(self.cv, X, labels, True, self.validation_fraction, self.random_state)
         penalties, tuned, smoothness = self._tune(
@@ -81,10 +81,10 @@ class _Logistic(ClassifierMixin, PerFeature):
 class PerFeatureLogisticRegression(_Logistic):
     """Logistic regression with one penalty per feature, or per group of features, tuned on all folds at once.
 
-        minimise over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + ½ Σ_j alpha_j ‖w_j‖²
+        minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + ½ Σ_j alpha_j ‖w_j‖²
 
-    with the cross-entropy ℓ, of two classes or, multinomial, of more. The logarithms of the penalties minimise the mean
-    cross-entropy of the rows held out of the folds, plus a prior that draws them towards the best single penalty; the
+    with the cross-entropy ℓ, of two classes or, multinomial, of more. The logarithms of the penalties minimize the mean
+    cross-entropy of the rows held out of the folds, plus a prior that draws them toward the best single penalty; the
     coefficients are then those of all rows. One bilevel problem over the folds, solved by `bl.tuning_free`, so there is
     no step size; features may have any units.
 
@@ -94,8 +94,8 @@ class PerFeatureLogisticRegression(_Logistic):
             of the rows out. Rows of a class that a fold does not train on do not count there.
         groups: one label per feature; features with the same one share a penalty. None: each has its own.
         spread: how far, as a standard deviation of their natural logarithm, penalties may lie from the best single one
-            before the prior counts. Towards 0 all are the same, as in `LogisticRegressionCV`.
-        fit_intercept: whether there is a b, which is never penalised.
+            before the prior counts. Toward 0 all are the same, as in `LogisticRegressionCV`.
+        fit_intercept: whether there is a b, which is never penalized.
         validation_fraction: of the rows, for cv="split".
         max_iter: the most outer steps. They end earlier when the validation value no longer falls.
         random_state: of the folds.
@@ -117,7 +117,7 @@ class PerFeatureLogisticRegression(_Logistic):
 class PerFeatureSparseLogisticRegression(_Logistic):
     """Logistic regression with one L1 penalty per feature, or per group, tuned on all folds at once; zeros are exact.
 
-        minimise over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
+        minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
 
     As `bl.sklearn.PerFeatureLogisticRegression`, with proximal steps and the
     hypergradient of the sparse solution. Parameters and attributes are the same; with equal entries this is

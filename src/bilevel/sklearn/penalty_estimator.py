@@ -19,7 +19,7 @@ ROUNDING = 1e-14  # the share of a column's size below which its differences may
 
 
 class PerFeature(BaseEstimator):
-    """Features are standardised within `fit`, so that neither penalties nor their prior depend on units; `coef_`,
+    """Features are standardized within `fit`, so that neither penalties nor their prior depend on units; `coef_`,
     `intercept_` and `alpha_` are in the units of X."""
 
     alpha_: np.ndarray
@@ -84,7 +84,7 @@ class PerFeature(BaseEstimator):
     def _tune(
         self, loss: Any, sparse: bool, X: np.ndarray, Y: np.ndarray, parts: list[Any], strength: Any
     ) -> tuple[Any, ...]:
-        """Penalties of the columns of X (standardised), what was tuned, and L. Sets what tells of the run."""
+        """Penalties of the columns of X (standardized), what was tuned, and L. Sets what tells of the run."""
         groups = self._check(X.shape[1])
         data, y0, smoothness = loss.data(X, Y, parts, bool(self.fit_intercept))
         size = columns = folds.room(X.shape[1], 16)
@@ -121,12 +121,12 @@ def check_size(values: np.ndarray, name: str) -> None:
         )
 
 
-def standardised(X: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(columns of mean 0, unless not `centred`, and size 1; their means; their sizes). Constant ones stay constant."""
-    means = X.mean(0) if centred else np.zeros(X.shape[1])
-    centre = X - means
-    sizes = np.sqrt(np.mean(centre**2, axis=0))
+def standardized(X: np.ndarray, centered: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(columns of mean 0, unless not `centered`, and size 1; their means; their sizes). Constant ones stay constant."""
+    means = X.mean(0) if centered else np.zeros(X.shape[1])
+    center = X - means
+    sizes = np.sqrt(np.mean(center**2, axis=0))
     tiny = sizes <= ROUNDING * np.maximum(np.abs(means), np.abs(X).max(0, initial=0.0))
-    centre[:, tiny & (means != 0)] = 0.0
+    center[:, tiny & (means != 0)] = 0.0
     sizes[tiny | (sizes == 0)] = 1.0
-    return centre / sizes, means, sizes
+    return center / sizes, means, sizes

@@ -3,7 +3,7 @@
     g = Σ_k ½‖A_k w_k − b_k‖² + ½ Σ_kj exp(x_j) w_kj²          or Σ_kj exp(x_j)|w_kj|
     f = mean over the rows held out of ½(a w_k − b)²
 
-Rows are centred by the means of their training part, which takes the intercept's place. Many rows are replaced by the
+Rows are centered by the means of their training part, which takes the intercept's place. Many rows are replaced by the
 triangular factor of their QR decomposition, which has the same squares with no more rows than columns.
 """
 
@@ -44,15 +44,15 @@ def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
     )
 
 
-def data(X: np.ndarray, Y: np.ndarray, folds: list[tuple[Any, ...]], centred: bool):
+def data(X: np.ndarray, Y: np.ndarray, folds: list[tuple[Any, ...]], centered: bool):
     """(data, y0, L) of the folds; f has the mean over all rows held out, once for every time that they are."""
     held = sum(len(out) for _, out in folds)
     train, valid, rest = [], [], 0.0
     for rows, out in folds:
-        means = (X[rows].mean(0), Y[rows].mean(0)) if centred else (0.0, 0.0)
-        centre = lambda i, by, means=means: ((X[i] - means[0]) / by**0.5, (Y[i] - means[1]) / by**0.5)
-        train.append(_short(*centre(rows, len(rows)))[:2])
-        *short, left = _short(*centre(out, held))
+        means = (X[rows].mean(0), Y[rows].mean(0)) if centered else (0.0, 0.0)
+        center = lambda i, by, means=means: ((X[i] - means[0]) / by**0.5, (Y[i] - means[1]) / by**0.5)
+        train.append(_short(*center(rows, len(rows)))[:2])
+        *short, left = _short(*center(out, held))
         valid.append(short)
         rest += 0.5 * left
     K, p, t = room(len(folds), 1 if len(folds) == 1 else 5), room(X.shape[1], 16), room(Y.shape[1], 1)

@@ -21,7 +21,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         model.suspects_[:20]      # look at these rows first
 
     Rows whose labels are probably wrong lose their weight; docs/how-to/sklearn.md says how.
-    Columns are standardised inside.
+    Columns are standardized inside.
 
     Args:
         hidden: the width of a network's hidden layer; `None` for logistic regression.
@@ -34,7 +34,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
         classes_: the labels, sorted.
         sample_weight_: of every row given to `fit`, in [0, 1]: how much its label counts; 1 for rows held out.
-        suspicion_: of every row, in [0, 1]: the larger, the more probably mislabelled; 0 for rows held out.
+        suspicion_: of every row, in [0, 1]: the larger, the more probably mislabeled; 0 for rows held out.
         suspects_: the numbers of all rows but those held out, the most suspicious first.
         n_iter_: the steps taken.
         n_features_in_: the number of columns.

@@ -7,7 +7,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevel.sklearn import penalty_squares as squares
-from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardised
+from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardized
 from bilevel.sklearn.splits import splits
 
 __all__ = ["PerFeatureLasso", "PerFeatureRidge"]
@@ -30,7 +30,7 @@ class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
         self._check(X.shape[1])
         check_size(X, "X")
         check_size(y.reshape(len(y), -1), "y")
-        Z, means, sizes = standardised(X, bool(self.fit_intercept))
+        Z, means, sizes = standardized(X, bool(self.fit_intercept))
         Y, mean = y.reshape(len(y), -1), 0.0
         if self.fit_intercept:
             mean = Y.mean(0)
@@ -59,10 +59,10 @@ class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
 class PerFeatureRidge(_Linear):
     """Ridge regression with one penalty per feature, or per group of features, tuned on all folds at once.
 
-        minimise over w, b:   Σ_i (y_i − x_iᵀw − b)² + Σ_j alpha_j w_j²
+        minimize over w, b:   Σ_i (y_i − x_iᵀw − b)² + Σ_j alpha_j w_j²
 
-    The logarithms of the penalties minimise the mean squared error on the rows held out of the folds, plus a prior that
-    draws them towards the best single penalty; the coefficients are then those of all rows. One bilevel problem over
+    The logarithms of the penalties minimize the mean squared error on the rows held out of the folds, plus a prior that
+    draws them toward the best single penalty; the coefficients are then those of all rows. One bilevel problem over
     the folds, solved by `bl.tuning_free`, so there is no step size; features may have any units.
 
     Args:
@@ -71,8 +71,8 @@ class PerFeatureRidge(_Linear):
             `list(GroupKFold().split(X, y, groups))`.
         groups: one label per feature; features with the same one share a penalty. None: each has its own.
         spread: how far, as a standard deviation of their natural logarithm, penalties may lie from the best single one
-            before the prior counts. Towards 0 all are the same, as in `RidgeCV`; large values fit the folds harder.
-        fit_intercept: whether there is a b, which is never penalised.
+            before the prior counts. Toward 0 all are the same, as in `RidgeCV`; large values fit the folds harder.
+        fit_intercept: whether there is a b, which is never penalized.
         validation_fraction: of the rows, for cv="split".
         max_iter: the most outer steps. They end earlier when the validation value no longer falls.
         random_state: of the folds.
@@ -94,7 +94,7 @@ class PerFeatureRidge(_Linear):
 class PerFeatureLasso(_Linear):
     """Lasso with one penalty per feature, or per group of features, tuned on all folds at once; zeros are exact.
 
-        minimise over w, b:   Σ_i (y_i − x_iᵀw − b)²/(2n) + Σ_j alpha_j |w_j|
+        minimize over w, b:   Σ_i (y_i − x_iᵀw − b)²/(2n) + Σ_j alpha_j |w_j|
 
     As `bl.sklearn.PerFeatureRidge`, with proximal steps and the hypergradient of the sparse
     solution. A group shares its penalty; its coefficients are zero or not, each on its own. Parameters and attributes

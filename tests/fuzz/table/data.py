@@ -31,8 +31,8 @@ CALLS = [
         {"labels": "labels", "probability": "share", "classes": "classes", "seed": "wide seed"},
     ),
     Call(
-        "bl.data.standardise",
-        lambda reference, other: data.standardise(reference, other),
+        "bl.data.standardize",
+        lambda reference, other: data.standardize(reference, other),
         {"reference": INPUTS, "other": INPUTS},
         {"reference": "refused", "other": "refused"},
     ),

@@ -1,4 +1,4 @@
-"""Three small charts as inline SVG. Their colours are the page's, so that they are light or dark with it."""
+"""Three small charts as inline SVG. Their colors are the page's, so that they are light or dark with it."""
 
 from html import escape
 
@@ -10,7 +10,7 @@ down = lambda share: HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
 
 def layered(values: np.ndarray, marked: np.ndarray, x: str, title: str, bins: int = 20) -> str:
-    """A histogram of values in [0, 1], those marked before it in another colour; heights are roots of counts."""
+    """A histogram of values in [0, 1], those marked before it in another color; heights are roots of counts."""
     edges = np.linspace(0, 1, bins + 1)
     count = lambda part: np.histogram(np.clip(part, 0, 1), edges)[0]
     every, some = count(values), count(values[marked])

@@ -16,7 +16,7 @@ from bilevel.lab.compare.measurement import Curve, Point
 from bilevel.lab.compare.methods import FAMILIES, METHODS, YOURS, Method
 from bilevel.lab.compare.tasks import Task
 
-# A hue per family (Okabe and Ito's palette); within a family dashes and markers tell methods apart, also in grey.
+# A hue per family (Okabe and Ito's palette); within a family dashes and markers tell methods apart, also in gray.
 HUES: dict[str, str] = dict(
     zip(FAMILIES, ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00"), strict=True)
 )

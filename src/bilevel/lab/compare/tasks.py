@@ -1,6 +1,6 @@
 """The three tasks: an instance each, and how far and how often it is measured.
 
-On the quadratic and on ridge-logistic regularisation the yardstick is ‖∇Φ(x)‖, exact. On MNIST reweighting the inner
+On the quadratic and on ridge-logistic regularization the yardstick is ‖∇Φ(x)‖, exact. On MNIST reweighting the inner
 problem is not convex, y*(x) is not unique and ∇Φ not defined; there an x is judged by the validation loss of a network
 trained with its weights. (A method's own y would not do: penalty methods let theirs see the validation data.)
 """

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.batch import Batch
-from bilevel.data import Examples, space_ga, standardise
+from bilevel.data import Examples, space_ga, standardize
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import bootstrap_exponent, power_law
 from bilevel.lab.paper.tables import Table, select
@@ -149,8 +149,8 @@ class Lane(NamedTuple):
 def lane(examples: Examples, kappa: float, seed: int, variant: Variant, settings: dict[str, Any]) -> Lane:
     """The split, the prescribed spectrum and x₀ of one (κ, seed)."""
     train, valid = examples.split(settings["train"], settings["valid"], seed=seed)
-    A, A_valid = standardise(train.inputs, valid.inputs)
-    b, b_valid = standardise(train.targets[:, None], valid.targets[:, None])
+    A, A_valid = standardize(train.inputs, valid.inputs)
+    b, b_valid = standardize(train.targets[:, None], valid.targets[:, None])
     mu = settings["L"] / kappa
     U, old, Vt = np.linalg.svd(A, full_matrices=False)
     new = np.sqrt(len(A) * np.geomspace(settings["L"] - mu, mu, len(old)))

@@ -48,6 +48,6 @@ def bootstrap_exponent(
         return Interval(np.nan, np.nan)
     rows = np.random.default_rng(seed).integers(0, seeds, size=(draws, seeds))
     means = np.log(values[rows].mean(axis=1))
-    centred = np.log(at) - np.log(at).mean()
-    slopes = means @ centred / (centred @ centred)
+    centered = np.log(at) - np.log(at).mean()
+    slopes = means @ centered / (centered @ centered)
     return Interval(*(float(q) for q in np.quantile(slopes, [(1 - level) / 2, (1 + level) / 2])))

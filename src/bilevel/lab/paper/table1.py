@@ -192,7 +192,7 @@ def first_reached(
     for i, (kappa, size) in enumerate(zip(kappas, sizes, strict=True)):
         q = Quadratic(settings["L"] / kappa, settings["L"], settings["M"] / np.sqrt(2))
         x0 = start(q)
-        # As after the warm-up of the initialisation lemma: at distance c_y·μ from y*(x₀).
+        # As after the warm-up of the initialization lemma: at distance c_y·μ from y*(x₀).
         y0 = q.inner_solution(x0) + settings["radius"] * q.mu * jnp.array([0.0, 1.0])
         first = float(jnp.sum(q.hypergradient(x0) ** 2))
 

@@ -53,7 +53,7 @@ def plateau(results: Results) -> Answer:
         return Answer(ours, Verdict.DIFFERS, f"{off:.0%} away from {PLATEAU}. {why}")
     flat = fall.mean() <= 0.02 * value.mean()
     if off > 0.05 or not flat:
-        why += " The paper leaves initialisation, weight function and images open; none was tuned."
+        why += " The paper leaves initialization, weight function and images open; none was tuned."
         return Answer(ours, Verdict.CAVEAT, why)
     return Answer(ours, Verdict.HOLDS, why)
 

@@ -1,4 +1,4 @@
-"""Figure 1: AID over κ, and over K at one κ. A bound and the run with its step sizes share a colour."""
+"""Figure 1: AID over κ, and over K at one κ. A bound and the run with its step sizes share a color."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -36,9 +36,9 @@ def variants(results: Results) -> Figure:
     for place, name, exponent, low, high in zip(
         places, table["variant"], table["exponent"], table["low"], table["high"], strict=True
     ):
-        colour = style.BLUE if name == MAIN else style.BLACK
-        axes.plot([low, high], [place, place], color=colour)
-        axes.plot([exponent], [place], marker="o", color=colour)
+        color = style.BLUE if name == MAIN else style.BLACK
+        axes.plot([low, high], [place, place], color=color)
+        axes.plot([exponent], [place], marker="o", color=color)
     axes.set_yticks(places, ["our protocol" if name == MAIN else name for name in table["variant"]])
     axes.axvline(2.26, color=style.VERMILION, linestyle="--", label="the paper's 2.26")
     axes.set_xlabel("exponent of κ, with its 95 % interval")

@@ -1,4 +1,4 @@
-"""One look for all figures: colours that survive colour blindness, and markers and dashes that survive grey."""
+"""One look for all figures: colors that survive color blindness, and markers and dashes that survive gray."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
