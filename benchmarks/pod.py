@@ -26,11 +26,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import record
+from collectives import Collective, collectives
 from jax import lax
 from jax.sharding import Mesh
 
 import bilevel as bl
-from bilevel.counting.collectives import Collective, collectives
 from bilevel.loop.session import Session
 
 LAYERS, WIDTH, ROWS = 4, 64, 256

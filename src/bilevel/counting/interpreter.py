@@ -14,9 +14,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 
-from bilevel.counting.liveness import CALLS, Flags, Liveness, callee, opened, split
 from bilevel.counting.marked import KINDS, LEAF
 from bilevel.counting.tally import Counts
+from bilevel.liveness import CALLS, Flags, Liveness, callee, opened, split
 
 Values = Sequence[Any]  # None where dead
 

@@ -5,10 +5,10 @@ import nets
 import numpy as np
 import pod
 import pytest
+from collectives import Collective, collectives
 from jax.sharding import Mesh
 
 import bilevel as bl
-from bilevel.counting.collectives import Collective, collectives
 
 MESH = Mesh(np.array(jax.devices()), ("data",))
 

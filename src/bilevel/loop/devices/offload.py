@@ -13,7 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from bilevel.counting.liveness import Liveness, opened
+from bilevel.liveness import Liveness, opened
 from bilevel.loop.state import RunState
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import Rule
