@@ -94,8 +94,8 @@ class ByHand:
         return self.step.lower(*self.start()).compile()
 
 
-class Clock:
-    """A hook that looks at nothing but the time."""
+class Clock(bl.hooks.Hook):
+    """Read the time and nothing else."""
 
     reads_info = False
 

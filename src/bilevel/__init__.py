@@ -4,17 +4,12 @@ The whole public surface. A name is loaded when it is first asked for, so that a
 uses and not for forty, and `import bilevel` for little besides JAX. The package's modules are loaded in the same way.
 """
 
-import sys
-from importlib import import_module
-from importlib.util import find_spec
-from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import bilevel.forks  # watches from the beginning on  # noqa: F401
+from bilevel.namespaces import lazy_names
 
-if (
-    TYPE_CHECKING
-):  # what readers of the source, editors and type checkers see; _HOMES below says the same when it runs
+if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below have the same names
     from bilevel import (
         adjoints as adjoints,
         data as data,
@@ -115,27 +110,9 @@ else:
         "mrbo", "pzobo", "qnbo", "reptile", "rtho", "s_tfbo", "saba", "sama", "soba", "srba", "stocbio",
         "sustain", "tuning_free", "v_pbgd", "vrbo",
     )  # fmt: skip
-    _HOMES = {
-        **{name: f"bilevel.{home}" for home, names in _NAMES.items() for name in names},
-        **dict.fromkeys(_SOLVERS, "bilevel.solvers"),
-    }
-    _LOADING = RLock()  # imports that cross in two threads are an error of Python's
-    __all__ = sorted([*_MODULES, *_HOMES])  # noqa: PLE0605
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES and not _is_module(name):
-            message = f"module 'bilevel' has no attribute {name!r}"
-            raise AttributeError(message, name=name, obj=sys.modules[__name__])  # so that Python suggests one
-        with _LOADING:
-            home = import_module(_HOMES.get(name, f"bilevel.{name}"))
-            globals()[name] = getattr(home, name) if name in _HOMES else home
-        return globals()[name]
-
-    def _is_module(name: str) -> bool:
-        return name.isidentifier() and name[0] != "_" and find_spec(f"bilevel.{name}") is not None
-
-    def __dir__() -> list[str]:
-        return [*__all__, "__version__"]
+    _HOMES = {name: f"bilevel.{home}" for home, names in _NAMES.items() for name in names}
+    _HOMES |= dict.fromkeys(_SOLVERS, "bilevel.solvers")
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES, _MODULES)
 
 
 __version__ = "0.2.0"

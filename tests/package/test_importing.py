@@ -91,7 +91,7 @@ seen = []
 jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
 import bilevel
 ours = {name for name in sys.modules if name.startswith("bilevel")}
-assert ours == {"bilevel", "bilevel.forks"}, ours
+assert ours == {"bilevel", "bilevel.forks", "bilevel.namespaces"}, ours
 loaded = lambda *names: {*names, "matplotlib", "typer", "orbax", "sklearn", "scipy", "flax", "cvxpy"} & set(sys.modules)
 assert not loaded("equinox", "optax", "jaxtyping", "rich"), loaded("equinox", "optax", "jaxtyping", "rich")
 from bilevel import Problem, Batch, aid, run, sweep, hooks, data

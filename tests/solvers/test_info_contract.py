@@ -13,9 +13,9 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel import solvers
 from bilevel.batch import first
 from bilevel.loop.data.streams import draw
+from bilevel.solvers import algorithms
 from bilevel.solvers.parts.tasks import MetaLearner
 from bilevel.solvers.rules import as_rule
 from zoo import PROBLEMS, ROWS, Row
@@ -193,8 +193,8 @@ def test_numbers_of_another_precision_leave_the_state_s_type_alone(row, problem)
 
 def factories():
     modules = [
-        importlib.import_module(f"{solvers.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(solvers.__path__)
+        importlib.import_module(f"{algorithms.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(algorithms.__path__)
     ]
     public = {
         name: value

@@ -7,8 +7,9 @@ and where pyplot was imported, which then can show it; elsewhere nothing is left
 first picture.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bilevel.namespaces import lazy_names
 
 if TYPE_CHECKING:
     from bilevel.plot.bounds import certificate as certificate
@@ -17,21 +18,10 @@ if TYPE_CHECKING:
     from bilevel.plot.spread import weights as weights
 else:
     _HOMES = {
-        "certificate": "bounds",
-        "hyperparameters": "curves",
-        "sweep": "runs",
-        "trace": "curves",
-        "weights": "spread",
+        "certificate": "bilevel.plot.bounds",
+        "hyperparameters": "bilevel.plot.curves",
+        "sweep": "bilevel.plot.runs",
+        "trace": "bilevel.plot.curves",
+        "weights": "bilevel.plot.spread",
     }
-    __all__ = sorted(_HOMES)  # noqa: PLE0605
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(
-                f"module 'bilevel.plot' has no attribute {name!r}: it has {', '.join(__all__)}"
-            )
-        globals()[name] = getattr(import_module(f"bilevel.plot.{_HOMES[name]}"), name)
-        return globals()[name]
-
-    def __dir__() -> list[str]:
-        return __all__
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

@@ -3,11 +3,12 @@
 Each algorithm is one file of `algorithms`. A name is loaded when it is first used.
 """
 
-import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bilevel.namespaces import lazy_names
 
 if TYPE_CHECKING:
+    from bilevel.solvers import kit as kit
     from bilevel.solvers.algorithms.acc_f2ba import acc_f2ba as acc_f2ba
     from bilevel.solvers.algorithms.aid import aid as aid
     from bilevel.solvers.algorithms.bda import bda as bda
@@ -44,22 +45,11 @@ if TYPE_CHECKING:
     from bilevel.solvers.algorithms.vrbo import vrbo as vrbo
 else:
     _FILES = {"darts_first_order": "darts", "g_pbgd": "pbgd", "v_pbgd": "pbgd"}  # others have their own name
-    __all__ = (
+    _NAMES = (
         "acc_f2ba", "aid", "bda", "bome", "d_tfbo", "darts", "darts_first_order", "f2ba", "f2sa", "f2sa_p",
         "f3sa", "fomaml", "forward_itd", "fsla", "g_pbgd", "hoag", "iaptt", "imaml", "itd", "maml", "meha",
         "mrbo", "pzobo", "qnbo", "reptile", "rtho", "s_tfbo", "saba", "sama", "soba", "srba", "stocbio",
         "sustain", "tuning_free", "v_pbgd", "vrbo",
     )  # fmt: skip
-
-    def __getattr__(name: str) -> Any:
-        if name == "kit":
-            return import_module("bilevel.solvers.kit")
-        if name not in __all__:
-            message = f"module 'bilevel.solvers' has no attribute {name!r}"
-            raise AttributeError(message, name=name, obj=sys.modules[__name__])
-        module = import_module(f"bilevel.solvers.algorithms.{_FILES.get(name, name)}")
-        globals()[name] = getattr(module, name)
-        return globals()[name]
-
-    def __dir__() -> list[str]:
-        return [*__all__, "kit"]
+    _HOMES = {name: f"bilevel.solvers.algorithms.{_FILES.get(name, name)}" for name in _NAMES}
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES, ["kit"])

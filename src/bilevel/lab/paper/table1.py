@@ -18,7 +18,7 @@ from bilevel.counting import Counts, oracle_calls, warm_up_calls
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import power_law
 from bilevel.lab.paper.tables import Table
-from bilevel.loop.hooks.base import Event, Stop
+from bilevel.loop.hooks.base import Event, Hook, Stop
 from bilevel.loop.run import run as run_solver
 from bilevel.loop.status import Code
 from bilevel.problems.two_dimensional import FAMILY, Quadratic, as_data
@@ -220,16 +220,16 @@ def square(state: Any, info: Any, batch: Any) -> dict[str, Any]:
     return {"square": jnp.sum(batch.outer.hypergradient(state.x) ** 2)}
 
 
-class MeanBelow:
-    """A hook that stops a run when the mean of ‖∇Φ(x_k)‖² over the steps so far is below ε."""
+class MeanBelow(Hook):
+    """Stop a run when the mean of ‖∇Φ(x_k)‖² over the steps so far is below ε."""
 
     def __init__(self, epsilon: float, first: float, report: Callable[[int], None]):
-        self.epsilon, self.last, self.report, self.total = epsilon, first, report, 0.0
+        self.epsilon, self.square, self.report, self.total = epsilon, first, report, 0.0
 
     def __call__(self, event: Event) -> Stop | None:
         squares = event.column("square")
-        self.total += self.last + float(np.sum(squares[:-1]))
-        self.last = float(squares[-1])
+        self.total += self.square + float(np.sum(squares[:-1]))
+        self.square = float(squares[-1])
         self.report(event.step)
         # Clearly below, so that another order of summation cannot disagree.
         return Stop("the mean is below ε") if self.total / event.step < self.epsilon * (1 - 1e-9) else None
