@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from origins import About, AtMost, ByTest, Claims, Values, column, number, rows, written
 
-from bilevel.lab.paper import fig1
+from bilevel.lab.paper import quadratic_runs
 from bilevel.theory import Constants, cheapest, star
 from bilevel.theory.certificates import limit, momentum, momentum_gains
 from bilevel.theory.certificates.certificate import SLACK
@@ -129,8 +129,8 @@ CLAIMS: Claims = {
     "docs/theory/index.md": {"within 10 % of the lowest": SLACK},
     "docs/theory/itd.md": {r"$5.31\,C_5^2$": PRINTED},
     "docs/theory/kappa4.md": {
-        r"valid $M=0.1\sqrt": fig1.COEFFICIENT,
-        r"$\rho=0.1$; each analysis": fig1.RHO,
+        r"valid $M=0.1\sqrt": quadratic_runs.COEFFICIENT,
+        r"$\rho=0.1$; each analysis": quadratic_runs.RHO,
         "After 20,000 steps": ByTest("tests/theory/certificates/test_kappa4.py"),
     },
     "docs/theory/limit.md": {
@@ -141,7 +141,7 @@ CLAIMS: Claims = {
         ),
         r"by $(-1,-0.49(": (-1, -limit.CONVEX / 2),
     },
-    "docs/theory/lower-bound.md": {"the coefficient $0.1$": fig1.COEFFICIENT},
+    "docs/theory/lower-bound.md": {"the coefficient $0.1$": quadratic_runs.COEFFICIENT},
     "docs/theory/momentum.md": {
         "by more than $10^{-6}$": momentum_gains.EXCESS,
         r"for $\kappa$ from 1 to $10^5$": lambda: written(
@@ -175,7 +175,7 @@ CLAIMS: Claims = {
         ),
     },
     "docs/theory/sharp.md": {
-        r"($\mu=\rho=0.1$, valid $M=0.1\sqrt": (fig1.MU, fig1.COEFFICIENT),
+        r"($\mu=\rho=0.1$, valid $M=0.1\sqrt": (quadratic_runs.MU, quadratic_runs.COEFFICIENT),
         "between 2 and 5.31 times": PRINTED,
     },
     "docs/theory/star.md": {

@@ -1,7 +1,7 @@
 """Figure 1: single-loop AID on the two-dimensional problem, measured and bounded, over κ and over K.
 
-Every analysis certifies a step size of its own, so every analysis is drawn with the run that uses *its* steps:
-a bound and the run it speaks of always share α, η and β. All runs are one vmapped call.
+Every analysis certifies its own step sizes, so every bound is drawn with the run that uses *these* steps: a bound
+and its run always share α, η and β. All runs are one vmapped call.
 """
 
 from collections.abc import Iterator
@@ -14,42 +14,22 @@ import numpy as np
 
 from bilevel import theory
 from bilevel.lab.paper.experiment import Experiment, Options, Report
-from bilevel.lab.paper.quadratic_runs import aid_norms, means, start
+from bilevel.lab.paper.quadratic_runs import PROTOCOL, aid_norms, certified, means, start
 from bilevel.lab.paper.tables import Table
 from bilevel.problems.two_dimensional import Quadratic
 
-MU = 0.1
-COEFFICIENT = 0.1  # of 1ᵀy in f; the paper's M
-RHO = 0.1  # valid for every quadratic g, whose true ρ is 0
-STEPS = 10_000
-KAPPAS = np.geomspace(1.5, 20, 24)
 KAPPA_RIGHT = 2.0  # of the right panel
-
-# The paper sets M = 0.1, but ‖∇_y f‖ = 0.1·√2, which is what the lemmas for AID need of M. Both are computed.
-M_VALUES = {"paper": COEFFICIENT, "valid": COEFFICIENT * np.sqrt(2)}
 
 
 def settings(options: Options) -> dict[str, Any]:
-    return {
-        "mu": MU,
-        "m": COEFFICIENT,
-        "rho": RHO,
-        "steps": STEPS,
-        "kappas": KAPPAS.tolist(),
-        "kappa_right": KAPPA_RIGHT,
-        "M": M_VALUES,
-    }
+    return PROTOCOL | {"kappa_right": KAPPA_RIGHT}
 
 
 def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Table]:
     with jax.enable_x64(True):
         report(0.0, "certificates")
         kappas = np.append(settings["kappas"], settings["kappa_right"])
-        cases = [
-            case | {"M_is": label}
-            for label, M in settings["M"].items()
-            for case in certify(M, kappas, settings)
-        ]
+        cases = certified(certify, kappas, settings)
         report(0.2, f"{len(cases) * len(kappas)} runs of {settings['steps']:,} steps in one call")
         L = np.tile(kappas * settings["mu"], len(cases))
         sizes = [np.concatenate([case[name] for case in cases]) for name in ("alpha", "eta", "beta")]
@@ -66,7 +46,7 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
 
 
 def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every analysis' step sizes for every κ, and its bound as a function of K."""
+    """Yield every analysis' step sizes for every κ, and its bound as a function of K."""
     L = kappas * settings["mu"]
     gap, v_error = start(settings["mu"], L, settings["m"])
     analyses = theory.analyses(theory.Constants(settings["mu"], L, M, settings["rho"]), "AID")
@@ -78,7 +58,7 @@ def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[
 
 
 def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray, steps: int) -> Table:
-    """One row for each (M, analysis, κ): the bound after K steps and what the run with those steps did."""
+    """Return one row for each (M, analysis, κ): the bound after K steps, and the result of the run with its steps."""
     n = len(kappas)
     return {
         "M_is": np.repeat([case["M_is"] for case in cases], n),
@@ -94,7 +74,7 @@ def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarra
 
 
 def over_steps(cases: list[dict[str, Any]], norms: np.ndarray, steps: int) -> Table:
-    """The same against K, at logarithmically spaced K and the one κ of the right panel."""
+    """Return the same against K, at logarithmically spaced K and the κ of the right panel."""
     K = np.unique(np.geomspace(1, steps, 60).round().astype(int))
     return {
         "M_is": np.repeat([case["M_is"] for case in cases], len(K)),
@@ -107,7 +87,7 @@ def over_steps(cases: list[dict[str, Any]], norms: np.ndarray, steps: int) -> Ta
 
 
 def setup(settings: dict[str, Any]) -> Table:
-    """What the paper says of the problem beside what automatic differentiation of f(x, y*(x)) says, at x₀."""
+    """Return the paper's values at x₀ next to those from automatic differentiation of f(x, y*(x))."""
     q = Quadratic(settings["mu"], settings["kappa_right"] * settings["mu"], settings["m"])
     x0 = jnp.ones(2)
     printed = q.z * x0 + q.L / q.z  # without the coefficient of f

@@ -1,9 +1,9 @@
 """Figure 2: single-loop ITD on the two-dimensional problem: its inherent error, measured and bounded from both sides.
 
-The limit of ‖∇Φ(x_K)‖² does not depend on β, only the time it takes does. It is measured with β = 1/L, at which
-10,000 steps are enough for every κ here (Φ has the Hessian Z = diag(L, μ)); the certified β are so small that at
-κ = 20 the run has hardly left x₀. Both kinds of run are in the tables. The limit does depend on α, which
-is 1/L in every analysis but `star`; that of its 2/(L + μ) is measured as well.
+The limit of ‖∇Φ(x_K)‖² does not depend on β; only the number of steps does. It is measured with β = 1/L, for which
+10,000 steps are enough at every κ here (Φ has the Hessian Z = diag(L, μ)). The certified β are so small that at κ = 20
+the run has hardly left x₀. Both kinds of run are in the tables. The limit depends on α, which is 1/L in every analysis
+except `star`; the limit for its α = 2/(L + μ) is measured as well.
 """
 
 from collections.abc import Iterator
@@ -16,39 +16,22 @@ import numpy as np
 from bilevel import theory
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import scale
-from bilevel.lab.paper.quadratic_runs import itd_norms, means, start
+from bilevel.lab.paper.quadratic_runs import PROTOCOL, certified, itd_norms, means, start
 from bilevel.lab.paper.tables import Table
 from bilevel.problems.two_dimensional import Quadratic
 
-MU = 0.1
-COEFFICIENT = 0.1  # of 1ᵀy in f; the paper's M
-RHO = 0.1
-STEPS = 10_000
-KAPPAS = np.geomspace(1.5, 20, 24)
 TARGETS = {"measured_limit": 0.32, "lower_bound": 0.39, "lower_bound_strict": np.nan}  # the paper's factors
-M_VALUES = {"paper": COEFFICIENT, "valid": COEFFICIENT * np.sqrt(2)}  # see fig1.py
 
 
 def settings(options: Options) -> dict[str, Any]:
-    return {
-        "mu": MU,
-        "m": COEFFICIENT,
-        "rho": RHO,
-        "steps": STEPS,
-        "kappas": KAPPAS.tolist(),
-        "M": M_VALUES,
-    }
+    return PROTOCOL
 
 
 def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Table]:
     with jax.enable_x64(True):
         report(0.0, "certificates")
         kappas = np.asarray(settings["kappas"])
-        cases = [
-            case | {"M_is": label}
-            for label, M in settings["M"].items()
-            for case in certify(M, kappas, settings)
-        ]
+        cases = certified(certify, kappas, settings)
         L = kappas * settings["mu"]
         to_the_end = [{"alpha": alpha, "beta": 1 / L} for alpha in inner_steps(kappas, settings).values()]
         runs = [*cases, *to_the_end]
@@ -71,7 +54,7 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
 
 
 def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every analysis' steps for every κ, its bound after K steps and the part of it that no K removes; y₀ = y*(x₀)."""
+    """Yield every analysis' step sizes for every κ, its bound after K steps, and its inherent error; y₀ = y*(x₀)."""
     L, K = kappas * settings["mu"], settings["steps"]
     gap = start(settings["mu"], L, settings["m"]).gap
     analyses = theory.analyses(theory.Constants(settings["mu"], L, M, settings["rho"]), "ITD")
@@ -87,13 +70,13 @@ def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[
 
 
 def inner_steps(kappas: np.ndarray, settings: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The inner steps whose limits are measured, by what their columns end in: the paper's α, and that of `star`."""
+    """Return the inner step sizes whose limits are measured, by the suffix of their columns."""
     L = kappas * settings["mu"]
     return {"": 1 / L, "_star": 2 / (L + settings["mu"])}
 
 
 def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray) -> Table:
-    """One row for each (M, analysis, κ): the bound, its inherent part, and what the run with that β did."""
+    """Return one row for each (M, analysis, κ): the bound, its inherent part, and the result of the run with its β."""
     return {
         "M_is": np.repeat([case["M_is"] for case in cases], len(kappas)),
         "analysis": np.repeat([case["analysis"] for case in cases], len(kappas)),
@@ -108,7 +91,7 @@ def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarra
 
 
 def over_kappa_limits(last: np.ndarray, kappas: np.ndarray, settings: dict[str, Any]) -> Table:
-    """Where ITD ends, by long runs and in closed form (‖∇Φ‖² = m²(κ − 1)² for α = 1/L), and the lower bounds."""
+    """Return ITD's limit, measured and in closed form (‖∇Φ‖² = m²(κ − 1)² for α = 1/L), and the lower bounds."""
     L = kappas * settings["mu"]
 
     def limit(L: Any, alpha: Any) -> jax.Array:
@@ -129,7 +112,7 @@ def over_kappa_limits(last: np.ndarray, kappas: np.ndarray, settings: dict[str, 
 
 
 def factors(cases: list[dict[str, Any]], limits: Table) -> Table:
-    """By how much Theorem 5.17's inherent error must be multiplied to fall on each curve (M = 0.1)."""
+    """Return the factor that puts Theorem 5.17's inherent error on each curve (M = 0.1)."""
     bound = _paper_inherent(cases)
     found = {curve: scale(bound, limits[curve]) for curve in TARGETS}
     return {
@@ -142,7 +125,7 @@ def factors(cases: list[dict[str, Any]], limits: Table) -> Table:
 
 
 def scaled(cases: list[dict[str, Any]], limits: Table) -> Table:
-    """Theorem 5.17's inherent error times the measured factors: the right panel."""
+    """Return Theorem 5.17's inherent error times the measured factors, for the right panel."""
     bound = _paper_inherent(cases)
     return {f"scaled_to_{curve}": scale(bound, limits[curve]).factor * bound for curve in TARGETS}
 

@@ -1,5 +1,6 @@
-"""Runs on the paper's two-dimensional problem: many parameter sets in one vmapped, compiled call."""
+"""The paper's two-dimensional problem: the protocol of Figures 1 and 2, and many runs in one compiled call."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,16 +14,32 @@ from bilevel.solvers.algorithms.aid import aid
 from bilevel.solvers.algorithms.itd import itd
 from bilevel.solvers.base import Solver
 
+MU = 0.1
+COEFFICIENT = 0.1  # of 1ᵀy in f; the paper's M
+RHO = 0.1  # valid for every quadratic g, whose true ρ is 0
+STEPS = 10_000
+KAPPAS = np.geomspace(1.5, 20, 24)
+# The paper sets M = 0.1, but ‖∇_y f‖ = 0.1·√2, which the lemmas for AID need as M. Both are computed.
+M_VALUES = {"paper": COEFFICIENT, "valid": COEFFICIENT * np.sqrt(2)}
+PROTOCOL = {
+    "mu": MU,
+    "m": COEFFICIENT,
+    "rho": RHO,
+    "steps": STEPS,
+    "kappas": KAPPAS.tolist(),
+    "M": M_VALUES,
+}
+
 
 class Start(NamedTuple):
-    """Where the runs of Figures 1 and 2 begin: x₀ = 1, y₀ = y*(x₀) and v₀ = 0."""
+    """The start of the runs of Figures 1 and 2: x₀ = 1, y₀ = y*(x₀) and v₀ = 0."""
 
     gap: np.ndarray  # Φ(x₀) − min Φ
     v_error: np.ndarray  # ‖v₀ − v*(x₀)‖
 
 
 def start(mu: float, L: np.ndarray, m: float) -> Start:
-    """What every bound needs to know of the start, from the closed forms; ‖y₀ − y*(x₀)‖ = 0."""
+    """Return the gap and the error of v₀ that every bound needs, from closed forms; ‖y₀ − y*(x₀)‖ = 0."""
 
     def one(L: Any):
         q, x0 = Quadratic(mu, L, m), jnp.ones(2)
@@ -33,7 +50,7 @@ def start(mu: float, L: np.ndarray, m: float) -> Start:
 
 @partial(jax.jit, static_argnames="steps")
 def aid_norms(mu: Any, L: Any, m: Any, alpha: Any, eta: Any, beta: Any, *, steps: int) -> jax.Array:
-    """‖∇Φ(x_k)‖² for k = 0..steps of AID, one row for each entry of L, α, η and β."""
+    """Return ‖∇Φ(x_k)‖² of AID for k = 0..steps, one row for each entry of L, α, η and β."""
 
     def one(L: Any, alpha: Any, eta: Any, beta: Any) -> jax.Array:
         q = Quadratic(mu, L, m)
@@ -44,7 +61,7 @@ def aid_norms(mu: Any, L: Any, m: Any, alpha: Any, eta: Any, beta: Any, *, steps
 
 @partial(jax.jit, static_argnames="steps")
 def itd_norms(mu: Any, L: Any, m: Any, alpha: Any, beta: Any, *, steps: int) -> jax.Array:
-    """‖∇Φ(x_k)‖² for k = 0..steps of ITD, one row for each entry of L, α and β."""
+    """Return ‖∇Φ(x_k)‖² of ITD for k = 0..steps, one row for each entry of L, α and β."""
 
     def one(L: Any, alpha: Any, beta: Any) -> jax.Array:
         q = Quadratic(mu, L, m)
@@ -61,7 +78,18 @@ def _norms(q: Quadratic, solver: Solver, steps: int) -> jax.Array:
     return jnp.concatenate([square(x0)[None], norms])
 
 
+def certified(
+    certify: Callable[[float, np.ndarray, dict[str, Any]], Iterator[dict[str, Any]]],
+    kappas: np.ndarray,
+    settings: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """Return the cases of `certify(M, kappas, settings)` for every M."""
+    return [
+        case | {"M_is": label} for label, M in settings["M"].items() for case in certify(M, kappas, settings)
+    ]
+
+
 def means(norms: np.ndarray) -> np.ndarray:
-    """(1/K) Σ_{k<K} of every row, for K = 1, 2, …: the quantity all the bounds are about."""
+    """Return (1/K) Σ_{k<K} of every row for K = 1, 2, …, the quantity that all bounds are about."""
     running = np.cumsum(norms[..., :-1], axis=-1)
     return running / np.arange(1, norms.shape[-1])

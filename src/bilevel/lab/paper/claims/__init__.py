@@ -1,12 +1,10 @@
-"""The paper's claims, judged by code from the tables."""
+"""The paper's claims, checked by code against the tables."""
 
-from bilevel.lab.paper.claims import aid, itd, real
-from bilevel.lab.paper.claims.verdict import Claim as Claim, Verdict as Verdict
+from bilevel.lab.paper.claims import aid as aid, itd as itd, real as real
+from bilevel.lab.paper.claims.verdict import QUESTIONS, Claim as Claim, Verdict as Verdict
 from bilevel.lab.paper.results import Results
-
-QUESTIONS = (*aid.QUESTIONS, *itd.QUESTIONS, *real.QUESTIONS)
 
 
 def judge(results: Results) -> list[Claim]:
-    """One row for every claim, in the paper's order."""
+    """Return one row for every claim, in the paper's order."""
     return [question.judge(results) for question in QUESTIONS]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bilevel.lab.paper.claims.verdict import Answer, Question, Verdict
+from bilevel.lab.paper.claims.verdict import Answer, Verdict, question
 from bilevel.lab.paper.fig3_features import MAIN, STEPS as FEATURE_STEPS
 from bilevel.lab.paper.fig3_reweighting import STEPS as REWEIGHTING_STEPS
 from bilevel.lab.paper.results import Results
@@ -11,6 +11,7 @@ from bilevel.lab.paper.tables import select
 EXPONENT, PLATEAU = 2.26, 0.65  # the paper's
 
 
+@question("Figure 3, left", "On space_ga the mean of ‖∇Φ‖² grows like κ^2.26", "2.26", needs="fig3-features")
 def exponent(results: Results) -> Answer:
     row = select(results["fig3_exponents.csv"], variant=MAIN)
     found, low, high = (float(row[name][0]) for name in ("exponent", "low", "high"))
@@ -22,6 +23,7 @@ def exponent(results: Results) -> Answer:
     return Answer(ours, Verdict.CAVEAT if _spread(results) > 0.5 else Verdict.HOLDS, _dependence(results))
 
 
+@question("Figure 3, left", "That exponent is nearer to κ² than to κ³", "2.26", needs="fig3-features")
 def nearer_to_two(results: Results) -> Answer:
     rows = results["fig3_exponents.csv"]
     row = select(rows, variant=MAIN)
@@ -40,6 +42,12 @@ def nearer_to_two(results: Results) -> Answer:
     return Answer(ours, Verdict.HOLDS if settled else Verdict.CAVEAT, "" if settled else why)
 
 
+@question(
+    "Figure 3, right",
+    "On MNIST the validation loss of ITD settles at about 0.65",
+    "≈ 0.65",
+    needs="fig3-reweighting",
+)
 def plateau(results: Results) -> Answer:
     rows = select(results["fig3_plateau.csv"], method="ITD")
     value, fall = rows["plateau"], rows["fall_in_last_third"]
@@ -58,6 +66,7 @@ def plateau(results: Results) -> Answer:
     return Answer(ours, Verdict.HOLDS, why)
 
 
+@question("Figure 3, right", "That plateau is ITD's inherent error", "inherent", needs="fig3-reweighting")
 def plateau_is_inherent(results: Results) -> Answer:
     rows = results["fig3_plateau.csv"]
     itd, aid = select(rows, method="ITD"), select(rows, method="AID")
@@ -103,35 +112,3 @@ def _dependence(results: Results) -> str:
 def _factor(values: np.ndarray, others: np.ndarray) -> float:
     """The largest factor between the two, either way."""
     return float(np.exp(np.max(np.abs(np.log(values / others)))))
-
-
-QUESTIONS = (
-    Question(
-        "Figure 3, left",
-        "On space_ga the mean of ‖∇Φ‖² grows like κ^2.26",
-        "2.26",
-        ("fig3-features",),
-        exponent,
-    ),
-    Question(
-        "Figure 3, left",
-        "That exponent is nearer to κ² than to κ³",
-        "2.26",
-        ("fig3-features",),
-        nearer_to_two,
-    ),
-    Question(
-        "Figure 3, right",
-        "On MNIST the validation loss of ITD settles at about 0.65",
-        "≈ 0.65",
-        ("fig3-reweighting",),
-        plateau,
-    ),
-    Question(
-        "Figure 3, right",
-        "That plateau is ITD's inherent error",
-        "inherent",
-        ("fig3-reweighting",),
-        plateau_is_inherent,
-    ),
-)

@@ -1,4 +1,4 @@
-"""A claim of the paper, and what our tables say about it."""
+"""The format of a claim: the paper's statement, our numbers and a verdict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from bilevel.lab.paper.results import Results
+
+Answering = Callable[[Results], "Answer"]
 
 
 class Verdict(StrEnum):
@@ -35,18 +37,41 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A claim, the experiments it needs, and the function that answers it from their tables."""
+    """A claim, the experiment it needs, and the function that answers it from the tables."""
 
     where: str
     claim: str
     paper: str
-    needs: tuple[str, ...]
-    answer: Callable[[Results], Answer]
+    needs: str
+    answer: Answering
 
     def judge(self, results: Results) -> Claim:
-        missing = [name for name in self.needs if name not in results.manifests]
-        if missing:
-            given = Answer("–", Verdict.NOT_JUDGED, f"{' and '.join(missing)} has not been run")
+        if self.needs in results.manifests:
+            answer = self.answer(results)
         else:
-            given = self.answer(results)
-        return Claim(self.where, self.claim, self.paper, *given)
+            answer = Answer("–", Verdict.NOT_JUDGED, f"{self.needs} has not been run")
+        return Claim(self.where, self.claim, self.paper, *answer)
+
+
+def above(smallest: dict[str, float], holds: str) -> Answer:
+    """Compare a bound with runs; `smallest` is the least ratio bound/measured, by which M the bound has."""
+    ours = f"bound ≥ {smallest['paper']:.3g} × measured for every κ (valid M: {smallest['valid']:.3g} ×)"
+    if smallest["valid"] < 1:
+        return Answer(ours, Verdict.DIFFERS, "The bound is below a run although its constants are valid.")
+    if smallest["paper"] < 1:
+        why = "Only with a valid M; with the paper's M the bound is below a run."
+        return Answer(ours, Verdict.CAVEAT, why)
+    return Answer(ours, Verdict.HOLDS, holds)
+
+
+QUESTIONS: list[Question] = []  # in the order of their definition
+
+
+def question(where: str, claim: str, paper: str, *, needs: str) -> Callable[[Answering], Answering]:
+    """Register the decorated function as the answer to a claim."""
+
+    def register(answer: Answering) -> Answering:
+        QUESTIONS.append(Question(where, claim, paper, needs, answer))
+        return answer
+
+    return register
