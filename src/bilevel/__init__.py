@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below ha
     from bilevel.batch import Batch as Batch, Levels as Levels
     from bilevel.composition import composed as composed
     from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
+    from bilevel.implicit import hypergradient as hypergradient
     from bilevel.loop.checkpoints.reader import load as load
     from bilevel.loop.data.loaders import loaders as loaders
     from bilevel.loop.data.streams import blocks as blocks, epochs as epochs, iid as iid
@@ -85,6 +86,7 @@ else:
         "batch": ("Batch", "Levels"),
         "composition": ("composed",),
         "counting": ("Counts", "oracle_calls"),
+        "implicit": ("hypergradient",),
         "loop.checkpoints.reader": ("load",),
         "loop.errors": ("RunError",),
         "loop.data.loaders": ("loaders",),

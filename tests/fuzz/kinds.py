@@ -107,6 +107,7 @@ KINDS = {
     "rule": Kind((*POSITIVE, "rule")),
     "rule or none": Kind((*POSITIVE, "rule", "none")),
     "adjoint": Kind((*POSITIVE, "rule", "adjoint")),
+    "adjoint or none": Kind((*POSITIVE, "rule", "adjoint", "none")),
     "adjoint alone": Kind(("adjoint", "none")),
     "positive": Kind(POSITIVE),
     "number": Kind(NUMBER),

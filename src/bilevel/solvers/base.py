@@ -187,12 +187,7 @@ class Solver(eqx.Module):
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
         """Return `function(solver, *static, ...)` compiled, once for all solvers that differ in their numbers only."""
-        leaves, structure = jax.tree.flatten(*fix_numbers([self]))
-        key = structure, *by_identity((function, *static))
-        reads = without_numbers(structure), function, static
-        on_leaves = lambda leaves, *arguments: function(structure.unflatten(leaves), *static, *arguments)
-        call = self.problem.kept("compiled", key, reads, lambda: Tracing().jit(on_leaves))
-        return lambda *arguments: call(leaves, *arguments)
+        return compiled(self.problem, self, function, *static)
 
     def rule(self, level: str) -> Any:
         """The update rule of a level, or `None` if the method has none there."""
@@ -202,6 +197,16 @@ class Solver(eqx.Module):
     def inner_at(self, x: PyTree) -> Any:
         """The rule of the inner level at x: with the problem's proximal map, if it has one."""
         return inner_rule(self.problem, self.rule("inner"), x)
+
+
+def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
+    """Return `function(tree, *static, ...)` compiled, once for all such trees that differ in their numbers only."""
+    leaves, structure = jax.tree.flatten(*fix_numbers([tree]))
+    key = structure, *by_identity((function, *static))
+    reads = without_numbers(structure), function, static
+    on_leaves = lambda leaves, *arguments: function(structure.unflatten(leaves), *static, *arguments)
+    call = problem.kept("compiled", key, reads, lambda: Tracing().jit(on_leaves))
+    return lambda *arguments: call(leaves, *arguments)
 
 
 def without_numbers(structure: Any) -> Any:

@@ -9,7 +9,7 @@ import jax
 
 import bilevel as bl
 from fuzz.call import Call, Later
-from fuzz.valid import SOLVER, X0, Y0, result, run_state
+from fuzz.valid import PROBLEM, SOLVER, X0, Y0, result, run_state
 
 LONG = ("2^31", "2^32", "2^63")  # steps that somebody may want
 MESH = jax.sharding.Mesh(jax.devices()[:1], ("data",))
@@ -119,6 +119,12 @@ CALLS = [
         },
         costly=True,
         also={"start": (*LONG, "2^64", "10^30")},
+    ),
+    Call(
+        "bl.hypergradient",
+        bl.hypergradient,
+        {"problem": PROBLEM, "x": X0, "y": Y0},
+        {"problem": "problem", "x": "tree", "y": "tree", "data": "data", "adjoint": "adjoint or none"},
     ),
     Call(
         "bl.warm_up",
