@@ -53,7 +53,7 @@ class Setting:
     @cached_property
     def itd(self) -> ITDCertificate:
         """Theorem 5.17's certificate with the largest β."""
-        return itd(self.constants, inner=self.R_y)
+        return itd(self.constants, self.R_y)
 
     @cached_property
     def C4_C5(self) -> tuple[float, float]:
