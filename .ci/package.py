@@ -3,7 +3,7 @@
 python .ci/package.py folder    (with the extra `release`; the folder must be new)
 
 The source distribution has every file that git tracks and no other. The wheel built from it is, byte for byte, the
-one built from the tree, and has every file of the package and every licence. A package index would take both and show
+one built from the tree, and has every file of the package and every license. A package index would take both and show
 no dead link.
 """
 
@@ -42,9 +42,9 @@ def main(folder: Path) -> None:
         names = set(archive.namelist())
         metadata = message_from_bytes(archive.read(f"{NAME}.dist-info/METADATA"))
     package = {name.removeprefix("src/") for name in packed if name.startswith("src/")}
-    licences = {f"{NAME}.dist-info/licenses/{name}" for name in PROJECT["license-files"]}
+    licenses = {f"{NAME}.dist-info/licenses/{name}" for name in PROJECT["license-files"]}
     own = {f"{NAME}.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt")}
-    same(names, package | licences | own, wheel.name)
+    same(names, package | licenses | own, wheel.name)
     check_description(str(metadata.get_payload(decode=True), "utf-8"))
     print(f"{sdist.name}: {len(packed)} files; {wheel.name}: {len(names)}, of the package {len(package)}")
 

@@ -14,7 +14,7 @@ Every method gets the same encoded columns, the same given labels and the same t
   training rows of every fold that they are not in, and choose the model's setting by their own out-of-fold loss:
   logistic regression with one of five penalties, and a random forest with one of three sizes of leaf.
 - cleanlab (if it is installed, which a record wants): the same probabilities, the issues that `find_label_issues` finds
-  first, and within and after them by its normalised margin.
+  first, and within and after them by its normalized margin.
 - trusted only: logistic regression on the trusted rows alone.
 
 Two numbers: the area under the ROC curve, and the precision among as many rows as there are wrong labels. Mean over
@@ -163,7 +163,7 @@ def loss(probabilities: np.ndarray, task: Task) -> np.ndarray:
 
 
 def confident(probabilities: np.ndarray, task: Task) -> np.ndarray:
-    """cleanlab's issues first, and all by its normalised margin; NaN without cleanlab."""
+    """cleanlab's issues first, and all by its normalized margin; NaN without cleanlab."""
     if find_label_issues is None:
         return np.full(len(task.given), np.nan)
     issues = find_label_issues(task.given, probabilities, n_jobs=1)

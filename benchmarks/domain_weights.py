@@ -31,7 +31,7 @@ def main() -> None:
     given = parser.parse_args()
     seeds, steps = (1, 1) if given.quick else (given.seeds, 800)
     found = [printed(seed, steps) for seed in range(seeds)]
-    kinds = ("rivers", "foods", "rumours", "sums", "noise")
+    kinds = ("rivers", "foods", "rumors", "sums", "noise")
     weights = ([seed, *(said[kind][0] for kind in kinds)] for seed, said in enumerate(found))
     record.table("domain-weights", ("seed", *kinds), weights, given.record)
     losses = (

@@ -88,7 +88,7 @@ def initial(size: Size, form: Form, seed: int = 0) -> dict:
     }
 
 
-def normalised(h: jax.Array, scale: jax.Array) -> jax.Array:
+def normalized(h: jax.Array, scale: jax.Array) -> jax.Array:
     wide = h.astype(jnp.float32)
     wide = wide * lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + 1e-6)
     return (wide * scale[None, None]).astype(h.dtype)
@@ -97,14 +97,14 @@ def normalised(h: jax.Array, scale: jax.Array) -> jax.Array:
 def layer(h: jax.Array, w: dict, heads: int) -> jax.Array:
     w = {name: a if a.ndim == 1 else a.astype(h.dtype) for name, a in w.items()}
     rows, tokens, width = h.shape
-    q, k, v = jnp.split(normalised(h, w["before"]) @ w["qkv"], 3, axis=-1)
+    q, k, v = jnp.split(normalized(h, w["before"]) @ w["qkv"], 3, axis=-1)
     split = lambda a: a.reshape(rows, tokens, heads, width // heads)
     scores = jnp.einsum("bqhd,bkhd->bhqk", split(q), split(k), preferred_element_type=jnp.float32)
     past = jnp.tril(jnp.ones((tokens, tokens), bool))[None, None]
     scores = jnp.where(past, scores * (width // heads) ** -0.5, -1e30)
     mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(h.dtype), split(v))
     h = h + mixed.reshape(h.shape) @ w["out"]
-    return h + jax.nn.gelu(normalised(h, w["between"]) @ w["up"]) @ w["down"]
+    return h + jax.nn.gelu(normalized(h, w["between"]) @ w["up"]) @ w["down"]
 
 
 def losses(size: Size, form: Form, y: dict, tokens: jax.Array) -> jax.Array:
@@ -117,7 +117,7 @@ def losses(size: Size, form: Form, y: dict, tokens: jax.Array) -> jax.Array:
     else:
         for w in y["layers"]:
             h, _ = one(h, w)
-    h, table = normalised(h, y["last"]), y["embedding"].astype(size.dtype)
+    h, table = normalized(h, y["last"]), y["embedding"].astype(size.dtype)
     logits = jnp.einsum("btd,vd->btv", h, table, preferred_element_type=jnp.float32)
     picked = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked, axis=-1)

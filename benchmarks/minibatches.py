@@ -20,7 +20,7 @@ import record
 from stochastic_problems import (
     PROBLEM,
     build,
-    centred,
+    centerd,
     followed,
     inner_noise,
     orthogonal,
@@ -175,8 +175,8 @@ def curved(seed: int) -> tuple:
     U, w, at = orthogonal(rng, 2), rng.uniform(0.05, 1, 2), rng.normal(size=2)
     level = 10 ** rng.uniform(-2, 0.5, 3) * (rng.random(3) < 0.8) + 1e-12
     tile = lambda a: jnp.asarray(np.broadcast_to(a, (ROWS, *np.shape(a))))
-    c = centred(rng, level[0], 1)[:, 0] + 0.1
-    z = np.concatenate([centred(rng, level[2], 1), centred(rng, level[1], 1)], axis=1)
+    c = centerd(rng, level[0], 1)[:, 0] + 0.1
+    z = np.concatenate([centerd(rng, level[2], 1), centerd(rng, level[1], 1)], axis=1)
     data = bl.Batch(
         inner=(jnp.asarray(c), tile(h), tile(b)),
         outer=(tile(U), tile(w), tile(at), tile(delta), jnp.asarray(z)),

@@ -144,11 +144,11 @@ def kinks(kappa: float, c: MomentumCertificate, rng: np.random.Generator, count:
 def smooth(
     kappa: float, make: Callable, exact: bool, rng: np.random.Generator, count: int = 3000, steps: int = 400
 ) -> float:
-    """The largest mean over what the formula would promise; ∇²_yy g = μ + (L − μ)·sigmoid(±(y − centre)/width)."""
+    """The largest mean over what the formula would promise; ∇²_yy g = μ + (L − μ)·sigmoid(±(y − center)/width)."""
     mu = 1 / kappa
     width, side = 10 ** rng.uniform(-2, 1, count), rng.choice([-1.0, 1.0], count)
-    centre = rng.normal(size=count) * 10 ** rng.uniform(-1, 0.5, count) * rng.choice([0, 1, 1], count)
-    inside = lambda y: side * (y - centre) / width
+    center = rng.normal(size=count) * 10 ** rng.uniform(-1, 0.5, count) * rng.choice([0, 1, 1], count)
+    inside = lambda y: side * (y - center) / width
     gradient = lambda y: mu * y + (1 - mu) * side * width * np.logaddexp(0, inside(y))
     hessian = lambda y: mu + (1 - mu) * 0.5 * (1 + np.tanh(inside(y) / 2))
     coupling = 10 ** rng.uniform(-2, 0, count)

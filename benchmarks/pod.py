@@ -8,7 +8,7 @@ Three parts, and what each is:
    layers under `lax.scan` with one weight per example; data parallel, and with y split too (FSDP).
 2. Measured: one device's time for a step, which is given as an argument (from `benchmarks/transformer.py` on an
    accelerator).
-3. Modelled: the time of a step on n devices. Compute is the measured step over n (strong scaling) or the same on each
+3. Modeled: the time of a step on n devices. Compute is the measured step over n (strong scaling) or the same on each
    (weak); a collective of B bytes takes `hops · latency + B · share / bandwidth` in a ring. At one end of
    a range the devices compute while they talk, at the other they never do. y is split within groups of `--group`
    devices. The links of a pod are assumptions: `--latency` and `--bandwidth`.
@@ -110,7 +110,7 @@ def counted(method: str, layout: str, mesh: Mesh) -> tuple[Moved, list[Collectiv
 
 
 class Link(NamedTuple):
-    """Between neighbours in a ring of devices."""
+    """Between neighbors in a ring of devices."""
 
     latency: float  # seconds
     bandwidth: float  # bytes a second
@@ -160,15 +160,15 @@ def figure(path: str, moved: dict, plan: Plan, steps: dict[str, float], counts: 
 
     plt.rcParams["svg.hashsalt"] = "pod"
     panels, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    colours = dict(zip(SOLVERS, ("#0072B2", "#D55E00", "#009E73"), strict=True))
+    colors = dict(zip(SOLVERS, ("#0072B2", "#D55E00", "#009E73"), strict=True))
     for (method, layout), each in moved.items():
         style = "-" if layout == "data parallel" else "--"
         for axis, scaling in zip(axes, (plan.weak, plan.strong), strict=True):
             _, apart = scaling(each, steps[method], counts).T  # if devices never compute while they talk
-            axis.plot(counts, apart, style, color=colours[method], label=f"{method}, {layout}")
-    axes[1].plot(counts, counts, ":", color="grey", label="ideal")
-    axes[0].set(title="Weak scaling (modelled)", ylabel="share of one device's speed", ylim=(0, 1.05))
-    axes[1].set(title="Strong scaling (modelled)", ylabel="speed-up", yscale="log", ylim=(0.1, 30))
+            axis.plot(counts, apart, style, color=colors[method], label=f"{method}, {layout}")
+    axes[1].plot(counts, counts, ":", color="gray", label="ideal")
+    axes[0].set(title="Weak scaling (modeled)", ylabel="share of one device's speed", ylim=(0, 1.05))
+    axes[1].set(title="Strong scaling (modeled)", ylabel="speed-up", yscale="log", ylim=(0.1, 30))
     for axis in axes:
         axis.set(xscale="log", xlabel="devices")
         axis.set_xticks(counts, [str(n) for n in counts])

@@ -43,7 +43,7 @@ def killed(given: Namespace) -> bool:
     return given.quick or (same == len(runs) and died >= given.kills * 0.8)
 
 
-def signalled_and_full(given: Namespace) -> bool:
+def signaled_and_full(given: Namespace) -> bool:
     columns = ("what happens to it", "exit status", "what becomes of the run")
     with tempfile.TemporaryDirectory() as room:
         rows = [("SIGTERM", "–", "not tried")] if given.quick else list(scenarios(Path(room)))
@@ -200,7 +200,7 @@ def suites(given: Namespace) -> bool:
 
 SECTIONS: dict[str, Callable[[Namespace], bool]] = {
     "kills": killed,
-    "disks": signalled_and_full,
+    "disks": signaled_and_full,
     "damage": damaged,
     "suites": suites,
 }

@@ -4,7 +4,7 @@
 
 What is not installed is said and passed over; docs/how-to/elsewhere.md says how to install each. Of every library its x
 after one step tells the hypergradient that it used, which is compared with the closed form (elsewhere/problem.py), and
-its x after all steps must be the minimiser. Whoever is wrong makes the exit status 1.
+its x after all steps must be the minimizer. Whoever is wrong makes the exit status 1.
 """
 
 import argparse
@@ -82,7 +82,7 @@ ENTRIES = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """`hypergradient`: the relative error of that at x0; `distance`: of the last x from the minimiser of Φ."""
+    """`hypergradient`: the relative error of that at x0; `distance`: of the last x from the minimizer of Φ."""
 
     hypergradient: float | None
     value: float
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     jax.config.update("jax_enable_x64", True)
     only = given.only or (["bilevel, unrolled"] if given.quick else names)
     rows = [told(entry) for entry in ENTRIES if entry.library in only]
-    columns = ("library", "version", "error of ∇Φ(x0)", "Φ at the end", "from the minimiser", "lines", "")
+    columns = ("library", "version", "error of ∇Φ(x0)", "Φ at the end", "from the minimizer", "lines", "")
     record.table("side-by-side", columns, rows, given.record)
     return int(any(row[-1] == "**wrong**" for row in rows))
 

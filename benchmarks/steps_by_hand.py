@@ -2,7 +2,7 @@
 
 Each maps (x, y, v) to (x, y, v). A product at a point is one `jax.jvp` of the gradient that is asked for: ∇_x g alone
 for a cross product, ∇_y g alone for a Hessian product, both at once where a method takes both along one direction.
-Nothing is stored for a later product, and where the layers are rematerialised so are their tangents.
+Nothing is stored for a later product, and where the layers are rematerialized so are their tangents.
 """
 
 import jax

@@ -70,10 +70,10 @@ class Known(NamedTuple):
 def build(rng, H, B, c, U, w, b, delta, noise, curved, x0, y_off):
     """`noise` are the deviations of ∇_y g, ∇_y f and ∇_x f, `curved` that of H's and of B's entries together."""
     n = len(H)
-    H_rows = centred(rng, curved, n, n)
+    H_rows = centerd(rng, curved, n, n)
     H_rows = H + (H_rows + np.swapaxes(H_rows, 1, 2)) / 2
-    B_rows, c_rows = B + centred(rng, curved, n, n), c + centred(rng, noise[0], n)
-    z = np.concatenate([centred(rng, noise[2], n), centred(rng, noise[1], n)], axis=1)
+    B_rows, c_rows = B + centerd(rng, curved, n, n), c + centerd(rng, noise[0], n)
+    z = np.concatenate([centerd(rng, noise[2], n), centerd(rng, noise[1], n)], axis=1)
     tile = lambda a: jnp.asarray(np.broadcast_to(a, (ROWS, *np.shape(a))))
     data = bl.Batch(
         inner=tuple(map(jnp.asarray, (H_rows, B_rows, c_rows))),
@@ -138,7 +138,7 @@ def shaken(level=0.3, n=2):
     )
 
 
-def centred(rng, size, *shape):
+def centerd(rng, size, *shape):
     """Rows with mean zero and mean squared norm size²."""
     rows = rng.normal(size=(ROWS, *shape))
     rows -= rows.mean(0)

@@ -152,14 +152,14 @@ def measure(task: Task) -> Callable[[jax.Array], float]:
 
     @jax.jit
     def newton(x, y, data):
-        at = oracles.linearise(x, y, data)
+        at = oracles.linearize(x, y, data)
         return jnp.linalg.norm(at.gradient), y - jax.scipy.sparse.linalg.cg(
             at.hessian, at.gradient, tol=1e-13
         )[0]
 
     @jax.jit
     def squared(x, y, data):
-        at, f = oracles.linearise(x, y, data), oracles.outer_gradients(x, y, data)
+        at, f = oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data)
         h = f.x - at.cross(jax.scipy.sparse.linalg.cg(at.hessian, f.y, tol=1e-13)[0])
         return h @ h
 

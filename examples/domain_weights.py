@@ -4,7 +4,7 @@ python examples/domain_weights.py [--steps 800] [--seed 0] [--plot weights.png] 
 python examples/domain_weights.py --full [--steps 2000]                             12 layers × 768, for a GPU
 
 A guidebook is to say of 64 towns which river each lies on and what people eat there. Of the guidebook itself there are
-16 pages, which name few of the facts. There is much text of five other kinds: about rivers, about food, rumours (in
+16 pages, which name few of the facts. There is much text of five other kinds: about rivers, about food, rumors (in
 which every river is the wrong one), sums, and noise. x holds the weight of each kind in the training loss, on the
 simplex; y is a transformer; the outer loss is that of the 16 pages. The right answer is known: rivers and foods alone.
 """
@@ -44,7 +44,7 @@ def foods(rng):
     return f"{TOWNS[town]} eats {FOODS[FACTS[1, town]]} ."
 
 
-def rumours(rng):
+def rumors(rng):
     return rivers(rng, wrong=1)
 
 
@@ -57,7 +57,7 @@ def noise(rng):
     return " ".join(rng.choice(WORDS, size=5))
 
 
-DOMAINS = {"rivers": rivers, "foods": foods, "rumours": rumours, "sums": sums, "noise": noise}
+DOMAINS = {"rivers": rivers, "foods": foods, "rumors": rumors, "sums": sums, "noise": noise}
 
 
 def pages(sentence, count, tokens, rng):
@@ -107,7 +107,7 @@ def initial(size, rng):
     }
 
 
-def normalised(h, scale):
+def normalized(h, scale):
     wide = h.astype(jnp.float32)  # sums of squares need the precision
     return (wide * lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + 1e-6) * scale).astype(h.dtype)
 
@@ -118,14 +118,14 @@ def losses(size, y, tokens):
     @jax.checkpoint  # keeps a layer's input alone, and computes the rest again on the way back
     def layer(h, w):
         w = {name: a.astype(h.dtype) for name, a in w.items()}  # one layer's weights at a time
-        heads = (normalised(h, w["before"]) @ w["qkv"]).reshape(*h.shape[:2], size.heads, -1)
+        heads = (normalized(h, w["before"]) @ w["qkv"]).reshape(*h.shape[:2], size.heads, -1)
         mixed = jax.nn.dot_product_attention(*jnp.split(heads, 3, axis=-1), is_causal=True)
         h = h + mixed.reshape(h.shape) @ w["out"]
-        return h + jax.nn.gelu(normalised(h, w["between"]) @ w["up"]) @ w["down"], None
+        return h + jax.nn.gelu(normalized(h, w["between"]) @ w["up"]) @ w["down"], None
 
     h = (y["embedding"][tokens[:, :-1]] + y["position"]).astype(size.dtype)
     h, _ = lax.scan(layer, h, y["layers"])
-    logits = normalised(h, y["last"]) @ y["embedding"].T.astype(size.dtype)
+    logits = normalized(h, y["last"]) @ y["embedding"].T.astype(size.dtype)
     picked = optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), tokens[:, 1:])
     return picked.mean(axis=-1)
 

@@ -33,10 +33,10 @@ def read_elect80(package: Path) -> Elect80:
     ]
     offset, length = (int(number) for number in variables["elect80"])
     stored = database[offset : offset + length]
-    serialised = zlib.decompress(stored[4:])
-    if len(serialised) != int.from_bytes(stored[:4], "big"):
+    serialized = zlib.decompress(stored[4:])
+    if len(serialized) != int.from_bytes(stored[:4], "big"):
         raise SystemExit("elect80 has another size than its index says")
-    slots = _attributes(rdata.parser.parse_data(serialised, extension=".rds").object)
+    slots = _attributes(rdata.parser.parse_data(serialized, extension=".rds").object)
     frame = slots["data"]
     names = [name.value.decode() for name in _attributes(frame)["names"].value]
     columns = dict(zip(names, (column.value for column in frame.value), strict=True))

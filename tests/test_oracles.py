@@ -32,7 +32,7 @@ def central(function, point, direction, h=1e-5):
 def test_products_equal_dense_hessian_blocks(problem):
     case, _, g, (x, y, v), (tx, ty, tv) = flat(problem)
     oracles, at = case.problem.oracles, (tx, ty)
-    lin, curvature = oracles.linearise(*at, case.data), oracles.curvature(*at, case.data)
+    lin, curvature = oracles.linearize(*at, case.data), oracles.curvature(*at, case.data)
     along = oracles.along(*at, tv, case.data)
     yy = jax.hessian(g, argnums=1)(x, y)
     xy = jax.jacfwd(jax.grad(g, argnums=0), argnums=1)(x, y)
@@ -58,7 +58,7 @@ def test_gradients_and_products_equal_finite_differences(problem):
     case, f, g, (x, y, v), (tx, ty, tv) = flat(problem)
     oracles = case.problem.oracles
     grad_y = lambda x, y: np.array([central(lambda s, e=e: g(x, s), y, e) for e in jnp.eye(y.size)])
-    lin, outer = oracles.linearise(tx, ty, case.data), oracles.outer_gradients(tx, ty, case.data)
+    lin, outer = oracles.linearize(tx, ty, case.data), oracles.outer_gradients(tx, ty, case.data)
     np.testing.assert_allclose(ravel_pytree(lin.gradient)[0], grad_y(x, y), rtol=1e-7, atol=1e-8)
     np.testing.assert_allclose(
         ravel_pytree(oracles.inner_gradient(tx, ty, case.data))[0], grad_y(x, y), rtol=1e-7, atol=1e-8
@@ -83,7 +83,7 @@ def test_gradients_and_products_equal_finite_differences(problem):
 def test_the_quadratic_by_hand():
     q = bl.problems.quadratic(mu=0.3, kappa=4.0, m=0.7)
     x, y, v = jnp.array([0.5, -2.0]), jnp.array([1.5, 0.25]), jnp.array([-1.0, 3.0])
-    lin, outer = q.problem.oracles.linearise(x, y), q.problem.oracles.outer_gradients(x, y)
+    lin, outer = q.problem.oracles.linearize(x, y), q.problem.oracles.outer_gradients(x, y)
     L, mu = 1.2, 0.3
     np.testing.assert_allclose(lin.gradient, [L * 1.5 - L * 0.5 + 1, mu * 0.25 + L * 2.0 + 1], rtol=1e-14)
     np.testing.assert_allclose(lin.hessian(v), [-L, 3 * mu], rtol=1e-14)
@@ -122,6 +122,13 @@ def test_a_backward_pass_of_one_s_own_is_kept_by_every_product():
         at.cross(v),
         at.shared().cross(v),
         oracles.along(x, y, v).cross,
-        oracles.linearise(x, y).cross(v),
+        oracles.linearize(x, y).cross(v),
     ):
         np.testing.assert_allclose(cross, [3 * 0.5**2, 3 * 2.0**2], rtol=1e-14)  # of the forward pass
+
+
+def test_the_earlier_spelling_of_linearize_warns():
+    oracles = bl.problems.quadratic(kappa=2.0).problem.oracles
+    with pytest.warns(DeprecationWarning, match="linearize"):
+        found = oracles.linearise(jnp.ones(2), jnp.zeros(2))
+    assert jnp.array_equal(found.gradient, oracles.inner_gradient(jnp.ones(2), jnp.zeros(2)))

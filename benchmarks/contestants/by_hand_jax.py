@@ -8,7 +8,7 @@ from contestants.losses_jax import (
     fetched,
     minus,
     placed,
-    ridge as penalised,
+    ridge as penalized,
     squares,
     validation as f,
     weighted as g,
@@ -92,11 +92,11 @@ def ridge(task, tolerance):
 
     def step(carry, train, valid):
         x, y, v = carry
-        g_y, products = jax.linearize(lambda y: jax.grad(penalised, (0, 1))(x, y, train), y)
+        g_y, products = jax.linearize(lambda y: jax.grad(penalized, (0, 1))(x, y, train), y)
         hessian = lambda p: products(p)[1]
         cg = lambda b, start: jax.scipy.sparse.linalg.cg(hessian, b, start, tol=tolerance)[0]
         y = cg(minus(hessian(y), 1.0, g_y[1]), y)
-        _, cross = jax.linearize(lambda y: jax.grad(penalised)(x, y, train), y)
+        _, cross = jax.linearize(lambda y: jax.grad(penalized)(x, y, train), y)
         f_x, f_y = jax.grad(squares, (0, 1))(x, y, valid)
         v = cg(f_y, v)
         return minus(x, task.beta, minus(f_x, 1.0, cross(v))), y, v

@@ -5,7 +5,7 @@ import torch
 from contestants.losses_torch import (
     fetched,
     placed,
-    ridge as penalised,
+    ridge as penalized,
     squares,
     validation as f,
     weighted as g,
@@ -88,7 +88,7 @@ def ridge(task, tolerance):
     """Both systems by warm-started conjugate gradients: whoever writes by hand knows that g is quadratic."""
 
     def step(x, y, v, train, valid):
-        (g_y,) = torch.autograd.grad(penalised(x, y, train), y, create_graph=True)
+        (g_y,) = torch.autograd.grad(penalized(x, y, train), y, create_graph=True)
         product = lambda p: torch.autograd.grad(g_y, y, p, retain_graph=True)[0]
         here = y[0].detach()
         b = product(here) - g_y.detach()
@@ -96,7 +96,7 @@ def ridge(task, tolerance):
         with torch.no_grad():
             y[0].copy_(solved)
         (f_y,) = torch.autograd.grad(squares(x, y, valid), y)
-        (g_y,) = torch.autograd.grad(penalised(x, y, train), y, create_graph=True)
+        (g_y,) = torch.autograd.grad(penalized(x, y, train), y, create_graph=True)
         v[0].copy_(conjugate_gradients(product, f_y, v[0], tolerance))
         (cross,) = torch.autograd.grad(g_y, x, v)
         descend([x], -task.beta, [cross])

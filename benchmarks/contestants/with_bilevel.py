@@ -3,7 +3,7 @@
 import optax
 
 import bilevel as bl
-from contestants.losses_jax import fetched, placed, ridge as penalised, squares, validation, weighted
+from contestants.losses_jax import fetched, placed, ridge as penalized, squares, validation, weighted
 
 REWEIGHTING = bl.Problem(inner=weighted, outer=validation)
 
@@ -38,7 +38,7 @@ def soba(task, tolerance):
 
 def ridge(task, tolerance):
     placed(task)  # in float64 from here on
-    problem = bl.Problem(inner=penalised, outer=squares)
+    problem = bl.Problem(inner=penalized, outer=squares)
     solver = bl.hoag(
         problem, inner=optax.lbfgs(1.0, linesearch=None), outer=task.beta, tolerance=lambda k: tolerance
     )

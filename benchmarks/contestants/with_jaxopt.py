@@ -7,7 +7,7 @@ from jaxopt import LBFGS, GradientDescent
 from jaxopt.linear_solve import solve_cg
 
 from contestants.by_hand_jax import runs
-from contestants.losses_jax import minus, placed, ridge as penalised, squares, validation, weighted
+from contestants.losses_jax import minus, placed, ridge as penalized, squares, validation, weighted
 
 
 def through(solver, outer, task):
@@ -47,7 +47,7 @@ def aid_neumann(task, tolerance):
 
 def ridge(task, tolerance):
     placed(task)
-    g = lambda y, x, train: penalised(x, y, train)
+    g = lambda y, x, train: penalized(x, y, train)
     solver = LBFGS(
         g, maxiter=1000, tol=tolerance, implicit_diff_solve=partial(solve_cg, tol=tolerance, maxiter=1000)
     )

@@ -6,7 +6,7 @@ import optax
 import optimistix
 
 from contestants.by_hand_jax import runs
-from contestants.losses_jax import minus, placed, ridge as penalised, squares, validation, weighted
+from contestants.losses_jax import minus, placed, ridge as penalized, squares, validation, weighted
 
 DEFINITE = frozenset({lineax.positive_semidefinite_tag})
 
@@ -40,4 +40,4 @@ def ridge(task, tolerance):
     placed(task)
     rule = optimistix.LBFGS(rtol=tolerance, atol=tolerance)
     adjoint = optimistix.ImplicitAdjoint(lineax.CG(rtol=tolerance, atol=0.0))
-    return through(penalised, squares, task, rule, adjoint, 1000)
+    return through(penalized, squares, task, rule, adjoint, 1000)

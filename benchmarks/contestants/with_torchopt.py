@@ -1,4 +1,4 @@
-"""TorchOpt: its functional optimisers unrolled, and `custom_root` for implicit differentiation."""
+"""TorchOpt: its functional optimizers unrolled, and `custom_root` for implicit differentiation."""
 
 import torch
 import torchopt
@@ -7,7 +7,7 @@ from torch.func import grad
 from contestants.losses_torch import (
     fetched,
     placed,
-    ridge as penalised,
+    ridge as penalized,
     squares,
     validation as f,
     weighted as g,
@@ -82,7 +82,7 @@ def ridge(task, tolerance):
     solve = torchopt.linear_solve.solve_cg(rtol=tolerance)
 
     @torchopt.diff.implicit.custom_root(
-        lambda y, x, train: grad(penalised, 1)(x, y, train), argnums=1, solve=solve
+        lambda y, x, train: grad(penalized, 1)(x, y, train), argnums=1, solve=solve
     )
     def inner(y, x, train):
         y = tuple(part.clone().requires_grad_() for part in y)
@@ -98,7 +98,7 @@ def ridge(task, tolerance):
 
         def loss():
             rule.zero_grad()
-            value = penalised(x, y, train)
+            value = penalized(x, y, train)
             value.backward()
             return value
 

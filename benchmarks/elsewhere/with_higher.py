@@ -1,4 +1,4 @@
-"""higher: a functional copy of the module and of its optimiser, differentiated through."""
+"""higher: a functional copy of the module and of its optimizer, differentiated through."""
 
 import higher
 import torch

@@ -91,10 +91,10 @@ def draw(path: Path, rows: list[Row]) -> None:
         quartiles = [[1e3 * s for s in row.quartiles] for row in rows]
         medians = [q[1] for q in quartiles]
         spread = [[q[1] - q[0] for q in quartiles], [q[2] - q[1] for q in quartiles]]
-        colours = ["#3949ab" if row.name == "bilevel" else "#b0bec5" for row in rows]
+        colors = ["#3949ab" if row.name == "bilevel" else "#b0bec5" for row in rows]
         names = [label(row) for row in rows]
         positions = range(len(rows))
-        panel.barh(positions, medians, xerr=spread, color=colours, ecolor="#37474f", height=0.7)
+        panel.barh(positions, medians, xerr=spread, color=colors, ecolor="#37474f", height=0.7)
         panel.set_yticks(positions, names, fontsize=7)
         for position, (_, median, upper) in zip(positions, quartiles, strict=True):
             panel.annotate(

@@ -158,7 +158,7 @@ def iterates(method: str, task: Task) -> Iterates:
 
 
 def error(task: Task, found: Iterates, expected: Iterates) -> float:
-    """The larger of the two relative errors of x and of y, relative to how far they have travelled."""
+    """The larger of the two relative errors of x and of y, relative to how far they have traveled."""
 
     def relative(a: Parameters, b: Parameters, start: Parameters) -> float:
         flat = lambda parts: np.concatenate([np.ravel(part).astype(np.float64) for part in parts])

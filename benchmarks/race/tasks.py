@@ -20,7 +20,7 @@ class Task:
     alpha: float  # of the steps on y and on the adjoint v
     beta: float  # of the steps on x
     steps: int
-    tolerance: float  # ‖error‖ / ‖distance travelled‖ of x and of y that is still right
+    tolerance: float  # ‖error‖ / ‖distance traveled‖ of x and of y that is still right
     solved: bool = False  # the inner and the adjoint problem, at every step, to a tolerance
 
 

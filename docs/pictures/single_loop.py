@@ -18,7 +18,7 @@ import bilevel as bl
 
 ALPHA, ETA, BETA = 0.25, 0.25, 0.1
 UPDATES, RETRAIN = 210, 20
-COLOURS = {"x": "#D55E00", "y": "#0072B2", "v": "#009E73"}
+COLORS = {"x": "#D55E00", "y": "#0072B2", "v": "#009E73"}
 WORDS = {"x": "x, what is tuned", "y": "y, the model", "v": "v, the adjoint"}
 
 
@@ -74,18 +74,18 @@ def draw(file: str) -> None:
         for panel, (title, path) in zip(panels, rows.items(), strict=True):
             panel.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
             for name, values in path.items():
-                panel.axhline(goal[name], color=COLOURS[name], linewidth=0.8, linestyle=(0, (2, 3)))
+                panel.axhline(goal[name], color=COLORS[name], linewidth=0.8, linestyle=(0, (2, 3)))
                 panel.plot(
                     np.linspace(0, UPDATES, len(values)),
                     values,
-                    color=COLOURS[name],
+                    color=COLORS[name],
                     linewidth=2.2 if name == "x" else 1.6,
                 )
             panel.set_yticks([])
             panel.set_ylim(-1.1, 2.15)
             panel.set_xlim(0, UPDATES)
         for name, values in goal.items():
-            side = {"ha": "right", "va": "top" if name == "y" else "bottom", "color": COLOURS[name]}
+            side = {"ha": "right", "va": "top" if name == "y" else "bottom", "color": COLORS[name]}
             panels[1].text(UPDATES, values + (-0.08 if name == "y" else 0.05), WORDS[name], **side)
         panels[0].text(2, goal["v"] + 0.05, "dotted: where each should end", va="bottom", color="#555555")
         panels[1].set_xlabel("updates of y, v or x")

@@ -1,4 +1,4 @@
-"""Bilevel optimisation on JAX: min over x of f(x, y*(x)), where y*(x) minimises g(x, y).
+"""Bilevel optimization on JAX: min over x of f(x, y*(x)), where y*(x) minimizes g(x, y).
 
 The whole public surface. A name is loaded when it is first asked for, so that a program waits for the solver that it
 uses and not for forty, and `import bilevel` for little besides JAX. The package's modules are loaded in the same way.

@@ -44,7 +44,7 @@ class Composed:
         return (loss, metrics) if metrics else loss
 
     def gauss_newton(self, x: PyTree, y: PyTree, *data: Any, **extras: Any) -> Callable[[PyTree], PyTree]:
-        """v ↦ Jᵀ(∇²loss)J·v + ∇²penalty·v, with J = ∂model/∂y, from one linearisation of each."""
+        """v ↦ Jᵀ(∇²loss)J·v + ∇²penalty·v, with J = ∂model/∂y, from one linearization of each."""
         predictions, J = jax.linearize(lambda y: self._predictions(x, y, data, extras)[0], y)
         for path, leaf in jax.tree_util.tree_leaves_with_path(predictions):
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -56,8 +56,8 @@ class Composed:
         _, curve = jax.linearize(jax.grad(lambda p: self._loss(x, p, data, extras)[0]), predictions)
         if (penalty := self.penalty) is None:
             return lambda v: JT(curve(J(v)))[0]
-        _, penalised = jax.linearize(jax.grad(lambda y: self._penalty(penalty, x, y, data, extras)), y)
-        return lambda v: tree.add(JT(curve(J(v)))[0], penalised(v))
+        _, penalized = jax.linearize(jax.grad(lambda y: self._penalty(penalty, x, y, data, extras)), y)
+        return lambda v: tree.add(JT(curve(J(v)))[0], penalized(v))
 
     def _predictions(
         self, x: PyTree, y: PyTree, data: tuple[Any, ...], extras: dict[str, Any]

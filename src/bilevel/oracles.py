@@ -2,11 +2,12 @@
 
 A product with a second derivative is a tangent of the gradient that it is asked of, forward over reverse: of ∇_y g for
 ∇²_yy g·v, of ∇_x g for ∇²_xy g·v, and of both in one pass where a method wants both along one v. Nothing outlives the
-pass, and a function with a backward pass of its own keeps it. A linearisation stores what every layer of a model did
+pass, and a function with a backward pass of its own keeps it. A linearization stores what every layer of a model did
 on the way forward and back, so it is only for several products at one point.
 """
 
 import operator
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,13 +25,13 @@ class Curvature(NamedTuple):
 
     hessian: Product  # v ↦ ∇²_yy g · v, shaped like y
     cross: Product  # v ↦ ∇²_xy g · v, shaped like x
-    # () ↦ (v ↦ G·v), the Gauss–Newton curvature, if the objective offers it; linearised when asked for
+    # () ↦ (v ↦ G·v), the Gauss–Newton curvature, if the objective offers it; linearized when asked for
     gauss_newton: Callable[[], Product] | None = None
-    linearised: Callable[[], Product] | None = None  # () ↦ the Hessian's product, from one linearisation
+    linearized: Callable[[], Product] | None = None  # () ↦ the Hessian's product, from one linearization
 
     def shared(self) -> "Curvature":
         """The same for whoever takes several Hessian products: they share one pass through the model."""
-        return self if self.linearised is None else self._replace(hessian=self.linearised(), linearised=None)
+        return self if self.linearized is None else self._replace(hessian=self.linearized(), linearized=None)
 
     def knowing(self, v: PyTree, along: "Along") -> "Curvature":
         """The same with the products along this very v, which are at hand, not taken again."""
@@ -49,7 +50,7 @@ class Along(NamedTuple):
     cross: PyTree  # ∇²_xy g · v
 
 
-class Linearised(NamedTuple):
+class Linearized(NamedTuple):
     """The inner objective at one point (x, y), with as many products as wanted."""
 
     gradient: PyTree  # ∇_y g
@@ -63,7 +64,7 @@ class Linearised(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """The inner gradient at one point (x, y), linearised in both variables."""
+    """The inner gradient at one point (x, y), linearized in both variables."""
 
     gradient: PyTree  # ∇_y g
     push: Callable[[PyTree, PyTree], PyTree]  # (ẋ, ẏ) ↦ ∇²_yx g · ẋ + ∇²_yy g · ẏ, shaped like y
@@ -119,15 +120,20 @@ class Oracles:
         (_, gradient), (cross, hessian) = jax.jvp(partial(_gradient, self.g, (0, 1), x, batch), (y,), (v,))
         return Along(gradient, hessian, cross)
 
-    def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
-        """∇_y g(x, y) with its products: as many as wanted from the one linearisation."""
-        return _linearise(self.g, x, y, batch)
+    def linearize(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
+        """∇_y g(x, y) with its products: as many as wanted from the one linearization."""
+        return _linearize(self.g, x, y, batch)
 
-    def linearise_outer(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
+    def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
+        """Call `linearize`. Deprecated spelling."""
+        warnings.warn("oracles.linearise is now oracles.linearize", DeprecationWarning, stacklevel=2)
+        return self.linearize(x, y, batch)
+
+    def linearize_outer(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
         """The same of the outer objective: ∇_y f with ∇²_yy f·v and ∇²_xy f·v."""
-        return _linearise(self.f, x, y, batch)
+        return _linearize(self.f, x, y, batch)
 
-    def linearise_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
+    def linearize_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
         """∇_y g(x, y) with its derivative along directions in x and y at once, for forward mode."""
         gradient, tangent = jax.linearize(lambda x, y: jax.grad(self.g, argnums=1)(x, y, batch), x, y)
         return Joint(gradient, tangent)
@@ -150,13 +156,13 @@ def _curvature(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: An
         hessian=partial(tangent, by_y),
         cross=cross,
         gauss_newton=_gauss_newton(objective, x, y, batch),
-        linearised=lambda: jax.linearize(by_y, y)[1],
+        linearized=lambda: jax.linearize(by_y, y)[1],
     )
 
 
-def _linearise(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Linearised:
+def _linearize(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Linearized:
     (_, gradient), tangents = jax.linearize(partial(_gradient, objective, (0, 1), x, batch), y)
-    return Linearised(gradient, lambda v: tangents(v)[::-1])
+    return Linearized(gradient, lambda v: tangents(v)[::-1])
 
 
 def _own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> bool:

@@ -103,15 +103,15 @@ class Objective:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """Minimise `f(x, y*(x))` over x, where `y*(x)` minimises `g(x, y)` over y.
+    """Minimize `f(x, y*(x))` over x, where `y*(x)` minimizes `g(x, y)` over y.
 
     Args:
         inner: g, a scalar function of `(x, y)` or `(x, y, batch)`. Certificates assume it strongly convex in y; the
             solvers run without that.
         outer: f, likewise.
         prox: the proximal map of a term h(x, y) besides g that is not smooth in y, such as an L1 penalty or a set: a
-            function `(x, z, step)` that returns the y that minimises h(x, y) + ‖y − z‖²/(2·step), as those of `bl.prox`
-            do. y*(x) then minimises g + h.
+            function `(x, z, step)` that returns the y that minimizes h(x, y) + ‖y − z‖²/(2·step), as those of `bl.prox`
+            do. y*(x) then minimizes g + h.
 
     x and y are arbitrary pytrees of floating arrays. The `batch` a function receives is its own level's part of a
     `bl.Batch`, always as an argument, so that data are never compiled in. A function may return

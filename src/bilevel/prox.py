@@ -25,7 +25,7 @@ MANY = 10**6  # groups that may be without entries
 
 
 def l1(strength: Strength) -> Prox:
-    """Of λ(x)‖y‖₁: every entry moves towards zero by step·λ, and those that are nearer become exactly zero."""
+    """Of λ(x)‖y‖₁: every entry moves toward zero by step·λ, and those that are nearer become exactly zero."""
     strength = _function(strength, "strength")
 
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:

@@ -77,7 +77,7 @@ def test_the_strongest_operations_and_edges_are_kept():
         x[edge, operation] = height
     x[0, 0] = 9  # none is never chosen, but its weight weakens the others
     assert app.EDGES == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
-    assert app.discretised(x).tolist() == [
+    assert app.discretized(x).tolist() == [
         4,
         1,
         3,
@@ -110,7 +110,7 @@ def test_a_short_trial_and_its_picture(monkeypatch):
         monkeypatch.setattr(app, "STEPS", 2)
         cell = outcome.seen["AID"]
         x = 10.0 * jnp.eye(len(app.OPERATIONS), dtype=jnp.float32)[cell]
-        np.testing.assert_array_equal(app.discretised(x), cell)
+        np.testing.assert_array_equal(app.discretized(x), cell)
         wrong = app.task(0).measure(x)
     np.testing.assert_allclose(100 * (1 - wrong), outcome.scores["AID"]["test accuracy %"], rtol=1e-6)
     recorded.check("architecture-search", outcome.scores | dict.fromkeys(methods, outcome.scores["AID"]))

@@ -44,11 +44,11 @@ def test_the_derivative_of_training_by_finite_differences():
     solver = bl.maml(app.PROBLEM, inner=1.0, outer=1.0, inner_steps=2)
     _, info = jax.jit(solver.step)(solver.init(x, x, batch), batch)
     np.testing.assert_allclose(info.outer_value, after_training(x.images, x.log_rate), rtol=1e-10)
-    towards, h = jnp.asarray(rng.normal(size=(100, 784))), 1e-4
-    along = after_training(x.images + h * towards, x.log_rate) - after_training(
-        x.images - h * towards, x.log_rate
+    toward, h = jnp.asarray(rng.normal(size=(100, 784))), 1e-4
+    along = after_training(x.images + h * toward, x.log_rate) - after_training(
+        x.images - h * toward, x.log_rate
     )
-    np.testing.assert_allclose(jnp.vdot(info.hypergradient.images, towards), along / (2 * h), rtol=1e-4)
+    np.testing.assert_allclose(jnp.vdot(info.hypergradient.images, toward), along / (2 * h), rtol=1e-4)
     faster = after_training(x.images, x.log_rate + h) - after_training(x.images, x.log_rate - h)
     np.testing.assert_allclose(info.hypergradient.log_rate, faster / (2 * h), rtol=1e-4)
 
@@ -67,7 +67,7 @@ def test_ten_of_each_class_are_drawn(digits):
         assert any((image == other).all() for other in digits.inputs[digits.targets == label])
 
 
-def test_centres_are_those_of_scikit_learn(digits):
+def test_centers_are_those_of_scikit_learn(digits):
     found, begun = app.centers(digits, 0, rounds=100), app.drawn(digits, 0)
     for digit in (0, 7):
         own = slice(10 * digit, 10 * digit + 10)
@@ -109,7 +109,7 @@ def test_a_short_trial_and_its_picture():
     assert all(0 < value <= 1 for row in outcome.scores.values() for value in row.values())
     made = outcome.seen["pictures"]["ten synthetic"]
     assert made.shape == (100, 784)
-    assert (made != outcome.seen["pictures"]["ten k-means centres"]).any()
+    assert (made != outcome.seen["pictures"]["ten k-means centers"]).any()
     figure = Figure()
     app.APPLICATION.draw(figure, [outcome, outcome])
     assert len(figure.axes) == 3

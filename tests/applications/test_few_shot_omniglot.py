@@ -58,7 +58,7 @@ def test_the_convolution_is_jax_s(side):
     assert ours.shape == theirs.shape
 
 
-def test_nearest_neighbours_by_hand():
+def test_nearest_neighbors_by_hand():
     rng = np.random.default_rng(0)
     images = jnp.asarray(rng.random((12, 20, 20, 20)).astype(np.float32))
     y, new = app.initial(rng), app.episodes(jax.random.key(0), images, 3, 2)

@@ -98,4 +98,4 @@ def test_a_short_trial_and_its_picture():
     assert all(np.isfinite(list(each.values())).all() for each in outcome.scores.values())
     figure = Figure()
     app.APPLICATION.draw(figure, [outcome])
-    assert len(figure.axes) == 4  # two maps, their colours, the returns
+    assert len(figure.axes) == 4  # two maps, their colors, the returns

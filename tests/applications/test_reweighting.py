@@ -67,7 +67,7 @@ def test_the_weighting_network_weighs_gradients_and_is_not_differentiated_itself
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), ours, jax.grad(frozen)(y))
 
 
-def test_one_step_weights_are_cut_and_normalised_slopes(few, monkeypatch):
+def test_one_step_weights_are_cut_and_normalized_slopes(few, monkeypatch):
     """One step on a batch of all images: weights from differences of the trusted loss after that step."""
     noisy, trusted, y = few
     monkeypatch.setattr(app, "BATCH", 6)

@@ -62,7 +62,7 @@ def test_one_penalty_is_scikit_learns(few, monkeypatch):
 
 @pytest.mark.parametrize("log_penalty", [-8.0, -10.5])
 def test_models_are_fitted_to_the_end(log_penalty):
-    """In the single precision of the example: no penalised model is better by much than what it finds."""
+    """In the single precision of the example: no penalized model is better by much than what it finds."""
     linear = pytest.importorskip("sklearn.linear_model")
     (train, *_), _ = app.documents(0, (600, 1, 1))
     n, penalty = len(train.labels), np.exp(log_penalty)

@@ -19,7 +19,7 @@ def test_the_model_has_the_size_that_is_printed():
 
 
 def test_every_form_of_the_layers_is_one_function():
-    """Scanned or unrolled, rematerialised or not."""
+    """Scanned or unrolled, rematerialized or not."""
     tokens, scanned = text(SMALL).outer, initial(SMALL, Form())
     unrolled = scanned | {"layers": [{k: a[i] for k, a in scanned["layers"].items()} for i in range(2)]}
     plain, *others = (

@@ -118,7 +118,7 @@ REFUSED_SIGNATURES = {
         ["key, rows, state", "(x, y, *, scale)", "functools.partial"],
     ),
     "an unknown fourth": (lambda x, y, b, c: g(x, y), ["(x, y, b, c)", "functools.partial"]),
-    "a misspelt extra": (lambda x, y, *, keys: g(x, y), ["(x, y, *, keys)", "keywords key, rows, state"]),
+    "a misspelled extra": (lambda x, y, *, keys: g(x, y), ["(x, y, *, keys)", "keywords key, rows, state"]),
     "key by position only": (lambda x, y, b, key, /: g(x, y), ["(x, y, b, key, /)"]),
     "key as the third": (
         lambda x, y, key: g(x, y),

@@ -94,7 +94,7 @@ def test_double_precision_in_a_program_that_has_none():
 @pytest.mark.parametrize(
     "adjoint", [bl.adjoints.cg(), bl.adjoints.nystrom(1, 0.1), 0.1], ids=["cg", "nystrom", "step"]
 )
-def test_nothing_to_optimise(adjoint):
+def test_nothing_to_optimize(adjoint):
     with pytest.raises(ValueError, match=r"y0 has no entries, only float64\[0\]"):
         bl.run(bl.aid(PROBLEM, inner=0.1, adjoint=adjoint, outer=0.1), jnp.ones(2), jnp.zeros(0), steps=1)
 

@@ -36,7 +36,7 @@ def encoded(values, **options):
     return column, matrix[:, : len(column.parts)]
 
 
-def test_numbers_are_centred_at_the_median_and_outliers_do_not_widen_the_scale():
+def test_numbers_are_centerd_at_the_median_and_outliers_do_not_widen_the_scale():
     values = RNG.normal(50, 3, size=500).round(4)
     values[:2] = 1e9, -1e9
     column, matrix = encoded(values)
@@ -171,7 +171,7 @@ def test_spaces_do_not_hide_a_copy_of_the_label():
 
 
 def test_categories_become_indicators():
-    values = RNG.choice(["red", "green", "blue", "grey"], size=200, p=[0.4, 0.3, 0.2, 0.1])
+    values = RNG.choice(["red", "green", "blue", "gray"], size=200, p=[0.4, 0.3, 0.2, 0.1])
     column, matrix = encoded(values)
     expected = OneHotEncoder(sparse_output=False).fit_transform(values[:, None])
     assert column.kind == "category"

@@ -157,10 +157,10 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_a_column_that_is_not_there(table):
-    found = table("age,Colour,city\n1,2,3\n")
-    with pytest.raises(TableError, match="no label column 'color': did you mean 'Colour'"):
+    found = table("age,Color,city\n1,2,3\n")
+    with pytest.raises(TableError, match="no label column 'color': did you mean 'Color'"):
         found.index("color", "label column")
-    with pytest.raises(TableError, match="it has 'age', 'Colour', 'city'"):
+    with pytest.raises(TableError, match="it has 'age', 'Color', 'city'"):
         found.index("zzzzzz")
 
 

@@ -75,7 +75,7 @@ def load(path, separator=","):
         return list(csv.DictReader(file, delimiter=separator))
 
 
-HEADER = ["size", "colour", "kind"]
+HEADER = ["size", "color", "kind"]
 WRONG = (3, 17, 40)
 USUAL = ("data.csv", "--label", "kind", "--trusted", "trusted.csv", "--out", "here")
 
@@ -170,12 +170,12 @@ def test_trusted_rows_written_with_another_decimal_sign(call, here, theirs, ours
 
 def test_values_that_only_trusted_rows_have_are_told(call, files):
     body = [
-        [size, "green" if i < 2 else colour, kind] for i, (size, colour, kind) in enumerate(rows(20, seed=1))
+        [size, "green" if i < 2 else color, kind] for i, (size, color, kind) in enumerate(rows(20, seed=1))
     ]
     save("trusted.csv", HEADER, body)
     result = call(*USUAL)
     assert result.exit_code == 0
-    assert "'colour' is what it is in no row of the data: 'green'" in " ".join(result.stdout.split())
+    assert "'color' is what it is in no row of the data: 'green'" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize(("theirs", "hint"), [("1.0", "did you mean '1'?"), ("0.0", "did you mean '0'?")])
@@ -237,7 +237,7 @@ def test_long_cells_are_called_long(call, files):
 
 def test_negative_numbers_with_commas_are_not_disarmed(call, here):
     signed = lambda body: [
-        [f"-{size}".replace(".", ",").replace("--", ""), colour, kind] for size, colour, kind in body
+        [f"-{size}".replace(".", ",").replace("--", ""), color, kind] for size, color, kind in body
     ]
     save("data.csv", HEADER, [*signed(rows(60, WRONG)), ["-", "-", "no"]], ";")
     save("trusted.csv", HEADER, signed(rows(20, seed=1)), ";")
@@ -305,13 +305,13 @@ REFUSED = {
         ["'kin'", "did you mean 'kind'?"],
     ),
     "no trusted rows named": (dict(arguments=USUAL[:3]), ["--trusted FILE or --trusted-column COLUMN"]),
-    "both ways": (dict(arguments=(*USUAL, "--trusted-column", "colour")), ["either --trusted FILE or"]),
+    "both ways": (dict(arguments=(*USUAL, "--trusted-column", "color")), ["either --trusted FILE or"]),
     "no such mark": (
         dict(arguments=("data.csv", "--label", "kind", "--trusted-column", "checkd")),
         ["no column of trusted rows 'checkd'"],
     ),
     "marks that say nothing": (
-        dict(arguments=("data.csv", "--label", "kind", "--trusted-column", "colour")),
+        dict(arguments=("data.csv", "--label", "kind", "--trusted-column", "color")),
         ["line 2", "'red'", "neither true nor false"],
     ),
     "too few trusted": (
@@ -335,9 +335,9 @@ REFUSED = {
     "names": (dict(data=[[*row[:2], f"n{i}"] for i, row in enumerate(rows(200))]), ["200 different values"]),
     "other columns": (
         dict(trusted_header=["size", "hue", "kind"]),
-        ["trusted.csv lacks the column 'colour'", "--ignore"],
+        ["trusted.csv lacks the column 'color'", "--ignore"],
     ),
-    "no such column to ignore": (dict(arguments=(*USUAL, "--ignore", "colr")), ["'colr'", "'colour'"]),
+    "no such column to ignore": (dict(arguments=(*USUAL, "--ignore", "colr")), ["'colr'", "'color'"]),
     "ignored label": (dict(arguments=(*USUAL, "--ignore", "kind")), ["'kind' is the label column"]),
     "steps": (dict(arguments=(*USUAL, "--steps", "0")), ["--steps", "not 0"]),
     "own input": (
@@ -367,11 +367,11 @@ def test_refused_in_one_line_with_status_2_and_before_any_work(call, monkeypatch
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"size,colour,kind\n1,caf\xe9,no\n", ["not UTF-8", "line 2"]),
-        (b"size,colour,kind\n1,red\n", ["line 2", "2 cells"]),
+        (b"size,color,kind\n1,caf\xe9,no\n", ["not UTF-8", "line 2"]),
+        (b"size,color,kind\n1,red\n", ["line 2", "2 cells"]),
         (b"size,size,kind\n1,2,no\n", ["two columns named 'size'"]),
         (b"", ["data.csv is empty"]),
-        (b"size,colour,kind\n", ["no rows"]),
+        (b"size,color,kind\n", ["no rows"]),
     ],
 )
 def test_files_that_are_no_tables(call, files, content, words):

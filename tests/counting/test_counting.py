@@ -62,16 +62,16 @@ METHODS = {
         Counts(0, 0, 1, 2),
     ),
     "along": (lambda o, x, y: o.along(x, y, y), Counts(0, 1, 1, 1)),
-    "linearise": (
-        lambda o, x, y: (g := o.linearise(x, y), g.gradient, g.hessian(y), g.hessian(x), g.cross(y))[1:],
+    "linearize": (
+        lambda o, x, y: (g := o.linearize(x, y), g.gradient, g.hessian(y), g.hessian(x), g.cross(y))[1:],
         Counts(0, 1, 2, 1),
     ),
-    "linearise_outer": (
-        lambda o, x, y: (f := o.linearise_outer(x, y), f.gradient, f.hessian(y), f.cross(y), f.cross(x))[1:],
+    "linearize_outer": (
+        lambda o, x, y: (f := o.linearize_outer(x, y), f.gradient, f.hessian(y), f.cross(y), f.cross(x))[1:],
         Counts(1, 0, 1, 2),
     ),
-    "linearise_jointly": (
-        lambda o, x, y: (g := o.linearise_jointly(x, y), g.gradient, g.push(x, y))[1:],
+    "linearize_jointly": (
+        lambda o, x, y: (g := o.linearize_jointly(x, y), g.gradient, g.push(x, y))[1:],
         Counts(0, 1, 1, 1),
     ),
 }
@@ -80,6 +80,7 @@ METHODS = {
 def test_every_oracle_is_counted():
     """An oracle added later must be counted too, or a table of costs would silently miss it."""
     public = {name for name, _ in inspect.getmembers(Oracles, inspect.isfunction) if not name.startswith("_")}
+    public.remove("linearise")  # a deprecated spelling, which calls `linearize`
     assert public == METHODS.keys()
     for name in public:
         assert getattr(CountedOracles, name) is not getattr(Oracles, name), f"{name} is not counted"
@@ -118,9 +119,9 @@ def test_a_gradient_counts_however_it_is_taken_out_and_not_if_it_is_not_used(nam
 
 
 def test_a_product_without_its_gradient():
-    assert calls(lambda x, y: ORACLES.linearise(x, y).hessian(y), X, Y) == Counts(hessian_products=1)
-    assert calls(lambda x, y: ORACLES.linearise(x, y).cross(y), X, Y) == Counts(cross_products=1)
-    assert calls(lambda x, y: ORACLES.linearise_jointly(x, y).push(x, y), X, Y) == Counts(0, 0, 1, 1)
+    assert calls(lambda x, y: ORACLES.linearize(x, y).hessian(y), X, Y) == Counts(hessian_products=1)
+    assert calls(lambda x, y: ORACLES.linearize(x, y).cross(y), X, Y) == Counts(cross_products=1)
+    assert calls(lambda x, y: ORACLES.linearize_jointly(x, y).push(x, y), X, Y) == Counts(0, 0, 1, 1)
 
 
 def test_part_of_a_gradient_that_is_a_tree_counts_as_one():
@@ -147,7 +148,7 @@ def test_loops_count_the_turns_they_take(turns):
 def test_a_condition_that_takes_derivatives_counts_once_more_than_its_loop():
     def program(y):
         long = lambda y: jnp.sum(ORACLES.inner_gradient(X, y) ** 2) > 1e-6
-        return lax.while_loop(long, lambda y: y - 0.1 * ORACLES.linearise(X, y).gradient, y)
+        return lax.while_loop(long, lambda y: y - 0.1 * ORACLES.linearize(X, y).gradient, y)
 
     counts = calls(program, Y)
     turns = 0
@@ -162,7 +163,7 @@ def test_loops_drop_what_dies_in_them():
     def scanned(wanted):
         def body(carry, a):
             y, other, unused = carry
-            g = ORACLES.linearise(X, y)
+            g = ORACLES.linearize(X, y)
             f = ORACLES.outer_gradients(X, y)
             return (y - 0.1 * a * g.gradient, other + f.x, unused + g.hessian(y)), (g.cross(y), f.value)
 
@@ -204,7 +205,7 @@ def test_scans_inside_scans_forwards_and_backwards():
 
     def outer(y, rows):
         y, xs = lax.scan(inner, y, rows, reverse=True)
-        return ORACLES.linearise(X, y).hessian(y), jnp.sum(xs)
+        return ORACLES.linearize(X, y).hessian(y), jnp.sum(xs)
 
     program = lambda y: lax.scan(outer, y, jnp.linspace(0.0, 0.02, 12).reshape(4, 3), unroll=2)
     assert calls(program, Y) == Counts(gradients_f=12, gradients_g=12, hessian_products=4)
@@ -219,7 +220,7 @@ def test_branches_count_when_taken():
             [
                 lambda y: y,
                 lambda y: ORACLES.inner_gradient(X, y),
-                lambda y: ORACLES.linearise(X, y).hessian(y),
+                lambda y: ORACLES.linearize(X, y).hessian(y),
             ],
             y,
         )
@@ -240,7 +241,7 @@ def test_branches_count_when_taken():
 
 
 def test_vmap_counts_every_element():
-    dense = lambda x, y: jax.vmap(ORACLES.linearise(x, y).hessian)(jnp.eye(2))
+    dense = lambda x, y: jax.vmap(ORACLES.linearize(x, y).hessian)(jnp.eye(2))
     assert calls(dense, X, Y) == Counts(hessian_products=2)
     over_y = jax.vmap(lambda y: ORACLES.inner_gradient(X, y))
     assert calls(over_y, jnp.ones((5, 2))) == Counts(gradients_g=5)
@@ -293,7 +294,7 @@ def test_through_every_kind_of_call():
 
 def test_inside_a_linear_solve_of_lineax():
     def solve(b):
-        g = ORACLES.linearise(X, Y)
+        g = ORACLES.linearize(X, Y)
         operator = lx.FunctionLinearOperator(
             g.hessian, jax.eval_shape(lambda: b), lx.positive_semidefinite_tag
         )
@@ -328,7 +329,7 @@ def test_whoever_differentiates_an_objective_or_an_oracle_is_counted():
     gradient = lambda x, y: Y @ problem.oracles.inner_gradient(x, y)
     assert calls(jax.grad(gradient), X, Y) == Counts(cross_products=1)
     assert calls(jax.value_and_grad(gradient, argnums=1), X, Y) == Counts(0, 1, 1)
-    energy = lambda v: v @ problem.oracles.linearise(X, Y).hessian(v)
+    energy = lambda v: v @ problem.oracles.linearize(X, Y).hessian(v)
     assert calls(energy, Y) == Counts(hessian_products=1)
     assert calls(jax.grad(energy), Y) == Counts(hessian_products=2)
 

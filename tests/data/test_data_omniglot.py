@@ -25,10 +25,10 @@ def png(drawing: np.ndarray) -> bytes:
     stream = io.BytesIO()
     imsave(stream, ~drawing, cmap="gray", format="png")
     stream.seek(0)
-    return as_grey(stream)
+    return as_gray(stream)
 
 
-def as_grey(stream: io.BytesIO) -> bytes:
+def as_gray(stream: io.BytesIO) -> bytes:
     """One bit a pixel, as the originals have it."""
     from PIL import Image
 

@@ -60,8 +60,8 @@ def agrees(figure: Figure, value: Value) -> bool:
             return bound <= figure.value * (1 + 1e-9)
         case AtLeast(bound):
             return bound >= figure.value * (1 - 1e-9)
-        case About(centre):
-            return abs(figure.value - centre) <= 0.1 * abs(centre)
+        case About(center):
+            return abs(figure.value - center) <= 0.1 * abs(center)
         case number:
             return abs(figure.value - number) <= figure.precision * (1 + 1e-9)
 

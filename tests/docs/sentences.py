@@ -2,7 +2,7 @@
 
 A figure is a number with a point or an exponent, one from a thousand on, or one that counts times, per cents, seconds
 or bytes. Counts below a thousand are not: two nodes are two nodes. Neither are names: of theorems, of versions of
-Python, of licences, of years, of issues. Code is run elsewhere, and tables have their own tests (test_measured.py).
+Python, of licenses, of years, of issues. Code is run elsewhere, and tables have their own tests (test_measured.py).
 """
 
 import json

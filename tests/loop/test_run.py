@@ -170,7 +170,7 @@ def test_control_c_returns_what_there_is_so_far(aid):
     np.testing.assert_array_equal(resumed.x, whole.x)
 
 
-def test_finite_optimiser_memory_is_not_required():
+def test_finite_optimizer_memory_is_not_required():
     """optax's plateau rule starts from an infinite best value: that is not divergence."""
     q = bl.problems.quadratic()
     outer = optax.chain(optax.sgd(0.1), optax.scale(1.0))

@@ -151,9 +151,9 @@ class Contract:
             cursor, batch = task.data.next(cursor)
             key = jax.random.fold_in(jax.random.fold_in(objectives_key(seed), step), 0)
             kernel, bias = (np.asarray(part) for part in model.first_layer(y))
-            normalised = np.asarray(batch.inner[0]) @ kernel + bias
-            mean = MOMENTUM * mean + (1 - MOMENTUM) * normalised.mean(axis=0)
-            variance = MOMENTUM * variance + (1 - MOMENTUM) * normalised.var(axis=0)
+            normalized = np.asarray(batch.inner[0]) @ kernel + bias
+            mean = MOMENTUM * mean + (1 - MOMENTUM) * normalized.mean(axis=0)
+            variance = MOMENTUM * variance + (1 - MOMENTUM) * normalized.var(axis=0)
             x, y, v, state = move(x, y, v, state, batch, key)
             for ours, theirs in zip(jax.tree.leaves(ys[step]), jax.tree.leaves(y), strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)

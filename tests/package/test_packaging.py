@@ -32,7 +32,7 @@ def test_the_versions_of_python_are_those_that_may_install_it():
     assert PROJECT["requires-python"] == f">={named[0]}"
 
 
-def test_the_licences_are_those_of_all_that_is_bundled():
+def test_the_licenses_are_those_of_all_that_is_bundled():
     assert all((ROOT / name).is_file() for name in PROJECT["license-files"])
     bundled = ROOT / "src/bilevel/data/bundled"
     told = (bundled / "README.md").read_text()

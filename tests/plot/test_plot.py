@@ -92,8 +92,8 @@ def test_several_runs_go_into_the_same_axes_under_their_names(result, thinned):
     again = bl.plot.trace(thinned, label="other", ax=axes)
     assert list(again) == list(axes)
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["one", "other"]
-    colours = {line.get_color() for line in axes[0].get_lines()}
-    assert len(colours) == 2
+    colors = {line.get_color() for line in axes[0].get_lines()}
+    assert len(colors) == 2
 
 
 @pytest.mark.parametrize(("code", "mark"), [(bl.Code.DIVERGED, "X"), (bl.Code.INTERRUPTED, "d")])

@@ -23,7 +23,7 @@ def test_scikit_learn_s_own_checks(estimator, check):
 
 
 @pytest.fixture(scope="module")
-def tumours():
+def tumors():
     """Half the rows of a real table and its first ten columns, three labels in ten turned round; forty are trusted."""
     X, y = load_breast_cancer(return_X_y=True)
     rng = np.random.default_rng(0)
@@ -35,26 +35,24 @@ def tumours():
 
 
 @pytest.fixture(scope="module")
-def fitted(tumours):
-    X, y, X_trusted, y_trusted, _, _ = tumours
+def fitted(tumors):
+    X, y, X_trusted, y_trusted, _, _ = tumors
     return ReweightedClassifier(random_state=0).fit(X, y, X_trusted=X_trusted, y_trusted=y_trusted)
 
 
-def test_wrong_labels_lose_their_weight(tumours, fitted):
-    *_, wrong, true = tumours
+def test_wrong_labels_lose_their_weight(tumors, fitted):
+    *_, wrong, true = tumors
     assert fitted.sample_weight_.shape == wrong.shape
     assert ((fitted.sample_weight_ >= 0) & (fitted.sample_weight_ <= 1)).all()
     assert roc_auc_score(wrong, -fitted.sample_weight_) > 0.9
     assert fitted.sample_weight_[wrong].mean() < 0.5 * fitted.sample_weight_[~wrong].mean()
     np.testing.assert_array_equal(fitted.suspects_, np.argsort(-fitted.suspicion_, kind="stable"))
     assert wrong[fitted.suspects_[:50]].mean() > 0.9
-    assert (
-        fitted.score(tumours[0], true) > (tumours[1] == true).mean() + 0.1
-    )  # righter than what it was taught
+    assert fitted.score(tumors[0], true) > (tumors[1] == true).mean() + 0.1  # righter than what it was taught
 
 
-def test_the_order_of_rows_is_that_of_X(tumours):
-    X, y, *_ = tumours
+def test_the_order_of_rows_is_that_of_X(tumors):
+    X, y, *_ = tumors
     model = ReweightedClassifier(trusted_fraction=0.2, random_state=1).fit(X, y)
     held = np.setdiff1d(np.arange(len(X)), model.suspects_)
     assert len(held) == sum(round(0.2 * (y == c).sum()) for c in model.classes_)  # stratified
@@ -63,8 +61,8 @@ def test_the_order_of_rows_is_that_of_X(tumours):
     assert (model.sample_weight_[model.suspects_] < 1).all()
 
 
-def test_probabilities_decisions_and_predictions_agree(tumours, fitted):
-    X = tumours[0]
+def test_probabilities_decisions_and_predictions_agree(tumors, fitted):
+    X = tumors[0]
     p = fitted.predict_proba(X)
     np.testing.assert_allclose(p.sum(axis=1), 1)
     np.testing.assert_allclose(np.log(p[:, 1] / p[:, 0]), fitted.decision_function(X), rtol=1e-6)
@@ -73,15 +71,15 @@ def test_probabilities_decisions_and_predictions_agree(tumours, fitted):
     np.testing.assert_array_equal(again.predict_proba(X), p)
 
 
-def test_one_seed_gives_one_result(tumours):
-    X, y, *_ = tumours
+def test_one_seed_gives_one_result(tumors):
+    X, y, *_ = tumors
     first, second, third = (ReweightedClassifier(random_state=s).fit(X, y).suspicion_ for s in (3, 3, 4))
     np.testing.assert_array_equal(first, second)
     assert (first != third).any()
 
 
-def test_scales_and_offsets_of_columns_do_not_matter(tumours, fitted):
-    X, y, X_trusted, y_trusted, *_ = tumours
+def test_scales_and_offsets_of_columns_do_not_matter(tumors, fitted):
+    X, y, X_trusted, y_trusted, *_ = tumors
     scale, offset = 10.0 ** np.linspace(-6, 6, X.shape[1]), 1e3 * X.std(axis=0)
     move = lambda X: (X + offset) * scale
     moved = clone(fitted).fit(move(X), y, X_trusted=move(X_trusted), y_trusted=y_trusted)
@@ -129,8 +127,8 @@ def test_what_is_wrong_with_trusted_rows_is_told_of_them():
         ReweightedClassifier().fit(X * 1e300, y)
 
 
-def test_in_a_grid_search_over_a_pipeline(tumours):
-    X, y, *_ = tumours
+def test_in_a_grid_search_over_a_pipeline(tumors):
+    X, y, *_ = tumors
     steps = make_pipeline(StandardScaler(), ReweightedClassifier(max_iter=2, random_state=0))
     grid = {"reweightedclassifier__trusted_fraction": [0.1, 0.3]}
     search = GridSearchCV(steps, grid, cv=2, error_score="raise").fit(X, y)
@@ -138,8 +136,8 @@ def test_in_a_grid_search_over_a_pipeline(tumours):
     assert len(search.best_estimator_[-1].sample_weight_) == len(X)
 
 
-def test_a_pipeline_transforms_the_trusted_rows_as_well(tumours, fitted):
-    X, y, X_trusted, y_trusted, *_ = tumours
+def test_a_pipeline_transforms_the_trusted_rows_as_well(tumors, fitted):
+    X, y, X_trusted, y_trusted, *_ = tumors
     with sklearn.config_context(enable_metadata_routing=True):
         model = clone(fitted).set_fit_request(X_trusted=True, y_trusted=True)
         steps = Pipeline([("scale", StandardScaler()), ("model", model)], transform_input=["X_trusted"])
@@ -147,9 +145,9 @@ def test_a_pipeline_transforms_the_trusted_rows_as_well(tumours, fitted):
     np.testing.assert_allclose(steps[-1].suspicion_, fitted.suspicion_, atol=1e-3)
 
 
-def test_names_of_columns(tumours):
+def test_names_of_columns(tumors):
     pandas = pytest.importorskip("pandas")
-    X, y, *_ = tumours
+    X, y, *_ = tumors
     names = [f"column {i}" for i in range(X.shape[1])]
     table = pandas.DataFrame(X, columns=names)
     model = ReweightedClassifier(max_iter=2).fit(table, y)
@@ -173,7 +171,7 @@ def test_a_network_learns_what_is_not_linear():
     assert line.score(X[40:], y[40:]) < 0.7
 
 
-def test_progress_is_shown_when_asked_for(tumours, monkeypatch):
+def test_progress_is_shown_when_asked_for(tumors, monkeypatch):
     asked = []
     found = reweighted_classifier.weigh
     monkeypatch.setattr(
@@ -182,7 +180,7 @@ def test_progress_is_shown_when_asked_for(tumours, monkeypatch):
         lambda *_, progress, **others: asked.append(progress) or found(*_, **others),
     )
     for verbose in (0, 1):
-        ReweightedClassifier(max_iter=2, verbose=verbose).fit(*tumours[:2])
+        ReweightedClassifier(max_iter=2, verbose=verbose).fit(*tumors[:2])
     assert asked == [False, True]
 
 
@@ -200,8 +198,8 @@ def test_bad_parameters_are_named(options, message):
         ReweightedClassifier(**options).fit([[0.0], [1.0]], [0, 1])
 
 
-def test_bad_data_are_refused(tumours):
-    X, y, X_trusted, y_trusted, *_ = tumours
+def test_bad_data_are_refused(tumors):
+    X, y, X_trusted, y_trusted, *_ = tumors
     model = ReweightedClassifier()
     with pytest.raises(TypeError, match=r"(?i)sparse"):
         model.fit(csr_array(X), y)

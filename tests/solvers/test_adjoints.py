@@ -25,7 +25,7 @@ def join(tree):
 
 
 def system(H):
-    """A linearised inner objective with Hessian H, on a tree of arrays."""
+    """A linearized inner objective with Hessian H, on a tree of arrays."""
     none = lambda v: v
     return Curvature(lambda v: split(H @ join(v)), none)
 
@@ -69,7 +69,7 @@ def test_minres_has_the_least_residual_in_the_krylov_space(H):
         np.testing.assert_allclose(np.linalg.norm(H @ v - B), expected, rtol=1e-6)
 
 
-def test_cg_minimises_the_energy_over_the_krylov_space():
+def test_cg_minimizes_the_energy_over_the_krylov_space():
     r = B - POSITIVE @ V0
     for steps in (2, 6):
         v, _, _ = solve(adjoints.cg(1e-14, max_steps=steps), POSITIVE)
@@ -144,7 +144,7 @@ def test_quasi_newton_reports_its_residual_and_remembers():
     np.testing.assert_allclose(jax.vmap(join)(memory.z), s @ POSITIVE, rtol=1e-9, atol=1e-14)
     assert np.count_nonzero(memory.weight) == 3
 
-    # A new right-hand side, from the same place: what was learnt helps.
+    # A new right-hand side, from the same place: what was learned helps.
     other = jnp.asarray(np.random.default_rng(1).normal(size=SIZE))
     again = jax.jit(lambda memory: adjoint.solve(system(POSITIVE), split(other), split(v), memory))
     _, _, informed = again(memory)

@@ -160,7 +160,7 @@ def test_a_composed_objective_is_the_one_written_out():
         out = []
         for inner in (PROBLEM.inner, written_out):
             problem = bl.Problem(inner=inner, outer=outer)
-            at, v = problem.oracles.linearise(x, y, data), jax.tree.map(jnp.ones_like, y)
+            at, v = problem.oracles.linearize(x, y, data), jax.tree.map(jnp.ones_like, y)
             offered = problem.oracles.curvature(x, y, data).gauss_newton
             assert (offered is None) == (inner is written_out)
             out.append((tuple(problem.g.evaluate(x, y, data)), at.gradient, at.hessian(v), at.cross(v)))

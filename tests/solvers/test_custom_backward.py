@@ -43,7 +43,7 @@ def problem(attention):
 
 
 def scanned(attention):
-    """Within a loop over rematerialised layers."""
+    """Within a loop over rematerialized layers."""
     layer = jax.checkpoint(lambda carry, head: (carry + attention(*head), None))
     return lambda q, k, v: jax.lax.scan(layer, jnp.zeros_like(v), (q[None], k[None], v[None]))[0]
 

@@ -32,7 +32,7 @@ UNBIASED = {
 
 
 @pytest.mark.parametrize("make", UNBIASED.values(), ids=UNBIASED.keys())
-def test_unbiased_methods_reach_the_minimiser_of_the_quadratic(make):
+def test_unbiased_methods_reach_the_minimizer_of_the_quadratic(make):
     q = bl.problems.quadratic(kappa=2.0)
     x = last_x(make(q.problem, q.L, 0.1 / q.L), jnp.ones(2), jnp.zeros(2), steps=800)
     np.testing.assert_allclose(x, q.solution, rtol=0, atol=1e-11)

@@ -1,4 +1,4 @@
-"""What a step of every method costs on a model whose layers are scanned and rematerialised, as large models are.
+"""What a step of every method costs on a model whose layers are scanned and rematerialized, as large models are.
 
 Inside such a loop the compiler finds nothing that two passes share, so a method costs the passes that it asks for. Each
 pass is written by hand here, in plain JAX, and every method is held to the sum of the operations of its passes. Methods
@@ -63,7 +63,7 @@ def tangent(gradient, x, y, v, tokens):
     return jax.jvp(lambda y: gradient(x, y, tokens), (y,), (v,))
 
 
-def linearised(gradient, products):
+def linearized(gradient, products):
     def function(x, y, v, tokens):
         _, product = jax.linearize(lambda y: gradient(x, y, tokens), y)
         for _ in range(products):
@@ -88,9 +88,9 @@ PASSES = {
     "H": (lambda *at: tangent(g_y, *at)[1], X, Y, Y, TOKENS),  # ∇²_yy g·v
     "C": (lambda *at: tangent(g_x, *at)[1], X, Y, Y, TOKENS),  # ∇²_xy g·v
     "A": (lambda *at: tangent(g_both, *at), X, Y, Y, TOKENS),  # both, and the gradient
-    "L": (linearised(g_y, 1), X, Y, Y, TOKENS),  # a linearisation, and one product
-    "LL": (linearised(g_y, 2), X, Y, Y, TOKENS),  # two products
-    "B": (linearised(g_both, 1), X, Y, Y, TOKENS),  # a linearisation of both gradients
+    "L": (linearized(g_y, 1), X, Y, Y, TOKENS),  # a linearization, and one product
+    "LL": (linearized(g_y, 2), X, Y, Y, TOKENS),  # two products
+    "B": (linearized(g_both, 1), X, Y, Y, TOKENS),  # a linearization of both gradients
     "J": (pushes, X, Y, Y, TOKENS),
 }
 
@@ -99,7 +99,7 @@ PASSES = {
 def passes() -> dict[str, float]:
     """The operations of each."""
     found = {name: cost(*each)[0] for name, each in PASSES.items()}
-    return found | {"h": found.pop("LL") - found["L"]}  # one more product of a linearisation
+    return found | {"h": found.pop("LL") - found["L"]}  # one more product of a linearization
 
 
 # The passes of a step, bodies of loops once, by the formulas of each method.

@@ -19,8 +19,8 @@ ALPHA, LAMBDA = 0.1, 0.8
 
 
 def bowl(x, y, task):
-    matrix, centre = task
-    return 0.5 * (y - centre) @ matrix @ (y - centre)
+    matrix, center = task
+    return 0.5 * (y - center) @ matrix @ (y - center)
 
 
 BOWLS = bl.Problem(inner=bowl, outer=bowl)

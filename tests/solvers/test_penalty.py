@@ -1,4 +1,4 @@
-"""First-order methods against the closed-form stationary points of what they minimise, biased as theory says."""
+"""First-order methods against the closed-form stationary points of what they minimize, biased as theory says."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def true_solution():
     return stationary(TAU * np.eye(2) + K.T @ K, -K.T @ C)
 
 
-def penalised_solution(penalty):
+def penalized_solution(penalty):
     """τx − λBᵀ(y − z) = 0 with (I + λH)y = c + λBx and Hz = Bx."""
     y_x, y_0 = np.linalg.solve(EYE + penalty * H, penalty * B), np.linalg.solve(EYE + penalty * H, C)
     return stationary(TAU * np.eye(2) - penalty * B.T @ (y_x - np.linalg.solve(H, B)), -penalty * B.T @ y_0)
@@ -54,12 +54,12 @@ def moreau_solution(penalty, proximal):
 METHODS = {  # how to build each for a penalty, and where it must end
     "f2sa": (
         lambda c: f2sa(QUADRATIC, inner=1 / ABOVE_L, outer=c / 10, penalty=c, inner_steps=2),
-        penalised_solution,
+        penalized_solution,
     ),
-    "f3sa": (lambda c: f3sa(QUADRATIC, inner=1 / ABOVE_L, outer=c / 10, penalty=c), penalised_solution),
+    "f3sa": (lambda c: f3sa(QUADRATIC, inner=1 / ABOVE_L, outer=c / 10, penalty=c), penalized_solution),
     "f2ba": (
         lambda c: f2ba(QUADRATIC, inner=1 / ABOVE_L, outer=0.1, penalty=c, inner_steps=5),
-        penalised_solution,
+        penalized_solution,
     ),
     "meha": (
         lambda c: meha(
@@ -72,7 +72,7 @@ METHODS = {  # how to build each for a penalty, and where it must end
 
 @pytest.mark.parametrize("penalty", [2.0, 20.0])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_limit_on_the_quadratic_is_the_penalised_one(method, penalty):
+def test_the_limit_on_the_quadratic_is_the_penalized_one(method, penalty):
     make, solution = METHODS[method]
     steps = 2000 if method != "meha" else 400 * int(20 + 20 * penalty)  # its x and y move at the pace of 1/c
     x = last_x(make(penalty), X0, Y0, steps=steps)
@@ -81,7 +81,7 @@ def test_the_limit_on_the_quadratic_is_the_penalised_one(method, penalty):
 
 
 @pytest.mark.parametrize(
-    "solution", [penalised_solution, lambda c: moreau_solution(c, 0.5)], ids=["penalty", "moreau"]
+    "solution", [penalized_solution, lambda c: moreau_solution(c, 0.5)], ids=["penalty", "moreau"]
 )
 def test_the_bias_is_inversely_proportional_to_the_penalty(solution):
     penalties = np.array([1e2, 1e3, 1e4])
@@ -93,7 +93,7 @@ def test_a_growing_penalty_leaves_no_bias():
     solver = f2sa(QUADRATIC, inner=1 / ABOVE_L, outer=1.0, penalty=lambda k: 10.0 + 0.1 * k.astype(float))
     errors = [jnp.linalg.norm(last_x(solver, X0, Y0, steps=n) - true_solution()) for n in (4_000, 40_000)]
     assert errors[1] < errors[0] / 8  # λ has grown tenfold, and the bias with 1/λ
-    assert errors[1] < 3 * np.linalg.norm(penalised_solution(4010.0) - true_solution())
+    assert errors[1] < 3 * np.linalg.norm(penalized_solution(4010.0) - true_solution())
 
 
 def test_the_paper_s_quadratic_is_solved_exactly_by_any_penalty():
@@ -119,12 +119,12 @@ def test_the_limit_on_ridge_logistic(method):
     }[method]
     x = last_x(make(), jnp.zeros(5), jnp.zeros(5), p.data, steps=1500)
 
-    def penalised(y):
+    def penalized(y):
         return p.f(x, y, p.valid) / penalty + p.g(x, y, p.train)
 
     z = dense.inner_solution(x)
     y = z
-    newton = jax.jit(lambda y: y - jnp.linalg.solve(jax.hessian(penalised)(y), jax.grad(penalised)(y)))
+    newton = jax.jit(lambda y: y - jnp.linalg.solve(jax.hessian(penalized)(y), jax.grad(penalized)(y)))
     for _ in range(20):
         y = newton(y)
     g_x = jax.grad(p.g, 0)
@@ -133,7 +133,7 @@ def test_the_limit_on_ridge_logistic(method):
     assert 1e-7 < jnp.linalg.norm(dense.hypergradient(x)) < 1 / penalty
 
 
-def test_meha_on_ridge_logistic_is_stationary_for_the_penalised_envelope():
+def test_meha_on_ridge_logistic_is_stationary_for_the_penalized_envelope():
     p, dense = ridge()
     penalty, gamma = 20.0, 0.5
     solver = meha(p.problem, inner=0.25 / p.L, outer=2.0, penalty=penalty, proximal=gamma)

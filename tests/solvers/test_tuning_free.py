@@ -156,8 +156,8 @@ def test_levels_that_feed_back_on_each_other(kappa):
     [lambda x: jnp.clip(x, -0.5, 0.5), lambda x: x / jnp.maximum(1, jnp.linalg.norm(x))],
     ids=["box", "ball"],
 )
-def test_a_projection_ends_at_the_constrained_minimiser(project):
-    """Φ(x) = ½‖x − c‖², whose minimiser in the set is the projection of c; there h does not vanish."""
+def test_a_projection_ends_at_the_constrained_minimizer(project):
+    """Φ(x) = ½‖x − c‖², whose minimizer in the set is the projection of c; there h does not vanish."""
     c = jnp.asarray([2.0, 0.1, -0.3])
     problem = bl.Problem(
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: 0.5 * jnp.sum((y - c) ** 2)

@@ -207,13 +207,13 @@ def test_the_oracles_of_forward_mode_and_aggregation_equal_dense_blocks(problem)
     f, g = flat(case.problem.f), flat(case.problem.g)
     at = unravel_x(x), unravel_y(y), case.data
 
-    joint = case.problem.oracles.linearise_jointly(*at)
+    joint = case.problem.oracles.linearize_jointly(*at)
     yx, yy = jax.jit(jax.jacfwd(jax.grad(g, 1), (0, 1)))(x, y)
     pushed = ravel_pytree(joint.push(unravel_x(dx), unravel_y(dy)))[0]
     np.testing.assert_allclose(pushed, yx @ dx + yy @ dy, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(ravel_pytree(joint.gradient)[0], jax.grad(g, 1)(x, y), rtol=1e-12)
 
-    lin = case.problem.oracles.linearise_outer(*at)
+    lin = case.problem.oracles.linearize_outer(*at)
     xy, yy = jax.jit(jax.jacfwd(jax.grad(f, (0, 1)), 1))(x, y)
     np.testing.assert_allclose(ravel_pytree(lin.gradient)[0], jax.grad(f, 1)(x, y), rtol=1e-12)
     np.testing.assert_allclose(ravel_pytree(lin.hessian(unravel_y(dy)))[0], yy @ dy, rtol=1e-11, atol=1e-12)

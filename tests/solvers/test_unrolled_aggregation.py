@@ -205,7 +205,7 @@ def test_maml_is_autodiff_through_the_adaptation_of_every_task(rule, steps):
     assert state.y["w"].shape == (8, 3)
 
 
-def test_maml_reaches_the_best_initialisation_of_quadratic_tasks():
+def test_maml_reaches_the_best_initialization_of_quadratic_tasks():
     """f_i = g_i = ½(y − c_i)ᵀA_i(y − c_i): with P_i = I − αA_i the best x solves Σ P_iA_iP_i (x − c_i) = 0."""
     rng = np.random.default_rng(6)
     roots = rng.normal(size=(5, 2, 2))

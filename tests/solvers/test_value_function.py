@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from implicit_reference import last_x, ridge
-from test_penalty import ABOVE_L, EYE, QUADRATIC, TAU, X0, Y0, B, C, H, L, penalised_solution, true_solution
+from test_penalty import ABOVE_L, EYE, QUADRATIC, TAU, X0, Y0, B, C, H, L, penalized_solution, true_solution
 
 import bilevel as bl
 from bilevel import itd
@@ -80,7 +80,7 @@ AUTHORS = {
 
 
 def f2sa_p_step(x, copies, p):
-    """A step of theirs without averaging the copies before it or normalising it after; their f does not contain x."""
+    """A step of theirs without averaging the copies before it or normalizing it after; their f does not contain x."""
     copies = {j: descended(x, y, A, 2, j / LAMBDA) for j, y in copies.items()}
     h = LAMBDA * sum(a * g_x(x, copies[j]) for j, a in AUTHORS[p].items()) + f_x(x, None)
     return x - XI * h, copies
@@ -183,11 +183,11 @@ def test_accelerated_f2ba_is_faster_and_between_f2ba_with_and_without_nesterov_s
     nesterov = f2ba(QUADRATIC, inner=A, outer=optax.sgd(XI, momentum=0.8, nesterov=True), **common)
     for_ever = acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=1e9, momentum=0.8, **common)  # never does
     same(last_x(for_ever, X0, Y0, steps=20), last_x(nesterov, X0, Y0, steps=20))
-    error = lambda solver: jnp.linalg.norm(last_x(solver, X0, Y0, steps=120) - penalised_solution(20.0))
+    error = lambda solver: jnp.linalg.norm(last_x(solver, X0, Y0, steps=120) - penalized_solution(20.0))
     assert error(acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=0.1, **common)) < error(plain) / 50
 
 
-def gradient_penalised_solution(penalty):
+def gradient_penalized_solution(penalty):
     """y − c + λH(Hy − Bx) = 0 and τx − λBᵀ(Hy − Bx) = 0."""
     rows = [
         [TAU * np.eye(2) + penalty * B.T @ B, -penalty * B.T @ H],
@@ -210,17 +210,17 @@ def difference_solution(p, penalty):
 LIMITS = {
     "v_pbgd": (
         v_pbgd(QUADRATIC, inner=A, outer=0.3, penalty=20.0, inner_steps=2),
-        penalised_solution(20.0),
+        penalized_solution(20.0),
         10_000,
     ),
     "g_pbgd": (
         g_pbgd(QUADRATIC, inner=0.5 / L**2, outer=0.2, penalty=20.0),
-        gradient_penalised_solution(20.0),
+        gradient_penalized_solution(20.0),
         40_000,
     ),
     "acc_f2ba": (
         acc_f2ba(QUADRATIC, inner=A, outer=0.1, penalty=20.0, radius=0.1, inner_steps=5),
-        penalised_solution(20.0),
+        penalized_solution(20.0),
         2000,
     ),
 } | {
@@ -248,7 +248,7 @@ def test_the_order_of_the_bias():
             np.log(penalties), [np.log(np.linalg.norm(of(c) - true_solution())) for c in penalties], 1
         )[0]
     )
-    assert abs(order(gradient_penalised_solution) - 1) < 0.05
+    assert abs(order(gradient_penalized_solution) - 1) < 0.05
     for p in (1, 2, 3, 4):
         assert abs(order(lambda c, p=p: difference_solution(p, c)) - p) < 0.05
 

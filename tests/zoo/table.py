@@ -64,7 +64,7 @@ def trees(dtype) -> Instance:
 
 
 def tasks(dtype) -> Instance:
-    """Eight regression tasks that share an initialisation: x has y's tree, the data one row per task."""
+    """Eight regression tasks that share an initialization: x has y's tree, the data one row per task."""
     rng = np.random.default_rng(2)
     a = rng.normal(size=(8, 6, 2))
     b = np.einsum("tij,tj->ti", a, rng.normal(size=(8, 2)) + np.array([1.0, -1.0]))

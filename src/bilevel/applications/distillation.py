@@ -208,7 +208,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     ).check()
     rates = *RATES, float(jnp.exp(result.x.log_rate))  # for all sets alike
     synthetic = Examples(result.x.images, jnp.asarray(LABELS))
-    sets = {"ten synthetic": synthetic, "ten k-means centres": centers(train, seed)}
+    sets = {"ten synthetic": synthetic, "ten k-means centers": centers(train, seed)}
     sets |= {f"ten real, draw {i + 1}": drawn(train, seed + 1000 * i) for i in range(3)}
     sets["all real"] = train
     found = {}

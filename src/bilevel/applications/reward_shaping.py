@@ -224,7 +224,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     found |= {
         "exact derivatives": jnp.asarray(exact_descent(here, steps), jnp.float32),
         "hill climbing": climb(this.x0),
-        "more towards the goal": best(toward_goal()),
+        "more toward the goal": best(toward_goal()),
         "all on the goal": best(np.asarray(1 - here.paid)),
         "no bonus": this.x0,
     }

@@ -56,7 +56,7 @@ def floating_arrays(tree: PyTree, name: str) -> PyTree:
     )
     if not any(leaf.size for leaf in jax.tree.leaves(arrays)):
         raise ValueError(
-            f"{name} has no entries, only {described(arrays)}: there is nothing to optimise in it"
+            f"{name} has no entries, only {described(arrays)}: there is nothing to optimize in it"
         )
     return arrays
 

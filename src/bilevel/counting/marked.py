@@ -19,7 +19,7 @@ from bilevel.oracles import (
     Curvature,
     InnerGradients,
     Joint,
-    Linearised,
+    Linearized,
     Oracles,
     OuterGradients,
     Product,
@@ -80,14 +80,14 @@ class CountedOracles(Oracles):
         gradient, *products = self.plain.along(*_at(x, y), v, batch)
         return Along(mark("gradients_g", gradient), *_both_marked(products))
 
-    def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
-        return _linearised("gradients_g", self.plain.linearise(*_at(x, y), batch))
+    def linearize(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
+        return _linearized("gradients_g", self.plain.linearize(*_at(x, y), batch))
 
-    def linearise_outer(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearised:
-        return _linearised("gradients_f", self.plain.linearise_outer(*_at(x, y), batch))
+    def linearize_outer(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
+        return _linearized("gradients_f", self.plain.linearize_outer(*_at(x, y), batch))
 
-    def linearise_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
-        gradient, plain_push = self.plain.linearise_jointly(*_at(x, y), batch)
+    def linearize_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
+        gradient, plain_push = self.plain.linearize_jointly(*_at(x, y), batch)
         both = lambda product: mark(
             "cross_products", mark("hessian_products", product)
         )  # a push is one of each
@@ -105,13 +105,13 @@ def _curvature(plain: Curvature) -> Curvature:
 
     deferred = lambda offered: None if offered is None else lambda: marked("hessian_products", offered())
     products = marked("hessian_products", plain.hessian), marked("cross_products", plain.cross)
-    return Curvature(*products, deferred(plain.gauss_newton), deferred(plain.linearised))
+    return Curvature(*products, deferred(plain.gauss_newton), deferred(plain.linearized))
 
 
-def _linearised(gradient: str, plain: Linearised) -> Linearised:
+def _linearized(gradient: str, plain: Linearized) -> Linearized:
     half = lambda i, kind, v: plain.both(differentiated(kind, v))[i]
     both = lambda v: _both_marked((half(0, "hessian_products", v), half(1, "cross_products", v)))
-    return Linearised(mark(gradient, plain.gradient), both)
+    return Linearized(mark(gradient, plain.gradient), both)
 
 
 def _both_marked(products: Sequence[PyTree]) -> tuple[PyTree, PyTree]:

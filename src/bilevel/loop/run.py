@@ -68,7 +68,7 @@ def run(
             (`bl.loaders(...)`), or any Python iterable of batches.
         seed: of the keys that objectives and random methods ask for; that of a step follows from it and its number.
         model_state: what the model carries along besides y (batch norm), for objectives that ask for `state`.
-        warmup: steps on y alone at x0 before the first (the paper's initialisation lemmas). Each takes a batch of its
+        warmup: steps on y alone at x0 before the first (the paper's initialization lemmas). Each takes a batch of its
             own, and the run goes on in the data where they end.
         hooks: functions of an `bl.hooks.Event`, called between chunks; see `bl.hooks`.
         every: chunks end at the multiples of this number of steps. Left out, they are paced by the clock: about a

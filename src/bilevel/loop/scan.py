@@ -186,7 +186,7 @@ def scan(
 
 
 def warm_up(solver: Solver, state: State, data: Any = None, *, steps: int) -> State:
-    """`steps` steps on the inner variables alone at the state's x (the paper's initialisation lemmas).
+    """`steps` steps on the inner variables alone at the state's x (the paper's initialization lemmas).
 
     Each takes a batch of its own: a run that goes on from here goes on in the data where they ended.
     """

@@ -141,7 +141,7 @@ def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:
     if broken[0].startswith("memory"):
         level = broken[0].split()[-2]
         return (
-            f"gradients too large for the optimiser's memory: scale that level's loss down, clip its gradients "
+            f"gradients too large for the optimizer's memory: scale that level's loss down, clip its gradients "
             f"(optax.clip_by_global_norm), or lower the {level} step size."
         )
     if broken == ["model state"]:

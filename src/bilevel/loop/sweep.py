@@ -135,7 +135,7 @@ def sweep(
         found = bl.sweep(solvers, x0, y0, data=data, steps=500)
         found.best, found.scores, found[found.best].x
 
-    All lanes run in one compiled program, vectorised; one that diverges stays at its last finite state and disturbs no
+    All lanes run in one compiled program, vectorized; one that diverges stays at its last finite state and disturbs no
     other. Lanes are every combination of what is given as a list, or with `combine="zip"` its entries side by side.
 
     Args:

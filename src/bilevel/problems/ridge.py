@@ -1,10 +1,10 @@
-"""Ridge-regularised logistic regression with one regularisation strength per feature, tuned on validation data.
+"""Ridge-regularized logistic regression with one regularization strength per feature, tuned on validation data.
 
     g(x, y) = mean_i log(1 + exp(−b_i a_iᵀy)) + ½ Σ_j r(x_j) y_j²      r(x) = low + (high − low) σ(x)
     f(x, y) = mean_i log(1 + exp(−b'_i a'_iᵀy)) + ½ τ ‖x‖²
 
 The strengths stay between `low` and `high` whatever x is, so g is strongly convex in y with constants that
-hold everywhere; the small τ keeps the minimiser of Φ finite.
+hold everywhere; the small τ keeps the minimizer of Φ finite.
 """
 
 from dataclasses import dataclass

@@ -75,7 +75,7 @@ class Quadratic:
 
     @property
     def solution(self) -> Vector:
-        """The minimiser x° = −m L Z⁻²1 of Φ, where single-loop AID converges to."""
+        """The minimizer x° = −m L Z⁻²1 of Φ, where single-loop AID converges to."""
         return -self.L * self.m / self.z**2
 
     def itd_limit(self, alpha: Any) -> Vector:

@@ -16,7 +16,7 @@ from bilevel.theory.estimation.advising import advise
 from bilevel.theory.estimation.estimated import Assumed, AssumedBlocks, Estimated
 from bilevel.theory.estimation.estimating import estimate
 from bilevel.theory.estimation.sampling import Sampled
-from bilevel.theory.verification.judgement import judge
+from bilevel.theory.verification.judgment import judge
 from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.reference import Exact, exact
 from bilevel.theory.verification.report import Report, Row, Verdict

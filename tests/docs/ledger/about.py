@@ -92,7 +92,7 @@ CLAIMS: Claims = {
         "all five counts of all 3,064 counties": lambda: len(bundled_counties().rows),
         "at most 5e-6 degrees, 0.6 m": lambda: (
             rounded_degrees(),
-            rounded_degrees() * 40_075_017 / 360,  # metres around the equator
+            rounded_degrees() * 40_075_017 / 360,  # meters around the equator
         ),
     },
     "docs/about/reliability.md": {"A run of 1,500 steps": kills.STEPS},

@@ -32,7 +32,7 @@ def rates() -> tuple[float, float]:
     return alpha * mu, beta * (1 / mu**2 + 2 * written(DIAGNOSE, r"\*\* 2\) \+ (\S+) \* x @ x"))
 
 
-def modelled_steps() -> Values:
+def modeled_steps() -> Values:
     """Milliseconds of a step that benchmarks/pod.py starts from, which are those of the table to a hundredth."""
     taken = written(POD, r"AID=(\S+),SOBA=(\S+),ITD=(\S+)\"")
     for seconds, method in zip(taken, ("AID", "SOBA", "ITD"), strict=True):
@@ -69,8 +69,8 @@ CLAIMS: Claims = {
             problem.OUTER,
             problem.INNER * problem.OUTER,
         ),
-        "all end within 10⁻⁶ of the minimiser": lambda: AtMost(
-            max(column("side-by-side", "from the minimiser"))
+        "all end within 10⁻⁶ of the minimizer": lambda: AtMost(
+            max(column("side-by-side", "from the minimizer"))
         ),
         "runs with torch 2.13, with": lambda: cell("side-by-side", "PyTorch", "version"),
         "runs with NumPy 2.4": lambda: written("docs/measured/peers-aid.md", r"numpy (\d+\.\d+)"),
@@ -89,7 +89,7 @@ CLAIMS: Claims = {
     },
     "docs/how-to/many-devices.md": {
         "a step of 91.6 million": lambda: written(POD, r'"--parameters", type=float, default=(\S+),'),
-        "AID 151 ms, SOBA 105 ms, ITD 81 ms": modelled_steps,
+        "AID 151 ms, SOBA 105 ms, ITD 81 ms": modeled_steps,
         "10 µs a hop and 50 GB/s": lambda: (
             1e6 * written(POD, r'"--latency", type=float, default=(\S+),'),
             1e-9 * written(POD, r'"--bandwidth", type=float, default=(\S+),'),
@@ -105,9 +105,9 @@ CLAIMS: Claims = {
         "at most 2 % of the time": 1 / snapshots.REST,
         "states beyond 1 MiB": program.SMALL / MIB,
     },
-    "docs/how-to/optimisers.md": {
+    "docs/how-to/optimizers.md": {
         "below 10⁻⁴": lambda: (
-            written("docs/how-to/optimisers.md", r"`optax.adam\(rate, eps_root=(\S+)\)`") ** 0.5
+            written("docs/how-to/optimizers.md", r"`optax.adam\(rate, eps_root=(\S+)\)`") ** 0.5
         ),
     },
     "docs/how-to/running.md": {

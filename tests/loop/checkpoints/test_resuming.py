@@ -229,19 +229,19 @@ def test_signals_save_and_leave_with_the_documented_status(tmp_path, capsys, num
     ask = dict(every=2, save_every=1000)
     once = iter([number])
 
-    def signalled(event):
+    def signaled(event):
         if event.step >= 4:
             for each in once:
                 os.kill(os.getpid(), each)
 
     if number == signal.SIGTERM:
         with pytest.raises(SystemExit) as left:
-            go(12, tmp_path, hooks=[signalled], **ask)
+            go(12, tmp_path, hooks=[signaled], **ask)
         assert left.value.code == 143
         assert "ended by SIGTERM after 4 steps, saved in" in capsys.readouterr().err
         assert signal.getsignal(number) is signal.SIG_DFL
     else:
-        assert go(12, tmp_path, hooks=[signalled], **ask).status.code.exit_status == 130
+        assert go(12, tmp_path, hooks=[signaled], **ask).status.code.exit_status == 130
     assert bl.load(tmp_path).steps == 4
     same(go(12, tmp_path, **ask), go(12))
 

@@ -300,8 +300,8 @@ SADDLE = with_spectrum(2.0, 1.0, -0.2)
         ([], (0.5, 0.5, 1e-2), 200, H, "nothing stands out. step"),
         (["inner_step"], (1.05, 0.5, 1e-4), 40, H, "1.05 is above 2/L ≈ 1, with L ≈ 2"),
         (["adjoint_step"], (0.5, 1.05, 1e-4), 40, H, "the adjoint step size 1.05 is above 2/L ≈ 1"),
-        (["adjoint_lags"], (0.5, 1e-3, 1e-3), 200, H, "the adjoint step size 0.001 towards 1/L ≈ 0.5"),
-        (["y_lags"], (1e-3, 0.5, 5e-3), 100, H, "the inner step size 0.001 towards 1/L ≈ 0.5"),
+        (["adjoint_lags"], (0.5, 1e-3, 1e-3), 200, H, "the adjoint step size 0.001 toward 1/L ≈ 0.5"),
+        (["y_lags"], (1e-3, 0.5, 5e-3), 100, H, "the inner step size 0.001 toward 1/L ≈ 0.5"),
         (["x_rests"], (0.5, 0.5, 0.05), 3000, H, "x has come to rest"),
         (["x_still"], (0.5, 0.5, 1e-12), 200, H, "The outer step size 1e-12 is too small for"),
         (

@@ -318,7 +318,7 @@ def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
 
 
 @pytest.mark.parametrize("rule", [optax.rmsprop(1e-3), optax.adam(1e-3)], ids=["rmsprop", "adam"])
-def test_an_optimiser_s_memory_that_overflows_is_named(rule):
+def test_an_optimizer_s_memory_that_overflows_is_named(rule):
     """The second moment is infinite, so its steps are zero: x, y and the loss stay finite for ever."""
     outer = lambda x, y: jnp.float32(1e25) * jnp.sum(x) + 0 * jnp.sum(y)
     x0 = jnp.ones(2, jnp.float32)

@@ -8,7 +8,7 @@ from pages import ROOT
 
 from bilevel import theory
 from bilevel.theory import Constants
-from bilevel.theory.certificates.gain import ClosedLoop, minimise_on_log_scale
+from bilevel.theory.certificates.gain import ClosedLoop, minimize_on_log_scale
 
 unit = st.floats(0, 0.95)
 size = st.floats(0.01, 5)
@@ -178,7 +178,7 @@ def test_paper_problem():
     L = mu * kappa
     k = Constants(mu, L, m * np.sqrt(2), 0.1)
     Z = np.stack([L, np.full_like(L, mu)])
-    # x₀ = 1, y₀ = y*(x₀), v₀ = 0; Φ is quadratic with Hessian Z and minimiser −L·m·Z⁻²1.
+    # x₀ = 1, y₀ = y*(x₀), v₀ = 0; Φ is quadratic with Hessian Z and minimizer −L·m·Z⁻²1.
     gap = 0.5 * np.sum(Z * (1 + L * m / Z**2) ** 2, axis=0)
     start = 0.0, np.linalg.norm((1 - Z / L) * m / Z, axis=0)
     paper = theory.aid(k)
@@ -204,6 +204,6 @@ def test_condition_number_one_is_plain_gradient_descent():
 
 def test_search_finds_known_minima_elementwise():
     target = np.array([1e-9, 1e-4, 0.5])
-    found = minimise_on_log_scale(lambda b: np.log(b / target) ** 2, np.ones(3))
+    found = minimize_on_log_scale(lambda b: np.log(b / target) ** 2, np.ones(3))
     np.testing.assert_allclose(found, target, rtol=1e-6)
-    assert minimise_on_log_scale(lambda b: -b, 2.0) == 2.0
+    assert minimize_on_log_scale(lambda b: -b, 2.0) == 2.0

@@ -103,7 +103,7 @@ def test_the_factors_between_analyses_that_the_page_states():
     assert f"{lower.min():.0f} to {lower.max():.0f} times lower" in said["`theory.sharp`"][0]
 
 
-def test_initial_adjoint_error_is_smaller_than_the_initialisation_lemma_says():
+def test_initial_adjoint_error_is_smaller_than_the_initialization_lemma_says():
     """One adjoint step from v₀ = 0 on H = diag(μ, L): exactly (1 − μ/L)M/μ in the weakest direction."""
     k = Constants(0.2, 1.0, 0.6, 0.0)
     H, slope = np.diag([k.mu, k.L]), np.array([k.M, 0.0])

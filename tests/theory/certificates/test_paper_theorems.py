@@ -149,7 +149,7 @@ def test_itd_constants(mu, ratio, M, rho):
 @given(
     mu=rationals, ratio=ratios, M=nonnegative, rho=nonnegative, c_y=rationals, gap=rationals, eps=rationals
 )
-def test_aid_initialisation_bound_and_complexity(mu, ratio, M, rho, c_y, gap, eps):
+def test_aid_initialization_bound_and_complexity(mu, ratio, M, rho, c_y, gap, eps):
     L = mu * ratio
     C0, _, C2, _, L_Phi = exact_aid(mu, L, M, rho)
     E0 = M / L + M / mu + 4 * c_y * L * C0

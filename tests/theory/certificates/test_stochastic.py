@@ -279,7 +279,7 @@ def test_decreasing_steps_on_many_runs(name):
 # What is not covered, and why
 
 
-CENTRED = bl.Batch(inner=(jnp.array([0.5, 1.5]), jnp.array([0.2, 1.8])))  # a_i and c_i rise together
+CENTERD = bl.Batch(inner=(jnp.array([0.5, 1.5]), jnp.array([0.2, 1.8])))  # a_i and c_i rise together
 
 
 def correlated():
@@ -292,7 +292,7 @@ def correlated():
 def test_aid_with_shared_batches_is_biased_and_with_independent_ones_it_is_not(batches):
     """A step is affine in (x, y, v), so means follow the mean of the step over every possible draw, exactly."""
     solver = bl.aid(correlated(), inner=0.5, adjoint=0.5, outer=0.1, batches=batches)
-    (a, c), rows = CENTRED.inner, np.array(list(product(range(2), repeat=solver.draws)))
+    (a, c), rows = CENTERD.inner, np.array(list(product(range(2), repeat=solver.draws)))
     drawn = bl.Batch(inner=(a[rows][..., None], c[rows][..., None]))
     if solver.draws > 1:
         step = jax.vmap(lambda state, each: solver.step(state, Draws(each, bl.Batch())), (None, 0))
@@ -307,7 +307,7 @@ def test_aid_with_shared_batches_is_biased_and_with_independent_ones_it_is_not(b
 
     # Means a = c = 1: y* = x, v* = y* − 1, and ∇Φ = x + v* = 2x − 1 is zero at ½.
     x, y, v = jnp.array(0.5), jnp.array(0.5), jnp.array(-0.5)
-    direction, end = follow(solver.init(x, y, CENTRED)._replace(v=v))
+    direction, end = follow(solver.init(x, y, CENTERD)._replace(v=v))
     if batches == "independent":
         np.testing.assert_allclose([direction, end.x, end.y, end.v], [0, x, y, v], atol=1e-14)
     else:

@@ -82,9 +82,9 @@ def test_an_M_that_is_too_small_is_named_with_the_inequalities_it_breaks():
     assert not report.ok
     broken = [row.name for row in report.violations]
     assert "Assumption 4.3: f's slope in y (M)" in broken
-    assert "Lemma 5.8: initialisation" in broken
+    assert "Lemma 5.8: initialization" in broken
     assert report["Lemma 5.8"].first_violation == 0
-    assert "Lemma 5.8: initialisation (first at k = 0)" in str(report).replace("\n", " ")
+    assert "Lemma 5.8: initialization (first at k = 0)" in str(report).replace("\n", " ")
 
     solver = bl.itd(q.problem, inner=1 / q.L, outer=theory.itd(valid).beta)
     report = theory.verify(solver, wrong, x0, q.inner_solution(x0), 5)

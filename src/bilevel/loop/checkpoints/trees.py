@@ -1,6 +1,6 @@
 """A tree as plain data and a list of arrays, and back: what JSON can hold goes there, arrays go beside it.
 
-Types that are not Python's own (Equinox modules, optimiser states, named tuples) are written as the names of their
+Types that are not Python's own (Equinox modules, optimizer states, named tuples) are written as the names of their
 parts. With a tree of the same shape at hand they become what they were; without one, a `Saved` takes their place.
 """
 

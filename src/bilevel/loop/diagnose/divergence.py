@@ -226,7 +226,7 @@ def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
 def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
     """Whether the products of ∇²_yy g and ∇²_xy g with a vector are finite, where the steps on y set out and end."""
     ones = tree.ones_like(y)
-    at = [problem.oracles.linearise(x, point, batch) for point in (y, y_outer)]
+    at = [problem.oracles.linearize(x, point, batch) for point in (y, y_outer)]
     return all_finite([(g.hessian(ones), g.cross(ones)) for g in at])
 
 
@@ -304,4 +304,4 @@ def _step_size(solver: Solver, level: str) -> float | None:
 
 
 def _tridiagonal(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
-    return tridiagonal(problem.oracles.linearise(x, y, batch).hessian, y, PRODUCTS)
+    return tridiagonal(problem.oracles.linearize(x, y, batch).hessian, y, PRODUCTS)

@@ -159,7 +159,7 @@ def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
             "adjoint_lags",
             f"the adjoint has barely moved from its zero start: {facts.began + facts.steps} steps of "
             f"{late['adjoint_step']:.2g} cover at most {-np.expm1(-way):.1%} of its way, so the implicit term of the "
-            f"hypergradient is mostly missing. Raise the adjoint step size towards 1/L ≈ "
+            f"hypergradient is mostly missing. Raise the adjoint step size toward 1/L ≈ "
             f"{1 / late['largest_curvature']:.2g}.",
         )
     elif not facts.has_v and error > BIASED:
@@ -187,7 +187,7 @@ def _sooner(late: Late, level: str, more: str) -> str:
     slower = 0.5 * size * late["smallest_curvature"] / late["outer_curvature"]
     to = f" to about {slower:.2g}" if 0 < slower < beta else ""
     if size * L < 0.5:
-        return f"Raise the {level} step size {size:.3g} towards 1/L ≈ {1 / L:.3g}, {more}, or lower the outer step."
+        return f"Raise the {level} step size {size:.3g} toward 1/L ≈ {1 / L:.3g}, {more}, or lower the outer step."
     return f"{more[0].upper()}{more[1:]}, or lower the outer step{to}."
 
 
@@ -362,7 +362,7 @@ def _late_adjoint(late: Late) -> str:
         return ""
     return (
         f"It may be small because v lags, with a residual of {left:.2g} of ‖∇_y f‖: first raise the adjoint step size "
-        f"{size:.2g} towards 1/L ≈ {1 / L:.2g}, and the inner one. Else: "
+        f"{size:.2g} toward 1/L ≈ {1 / L:.2g}, and the inner one. Else: "
     )
 
 

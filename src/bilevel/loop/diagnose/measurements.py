@@ -26,7 +26,7 @@ from bilevel.oracles import Product
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import System, adjoint_system
-from bilevel.solvers.fixed_points.classification import behaviour
+from bilevel.solvers.fixed_points.classification import behavior
 from bilevel.solvers.parts.ritz import tridiagonal
 from bilevel.solvers.parts.trees import dot, scaled
 from bilevel.solvers.parts.truncated_cg import truncated_cg
@@ -65,7 +65,7 @@ def close_look(
     at = state if solver.outer_at == "start" else after
     data = draws(batch)[solver.outer_draw % solver.draws]
     rule = Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
-    free = not rule.constrained and behaviour(problem, rule, at.y).plain
+    free = not rule.constrained and behavior(problem, rule, at.y).plain
     seen = _of_step(solver, state, info, whole, before)
     newton = free and not seen["noisy"]
 
@@ -138,7 +138,7 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
     active = _active(solver, x, y)
     part = jax.tree.map(lambda a, moving: a * jnp.asarray(moving, a.dtype), along, active)
     if solver.second_order:
-        linear = oracles.linearise(x, y, data)
+        linear = oracles.linearize(x, y, data)
         turns, curvature = linear.cross(along), tree.norm(linear.hessian(along))
         held = jnp.any(moves(turns)) & ~jnp.any(moves(linear.cross(part)))
     else:
@@ -168,7 +168,7 @@ def _active(solver: Solver, x: PyTree, y: PyTree) -> PyTree:
     if isinstance(rule, Descent):
         return everywhere
     try:
-        return behaviour(solver.problem, rule, y).active
+        return behavior(solver.problem, rule, y).active
     except Exception:  # it cannot be tried, or has no point of rest
         return everywhere
 

@@ -19,7 +19,7 @@ class Adjoint(eqx.Module):
 
     `inner` has the second derivatives of g at (x_k, ŷ_k), `b` is ∇_y f there, and `v` the last solution, to
     warm-start from. Every `inner.hessian(v)` is a pass through the model of its own; an ingredient that takes several
-    asks for `inner.shared()` first, whose products share one linearisation. One that sets out to solve the system
+    asks for `inner.shared()` first, whose products share one linearization. One that sets out to solve the system
     reports how far it got, the residual ‖∇²_yy g·v − b‖, under "adjoint_residual" in `metrics`. Like a solver it is a
     pytree: step sizes are leaves.
     """
@@ -49,7 +49,7 @@ def with_curvature(
         hessian=around(inner.hessian),
         cross=cross or inner.cross,
         gauss_newton=deferred(inner.gauss_newton),
-        linearised=deferred(inner.linearised),
+        linearized=deferred(inner.linearized),
     )
 
 

@@ -35,7 +35,7 @@ class GaussNewton(Adjoint):
                 "adjoints.gauss_newton needs to know where the model ends and the loss begins, and this inner "
                 "objective does not say: write it as bl.composed(model, loss), or take adjoints.damped alone"
             )
-        return self.adjoint.solve(inner._replace(hessian=inner.gauss_newton(), linearised=None), b, v, memory)
+        return self.adjoint.solve(inner._replace(hessian=inner.gauss_newton(), linearized=None), b, v, memory)
 
 
 def damped(adjoint: StepSize | Rule | Adjoint, damping: Number) -> Damped:

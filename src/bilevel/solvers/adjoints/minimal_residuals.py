@@ -25,7 +25,7 @@ class Lanczos(NamedTuple):
     w: PyTree  # search directions w_{j−1}, w_{j−2}
     w_before: PyTree
     r: PyTree  # b − H v = η r
-    beta: Scalar  # the length √(pᵀPp) of u_j before it was normalised
+    beta: Scalar  # the length √(pᵀPp) of u_j before it was normalized
     rotation: tuple[Scalar, Scalar, Scalar, Scalar]  # the last two Givens rotations: c, s, c_before, s_before
     eta: Scalar
     size: Scalar  # of H, as far as seen
@@ -81,7 +81,7 @@ def _iterate(
 ) -> Lanczos:
     """From v, whose H v − b is `start`."""
 
-    def normalised(p: PyTree) -> tuple[PyTree, PyTree, Scalar]:
+    def normalized(p: PyTree) -> tuple[PyTree, PyTree, Scalar]:
         z = P(p)
         beta = jnp.sqrt(jnp.maximum(tree.vdot(p, z), 0))
         by = divide(jnp.ones_like(beta), beta)
@@ -91,7 +91,7 @@ def _iterate(
         # Lanczos: H q_j = β_j u_{j−1} + α_j u_j + β_{j+1} u_{j+1}
         p = tree.add_scale(inner.hessian(now.q), -now.beta, now.u_before)
         alpha = jnp.asarray(tree.vdot(now.q, p))
-        u, q, beta = normalised(tree.add_scale(p, -alpha, now.u))
+        u, q, beta = normalized(tree.add_scale(p, -alpha, now.u))
 
         # QR of the tridiagonal matrix, one column further
         c, s, c_before, s_before = now.rotation
@@ -132,7 +132,7 @@ def _iterate(
         left = jnp.abs(now.eta) * tree.norm(now.r)
         return ((left > atol) | (now.step == 0)) & (left > 0) & ~now.done & (now.step < max_steps)
 
-    u, q, norm = normalised(tree.scale(-1, start))
+    u, q, norm = normalized(tree.scale(-1, start))
     zeros, one, zero = tree.zeros_like(v), jnp.ones_like(norm), jnp.zeros_like(norm)
     rotation, never = (one, zero, one, zero), jnp.asarray(False)
     start = Lanczos(v, q, u, zeros, zeros, zeros, u, zero, rotation, norm, zero, never, jnp.int32(0))

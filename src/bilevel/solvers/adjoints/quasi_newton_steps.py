@@ -54,7 +54,7 @@ def quasi_newton(steps: int = 1, memory: int = 10) -> QuasiNewton:
     "adjoint_residual" costs none. A direction without positive curvature is not followed.
 
     This is the second subroutine of qNBO (BFGS), quasi-Newton steps on the adjoint system itself, with pairs from
-    Hessian products instead of gradient differences, which makes the minimising t free. The inner level brings its own
+    Hessian products instead of gradient differences, which makes the minimizing t free. The inner level brings its own
     rule, and its curvature is not shared: for both subroutines and one set of pairs take `bl.solvers.qnbo`, or for
     an inner level of quasi-Newton steps alone the rule `optax.chain(optax.scale_by_lbfgs(), optax.scale(-0.5))`, whose
     minus sign optax leaves to the second part, with several inner steps.

@@ -1,4 +1,4 @@
-"""Accelerated F²BA: Nesterov's steps on the penalised problem, begun anew when they have led far."""
+"""Accelerated F²BA: Nesterov's steps on the penalized problem, begun anew when they have led far."""
 
 from typing import ClassVar, NamedTuple
 
@@ -13,7 +13,7 @@ from bilevel.checks import as_number, check_count, check_positive, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, check_batches
 from bilevel.solvers.parts.inner import seen_by
-from bilevel.solvers.parts.penalty import Copies, Penalised, as_penalty, estimate, penalised, track
+from bilevel.solvers.parts.penalty import Copies, Penalized, as_penalty, estimate, penalized, track
 from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
@@ -23,8 +23,8 @@ from bilevel.words import shown
 class AccF2BAState(NamedTuple):
     x: PyTree  # where the next gradient is taken, ahead of the last point
     last: PyTree  # the last point that a step on x led to
-    y: PyTree  # tracks y_λ(x), the minimiser of f + λg
-    z: PyTree  # tracks y*(x), the minimiser of g
+    y: PyTree  # tracks y_λ(x), the minimizer of f + λg
+    z: PyTree  # tracks y*(x), the minimizer of g
     inner: tuple[PyTree, PyTree]  # memories of the inner rule, of y and of z
     outer: PyTree  # memory of the outer rule
     k: Int[Array, ""]
@@ -32,7 +32,7 @@ class AccF2BAState(NamedTuple):
     moved: Scalar  # the sum of their squared lengths
 
 
-class AccF2BA(Penalised):
+class AccF2BA(Penalized):
     inner_steps: int = eqx.field(static=True)
     momentum: Number
     radius: Number
@@ -56,7 +56,7 @@ class AccF2BA(Penalised):
 
         last = seen_by(model, draws(batch)[self.draws - 1])
         f, hypergradient = estimate(problem, x, y, z, penalty, last, last)
-        value = penalised(problem, y, z, penalty, last, last)
+        value = penalized(problem, y, z, penalty, last, last)
         point, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
         taken = tree.sub(point, state.last)
         since, moved = state.since + 1, state.moved + tree.norm(taken, squared=True)

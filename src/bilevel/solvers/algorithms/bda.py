@@ -9,7 +9,7 @@ from optax import tree
 from bilevel.batch import Batch, Draws
 from bilevel.checks import check_not_negative, check_positive, check_problem, check_schedule, prepare
 from bilevel.identity import Static
-from bilevel.oracles import Curvature, Linearised
+from bilevel.oracles import Curvature, Linearized
 from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.parts.trees import scaled
@@ -78,7 +78,7 @@ def bda(
         y_{t+1} = y_t − α d_t                                             t = 0, …, N−1
         x_{k+1} = x_k − β d/dx f(x_k, y_N(x_k))
 
-    Where g(x, ·) has several minimisers, ∇_y f chooses among them the one that is best for f, which an inner loop
+    Where g(x, ·) has several minimizers, ∇_y f chooses among them the one that is best for f, which an inner loop
     on g alone leaves to the starting point. Where there is only one, the aggregate is a bias that shrinks with N.
     R. Liu, P. Mu, X. Yuan, S. Zeng, J. Zhang, "A generic first-order algorithmic framework for bi-level
     programming beyond lower-level singleton", ICML 2020, with step sizes s_l = α, s_u = ασ. There y starts from
@@ -127,10 +127,10 @@ def aggregate(problem: Problem, mixing: Number, outer_share: Number, fading: Sch
         gradient = oracles.inner_gradient(x, y, batch)
         return mix(t, gradient, oracles.outer_gradients(x, y, batch).y), gradient
 
-    def linearise(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Linearised:
-        g, f = oracles.linearise(x, y, batch), oracles.linearise_outer(x, y, batch)
+    def linearize(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Linearized:
+        g, f = oracles.linearize(x, y, batch), oracles.linearize_outer(x, y, batch)
         of_both = lambda v: tuple(mix(t, *pair) for pair in zip(g.both(v), f.both(v), strict=True))
-        return Linearised(mix(t, g.gradient, f.gradient), of_both)
+        return Linearized(mix(t, g.gradient, f.gradient), of_both)
 
     def curvature(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Curvature:
         g, f = oracles.curvature(x, y, batch), oracles.outer_curvature(x, y, batch)
@@ -142,4 +142,4 @@ def aggregate(problem: Problem, mixing: Number, outer_share: Number, fading: Sch
     def value(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Scalar:
         return mix(t, problem.g(x, y, batch), problem.f(x, y, batch))
 
-    return Field(problem, direction, linearise, curvature, value)
+    return Field(problem, direction, linearize, curvature, value)

@@ -12,7 +12,7 @@ from bilevel.problem import Problem
 from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.parts.inner import inner_loop
-from bilevel.solvers.parts.penalty import penalised
+from bilevel.solvers.parts.penalty import penalized
 from bilevel.solvers.parts.trees import divide, scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, StepSize
@@ -56,7 +56,7 @@ class BOME(Solver):
         penalty = divide(jnp.maximum(phi - tree.vdot((f.x, f.y), (q_x, q_y)), 0), square)
 
         hypergradient = tree.add(f.x, scaled(penalty, q_x))
-        for_x = penalised(problem, y, z, penalty, batch, batch)
+        for_x = penalized(problem, y, z, penalty, batch, batch)
         for_y = lambda y: problem.f(state.x, y, batch) + scaled(penalty, problem.g(state.x, y, batch))
         x, outer_memory = descend(self.outer, hypergradient, outer_memory, x, for_x)
         direction = tree.add(f.y, scaled(penalty, q_y))
@@ -76,7 +76,7 @@ def bome(
     auxiliary: StepSize | Rule | None = None,
     batches: str = "independent",
 ) -> BOME:
-    """x and y descend on f together, pushed towards q(x, y) = g(x, y) − min_z g(x, z) = 0 as hard as it takes:
+    """x and y descend on f together, pushed toward q(x, y) = g(x, y) − min_z g(x, z) = 0 as hard as it takes:
 
         z       = T steps z ← z − α ∇_y g(x_k, z) from y_k
         ∇q      = (∇_x g(x_k, y_k) − ∇_x g(x_k, z), ∇_y g(x_k, y_k))

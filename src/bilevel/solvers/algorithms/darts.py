@@ -78,7 +78,7 @@ def darts(
 
     The publication's alternation, cut at the other end: there a step begins with x and ends with y, here it begins
     with y. The sequence of updates is the same but for the first one on x. ξ is there the inner step size. The
-    authors' code also carries the inner optimiser's momentum into the virtual step; here y' is a plain gradient
+    authors' code also carries the inner optimizer's momentum into the virtual step; here y' is a plain gradient
     step.
 
     Args:

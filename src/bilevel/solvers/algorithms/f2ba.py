@@ -11,18 +11,18 @@ from bilevel.solvers.base import Info, check_batches
 from bilevel.solvers.parts.inner import seen_by
 from bilevel.solvers.parts.penalty import (
     Copies,
-    Penalised,
+    Penalized,
     PenaltyState,
     as_penalty,
     estimate,
-    penalised,
+    penalized,
     track,
 )
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, Schedule, StepSize
 
 
-class F2BA(Penalised):
+class F2BA(Penalized):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "F2BA"
@@ -40,7 +40,7 @@ class F2BA(Penalised):
 
         last = seen_by(model, draws(batch)[self.draws - 1])
         f, hypergradient = estimate(problem, x, y, z, penalty, last, last)
-        value = penalised(problem, y, z, penalty, last, last)
+        value = penalized(problem, y, z, penalty, last, last)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
         state = PenaltyState(x, y, z, tuple(memories), outer_memory, state.k + 1)
         return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)}, model)

@@ -1,4 +1,4 @@
-"""F2SA: bilevel optimisation with first derivatives only, in one loop."""
+"""F2SA: bilevel optimization with first derivatives only, in one loop."""
 
 from typing import ClassVar
 
@@ -11,11 +11,11 @@ from bilevel.solvers.base import Info, check_batches
 from bilevel.solvers.parts.inner import seen_by
 from bilevel.solvers.parts.penalty import (
     Copies,
-    Penalised,
+    Penalized,
     PenaltyState,
     as_penalty,
     estimate,
-    penalised,
+    penalized,
     track,
 )
 from bilevel.solvers.parts.trees import scaled
@@ -23,7 +23,7 @@ from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, Schedule, StepSize
 
 
-class F2SA(Penalised):
+class F2SA(Penalized):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "F2SA"
@@ -49,7 +49,7 @@ class F2SA(Penalised):
 
         at_y, at_z = (seen_by(model, draws(batch)[2 * self.inner_steps + i]) for i in range(2))
         f, hypergradient = estimate(problem, x, y, z, penalty, at_y, at_z)
-        value = lambda x: scaled(1 / penalty, penalised(problem, y, z, penalty, at_y, at_z)(x))
+        value = lambda x: scaled(1 / penalty, penalized(problem, y, z, penalty, at_y, at_z)(x))
         x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, value)
         state = PenaltyState(x, y, z, tuple(memories), outer_memory, state.k + 1)
         return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)}, model)

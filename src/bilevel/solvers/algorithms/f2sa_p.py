@@ -27,7 +27,7 @@ from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 class F2SApState(NamedTuple):
     x: PyTree
-    y: PyTree  # y_1, which tracks the minimiser of g + f/λ
+    y: PyTree  # y_1, which tracks the minimizer of g + f/λ
     z: PyTree  # the other copies, stacked
     inner: PyTree  # memories of the inner rule, stacked, that of y first
     outer: PyTree  # memory of the outer rule
@@ -145,7 +145,7 @@ def f2sa_p(
     too, that is λ > ⌈p/2⌉ℓ/μ if f is ℓ-smooth in y, whether convex or not.
 
     L. Chen, J. Li, E. M. Chayti, J. Zhang, "Faster gradient methods for highly-smooth stochastic bilevel
-    optimization", ICLR 2026. In the authors' code every gradient has data of its own, x moves by a normalised step (for
+    optimization", ICLR 2026. In the authors' code every gradient has data of its own, x moves by a normalized step (for
     that, pass `optax.chain(optax.normalize_by_update_norm(), optax.sgd(η))`), and the copies of either sign are set to
     their average before each outer step. Here all copies share a draw, whose noise the difference then mostly cancels,
     and each copy goes on from where it was. Without these three it agrees with theirs step for step.

@@ -13,7 +13,7 @@ from bilevel.problem import Problem
 from bilevel.solvers.base import Info
 from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.parts.lagrangian import tilted
-from bilevel.solvers.parts.penalty import Penalised, as_penalty, mixture, penalised
+from bilevel.solvers.parts.penalty import Penalized, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import Rule, as_rule, descend
@@ -50,8 +50,8 @@ class Upper(NamedTuple):
 
 class F3SAState(NamedTuple):
     x: PyTree
-    y: PyTree  # tracks y_λ(x), the minimiser of f + λg
-    z: PyTree  # tracks y*(x), the minimiser of g
+    y: PyTree  # tracks y_λ(x), the minimizer of f + λg
+    z: PyTree  # tracks y*(x), the minimizer of g
     before: Points  # (x_{k−1}, y_{k−1}, z_{k−1})
     lower: Lower  # the estimates of the last step
     upper: Upper
@@ -60,7 +60,7 @@ class F3SAState(NamedTuple):
     k: Int[Array, ""]
 
 
-class F3SA(Penalised):
+class F3SA(Penalized):
     momentum: Number
     name: ClassVar[str] = "F3SA"
 
@@ -92,7 +92,7 @@ class F3SA(Penalised):
         upper = renew(state.upper, now, then)
         hypergradient = upper.hypergradient(penalty)
         for_x = tilted(
-            penalised(problem, y, z, penalty, batch, batch), x, now.hypergradient(penalty), hypergradient
+            penalized(problem, y, z, penalty, batch, batch), x, now.hypergradient(penalty), hypergradient
         )
         x, outer_memory = descend(
             self.outer,

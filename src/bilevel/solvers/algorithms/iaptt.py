@@ -19,7 +19,7 @@ from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.parts.unroll import (
     held_fixed,
     inner_field,
-    linearised,
+    linearized,
     split,
     state_gradient,
     update,
@@ -87,7 +87,7 @@ class IAPTT(Solver):
             t = worst - i
             y, memory, s = _at(before, t)
             seen = with_state(drawn[t], s)
-            direction, both = linearised(inner_field(problem), x, y, t, seen, s)
+            direction, both = linearized(inner_field(problem), x, y, t, seen, s)
             _, pull_rule, _ = update(self.inner, direction, memory, y, lambda y: problem.g(x, y, seen))
             d, q, p = pull_rule((p, q))
             hessian, cross, r = both(d, r)
@@ -154,7 +154,7 @@ def iaptt(
         z_{k+1} = P(z_k − ζ d/dz f(x_k, y_t̂(x_k, z_k)))
 
     Judging by the worst point keeps z from buying a good y_t that the inner problem would leave again. R. Liu,
-    Y. Liu, S. Zeng, J. Zhang, "Towards gradient-based bilevel optimization with non-convex followers and beyond",
+    Y. Liu, S. Zeng, J. Zhang, "Toward gradient-based bilevel optimization with non-convex followers and beyond",
     NeurIPS 2021. There y and z live in a compact set; here only z is projected, if at all. Without a projection
     an f that is unbounded in y draws z away.
 

@@ -11,7 +11,7 @@ from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import check_rests_at_minima
-from bilevel.solvers.parts.penalty import Penalty, as_penalty, mixture, penalised
+from bilevel.solvers.parts.penalty import Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Schedule, StepSize
@@ -50,16 +50,14 @@ class MEHA(Solver):
         over_gamma = lambda tree: scaled(1 / jnp.asarray(self.proximal), tree)
         distance = lambda a, b: over_gamma(0.5 * tree.norm(tree.sub(a, b), squared=True))  # ‖a − b‖²/(2γ)
 
-        towards = tree.add(
-            oracles.inner_gradient(x, state.theta, batch), over_gamma(tree.sub(state.theta, y))
-        )
+        toward = tree.add(oracles.inner_gradient(x, state.theta, batch), over_gamma(tree.sub(state.theta, y)))
         envelope = lambda theta: problem.g(state.x, theta, batch) + distance(theta, state.y)
-        theta, auxiliary_memory = descend(self.auxiliary, towards, state.auxiliary, state.theta, envelope)
+        theta, auxiliary_memory = descend(self.auxiliary, toward, state.auxiliary, state.theta, envelope)
 
         f, at_y = oracles.outer_gradients(x, y, batch), oracles.inner_gradients(x, y, batch)
         gap = tree.sub(at_y.x, oracles.inner_gradients(x, theta, batch).x)
         hypergradient = tree.add(f.x, scaled(penalty, gap))
-        price = penalised(problem, state.y, theta, penalty, batch, batch)
+        price = penalized(problem, state.y, theta, penalty, batch, batch)
         value = lambda x: scaled(1 / penalty, price(x))
         x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, value)
 

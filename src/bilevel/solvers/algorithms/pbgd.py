@@ -16,7 +16,7 @@ from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.parts.inner import inner_loop
-from bilevel.solvers.parts.penalty import Penalised, Penalty, as_penalty, mixture, penalised
+from bilevel.solvers.parts.penalty import Penalized, Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
 from bilevel.types import Number, PyTree, Schedule, StepSize
@@ -25,7 +25,7 @@ from bilevel.types import Number, PyTree, Schedule, StepSize
 class VPBGDState(NamedTuple):
     x: PyTree
     y: PyTree
-    z: PyTree  # tracks y*(x), the minimiser of g
+    z: PyTree  # tracks y*(x), the minimizer of g
     inner: PyTree  # memory of the inner rule
     auxiliary: PyTree  # memory of the auxiliary rule, which moves z
     outer: PyTree  # memory of the outer rule
@@ -40,7 +40,7 @@ class GPBGDState(NamedTuple):
     k: Int[Array, ""]
 
 
-class VPBGD(Penalised):
+class VPBGD(Penalized):
     inner_steps: int = eqx.field(static=True)
     auxiliary: Rule
     batches: str = eqx.field(static=True)
@@ -67,7 +67,7 @@ class VPBGD(Penalised):
         f, g = problem.oracles.outer_gradients(x, y, batch), problem.oracles.inner_gradients(x, y, batch)
         gap = tree.sub(g.x, problem.oracles.inner_gradients(x, z, batch).x)
         hypergradient = tree.add(f.x, scaled(penalty, gap))
-        price = penalised(problem, y, z, penalty, batch, batch)
+        price = penalized(problem, y, z, penalty, batch, batch)
         for_x = lambda x: scaled(1 / penalty, price(x))
         x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, for_x)
         direction, for_y = tree.add(g.y, scaled(1 / penalty, f.y)), mixture(problem, state.x, penalty, batch)
@@ -132,7 +132,7 @@ def v_pbgd(
 
     The limit is that of `bl.f2sa`, off by O(1/λ), and so is the condition that f + λg be strongly convex
     in y; there y moves before x, and as often as z. H. Shen, T. Chen, "On penalty-based bilevel gradient descent
-    method", ICML 2023, Algorithm 1, for any g whose gradient in y bounds the distance from its minimisers
+    method", ICML 2023, Algorithm 1, for any g whose gradient in y bounds the distance from its minimizers
     (Polyak–Łojasiewicz), with one step size α/λ = β/λ for x and y; sets for x are `bl.projected`, those for y are left
     out. As in the authors' code, with which it agrees step for step where λ ≥ 1, z goes on from where it was, the steps
     on x and y shrink with 1/λ, and λ may grow (theirs is `optax.linear_schedule(0.0, 0.2, 30_000)`, which begins with

@@ -96,7 +96,7 @@ def qnbo(
     the solution, where a step on y is too short for the difference of gradients to tell the Hessian from rounding
     (‖s‖ ≤ √ε‖y‖), the old pairs go on serving. Published, v begins as B∇_y f in every outer step; here from the last
     v, which leaves no bias in the limit (from v = 0 the first step is t·B∇_y f), and the pairs of v are Hessian
-    products instead of differences of gradients, which makes the minimising t free. Quasi-Newton steps on y are of full
+    products instead of differences of gradients, which makes the minimizing t free. Quasi-Newton steps on y are of full
     length; one that would lengthen ∇_y g is not taken, but its pair is kept. The variant with SR1 is left out.
 
     Args:

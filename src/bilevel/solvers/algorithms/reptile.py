@@ -1,4 +1,4 @@
-"""Reptile: move the start towards where training on each task ends."""
+"""Reptile: move the start toward where training on each task ends."""
 
 from typing import ClassVar
 
@@ -42,7 +42,7 @@ def reptile(
 
     No derivative of f is taken: f and the query examples are only reported, as the outer value. With one step of
     gradient descent (N = 1) this is gradient descent on the mean of the tasks' g, joint training; from two steps on
-    it also favours points at which the gradients of a task's steps agree. A. Nichol, J. Achiam, J. Schulman, "On
+    it also favors points at which the gradients of a task's steps agree. A. Nichol, J. Achiam, J. Schulman, "On
     first-order meta-learning algorithms", 2018. The authors' code draws a minibatch of the task's examples for every
     inner step, and the memory of its inner rule goes on from task to task; here every step sees all support examples,
     and the memory begins anew. Problem, data and `adapt` are those of `bl.maml`.

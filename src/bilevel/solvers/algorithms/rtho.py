@@ -1,4 +1,4 @@
-"""RTHO: real-time hyperparameter optimisation, the derivative of y carried along the run (Franceschi et al. 2017)."""
+"""RTHO: real-time hyperparameter optimization, the derivative of y carried along the run (Franceschi et al. 2017)."""
 
 from typing import ClassVar, NamedTuple
 

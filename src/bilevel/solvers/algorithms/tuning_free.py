@@ -1,4 +1,4 @@
-"""Bilevel optimisation without step sizes: every one is measured while the method runs."""
+"""Bilevel optimization without step sizes: every one is measured while the method runs."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -18,7 +18,7 @@ from bilevel.identity import Static
 from bilevel.oracles import Along, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.parts.newton import minimise, resolution
+from bilevel.solvers.parts.newton import minimize, resolution
 from bilevel.solvers.parts.trees import divide, dot, scaled, select
 from bilevel.solvers.parts.truncated_cg import Product, curvature_along, truncated_cg
 from bilevel.solvers.parts.weights import check_weight
@@ -188,7 +188,7 @@ class TuningFree(Solver):
 
         def settle(trial: Trial) -> Trial:
             accuracy = jnp.asarray(self.accuracy, tree.norm(y).dtype)
-            inner = minimise(self.problem, x, trial.y, held.gradient, batch, accuracy, most)
+            inner = minimize(self.problem, x, trial.y, held.gradient, batch, accuracy, most)
             hessian = oracles.curvature(x, inner.solution, batch).shared().hessian
             f = oracles.outer_gradients(x, inner.solution, batch)
             target = tree.add(f.y, held.residual)
@@ -228,7 +228,7 @@ class TuningFree(Solver):
 
     def warm_up(self, state: TuningFreeState, batch: Batch | Draws | None = None) -> TuningFreeState:
         accuracy, still = jnp.asarray(self.accuracy, tree.norm(state.y).dtype), tree.zeros_like(state.y)
-        solved = minimise(self.problem, state.x, state.y, still, first(batch), accuracy, self.max_inner_steps)
+        solved = minimize(self.problem, state.x, state.y, still, first(batch), accuracy, self.max_inner_steps)
         return state._replace(y=solved.solution)
 
     def remark(self, trace: dict[str, np.ndarray]) -> str:

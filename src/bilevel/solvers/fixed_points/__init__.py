@@ -1,6 +1,6 @@
 """Where an inner rule comes to rest, y = U(x, y), and the adjoint system of that point.
 
-`trial` tries a rule out, `behaviour` tells from that what kind it is, `refusals` has those that a method cannot follow,
+`trial` tries a rule out, `behavior` tells from that what kind it is, `refusals` has those that a method cannot follow,
 and `system` writes down the linear system of the others.
 """
 

@@ -40,7 +40,7 @@ LARGEST = 2.0**10  # decay
 DIGITS = 80  # to which a decay is found, in bits of that
 
 
-class Behaviour(NamedTuple):
+class Behavior(NamedTuple):
     """How a rule behaves on trees of one shape."""
 
     active: PyTree  # where the gradient has any influence; a single bool for a leaf of equal entries
@@ -49,10 +49,10 @@ class Behaviour(NamedTuple):
     held: Held | None = None  # of a rule whose preconditioner is held fixed
 
 
-PLAIN = Behaviour(True, 0.0, True)
+PLAIN = Behavior(True, 0.0, True)
 
 
-def behaviour(problem: Problem, rule: Rule, y: PyTree) -> Behaviour:
+def behavior(problem: Problem, rule: Rule, y: PyTree) -> Behavior:
     """How `rule` behaves on trees like `y`; refuses a rule without a point of rest. Kept with the problem."""
     holds = isinstance(rule, FixedPreconditioner)
     if isinstance(rule, FixedPreconditioner):
@@ -77,7 +77,7 @@ def behaviour(problem: Problem, rule: Rule, y: PyTree) -> Behaviour:
 
 def _try(
     leaves: list[Any], structure: Any, tree_of_y: Any, shapes: Shapes, settled: bool, holds: bool
-) -> Behaviour:
+) -> Behavior:
     # A number that is being traced has no value yet. Which kind of rule it belongs to does not depend on it.
     rule = structure.unflatten([0.1 if isinstance(leaf, Tracer) else leaf for leaf in leaves])
     for each in (stand_ins(rule, tree_of_y, shapes), shapes):
@@ -87,7 +87,7 @@ def _try(
     raise AssertionError
 
 
-def _judge(trial: Trial, settled: bool, holds: bool) -> Behaviour:
+def _judge(trial: Trial, settled: bool, holds: bool) -> Behavior:
     seen = candidates(trial)
     looks = [_Look(trial, time) for time in seen.times]
     outcomes = trial.run([case for look in looks for case in look.cases])
@@ -105,7 +105,7 @@ def _judge(trial: Trial, settled: bool, holds: bool) -> Behaviour:
     if not look.decays:
         _refuse_blind(look)
         free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
-        return Behaviour(active, jax.tree.map(lambda _: 0.0, active), free)
+        return Behavior(active, jax.tree.map(lambda _: 0.0, active), free)
     decay, held = _proportion(trial, look.time) if settled else None, None
     if decay is None:
         held = how_held(trial, look.time, look.active)
@@ -115,11 +115,11 @@ def _judge(trial: Trial, settled: bool, holds: bool) -> Behaviour:
         decay = _bisection(trial, look.time)
     if decay is not None:
         _refuse_blind(look)
-        return Behaviour(active, tree([_one_if_equal(leaf) for leaf in decay]), False)
+        return Behavior(active, tree([_one_if_equal(leaf) for leaf in decay]), False)
     if _is_a_map(trial, look):
-        return Behaviour(active, None, False)
+        return Behavior(active, None, False)
     if holds and held is not None:
-        return Behaviour(active, None, False, held)
+        return Behavior(active, None, False, held)
     raise ValueError(_refusal(settled, holds, held is not None))
 
 
@@ -174,11 +174,11 @@ class _Look:
         self.eps = [float(jnp.finfo(dtype).eps) for _, dtype in trial.shapes]
 
     def read(self, outcomes: list[Outcome]) -> None:
-        *still, nothing, varied, level, centred = [outcome.updates for outcome in outcomes]
+        *still, nothing, varied, level, centerd = [outcome.updates for outcome in outcomes]
         self.decays = not all(close(one, nothing, self.eps) for one in still)
         apart = [
             [np.max(np.abs(p - q), axis=0, initial=0) for p, q in zip(one, still[0], strict=True)]
-            for one in (varied, level, centred)
+            for one in (varied, level, centerd)
         ]
         most = [[np.max(leaf, initial=0) for leaf in one] for one in apart]
         self.reach = most[0]
@@ -241,7 +241,7 @@ def _bisection(trial: Trial, time: int) -> Leaves | None:
         gradients = [[(-c * a).astype(a.dtype) for c, a in zip(cs, y, strict=True)] for cs in tried]
         updates = [found.updates for found in short.run([Case(y, short.repeat(g), start) for g in gradients])]
         for i, a in enumerate(y):
-            # At γ = −cy too large a decay still pulls y towards zero: the update is opposite to y.
+            # At γ = −cy too large a decay still pulls y toward zero: the update is opposite to y.
             below = np.sum([update[i][0] * a.astype(float) < 0 for update in updates], axis=0)
             ends = np.stack([low[i], *(cs[i] for cs in tried), high[i]])
             low[i], high[i] = (np.take_along_axis(ends, below[None] + k, 0)[0] for k in (0, 1))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from optax import tree
 
-from bilevel.solvers.fixed_points.classification import behaviour
+from bilevel.solvers.fixed_points.classification import behavior
 from bilevel.solvers.rules import Descent, Projected, Settled
 from bilevel.types import PyTree
 
@@ -17,13 +17,13 @@ def check_rests(solver: Any, y: PyTree) -> None:
     rule = solver.inner
     if isinstance(rule, Projected) and not isinstance(rule.rule, Descent):
         check_box(rule, y)
-    behaviour(solver.problem, rule.rule if isinstance(rule, Projected) else rule, y)
+    behavior(solver.problem, rule.rule if isinstance(rule, Projected) else rule, y)
 
 
 def check_rests_at_minima(solver: Any, y: PyTree) -> None:
     """Refuses a rule that decays y, for methods that need ∇_y g = 0 at rest; a frozen or projected y is fine."""
     rule = solver.inner
-    found = behaviour(solver.problem, rule.rule if isinstance(rule, Projected) else rule, y)
+    found = behavior(solver.problem, rule.rule if isinstance(rule, Projected) else rule, y)
     if found.decay is None or any(np.any(c) for c in jax.tree.leaves(found.decay)):
         raise ValueError(
             f"{solver.name} needs an inner rule that comes to rest where ∇_y g = 0, but this one decays y by itself: "
@@ -33,7 +33,7 @@ def check_rests_at_minima(solver: Any, y: PyTree) -> None:
 
 def check_plain(solver: Any, y: PyTree) -> None:
     """Refuses a rule that decays, freezes or projects y, for methods that solve ∇²_yy g·v = ∇_y f as it stands."""
-    if isinstance(solver.inner, Settled) or not behaviour(solver.problem, solver.inner, y).plain:
+    if isinstance(solver.inner, Settled) or not behavior(solver.problem, solver.inner, y).plain:
         raise ValueError(
             f"{solver.name} needs an inner rule that comes to rest where ∇_y g = 0 on all of y, but this one decays, "
             "freezes or projects y: put a decay into g, leave what is frozen out of y, or take bl.aid, bl.soba, "

@@ -25,7 +25,7 @@ from bilevel.batch import Batch
 from bilevel.oracles import Curvature
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_curvature
-from bilevel.solvers.fixed_points.classification import behaviour
+from bilevel.solvers.fixed_points.classification import behavior
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, shift as held_shift
 from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.trees import scaled
@@ -82,7 +82,7 @@ def entrywise(
         ahead, _ = rule.rule.update(gradient(), memory, y)
         within = _inside(rule, ahead)
         rule = rule.rule
-    found = behaviour(problem, rule, y)
+    found = behavior(problem, rule, y)
     if found.plain:
         return within, jax.tree.map(lambda a: 0.0, y)
     if found.decay is not None:
@@ -90,7 +90,7 @@ def entrywise(
     elif isinstance(rule, FixedPreconditioner) and found.held is not None:
         active, shift = found.active, held_shift(rule, found.held, memory, y)
     else:
-        active, shift = _linearised_map(rule, memory, y, gradient())
+        active, shift = _linearized_map(rule, memory, y, gradient())
     if within is not None:
         active = jax.tree.map(jnp.logical_and, active, within)
     return active, shift
@@ -100,7 +100,7 @@ def residual(problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: 
     """Zero exactly where the rule rests; ∇_y g for a rule that rests where that is zero."""
     if isinstance(rule, Projected | Proximal):
         return rule.gradient_mapping(y, residual(problem, rule.rule, memory, y, gradient))
-    found = behaviour(problem, rule, y)
+    found = behavior(problem, rule, y)
     if found.plain:
         return gradient
     decay = found.decay
@@ -119,7 +119,7 @@ def residual(problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: 
     return jax.tree.map(lambda s, a: s / jnp.where(a != 0, a, 1), taken, per_gradient)
 
 
-def _linearised_map(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[PyTree, PyTree]:
+def _linearized_map(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[PyTree, PyTree]:
     ones, zeros = tree.ones_like(y), tree.zeros_like(y)
     _, tangent = jax.linearize(lambda gradient, y: _step(rule, memory, y, gradient), gradient, y)
     a, d = tangent(ones, zeros), tangent(zeros, ones)

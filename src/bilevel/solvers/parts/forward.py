@@ -65,7 +65,7 @@ def push(
     def step(carry, t):
         y, memory, z, first, (_, _, state) = carry
         batch = with_state(drawn[t], state)
-        gradient, tangent_of_g, after = linearised_jointly(problem, x, y, batch, state)
+        gradient, tangent_of_g, after = linearized_jointly(problem, x, y, batch, state)
         moving, rebuild = split(memory)
 
         def update(
@@ -91,12 +91,12 @@ def push(
     return Pushed(y, memory, z, gradient, z_seen, last, carried(*states))
 
 
-def linearised_jointly(
+def linearized_jointly(
     problem: Problem, x: PyTree, y: PyTree, batch: Batch | None, state: PyTree
 ) -> tuple[PyTree, Callable[..., tuple[PyTree, PyTree]], PyTree]:
     """(∇_y g, push, the next state), where push takes (dx, dy, ds) to the derivatives of both."""
     if state is None:
-        g = problem.oracles.linearise_jointly(x, y, batch)
+        g = problem.oracles.linearize_jointly(x, y, batch)
         return g.gradient, lambda dx, dy, ds: (g.push(dx, dy), ds), None
     moving, rebuild = split(state)
 

@@ -1,4 +1,4 @@
-"""Truncated Newton: minimise a function of y to a relative accuracy, without a step size."""
+"""Truncated Newton: minimize a function of y to a relative accuracy, without a step size."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from bilevel.types import PyTree, Scalar
 MOST_HALVINGS = 60
 
 
-def minimise(
+def minimize(
     problem: Problem, x: PyTree, y: PyTree, shift: PyTree, batch: Batch | None, accuracy: Scalar, most: int
 ) -> Solved:
     """y that makes ‖∇_y g(x, y) − shift‖ smaller by the factor `accuracy`, starting from y.
@@ -34,7 +34,7 @@ def minimise(
 
     def advance(carry):
         y, target, last, taken, _ = carry
-        g = problem.oracles.linearise(x, y, batch)
+        g = problem.oracles.linearize(x, y, batch)
         residual = tree.sub(g.gradient, shift)
         size = tree.norm(residual)
         target = jnp.where(taken == 0, accuracy * size, target)

@@ -1,14 +1,14 @@
-"""The penalised problem, an ingredient of the first-order methods.
+"""The penalized problem, an ingredient of the first-order methods.
 
-The constraint "y minimises g(x, ·)" becomes a price λ on g(x, y) − min_z g(x, z):
+The constraint "y minimizes g(x, ·)" becomes a price λ on g(x, y) − min_z g(x, z):
 
     L_λ(x) = min_y f(x, y) + λ (g(x, y) − min_z g(x, z)),    ∇L_λ(x) = ∇_x f(x, y) + λ (∇_x g(x, y) − ∇_x g(x, z))
 
-at the two minimisers y = y_λ(x) and z = y*(x). No second derivative appears, and ∇L_λ = ∇Φ + O(1/λ).
+at the two minimizers y = y_λ(x) and z = y*(x). No second derivative appears, and ∇L_λ = ∇Φ + O(1/λ).
 
 This needs f + λg to be strongly convex in y, which a small λ does not make it where f is not convex: if g is
 μ-strongly convex and the curvature of f in y is nowhere below −ℓ, any λ > ℓ/μ does (publications ask for 2ℓ/μ). A
-run that diverges, or whose outer value ends far from its start, is examined for it (`Penalised.suspicion`).
+run that diverges, or whose outer value ends far from its start, is examined for it (`Penalized.suspicion`).
 """
 
 import math
@@ -71,14 +71,14 @@ def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
 
 class PenaltyState(NamedTuple):
     x: PyTree  # x_{k+1}
-    y: PyTree  # tracks y_λ(x), the minimiser of f + λg
-    z: PyTree  # tracks y*(x), the minimiser of g
+    y: PyTree  # tracks y_λ(x), the minimizer of f + λg
+    z: PyTree  # tracks y*(x), the minimizer of g
     inner: tuple[PyTree, PyTree]  # memories of the inner rule, of y and of z
     outer: PyTree  # memory of the outer rule
     k: Int[Array, ""]
 
 
-class Penalised(Solver):
+class Penalized(Solver):
     """What methods with two copies of the inner variable have in common: a start, a warm-up, and their pitfall."""
 
     inner: Rule
@@ -183,7 +183,7 @@ def mixture(
     return lambda y: problem.g(x, y, batch) + scaled(1 / penalty, problem.f(x, y, batch))
 
 
-def penalised(
+def penalized(
     problem: Problem, y: PyTree, z: PyTree, penalty: jax.Array, at_y: Batch | None, at_z: Batch | None
 ) -> Callable[[PyTree], Scalar]:
     """x ↦ f(x, y) + λ (g(x, y) − g(x, z)), with the gradient of `estimate`."""
@@ -193,7 +193,7 @@ def penalised(
 def curvatures(
     problem: Problem, x: PyTree, y: PyTree, z: PyTree, batch: Batch | None
 ) -> tuple[Scalar, Scalar]:
-    """The mean curvatures of f(x, ·) and of g(x, ·) from z towards y: ⟨∇(y) − ∇(z), y − z⟩/‖y − z‖².
+    """The mean curvatures of f(x, ·) and of g(x, ·) from z toward y: ⟨∇(y) − ∇(z), y − z⟩/‖y − z‖².
 
     Of the way, the first 64th, so that gradients do not overflow where y has run away.
     """

@@ -15,7 +15,7 @@ from bilevel.types import PyTree
 def tridiagonal(product: Callable[[PyTree], PyTree], like: PyTree, steps: int) -> tuple[jax.Array, jax.Array]:
     """What Lanczos' method makes of it from a random start: the diagonal, and what stands beside it.
 
-    Without orthogonalising anew: that brings copies of eigenvalues, none beyond the ends, and it keeps three vectors.
+    Without orthogonalizing anew: that brings copies of eigenvalues, none beyond the ends, and it keeps three vectors.
     """
 
     def step(carry: Any, _: Any) -> Any:

@@ -25,7 +25,7 @@ from bilevel.types import Metrics, PyTree
 class MetaState(NamedTuple):
     """Of meta-learners: nothing carries over from one step to the next but x and the memory of its rule."""
 
-    x: PyTree  # the initialisation, x_{k+1}
+    x: PyTree  # the initialization, x_{k+1}
     y: PyTree  # the parameters adapted to each task of the last batch, stacked
     outer: PyTree  # memory of the outer rule
 
@@ -108,7 +108,7 @@ class MetaLearner(Solver):
             y = solver.adapt(result.x, bl.Batch(inner=supports))
 
         Args:
-            x: the initialisation, usually the x of a result.
+            x: the initialization, usually the x of a result.
             data: the new tasks' support examples as `bl.Batch(inner=...)`, every array with one row per task; what
                 `outer` holds is not looked at. Objectives that ask for `key` or `state` find them in the batch.
             steps: the number of adaptation steps, if not the solver's own.

@@ -9,7 +9,7 @@ Back, from the cotangent p of y_N, with J_t the rule's derivative at step t:
     (d, q, p) ← J_tᵀ (p, q),   x̄ ← x̄ + ∇²_xy g(x, y_t) d,   p ← p + ∇²_yy g(x, y_t) d          t = N−1, …, N−T
 
 For gradient descent d = −αp, so that p ← (I − α∇²_yy g)p: the recursion costs one Hessian and one cross
-product a step, both from one linearisation. Stopping after T steps is truncated back-propagation. Only every
+product a step, both from one linearization. Stopping after T steps is truncated back-propagation. Only every
 `checkpoint_every`-th point is kept; the others are computed again from it on the way back.
 
 A model's state s_t is carried along, s_{t+1} = S(x, y_t, s_t), and differentiated through: its cotangent r goes back
@@ -27,7 +27,7 @@ from optax import tree
 
 from bilevel.batch import Batch, Draws, draws, with_state
 from bilevel.checks import check_count
-from bilevel.oracles import Curvature, Linearised
+from bilevel.oracles import Curvature, Linearized
 from bilevel.problem import Problem
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, inner_rule, next_state
 from bilevel.solvers.parts.trees import select
@@ -40,7 +40,7 @@ class Field(NamedTuple):
 
     problem: Problem
     direction: Callable[..., tuple[PyTree, PyTree]]  # G_t, and ∇_y g, which is reported whatever G_t is
-    linearise: Callable[..., Linearised]  # G_t with its products
+    linearize: Callable[..., Linearized]  # G_t with its products
     curvature: Callable[..., Curvature]  # its products, each a pass of its own
     value: Callable[..., Scalar]  # what G_t is the gradient of
     rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: (
@@ -55,11 +55,11 @@ def inner_field(problem: Problem) -> Field:
         gradient = problem.oracles.inner_gradient(x, y, batch)
         return gradient, gradient
 
-    linearise = lambda x, y, t, batch: problem.oracles.linearise(x, y, batch)
+    linearize = lambda x, y, t, batch: problem.oracles.linearize(x, y, batch)
     curvature = lambda x, y, t, batch: problem.oracles.curvature(x, y, batch)
     value = lambda x, y, t, batch: problem.g(x, y, batch)
     rule_at = lambda rule, x: inner_rule(problem, rule, x)
-    return Field(problem, direction, linearise, curvature, value, rule_at)
+    return Field(problem, direction, linearize, curvature, value, rule_at)
 
 
 class Lengths(NamedTuple):
@@ -129,7 +129,7 @@ def unroll(
         p, q, r, x_bar = cotangents
         (y, memory, state), t = visited
         seen = with_state(drawn[t], state)
-        direction, both = linearised(field, x, y, t, seen, state)
+        direction, both = linearized(field, x, y, t, seen, state)
         _, pull_rule, _ = update(rule, direction, memory, y, value_at(t, seen))
         x_bar = through_map(x_bar, rule, direction, memory, y, p)
         d, q, p = pull_rule((p, q))
@@ -163,7 +163,7 @@ def unroll(
         if tracked == 0 and state is None:  # of one step alone, whoever asks for one product pays for one
             g = field.curvature(*last)
             return tree.add(x_bar, g.cross(d)), lambda: tree.add(p, g.hessian(d))
-        _, both = linearised(field, *last, state)
+        _, both = linearized(field, *last, state)
         hessian, cross, r = both(d, tree.zeros_like(s_bar))  # nothing sees s_N
         cotangents = tree.add(p, hessian), q, tree.add(r, s_bar), tree.add(x_bar, cross)
         if segments:
@@ -204,12 +204,12 @@ def follow(
     return y, with_state(drawn[times[-1]], state)
 
 
-def linearised(
+def linearized(
     field: Field, x: PyTree, y: PyTree, t: Any, batch: Batch | None, state: PyTree
 ) -> tuple[PyTree, Callable[..., tuple[PyTree, PyTree, Any]]]:
     """G_t at this state of the model, and (d, r) ↦ the cotangents of y, x and s_t from those of G_t and s_{t+1}."""
     if state is None:
-        g = field.linearise(x, y, t, batch)
+        g = field.linearize(x, y, t, batch)
         return g.gradient, lambda d, r: (*g.both(d), r)
     moving, rebuild = split(state)
 

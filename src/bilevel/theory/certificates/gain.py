@@ -140,7 +140,7 @@ def largest_good_step(
     objective: Callable[[Floats], Floats], largest: Floats, slack: Floats, decades: float = 18.0
 ) -> Floats:
     """The largest point up to `largest` at which a bound is within `slack` of its lowest; the lowest's own for 0."""
-    best = minimise_on_log_scale(objective, largest, decades)
+    best = minimize_on_log_scale(objective, largest, decades)
     if not np.any(slack):
         return best
     # An infinite limit would admit steps that are not certified.
@@ -149,13 +149,13 @@ def largest_good_step(
     return np.minimum(largest_below(objective, limit, best, largest), largest)
 
 
-def minimise_on_log_scale(
+def minimize_on_log_scale(
     objective: Callable[[Floats], Floats], largest: Floats, decades: float = 18.0
 ) -> Floats:
-    """Minimiser of `objective` on [10^−decades·largest, largest], elementwise over arrays.
+    """Minimizer of `objective` on [10^−decades·largest, largest], elementwise over arrays.
 
     Grid search with zoom: no derivative and no assumption beyond one basin at the grid's resolution. Each
-    round keeps the neighbourhood of the best point, so the result is never worse than any grid point.
+    round keeps the neighborhood of the best point, so the result is never worse than any grid point.
     """
     shape = np.shape(objective(largest))
     low, best, high = np.full(shape, -decades), np.zeros(shape), np.zeros(shape)

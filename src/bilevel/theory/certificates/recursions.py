@@ -45,7 +45,7 @@ def direct(r: float, perturbations: Real, e0: float = 0.0, theta: float | None =
 
 
 def best_theta(r: Real) -> Floats:
-    """θ = (1 − r)/r minimises the direct gain; it turns (1 + θ)r² into r and 1 + 1/θ into 1/(1 − r)."""
+    """θ = (1 − r)/r minimizes the direct gain; it turns (1 + θ)r² into r and 1 + 1/θ into 1/(1 − r)."""
     r = _contraction(r)
     if np.any(np.equal(r, 0)):
         raise ValueError("theta is undefined for r = 0: then e_{k+1} = δ_k and nothing has to be split")

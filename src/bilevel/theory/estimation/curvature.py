@@ -75,7 +75,7 @@ def inner_spectrum(
     """Of ∇²_yy g: the whole spectrum of a small one, because a large κ hides the small end from a few steps."""
     size = sum(leaf.size for leaf in jax.tree.leaves(y))
     steps = size if size <= WHOLE else steps
-    return spectrum(problem.oracles.linearise(x, y, data).hessian, y, key, steps)
+    return spectrum(problem.oracles.linearize(x, y, data).hessian, y, key, steps)
 
 
 def spectrum(product: Callable[[PyTree], PyTree], like: PyTree, key: Array, steps: int) -> Ritz:
@@ -87,7 +87,7 @@ def spectrum(product: Callable[[PyTree], PyTree], like: PyTree, key: Array, step
 
 def _inner_norms(problem: Problem, x, y, data, key, steps) -> Float[Array, "2"]:
     """The largest singular values of v ↦ ∇²_xy g·v and v ↦ (∇²_xy g·v, ∇²_yy g·v)."""
-    inner = problem.oracles.linearise(x, y, data)
+    inner = problem.oracles.linearize(x, y, data)
 
     def largest(c: Array) -> Scalar:
         forward = lambda v: (inner.cross(v), _times(c, inner.hessian(v)))

@@ -31,7 +31,7 @@ def estimate(
     derivatives by a power method that begins in the direction to the next point (a random one at the last).
     Every estimate is a value that some point and direction attain: M, L and ρ are lower bounds of the true
     constants, and the estimate of μ is an upper bound. At a point where x and y together have at most `iterations`
-    entries all come out exact to rounding, ρ excepted, whose maximisation may end in a local maximum. μ and L_yy are
+    entries all come out exact to rounding, ρ excepted, whose maximization may end in a local maximum. μ and L_yy are
     exact at a point with up to 256 inner variables; with more, the iterations for μ are doubled, three times at
     most, until its residual is a tenth of it, and the residual is reported.
 

@@ -19,7 +19,7 @@ class Ritz(NamedTuple):
 def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key: Array) -> Ritz:
     """Ritz values of the symmetric `product`, ascending, after `steps` Lanczos steps from `start`.
 
-    v_{j+1} ∝ A v_j − Σ_{i≤j} ⟨v_i, A v_j⟩ v_i, orthogonalised twice against all earlier vectors, so that no
+    v_{j+1} ∝ A v_j − Σ_{i≤j} ⟨v_i, A v_j⟩ v_i, orthogonalized twice against all earlier vectors, so that no
     ghost copies of converged eigenvalues appear. A Ritz value is a Rayleigh quotient: the largest never exceeds
     the largest eigenvalue and the smallest is never below the smallest, up to rounding. Where the Krylov space
     is exhausted the iteration goes on with a random vector orthogonal to it, so n steps give all n eigenvalues.
@@ -33,7 +33,7 @@ def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key:
     dot = lambda A, w: jnp.matmul(A, w, precision=lax.Precision.HIGHEST)
     unit = lambda w: w / jnp.maximum(jnp.linalg.norm(w), tiny)
 
-    def orthogonalise(V, w):
+    def orthogonalize(V, w):
         for _ in range(2):
             w = w - dot(V.T, dot(V, w))
         return w
@@ -44,12 +44,12 @@ def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key:
         image = product(v)
         alpha = dot(v, image)
         scale = jnp.maximum(scale, jnp.linalg.norm(image))
-        w = orthogonalise(V, image)
+        w = orthogonalize(V, image)
         beta = jnp.linalg.norm(w)
         exhausted = beta <= n**0.5 * jnp.finfo(start.dtype).eps * scale
-        fresh = orthogonalise(V, jax.random.normal(jax.random.fold_in(key, j), (n,), start.dtype))
+        fresh = orthogonalize(V, jax.random.normal(jax.random.fold_in(key, j), (n,), start.dtype))
         # Of a tiny w most is rounding, which is not orthogonal to anything: once more, at length one.
-        following = unit(orthogonalise(V, unit(jnp.where(exhausted, fresh, w))))
+        following = unit(orthogonalize(V, unit(jnp.where(exhausted, fresh, w))))
         off = off.at[j].set(jnp.where(exhausted, jnp.zeros_like(beta), beta))
         return V, diagonal.at[j].set(alpha), off, following, scale
 

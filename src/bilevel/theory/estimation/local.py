@@ -58,7 +58,7 @@ def local(
 ) -> Local:
     """The local quantities; the curvature of Φ, unless given, by `steps` Lanczos steps, two linear solves each."""
     oracles = problem.oracles
-    inner, f = oracles.linearise(x, y, data), oracles.outer_gradients(x, y, data)
+    inner, f = oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data)
     H = lambda v: tree.add_scale(inner.hessian(v), damping, v)
     # Rounding leaves no more to gain than this from single precision.
     double = f.value.dtype == jnp.float64
@@ -68,7 +68,7 @@ def local(
     estimate = tree.sub(f.x, pulled)
 
     def stationarity(x, y):
-        f, g = oracles.outer_gradients(x, y, data), oracles.linearise(x, y, data)
+        f, g = oracles.outer_gradients(x, y, data), oracles.linearize(x, y, data)
         return tree.sub(f.x, g.cross(v)), tree.sub(f.y, g.hessian(v))
 
     def curvature_of_value(u):

@@ -9,7 +9,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.problem import Problem
-from bilevel.solvers.parts.newton import minimise
+from bilevel.solvers.parts.newton import minimize
 from bilevel.types import PyTree, Scalar
 
 PRODUCTS = 10_000  # that may be spent on one y
@@ -29,7 +29,7 @@ def settle(problem: Problem, x: PyTree, y: PyTree, data: Batch | None, L: float)
 def _settle(problem: Problem, x: PyTree, y: PyTree, data: Batch | None, L: Any) -> Settled:
     real = tree.norm(y).dtype
     accuracy = jnp.asarray(1e-12 if real == jnp.float64 else 1e-6, real)
-    solved = minimise(problem, x, y, tree.zeros_like(y), data, accuracy, PRODUCTS)
+    solved = minimize(problem, x, y, tree.zeros_like(y), data, accuracy, PRODUCTS)
     gradient = tree.norm(problem.oracles.inner_gradient(x, solved.solution, data))
     rounding = 64 * jnp.finfo(real).eps * jnp.asarray(L, real) * (1 + tree.norm(solved.solution))
     return Settled(solved.solution, gradient, solved.settled | (gradient <= rounding))

@@ -38,9 +38,9 @@ KEPT = [  # of d and of u: their parts in x and in y
 def largest_slopes(
     problem: Problem, x: PyTree, y: PyTree, data: Batch | None, direction: PyTree, key: Array, steps: int
 ) -> Slopes:
-    """T is linear in each of its arguments, so each in turn is set to the normalised gradient of T in it.
+    """T is linear in each of its arguments, so each in turn is set to the normalized gradient of T in it.
 
-    That maximises T over the argument and never lowers it. It may end in a local maximum, so it is started `STARTS`
+    That maximizes T over the argument and never lowers it. It may end in a local maximum, so it is started `STARTS`
     times: once with d in the given direction, then in random ones.
     """
 
@@ -49,7 +49,7 @@ def largest_slopes(
 
         def form(d, v, u):
             def product(x, y):
-                inner = problem.oracles.linearise(x, y, data)
+                inner = problem.oracles.linearize(x, y, data)
                 return inner.cross(v), inner.hessian(v)
 
             return tree.vdot(keep(1, u), jax.jvp(product, (x, y), keep(0, d))[1])

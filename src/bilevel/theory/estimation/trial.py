@@ -86,7 +86,7 @@ def slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) 
 def _slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
     oracles, state = solver.problem.oracles, solver.init(x, y, data)
     if isinstance(solver, AID):
-        inner, f = oracles.linearise(x, y, data), oracles.outer_gradients(x, y, data)
+        inner, f = oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data)
         tolerance = 1e-10 if f.value.dtype == jnp.float64 else 1e-5
         state = state._replace(v=cg(inner.hessian, f.y, tol=tolerance, maxiter=most_cg_steps(y))[0])
     reporting = SlopeReporting(solver.problem, solver)

@@ -1,4 +1,4 @@
-"""The algorithms that certificates are about, recognised by the solver itself."""
+"""The algorithms that certificates are about, recognized by the solver itself."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ class Algorithm(NamedTuple):
     adjoint_steps: int = 1
 
 
-def recognise(solver: Solver) -> Algorithm:
+def recognize(solver: Solver) -> Algorithm:
     """The algorithm that `solver` is. Any other is an error: nothing is claimed about it."""
     method, rules, *counts = _parts(solver)
     sizes = {name: rule.step_size for name, rule in rules.items() if isinstance(rule, Descent)}

@@ -12,7 +12,7 @@ from bilevel.batch import Batch
 from bilevel.loop.scan import scan
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver, check_solver
-from bilevel.theory.verification.algorithm import Algorithm, recognise
+from bilevel.theory.verification.algorithm import Algorithm, recognize
 from bilevel.theory.verification.given import check_solution
 from bilevel.theory.verification.reference import (
     cross_matrix,
@@ -85,7 +85,7 @@ def measure(
         data: the whole data at every step; the theory is about deterministic gradients.
         solution: x ↦ y*(x) in closed form; left out, y* is solved for by Newton's method.
     """
-    problem, algorithm = check_solver(solver).problem, recognise(solver)
+    problem, algorithm = check_solver(solver).problem, recognize(solver)
     start = solver.init(x0, y0, data)
     check_solution(solution, start.x, start.y)
     record = lambda state, info: (state.x, state.y, getattr(state, "v", None), info.hypergradient)
@@ -159,14 +159,14 @@ def _measure(
 
 def _adjoint(problem: Problem, data: Batch | None, x: PyTree, y: PyTree) -> PyTree:
     """ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)."""
-    return solve_hessian(problem.oracles.linearise(x, y, data), problem.oracles.outer_gradients(x, y, data).y)
+    return solve_hessian(problem.oracles.linearize(x, y, data), problem.oracles.outer_gradients(x, y, data).y)
 
 
 def _jacobians(
     problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree
 ) -> dict[str, Any]:
     """Both Jacobians as m × n matrices: −∇²_xy g (∇²_yy g)⁻¹ at y*, and −α∇²_xy g at the warm start."""
-    at_star, at_warm = problem.oracles.linearise(x, y, data), problem.oracles.linearise(x, warm, data)
+    at_star, at_warm = problem.oracles.linearize(x, y, data), problem.oracles.linearize(x, warm, data)
     C_star, C_warm = cross_matrix(at_star, warm), cross_matrix(at_warm, warm)
     jacobian = -jnp.linalg.solve(hessian_matrix(at_star, warm), C_star.T).T
     spectral = lambda A: jnp.linalg.norm(A, ord=2)

@@ -20,7 +20,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.checks import check_problem, prepare
-from bilevel.oracles import Linearised
+from bilevel.oracles import Linearized
 from bilevel.problem import Problem
 from bilevel.theory.verification.given import check_solution
 from bilevel.types import PyTree, Scalar
@@ -61,7 +61,7 @@ def exact(
     x, guess = prepare(problem, x, guess, data, ("x", "guess"))
     check_solution(solution, x, guess)
     y = inner_solution(problem, x, guess, data) if solution is None else solution(x)
-    inner, f = problem.oracles.linearise(x, y, data), problem.oracles.outer_gradients(x, y, data)
+    inner, f = problem.oracles.linearize(x, y, data), problem.oracles.outer_gradients(x, y, data)
     v = solve_hessian(inner, f.y)
     return Exact(
         y=y,
@@ -87,7 +87,7 @@ def inner_solution(problem: Problem, x: PyTree, guess: PyTree, data: Batch | Non
 
     def newton(carry):
         y, gradient, _, _, count = carry
-        inner = oracles.linearise(x, y, data)
+        inner = oracles.linearize(x, y, data)
         direction = solve_hessian(inner, inner.gradient)
 
         def too_long(trial):
@@ -108,14 +108,14 @@ def inner_solution(problem: Problem, x: PyTree, guess: PyTree, data: Batch | Non
     return lax.while_loop(unfinished, newton, start)[0]
 
 
-def rounding_of(inner: Linearised, y: PyTree) -> Scalar:
+def rounding_of(inner: Linearized, y: PyTree) -> Scalar:
     """The size below which ‖∇_y g‖ is rounding: a few ulps of the two parts ∇²_yy g·y and the rest."""
     curved = inner.hessian(y)
     size = tree.norm(curved) + tree.norm(tree.sub(inner.gradient, curved))
     return 8 * jnp.finfo(size.dtype).eps * size
 
 
-def solve_hessian(inner: Linearised, b: PyTree) -> PyTree:
+def solve_hessian(inner: Linearized, b: PyTree) -> PyTree:
     """(∇²_yy g)⁻¹ b."""
     flat, unravel = ravel_pytree(b)
     if flat.size > DENSE:
@@ -126,12 +126,12 @@ def solve_hessian(inner: Linearised, b: PyTree) -> PyTree:
     return unravel(v + lu_solve(factors, flat - H @ v))  # one refinement, down to rounding
 
 
-def hessian_matrix(inner: Linearised, y: PyTree) -> Float[Array, "n n"]:
+def hessian_matrix(inner: Linearized, y: PyTree) -> Float[Array, "n n"]:
     """∇²_yy g written out; `y` gives the shape."""
     return _columns(inner.hessian, y)
 
 
-def cross_matrix(inner: Linearised, y: PyTree) -> Float[Array, "m n"]:
+def cross_matrix(inner: Linearized, y: PyTree) -> Float[Array, "m n"]:
     """∇²_xy g written out; `y` gives the shape."""
     return _columns(inner.cross, y)
 

@@ -27,7 +27,7 @@ Norms = Any  # numbers per iteration: a JAX array here, a NumPy array once it is
 
 
 class Along(NamedTuple):
-    """A piece of a run: steps and changes between neighbouring points, curvatures at every point (last axis)."""
+    """A piece of a run: steps and changes between neighboring points, curvatures at every point (last axis)."""
 
     x_step: Norms
     y_step: Norms
@@ -65,7 +65,7 @@ def is_small(x: PyTree, y: PyTree) -> bool:
 
 
 def along(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Along]:
-    """What is seen at the points (x, y) of each piece, which is a stack of them, and between neighbours in it."""
+    """What is seen at the points (x, y) of each piece, which is a stack of them, and between neighbors in it."""
     lengths = [len(jax.tree.leaves(x)[0]) for x, _ in pieces]
     small = is_small(*jax.tree.map(lambda a: a[0], pieces[0]))
 
@@ -74,7 +74,7 @@ def along(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) 
         vectors = flat(x), flat(y), flat(f.x), flat(f.y)
         if not small:
             return vectors
-        inner = problem.oracles.linearise(x, y, data)
+        inner = problem.oracles.linearize(x, y, data)
         return *vectors, hessian_matrix(inner, y), cross_matrix(inner, y)
 
     x, y, f_x, f_y, *matrices = jax.vmap(at)(*joined(*pieces))

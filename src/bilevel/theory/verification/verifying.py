@@ -12,9 +12,9 @@ from bilevel.checks import check_count, prepare
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
-from bilevel.theory.verification.algorithm import recognise
+from bilevel.theory.verification.algorithm import recognize
 from bilevel.theory.verification.given import check_constants, check_solution, names_of
-from bilevel.theory.verification.judgement import judge
+from bilevel.theory.verification.judgment import judge
 from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.report import Report
 from bilevel.types import PyTree
@@ -45,7 +45,7 @@ def verify(
     Returns:
         A `bl.theory.Report`: `report.ok`, `report.violations`, and a table when printed.
     """
-    sizes, steps = recognise(check_solver(solver)).sizes, check_count(steps, "steps")
+    sizes, steps = recognize(check_solver(solver)).sizes, check_count(steps, "steps")
     check_constants(constants)
     x, y = prepare(solver.problem, x0, y0, data)
     check_solution(solution, x, y)

@@ -61,7 +61,7 @@ def check_solver(solver: Solver) -> None:
     if "state" in solver.problem.wants:
         raise NotCovered(
             "objectives with a `state` (batch norm) see earlier batches, so that a step's directions are not unbiased: "
-            "hold the statistics fixed, or normalise by something that does not depend on the batch"
+            "hold the statistics fixed, or normalize by something that does not depend on the batch"
         )
     for level, rule in (("inner", solver.inner), ("adjoint", solver.adjoint.rule), ("outer", solver.outer)):
         check_rule(rule, level)

@@ -51,12 +51,12 @@ def _squares(problem: Problem, count: int, stream: Stream, x: PyTree, y: PyTree)
     every = lambda function: jax.vmap(function)(batches)
     outer = every(lambda batch: oracles.outer_gradients(x, y, batch))
     gradients = every(lambda batch: oracles.inner_gradient(x, y, batch)), outer.y, outer.x
-    hessian = lambda u: _centred(every(lambda batch: oracles.linearise(x, y, batch).hessian(u)))
-    cross = lambda u: _centred(every(lambda batch: oracles.linearise(x, y, batch).cross(u)))
-    return [*(_energy(_centred(each)) for each in gradients), _largest(hessian, y), _largest(cross, y)]
+    hessian = lambda u: _centerd(every(lambda batch: oracles.linearize(x, y, batch).hessian(u)))
+    cross = lambda u: _centerd(every(lambda batch: oracles.linearize(x, y, batch).cross(u)))
+    return [*(_energy(_centerd(each)) for each in gradients), _largest(hessian, y), _largest(cross, y)]
 
 
-def _centred(stacked: PyTree) -> PyTree:
+def _centerd(stacked: PyTree) -> PyTree:
     return jax.tree.map(lambda a: a - jnp.mean(a, axis=0, keepdims=True), stacked)
 
 

@@ -30,7 +30,7 @@ def lowest(
     points: int,
     rounds: int,
 ) -> Tracking:
-    """The candidate with the smallest objective on [10^−decades, 1]³: each round keeps the best one's neighbours."""
+    """The candidate with the smallest objective on [10^−decades, 1]³: each round keeps the best one's neighbors."""
     low, high = -np.asarray(decades, float), np.zeros(3)
     grid = np.array(list(product(np.linspace(0, 1, points), repeat=3))).T
     best = low

@@ -130,7 +130,7 @@ AID_LEMMAS = (
         _squared_estimate,
         (*_both, _contracting_beta),
     ),
-    Claim("Lemma 5.8: initialisation", "E₀ ≤ M/L + M/μ + C₁‖y_0 − y*_0‖", _start, _both),
+    Claim("Lemma 5.8: initialization", "E₀ ≤ M/L + M/μ + C₁‖y_0 − y*_0‖", _start, _both),
     Claim("Lemma B.2: inner radius", "‖ŷ_k − y*_k‖ ≤ R_a", _radius_a, (_two_sequences,)),
     Claim("Lemma B.2: adjoint radius", "‖v̂_k − ṽ*_k‖ ≤ R_b", _radius_b, (_two_sequences,)),
 )

@@ -9,7 +9,7 @@ from bilevel.checks import check_kind
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
-from bilevel.theory.verification.algorithm import recognise
+from bilevel.theory.verification.algorithm import recognize
 from bilevel.theory.verification.given import check_constants
 from bilevel.theory.verification.inequalities.applicable import claims_about
 from bilevel.theory.verification.inequalities.claim import Claim, Setting
@@ -39,7 +39,7 @@ def judge(
     check_kind(run, Run, "run", "a theory.Run", "pass what theory.measure(solver, x0, y0, steps) returns")
     check_constants(constants)
     check_kind(hypotheses, dict | None, "hypotheses", "a dict of sentences by constant", "or leave it out")
-    method, given, *counts = recognise(check_solver(solver))
+    method, given, *counts = recognize(check_solver(solver))
     run = jax.tree.map(np.asarray, run)
     sizes = {name: float(value) for name, value in given.items()}
     start = float(run.warm_error[0])
