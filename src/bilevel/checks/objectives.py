@@ -113,7 +113,7 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
         raise kind(
             f"the {objective.level} objective cannot be evaluated at x of {shapes(x)} and y of {shapes(y)}"
             f"{_seeing(objective, batch)}, where it raises {type(error).__name__} in the line shown above: {error}"
-            f"{_by_rows(objective, x, batch, str(error))}"
+            f"{_by_rows(objective, x, y, batch)}"
         ) from error
     except (
         Exception
@@ -149,16 +149,21 @@ def _seeing(objective: Objective, batch: Batch | None) -> str:
     return "" if data is None else f", on a batch of {described(data)}"
 
 
-def _by_rows(objective: Objective, x: PyTree, batch: Batch | None, error: str) -> str:
-    """The cure where x has an entry for every example, and meets a batch of some of them."""
+def _by_rows(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> str:
+    """Return the cure where x has an entry for every example and meets a batch of some of them, else ""."""
     rows = None if batch is None else getattr(batch.rows, objective.level)
-    if rows is None or "rows" in objective.extras or "incompatible shapes" not in error:
+    if rows is None or "rows" in objective.extras:
         return ""
-    longer = any(leaf.ndim and len(leaf) > len(rows) for leaf in jax.tree.leaves(x))
+    longer = lambda leaf: leaf.ndim > 0 and len(leaf) > len(rows)
+    if not any(map(longer, jax.tree.leaves(x))):
+        return ""
+    of_batch = jax.tree.map(lambda leaf: leaf[: len(rows)] if longer(leaf) else leaf, x)
+    try:
+        jax.eval_shape(lambda *at: _of_arrays(objective, *at), of_batch, y, batch)
+    except Exception:  # as many entries of x as the batch has rows do not help
+        return ""
     hint = f"let {objective.level}(x, y, batch, *, rows) ask for their rows, and take x[rows]"
-    return (
-        f" If x has an entry for every example, and the batch {len(rows)} of them: {hint}" if longer else ""
-    )
+    return f" If x has an entry for every example, and the batch {len(rows)} of them: {hint}"
 
 
 def _of_arrays(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> Evaluated:

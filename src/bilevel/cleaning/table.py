@@ -109,7 +109,8 @@ def read_table(path: Path) -> Table:
                     table.lines.append(begun)
             begun = rows.line_num + 1
     except csv.Error as error:
-        if "field larger" in str(error):
+        lines = list(io.StringIO(text, newline=""))[begun - 1 : rows.line_num]
+        if max(map(len, "".join(lines).split(separator))) > csv.field_size_limit():
             raise TableError(
                 f"{path}, line {begun}: a cell has more than {csv.field_size_limit():,} characters; shorten it, or "
                 "look for a quotation mark that is not closed"

@@ -56,7 +56,7 @@ def _given(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool) -> list[Any]:
         splitter: Any = check_cv(cv, y, classifier=classes)
         return list(splitter.split(X, y))
     except (TypeError, ValueError) as error:
-        if "groups" in str(error):
+        if _needs_groups(cv, X, y):
             raise ValueError(
                 f"{shown(cv)} splits rows by their groups, which fit has not: pass its folds, "
                 "cv=list(splitter.split(X, y, groups)). The parameter `groups` is that of the features"
@@ -64,6 +64,14 @@ def _given(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool) -> list[Any]:
         if hasattr(cv, "split"):
             raise
         raise ValueError(f"cv must be {FORMS}, not {shown(cv)}: pass e.g. cv=5") from error
+
+
+def _needs_groups(cv: Any, X: np.ndarray, y: np.ndarray) -> bool:
+    """Return whether a splitter that failed splits the rows once every row has a group."""
+    try:
+        return bool(list(cv.split(X, y, np.arange(len(X)))))
+    except Exception:  # it is no splitter, or fails for another reason
+        return False
 
 
 def _checked(part: Any, k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -88,14 +88,7 @@ class Transformation(Rule):
     def update(
         self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
     ) -> tuple[PyTree, PyTree]:
-        optax_update = self.on(point).update
-        try:
-            updates, memory = optax_update(gradient, memory, point)
-        except TypeError as error:
-            if "required keyword-only argument" not in str(error) or value is None:
-                raise
-            extra = {"value": value(point), "grad": gradient, "value_fn": value}
-            updates, memory = optax_update(gradient, memory, point, **extra)
+        updates, memory = optax_update(self.on(point), gradient, memory, point, value)
         if self.scale is not None:
             updates = scaled(self.scale, updates)
         return optax.apply_updates(point, updates), memory
@@ -108,6 +101,22 @@ class Transformation(Rule):
         closures = Closures(self.closures.value, self.closures.fixed | constants)
         left = {name: number for name, number in self.numbers.items() if name not in names}
         return Transformation(closures, left, self.injected, self.scale)
+
+
+def optax_update(
+    transformation: optax.GradientTransformation,
+    gradient: PyTree,
+    memory: PyTree,
+    point: PyTree,
+    value: ValueFunction | None,
+) -> tuple[Any, ...]:
+    """Return the updates and the new memory; evaluate `value` only for a transformation that cannot do without."""
+    try:
+        return transformation.update(gradient, memory, point)
+    except TypeError:
+        if value is None or not isinstance(transformation, optax.GradientTransformationExtraArgs):
+            raise
+    return transformation.update(gradient, memory, point, value=value(point), grad=gradient, value_fn=value)
 
 
 class Settled(Rule):

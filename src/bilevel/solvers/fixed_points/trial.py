@@ -12,7 +12,7 @@ from jax import lax
 from jax.core import Tracer
 from optax import tree
 
-from bilevel.solvers.rules import Rule, Transformation
+from bilevel.solvers.rules import Rule, Transformation, optax_update
 from bilevel.types import PyTree
 
 STEPS, CASES = 48, 32  # of one call
@@ -111,7 +111,7 @@ class Trial:
     def _step(self, gradient: PyTree, memory: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
         if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
-            update, memory = _update(self.rule.on(y), gradient, memory, y, value)
+            update, memory = optax_update(self.rule.on(y), gradient, memory, y, value)
             return memory, update
         after, memory = self.rule.update(gradient, memory, y, value)
         return memory, tree.sub(after, y)
@@ -164,17 +164,6 @@ def _counters(leaves: list[Any]) -> list[int]:
     """Which leaves of a memory count steps: whole numbers."""
     counts = lambda leaf: leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
     return [i for i, leaf in enumerate(leaves) if hasattr(leaf, "ndim") and counts(leaf)]
-
-
-def _update(
-    transformation: Any, gradient: PyTree, memory: PyTree, y: PyTree, value: Callable[..., Any]
-) -> tuple[Any, ...]:
-    try:
-        return transformation.update(gradient, memory, y)
-    except TypeError as error:
-        if "required keyword-only argument" not in str(error):
-            raise
-        return transformation.update(gradient, memory, y, value=value(y), grad=gradient, value_fn=value)
 
 
 def _with_numbers(memory: PyTree) -> PyTree:

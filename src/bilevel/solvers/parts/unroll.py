@@ -27,7 +27,7 @@ from optax import tree
 
 from bilevel.batch import Batch, Draws, draws, with_state
 from bilevel.checks import check_count
-from bilevel.oracles import Curvature, Linearized
+from bilevel.oracles import Curvature, Linearized, operations
 from bilevel.problem import Problem
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, inner_rule, next_state
 from bilevel.solvers.parts.trees import select
@@ -246,7 +246,7 @@ def update(
         try:
             return pull_back(cotangents)
         except ValueError as error:
-            if "Reverse-mode differentiation does not work" not in str(error):
+            if "while" not in operations(jax.make_jaxpr(function)(gradient, moving, y)):
                 raise
             raise TypeError(
                 "this method differentiates through the inner rule, and this rule searches along a line, which has no "
