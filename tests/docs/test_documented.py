@@ -94,6 +94,17 @@ def code(text: str) -> list[Part]:
     return [Part("python", textwrap.dedent(text))] if text else []
 
 
+WIDTH = 90  # characters that fit into the column of a page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_line_of_code_is_wider_than_a_page(page):
+    shown = [
+        part for part in parts(page) if not part.language.startswith("{") or "code-block" in part.language
+    ]
+    assert [line for part in shown for line in part.code.splitlines() if len(line) > WIDTH] == []
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if shown(page)])
 def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_it_shows(page, tmp_path):
     for name in NEEDS.get(page, []):

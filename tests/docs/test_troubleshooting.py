@@ -75,7 +75,7 @@ def test_an_operation_without_a_second_derivative_is_explained(kind):
 
 
 def test_first_derivatives_suffice_the_methods_that_the_error_names():
-    assert re.findall(r"bl\.(\w+)", FIRST) == ["bome", "f2sa", "sama"]
+    assert re.findall(r"bl\.([\w.]+)", FIRST) == ["solvers.bome", "f2sa", "solvers.sama"]
     for method in (bl.solvers.bome, bl.f2sa, bl.solvers.sama):
         options = {"penalty": 10.0} if method is bl.f2sa else {}
         state = (solver := method(PROBLEMS["a callback"], 0.1, 0.1, **options)).init(

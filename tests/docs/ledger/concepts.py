@@ -87,8 +87,6 @@ CLAIMS: Claims = {
             About(200 * np.finfo(np.float32).eps * 200_000),
         ),
         "κ = 10⁴": lambda: 1 / written("tests/solvers/test_qnbo.py", r"geomspace\((\S+), 1.0, n\)"),
-        "an error below 1e-4": lambda: written("tests/solvers/test_qnbo.py", r"max\(y, v\) < (\S+)"),
-        "leave more than 0.1": lambda: written("tests/solvers/test_qnbo.py", r"inner_steps=5\)\)\) > (\S+)"),
         "Adam with rate 0.1": lambda: written("src/bilevel/lab/compare/tasks.py", r"rates=\((\S+),\)"),
         "Images are 14 × 14 and 1,000": lambda: (
             14,

@@ -22,14 +22,7 @@ from .applications import trusted_alone_rank_best
 
 MIB = 2**20
 ROUNDING = float(np.finfo(np.float32).eps)
-DIAGNOSE, POD, TUNING_FREE = "docs/how-to/diagnose.md", "benchmarks/pod.py", "benchmarks/tuning_free.py"
-
-
-def rates() -> tuple[float, float]:
-    """αμ and βL_Φ of the page's first run: Φ = ½‖H⁻¹x − 1‖² + c‖x‖²."""
-    mu = written(DIAGNOSE, r"jnp.array\(\[2.0, 1.0, (\S+)\]\)")
-    alpha, beta = written(DIAGNOSE, r"result = bl.run\(bl.aid\(problem, (\S+), 0.5, (\S+)\)")
-    return alpha * mu, beta * (1 / mu**2 + 2 * written(DIAGNOSE, r"\*\* 2\) \+ (\S+) \* x @ x"))
+POD, TUNING_FREE = "benchmarks/pod.py", "benchmarks/tuning_free.py"
 
 
 def modeled_steps() -> Values:
@@ -56,8 +49,7 @@ CLAIMS: Claims = {
         "at most 10 %": recommending.TOLERATED_BIAS,
     },
     "docs/how-to/command-line.md": {"at most 256 MiB": compiled.LARGEST / MIB},
-    DIAGNOSE: {
-        r"αμ = 0.1 a step, and x, at $\beta L_\Phi=0.25$": rates,
+    "docs/how-to/diagnose.md": {
         "at most 2 % of the gradients": diagnose_hook.SHARE,
         "stop at a residual of 10⁻³": measurements.TOL,
         "Where 50 products leave more than 5 %": (measurements.SOLVE, measurements.SOLVED),

@@ -21,9 +21,4 @@ CLAIMS: Claims = {
             written("docs/start/quickstart.ipynb", r"return (\d) \* jax.nn.sigmoid\(x\)") / 2  # at x = 0
         ),
     },
-    "docs/start/tutorial.md": {
-        "Where did 0.3 and 100 come from": lambda: written(
-            "docs/start/tutorial.md", r"inner=(\S+), adjoint=0.3, outer=(\S+)\)"
-        ),
-    },
 }
