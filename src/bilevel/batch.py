@@ -22,20 +22,23 @@ NO_ROWS = Levels()
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["inner", "outer", "rows", "key", "state", "whole", "block"],
+    data_fields=["inner", "outer", "rows", "key", "state", "whole", "block", "shared"],
     meta_fields=[],
 )
 @dataclass(frozen=True, eq=False)
 class Batch:
     """The data of one step: what the inner and the outer objective see (each any pytree, or `None`).
 
+    `shared` holds constants for both levels: any pytree. Objectives that ask for the keyword `shared` receive it
+    unchanged with every batch. Its arrays need no row per example.
+
     The other fields are filled by the loop, for objectives that ask for them by a keyword of that name: `rows`, the
     row numbers of each level's data, `key`, a random key of the draw, and `state`, what a model carries along
     besides its trained parameters (batch norm). Whoever calls `solver.step` by hand may fill them too.
 
-    The last two are for solvers that reduce the variance of minibatches. Where these are drawn from arrays in memory,
-    `whole` has all of them, and `block` says which of its fixed batches a level has, if `bl.blocks` drew it. Without
-    `whole` the batch is all there is.
+    `whole` and `block` are for solvers that reduce the variance of minibatches. Where these are drawn from arrays in
+    memory, `whole` has all of them, and `block` says which of its fixed batches a level has, if `bl.blocks` drew it.
+    Without `whole` the batch is all there is.
     """
 
     inner: PyTree = None
@@ -45,6 +48,7 @@ class Batch:
     state: PyTree = None
     whole: Any = None  # Batch; an empty one where nobody knows it
     block: Any = NO_ROWS  # Levels
+    shared: PyTree = None
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["stacked", "shared", "source"], meta_fields=[])
@@ -74,7 +78,8 @@ class Draws:
             inner, outer = pick(drawn.inner, same.inner), pick(drawn.outer, same.outer)
         else:
             inner, outer = self.source.read(rows)
-        return Batch(inner, outer, rows, key, same.state, same.whole, block)
+        shared = pick(drawn.shared, same.shared)
+        return Batch(inner, outer, rows, key, same.state, same.whole, block, shared)
 
 
 class Same(NamedTuple):

@@ -16,7 +16,7 @@ from bilevel.oracles import Oracles
 from bilevel.types import Metrics, PyTree, Scalar
 from bilevel.words import shown
 
-EXTRAS = ("key", "rows", "state")  # what an objective may ask for by a keyword of that name
+EXTRAS = ("key", "rows", "state", "shared")  # what an objective may ask for by a keyword of that name
 LEVEL = {"inner": 0, "outer": 1}
 MOST = {
     "programs": 16,
@@ -73,7 +73,7 @@ class Objective:
         key = None if batch.key is None else jax.random.fold_in(batch.key, LEVEL[self.level])
         # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used only once.
         state = jax.tree.map(lambda leaf: leaf, batch.state)
-        given = {"key": key, "rows": getattr(batch.rows, self.level), "state": state}
+        given = {"key": key, "rows": getattr(batch.rows, self.level), "state": state, "shared": batch.shared}
         return {name: given[name] for name in self.extras if name in self.needs or given[name] is not None}
 
     def _unpacked(self, out: Any) -> Evaluated:

@@ -71,6 +71,11 @@ def check_batch(problem: Problem, batch: Any) -> None:
         raise TypeError(
             f"data must be a bl.Batch, not {type(batch).__name__}: pass bl.Batch(inner=..., outer=...)"
         )
+    if batch is not None and batch.shared is not None and "shared" not in problem.wants:
+        raise ValueError(
+            "the data have a shared part, but neither objective asks for it: let one take the keyword `shared`, as in "
+            "(x, y, batch, *, shared), or leave shared= out of bl.Batch"
+        )
     for objective in (problem.f, problem.g):
         level = objective.level
         given = batch is not None and getattr(batch, level) is not None
@@ -89,11 +94,13 @@ def check_batch(problem: Problem, batch: Any) -> None:
 def _check_extras(objective: Objective, batch: Batch | None) -> None:
     """A keyword without a default must have something to receive."""
     batch = Batch() if batch is None else batch
-    given = {"key": batch.key, "rows": getattr(batch.rows, objective.level), "state": batch.state}
+    rows = getattr(batch.rows, objective.level)
+    given = {"key": batch.key, "rows": rows, "state": batch.state, "shared": batch.shared}
     how = {
         "key": "bl.run and bl.start supply it; by hand, pass bl.Batch(..., key=jax.random.key(0))",
         "rows": "bl.run, bl.epochs and bl.iid supply them for arrays with one row per example; from a loader, or by "
         "hand, pass bl.Batch(..., rows=bl.Levels(inner=..., outer=...))",
+        "shared": "pass bl.Batch(..., shared=...)",
         "state": "pass model_state=... to bl.run or bl.start, or by hand bl.Batch(..., state=...)",
     }
     for name in sorted(objective.needs):

@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 from rich.progress import track
 
 from bilevel.batch import Batch, Levels
@@ -74,28 +73,36 @@ class Rows(NamedTuple):
     present: Any  # 0 for padding; else what makes the mean over all rows one over the others
 
 
+class Constants(NamedTuple):
+    """What both objectives see unchanged with every batch."""
+
+    prior: Any  # p, one per row
+    pull: Any  # 1/m
+    ridge: Any  # one per column
+
+
 def cross_entropies(y: Any, inputs: Any, targets: Any) -> Any:
     """models × rows"""
     scores = jax.nn.log_softmax(jax.vmap(logits, (0, None))(y, inputs))
     return -jnp.sum(scores * targets[None], axis=2)
 
 
-def training(x: Any, y: Any, batch: Rows, *, rows: Any) -> Any:
-    w = jax.nn.sigmoid(x["rows"][rows])[:, None]
+def training(x: Any, y: Any, batch: Rows, *, rows: Any, shared: Constants) -> Any:
+    w = jax.nn.sigmoid(x[rows])[:, None]
     losses = cross_entropies(y, batch.inputs, w * batch.label + (1 - w) * batch.instead)
     seen = batch.fold[None, :] != jnp.arange(FOLDS, dtype=jnp.int32)[:, None]
     first, *others = [W for W, _ in y]
-    ridge = lax.stop_gradient(x["ridge"])
+    ridge = shared.ridge
     penalty = jnp.sum(ridge[None, :, None] * first**2) + sum(ridge[0] * jnp.sum(W**2) for W in others)
     return jnp.sum(jnp.mean(jnp.where(seen, losses * batch.present[None, :], 0.0), axis=1)) + 0.5 * penalty
 
 
-def judgment(x: Any, y: Any, batch: Rows) -> Any:
+def judgment(x: Any, y: Any, batch: Rows, *, shared: Constants) -> Any:
     losses = jnp.take_along_axis(cross_entropies(y, batch.inputs, batch.label), batch.fold[None, :], axis=0)[
         0
     ]
-    away = x["rows"] - lax.stop_gradient(x["prior"])
-    return jnp.mean(losses * batch.present) + 0.5 * lax.stop_gradient(x["pull"]) * jnp.sum(away**2)
+    away = x - shared.prior
+    return jnp.mean(losses * batch.present) + 0.5 * shared.pull * jnp.sum(away**2)
 
 
 PROBLEM = Problem(inner=training, outer=judgment)
@@ -151,12 +158,8 @@ def weigh(
     rows = Rows(*map(np.concatenate, zip(train, judge, strict=True)))
     judge = judge._replace(present=padded(np.full(m, few / m, np.float32), few))
 
-    x = {
-        "rows": np.full(size, 30.0, np.float32),  # a weight of one
-        "prior": np.full(size, 30.0, np.float32),
-        "pull": np.float32(1 / m),
-        "ridge": padded(scale.ridge.astype(np.float32), columns),
-    }
+    x = np.full(size, 30.0, np.float32)  # a weight of one
+    constants = Constants(x, np.float32(1 / m), padded(scale.ridge.astype(np.float32), columns))
     y = initial(d, columns, hidden, classes, depth, FOLDS, rng)
     share = np.float32(min(size, LARGEST) / size)
     solver = LOGISTIC if hidden is None else NETWORK
@@ -164,15 +167,18 @@ def weigh(
     probabilities, right = np.empty(0), np.empty(0)
     with jax.numpy_dtype_promotion("standard"):  # Adam counts in types of its own
         for k in track(range(ROUNDS), "correcting labels", disable=not progress, transient=True):
-            data = _stream(rows, judge, (seed + k) % 2**32)
+            data = _stream(rows, judge, constants, (seed + k) % 2**32)
             for _ in range(3 if k == 0 else 1):
                 y = _trained(solver, x, y, data)
             probabilities = np.asarray(_unseen(y, rows), np.float64)[:n, :classes]
             right = corrected(probabilities, labels, confusions(right, labels) if k else None)
             x, rows = _believed(x, rows, right, labels)
-        result = run(solver, x, y, data=_stream(rows, judge, seed), steps=steps, progress=progress).check()
+            constants = constants._replace(prior=x)
+        result = run(
+            solver, x, y, data=_stream(rows, judge, constants, seed), steps=steps, progress=progress
+        ).check()
     y = result.y
-    weights = np.asarray(jax.nn.sigmoid(result.x["rows"]))[:n]
+    weights = np.asarray(jax.nn.sigmoid(result.x))[:n]
     suspicion = 1 - (weights + probabilities[np.arange(n), labels]) / 2
     predict = predictor(y, scale, d, classes)
     return Weighed(weights, suspicion, probabilities, predict.layers, predict, dict(result.trace))
@@ -198,15 +204,15 @@ def _believed(x: Any, rows: Rows, right: np.ndarray, labels: np.ndarray) -> tupl
     """x at its prior, and what each row is should its label be wrong."""
     n, classes = right.shape
     own = np.clip(right[np.arange(n), labels], 1e-9, 1 - 1e-9)
-    prior, instead = x["prior"].copy(), rows.instead.copy()
+    prior, instead = x.copy(), rows.instead.copy()
     prior[:n] = np.clip(np.log(own / (1 - own)), -SURE, SURE)
     others = np.where(np.eye(classes, dtype=bool)[labels], 0, right) + 1e-12
     instead[:n, :classes] = others / others.sum(axis=1, keepdims=True)
-    return x | {"rows": prior, "prior": prior}, rows._replace(instead=instead)
+    return prior, rows._replace(instead=instead)
 
 
-def _stream(rows: Rows, judge: Rows, seed: int) -> Any:
-    whole = Batch(inner=rows, outer=judge)
+def _stream(rows: Rows, judge: Rows, constants: Constants, seed: int) -> Any:
+    whole = Batch(inner=rows, outer=judge, shared=constants)
     few = len(rows.fold) <= LARGEST
     return whole if few else epochs(whole, size=Levels(inner=LARGEST, outer=None), seed=seed)
 

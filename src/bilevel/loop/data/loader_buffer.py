@@ -203,9 +203,8 @@ class Feed:
 def _own(batch: Batch) -> Batch:
     """Arrays of our own: a loader may fill the same buffer again while a step still reads it."""
     rows = Levels(*(None if r is None else as_host(r, "rows") for r in batch.rows))
-    return Batch(
-        _each(batch.inner, "batch.inner"), _each(batch.outer, "batch.outer"), rows, batch.key, batch.state
-    )
+    parts = {name: _each(getattr(batch, name), f"batch.{name}") for name in ("inner", "outer", "shared")}
+    return Batch(**parts, rows=rows, key=batch.key, state=batch.state)
 
 
 def _each(tree: Any, name: str) -> Any:

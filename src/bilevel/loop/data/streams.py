@@ -103,14 +103,14 @@ class Minibatches:
 
     def next(self, cursor: Levels) -> tuple[Levels, Batch]:
         cursor, rows = self._rows(cursor)
-        batch = _with_rows(Batch(*self.read(rows), rows=rows))
+        batch = _with_rows(Batch(*self.read(rows), rows=rows, shared=self.data.shared))
         return cursor, replace(batch, whole=_with_rows(self.data), block=self._blocks(rows))
 
     def draws(self, cursor: Levels, count: int) -> tuple[Levels, Draws]:
         """`count` batches, of which the row numbers are drawn at once, and the rows read when they are used."""
         cursor, rows = lax.scan(lambda cursor, _: self._rows(cursor), cursor, length=count)
         same = self._each(lambda sampler, arrays, _: None if sampler else arrays, rows)
-        shared = replace(_with_rows(Batch(*same)), whole=_with_rows(self.data))
+        shared = replace(_with_rows(Batch(*same, shared=self.data.shared)), whole=_with_rows(self.data))
         return cursor, Draws(Batch(rows=rows, block=self._blocks(rows)), shared, self)
 
     def read(self, rows: Levels) -> Levels:
@@ -309,7 +309,9 @@ def as_stream(data: Any) -> Stream:
         return FullBatch(None)
     if isinstance(data, Batch):
         inner, outer = as_arrays(data.inner, "data.inner"), as_arrays(data.outer, "data.outer")
-        return FullBatch(replace(data, inner=inner, outer=outer))
+        return FullBatch(
+            replace(data, inner=inner, outer=outer, shared=as_arrays(data.shared, "data.shared"))
+        )
     if isinstance(data, Stream):
         return data
     raise TypeError(
@@ -342,7 +344,7 @@ def _minibatches(
             arrays, sizes, jax.random.split(jax.random.key(seed), 2), Levels._fields, strict=True
         )
     ]
-    return Minibatches(Batch(*arrays), Levels(*samplers))
+    return Minibatches(Batch(*arrays, shared=as_arrays(data.shared, "data.shared")), Levels(*samplers))
 
 
 def _sampler(sampler: Callable[..., Any], arrays: PyTree, size: int, key: jax.Array, level: str) -> Any:

@@ -191,7 +191,7 @@ def _laid(stream: Stream | None, sharded: Sharded) -> Stream | None:
         for name in ("inner", "outer", "rows")
         if (tree := getattr(stream.data, name)) is not None
     }
-    rest = {name: everywhere(getattr(stream.data, name)) for name in ("key", "state")}
+    rest = {name: everywhere(getattr(stream.data, name)) for name in ("key", "state", "shared")}
     laid = replace(stream, data=replace(stream.data, **levels, **rest))
     if isinstance(laid, Minibatches):
         laid = replace(laid, samplers=everywhere(laid.samplers))

@@ -6,6 +6,7 @@ array with one row per task. x is the point from which y sets out in every task,
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
@@ -114,7 +115,7 @@ class MetaLearner(Solver):
             steps: the number of adaptation steps, if not the solver's own.
         """
         if isinstance(data, Batch):
-            data = Batch(data.inner, None, Levels(inner=data.rows.inner), data.key, data.state)
+            data = replace(data, outer=None, rows=Levels(inner=data.rows.inner))
         tasks = by_task(data, f"adaptation by {self.name}")
         try:
             x = prepare_inner(self.problem, x, first_task(tasks))
@@ -183,8 +184,9 @@ def by_task(batch: Any, who: str) -> Batch:
     """The batch with one row per task everywhere: keys of their own, the model's state once for each."""
     tasks = count(batch, who)
     key = None if batch.key is None else jax.random.split(batch.key, tasks)
-    state = jax.tree.map(lambda a: jnp.broadcast_to(a, (tasks, *jnp.shape(a))), batch.state)
-    return Batch(batch.inner, batch.outer, Levels(*batch.rows), key, state)
+    each = lambda part: jax.tree.map(lambda a: jnp.broadcast_to(a, (tasks, *jnp.shape(a))), part)
+    state, shared = each(batch.state), each(batch.shared)
+    return Batch(batch.inner, batch.outer, Levels(*batch.rows), key, state, shared=shared)
 
 
 def first_task(tasks: Batch) -> Batch:
