@@ -10,6 +10,12 @@ import bilevel
 
 ROOT = Path(bilevel.__file__).parent
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+SOLVERS = {
+    path: tree
+    for path, tree in TREES.items()
+    if path.startswith("solvers/algorithms/")
+    or path in ("solvers/parts/penalty.py", "solvers/parts/tasks.py")
+}
 LOOP = {path: tree for path, tree in TREES.items() if path.startswith("loop/")}
 ERRORS = ("Error", "Exception")  # how the names of exception classes end
 TEXT = {"args", "msg", "message", "__notes__"}  # attributes with the words of an exception
@@ -135,3 +141,66 @@ def test_functions_are_compared_by_is():
         if any(isinstance(part, ast.Attribute) and part.attr in inside for part in ast.walk(each))
     ]
     assert not compared
+
+
+def solver_names() -> tuple[set[str], set[str]]:
+    """Return the names of the classes of solvers, and the names that they print."""
+    classes, shown = set(), set()
+    for tree in SOLVERS.values():
+        for each in ast.walk(tree):
+            if isinstance(each, ast.ClassDef):
+                names = [
+                    part.value.value
+                    for part in each.body
+                    if isinstance(part, ast.AnnAssign) and named(part.target) == "name"
+                    if isinstance(part.value, ast.Constant)
+                ]
+                shown.update(names)
+                classes |= {each.name} if names else set()
+    return classes, shown
+
+
+def is_solver(node: ast.AST) -> bool:
+    """Return whether it is `solver` or an attribute of that name; `run.solver` is the state of one."""
+    return (
+        ast.unparse(node) not in ("run.solver", "at.solver")
+        and ast.unparse(node).split(".")[-1].lstrip("_") == "solver"
+    )
+
+
+def test_the_loop_names_no_solver():
+    """Sentences may recommend one; no decision depends on the class, the name or an attribute of a solver."""
+    classes, shown = solver_names()
+    assert {"AID", "SOBA", "ITD"} <= classes & shown
+    assert len(classes) > 30
+    found = []
+    for path, tree in LOOP.items():
+        for each in ast.walk(tree):
+            wrong = (
+                (isinstance(each, ast.ImportFrom) and "solvers.algorithms" in (each.module or ""))
+                or (isinstance(each, ast.Name) and each.id in classes)
+                or (isinstance(each, ast.Constant) and each.value in shown)
+                or (isinstance(each, ast.Compare) and "solver.name" in ast.unparse(each))
+            )
+            if wrong:
+                found.append(f"{path}:{each.lineno}: {ast.unparse(each)}")
+        found += [
+            f"{path}:{call.lineno}: {ast.unparse(call)}"
+            for call in calls(tree, "hasattr", "getattr")
+            if is_solver(call.args[0])
+        ]
+    assert not found, "\n".join(found)
+
+
+def test_every_solver_declares_its_traits_as_data():
+    """A property of a method is a field of `Traits`, not an attribute of one class."""
+    declared = {
+        f"{path}: {part.target.id}"
+        for path, tree in SOLVERS.items()
+        for each in ast.walk(tree)
+        if isinstance(each, ast.ClassDef)
+        for part in each.body
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+        if ast.unparse(part.annotation).startswith("ClassVar")
+    }
+    assert {entry.partition(": ")[2] for entry in declared} <= {"name", "variables", "traits", "solves"}

@@ -76,7 +76,7 @@ def _explained(course: Course, error: Exception, given: Any = None) -> Exception
     given = course.source.stream if given is None else given
     if given is None or not course.whole:
         return error
-    _, batch = draw(given, course.run.cursor, course.solver.draws, course.solver.paired)
+    _, batch = draw(given, course.run.cursor, course.solver.draws, course.solver.traits.same_rows)
     return explained(error, course.solver, course.run.solver, dress(course.solver, course.run, batch))
 
 

@@ -26,7 +26,7 @@ from bilevel.solvers.base import Info, Solver
 def _measured(
     solver: Solver, function: Callable[..., Any], run: RunState, given: Any, *arguments: Any
 ) -> Any:
-    _, batch = draw(given, run.cursor, solver.draws, solver.paired)
+    _, batch = draw(given, run.cursor, solver.draws, solver.traits.same_rows)
     whole = isinstance(given, FullBatch)
     return function(solver, run.solver, dress(solver, run, batch), whole, *arguments)
 

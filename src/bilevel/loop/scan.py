@@ -38,7 +38,7 @@ def _wide(leaf: Any) -> Any:
 
 def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, Info, Any]:
     """One step of the run: draw, step, observe. Returns the batch as well, for records that want to see it."""
-    cursor, batch = draw(stream, run.cursor, solver.draws, solver.paired)
+    cursor, batch = draw(stream, run.cursor, solver.draws, solver.traits.same_rows)
     batch = dress(solver, run, batch)
     state, info = solver.step(run.solver, batch)
     model, metrics = observe(solver, run, state, batch, info.model)
@@ -73,7 +73,7 @@ def stationarity_of(solver: Solver, before: Any, info: Info) -> dict[str, Any]:
 
 def warm_step(solver: Solver, run: RunState, stream: Stream) -> RunState:
     """One step on the inner variables alone; it takes a batch of its own."""
-    cursor, batch = draw(stream, run.cursor, solver.draws, solver.paired)
+    cursor, batch = draw(stream, run.cursor, solver.draws, solver.traits.same_rows)
     batch = dress(solver, run, batch, number=~run.warm)  # −1, −2, … modulo 2³²
     model = run.model
     if solver.problem.g.returns_more:

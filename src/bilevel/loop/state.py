@@ -90,7 +90,7 @@ def start(
     # Folded once, so that the objectives' keys are not those of a data stream with the same seed.
     seed_words = jax.random.key_data(jax.random.fold_in(jax.random.key(seed), OBJECTIVES))
     cursor = stream.start(0)
-    _, batch = draw(stream, cursor, solver.draws, solver.paired)
+    _, batch = draw(stream, cursor, solver.draws, solver.traits.same_rows)
     blank = RunState(None, model, cursor, jnp.uint32(0), jnp.uint32(0), seed_words, ())
     with explained_on_mesh(x0, y0, data):
         state = solver.init(x0, y0, dress(solver, blank, batch))

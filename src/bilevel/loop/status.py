@@ -149,7 +149,7 @@ def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:
     levels = dict.fromkeys(LEVELS.get(name, "inner") for name in broken)
     if warmup:
         levels = {level: None for level in levels if level != "outer"}
-    given = [level for level in levels if getattr(solver, level, None) is not None]
+    given = [level for level in levels if solver.part(level) is not None]
     if given:
         return f"lower the {' or '.join(given)} step size, or let bl.advise propose one, or try several with bl.sweep."
     return (

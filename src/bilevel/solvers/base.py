@@ -18,6 +18,7 @@ from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
 from bilevel.solvers.parts.inner import Carried, inner_rule, seen_by
 from bilevel.solvers.rules import Descent, Rule, descend, fix_numbers
+from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, PyTree, Scalar
 
 
@@ -71,10 +72,7 @@ class Solver(eqx.Module):
     problem: Problem = eqx.field(static=True)
     name: ClassVar[str] = "solver"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
-    composite: ClassVar[bool] = False  # whether it minds the problem's proximal map
-    through_rule: ClassVar[bool] = False  # whether its hypergradient is taken through the inner rule's update
-    curved: ClassVar[bool] = False  # whether it takes second derivatives of g though it keeps no v
-    first_order: ClassVar[bool] = False  # whether it takes no second derivatives at all
+    traits: ClassVar[Traits] = Traits()
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -86,7 +84,7 @@ class Solver(eqx.Module):
         check_problem(self.problem)
         if self.problem.prox is None:
             return
-        if not self.composite:
+        if not self.traits.supports_prox:
             raise ValueError(
                 f"{self.name} cannot solve an inner problem with a proximal map: take bl.aid, bl.soba, bl.hoag, "
                 "bl.stocbio, bl.itd, bl.solvers.forward_itd or bl.rtho, or replace the term by a smooth one in g"
@@ -100,16 +98,10 @@ class Solver(eqx.Module):
     def __hash__(self) -> int:
         return hash(jax.tree.structure(self))  # arrays have no hash, and `jax.jit(solver.step)` asks for one
 
-    outer_at: ClassVar[str] = "end"
-    outer_draw: ClassVar[int] = -1
-    independent: ClassVar[int] = 1  # batches that a step takes if its terms do not share one
-    outer_once: ClassVar[bool] = False  # f is evaluated on the last draw alone: no other needs its outer part
-    paired: ClassVar[bool] = False  # a row is the same thing at both levels, so both are drawn together
-
     @property
     def draws(self) -> int:
         """The number of batches that a step takes: one, unless the method has `batches="independent"`."""
-        return self.independent if getattr(self, "batches", "shared") == "independent" else 1
+        return self.traits.independent_draws if getattr(self, "batches", "shared") == "independent" else 1
 
     @property
     def wants(self) -> frozenset[str]:
@@ -135,7 +127,7 @@ class Solver(eqx.Module):
     @property
     def second_order(self) -> bool:
         """Whether it takes second derivatives of g: for v, or through its steps on y."""
-        return self.curved or "v" in self.variables
+        return self.traits.uses_hessian or "v" in self.variables
 
     def sets_out(self, state: Any) -> PyTree:
         """Where the inner level stands at the beginning of a step."""
@@ -155,13 +147,13 @@ class Solver(eqx.Module):
         """What both objectives return besides their losses: g where the step on y set out, f where it arrived.
 
         `model` is that of the step's `Info`: f sees the state that the last inner step saw.
-        For methods whose f is not evaluated where y arrives, `outer_at` is "start", and `outer_draw` says on which of
-        several draws it is. (DARTS' virtual point and IAPTT's worst one are not part of the state; there it is y.)
+        `traits.outer_at` is "start" for methods whose f is not evaluated where y arrives, and `traits.outer_draw` is
+        the draw on which it is. (DARTS' virtual point and IAPTT's worst one are not part of the state; there it is y.)
         """
         drawn = draws(batch)
         inner = self.problem.g.evaluate(before.x, self.sets_out(before), drawn[0])
-        y = before.y if self.outer_at == "start" else after.y
-        for_f = seen_by(model, drawn[self.outer_draw % self.draws])
+        y = before.y if self.traits.outer_at == "start" else after.y
+        for_f = seen_by(model, drawn[self.traits.outer_draw % self.draws])
         return inner, self.problem.f.evaluate(before.x, y, for_f)
 
     def remark(self, trace: dict[str, Any]) -> str:
@@ -189,9 +181,22 @@ class Solver(eqx.Module):
         """Return `function(solver, *static, ...)` compiled, once for all solvers that differ in their numbers only."""
         return compiled(self.problem, self, function, *static)
 
+    def part(self, level: str) -> Any:
+        """Return the rule, adjoint or step size of a level, or `None` if the method has none there."""
+        return getattr(self, level, None)
+
+    @property
+    def inner_counts(self) -> tuple[int, int]:
+        """The number of inner steps per step, and of those that the method differentiates."""
+        lengths = self.part("lengths")
+        if lengths is not None:
+            return lengths.steps, lengths.differentiated
+        steps = getattr(self, "inner_steps", 1)
+        return steps, steps
+
     def rule(self, level: str) -> Any:
-        """The update rule of a level, or `None` if the method has none there."""
-        rule = getattr(self, level, None)
+        """Return the update rule of a level, or `None` if the method has none there."""
+        rule = self.part(level)
         return rule if isinstance(rule, Rule) else None
 
     def inner_at(self, x: PyTree) -> Any:
@@ -266,7 +271,7 @@ def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def explained(error: Exception, solver: Solver, state: Any, batch: Any) -> Exception:
     """Return what a step raised, or where an objective lacks a derivative, an error that says so."""
-    return explain(error, solver.problem, *solver.point(state, batch), solver.first_order)
+    return explain(error, solver.problem, *solver.point(state, batch), solver.traits.first_order)
 
 
 def check_batches(batches: str) -> str:

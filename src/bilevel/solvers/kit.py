@@ -14,3 +14,4 @@ from bilevel.solvers.parts.inner import inner_loop as inner_loop
 from bilevel.solvers.parts.lagrangian import energy as energy, lagrangian as lagrangian, tilted as tilted
 from bilevel.solvers.parts.trees import scaled as scaled
 from bilevel.solvers.rules import Rule as Rule, as_rule as as_rule, descend as descend
+from bilevel.solvers.traits import Traits as Traits

@@ -184,11 +184,13 @@ class Feed:
             if batch is None:
                 return None
             check_batch(self.solver.problem, batch)
-            if self._drawn and self.solver.outer_once:  # only the last draw's is looked at
+            if self._drawn and self.solver.traits.outer_last_only:  # only the last draw's is looked at
                 self._drawn[-1] = _parted(self._drawn[-1])[0]
             self._drawn.append(_own(batch))
         batches, self._drawn = self._drawn, []
-        host = Given(batches[0] if len(batches) == 1 else _stacked(batches, self.solver.outer_once))
+        host = Given(
+            batches[0] if len(batches) == 1 else _stacked(batches, self.solver.traits.outer_last_only)
+        )
         return Item(host, self.place(host), position(self._pass.batches, self.source))
 
     def _next_batch(self) -> Any:

@@ -37,15 +37,6 @@ class Facts:
     small: float = FALLEN  # the share of `largest` below which x is where it should be
 
     @property
-    def inner_steps(self) -> int:
-        return getattr(self.solver, "inner_steps", getattr(getattr(self.solver, "lengths", None), "steps", 1))
-
-    @property
-    def differentiated(self) -> int:
-        """How many of them an unrolled method goes back through."""
-        return getattr(getattr(self.solver, "lengths", None), "differentiated", self.inner_steps)
-
-    @property
     def has_v(self) -> bool:
         return "v" in self.solver.variables
 

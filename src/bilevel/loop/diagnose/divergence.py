@@ -168,7 +168,7 @@ def _faulty_objective(scene: Scene, warmup: bool) -> tuple[str, bool] | None:
 def _faulty_rule(scene: Scene) -> bool:
     """Whether the hypergradient is not finite, and has gone through an inner rule without a finite derivative."""
     solver, run = scene.solver, scene.run
-    if not solver.through_rule:
+    if not solver.traits.differentiates_rule:
         return False
     try:
         batch = scene.batch(scene.given())
@@ -254,9 +254,7 @@ def _steps_too_large(scene: Scene, warmup: bool) -> Cause:
         if not large and beyond(NEAR, found):
             return Cause(shrink="lower")
         if not large:
-            followed = len(known) == len(sizes) and not hasattr(
-                solver, "penalty"
-            )  # with one, y follows f + λg
+            followed = len(known) == len(sizes) and not solver.traits.penalized
             doubt = followed and beyond(NEAR, at(scene.run))
             led = _led_there(step, known, found, at(before, scene.run.x)) if doubt else ""
             return Cause(led, shrink="all" if not followed else "mostly outer" if doubt else "outer")
@@ -292,7 +290,7 @@ def _led_there(step: int, known: dict[str, float], was: float, now: float) -> st
 
 def _step_size(solver: Solver, level: str) -> float | None:
     """Of plain gradient descent or a Neumann series; 0 where the level has none, `None` for another rule."""
-    part = getattr(solver, level, None)
+    part = solver.part(level)
     part = getattr(part, "rule", part)
     if isinstance(part, Descent):
         return float(part.step_size)

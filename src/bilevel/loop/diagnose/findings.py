@@ -21,7 +21,6 @@ GAIN = 1e-6  # of the outer value: so has an x that gains no more than that
 TURNS = 1e-2  # of the hypergradient: an x that changes it by more moves
 SILENT = 0.5  # of the numbers in y: so much of it f should depend on
 ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
-UNROLLED = ("ITD", "forward ITD")  # whose bias falls at a known rate; BDA's blend of both levels has another
 FROZEN = 1e-8  # and one below that is none: g does not depend on a part of y
 FREEZE = " (A part of y behind a stop_gradient? Freeze it by the rule instead.)"
 
@@ -71,7 +70,7 @@ def _values(looks: dict[str, np.ndarray]) -> Iterator[Finding]:
 
 def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
     mu, L = late["smallest_curvature"], late["largest_curvature"]
-    if mu < -ROUNDING * L and not _allows(getattr(facts.solver, "adjoint", None), -mu):
+    if mu < -ROUNDING * L and not _allows(facts.solver.part("adjoint"), -mu):
         unsolved = "how far y and v lag" if facts.has_v else "the bias"
         yield Finding(
             "not_convex",
@@ -81,7 +80,7 @@ def _curvature(late: Late, facts: Facts) -> Iterator[Finding]:
             + ": add a ridge to g"
             + (f", or damp the adjoint by more than that: {_damped(late, mu)}." if facts.has_v else "."),
         )
-    turns = (facts.began + facts.steps) * facts.inner_steps  # also in earlier calls
+    turns = (facts.began + facts.steps) * facts.solver.inner_counts[0]  # also in earlier calls
     if np.isfinite(late["inner_distance"]) and -ROUNDING * L <= mu < L / turns:
         yield Finding(
             "flat",
@@ -177,7 +176,7 @@ def _hypergradient(late: Late, facts: Facts) -> Iterator[Finding]:
 def _way(late: Late, facts: Facts) -> float:
     """Return K·η·L, an upper bound on v's progress after K steps of η from v = 0; ∞ unless η·L is small."""
     rate = late["adjoint_step"] * late["largest_curvature"]
-    one = isinstance(getattr(facts.solver, "adjoint", None), OneStep)
+    one = isinstance(facts.solver.part("adjoint"), OneStep)
     return (facts.began + facts.steps) * rate if one and 0 < rate < SLOW else np.inf
 
 
@@ -197,13 +196,13 @@ def _more_steps(late: Late, facts: Facts, error: float) -> str:
     Where x comes to rest h is zero, and all of ∇Φ is bias: until ∇Φ has fallen to `FALLEN` of the largest h, bias must
     be no more than `BIASED` of it. All at the curvature seen here; where x goes it may be another one.
     """
-    if hasattr(facts.solver, "products"):
+    if facts.solver.traits.truncated_series:
         return "take more factors of its series (products=), or bl.aid, which has no bias."
-    mu, L, now = late["smallest_curvature"], late["largest_curvature"], facts.differentiated
+    mu, L, (taken, now) = late["smallest_curvature"], late["largest_curvature"], facts.solver.inner_counts
     rate = max(abs(1 - late["inner_step"] * mu), abs(1 - late["inner_step"] * L))
     least, bias = BIASED * FALLEN * facts.largest, error * late["implicit_hypergradient"]
-    take, where = ("differentiate", " (truncate=)") if now < facts.inner_steps else ("take", "")
-    if mu > 0 and 0 < rate < 1 and 0 < least < bias and facts.solver.name in UNROLLED:
+    take, where = ("differentiate", " (truncate=)") if now < taken else ("take", "")
+    if mu > 0 and 0 < rate < 1 and 0 < least < bias and facts.solver.traits.unrolled:
         count = now + np.ceil(np.log(least / bias) / np.log(rate))
         return (
             f"{take} about {count:.0f} inner steps instead of {now}{where}, with which ∇Φ can fall to a thousandth of "

@@ -67,7 +67,7 @@ class Diagnose(Hook):
         names = dict.fromkeys(["step", *(name for row in self._rows for name in row)])
         looks = {name: np.array([row.get(name, math.nan) for row in self._rows]) for name in names}
         if not self._rows:
-            return Diagnosis((), looks, tuple(self._notes), getattr(self._solver, "name", ""))
+            return Diagnosis((), looks, tuple(self._notes), self._solver.name if self._solver else "")
         noisy = bool(self._rows[-1]["noisy"])
         steps = int(self._rows[-1]["step"]) - self._began
         blind = self._steepest == 0

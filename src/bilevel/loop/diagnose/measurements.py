@@ -62,8 +62,8 @@ def close_look(
     """All of the above; `whole` says whether the batch is all the data, the same at every step."""
     problem, x = solver.problem, state.x
     after, info = solver.step(state, batch)
-    at = state if solver.outer_at == "start" else after
-    data = draws(batch)[solver.outer_draw % solver.draws]
+    at = state if solver.traits.outer_at == "start" else after
+    data = draws(batch)[solver.traits.outer_draw % solver.draws]
     rule = Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
     free = not rule.constrained and behavior(problem, rule, at.y).plain
     seen = _of_step(solver, state, info, whole, before)
@@ -276,7 +276,7 @@ def _copied(here: Point) -> Point:
 
 
 def _adjoint_step(solver: Solver, state: Any, gradient: PyTree) -> Any:
-    part = getattr(solver, "adjoint", None)
+    part = solver.part("adjoint")
     if isinstance(part, NeumannSeries):
         return part.eta
     rule = getattr(part, "rule", None)

@@ -35,7 +35,7 @@ class Scene:
     def batch(self, given: Any, run: RunState | None = None) -> Any:
         """Return the batch of `run`'s next step from `given`."""
         run = self.run if run is None else run
-        _, batch = draw(given, run.cursor, self.solver.draws, self.solver.paired)
+        _, batch = draw(given, run.cursor, self.solver.draws, self.solver.traits.same_rows)
         return dress(self.solver, run, batch)
 
     def suspicion(self) -> str:

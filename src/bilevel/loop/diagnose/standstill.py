@@ -148,7 +148,9 @@ def _underflow(scene: Scene) -> str:
     try:
         batch = scene.batch(scene.stream)
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            x, y, data = jax.tree.map(_wide, (run.x, run.y, draws(batch)[solver.outer_draw % solver.draws]))
+            x, y, data = jax.tree.map(
+                _wide, (run.x, run.y, draws(batch)[solver.traits.outer_draw % solver.draws])
+            )
             slopes = jax.grad(lambda x, y: solver.problem.f(x, y, data), (0, 1))(x, y)
             largest = max(float(jnp.max(jnp.abs(leaf), initial=0)) for leaf in jax.tree.leaves(slopes))
     except Exception:  # an objective that cannot be called so

@@ -14,6 +14,7 @@ from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
 from bilevel.solvers.parts.inner import inner_loop, seen_by
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
@@ -25,7 +26,7 @@ class AID(Solver):
     batches: str = eqx.field(static=True, default="shared")
     name: ClassVar[str] = "AID"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    composite: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(supports_prox=True)
 
     @property
     def draws(self) -> int:

@@ -16,6 +16,7 @@ from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.parts.unroll import Field, Lengths, lengths, state_gradient, unroll
 from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
@@ -28,8 +29,7 @@ class BDA(Solver):
     lengths: Lengths = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "BDA"
-    through_rule: ClassVar[bool] = True
-    curved: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(differentiates_rule=True, uses_hessian=True)
 
     @property
     def draws(self) -> int:

@@ -15,6 +15,7 @@ from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.penalty import penalized
 from bilevel.solvers.parts.trees import divide, scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 
@@ -27,9 +28,7 @@ class BOME(Solver):
     auxiliary: Rule
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "BOME"
-    first_order: ClassVar[bool] = True
-    outer_once: ClassVar[bool] = True
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(first_order=True, outer_at="start", outer_last_only=True)
 
     @property
     def draws(self) -> int:

@@ -14,6 +14,7 @@ from bilevel.solvers.algorithms.s_tfbo import STFBOState
 from bilevel.solvers.base import Info, Solver, check_batches
 from bilevel.solvers.parts.inner import carried, carried_state, next_state, seen_by
 from bilevel.solvers.parts.trees import scaled
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
 
@@ -23,7 +24,7 @@ class DTFBO(Solver):
     adjoint_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "D-TFBO"
-    outer_once: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(outer_last_only=True)
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
     @property

@@ -12,6 +12,7 @@ from bilevel.solvers.parts.difference import cross_difference
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 
@@ -21,7 +22,7 @@ class DARTS(Solver):
     xi: Number
     epsilon: Number
     name: ClassVar[str] = "DARTS"
-    first_order: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(first_order=True)
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)
@@ -48,7 +49,7 @@ class FirstOrderDARTS(Solver):
     inner: Rule
     outer: Rule
     name: ClassVar[str] = "DARTS, first order"
-    first_order: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(first_order=True)
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)

@@ -20,6 +20,7 @@ from bilevel.solvers.parts.penalty import (
 )
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, Schedule, StepSize
 
 
@@ -27,7 +28,9 @@ class F2SA(Penalized):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "F2SA"
-    outer_draw: ClassVar[int] = -2  # the one on which x sees f
+    traits: ClassVar[Traits] = Traits(
+        first_order=True, penalized=True, outer_draw=-2
+    )  # the one on which x sees f
 
     @property
     def draws(self) -> int:

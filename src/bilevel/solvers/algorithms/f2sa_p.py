@@ -22,6 +22,7 @@ from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_st
 from bilevel.solvers.parts.penalty import Penalty, as_penalty, curvatures, downwards
 from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
@@ -42,7 +43,7 @@ class F2SAp(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "F2SA-p"
-    first_order: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True)
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
 
     @property

@@ -11,12 +11,13 @@ from bilevel.problem import Problem
 from bilevel.solvers.base import Info
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
 from bilevel.solvers.rules import Rule, as_rule
+from bilevel.solvers.traits import Traits
 from bilevel.types import StepSize
 
 
 class FOMAML(MetaLearner):
     name: ClassVar[str] = "FOMAML"
-    first_order: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(first_order=True, same_rows=True)
 
     def step(self, state: MetaState, batch: Batch | None = None) -> tuple[MetaState, Info]:
         x, problem, tasks = state.x, self.problem, by_task(batch, self.name)

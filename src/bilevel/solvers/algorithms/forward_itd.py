@@ -11,6 +11,7 @@ from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
 from bilevel.solvers.parts.forward import forward_hypergradient, no_derivative, push
 from bilevel.solvers.parts.inner import carried_state, inner_loop
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
@@ -20,10 +21,9 @@ class ForwardITD(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "forward ITD"
-    outer_once: ClassVar[bool] = True
-    through_rule: ClassVar[bool] = True
-    curved: ClassVar[bool] = True
-    composite: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        supports_prox=True, differentiates_rule=True, uses_hessian=True, unrolled=True, outer_last_only=True
+    )
 
     @property
     def draws(self) -> int:

@@ -18,6 +18,7 @@ from bilevel.solvers.parts.lagrangian import energy, lagrangian
 from bilevel.solvers.parts.momentum import as_momentum
 from bilevel.solvers.parts.penalty import Penalty
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
@@ -41,7 +42,7 @@ class FSLA(Solver):
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "FSLA"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    independent: ClassVar[int] = 3
+    traits: ClassVar[Traits] = Traits(independent_draws=3)
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> FSLAState:
         x, y = prepare(self.problem, x0, y0, batch)

@@ -26,6 +26,7 @@ from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
 from bilevel.solvers.parts.trees import nan_unless
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 SMALLEST = 16  # roundings: no tolerance is below this many
@@ -50,7 +51,7 @@ class HOAG(Solver):
     damping: Number
     name: ClassVar[str] = "HOAG"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    composite: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(supports_prox=True)
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> HOAGState:
         x, y = prepare(self.problem, x0, y0, batch)

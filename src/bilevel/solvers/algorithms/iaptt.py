@@ -25,6 +25,7 @@ from bilevel.solvers.parts.unroll import (
     update,
 )
 from bilevel.solvers.rules import Rule, as_rule, check_projection, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
@@ -55,9 +56,7 @@ class IAPTT(Solver):
     project: Static | None = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "IAPTT-GM"
-    outer_once: ClassVar[bool] = True
-    through_rule: ClassVar[bool] = True
-    curved: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(differentiates_rule=True, uses_hessian=True, outer_last_only=True)
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
 
     def sets_out(self, state: IAPTTState) -> PyTree:

@@ -14,6 +14,7 @@ from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.parts.penalty import Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Schedule, StepSize
 
 
@@ -34,8 +35,7 @@ class MEHA(Solver):
     proximal: Number
     auxiliary: Rule
     name: ClassVar[str] = "MEHA"
-    first_order: ClassVar[bool] = True
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True, outer_at="start")
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "theta")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MEHAState:

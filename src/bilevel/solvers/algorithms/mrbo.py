@@ -9,12 +9,13 @@ from bilevel.problem import Problem
 from bilevel.solvers.base import check_batches
 from bilevel.solvers.parts.momentum import DoubleMomentum, Drawn, Invert, as_momentum, series
 from bilevel.solvers.rules import Rule, as_rule
+from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, Number, Schedule, StepSize
 
 
 class MRBO(DoubleMomentum):
     name: ClassVar[str] = "MRBO"
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(truncated_series=True, outer_at="start")
 
     def inversion(self, drawn: Drawn, k: Int[Array, ""]) -> tuple[Invert, Metrics]:
         return series(self.problem, drawn, self.adjoint, self.products), {}

@@ -19,6 +19,7 @@ from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.penalty import Penalized, Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Schedule, StepSize
 
 
@@ -45,8 +46,9 @@ class VPBGD(Penalized):
     auxiliary: Rule
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "V-PBGD"
-    outer_once: ClassVar[bool] = True
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(
+        first_order=True, penalized=True, outer_at="start", outer_last_only=True
+    )
 
     @property
     def draws(self) -> int:
@@ -86,7 +88,7 @@ class GPBGD(Solver):
     outer: Rule
     penalty: Penalty
     name: ClassVar[str] = "G-PBGD"
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(penalized=True, outer_at="start")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> GPBGDState:
         x, y = prepare(self.problem, x0, y0, batch)

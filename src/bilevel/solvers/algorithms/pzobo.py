@@ -16,6 +16,7 @@ from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.lagrangian import tilted
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 DIRECTIONS = 2  # folded into the step's key; 0 and 1 are the objectives'
@@ -37,8 +38,7 @@ class PZOBO(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "PZOBO"
-    first_order: ClassVar[bool] = True
-    outer_once: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(first_order=True, outer_last_only=True)
 
     @property
     def draws(self) -> int:

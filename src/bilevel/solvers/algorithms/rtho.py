@@ -17,6 +17,7 @@ from bilevel.solvers.parts.forward import (
 )
 from bilevel.solvers.parts.inner import carried_state
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
@@ -34,11 +35,10 @@ class RTHO(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "RTHO"
-    outer_once: ClassVar[bool] = True
-    through_rule: ClassVar[bool] = True
-    curved: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        supports_prox=True, differentiates_rule=True, uses_hessian=True, outer_last_only=True
+    )
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
-    composite: ClassVar[bool] = True
 
     @property
     def draws(self) -> int:

@@ -10,6 +10,7 @@ from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.parts.trees import scaled
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
 
@@ -25,7 +26,7 @@ class STFBOState(NamedTuple):
 class STFBO(Solver):
     accumulators: Number
     name: ClassVar[str] = "S-TFBO"
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(outer_at="start")
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> STFBOState:

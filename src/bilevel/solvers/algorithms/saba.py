@@ -16,6 +16,7 @@ from bilevel.solvers.parts.estimates import Averages, average_of, corrected, lea
 from bilevel.solvers.parts.lagrangian import energy, lagrangian
 from bilevel.solvers.parts.whole import each, place
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
@@ -43,7 +44,7 @@ class SABA(Solver):
     outer: Rule
     name: ClassVar[str] = "SABA"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(outer_at="start")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SABAState:
         x, y = prepare(self.problem, x0, y0, batch)

@@ -12,6 +12,7 @@ from bilevel.solvers.parts.difference import cross_difference
 from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.unroll import update
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 
@@ -20,8 +21,7 @@ class SAMA(Solver):
     outer: Rule
     epsilon: Number
     name: ClassVar[str] = "SAMA"
-    first_order: ClassVar[bool] = True
-    through_rule: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(differentiates_rule=True, first_order=True)
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
         x, y = prepare(self.problem, x0, y0, batch)

@@ -13,6 +13,7 @@ from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import ImplicitState, Info, Solver, check_batches
 from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
@@ -23,9 +24,7 @@ class SOBA(Solver):
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "SOBA"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    independent: ClassVar[int] = 3
-    outer_at: ClassVar[str] = "start"
-    composite: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(supports_prox=True, outer_at="start", independent_draws=3)
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ImplicitState:
         x, y = prepare(self.problem, x0, y0, batch)

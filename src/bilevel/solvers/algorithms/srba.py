@@ -19,6 +19,7 @@ from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import energy, lagrangian
 from bilevel.solvers.parts.whole import mean
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, Scalar, StepSize
 
 
@@ -41,7 +42,7 @@ class SRBA(Solver):
     period: int = eqx.field(static=True)
     name: ClassVar[str] = "SRBA"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(outer_at="start")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SRBAState:
         x, y = prepare(self.problem, x0, y0, batch)

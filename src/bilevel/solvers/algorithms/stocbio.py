@@ -16,6 +16,7 @@ from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual a
 from bilevel.solvers.parts.inner import carried, carried_state, next_state, seen_by
 from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 
@@ -28,8 +29,7 @@ class StocBiO(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "stocBiO"
-    curved: ClassVar[bool] = True
-    composite: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(supports_prox=True, uses_hessian=True, truncated_series=True)
 
     @property
     def draws(self) -> int:

@@ -13,13 +13,14 @@ from bilevel.solvers.base import check_batches
 from bilevel.solvers.parts.momentum import DoubleMomentum, Drawn, Invert, Pair, as_momentum, contracted
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rules import Rule, as_rule
+from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, Number, PyTree, Schedule, StepSize
 
 
 class SUSTAIN(DoubleMomentum):
     seed: int = eqx.field(static=True)
     name: ClassVar[str] = "SUSTAIN"
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(truncated_series=True, outer_at="start")
 
     def inversion(self, drawn: Drawn, k: Int[Array, ""]) -> tuple[Invert, Metrics]:
         Q, eta = self.products, self.adjoint

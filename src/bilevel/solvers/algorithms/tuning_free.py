@@ -23,6 +23,7 @@ from bilevel.solvers.parts.trees import divide, dot, scaled, select
 from bilevel.solvers.parts.truncated_cg import Product, curvature_along, truncated_cg
 from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import check_projection
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
 FIRST = 0.1  # the share of f that the first step would save if Φ were linear
@@ -73,7 +74,7 @@ class TuningFree(Solver):
     project: Static = eqx.field(static=True)
     max_inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "tuning-free"
-    outer_at: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(outer_at="start")
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> TuningFreeState:

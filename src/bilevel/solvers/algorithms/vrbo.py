@@ -19,6 +19,7 @@ from bilevel.solvers.parts.momentum import Drawn, Pair, estimate, series
 from bilevel.solvers.parts.trees import select
 from bilevel.solvers.parts.whole import whole
 from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 
@@ -40,8 +41,7 @@ class VRBO(Solver):
     inner_steps: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
     name: ClassVar[str] = "VRBO"
-    outer_at: ClassVar[str] = "start"
-    outer_draw: ClassVar[int] = 0
+    traits: ClassVar[Traits] = Traits(truncated_series=True, outer_at="start", outer_draw=0)
 
     @property
     def draws(self) -> int:

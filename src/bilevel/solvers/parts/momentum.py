@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from bilevel.solvers.parts.penalty import Constant, Penalty, Scheduled
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import Rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, Number, PyTree, Scalar, Schedule
 
 
@@ -70,6 +71,7 @@ class DoubleMomentum(Solver):
     momentum: Penalty
     products: int = eqx.field(static=True)
     batches: str = eqx.field(static=True)
+    traits: ClassVar[Traits] = Traits(truncated_series=True)
 
     @property
     def draws(self) -> int:

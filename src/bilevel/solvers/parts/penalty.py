@@ -32,6 +32,7 @@ from bilevel.solvers.fixed_points import check_rests_at_minima
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state
 from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.rules import Rule, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule
 
 
@@ -85,7 +86,7 @@ class Penalized(Solver):
     outer: Rule
     penalty: Penalty
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
-    first_order: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True)
 
     def sets_out(self, state: Any) -> PyTree:
         return state.z

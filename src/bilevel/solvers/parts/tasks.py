@@ -20,6 +20,7 @@ from bilevel.problem import Evaluated
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
 from bilevel.solvers.rules import Rule, ValueFunction, descend
+from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, PyTree
 
 
@@ -60,7 +61,7 @@ class MetaLearner(Solver):
     inner: Rule
     outer: Rule
     inner_steps: int = eqx.field(static=True)
-    paired: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(same_rows=True)
     solves: ClassVar[bool] = False  # whether adaptation solves a problem, with one key and one state
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MetaState:

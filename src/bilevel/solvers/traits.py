@@ -1,0 +1,22 @@
+"""What the loop and the diagnosis need to know of a solver, as data that each class declares."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Traits:
+    """The properties of a method. The defaults are those of a method with an adjoint variable, such as AID."""
+
+    supports_prox: bool = False  # the inner problem may have a proximal map
+    differentiates_rule: bool = False  # the hypergradient goes through updates of the inner rule
+    uses_hessian: bool = False  # it takes second derivatives of g, although it keeps no v
+    first_order: bool = False  # it takes no second derivatives at all
+    unrolled: bool = False  # every differentiated inner step reduces the bias at a known rate
+    truncated_series: bool = False  # more factors (`products=`) reduce the bias
+    penalized: bool = False  # y follows the minimum of f + λg
+    same_rows: bool = False  # a row is the same task at both levels, so both levels draw the same rows
+    outer_at: Literal["start", "end"] = "end"  # of a step on y: where f is evaluated
+    outer_draw: int = -1  # the draw on which f is evaluated
+    outer_last_only: bool = False  # no draw but the last needs its outer part
+    independent_draws: int = 1  # batches per step with `batches="independent"`
