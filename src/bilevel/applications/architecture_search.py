@@ -87,11 +87,8 @@ def logits(mixture: Any, y: dict[str, Any], images: Any) -> Any:
     _, skip, mean, one, three = mixture.T[..., None, None]  # one for each edge
     kernels = one * middle + three * y["3×3"]
     first = jax.nn.relu(jnp.einsum("kpq,nq->pnk", HALVE, images) @ y["stem"])
-    nodes, rest, edge = (
-        [first],
-        jnp.zeros((NODES - 1, *first.shape), first.dtype),
-        0,
-    )  # rest: the nodes to come
+    nodes, edge = [first], 0
+    rest = jnp.zeros((NODES - 1, *first.shape), first.dtype)  # the nodes to come
     while len(rest):
         h = normalized(nodes[-1])
         near = jnp.einsum("kpq,qnc->pnkc", AROUND, jax.nn.relu(h)).reshape(*h.shape[:2], -1)

@@ -123,9 +123,8 @@ def centers(real: Examples, seed: int, rounds: int = 20) -> Examples:
     for digit in range(CLASSES):
         images = np.asarray(real.inputs)[np.asarray(real.targets) == digit]
         for _ in range(rounds):
-            squares = (
-                np.sum(found[digit] ** 2, axis=1) - 2 * images @ found[digit].T
-            )  # but for what all share
+            # Squared distances, without ‖image‖², which does not depend on the center.
+            squares = np.sum(found[digit] ** 2, axis=1) - 2 * images @ found[digit].T
             nearest = np.argmin(squares, axis=1)
             for i in set(nearest):
                 found[digit, i] = images[nearest == i].mean(axis=0)

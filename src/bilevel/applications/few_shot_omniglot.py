@@ -137,9 +137,8 @@ def cross_entropy(x: Any, predicted: Any, examples: Any) -> Any:
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(predicted, examples[1]))
 
 
-LOSS = bl.composed(
-    predicted, cross_entropy
-)  # which knows its Gauss–Newton curvature: iMAML's systems need it positive
+# A composed loss has a Gauss–Newton curvature, which is positive: iMAML's systems need that.
+LOSS = bl.composed(predicted, cross_entropy)
 PROBLEM = bl.Problem(inner=LOSS, outer=lambda x, y, some: cross_entropy(x, scores(y, some[0]), some))
 
 

@@ -87,9 +87,8 @@ def predicted(x: Any, y: Any, examples: Any) -> Any:
     return network(y, examples[0])
 
 
-LOSS = bl.composed(
-    predicted, squares
-)  # which knows its Gauss–Newton curvature: iMAML's systems need it positive
+# A composed loss has a Gauss–Newton curvature, which is positive: iMAML's systems need that.
+LOSS = bl.composed(predicted, squares)
 PROBLEM = bl.Problem(inner=LOSS, outer=lambda x, y, examples: squares(x, predicted(x, y, examples), examples))
 
 

@@ -123,9 +123,7 @@ class Hyper(NamedTuple):
 DEFAULT = Hyper(np.log(np.full(3, 5e-4)), np.full(2, -np.inf), np.log(0.02))  # as textbooks have it
 START = Hyper(np.log(np.full(3, 5e-4)), np.log(np.array([0.03, 0.1])), np.log(0.02))
 LOWEST = Hyper(np.log(np.full(3, 1e-6)), np.log(np.array([0.01, 0.03])), np.log(2e-3))
-HIGHEST = Hyper(
-    np.log(np.full(3, 1e-1)), np.log(np.array([0.6, 2.5])), np.log(0.2)
-)  # also of the random search
+HIGHEST = Hyper(np.log(np.full(3, 1e-1)), np.log(np.array([0.6, 2.5])), np.log(0.2))
 single = lambda x: jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), x)
 
 
@@ -174,9 +172,8 @@ def solver(problem: bl.Problem) -> bl.Solver:
 
 def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps: int) -> list[Any]:
     """The network trained with each of these hyperparameters, constant, all in one program."""
-    plain = bl.itd(
-        problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=1.0
-    )  # of which only steps on y are taken
+    # Only its steps on y are taken.
+    plain = bl.itd(problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=1.0)
 
     def train(x: Hyper, data: Any) -> Any:
         return bl.warm_up(plain, bl.start(plain, x, y0, data), data, steps=steps).y

@@ -40,9 +40,7 @@ class Worth(NamedTuple):
     data: np.ndarray  # suspicion of the sampled rows of the data, from all folds
     data_disputed: np.ndarray
     row: np.ndarray  # the numbers of these rows: most may be in several folds
-    alike: (
-        np.ndarray
-    )  # whether the given label of a trusted row is its lookalike's, in whichever way it was drawn
+    alike: np.ndarray  # whether the given label of a trusted row is the lookalike's, however it was drawn
     classes: int
 
     @property

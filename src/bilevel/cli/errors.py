@@ -6,9 +6,7 @@ import typer
 
 # Beside these, 0 is success, and 1 also an unforeseen error with a traceback. docs/how-to/command-line.md has
 # the table.
-REFUSED = (
-    2  # nothing was done: bad input, data that cannot be had, a folder that cannot be written or is in use
-)
+REFUSED = 2  # nothing was done: bad input, data not available, a folder not writable or in use
 BROKEN = 1  # a run diverged
 UNSAVED = 3  # the work was done, but not all of it could be saved
 INTERRUPTED = 128 + 2  # Ctrl-C

@@ -75,6 +75,5 @@ def _interrupt_main_thread() -> None:
     if sys.platform == "win32":
         _thread.interrupt_main()
     else:
-        signal.pthread_kill(
-            threading.main_thread().ident or 0, signal.SIGINT
-        )  # wakes it, too, where it waits
+        # This also wakes the main thread if it waits.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

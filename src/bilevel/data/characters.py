@@ -23,9 +23,7 @@ LARGEST_IMAGE = 4096  # bytes; the largest has 419
 DRAWING = re.compile(r"images_background_small\d/([^/]+)/(character\d\d)/\d{4}_(\d\d)\.png")
 MIRROR = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
 PACKED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
-PREFIX = (
-    "omniglot_"  # of a file's name here, as "images_background_small1.zip" says little in a folder of data
-)
+PREFIX = "omniglot_"  # of local file names: "images_background_small1.zip" is too general for a shared folder
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What the library was measured with: the experiments of the paper, and the comparison of all methods."""
+"""The laboratory: the experiments of the paper, and the comparison of all methods."""

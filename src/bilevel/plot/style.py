@@ -13,17 +13,12 @@ from matplotlib.figure import Figure
 
 from bilevel.words import shown
 
-COLORS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#777777",
-)  # Okabe and Ito's, and gray
+# Okabe and Ito's palette
+BLACK, BLUE, SKY, GREEN, ORANGE = "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00"
+PURPLE, VERMILION = "#CC79A7", "#D55E00"
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, "#777777")
 DASHES = ("-", "--", "-.", ":")  # for the second round of colors, and so on
-BROKEN = "#D55E00"  # where a run diverged
+BROKEN = VERMILION  # where a run diverged
 FAINT = "#bbbbbb"
 FEW = 30  # points up to which each is shown: a single one would make no line
 FAR = 7.0  # how many times their spread a picture goes beyond the usual values, or by e to that

@@ -47,9 +47,7 @@ LARGEST = 16384  # rows of a batch; fewer are taken whole
 SURE = 7.0  # the largest |p|
 NETWORK_RIDGE = 0.4  # of a network's weights, to that of logistic regression
 TRUST = 3  # how many rows a trusted one counts for
-PSEUDO = (
-    10  # rows of each class that the table of confusions begins with: of the overall rate of mistakes, evenly
-)
+PSEUDO = 10  # rows of each class that the table of confusions begins with, at the overall rate of mistakes
 
 
 class Weighed(NamedTuple):

@@ -6,9 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-ABSENT = (
-    -1e4
-)  # the bias of a class that is padding: its probability is exactly zero, and so are its gradients
+ABSENT = -1e4  # the bias of a class that is padding: its probability and its gradients are exactly zero
 MOST = 2048  # columns whose principal axes are worth their time
 
 

@@ -12,9 +12,7 @@ from bilevel.sklearn import folds
 from bilevel.words import shown
 
 SPREADS = 1e-6, 1e6
-LARGEST = (
-    1e100  # whose square, and that of its inverse, is a number, and so is their product with another such
-)
+LARGEST = 1e100  # its square, and the square of its inverse, are floats, as are products of two of them
 ROUNDING = 1e-14  # the share of a column's size below which its differences may be rounding
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bilevel.counting import oracle_calls
-from bilevel.lab.compare.counted import spent, tallied
+from bilevel.lab.compare.counted import Counted, record_calls
 from bilevel.lab.compare.methods import Method
 from bilevel.lab.compare.tasks import Task
 from bilevel.loop.data.streams import as_stream
@@ -20,7 +20,7 @@ from bilevel.solvers.base import Solver
 
 
 class Point(NamedTuple):
-    """Where a run stood."""
+    """The state of a run after some steps."""
 
     steps: int
     gradients: int  # Gc
@@ -42,7 +42,7 @@ class Curve(NamedTuple):
 
 
 def measure(method: Method, task: Task) -> Curve:
-    """The method at the outer step size, of the task's grid, that left the smallest value for its calls."""
+    """Measure the method at the outer step size of the task's grid that ends with the smallest value."""
     judge = jax.jit(task.measure)
     rate = task.rates[len(task.rates) // 2]
     cost = costs(method, task, rate)
@@ -54,7 +54,7 @@ def measure(method: Method, task: Task) -> Curve:
         cost = costs(method, task, rate) if method.varies else cost
 
     loop = _loop(method, task, rate, len(cost))
-    # A call costs something by itself, which on small problems is more than its steps: counted once.
+    # On small problems a call costs more than its steps: its cost is counted once.
     _, call = loop.timed(loop.start, 0, task.repeats)
     points, at, seconds, begun = [], loop.start, call, 0
     for end in checkpoints(len(cost), task.per_octave):
@@ -66,14 +66,14 @@ def measure(method: Method, task: Task) -> Curve:
 
 
 def costs(method: Method, task: Task, rate: float) -> np.ndarray:
-    """(gradients, products) by the end of every step that the task's budget is good for, one step at least."""
+    """Return (gradients, products) after every step that the task's budget allows, at least one step."""
     solver, instance = solver_of(method, task, rate), task.instance
     if not method.varies:
         data = as_stream(method.data(instance.data))
         calls = oracle_calls(solver, start(solver, instance.x0, instance.y0, data), data)
         one = np.array([calls.Gc, calls.Mv])
         return one * np.arange(1, 1 + max(1, task.calls // one.sum()))[:, None]
-    loop = Loop(tallied(solver), task, method.data(instance.data), task.calls, record=spent)
+    loop = Loop(Counted(solver.problem, solver), task, method.data(instance.data), task.calls, record_calls)
     at, paid = loop.start, np.zeros((1, 2), int)
     while (left := task.calls - paid[-1].sum()) > 0:
         steps = len(paid) - 1
@@ -92,7 +92,8 @@ def solver_of(method: Method, task: Task, rate: float) -> Solver:
 
 
 class Loop:
-    """The compiled loop under `bl.run`, without the host's part. One program serves all step sizes and lengths."""
+    """The compiled loop under `bl.run`, without the part on the host. One program serves all step sizes and
+    lengths."""
 
     def __init__(self, solver: Solver, task: Task, data: Any, steps: int, record: Record | None = None):
         self.program, self.leaves = program_of(solver, record)
@@ -103,7 +104,7 @@ class Loop:
         jax.block_until_ready(self.advance(self.start, 0))  # compiles, and moves nothing
 
     def advance(self, at: RunState, steps: int) -> tuple[RunState, list[tuple[Any, int]]]:
-        """The run after so many more steps, and the pieces of its trace, with how many rows of each are filled."""
+        """Return the run after so many more steps, and the pieces of its trace with their filled rows."""
         pieces = []
         for done in range(0, max(steps, 1), self.fit.count):
             count = min(self.fit.count, steps - done)
@@ -115,7 +116,7 @@ class Loop:
         return self.advance(self.start, steps)[0]
 
     def timed(self, at: RunState, steps: int, repeats: int) -> tuple[RunState, float]:
-        """Where `steps` more steps lead, and the shortest time they took: longer ones are other programs' doing."""
+        """Return the run after `steps` more steps, and the shortest time: longer times are due to other programs."""
         after, seconds = at, []
         for _ in range(repeats):
             began = time.perf_counter()

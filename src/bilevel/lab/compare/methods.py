@@ -1,10 +1,10 @@
 """The methods compared, each with its settings derived from the smoothness L of the inner problem.
 
-The outer step size is not among them: every method gets the best one of the same grid. What remains are
-choices of loop length, tolerance and penalty, made once for all tasks and written down here.
+The outer step size is not a setting: every method gets the best one of the same grid. Loop lengths, tolerances and
+penalties are chosen once for all tasks, here.
 
-Left out: the meta-learners, whose problem has another form: x is where y starts, and there are many tasks; and methods
-for small batches, which on all the data at once are others that are here.
+Left out are the meta-learners, in whose problem x is the start of y and there are many tasks, and methods for small
+batches, which on full batches are equal to others in the table.
 """
 
 from collections.abc import Callable
@@ -14,67 +14,42 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bilevel import solvers
 from bilevel.batch import Batch, Levels
 from bilevel.loop.data.streams import epochs
 from bilevel.problem import Problem
 from bilevel.solvers import adjoints
-from bilevel.solvers.algorithms.aid import aid
-from bilevel.solvers.algorithms.bda import bda
-from bilevel.solvers.algorithms.bome import bome
-from bilevel.solvers.algorithms.d_tfbo import d_tfbo
-from bilevel.solvers.algorithms.darts import darts, darts_first_order
-from bilevel.solvers.algorithms.f2ba import f2ba
-from bilevel.solvers.algorithms.f2sa import f2sa
-from bilevel.solvers.algorithms.f2sa_p import f2sa_p
-from bilevel.solvers.algorithms.f3sa import f3sa
-from bilevel.solvers.algorithms.forward_itd import forward_itd
-from bilevel.solvers.algorithms.hoag import hoag
-from bilevel.solvers.algorithms.iaptt import iaptt
-from bilevel.solvers.algorithms.itd import itd
-from bilevel.solvers.algorithms.meha import meha
-from bilevel.solvers.algorithms.pbgd import v_pbgd
-from bilevel.solvers.algorithms.pzobo import pzobo
-from bilevel.solvers.algorithms.qnbo import qnbo
-from bilevel.solvers.algorithms.rtho import rtho
-from bilevel.solvers.algorithms.s_tfbo import s_tfbo
-from bilevel.solvers.algorithms.sama import sama
-from bilevel.solvers.algorithms.soba import soba
-from bilevel.solvers.algorithms.stocbio import stocbio
-from bilevel.solvers.algorithms.tuning_free import tuning_free
 from bilevel.solvers.base import Solver
 
-IMPLICIT, ITERATIVE, SHORTCUT = (
-    "implicit differentiation",
-    "iterative differentiation",
-    "first-order shortcuts",
-)
-PENALTY, TUNING_FREE, YOURS = "penalty methods", "no step sizes", "yours"
+IMPLICIT, ITERATIVE = "implicit differentiation", "iterative differentiation"
+SHORTCUT, PENALTY, TUNING_FREE, YOURS = "first-order shortcuts", "penalty methods", "no step sizes", "yours"
 FAMILIES = (IMPLICIT, ITERATIVE, PENALTY, SHORTCUT, TUNING_FREE, YOURS)
 
-LOOP = 5  # steps of methods with an inner loop, and of those that work on the adjoint system for several
+LOOP = 5  # steps of inner loops, and of loops on the adjoint system
 CG_TOLERANCE, CG_STEPS = 1e-3, 10
 
 
 def growing(k: Any) -> Any:
-    """A penalty without bound, so that the bias goes away; slowly, as theory asks."""
+    """Return a penalty that grows without bound, so that the bias vanishes; slowly, as the theory requires."""
     return 10.0 * (jnp.asarray(k, float) + 1) ** 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """`make(problem, L, outer)` builds the solver; `outer` is a step size or an optax rule."""
+    """A method of the comparison: `make(problem, L, outer)` builds the solver; `outer` is a step size or an optax
+    rule."""
 
     name: str
     family: str
     make: Callable[[Problem, float, Any], Solver]
-    varies: bool = False  # the cost of a step depends on how the run goes
+    varies: bool = False  # the cost of a step depends on the run
     small_x: bool = False  # carries a copy of y for every entry of x
-    quick: bool = False  # stands for its family in a quick comparison
+    quick: bool = False  # represents its family in a quick comparison
     data: Callable[[Any], Any] = field(default=lambda data: data)  # the stream it draws from
 
 
 def fifths(data: Any) -> Any:
-    """A fifth of the inner examples at a time, in shuffled epochs, for a method that draws five batches a step."""
+    """Return a fifth of the inner examples at a time, in shuffled epochs, for a method with five batches per step."""
     if not isinstance(data, Batch):
         return data
     lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(data.inner)}
@@ -83,120 +58,87 @@ def fifths(data: Any) -> Any:
     return epochs(data, Levels(inner=lengths.pop() // 5, outer=None))
 
 
+def make(
+    factory: Callable[..., Solver], adjoint: Callable[[float], Any] | None = None, **options: Any
+) -> Any:
+    """Return a function (problem, L, outer) that builds the solver, with inner steps of 1/L and `adjoint(L)`."""
+
+    def build(problem: Problem, L: float, outer: Any) -> Solver:
+        given = {} if adjoint is None else {"adjoint": adjoint(L)}
+        return factory(problem, inner=1 / L, outer=outer, **given, **options)
+
+    return build
+
+
+step = lambda L: 1 / L
 METHODS = (
-    Method("AID", IMPLICIT, lambda p, L, outer: aid(p, inner=1 / L, adjoint=1 / L, outer=outer), quick=True),
+    Method("AID", IMPLICIT, make(solvers.aid, step), quick=True),
     Method(
         "AID, 5 + 5 steps",
         IMPLICIT,
-        lambda p, L, outer: aid(
-            p, inner=1 / L, adjoint=adjoints.steps(1 / L, LOOP), outer=outer, inner_steps=LOOP
-        ),
+        make(solvers.aid, lambda L: adjoints.steps(1 / L, LOOP), inner_steps=LOOP),
     ),
-    Method(
-        "AID, Neumann",
-        IMPLICIT,
-        lambda p, L, outer: aid(p, inner=1 / L, adjoint=adjoints.neumann(1 / L, LOOP), outer=outer),
-    ),
+    Method("AID, Neumann", IMPLICIT, make(solvers.aid, lambda L: adjoints.neumann(1 / L, LOOP))),
     Method(
         "AID, CG",
         IMPLICIT,
-        lambda p, L, outer: aid(
-            p, inner=1 / L, adjoint=adjoints.cg(CG_TOLERANCE, CG_STEPS), outer=outer, inner_steps=LOOP
-        ),
+        make(solvers.aid, lambda L: adjoints.cg(CG_TOLERANCE, CG_STEPS), inner_steps=LOOP),
         varies=True,
     ),
     Method(
         "AID, MINRES",
         IMPLICIT,
-        lambda p, L, outer: aid(
-            p, inner=1 / L, adjoint=adjoints.minres(CG_TOLERANCE, CG_STEPS), outer=outer, inner_steps=LOOP
-        ),
+        make(solvers.aid, lambda L: adjoints.minres(CG_TOLERANCE, CG_STEPS), inner_steps=LOOP),
         varies=True,
     ),
     Method(
         "AID, quasi-Newton",
         IMPLICIT,
-        lambda p, L, outer: aid(
-            p, inner=1 / L, adjoint=adjoints.quasi_newton(steps=1, memory=LOOP), outer=outer
-        ),
+        make(solvers.aid, lambda L: adjoints.quasi_newton(steps=1, memory=LOOP)),
     ),
-    Method("qNBO", IMPLICIT, lambda p, L, outer: qnbo(p, inner=1 / L, outer=outer, memory=LOOP)),
-    Method(
-        "SOBA", IMPLICIT, lambda p, L, outer: soba(p, inner=1 / L, adjoint=1 / L, outer=outer), quick=True
-    ),
+    Method("qNBO", IMPLICIT, make(solvers.qnbo, memory=LOOP)),
+    Method("SOBA", IMPLICIT, make(solvers.soba, step), quick=True),
     Method(
         "HOAG",
         IMPLICIT,
-        lambda p, L, outer: hoag(
-            p, inner=1 / L, outer=outer, max_inner_steps=100, max_adjoint_steps=CG_STEPS
-        ),
+        make(solvers.hoag, max_inner_steps=100, max_adjoint_steps=CG_STEPS),
         varies=True,
     ),
-    Method(
-        "stocBiO",
-        IMPLICIT,
-        lambda p, L, outer: stocbio(p, inner=1 / L, adjoint=1 / L, outer=outer, products=3),
-        data=fifths,
-    ),
-    Method("ITD", ITERATIVE, lambda p, L, outer: itd(p, inner=1 / L, outer=outer), quick=True),
-    Method(
-        "ITD, 5 steps",
-        ITERATIVE,
-        lambda p, L, outer: itd(p, inner=1 / L, outer=outer, inner_steps=LOOP),
-        quick=True,
-    ),
-    Method(
-        "ITD, last 2 of 5",
-        ITERATIVE,
-        lambda p, L, outer: itd(p, inner=1 / L, outer=outer, inner_steps=LOOP, truncate=2),
-    ),
+    Method("stocBiO", IMPLICIT, make(solvers.stocbio, step, products=3), data=fifths),
+    Method("ITD", ITERATIVE, make(solvers.itd), quick=True),
+    Method("ITD, 5 steps", ITERATIVE, make(solvers.itd, inner_steps=LOOP), quick=True),
+    Method("ITD, last 2 of 5", ITERATIVE, make(solvers.itd, inner_steps=LOOP, truncate=2)),
     Method(
         "ITD, forward mode",
         ITERATIVE,
-        lambda p, L, outer: forward_itd(p, inner=1 / L, outer=outer, inner_steps=LOOP),
+        make(solvers.forward_itd, inner_steps=LOOP),
         varies=True,
         small_x=True,
     ),
-    Method("BDA, 5 steps", ITERATIVE, lambda p, L, outer: bda(p, inner=1 / L, outer=outer, inner_steps=LOOP)),
-    Method(
-        "IAPTT, 5 steps",
-        ITERATIVE,
-        lambda p, L, outer: iaptt(p, inner=1 / L, outer=outer, inner_steps=LOOP),
-        varies=True,
-    ),
-    Method(
-        "RTHO", ITERATIVE, lambda p, L, outer: rtho(p, inner=1 / L, outer=outer), varies=True, small_x=True
-    ),
-    Method(
-        "F2SA", PENALTY, lambda p, L, outer: f2sa(p, inner=1 / L, outer=outer, penalty=growing), quick=True
-    ),
-    Method("F3SA", PENALTY, lambda p, L, outer: f3sa(p, inner=1 / L, outer=outer, penalty=growing)),
-    Method(
-        "F2BA",
-        PENALTY,
-        lambda p, L, outer: f2ba(p, inner=1 / L, outer=outer, penalty=100.0, inner_steps=LOOP),
-    ),
-    Method(
-        "F2SA-p, p = 2",
-        PENALTY,
-        lambda p, L, outer: f2sa_p(p, inner=1 / L, outer=outer, penalty=100.0, inner_steps=LOOP),
-    ),
-    Method("V-PBGD", PENALTY, lambda p, L, outer: v_pbgd(p, inner=1 / L, outer=outer, penalty=growing)),
-    Method("BOME", PENALTY, lambda p, L, outer: bome(p, inner=1 / L, outer=outer, inner_steps=LOOP)),
+    Method("BDA, 5 steps", ITERATIVE, make(solvers.bda, inner_steps=LOOP)),
+    Method("IAPTT, 5 steps", ITERATIVE, make(solvers.iaptt, inner_steps=LOOP), varies=True),
+    Method("RTHO", ITERATIVE, make(solvers.rtho), varies=True, small_x=True),
+    Method("F2SA", PENALTY, make(solvers.f2sa, penalty=growing), quick=True),
+    Method("F3SA", PENALTY, make(solvers.f3sa, penalty=growing)),
+    Method("F2BA", PENALTY, make(solvers.f2ba, penalty=100.0, inner_steps=LOOP)),
+    Method("F2SA-p, p = 2", PENALTY, make(solvers.f2sa_p, penalty=100.0, inner_steps=LOOP)),
+    Method("V-PBGD", PENALTY, make(solvers.v_pbgd, penalty=growing)),
+    Method("BOME", PENALTY, make(solvers.bome, inner_steps=LOOP)),
     Method(
         "MEHA",
         PENALTY,
-        lambda p, L, outer: meha(p, inner=0.5 / L, outer=outer, penalty=growing, proximal=10 / L),
+        lambda p, L, outer: solvers.meha(p, inner=0.5 / L, outer=outer, penalty=growing, proximal=10 / L),
     ),
+    Method("PZOBO, 5 steps", SHORTCUT, make(solvers.pzobo, inner_steps=LOOP)),
     Method(
-        "PZOBO, 5 steps", SHORTCUT, lambda p, L, outer: pzobo(p, inner=1 / L, outer=outer, inner_steps=LOOP)
+        "DARTS",
+        SHORTCUT,
+        lambda p, L, outer: solvers.darts(p, inner=1 / L, outer=outer, xi=1 / L),
+        quick=True,
     ),
-    Method("DARTS", SHORTCUT, lambda p, L, outer: darts(p, inner=1 / L, outer=outer, xi=1 / L), quick=True),
-    Method(
-        "DARTS, first order", SHORTCUT, lambda p, L, outer: darts_first_order(p, inner=1 / L, outer=outer)
-    ),
-    Method("SAMA", SHORTCUT, lambda p, L, outer: sama(p, inner=1 / L, outer=outer), quick=True),
-    Method("tuning-free", TUNING_FREE, lambda p, L, outer: tuning_free(p), varies=True, quick=True),
-    Method("S-TFBO", TUNING_FREE, lambda p, L, outer: s_tfbo(p)),
-    Method("D-TFBO", TUNING_FREE, lambda p, L, outer: d_tfbo(p)),
+    Method("DARTS, first order", SHORTCUT, make(solvers.darts_first_order)),
+    Method("SAMA", SHORTCUT, make(solvers.sama), quick=True),
+    Method("tuning-free", TUNING_FREE, lambda p, L, outer: solvers.tuning_free(p), varies=True, quick=True),
+    Method("S-TFBO", TUNING_FREE, lambda p, L, outer: solvers.s_tfbo(p)),
+    Method("D-TFBO", TUNING_FREE, lambda p, L, outer: solvers.d_tfbo(p)),
 )

@@ -1,4 +1,4 @@
-"""The comparison as one figure: a column per task, oracle calls above, seconds below. Computes nothing."""
+"""The comparison as one figure: a column per task, oracle calls above, seconds below."""
 
 import io
 from pathlib import Path
@@ -15,11 +15,10 @@ from bilevel.atomic_files import write
 from bilevel.lab.compare.measurement import Curve, Point
 from bilevel.lab.compare.methods import FAMILIES, METHODS, YOURS, Method
 from bilevel.lab.compare.tasks import Task
+from bilevel.plot.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
-# A hue per family (Okabe and Ito's palette); within a family dashes and markers tell methods apart, also in gray.
-HUES: dict[str, str] = dict(
-    zip(FAMILIES, ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00"), strict=True)
-)
+# A hue per family; within a family dashes and markers tell methods apart, also in gray.
+HUES = dict(zip(FAMILIES, (BLUE, VERMILION, GREEN, PURPLE, BLACK, ORANGE), strict=True))
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 FLOOR = 1e-12  # below that, ‖∇Φ‖ is rounding
@@ -28,7 +27,7 @@ PANEL, LEGEND_COLUMN = 5.0, 2.3  # inches
 
 
 def looks(methods: list[Method]) -> dict[str, dict[str, Any]]:
-    """The line style of every method: of ours the same in every panel and every run, of others' in their order."""
+    """Return the line style of every method. Ours are the same in every figure; others follow in their order."""
     own, styles = {method.name for method in METHODS}, {}
     for family in dict.fromkeys(map(family_of, [*METHODS, *methods])):
         others = [m for m in methods if family_of(m) == family and m.name not in own]
@@ -38,7 +37,7 @@ def looks(methods: list[Method]) -> dict[str, dict[str, Any]]:
 
 
 def family_of(method: Method) -> str:
-    """A family we do not know is drawn as yours."""
+    """Return the family; unknown families are drawn as the user's."""
     return method.family if method.family in FAMILIES else YOURS
 
 
@@ -109,7 +108,7 @@ def _panel(
 
 
 def _worth_showing(curve: Curve, floor: float) -> list[Point]:
-    """The points while they are finite, up to the first at the floor."""
+    """Return the points while they are finite, up to the first at the floor."""
     shown = []
     for point in curve.points:
         if not np.isfinite(point.value):
@@ -121,7 +120,7 @@ def _worth_showing(curve: Curve, floor: float) -> list[Point]:
 
 
 def _columns(methods: list[Method]) -> list[tuple[str, list[str]]]:
-    """The legend's columns, headed by the families' names; a long family goes on in the next column."""
+    """Return the legend's columns with their families as heads; a long family continues in the next column."""
     columns = []
     for family in FAMILIES:
         members = [method.name for method in methods if family_of(method) == family]

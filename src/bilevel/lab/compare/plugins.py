@@ -1,4 +1,4 @@
-"""A user's own method or task, named on the command line as `module:name`."""
+"""A user's own method or task, given on the command line as `module:name`."""
 
 import importlib
 import inspect
@@ -17,11 +17,11 @@ from bilevel.problems import Instance
 
 
 class Unusable(ValueError):
-    """What was named is not there, or not what it should be; the message is one line."""
+    """The given object does not exist or has the wrong type; the message is one line."""
 
 
 def your_method(address: str) -> Method:
-    """A `Method`, or a function `(problem, L, outer) -> solver`, whose steps are counted as they are taken."""
+    """Return the `Method`, or make one from a function `(problem, L, outer) -> solver`."""
     found = find(address)
     if isinstance(found, Method):
         return found
@@ -35,7 +35,7 @@ def your_method(address: str) -> Method:
 
 
 def check_method(method: Method, task: Task) -> None:
-    """That it makes a solver for this task, and the solver a start."""
+    """Check that it makes a solver for this task, and that the solver can start."""
     try:
         solver = solver_of(method, task, task.rates[0])
         data = method.data(task.instance.data)
@@ -45,7 +45,7 @@ def check_method(method: Method, task: Task) -> None:
 
 
 def your_task(address: str, quick: bool) -> Task:
-    """An `Instance`, a `Task`, or a function of nothing or of `quick` that makes either."""
+    """Return a `Task` from a `Task`, an `Instance`, or a function of nothing or of `quick` that makes either."""
     found = find(address)
     if callable(found) and (_takes(found, 0) or _takes(found, 1)):
         try:
@@ -63,7 +63,7 @@ def your_task(address: str, quick: bool) -> Task:
 
 
 def find(address: str) -> Any:
-    """What `module:name` stands for; the module is looked for in the current folder first."""
+    """Return the object `module:name`; the module is first searched in the current folder."""
     module, _, name = address.partition(":")
     if not module or not name:
         raise Unusable("not of the form module:name, such as mine:solver")
@@ -97,7 +97,7 @@ def _imported(module: str) -> Any:
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether it can be called with so many positional arguments."""
+    """Return whether it can be called with so many positional arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except (TypeError, ValueError):
@@ -112,5 +112,5 @@ def _kind(value: Any) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """The error in one line."""
+    """Return the error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

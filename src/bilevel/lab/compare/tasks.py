@@ -1,8 +1,9 @@
 """The three tasks: an instance each, and how far and how often it is measured.
 
 On the quadratic and on ridge-logistic regularization the yardstick is ‖∇Φ(x)‖, exact. On MNIST reweighting the inner
-problem is not convex, y*(x) is not unique and ∇Φ not defined; there an x is judged by the validation loss of a network
-trained with its weights. (A method's own y would not do: penalty methods let theirs see the validation data.)
+problem is not convex, y*(x) is not unique and ∇Φ is not defined. There the yardstick is the validation loss of a
+network trained with the weights x. (A method's own y would not do: with penalty methods it depends on the validation
+data.)
 """
 
 from collections.abc import Callable
@@ -29,9 +30,7 @@ class Task:
     rates: tuple[float, ...]
     calls: int  # oracle calls each method may spend
     per_octave: int  # points measured each time the number of steps doubles
-    outer: Callable[[Any], Any] = field(
-        default=lambda rate: rate
-    )  # from a step size of the grid to the outer rule
+    outer: Callable[[Any], Any] = field(default=lambda rate: rate)  # from a step size to the outer rule
     repeats: int = 5  # of every timing; the shortest counts
 
     def __post_init__(self) -> None:
@@ -56,12 +55,12 @@ class Task:
 
     @property
     def x64(self) -> bool:
-        """Double precision, where the answer is known to rounding."""
+        """Return whether it needs double precision: the answer is known to rounding."""
         return any(jnp.result_type(leaf) == jnp.float64 for leaf in jax.tree.leaves(self.instance.x0))
 
     @property
     def large_x(self) -> bool:
-        """Too large for a copy of y for every entry of x."""
+        """Return whether x is too large for a copy of y per entry of x."""
         entries = lambda tree: sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
         return entries(self.instance.x0) * entries(self.instance.y0) > LARGE
 
@@ -109,7 +108,7 @@ def reweighting_task(quick: bool) -> Task:
 
 
 def task_of(instance: Instance, quick: bool) -> Task:
-    """The settings for an instance of someone else's: the quadratic's, which follow from L."""
+    """Return a task for a user's instance, with the quadratic's settings, which follow from L."""
     return Task(
         instance,
         title=instance.name,
@@ -120,12 +119,12 @@ def task_of(instance: Instance, quick: bool) -> Task:
 
 
 def grid(largest: float, quick: bool) -> tuple[float, ...]:
-    """Outer step sizes from `largest` down, each a quarter of the one before."""
+    """Return outer step sizes from `largest` down, each a quarter of the previous one."""
     return tuple(float(largest * 4.0**-i) for i in ((0, 2, 4) if quick else range(7)))
 
 
 def _coarse(images: Any) -> Any:
-    """28 × 28 pixels as 14 × 14 means, so that twenty methods take minutes."""
+    """Return the 14 × 14 means of 28 × 28 pixels, so that twenty methods take minutes."""
     return jnp.asarray(images.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196))
 
 

@@ -1,4 +1,4 @@
-"""What the results were computed with: libraries, machine."""
+"""The libraries and the machine that results were computed with."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ def environment() -> dict[str, str]:
 
 
 def machine() -> str:
-    """The accelerator, or where there is none the processor."""
+    """Return the name of the accelerator, or of the processor if there is none."""
     import jax
 
     device = jax.devices()[0].device_kind

@@ -1,4 +1,4 @@
-"""What every experiment has in common: settings in, tables out."""
+"""The type of all experiments: settings in, tables out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from bilevel.lab.paper.tables import Table
 
 @runtime_checkable
 class Report(Protocol):
-    """Tells whoever watches how far an experiment is, from 0 to 1, and what it is doing."""
+    """Report the progress of an experiment, from 0 to 1, and its current task."""
 
     def __call__(self, done: float, doing: str = "") -> None: ...
 
 
 @runtime_checkable
 class Inputs(Protocol):
-    """Data read from files; `source` says in words which."""
+    """Data read from files; `source` describes the files."""
 
     @property
     def source(self) -> str: ...
@@ -25,7 +25,7 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """What the user may ask of an experiment."""
+    """The options of the command line that experiments depend on."""
 
     quick: bool = False
     seeds: int | None = None  # how many; None: as many as fit the time

@@ -37,11 +37,11 @@ STEPS = 10_000
 KAPPAS = np.geomspace(3, 20, 8)
 SEEDS = 10
 SEEDS_OF_VARIANTS = 4  # at most
-CHUNKS = 20  # how often progress is shown and the head's curvatures are looked at
+CHUNKS = 20  # how often progress is shown and the head's curvatures are computed
 
 
 class Variant(NamedTuple):
-    """β = c·κ^(−order)/L, and whose inputs get the prescribed singular values."""
+    """β = c·κ^(−order)/L, and the inputs that get the prescribed singular values."""
 
     c: float
     order: float
@@ -94,7 +94,7 @@ def run(settings: dict[str, Any], inputs: Examples, report: Report) -> dict[str,
 
 
 def cases(settings: dict[str, Any]) -> list[tuple[str, int, float]]:
-    """Every (variant, seed, κ) to run: all seeds of the protocol, the first few of its variants."""
+    """Return every (variant, seed, κ) to run: all seeds of the protocol, a few of each variant."""
     few = min(settings["seeds"], SEEDS_OF_VARIANTS)
     return [
         (name, seed, kappa)
@@ -105,7 +105,7 @@ def cases(settings: dict[str, Any]) -> list[tuple[str, int, float]]:
 
 
 def over_seeds(runs: Table, settings: dict[str, Any]) -> Table:
-    """The mean over seeds and its range, with the fitted power law: what the figure draws."""
+    """Return the mean over seeds, its range and the fitted power law, for the figure."""
     kappas, parts = np.asarray(settings["kappas"]), []
     for name in settings["variants"]:
         mean = select(runs, variant=name)["mean"].reshape(-1, len(kappas))
@@ -124,7 +124,7 @@ def over_seeds(runs: Table, settings: dict[str, Any]) -> Table:
 
 
 def exponents(runs: Table, settings: dict[str, Any]) -> Table:
-    """Each variant's exponent of κ with its bootstrap interval; also against the κ the head had on average."""
+    """Return each variant's exponent of κ with its bootstrap interval, and the exponent of the actual mean κ."""
     rows = []
     for name in settings["variants"]:
         grid = lambda column, name=name: select(runs, variant=name)[column].reshape(
@@ -140,14 +140,14 @@ def exponents(runs: Table, settings: dict[str, Any]) -> Table:
 
 
 class Lane(NamedTuple):
-    """One run: where and on what, and its outer step size."""
+    """One run: the instance and its outer step size."""
 
     instance: Instance
     beta: float
 
 
 def lane(examples: Examples, kappa: float, seed: int, variant: Variant, settings: dict[str, Any]) -> Lane:
-    """The split, the prescribed spectrum and x₀ of one (κ, seed)."""
+    """Return the run of one (κ, seed): the split, the prescribed spectrum and x₀."""
     train, valid = examples.split(settings["train"], settings["valid"], seed=seed)
     A, A_valid = standardize(train.inputs, valid.inputs)
     b, b_valid = standardize(train.targets[:, None], valid.targets[:, None])
@@ -164,7 +164,7 @@ def lane(examples: Examples, kappa: float, seed: int, variant: Variant, settings
 
 
 def measure(lanes: list[Lane], settings: dict[str, Any], report: Report) -> Table:
-    """Every lane's mean of ‖∇Φ(x_k)‖² over k < K, its first and last values, and the range κ had on the way."""
+    """Return every run's mean of ‖∇Φ(x_k)‖² over k < K, its first and last values, and the range of κ."""
     instances = [lane.instance for lane in lanes]
     every = max(1, settings["steps"] // CHUNKS)
     seen = Heads([instance.data for instance in instances], every, report)
@@ -198,7 +198,7 @@ def square(state: Any, info: Any, batch: Batch) -> dict[str, Any]:
 
 
 class Heads(Hook):
-    """A hook: ‖∇Φ(x₀)‖², the spectra of the heads' Hessians every so many steps, and the progress made."""
+    """Record ‖∇Φ(x₀)‖² and the spectra of the heads' Hessians every so many steps; report the progress."""
 
     def __init__(self, data: list[Batch], every: int, report: Report):
         self.data = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(a) for a in leaves]), *data)

@@ -1,8 +1,8 @@
 """Figure 3, right: data reweighting on MNIST with 20 % wrong labels.
 
-Two settings. *The paper's*: outer rate 1e-3, inner rate 5e-2, 3,000 full-batch iterations of ITD, and AID beside
-it. There the weights hardly move. *A useful one*: Adam on the logits, which is indifferent to how small the
-hypergradients are. Its inner rate is ten times the paper's for a tenth of the steps, so y travels as far; its outer
+Two settings. *The paper's*: outer rate 1e-3, inner rate 5e-2, 3,000 full-batch iterations of ITD, and of AID for
+comparison. There the weights hardly move. *A useful one*: Adam on the logits, which does not depend on the scale of
+the hypergradients. Its inner rate is ten times the paper's for a tenth of the steps, so y travels as far. Its outer
 rate is chosen by the loss on held-out clean images of the first seed, never by test labels.
 """
 
@@ -34,7 +34,7 @@ STEPS, INNER, OUTER = 3_000, 5e-2, 1e-3
 USEFUL_STEPS, USEFUL_INNER, USEFUL_RATES = 300, 0.5, (0.01, 0.03, 0.1)
 SEEDS, SEEDS_OF_AID = 3, 1
 KEEP = 10  # every tenth validation loss goes into the table
-EVERY = 25  # steps between two looks at the progress
+EVERY = 25  # steps between two progress reports
 TAIL = 0.1  # the plateau is the mean of the last tenth
 
 
@@ -85,7 +85,7 @@ def run(settings: dict[str, Any], inputs: Mnist, report: Report) -> dict[str, Ta
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One seed: what to run, and what the result is judged by."""
+    """One seed: the instance, and the data that evaluate its result."""
 
     instance: Instance
     wrong: np.ndarray
@@ -116,13 +116,9 @@ def case(digits: Mnist, seed: int, settings: dict[str, Any]) -> Case:
 def useful_setting(
     cases: list[Case], settings: dict[str, Any], clock: "Clock"
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """Adam on the logits, its rate chosen on the first seed, beside training without weights, and on the clean
-    validation images alone. The rows of the table, and the logits that the chosen rate gave the first seed.
-    """
+    """Train with Adam on the logits, without weights, and on the clean validation images only."""
     steps, inner = settings["useful_steps"], settings["useful_inner"]
-    adam = optax.inject_hyperparams(
-        optax.adam
-    )  # its rate is a number of the solver: one program for all rates
+    adam = optax.inject_hyperparams(optax.adam)  # the rate is a leaf of the solver: one program for all
 
     def go(setting: str, rate: float, seed: int, case: Case) -> tuple[dict[str, Any], np.ndarray]:
         # A rate of zero leaves x at 0: all weights stay equal.
@@ -142,14 +138,14 @@ def useful_setting(
 
 
 def clean_only(case: Case) -> Case:
-    """The same case with the validation images in place of the training images."""
+    """Return the case with the validation images instead of the training images."""
     clean = case.instance.data.outer
     instance = data_reweighting(clean, clean, case.instance.y0)
     return replace(case, instance=instance, wrong=np.zeros(len(clean), dtype=bool))
 
 
 def histogram(x: np.ndarray, wrong: np.ndarray) -> Table:
-    """How many training images of either kind have which weight."""
+    """Return how many training images with right and with wrong labels have which weight."""
     edges = np.linspace(0, 1, 21)
     weights = weights_of(x)
     return {
@@ -177,7 +173,7 @@ def curve(method: str, seed: int, result: Result) -> Table:
 
 
 def plateau(result: Result) -> dict[str, float]:
-    """The validation loss where it ends, and by how much it still fell over the last third."""
+    """Return the final validation loss, and its decrease over the last third."""
     loss = result.trace["outer_value"].astype(float)
     tail = max(1, round(TAIL * len(loss)))
     third = len(loss) - len(loss) // 3
@@ -189,7 +185,7 @@ def plateau(result: Result) -> dict[str, float]:
 
 
 def score(result: Result, case: Case) -> dict[str, float]:
-    """What the run is worth: test accuracy, and how well low weights point at wrong labels."""
+    """Return the test accuracy, and how well low weights identify wrong labels."""
     x = np.asarray(result.x)
     weights = weights_of(x)
     test = np.asarray(logits(result.y, case.test.inputs))
@@ -218,13 +214,13 @@ def _work(settings: dict[str, Any]) -> float:
 
 
 class Clock:
-    """Adds up the work of many runs into one progress."""
+    """Add up the work of many runs into one progress report."""
 
     def __init__(self, report: Report, total: float):
         self.report, self.total, self.done = report, total, 0.0
 
     def of(self, label: str, cost: float) -> Callable[[Event], None]:
-        """A hook that adds one run's steps, each so much work."""
+        """Return a hook that adds the steps of one run, each with this cost."""
         before = self.done
         self.report(before / self.total, label)
 

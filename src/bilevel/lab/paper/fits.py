@@ -1,4 +1,4 @@
-"""Power laws: an exponent is the slope of a straight line through logarithms."""
+"""Power laws: the exponent is the slope of a straight line through logarithms."""
 
 from typing import NamedTuple
 
@@ -38,10 +38,10 @@ def scale(curve: np.ndarray, target: np.ndarray) -> Scale:
 def bootstrap_exponent(
     at: np.ndarray, values: np.ndarray, seed: int, draws: int = 2000, level: float = 0.95
 ) -> Interval:
-    """Percentile interval of the exponent fitted to the mean over seeds (the rows of `values`), resampling seeds.
+    """Return the percentile interval of the exponent fitted to the mean over seeds, the rows of `values`.
 
     Seeds are resampled whole: the runs of one seed share their data split, so they are not independent. With a
-    single seed there is no spread to speak of and the interval is NaN.
+    single seed the interval is NaN.
     """
     seeds = len(values)
     if seeds < 2:

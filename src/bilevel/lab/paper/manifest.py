@@ -1,4 +1,4 @@
-"""Beside an experiment's tables lies a manifest: what they were computed from. It decides whether they still hold."""
+"""A manifest next to the tables of an experiment: the settings, data, code and libraries behind them."""
 
 import dataclasses
 import functools
@@ -14,19 +14,13 @@ import numpy as np
 from bilevel.atomic_files import content_of, write as write_file
 from bilevel.lab.paper.experiment import Experiment, Options
 
-# Tables depend on the code that computes them, not on the code that only reads them. Folders of the package, by path:
-# a name alone would mean others of that name too.
+# Folders of the package whose code only reads tables. By path: a name could match other files.
 READERS = ("cli", "lab/compare", "lab/paper/claims", "lab/paper/plots", "lab/paper/report")
-
-
-LARGEST_MANIFEST, LARGEST_TABLE = (
-    1_000_000,
-    64_000_000,
-)  # bytes; ours have thousands and hundreds of thousands
+LARGEST_MANIFEST, LARGEST_TABLE = 1_000_000, 64_000_000  # bytes; ours are a thousand times smaller
 
 
 class Damaged(Exception):
-    """A manifest that vouches for nothing; the message says why."""
+    """The manifest is not valid; the message has the reason."""
 
 
 def path_of(experiment: Experiment, out: Path) -> Path:
@@ -34,18 +28,18 @@ def path_of(experiment: Experiment, out: Path) -> Path:
 
 
 def origin(settings: dict[str, Any], inputs: Any) -> dict[str, Any]:
-    """Everything the tables follow from: settings, data, code, and the libraries that do the arithmetic."""
+    """Return everything the tables depend on: settings, data, code, and the libraries that do the arithmetic."""
     exact = {
         "settings": settings,
         "data": None if inputs is None else digest_of_data(inputs),
         "code": digest_of_code(),
         "libraries": {name: version(name) for name in ("jax", "jaxlib", "numpy", "optax")},
     }
-    return json.loads(json.dumps(exact))  # as it will read back, so that the two can be compared
+    return json.loads(json.dumps(exact))  # in the form in which it is read back, to compare the two
 
 
 def read(experiment: Experiment, out: Path) -> dict[str, Any] | None:
-    """The manifest, if it is as this code wrote it and its tables lie beside it, whole and untouched."""
+    """Return the manifest, or None if it is missing or damaged, or if a table is missing or was changed."""
     try:
         return _examined(experiment, out)
     except Damaged:
@@ -53,7 +47,7 @@ def read(experiment: Experiment, out: Path) -> dict[str, Any] | None:
 
 
 def fault(experiment: Experiment, out: Path) -> str | None:
-    """Why the manifest that lies there, if one does, vouches for nothing."""
+    """Return the reason why an existing manifest is invalid, or None."""
     try:
         _examined(experiment, out)
     except Damaged as reason:
@@ -62,7 +56,7 @@ def fault(experiment: Experiment, out: Path) -> str | None:
 
 
 def _examined(experiment: Experiment, out: Path) -> dict[str, Any] | None:
-    """The manifest, or None where there is none."""
+    """Return the manifest, or None if there is none; raise `Damaged` if it is not valid."""
     path = path_of(experiment, out)
     try:
         manifest = json.loads(content_of(path, LARGEST_MANIFEST))
@@ -97,13 +91,13 @@ def _complete(manifest: dict[str, Any]) -> bool:
 
 
 def holds(experiment: Experiment, out: Path, origin: dict[str, Any]) -> bool:
-    """Whether the tables in `out` are intact and were computed from exactly this origin."""
+    """Return whether the tables in `out` are intact and were computed from exactly this origin."""
     manifest = read(experiment, out)
     return manifest is not None and manifest["origin"] == origin
 
 
 def departures(experiment: Experiment, manifest: dict[str, Any]) -> list[str]:
-    """The settings in which its tables are not those of the full protocol."""
+    """Return the settings that differ from the full protocol."""
     full, given = json.loads(json.dumps(experiment.settings(Options()))), manifest["origin"]["settings"]
     return sorted(name for name in full if name in given and full[name] != given[name])
 
@@ -121,13 +115,12 @@ def write(
     }
     manifest["digest"] = digest_of_manifest(manifest)
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    write_file(
-        path_of(experiment, out), text.encode("utf-8", "backslashreplace")
-    )  # escapes that JSON knows, too
+    # JSON knows the escapes of `backslashreplace`.
+    write_file(path_of(experiment, out), text.encode("utf-8", "backslashreplace"))
 
 
 def digest_of_manifest(manifest: dict[str, Any]) -> str:
-    """Of everything in it but this digest, so that any damage shows; no protection against who can compute it, too."""
+    """Return the digest of all entries except the digest; it detects damage, not forgery."""
     rest = {name: value for name, value in manifest.items() if name != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -137,7 +130,7 @@ def digest_of_file(path: Path) -> str:
 
 
 def digest_of_data(inputs: Any) -> str:
-    """Of the numbers, wherever they were read from: the same data in another folder are the same data."""
+    """Return the digest of the numbers: the same data in another folder are the same data."""
     digest = hashlib.sha256()
     for array in _arrays(inputs):
         digest.update(str((array.shape, array.dtype.str)).encode())
@@ -155,7 +148,7 @@ def digest_of_code() -> str:
 
 
 def computing(root: Path) -> list[str]:
-    """The package's files that tables depend on."""
+    """Return the files of the package that tables depend on."""
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     return [name for name in names if not name.startswith(tuple(f"{folder}/" for folder in READERS))]
 

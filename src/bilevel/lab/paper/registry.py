@@ -11,13 +11,13 @@ GROUPS = {"fig3": ("fig3-features", "fig3-reweighting"), "all": tuple(EXPERIMENT
 
 
 def chosen(names: list[str]) -> list[Experiment]:
-    """The experiments named, each once and in the paper's order; all of them if none is named."""
+    """Return the selected experiments, each once and in the paper's order; all of them for an empty list."""
     wanted: set[str] = set()
     for name in names or ["all"]:
         if name not in EXPERIMENTS and name not in GROUPS:
             known = ", ".join([*EXPERIMENTS, "fig3"])
             raise ValueError(
-                f"there is no experiment {name!r}: choose from {known}, or name none to run them all"
+                f"there is no experiment {name!r}: choose from {known}, or give no name to run all of them"
             )
         wanted.update(GROUPS.get(name, (name,)))
     return [experiment for name, experiment in EXPERIMENTS.items() if name in wanted]

@@ -1,4 +1,4 @@
-"""What a folder of results holds: the tables, and the manifests that say what they were computed from."""
+"""The contents of a folder of results: tables, and the manifests that document their origin."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ class Results:
 
 
 def read_results(folder: Path) -> Results:
-    """The tables of every experiment whose manifest vouches for them."""
+    """Return the tables of every experiment that has a valid manifest."""
     tables, manifests = {}, {}
     for name, experiment in EXPERIMENTS.items():
         found = manifest.read(experiment, folder)

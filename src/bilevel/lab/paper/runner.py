@@ -1,4 +1,4 @@
-"""Runs experiments into a folder, and does not run again what is already there."""
+"""Run experiments into a folder, and skip those whose tables are there already."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bilevel.lab.paper.tables import Table, write_table
 
 
 class Unfiled(Exception):
-    """An experiment was run and its tables are here, but the folder did not take them."""
+    """An experiment ran, but its tables could not be written; they are in `tables`."""
 
     def __init__(self, reason: OSError, tables: dict[str, Table]):
         super().__init__(str(reason))
@@ -21,7 +21,7 @@ class Unfiled(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """An experiment with its settings made up and its data read: nothing is left that could be refused."""
+    """An experiment with its settings and data: all checks are done."""
 
     experiment: Experiment
     settings: dict[str, Any]
@@ -35,7 +35,7 @@ class Job:
 
     @property
     def shortens(self) -> bool:
-        """Whether its tables would take the place of those of the full protocol."""
+        """Return whether its tables would replace tables of the full protocol."""
         found = manifest.read(self.experiment, self.out)
         return not (found is None or self.done or manifest.departures(self.experiment, found))
 
@@ -47,13 +47,13 @@ def prepare(experiment: Experiment, options: Options, out: Path) -> Job:
 
 
 def perform(job: Job, report: Report) -> float:
-    """Runs the job and writes its tables; the seconds it took. `Unfiled` if they could not be written."""
-    # Until the new tables are complete, nothing must vouch for the old ones.
-    vouching = manifest.path_of(job.experiment, job.out)
+    """Run the job, write its tables and return its seconds. Raise `Unfiled` if they cannot be written."""
+    # Until the new tables are complete, no manifest may declare the old ones valid.
+    old = manifest.path_of(job.experiment, job.out)
     try:
-        vouching.unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
     except OSError as error:
-        raise Unsaved(vouching, error.strerror or str(error), error.errno) from error
+        raise Unsaved(old, error.strerror or str(error), error.errno) from error
     began = time.perf_counter()
     tables = job.experiment.run(job.settings, job.inputs, report)
     if set(tables) != set(job.experiment.tables):

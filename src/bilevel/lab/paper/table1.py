@@ -30,7 +30,7 @@ KAPPAS_OF_BOUNDS = np.geomspace(1e3, 1e5, 9)
 KAPPAS_OF_RUNS = np.array([1.5, 2.0, 2.5, 3.0, 3.5])
 EPSILONS = (0.4, 0.2, 0.1)
 COUNTED_STEPS = 200
-# What the paper says, as exponents of κ.
+# The paper's claims, as exponents of κ.
 CLAIMED = {
     ("AID", "earlier", "rate"): 6.0,
     ("AID", "paper", "rate"): 5.0,
@@ -80,7 +80,7 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
 
 
 def exponents_of_bounds(settings: dict[str, Any]) -> Table:
-    """Slopes in κ of K times the vanishing part, of the inherent part, and of the step sizes."""
+    """Return the slopes in κ of K times the vanishing part, of the inherent part, and of the step sizes."""
     kappas = np.asarray(settings["kappas_of_bounds"])
     constants = theory.Constants(settings["L"] / kappas, settings["L"], settings["M"], settings["rho"])
     values = {
@@ -88,7 +88,7 @@ def exponents_of_bounds(settings: dict[str, Any]) -> Table:
         for name, certificate in theory.analyses(constants, "AID").items()
         for quantity, value in of_aid(certificate, settings["gap"], warmed_up(constants, settings)).items()
     }
-    # Theorem 5.17 wants y₀ within its radius R_y of y*(x₀).
+    # Theorem 5.17 requires y₀ within the radius R_y of y*(x₀).
     values |= {
         ("ITD", name, quantity): value
         for name, certificate in theory.analyses(constants, "ITD").items()
@@ -115,7 +115,7 @@ def of_aid(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[st
 
 
 def of_itd(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[str, Any]:
-    """A rate only where β is fixed: the others' follows K, and what vanishes is not proportional to 1/K."""
+    """Return the rate only where β is fixed: otherwise β depends on K, and the vanishing part is not ∝ 1/K."""
     inherent = certificate.inherent_error
     if certificate.analysis not in ("earlier", "paper"):
         return {"inherent": inherent}
@@ -124,12 +124,12 @@ def of_itd(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[st
 
 
 def warmed_up(constants: theory.Constants, settings: dict[str, Any]) -> Any:
-    """‖y₀ − y*(x₀)‖ = c_y·μ, as in Lemma 5.8."""
+    """Return ‖y₀ − y*(x₀)‖ = c_y·μ, as in Lemma 5.8."""
     return settings["radius"] * constants.mu
 
 
 def calls_per_step(settings: dict[str, Any]) -> Table:
-    """What an iteration and a warm-up step really evaluate, counted in the programs that run."""
+    """Return the oracle calls of one iteration and of one warm-up step, counted in the programs that run."""
     q, N = (
         Quadratic(0.5 * settings["L"], settings["L"], settings["M"] / np.sqrt(2)),
         settings["counted_steps"],
@@ -153,7 +153,8 @@ def calls_per_step(settings: dict[str, Any]) -> Table:
 
 
 def steps_to_epsilon(settings: dict[str, Any], report: Report) -> Table:
-    """The first K with (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ ε, for AID with each analysis' step sizes, beside the certified K.
+    """Return the first K with (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ ε, for AID with each analysis' step sizes, and the certified
+    K.
 
     K times a bound never falls as K grows (for all but `star` it is constant), so its value at a long horizon serves
     every K below.
@@ -186,7 +187,7 @@ def first_reached(
     certified: np.ndarray,
     report: Report,
 ) -> np.ndarray:
-    """K(ε) for every lane and every ε; `sizes` are α, η and β. A lane ends once it is at the smallest ε."""
+    """Return K(ε) for every run and every ε; `sizes` are α, η and β. A run ends at the smallest ε."""
     epsilons, reached = np.asarray(settings["epsilons"]), []
     expected = settings["gap"] / (sizes[:, 2] * epsilons.min())  # Σ‖∇Φ‖² ≈ gap/β: only for the progress shown
     for i, (kappa, size) in enumerate(zip(kappas, sizes, strict=True)):
@@ -236,7 +237,7 @@ class MeanBelow(Hook):
 
 
 def with_calls(runs: Table, calls: Table, settings: dict[str, Any]) -> Table:
-    """Gc(ε) and Mv(ε): counted calls per iteration times the iterations taken, the warm-up's counted as well."""
+    """Add Gc(ε) and Mv(ε): counted calls per iteration times the iterations, and the calls of the warm-up."""
     iteration, warmup = 0, 1  # AID's rows of `calls`
     constants = theory.Constants(
         settings["L"] / np.asarray(runs["kappa"]), settings["L"], settings["M"], settings["rho"]
@@ -248,7 +249,7 @@ def with_calls(runs: Table, calls: Table, settings: dict[str, Any]) -> Table:
 
 
 def start(q: Quadratic) -> jax.Array:
-    """x₀ = x° + Z^(−1/2)·1: Φ(x₀) − min Φ = ½ Σ z_i · (1/z_i) = 1."""
+    """Return x₀ = x° + Z^(−1/2)·1, so that Φ(x₀) − min Φ = ½ Σ z_i · (1/z_i) = 1."""
     return q.solution + 1 / jnp.sqrt(q.z)
 
 

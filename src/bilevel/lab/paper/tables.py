@@ -1,4 +1,4 @@
-"""Tables as CSV files: the same numbers always give the same bytes."""
+"""Tables as CSV files: equal numbers always give equal bytes."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ DIGITS = 10  # enough for every plot and verdict, few enough to read
 
 
 def write_table(path: Path, table: Table) -> None:
-    """`table` as CSV at `path`; the file appears whole or not at all."""
+    """Write `table` as CSV to `path`; the file appears complete or not at all."""
     write(path, as_csv(table).encode())
 
 
@@ -32,14 +32,14 @@ def as_csv(table: Table) -> str:
 
 
 def read_table(path: Path) -> Table:
-    """The columns of a CSV file: floats where every entry is a number, text otherwise."""
+    """Return the columns of a CSV file: floats where every entry is a number, text otherwise."""
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     return {name: _column([row[i] for row in rows]) for i, name in enumerate(header)}
 
 
 def select(table: Table, **wanted: Any) -> Table:
-    """The rows in which every named column has the wanted value."""
+    """Return the rows in which every named column has the wanted value."""
     keep = np.ones(len(next(iter(table.values()))), dtype=bool)
     for name, value in wanted.items():
         column = np.asarray(table[name])

@@ -1,4 +1,4 @@
-"""What the paper says of single-loop AID and of its test problem (Figure 1, Table 1, Theorem 5.9)."""
+"""The paper's claims about single-loop AID and its test problem (Figure 1, Table 1, Theorem 5.9)."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the paper says of its experiments on real data (Figure 3)."""
+"""The paper's claims about experiments on real data (Figure 3)."""
 
 import numpy as np
 
@@ -110,5 +110,5 @@ def _dependence(results: Results) -> str:
 
 
 def _factor(values: np.ndarray, others: np.ndarray) -> float:
-    """The largest factor between the two, either way."""
+    """Return the largest factor between the two, in either direction."""
     return float(np.exp(np.max(np.abs(np.log(values / others)))))

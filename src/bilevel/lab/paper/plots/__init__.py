@@ -1,6 +1,6 @@
-"""Figures from tables. Nothing is computed here: every point drawn is a number in a CSV file.
+"""Figures from tables. Nothing is computed here: every point is a number in a CSV file.
 
-Each panel is a figure of its own, so that a page can put two side by side or one below the other.
+Each panel is a separate figure, so that a page can place two side by side or one below the other.
 """
 
 import io
@@ -23,13 +23,13 @@ DRAWINGS: dict[str, Callable[[Results], dict[str, Figure]]] = {
 
 
 def draw_all(results: Results, folder: Path, formats: tuple[str, ...]) -> dict[str, list[str]]:
-    """Every figure of the experiments that were run, in every format; the names of the panels by experiment."""
+    """Draw every figure of the experiments that were run, in every format; return the panels by experiment."""
     panels = {}
     with house_style():
         for experiment in results.manifests:
             if experiment in DRAWINGS:
                 for suffix in formats:
-                    # Anew for each format: saving settles the layout, to the last digit of that format's resolution.
+                    # Again for each format: saving fixes the layout at that format's resolution.
                     figures = DRAWINGS[experiment](results)
                     panels[experiment] = list(figures)
                     for name, figure in figures.items():

@@ -30,7 +30,7 @@ def fit(results: Results) -> Figure:
 
 
 def variants(results: Results) -> Figure:
-    figure, axes = style.panel("What the exponent depends on")
+    figure, axes = style.panel("The exponent in variants of our protocol")
     table = results["fig3_exponents.csv"]
     places = list(range(len(table["variant"])))[::-1]
     for place, name, exponent, low, high in zip(

@@ -18,7 +18,7 @@ def draw(results: Results) -> dict[str, Figure]:
 
 
 def losses(results: Results) -> Figure:
-    figure, axes = style.panel("The paper's setting, one line a seed")
+    figure, axes = style.panel("The paper's setting, one line per seed")
     for method, look in LOOKS.items():
         rows = select(results["fig3_reweighting.csv"], method=method)
         for i, seed in enumerate(np.unique(rows["seed"])):

@@ -1,4 +1,5 @@
-"""One look for all figures: colors that survive color blindness, and markers and dashes that survive gray."""
+"""One style for all figures: colors that color-blind readers can tell apart, and markers and dashes for gray
+prints."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, StrMethodFormatter
 
-BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (  # Okabe and Ito's palette
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
+from bilevel.plot.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY as SKY, VERMILION
+
 Look = dict[str, Any]  # keyword arguments of a plotted line
 EARLIER: Look = {"color": VERMILION, "linestyle": "--"}
 PAPER: Look = {"color": BLUE, "linestyle": "-"}

@@ -1,4 +1,4 @@
-"""What the report says, before it is known whether it will be a web page or Markdown."""
+"""The content of the report, for the web page and for Markdown."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def summary(claims: list[Claim]) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader must know before trusting the numbers."""
+    """Return the facts that a reader must know before trusting the numbers."""
     found = []
     for name, manifest in results.manifests.items():
         if changed := departures(EXPERIMENTS[name], manifest):
@@ -77,7 +77,7 @@ def notes(results: Results) -> list[str]:
 
 
 def runs(results: Results) -> Grid:
-    """One row for each experiment: data, seeds, time."""
+    """Return one row for each experiment: data, seeds, time."""
     rows = []
     for manifest in results.manifests.values():
         seeds = manifest["origin"]["settings"].get("seeds", "no randomness")

@@ -1,4 +1,4 @@
-"""The report as Markdown, with the figures beside it."""
+"""The report as Markdown; the figures are files in the same folder."""
 
 import re
 from html import escape
@@ -43,6 +43,6 @@ def _grid(grid: Grid) -> str:
 
 
 def _plain(text: object) -> str:
-    """Text that stays text: no HTML, link, code or table comes of it, and it stays on its line."""
+    """Escape HTML, links, code and table cells, and join the lines."""
     on_one_line = " ".join(str(text).split())
     return re.sub(r"[\\`\[\]|]", r"\\\g<0>", escape(on_one_line, quote=False))

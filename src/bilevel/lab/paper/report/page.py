@@ -1,4 +1,4 @@
-"""The report as one web page that needs nothing else: figures inside, no script, nothing fetched."""
+"""The report as one self-contained web page: figures inside, no script, nothing fetched."""
 
 import base64
 import re
@@ -31,7 +31,7 @@ def as_page(content: Content, folder: Path) -> str:
         sections="\n".join(_section(name, content, folder) for name in content.grids),
         beyond=_grid(content.beyond, "scroll words")
         if content.beyond.rows
-        else "<p>Nothing was run that would show it.</p>",
+        else "<p>No experiment that shows it was run.</p>",
         runs=_grid(content.runs, "scroll words"),
         environment="".join(
             f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in content.environment.items()
@@ -53,7 +53,7 @@ def _claim(claim: Claim) -> str:
 
 
 def _raised(text: str) -> str:
-    """Exponents set as such: κ^2.26 with 2.26 raised."""
+    """Set exponents as superscripts: κ^2.26 with 2.26 raised."""
     return re.sub(
         r"\^(-?\d+(?:\.\d+)?)", lambda found: f"<sup>{found[1].replace('-', '−')}</sup>", escape(text)
     )
@@ -74,7 +74,7 @@ def _figure(panel: str, folder: Path) -> str:
 
 
 def _grid(grid: Grid, kind: str = "scroll") -> str:
-    """Numbers scroll sideways where the page is narrow, words are broken into lines."""
+    """Return the table; numbers scroll sideways on narrow pages, words are broken into lines."""
     head = "".join(f"<th>{escape(title)}</th>" for title in grid.header)
     rows = "".join(
         "<tr>" + "".join(f"<td>{_raised(str(cell))}</td>" for cell in row) + "</tr>" for row in grid.rows

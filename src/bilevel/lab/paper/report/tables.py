@@ -31,7 +31,7 @@ def by_experiment(results: Results) -> dict[str, list[Grid]]:
 
 
 def rates(results: Results) -> Grid:
-    """One row for each quantity, one column for each analysis."""
+    """Return one row for each quantity, one column for each analysis."""
     table = results["table1_exponents.csv"]
     meaning = {"rate": "part that vanishes, × K", "inherent": "inherent error", "beta": "β", "eta": "η"}
     keys = ("method", "quantity", "analysis", "paper_exponent", "exponent")
@@ -52,11 +52,7 @@ def rates(results: Results) -> Grid:
 
 def calls(results: Results) -> Grid:
     columns = ("gradients_f", "gradients_g", "hessian_products", "cross_products", "Gc", "Mv")
-    table = results["table1_calls.csv"]
-    rows = [
-        (f"{method} {of}", *(f"{value:g}" for value in values))
-        for method, of, *values in _rows(table, "method", "of", *columns)
-    ]
+    rows = _cells(results["table1_calls.csv"], "{method} {of}", *(f"{{{name}:g}}" for name in columns))
     header = ("one …", "∇f", "∇g", "Hessian products", "cross products", "Gc", "Mv")
     return Grid("Oracle calls, counted while the programs ran", header, rows)
 
@@ -66,76 +62,35 @@ def steps(results: Results) -> Grid:
     finest = select(table, epsilon=float(np.min(table["epsilon"])))
     by_kappa = np.argsort(finest["kappa"], kind="stable")
     finest = {name: np.asarray(values)[by_kappa] for name, values in finest.items()}
-    rows = [
-        (f"{kappa:g}", analysis, f"{K:,.0f}", f"{certified:,.0f}", f"{Gc:,.0f}", f"{Mv:,.0f}")
-        for analysis, kappa, K, certified, Gc, Mv in _rows(
-            finest, "analysis", "kappa", "steps", "certified_steps", "Gc", "Mv"
-        )
-    ]
+    numbers = (f"{{{name}:,.0f}}" for name in ("steps", "certified_steps", "Gc", "Mv"))
+    rows = _cells(finest, "{kappa:g}", "{analysis}", *numbers)
     title = f"AID until the mean of ‖∇Φ‖² is at most ε = {finest['epsilon'][0]:g}, with each analysis' steps"
     return Grid(title, ("κ", "steps of", "K needed", "K certified", "Gc(ε)", "Mv(ε)"), rows)
 
 
 def exponents(results: Results) -> Grid:
-    rows = [
-        (variant, f"{found:.2f}", f"{low:.2f} to {high:.2f}", f"{actual:.2f}", f"{seeds:.0f}")
-        for variant, found, low, high, actual, seeds in _rows(
-            results["fig3_exponents.csv"],
-            "variant",
-            "exponent",
-            "low",
-            "high",
-            "exponent_of_actual_kappa",
-            "seeds",
-        )
-    ]
+    cells = ("{exponent:.2f}", "{low:.2f} to {high:.2f}", "{exponent_of_actual_kappa:.2f}", "{seeds:.0f}")
+    rows = _cells(results["fig3_exponents.csv"], "{variant}", *cells)
     header = ("variant", "exponent of κ", "95 % interval", "of the average κ", "seeds")
     return Grid("Exponents on space_ga (the paper: 2.26)", header, rows)
 
 
 def plateaus(results: Results) -> Grid:
-    rows = [
-        (
-            f"{method}, seed {seed:.0f}",
-            f"{plateau:.4f}",
-            f"{fall:.4f}",
-            f"{accuracy:.1%}",
-            f"{low:.5f} to {high:.5f}",
-        )
-        for method, seed, plateau, fall, accuracy, low, high in _rows(
-            results["fig3_plateau.csv"],
-            "method",
-            "seed",
-            "plateau",
-            "fall_in_last_third",
-            "test_accuracy",
-            "lowest_weight",
-            "highest_weight",
-        )
-    ]
+    cells = ("{plateau:.4f}", "{fall_in_last_third:.4f}", "{test_accuracy:.1%}")
+    weights = "{lowest_weight:.5f} to {highest_weight:.5f}"
+    rows = _cells(results["fig3_plateau.csv"], "{method}, seed {seed:.0f}", *cells, weights)
     header = ("run", "plateau", "fall in the last third", "test accuracy", "weights")
     return Grid("The paper's setting: validation loss (the paper: ≈ 0.65)", header, rows)
 
 
 def useful(results: Results) -> Grid:
+    columns = ("setting", "rate", "chosen", "seed", "held_out_loss", "test_accuracy", "auc")
     rows = [
         (
             f"{setting} {rate:g}{', chosen' if chosen else ''}" if rate else setting,
-            f"{seed:.0f}",
-            f"{loss:.3f}",
-            f"{accuracy:.1%}",
-            f"{auc:.3f}" if rate else "–",
+            *(f"{seed:.0f}", f"{loss:.3f}", f"{accuracy:.1%}", f"{auc:.3f}" if rate else "–"),
         )
-        for setting, rate, chosen, seed, loss, accuracy, auc in _rows(
-            results["fig3_useful.csv"],
-            "setting",
-            "rate",
-            "chosen",
-            "seed",
-            "held_out_loss",
-            "test_accuracy",
-            "auc",
-        )
+        for setting, rate, chosen, seed, loss, accuracy, auc in _rows(results["fig3_useful.csv"], *columns)
     ]
     title = (
         "A useful setting: Adam on the logits, its rate chosen by the loss on held-out clean images of seed 0"
@@ -145,22 +100,18 @@ def useful(results: Results) -> Grid:
 
 
 def beyond(results: Results) -> Grid:
-    """What this library adds to the paper, in numbers."""
+    """Return the library's additions to the paper, in numbers."""
     rows = []
     if "fig1" in results.manifests:
         for name, label in OURS.items():
-            paper, ours = (
-                select(results["fig1_kappa.csv"], M_is="valid", analysis=a) for a in ("paper", name)
-            )
+            paper, ours = _pair(results["fig1_kappa.csv"], name)
             step, bound = ours["beta"] / paper["beta"], paper["bound"] / ours["bound"]
             rows.append((f"AID, {label}", f"β {_range(step)} × larger, bound {_range(bound)} × lower"))
     if "table1" in results.manifests:
         rows += [("AID, the rate by analysis", rates_in_words(results)), fewer_steps(results)]
     if "fig2" in results.manifests:
         for name, label in OURS.items():
-            paper, ours = (
-                select(results["fig2_kappa.csv"], M_is="valid", analysis=a) for a in ("paper", name)
-            )
+            paper, ours = _pair(results["fig2_kappa.csv"], name)
             inherent = f"inherent error {_range(paper['inherent'] / ours['inherent'])} × lower"
             rows.append((f"ITD, {label}", inherent))
         limits = results["fig2_limit.csv"]
@@ -182,22 +133,33 @@ def beyond(results: Results) -> Grid:
     return Grid("", ("what", "result"), rows)
 
 
+def _pair(table: Table, analysis: str) -> list[Table]:
+    """Return the rows of the paper's analysis and of this one, with a valid M."""
+    return [select(table, M_is="valid", analysis=name) for name in ("paper", analysis)]
+
+
 def rates_in_words(results: Results) -> str:
     rows = select(results["table1_exponents.csv"], method="AID", quantity="rate")
     return ", ".join(f"{name} κ^{value:.2f}/K" for name, value in _rows(rows, "analysis", "exponent"))
 
 
 def fewer_steps(results: Results) -> tuple[str, str]:
-    """The hardest of the runs."""
+    """Return the steps of the hardest run."""
     table = results["table1_runs.csv"]
     kappa, epsilon = float(np.max(table["kappa"])), float(np.min(table["epsilon"]))
     runs = select(table, kappa=kappa, epsilon=epsilon)
-    told = [
+    needed = [
         f"{name} {K:,.0f} (certified: {most:,.0f})"
         for name, K, most in _rows(runs, "analysis", "steps", "certified_steps")
         if name in ("earlier", "paper", "star")
     ]
-    return f"AID, steps needed at κ = {kappa:g} until ε = {epsilon:g}, by analysis", ", ".join(told)
+    return f"AID, steps needed at κ = {kappa:g} until ε = {epsilon:g}, by analysis", ", ".join(needed)
+
+
+def _cells(table: Table, *templates: str) -> list[tuple[str, ...]]:
+    """Format a cell per template for every row; templates refer to columns by name."""
+    rows = (dict(zip(table, row, strict=True)) for row in _rows(table, *table))
+    return [tuple(template.format(**row) for template in templates) for row in rows]
 
 
 def _rows(table: Table, *columns: str) -> list[tuple[Any, ...]]:
@@ -205,7 +167,7 @@ def _rows(table: Table, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def _range(values: np.ndarray, form: str | None = None) -> str:
-    """By default two digits, and no powers of ten."""
+    """Format the range of the values; by default with two digits and no powers of ten."""
     low, high = (
         (form or ("{:.2g}" if end < 100 else "{:,.0f}")).format(end) for end in (values.min(), values.max())
     )
