@@ -16,7 +16,6 @@ from rich.text import Text
 from bilevel.atomic_files import write
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.program_cache import programs_kept
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.words import shown
@@ -75,7 +74,6 @@ def clean(
             held.enter_context(taken(out))
         except ValueError as error:
             fail(" ".join(str(error).split()))
-        held.enter_context(programs_kept())
         found = _judge(inputs, label, settings, not no_check, screen)
         _conclude(found, out, saved, screen)
 

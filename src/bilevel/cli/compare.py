@@ -18,7 +18,6 @@ from rich.text import Text
 from bilevel.atomic_files import write
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.program_cache import programs_kept
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 
@@ -74,7 +73,6 @@ def compare(
             held.enter_context(taken(out))
         except ValueError as error:
             fail(str(error))
-        held.enter_context(programs_kept())
         _measure(chosen, methods, results, out / UNFINISHED)
         _conclude(results, saved, out)
 

@@ -16,7 +16,6 @@ from bilevel.atomic_files import write
 from bilevel.checks import MANY
 from bilevel.cli.errors import BROKEN, UNSAVED, fail, say
 from bilevel.cli.folder import taken
-from bilevel.cli.program_cache import programs_kept
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.data.errors import DataError
@@ -64,7 +63,6 @@ def examples(
             held.enter_context(taken(out))
         except ValueError as error:
             fail(str(error))
-        held.enter_context(programs_kept())
         _run(_chosen(name), range(seeds), steps, out, done)
 
 

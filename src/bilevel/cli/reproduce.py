@@ -14,7 +14,6 @@ from rich.text import Text
 from bilevel.atomic_files import Unsaved
 from bilevel.cli.errors import UNSAVED, fail, say
 from bilevel.cli.folder import taken
-from bilevel.cli.program_cache import programs_kept
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 
@@ -72,7 +71,6 @@ def reproduce(
                 _spare(jobs)
         except (ValueError, DataError, OSError) as error:
             fail(str(error))
-        held.enter_context(programs_kept())
         console = Console()
         _warn(folder)
         _perform(jobs, force, console)

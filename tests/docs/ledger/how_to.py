@@ -10,7 +10,6 @@ from language_model import Size
 from origins import AtLeast, AtMost, Claims, Told, Values, cell, column, number, rows, written
 
 import bilevel as bl
-from bilevel.cli import program_cache as compiled
 from bilevel.loop import program
 from bilevel.loop.diagnose import divergence, hook as diagnose_hook, measurements
 from bilevel.loop.recovery import snapshots
@@ -48,7 +47,6 @@ CLAIMS: Claims = {
         ),
         "at most 10 %": recommending.TOLERATED_BIAS,
     },
-    "docs/how-to/command-line.md": {"at most 256 MiB": compiled.LARGEST / MIB},
     "docs/how-to/diagnose.md": {
         "at most 2 % of the gradients": diagnose_hook.SHARE,
         "stop at a residual of 10⁻³": measurements.TOL,
