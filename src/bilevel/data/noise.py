@@ -1,5 +1,7 @@
 """Artificial label noise."""
 
+from typing import Any
+
 import numpy as np
 
 from bilevel.checks import as_number, check_count, check_generator, check_labels
@@ -14,10 +16,7 @@ def corrupt_labels(
     noisy = (label + shift) mod classes where wrong, shift uniform on 1..classes−1. `wrong` is the boolean mask of the
     labels that changed.
     """
-    share = as_number(probability)
-    if share is None or not 0 <= share <= 1:
-        fix = "pass the share of labels to replace"
-        raise ValueError(f"probability={shown(probability)} is not between 0 and 1: {fix}")
+    share = check_share(probability)
     if check_count(classes, "classes", least=0) < 2:
         raise ValueError(f"classes={classes}: a wrong label needs at least two classes")
     check_labels(labels, "labels", classes)
@@ -26,3 +25,12 @@ def corrupt_labels(
     shift = rng.integers(1, classes, size=labels.shape)
     noisy = np.where(wrong, (labels + shift) % classes, labels).astype(labels.dtype)
     return noisy, wrong
+
+
+def check_share(probability: Any) -> float:
+    """Return the probability, or raise if it is not between 0 and 1."""
+    share = as_number(probability)
+    if share is None or not 0 <= share <= 1:
+        fix = "pass the share of labels to replace"
+        raise ValueError(f"probability={shown(probability)} is not between 0 and 1: {fix}")
+    return share
