@@ -39,7 +39,7 @@ def examples(
         bool, typer.Option("--source", help="Only print the source file, to adapt it.")
     ] = False,
 ) -> None:
-    """Run an application of bilevel optimization, and compare it with what people do without."""
+    """Run an application of bilevel optimization, and compare it with its baselines."""
     if name is None:
         if source or seeds is not None or steps is not None:
             first = next(iter(MODULES))

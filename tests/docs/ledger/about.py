@@ -52,7 +52,7 @@ CLAIMS: Claims = {
             written("tests/solvers/test_cost.py", r"real\(n, (\d+)\)"),
         ),
         "ITD 1.75, SOBA 2.27, AID 3.27": lambda: tuple(
-            cell("README.md", f"`bl.{name}`", "operations of a step") for name in ("itd", "soba", "aid")
+            cell("README.md", f"`bl.{name}`", "operations per step") for name in ("itd", "soba", "aid")
         ),
         "0.78 MiB each on the network of 203,530": (4 * MLP / 2**20, MLP),
         "minibatches of 512 from 60,000 rows": lambda: written("benchmarks/loaders.py", LOADERS)[::-1],

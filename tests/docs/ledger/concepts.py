@@ -76,8 +76,8 @@ CLAIMS: Claims = {
     },
     "docs/concepts/methods.md": {
         "0.69 of the floating-point": lambda: (
-            cell("README.md", "`bl.soba`", "operations of a step")
-            / cell("README.md", "`bl.aid`", "operations of a step")
+            cell("README.md", "`bl.soba`", "operations per step")
+            / cell("README.md", "`bl.aid`", "operations per step")
         ),
         "the reweighting task (2,000 images": lambda: written(
             "tests/solvers/test_cost.py", r"TRAIN, VALID = (\d+), \d+"
