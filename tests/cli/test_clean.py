@@ -16,9 +16,6 @@ from bilevel.cli import app, clean
 from bilevel.locks import Lock
 from bilevel.row_weights import fit as weighing
 
-if not any(command.callback is clean.clean for command in app.registered_commands):
-    clean.register(app)
-
 
 class Ranked(NamedTuple):
     weights: np.ndarray

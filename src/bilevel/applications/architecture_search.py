@@ -39,8 +39,6 @@ DECAY = 1e-3
 RATE, MOMENTUM, BATCH = 0.05, 0.9, 32
 SIZES = 1500, 1500, 1000  # images to train on, to validate with and to test on
 
-# Images
-
 
 def digits(seed: int) -> tuple[Examples, Examples, Examples]:
     """Return training, validation and test images of 14 × 14 points, each the mean of four."""
@@ -194,9 +192,6 @@ def percent_right(cell: np.ndarray, y0: dict[str, Any], train: Examples, test: E
     """Return the test accuracy of this cell in a network trained from scratch."""
     mixture = jax.nn.one_hot(cell, len(OPERATIONS), dtype=jnp.float32)
     return float(accuracy(mixture, trained(mixture, y0, train, steps=steps), test))
-
-
-# The methods and the trial
 
 
 def methods(problem: bl.Problem) -> dict[str, bl.Solver]:

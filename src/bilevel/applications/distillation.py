@@ -106,9 +106,6 @@ def solver(steps: int) -> Any:
     return bl.maml(PROBLEM, inner=MOMENTUM, outer=rule, inner_steps=FEW)
 
 
-# Baselines and scores
-
-
 def drawn(real: Examples, seed: int) -> Examples:
     """Return ten random real images of each class."""
     rng, targets = np.random.default_rng(seed), np.asarray(real.targets)
@@ -166,9 +163,6 @@ def judged(some: Examples, rates: tuple[float, ...], on: tuple[Examples, Example
     seen = [[accuracies(key, some, rate, *on, **lengths) for key in of_starts] for rate in rates]
     valid, test = np.moveaxis(np.array(seen), 2, 0).mean(axis=2)  # rates × blocks
     return float(test.flat[np.argmax(valid)])
-
-
-# Task, trial, picture
 
 
 def parts(seed: int) -> tuple[Examples, Examples, Examples]:

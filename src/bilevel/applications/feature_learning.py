@@ -56,9 +56,6 @@ def folded(examples: Examples, folds: int = FOLDS) -> Folded:
     return Folded(examples, np.eye(folds, dtype=np.float32)[np.arange(len(examples)) % folds])
 
 
-# The problem
-
-
 class Features(NamedTuple):
     W: Any
     c: Any
@@ -134,9 +131,6 @@ def task(seed: int) -> Instance:
 
 
 _value, _refitted = jax.jit(value), jax.jit(refitted)
-
-
-# The methods and the baselines
 
 
 def methods() -> dict[str, bl.Solver]:

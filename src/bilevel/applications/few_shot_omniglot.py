@@ -147,9 +147,6 @@ def learners(steps: int) -> Iterator[tuple[str, Any, type[Episodes]]]:
     yield "implicit MAML", bl.solvers.imaml(PROBLEM, **tied), Episodes
 
 
-# Task, trial, picture
-
-
 def task(seed: int) -> Instance:
     train, valid, _ = omniglot(size=SIZE).split(*SPLIT, seed=seed)
     x0 = initial(np.random.default_rng(seed))

@@ -99,9 +99,6 @@ def learners(steps: int) -> dict[str, Any]:
     }
 
 
-# Task, trial, picture
-
-
 def task(seed: int) -> Instance:
     x0 = initial(np.random.default_rng(seed))
     new = waves(jax.random.key(seed + 10**6), 100)

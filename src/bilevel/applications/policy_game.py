@@ -40,8 +40,6 @@ LEVELS, PERIODS = 3, 6
 TAU = 0.5  # the plant's temperature
 SAMPLES = 500  # trajectories for each estimate
 
-# The game
-
 
 class Game(NamedTuple):
     """Tables by state, action of the leader and action of the follower; 1 is to inspect or to pollute."""
@@ -72,9 +70,6 @@ def log_chance(logit: Any, action: Any) -> Any:
 def entropy(logit: Any) -> Any:
     p = jax.nn.sigmoid(logit)
     return -p * log_chance(logit, 1) - (1 - p) * log_chance(logit, 0)
-
-
-# Samples
 
 
 class Played(NamedTuple):
@@ -198,8 +193,6 @@ def brute_force(game: Game, points: int = 41) -> np.ndarray:
         best, reach = grid[np.argmin(value(logits))], 2 * reach / (points - 1)
     return np.log(best / (1 - best)).astype(game.P.dtype)
 
-
-# The methods and the trial
 
 LENGTHS = dict(inner=3.0, outer=0.3)  # step sizes: the curvature of g is about τ·p(1 − p)·(share of visits)
 

@@ -39,8 +39,6 @@ RATE = 0.03  # of the outer level
 SHARES = np.array([0.05, 0.1, 0.2, 0.5, 1.0], np.float32)  # of the budget: more is not always better
 MOVES = {"↑": (-1, 0), "→": (0, 1), "↓": (1, 0), "←": (0, -1)}
 
-# The world
-
 
 class World(NamedTuple):
     """Transitions and rewards; the last cell is the goal, where a walk ends."""
@@ -71,9 +69,6 @@ def world(seed: int) -> World:
     P[-1, :, -1] = 1.0
     start, paid = np.eye(cells)[0], 1 - np.eye(cells)[-1]
     return World(*(part.astype(np.float32) for part in (P, r, start, paid)))
-
-
-# The two objectives
 
 
 def action_values(x: Any, y: Any, world: World) -> Any:
@@ -188,9 +183,6 @@ def hill_climbing(value: Callable[[Any], Any], x: Any, seed: int, tries: int) ->
 
     start = x, value(x), jnp.asarray(0.1, x.dtype)
     return lax.scan(attempt, start, jax.random.split(jax.random.key(seed), tries))[0][0]
-
-
-# The methods and the trial
 
 
 @jax.jit

@@ -41,9 +41,6 @@ RATE = 0.1  # of the network, with momentum 0.9, for every method and baseline
 STEP = 0.3  # of the one-step weights, without momentum
 
 
-# The data
-
-
 def next_labels(
     labels: np.ndarray, probability: float, *, classes: int, seed: Any
 ) -> tuple[np.ndarray, np.ndarray]:

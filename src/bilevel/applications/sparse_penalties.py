@@ -89,9 +89,6 @@ def smoothness(docs: Documents) -> float:
     return float(1.05 * largest / (4 * len(docs.labels)))
 
 
-# The problem
-
-
 def scores(y: Any, docs: Documents) -> jax.Array:
     return jnp.sum(y[docs.words] * docs.weights, axis=1)
 
@@ -151,9 +148,6 @@ def fitted(x: Any, y0: Any, docs: Documents, step: Any) -> jax.Array:
 
     moving = lambda carry: carry[4] & (carry[3] < MOST)
     return jax.lax.while_loop(moving, advance, (y0, y0, jnp.int32(0), jnp.int32(0), jnp.array(True)))[0]
-
-
-# The trial
 
 
 def trial(seed: int, steps: int, progress: bool) -> Outcome:

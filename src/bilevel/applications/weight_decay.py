@@ -98,9 +98,6 @@ def initial(model: str, seed: int) -> list[tuple[Any, ...]]:
     return [tuple(np.float32(each) for each in layer(*shape)) for shape in SHAPES[model]]
 
 
-# The problem
-
-
 class Hyper(NamedTuple):
     """x: all logarithms."""
 
@@ -143,9 +140,6 @@ def task(seed: int, model: str = "MLP") -> Instance:
 
     label = f"share of wrong labels of the test after {STEPS} steps with these hyperparameters"
     return Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
-
-
-# The method and the baselines
 
 
 def within(x: Hyper) -> Hyper:

@@ -16,8 +16,9 @@ app = typer.Typer(
     cls=OneLine, name="bilevel", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
-for command in (reproduce, demo, certify, compare, examples, clean):
-    command.register(app)
+COMMANDS = reproduce.reproduce, demo.demo, certify.certify, compare.compare, examples.examples, clean.clean
+for command in COMMANDS:
+    app.command()(command)
 
 
 def _version(wanted: bool) -> bool:

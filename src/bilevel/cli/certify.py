@@ -72,10 +72,6 @@ def certify(
         _show(report)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("certify")(certify)
-
-
 def certificates(
     constants: theory.Constants, steps: float, gap: float, y_distance: float = 0.0, c_y: float = 1.0
 ) -> dict[str, Any]:

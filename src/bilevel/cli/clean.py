@@ -80,10 +80,6 @@ def clean(
         _conclude(found, out, saved, screen)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("clean")(clean)
-
-
 def _settings(hidden: int, steps: int | None, seed: int) -> dict[str, Any]:
     """Return the arguments of `weigh`; it has its own default for `steps`."""
     for (name, (least, most)), value in zip(LIMITS.items(), (hidden, steps, seed), strict=True):

@@ -68,10 +68,6 @@ def compare(
         _conclude(results, saved, out)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("compare")(compare)
-
-
 def _tasks(names: list[str], yours: list[str], quick: bool) -> list[Any]:
     """Return the named tasks; without a name, all of ours."""
     from bilevel.lab.compare import TASKS

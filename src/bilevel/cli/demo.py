@@ -69,7 +69,3 @@ def _demo(kappa: float, steps: int, taken: list[str]) -> None:
         "AID finds the stationary point of Φ. One-step ITD cannot: its estimator is biased, and at its limit "
         "‖∇Φ‖² = M²(κ−1)², the inherent error that the paper proves to be of order κ²."
     )
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(demo)

@@ -64,10 +64,6 @@ def examples(
         _run(_chosen(name), range(seeds), steps, out, done)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("examples")(examples)
-
-
 def _list() -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for name in MODULES:

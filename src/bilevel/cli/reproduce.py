@@ -77,10 +77,6 @@ def reproduce(
         _conclude(jobs, folder, formats, console)
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(reproduce)
-
-
 def _refuse_to_replace(jobs: list[Any]) -> None:
     """Raise if results of a short run would replace results of the full protocol."""
     if full := [job.experiment.name for job in jobs if job.shortens]:

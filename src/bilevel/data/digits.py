@@ -40,35 +40,17 @@ class IdxFile:
         return array
 
 
-IMAGES, LABELS = "images-idx3-ubyte.gz", "labels-idx1-ubyte.gz"
-FULL = tuple(
-    IdxFile(name, shape, sha256)
-    for name, shape, sha256 in (
-        (
-            f"train-{IMAGES}",
-            (60_000, 28, 28),
-            "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
-        ),
-        (f"train-{LABELS}", (60_000,), "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13"),
-        (
-            f"t10k-{IMAGES}",
-            (10_000, 28, 28),
-            "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
-        ),
-        (f"t10k-{LABELS}", (10_000,), "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5"),
-    )
-)
-SUBSET = tuple(
-    IdxFile(name, shape, sha256)
-    for name, shape, sha256 in (
-        (
-            f"mnist-5k-{IMAGES}",
-            (5_000, 28, 28),
-            "2913c6b6527114b7307e1086335a7665e3f94c74aba3d67525e6f116bf5ae20f",
-        ),
-        (f"mnist-5k-{LABELS}", (5_000,), "41b7b0a9d94690a3a2f54a1d01a9f1cc1b9512e3954fb737ad5ed9f66972403d"),
-    )
-)
+SHA256 = {
+    "train-images-idx3-ubyte.gz": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+    "train-labels-idx1-ubyte.gz": "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
+    "t10k-images-idx3-ubyte.gz": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+    "t10k-labels-idx1-ubyte.gz": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
+    "mnist-5k-images-idx3-ubyte.gz": "2913c6b6527114b7307e1086335a7665e3f94c74aba3d67525e6f116bf5ae20f",
+    "mnist-5k-labels-idx1-ubyte.gz": "41b7b0a9d94690a3a2f54a1d01a9f1cc1b9512e3954fb737ad5ed9f66972403d",
+}
+SHAPES = (60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,), (5_000, 28, 28), (5_000,)
+FILES = tuple(IdxFile(name, shape, SHA256[name]) for name, shape in zip(SHA256, SHAPES, strict=True))
+FULL, SUBSET = FILES[:4], FILES[4:]
 
 
 @dataclass(frozen=True)

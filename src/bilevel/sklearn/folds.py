@@ -11,6 +11,7 @@ Programs are compiled for a shape, so rows, columns, outputs and folds are padde
 not change the result: a column of zeros has a coefficient of zero, and a row or fold of weight zero has no influence.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +50,13 @@ def bounded(x: Any) -> Any:
 
 def bounded_l1(x: Any) -> Any:
     return jnp.clip(x, LOWEST_L1, HIGHEST_L1)
+
+
+def terms(sparse: bool, groups: tuple[int, ...] | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the penalties of the coefficients as a function of x, and the ridge term of the inner loss."""
+    each = (lambda x: x) if groups is None else (lambda x: x[np.array(groups)])
+    penalties = lambda x: jnp.exp(each(x))[None, :, None]
+    return penalties, lambda x, w: 0.0 if sparse else 0.5 * jnp.sum(penalties(x) * w * w)
 
 
 def with_prior(loss: Any, x: Any, prior: Any) -> tuple[Any, dict[str, Any]]:

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 
 import bilevel as bl
 from bilevel.row_weights.padding import padded
-from bilevel.sklearn.folds import room, with_prior
+from bilevel.sklearn.folds import room, terms, with_prior
 
 ABSENT = -1e30  # the score of padding classes
 
@@ -44,9 +44,7 @@ def _unseen(b, classes):
 @lru_cache(maxsize=16)
 def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
     """Return the problem, cached because a new one is compiled again."""
-    each = (lambda x: x) if groups is None else (lambda x: x[np.array(groups)])
-    penalties = lambda x: jnp.exp(each(x))[None, :, None]
-    ridge = lambda x, w: 0.0 if sparse else 0.5 * jnp.sum(penalties(x) * w * w)
+    penalties, ridge = terms(sparse, groups)
 
     def inner(x, y, rows):
         w, b = y

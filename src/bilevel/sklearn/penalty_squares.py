@@ -17,7 +17,7 @@ from sklearn.linear_model import Lasso
 
 import bilevel as bl
 from bilevel.row_weights.padding import padded
-from bilevel.sklearn.folds import room, with_prior
+from bilevel.sklearn.folds import room, terms, with_prior
 
 
 def _halves(w, rows):
@@ -29,9 +29,7 @@ def _halves(w, rows):
 @lru_cache(maxsize=16)
 def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
     """Return the problem, cached because a new one is compiled again."""
-    each = (lambda x: x) if groups is None else (lambda x: x[np.array(groups)])
-    penalties = lambda x: jnp.exp(each(x))[None, :, None]
-    ridge = lambda x, w: 0.0 if sparse else 0.5 * jnp.sum(penalties(x) * w * w)
+    penalties, ridge = terms(sparse, groups)
 
     def outer(x, w, data):
         a, b, rest, prior = data
