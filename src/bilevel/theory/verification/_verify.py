@@ -1,40 +1,126 @@
-"""Both sides of every claim on a measured run, and the verdict on each."""
+"""`verify` and `judge`: both sides of every lemma, theorem and certificate on a run of the real solver."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from bilevel.checks import check_kind
+from bilevel.batch import Batch
+from bilevel.checks import check_count, check_kind, prepare
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.constants import Constants
-from bilevel.theory.verification.algorithm import recognize
-from bilevel.theory.verification.given import check_constants
-from bilevel.theory.verification.inequalities.applicable import claims_about
+from bilevel.theory.verification.inequalities import claims_about
 from bilevel.theory.verification.inequalities.claim import Claim, Setting
-from bilevel.theory.verification.measurement import Run
+from bilevel.theory.verification.inputs import check_constants, check_solution, names_of, recognize
+from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.report import Report, Row, Verdict
 from bilevel.theory.verification.segments import Along
+from bilevel.types import PyTree
 
-TOLERANCE = 1e-9  # of the right side, for rounding in the inequality itself
-ULPS = 64  # of the quantities that a norm is the difference of
+TOLERANCE = 1e-9  # share of the right side, for rounding in the inequality itself
+ULPS = 64  # rounding of a difference, in ulps of its terms
+SYMBOLS = {"alpha": "α", "eta": "η", "beta": "β", "mu": "μ", "rho": "ρ"}
+
+
+def verify(
+    solver: Solver,
+    constants: Any,
+    x0: PyTree,
+    y0: PyTree,
+    steps: int,
+    data: Batch | None = None,
+    solution: Callable[[PyTree], PyTree] | None = None,
+) -> Report:
+    """Run `solver` and evaluate both sides of every lemma, theorem and certificate at every iteration.
+
+    Args:
+        solver: `bl.aid`, `bl.itd` or `bl.soba` with floats at every level. For the paper's Algorithms 1 and 2 every
+            lemma is judged; for AID with several steps and for SOBA, the claims of `theory.star`.
+        constants: a `Constants`: μ, L, M and ρ, declared or assumed (`Estimated.assume()`), as scalars; or `Blocks`,
+            for the claims of `theory.star` about them.
+        x0: the first x, in float64.
+        y0: the first y, in float64.
+        steps: the number of iterations to run and judge.
+        data: the whole data at every step; the theory is about deterministic gradients.
+        solution: x ↦ y*(x) in closed form; without it, Newton's method computes y*.
+
+    Returns:
+        A `bl.theory.Report`: `report.ok`, `report.violations`, and a table when printed.
+    """
+    sizes, steps = recognize(check_solver(solver)).sizes, check_count(steps, "steps")
+    check_constants(constants)
+    x, y = prepare(solver.problem, x0, y0, data)
+    check_solution(solution, x, y)
+    _check_double(x, "x0")
+    _check_double(y, "y0")
+    run = solver.compiled(_measured, steps, solution)(x, y, data)
+    _check_finite(run, sizes)
+    return judge(run, solver, constants, _provenance(constants, run.at_x.cross is not None))
+
+
+def _measured(
+    solver: Solver,
+    steps: int,
+    solution: Callable[[PyTree], PyTree] | None,
+    x: PyTree,
+    y: PyTree,
+    data: Batch | None,
+) -> Run:
+    return measure(solver, x, y, steps, data, solution)
+
+
+def _check_double(tree: PyTree, name: str) -> None:
+    for leaf in jax.tree.leaves(tree):
+        if leaf.dtype != jnp.float64:
+            raise TypeError(
+                f"{name} is {leaf.dtype}, but a reference to 1e-12 needs float64: call "
+                'jax.config.update("jax_enable_x64", True) first and start from float64 arrays'
+            )
+
+
+def _check_finite(run: Any, sizes: dict[str, Any]) -> None:
+    finite = np.isfinite(np.asarray(run.gradient)) & np.isfinite(np.asarray(run.estimate_error))
+    if not finite.all():
+        k = int(np.argmin(finite))
+        raise ValueError(
+            f"the run is not finite from iteration {k} on (step sizes {sizes}), so no inequality can be "
+            "judged: take smaller step sizes, or fewer steps"
+        )
+
+
+def _provenance(constants: Constants | Blocks, dense: bool) -> dict[str, str]:
+    """Return by constant: its value, its origin, and whether the run can check it."""
+    estimated = getattr(constants, "estimated", frozenset())
+    texts = {}
+    for name in names_of(constants):
+        source = "estimated, assumed to hold" if name in estimated else "declared"
+        unseen = not dense and name.startswith(("mu", "L_", "rho"))
+        checked = (
+            "unchecked"
+            if unseen
+            else "checked along the run" + (" for f only" if name == "L" and not dense else "")
+        )
+        texts[SYMBOLS.get(name, name)] = f"{getattr(constants, name):.4g} {source}; {checked}"
+    return texts
 
 
 def judge(
     run: Run, solver: Solver, constants: Constants | Blocks, hypotheses: dict[str, str] | None = None
 ) -> Report:
-    """The report on a run of `solver` that `bl.theory.measure` took, for scalar constants.
+    """Return the report on a run of `solver` that `bl.theory.measure` took, for scalar constants.
 
     Args:
         run: the measured norms.
-        solver: what took the steps; its kind says which lemmas and certificates apply.
-        constants: the μ, L, M and ρ to judge it by; or blocks, for what `theory.star` says of them.
-        hypotheses: by constant, a line for the report on where it comes from.
+        solver: the solver of the run, which decides which lemmas and certificates apply.
+        constants: the μ, L, M and ρ to judge it by; or blocks, for the claims of `theory.star` about them.
+        hypotheses: by constant, a line for the report about its origin.
 
-    Measured norms carry the error of the reference (`uncertainty`). An inequality counts as violated where its
-    left side from the norms made smaller by that error exceeds its right side from the norms made larger, by
-    more than `TOLERANCE`; every claim is written so that both sides grow with the norms.
+    Measured norms have the error of the reference (`uncertainty`). Both sides of every claim grow with the norms. An
+    inequality counts as violated if its left side, with norms reduced by that error, exceeds its right side, with
+    norms increased by it, by more than `TOLERANCE`.
     """
     check_kind(run, Run, "run", "a theory.Run", "pass what theory.measure(solver, x0, y0, steps) returns")
     check_constants(constants)
@@ -49,7 +135,7 @@ def judge(
     return Report(
         method=solver.name,
         steps=len(run.gradient),
-        step_sizes={symbol: sizes[name] for name, symbol in SYMBOLS.items() if name in sizes},
+        step_sizes={SYMBOLS[name]: sizes[name] for name in ("alpha", "eta", "beta") if name in sizes},
         hypotheses=hypotheses or {},
         reference_residual=float(max(run.inner_residual.max(), run.adjoint_residual.max())),
         tolerance=TOLERANCE,
@@ -57,11 +143,8 @@ def judge(
     )
 
 
-SYMBOLS = {"alpha": "α", "eta": "η", "beta": "β"}
-
-
 def uncertainty(run: Run, k: Blocks) -> dict[str, Any]:
-    """How far each measured norm may be off: the reference's residuals over μ, and rounding.
+    """Return the error bound of each measured norm: the reference's residuals over μ, and rounding.
 
     An error δ_y in y* and δ_v in v* moves ∇Φ by at most Λ_xy·δ_y + L_xy·δ_v, and Φ by ‖∇_y f‖δ_y.
     """
@@ -88,7 +171,7 @@ def uncertainty(run: Run, k: Blocks) -> dict[str, Any]:
 
 
 def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
-    """The run with each norm at one end of its interval; only the values of Φ may be negative."""
+    """Return the run with each norm at one end of its interval; only the values of Φ may be negative."""
     moved = {name: getattr(run, name) + sign * delta for name, delta in error.items()}
     moved = {name: norm if name.endswith("value") else np.maximum(norm, 0) for name, norm in moved.items()}
     pieces = {name: _moved_piece(getattr(run, name), run, sign) for name in ("at_x", "to_next", "since_last")}
@@ -100,7 +183,7 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
 
 
 def _moved_piece(piece: Along, run: Run, sign: int) -> Along:
-    """Differences of points, gradients and matrices carry the rounding of what is subtracted."""
+    """Return a piece with each norm at one end of its interval: differences have the rounding of their terms."""
     eps = sign * ULPS * np.finfo(float).eps
     x, y = run.sizes["x"].max(), (run.sizes["y"] + run.y_error + run.warm_error).max()
     outer = np.hypot(run.outer_x, run.outer_y).max()
@@ -138,12 +221,12 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
 
 
 def _by_iteration(values: np.ndarray) -> np.ndarray:
-    """One row per iteration, whether a claim has one entry for each or one for each of several points."""
+    """Return one row per iteration, also for a claim with one entry per iteration."""
     return values.reshape(len(values), -1)
 
 
 def _share(slack: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """slack/rhs: 1 where nothing is claimed, −∞ where zero was, or where a side is not a number."""
+    """Return slack/rhs: 1 where rhs is infinite, −∞ where rhs is zero or a side is not a number."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         share = np.where(slack == 0, 0.0, slack / np.abs(rhs))
     return np.where(np.isposinf(rhs), 1.0, np.where(np.isnan(share), -np.inf, share))
