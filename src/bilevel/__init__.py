@@ -78,8 +78,8 @@ if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below ha
     from bilevel.solvers.base import Info as Info, Solver as Solver
     from bilevel.solvers.fixed_points.preconditioner import fixed_preconditioner as fixed_preconditioner
     from bilevel.solvers.rules import Rule as Rule, projected as projected
-    from bilevel.theory.estimation.advice import Advice as Advice
     from bilevel.theory.estimation._advise import advise as advise
+    from bilevel.theory.estimation.advice import Advice as Advice
 else:
     _MODULES = ("adjoints", "data", "hooks", "plot", "problems", "prox", "solvers", "theory")
     _NAMES = {
