@@ -14,7 +14,7 @@ from bilevel.theory.reals import Floats, Real, check_shapes, nonnegative, positi
 class Blocks:
     """Bounds on the derivatives of f and g, block by block.
 
-    * `mu`, `L_yy`: the spectrum of ∇²_yy g lies in [mu, L_yy];
+    * `mu`, `L_yy`: the spectrum of ∇²_yy g is in [mu, L_yy];
     * `L_xy`: ‖∇²_xy g‖ ≤ L_xy;
     * `f_xx`, `f_xy`, `f_yy`: norms of the blocks of ∇²f (Lipschitz constants of ∇_x f in x and in y, of ∇_y f in y);
     * `M_y`: ‖∇_y f(x, y*(x))‖ ≤ M_y, at the solution only;

@@ -1,7 +1,5 @@
 """Checked numbers for certificates: float64 arrays or scalars, or an error with the value and the fix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

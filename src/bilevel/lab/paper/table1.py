@@ -2,7 +2,7 @@
 
 Bounds are evaluated under the paper's convention: L, M, ρ, the initial gap and the initial radii are fixed and
 μ = L/κ, with κ large, where a power law shows. Runs use the two-dimensional problem under the same convention,
-started at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 whatever κ is; AID runs with each analysis' own step
+started at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 for every κ; AID runs with each analysis' own step
 sizes until the mean of ‖∇Φ‖² is at most ε. These κ must be small, because the earlier analysis takes κ⁶ steps.
 """
 

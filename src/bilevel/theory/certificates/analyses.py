@@ -1,7 +1,5 @@
 """The list of certificates, which `certify`, the figures, `advise` and `verify` read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from bilevel.theory.blocks import Blocks

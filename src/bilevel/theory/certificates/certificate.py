@@ -1,7 +1,5 @@
 """The interface of every certificate: certified step sizes, bounds, inherent errors and binding terms."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

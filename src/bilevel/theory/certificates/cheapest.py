@@ -1,7 +1,5 @@
 """The numbers of inner and adjoint steps with the fewest certified oracle calls."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +30,7 @@ class Plan(NamedTuple):
     calls: int  # of oracles: N + 2 gradients and Q + 1 products per iteration
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def cheapest(
     constants: Constants | Blocks,
     eps: Real,
@@ -53,13 +52,6 @@ def cheapest(
     y_error = scalar(nonnegative(y_error, "y_error"), "y_error")
     v_error = None if v_error is None else scalar(nonnegative(v_error, "v_error"), "v_error")
     most = max(2, int(10 * k.kappa)) if most is None else min(check_count(most, "most", most=MANY), 10**15)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _plan(constants, k, eps, gap, y_error, v_error, most)
-
-
-def _plan(
-    constants, k: Blocks, eps: float, gap: float, y_error: float, v_error: float | None, most: int
-) -> Plan:
     counts = np.unique(np.geomspace(1, most, 60).round())
     N, Q = _fewest_calls(k, counts[:, None], counts, eps, gap, y_error, v_error)
     near = lambda n: _spread(max(1, int(n / 1.1) - 1), min(most, int(n * 1.1) + 1))

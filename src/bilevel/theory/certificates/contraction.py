@@ -7,8 +7,6 @@ with c₀ = ρM/μ² + L/μ and c' = M + ρM/μ. If a_0 ≤ R_a = μ/(2ρ), b_0 
 then a_k ≤ R_a and b_k ≤ R_b for all k.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

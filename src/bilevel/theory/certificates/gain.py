@@ -13,8 +13,6 @@ sum, the response to a constant input: open loop T = β·1ᵀ(I − P)⁻¹q, cl
 Proofs: documentation, "Certificates by exact gain".
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,12 +96,9 @@ class ClosedLoop(ErrorSystem):
         found = free_response(F, (1.0, 1.0), w0, w1, stable)
         return np.where(stable, found, np.where(moving, np.inf, 0))[()]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         """Return the larger root of S² = 2·gap/β + (G·S + J)², squared, over K, with J = I₀ + (1 + G)C₅√K."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._closed(beta, steps, gap, w0, w1)
-
-    def _closed(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
         G = np.asarray(self.gain(beta))
         admissible = (G < 1) & (np.asarray(beta) <= self.beta_cap)
         G = np.where(admissible, G, 0)

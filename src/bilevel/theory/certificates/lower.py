@@ -4,8 +4,6 @@ ITD differentiates one inner step: its estimate has ∇²_xy g·α∇_y f where 
 ∇²_xy g·(∇²_yy g)⁻¹∇_y f. If ∇_y f is in the weakest eigendirection, the two always differ by the factor αμ.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

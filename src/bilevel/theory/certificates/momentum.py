@@ -5,8 +5,6 @@ positive, so its gain is an H∞ norm, the largest over the spectrum of ∇²_yy
 depends on x or y, the modes are coupled and no certificate here holds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,7 +103,10 @@ def heavy_ball(
 
 
 def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertificate:
-    """‖a‖ ≤ Γ_y L_xy‖d‖ + I_y and ‖b‖ ≤ Γ_v(f_xy + f_yy L_xy/μ)‖d‖ + Γ_w f_yy‖a‖ + I_v; e ≤ f_xy a + L_xy b."""
+    """Return the certificate of ‖a‖ ≤ Γ_y L_xy‖d‖ + I_y,
+
+    ‖b‖ ≤ Γ_v(f_xy + f_yy L_xy/μ)‖d‖ + Γ_w f_yy‖a‖ + I_v and e ≤ f_xy a + L_xy b.
+    """
     k = Blocks.of(constants)
     check_kappa(k.kappa)
     alpha, eta, m = positive(alpha, "alpha"), positive(eta, "eta"), number(m, "m")

@@ -102,20 +102,20 @@ class MomentumLoop:
         return 2 * self.m * (1 + self.m) if self.nesterov else 0.0
 
     def _lag(self, D: Array) -> tuple[Array, Array]:
-        """|1 − mq − Dn|²."""
+        """Return |1 − mq − Dn|²."""
         m = self.m
         cross = m * (2 + m) if self.nesterov else m  # Re((1 − mq)n̄) = 1 − m + cross·u
         return (1 - m - D) ** 2, 2 * m - 2 * cross * D + self._n * D**2
 
     def _loop(self, D: Array) -> Parabola:
-        """|E|²."""
+        """Return |E|²."""
         m, end = self.m, self._at_end(D) ** 2
         if self.nesterov:
             return D**2, 2 * (1 - D) * ((1 - m) ** 2 - m * (1 + m) * D), 4 * m * (1 - D), end
         return D**2, 2 * ((1 - m) ** 2 - (1 + m) * D), np.full_like(D, 4 * m), end
 
     def _loop_slope(self, D: Array) -> Parabola:
-        """d|E|²/dD; |E|² is convex in D."""
+        """Return d|E|²/dD; |E|² is convex in D."""
         m, end = self.m, -2 * (1 + 2 * self.m if self.nesterov else 1) * self._at_end(D)
         if self.nesterov:
             linear = -2 * (1 - m + 2 * m**2) + 2 * self._n * D

@@ -1,7 +1,5 @@
 """Theorems 5.9 and 5.17 with every constant explicit: single-loop AID is O(κ⁵/K), ITD is O(κ³/K + κ²)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

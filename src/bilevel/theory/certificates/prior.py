@@ -5,8 +5,6 @@ preserves contraction, ‖u + w‖² ≤ (1 + αμ)‖u‖² + (1 + 1/(αμ))‖
 constants here are our own derivation along that template (documentation, "The earlier analysis").
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -9,8 +9,6 @@ Coupled recursions lose two κ through the potential (`largest_adjoint_step`): w
 gives κ⁴ as well (`weighted_squares`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +90,7 @@ def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
 
 @dataclass(frozen=True)
 class WeightedSquares(OneBeta):
-    """AID with α = η = 1/L by squares alone, in the potential δ_k = 4κ²λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖².
+    """AID with α = η = 1/L with squares only, in the potential δ_k = 4κ²λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖².
 
     e_k² ≤ 2δ_k and δ_k ≤ (1 − 1/4κ)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = λ²κ³(6κ² + 6κ + 2) ≤ 14λ²κ⁵, λ = L + ρM/μ.
     """

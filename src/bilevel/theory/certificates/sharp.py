@@ -5,8 +5,6 @@ with round constants. Here the same recursions enter `certificates.gain` unchang
 bounds and the paper's is only the price of that potential.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

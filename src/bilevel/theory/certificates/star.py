@@ -8,8 +8,6 @@ Two choices cost the paper's analysis, and `tight`, a factor κ and more (docume
   for everything that the step ‖h‖ causes (`storage`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

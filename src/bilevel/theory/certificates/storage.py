@@ -14,8 +14,6 @@ finite for all K if and only if T² ≤ γ, T = βu the gain. So Σ g_k² ≤ 2�
 `largest_step` and `lowest_mean` also serve `momentum` and `stochastic`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

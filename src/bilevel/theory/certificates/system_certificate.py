@@ -1,7 +1,5 @@
 """Certificates that sum an error system: `sharp`, `tight` and `star`, for AID, ITD and SOBA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

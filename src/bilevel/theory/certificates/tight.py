@@ -10,8 +10,6 @@ The paper's proofs discard two facts that need no new assumption:
 AID still loses a factor κ, by the choice of the errors and in the descent lemma: see `star`.
 """
 
-from __future__ import annotations
-
 from bilevel.theory.certificates import paper
 from bilevel.theory.certificates.gain import ClosedLoop
 from bilevel.theory.certificates.sharp import of_aid, with_gain

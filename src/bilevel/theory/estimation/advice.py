@@ -18,14 +18,10 @@ class Advice:
     """The observations of `bl.advise` along a run from a start, and its recommendation."""
 
     estimated: Estimated  # the worst of all observed points
-    sampled: dict[
-        str, Sampled
-    ]  # by certificate, if the constants hold; if it is empty, `notes` has the reason
+    sampled: dict[str, Sampled]  # by certificate; if it is empty, `notes` has the reason
     practical: StepSizes
     tried: bool  # whether the practical β passed its trial
-    damping: (
-        float  # added to ∇²_yy g wherever it was inverted; 0 if g is strongly convex at the observed points
-    )
+    damping: float  # added to ∇²_yy g wherever it was inverted; 0 if g is strongly convex
     at: Stationarity  # hypergradient, ITD's bias and the curvature of Φ at (x0, y*(x0))
     along: tuple[Stationarity, ...]  # the same at points of AID's run, with the curvature of Φ at the start
     method: str  # "AID" or "ITD"

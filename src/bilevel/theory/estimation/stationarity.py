@@ -28,7 +28,7 @@ CG_STEPS = 200  # the most for more variables
 
 
 class Stationarity(NamedTuple):
-    """Norms at one point that say how stationary it is, and how biased ITD is there."""
+    """Norms at one point: how stationary it is, and how biased ITD is there."""
 
     value: Scalar  # f(x, y)
     inner_gradient: Scalar  # ‖∇_y g‖, zero at y*(x)

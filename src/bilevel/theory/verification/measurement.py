@@ -89,7 +89,7 @@ def measure(
     check_solution(solution, start.x, start.y)
     record = lambda state, info: (state.x, state.y, getattr(state, "v", None), info.hypergradient)
     _, (x_next, y, v, estimate) = scan(solver, start, data, steps=steps, record=record)
-    # One row more than there are steps, for Φ(x_K). The rest of that row is padding.
+    # One row more than there are steps, for Φ(x_K). Its other entries are padding.
     before = lambda first, rest: jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
     padded = lambda rest: jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), rest)
     x, warm = before(start.x, x_next), before(start.y, y)

@@ -1,7 +1,5 @@
 """Certificates for AID and SOBA on minibatches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import product

@@ -1,7 +1,5 @@
 """The runs that the bounds for minibatches cover; all others raise, with the reason and the fix."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -18,7 +18,7 @@ TRIED = np.array([(0, 1), (0.5, 1e-3), (0.999, 1e-3), (0.5, 0.1), (0.9, 0.1), (0
 
 
 class Conversion(NamedTuple):
-    """ω‖h‖² ≥ ω(g²/(1 + s) − e²/s) for every ω and s; the first axis is that of `TRIED`, which begins with ω = 0."""
+    """ω‖h‖² ≥ ω(g²/(1 + s) − e²/s) for every ω and s; the first axis follows `TRIED`, which begins with ω = 0."""
 
     omega: Numbers
     weight: Numbers  # of e², 1 + ω/s
@@ -125,6 +125,7 @@ def best_weighted_bound(at: Tracking, gap: float, y_error: float, v_error: float
     return float(np.min(np.where(np.isnan(bounds), np.inf, bounds)))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def weighted_bound(
     at: Tracking, gap: float, y_error: float, v_error: float, converted: Conversion = NO_CONVERSION
 ) -> Numbers:
@@ -133,11 +134,6 @@ def weighted_bound(
     It is the exact sup over N of Σ_k β_k e_k² + L_Φβ_k²|ω_k|² − β_k(1 − L_Φβ_k)N_k² for the system with input
     N_k = |h_k|: a quadratic form in (Z_0, 1), from the last step backwards.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _weighted(at, gap, y_error, v_error, converted)
-
-
-def _weighted(at: Tracking, gap: float, y_error: float, v_error: float, converted: Conversion) -> Numbers:
     m, k, beta = at.method, at.method.blocks, at.beta
     nu_v, nu_e = noise(at)
     (bias_y, _), (bias_v, _) = at.drifts

@@ -8,8 +8,6 @@ movement of x and by the start, Z = (|p|, |q|) before an update, and a martingal
 B_k = |v̂ − v*|; the noise of the cross product is a multiple of it. Proofs: documentation, "Minibatches".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +79,7 @@ class Tracking:
     def drift(self, slope: Numbers, bend: float, step: Numbers) -> tuple[Numbers, Numbers]:
         """Return (mean, deviation) of the movement of a target with Lipschitz constant `slope` under noise in x.
 
-        If its Jacobian J is Lipschitz, the part −β·J·ω has mean zero, and the rest is at most ½·bend·β²σ². Otherwise,
+        If its Jacobian J is Lipschitz, the part −β·J·ω has mean zero, and the remainder is at most ½·bend·β²σ². Otherwise,
         or where that bound is larger, the whole movement counts as mean and none as deviation.
         """
         sigma, (r, _) = self.method.outer_noise, self.contraction(step)

@@ -23,7 +23,7 @@ def contracting_beta(r, s):
 
 
 def two_sequences(r, s):
-    """Lemma B.2 covers any two sequences that satisfy its recursions: return how these do not, or None."""
+    """Object unless the two errors satisfy Lemma B.2's recursions, which is about any two such sequences."""
     k = s.constants
     if k.rho == 0:
         return "with ρ = 0 its radii are infinite and nothing is claimed"

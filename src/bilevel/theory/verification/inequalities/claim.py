@@ -92,20 +92,10 @@ def equal(symbol: str, value: float | None, target: Any, meaning: str) -> str | 
     return f"{symbol} = {value:.3g} is not {meaning} = {target:.3g}"
 
 
-def short_alpha(r: Run, s: Setting) -> str | None:
-    return at_most("α", s.alpha, 1 / s.constants.L, "1/L")
-
-
-def short_eta(r: Run, s: Setting) -> str | None:
-    return at_most("η", s.eta, 1 / s.constants.L, "1/L")
-
-
-def alpha_is_inverse_L(r: Run, s: Setting) -> str | None:
-    return equal("α", s.alpha, 1 / s.constants.L, "1/L")
-
-
-def eta_is_inverse_L(r: Run, s: Setting) -> str | None:
-    return equal("η", s.eta, 1 / s.constants.L, "1/L")
+short_alpha: Hypothesis = lambda r, s: at_most("α", s.alpha, 1 / s.constants.L, "1/L")
+short_eta: Hypothesis = lambda r, s: at_most("η", s.eta, 1 / s.constants.L, "1/L")
+alpha_is_inverse_L: Hypothesis = lambda r, s: equal("α", s.alpha, 1 / s.constants.L, "1/L")
+eta_is_inverse_L: Hypothesis = lambda r, s: equal("η", s.eta, 1 / s.constants.L, "1/L")
 
 
 def dense(r: Run, s: Setting) -> str | None:
