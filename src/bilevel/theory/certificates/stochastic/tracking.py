@@ -79,8 +79,8 @@ class Tracking:
     def drift(self, slope: Numbers, bend: float, step: Numbers) -> tuple[Numbers, Numbers]:
         """Return (mean, deviation) of the movement of a target with Lipschitz constant `slope` under noise in x.
 
-        If its Jacobian J is Lipschitz, the part −β·J·ω has mean zero, and the remainder is at most ½·bend·β²σ². Otherwise,
-        or where that bound is larger, the whole movement counts as mean and none as deviation.
+        If its Jacobian J is Lipschitz, the part −β·J·ω has mean zero, and the remainder is at most ½·bend·β²σ².
+        Otherwise, or where that bound is larger, the whole movement counts as mean and none as deviation.
         """
         sigma, (r, _) = self.method.outer_noise, self.contraction(step)
         all_of_it = slope * self.beta * sigma

@@ -69,13 +69,12 @@ SLOPE_IN_X = Claim(
     "Assumption 4.3: f's slope in x (M)", "‖∇_x f‖ ≤ M at ŷ_k and y*_k", bounded_by("M", lambda r: r.outer_x)
 )
 
-for title, statement, name, quantity in (
-    ("curvature of g", "‖∇²_yy g‖ ≤ L_yy", "L_yy", "curvature_high"),
-    ("coupling in g", "‖∇²_xy g‖ ≤ L_xy", "L_xy", "cross"),
-):
-    sides = bounded_by(name, lambda r, quantity=quantity: everywhere(r, quantity))
-    BLOCKWISE.add(f"Blocks: {title} ({name})", statement, dense)(sides)
-
+BLOCKWISE.add("Blocks: curvature of g (L_yy)", "‖∇²_yy g‖ ≤ L_yy", dense)(
+    bounded_by("L_yy", lambda r: everywhere(r, "curvature_high"))
+)
+BLOCKWISE.add("Blocks: coupling in g (L_xy)", "‖∇²_xy g‖ ≤ L_xy", dense)(
+    bounded_by("L_xy", lambda r: everywhere(r, "cross"))
+)
 BLOCKWISE.add("Blocks: f's slope in y (M_y)", "‖∇_y f(x, y*(x))‖ ≤ M_y")(
     bounded_by("M_y", lambda r: r.to_next.outer_y)
 )
