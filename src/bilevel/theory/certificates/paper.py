@@ -24,7 +24,8 @@ class AIDCertificate(OneBeta):
     """Step sizes, constants and bounds of Theorem 5.9: AID (paper's symbols, α = η = 1/L).
 
     Potential E_k = ‖v̂_k − ṽ*_k‖ + C₁‖ŷ_k − y*_k‖, which obeys E_k ≤ (1 − μ/2L) E_{k−1} + βC₂‖∇Φ(x_{k−1})‖
-    and dominates the hypergradient error, ‖∇̂Φ(x_k) − ∇Φ(x_k)‖ ≤ L·E_k.
+    and dominates the hypergradient error, ‖∇̂Φ(x_k) − ∇Φ(x_k)‖ ≤ L·E_k. The bound is
+    gap/(βAK) + 2L³(1 + 2βL_Φ)E₀²/(μAK), and `errors` are (‖ŷ₀ − y*₀‖, ‖v̂₀ − ṽ*₀‖).
     """
 
     C0: Floats
@@ -49,11 +50,9 @@ class AIDCertificate(OneBeta):
         return steps_to_reach(self.constants, D_y, _target(c_y) * self.constants.mu)
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − ṽ*₀‖)."""
         return start_of_aid(self.constants, self.C0, y_error, v_error)
 
     def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
-        """Return gap/(βAK) + 2L³(1 + 2βL_Φ)E₀²/(μAK) with E₀ = ‖v̂₀ − ṽ*₀‖ + C₁‖ŷ₀ − y*₀‖."""
         return self._scaled_bound(gap, errors[1] + self.C1 * errors[0]) / steps
 
     def complexity(self, eps: Real, gap: Real, D_y: Real = 0.0, c_y: Real = 1.0) -> Complexity:
@@ -127,7 +126,8 @@ class ITDCertificate(OneBeta):
     """Step sizes, constants and bounds of Theorem 5.17: ITD (paper's symbols, α = 1/L).
 
     ‖∇̂Φ(x_k) − ∇Φ(x_k)‖ ≤ C₄‖ŷ_k − y*_k‖ + C₅ with C₄ = L + αL² + αρM and C₅ = M(1 − αμ)L/μ + αρMR_y, as long
-    as ‖y_k⁰ − y*_k‖ ≤ R_y, which the radius lemma (5.12) guarantees from ‖y₀ − y*₀‖ ≤ R_y.
+    as ‖y_k⁰ − y*_k‖ ≤ R_y, which the radius lemma (5.12) guarantees from ‖y₀ − y*₀‖ ≤ R_y. The bound is
+    (gap + B₁)/(AK) + inherent_error, and `errors` are (‖ŷ₀ − y*₀‖, 0), infinite where y₀ is outside R_y.
     """
 
     R_y: Floats
@@ -170,11 +170,9 @@ class ITDCertificate(OneBeta):
         return (self.B2 + 2 * self._error_weight * self.C5**2) / self.A
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """Return (‖ŷ₀ − y*₀‖, 0); infinite where y₀ is outside R_y, which the theorem does not cover."""
         return start_of_itd(self.constants, self.R_y, y_error)
 
     def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
-        """Return (gap + B₁)/(AK) + inherent_error."""
         return (gap + self._b1(errors[0])) / (self.A * steps) + self.inherent_error
 
     def warmup_steps(self, D_y: Real) -> int | np.ndarray:

@@ -20,7 +20,8 @@ class PriorAID(OneBeta):
     """AID with α = 1/L and η = μ²/(4L³): the unweighted potential forces the small η.
 
     Potential δ_k = λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖², λ = L + ρM/μ, with e_k² ≤ 2δ_k and
-    δ_k ≤ (1 − ημ/4)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = (3/2)λ²κ³ + 8κ³(1 + κ)²κ²λ².
+    δ_k ≤ (1 − ημ/4)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = (3/2)λ²κ³ + 8κ³(1 + κ)²κ²λ². The bound is
+    (gap/β + 16κ³δ₀)/(AK). Note that v* is taken at y*, not at ŷ.
     """
 
     slope: Floats
@@ -38,7 +39,6 @@ class PriorAID(OneBeta):
         return a0, (1 - self.eta * k.mu) * b0 + self.eta * self.slope * a0
 
     def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
-        """Return (gap/β + 16κ³δ₀)/(AK). Note that v* is taken at y*, not at ŷ."""
         a0, b0 = errors
         start = 16 * self.constants.kappa**3 * ((self.slope * a0) ** 2 + (self.constants.L * b0) ** 2)
         return (gap / self.beta + start) / (self.A * steps)
@@ -48,7 +48,8 @@ class PriorAID(OneBeta):
 class PriorITD(OneBeta):
     """ITD with α = 1/L: Young's parameter αμ also acts on the constant error, at the cost of a factor 1 + κ.
 
-    e_k² ≤ (1 + αμ)C₄²‖ŷ_k − y*_k‖² + (1 + κ)C₅² with the paper's C₄, C₅ and radius R_y.
+    e_k² ≤ (1 + αμ)C₄²‖ŷ_k − y*_k‖² + (1 + κ)C₅² with the paper's C₄, C₅ and radius R_y. The bound is
+    [2·gap/β + 2(κ + 1)C₄²‖ŷ₀ − y*₀‖²]/((1 − θ)K) + inherent_error.
     """
 
     R_y: Floats
@@ -70,7 +71,6 @@ class PriorITD(OneBeta):
         return paper.start_of_itd(self.constants, self.R_y, y_error)
 
     def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
-        """Return [2·gap/β + 2(κ + 1)C₄²‖ŷ₀ − y*₀‖²]/((1 − θ)K) + inherent_error."""
         start = 2 * (self.constants.kappa + 1) * (self.C4 * errors[0]) ** 2
         return (2 * gap / self.beta + start) / ((1 - self.feedback) * steps) + self.inherent_error
 

@@ -93,6 +93,7 @@ class WeightedSquares(OneBeta):
     """AID with α = η = 1/L with squares only, in the potential δ_k = 4κ²λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖².
 
     e_k² ≤ 2δ_k and δ_k ≤ (1 − 1/4κ)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = λ²κ³(6κ² + 6κ + 2) ≤ 14λ²κ⁵, λ = L + ρM/μ.
+    The bound is (gap/β + 4κδ₀)/(AK).
     """
 
     slope: Floats  # λ
@@ -110,7 +111,6 @@ class WeightedSquares(OneBeta):
         return a0, rate * (k.M / k.mu if v_error is None else v_error) + self.slope / k.L * a0
 
     def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
-        """Return (gap/β + 4κδ₀)/(AK)."""
         k = self.constants
         start = (2 * k.kappa * self.slope * errors[0]) ** 2 + (k.L * errors[1]) ** 2
         return (gap / self.beta + 4 * k.kappa * start) / (self.A * steps)
