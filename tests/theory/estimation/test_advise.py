@@ -15,7 +15,7 @@ import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, ridge_logistic
 from bilevel.problems.two_dimensional import FAMILY, as_data
-from bilevel.theory.estimation.sampled import Start, sampled_certificates
+from bilevel.theory.estimation.sampled import StartErrors, sampled_certificates
 from bilevel.theory.estimation.stationarity import measure_stationarity
 from bilevel.theory.estimation.trial_runs import halve_beta, largest_slope
 
@@ -136,7 +136,9 @@ def test_the_start_alone_would_promise_too_much():
         hidden.f(x0, y0, data.outer),
         jax.grad(hidden.f, 1)(x0, y0, data.outer),
     )  # y0 = y*(x0), H = I there
-    one = sampled_certificates(alone, Start(float(value), 0.0, float(jnp.linalg.norm(v))), 300)["ITD (star)"]
+    one = sampled_certificates(alone, StartErrors(float(value), 0.0, float(jnp.linalg.norm(v))), 300)[
+        "ITD (star)"
+    ]
     mean, residual = mean_square("ITD", (one.sizes.inner, 0.0, one.sizes.outer), x0, y0, data, 300)
     assert residual < 1e-8
     assert 5_000 < mean / one.bound < 50_000  # four orders, says docs/how-to/advise.md

@@ -16,7 +16,7 @@ from bilevel.checks import check_count
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP, Errors
 from bilevel.theory.certificates.storage import Driven
-from bilevel.theory.certificates.system_certificate import Start, SystemCertificate
+from bilevel.theory.certificates.system_certificate import InitialErrors, SystemCertificate
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, check_kappa, check_shapes, positive, step_count
 
@@ -103,7 +103,7 @@ def aid(
     return _certificate("AID", constants, alpha, eta, system, weights, start, N, Q)
 
 
-def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors, Start]:
+def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors, InitialErrors]:
     """Return AID's error system with contractions r (inner) and t (adjoint), the states' weights, and the start."""
     weight, c0 = _scale(k)
     force = eta_t * k.Lambda_yy

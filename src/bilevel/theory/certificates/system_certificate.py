@@ -10,7 +10,7 @@ from bilevel.theory.certificates.gain import ErrorSystem
 from bilevel.theory.reals import Floats, Real
 
 # From ‖y₀ − y*(x₀)‖ and ‖v₀ − v*(x₀)‖ to the system's errors.
-Start = Callable[[Floats, Floats | None], Errors]
+InitialErrors = Callable[[Floats, Floats | None], Errors]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class SystemCertificate(Certificate):
 
     system: ErrorSystem
     weights: tuple[Floats, Floats]
-    start: Start
+    start: InitialErrors
     inner_steps: int = 1
     adjoint_steps: int = 1
 

@@ -20,7 +20,7 @@ from bilevel.theory.estimation.advice import Advice
 from bilevel.theory.estimation.explanation import explain, recommend, recommend_nonconvex
 from bilevel.theory.estimation.inner_solution import host_distance
 from bilevel.theory.estimation.observations import Observations
-from bilevel.theory.estimation.sampled import Start, largest_beta, sampled_certificates
+from bilevel.theory.estimation.sampled import StartErrors, largest_beta, sampled_certificates
 from bilevel.theory.estimation.start_point import StartPoint, examine_start, is_convex
 from bilevel.theory.estimation.stationarity import Stationarity, measure_stationarity
 from bilevel.theory.estimation.trial_runs import BetaTrial, follow, halve_beta, largest_slope
@@ -142,7 +142,7 @@ def advise(
     )
 
 
-def _describe(start: StartPoint, y: PyTree, infimum: float) -> Start:
+def _describe(start: StartPoint, y: PyTree, infimum: float) -> StartErrors:
     """Return the start as certificates describe it, from y*(x0) and v*(x0)."""
     value = float(start.at.value)
     if value <= infimum:
@@ -150,7 +150,9 @@ def _describe(start: StartPoint, y: PyTree, infimum: float) -> Start:
             f"Φ(x0) = {value:g} is not above infimum = {infimum:g}: pass infimum=, a number that f is never below"
         )
     y_error = host_distance(y, start.star.y) + float(start.star.gradient) / start.mu
-    return Start(value - infimum, y_error, float(start.at.adjoint) if start.at.residual < 1e-8 else None)
+    return StartErrors(
+        value - infimum, y_error, float(start.at.adjoint) if start.at.residual < 1e-8 else None
+    )
 
 
 def _stationarity(problem: Problem, project, x, y, data, alpha, smoothness) -> Stationarity:

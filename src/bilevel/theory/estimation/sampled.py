@@ -12,7 +12,7 @@ from bilevel.theory.estimation.estimates import Estimated
 OFFERED = ("paper", "star")  # the analyses in advice: the paper's and the sharpest
 
 
-class Start(NamedTuple):
+class StartErrors(NamedTuple):
     """A start, as certificates describe it."""
 
     gap: float  # Φ(x0) − infimum
@@ -30,7 +30,7 @@ class Sampled(NamedTuple):
 
 
 def sampled_certificates(
-    estimated: Estimated, start: Start, steps: int, methods: Container[str] = METHODS
+    estimated: Estimated, start: StartErrors, steps: int, methods: Container[str] = METHODS
 ) -> dict[str, Sampled]:
     """Return the certificates by name, "AID (star)" and so on, for this start and this number of steps."""
     found = {}

@@ -17,7 +17,7 @@ from bilevel.theory.verification.inequalities.claim import Claim, Setting
 from bilevel.theory.verification.inputs import check_constants, check_solution, names_of, recognize
 from bilevel.theory.verification.measurement import Run, measure
 from bilevel.theory.verification.report import Report, Row, Verdict
-from bilevel.theory.verification.segments import Along
+from bilevel.theory.verification.segments import Piece
 from bilevel.types import PyTree
 
 TOLERANCE = 1e-9  # share of the right side, for rounding in the inequality itself
@@ -182,7 +182,7 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
     return run._replace(**moved, **pieces)
 
 
-def _moved_piece(piece: Along, run: Run, sign: int) -> Along:
+def _moved_piece(piece: Piece, run: Run, sign: int) -> Piece:
     """Return a piece with each norm at one end of its interval: differences have the rounding of their terms."""
     eps = sign * ULPS * np.finfo(float).eps
     x, y = run.sizes["x"].max(), (run.sizes["y"] + run.y_error + run.warm_error).max()

@@ -20,7 +20,15 @@ from bilevel.theory.verification.reference import (
     inner_solution,
     solve_hessian,
 )
-from bilevel.theory.verification.segments import Along, Norms, along, between, is_small, joined, stacked
+from bilevel.theory.verification.segments import (
+    Norms,
+    Piece,
+    between,
+    is_small,
+    joined,
+    measure_pieces,
+    stacked,
+)
 from bilevel.types import PyTree
 
 Solution = Callable[[PyTree], PyTree]
@@ -47,9 +55,9 @@ class Run(NamedTuple):
     descent: Norms  # Φ(x_0) − min_{j≤k+1} Φ(x_j)
     outer_x: Norms  # ‖∇_x f‖, the larger of its values at ŷ_k and at y*_k
     outer_y: Norms  # ‖∇_y f‖, likewise
-    at_x: Along  # at x_k, from ŷ_k to y*_k and on to y_k⁰
-    to_next: Along  # along (x, y*(x)) from x_k to x_{k+1}
-    since_last: Along  # (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k), and nothing between
+    at_x: Piece  # at x_k, from ŷ_k to y*_k and on to y_k⁰
+    to_next: Piece  # along (x, y*(x)) from x_k to x_{k+1}
+    since_last: Piece  # (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k), and nothing between
     jacobian: Norms | None  # ‖∇_x y*(x_k)‖; ITD with few variables only, like the next
     jacobian_error: Norms | None  # ‖∇_x ŷ_k − ∇_x y*(x_k)‖
     inner_residual: Norms  # of the reference, as is the next
@@ -127,7 +135,7 @@ def _measure(
     path = joined(stacked(y), between(y, star.y), stacked(star.y), between(star.y, warm), stacked(warm))
     here = jax.tree.map(lambda a: jnp.broadcast_to(a, (9, *a.shape)), x)
     both = stacked(before.x, x), stacked(before.y, y)
-    at_x, since_last_star, since_last = along(problem, data, (here, path), (xs, ys), both)
+    at_x, since_last_star, since_last = measure_pieces(problem, data, (here, path), (xs, ys), both)
     nothing = jnp.zeros_like(star.value)
     norms = {
         "y_error": distance(y, star.y),

@@ -23,7 +23,7 @@ NODES = (0.5 - (3 / 28) ** 0.5, 0.5, 0.5 + (3 / 28) ** 0.5)
 Norms = Any  # numbers per iteration: a JAX array here, a NumPy array in judgments
 
 
-class Along(NamedTuple):
+class Piece(NamedTuple):
     """A piece of a run: steps and changes between neighboring points, curvatures at every point (last axis).
 
     Fields that need matrices are None where these are too large.
@@ -61,7 +61,7 @@ def is_small(x: PyTree, y: PyTree) -> bool:
     return ravel_pytree(x)[0].size <= DENSE and ravel_pytree(y)[0].size <= DENSE
 
 
-def along(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Along]:
+def measure_pieces(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Piece]:
     """Return the quantities at the points (x, y) of each piece, a stack of points, and between neighbors in it."""
     lengths = [len(jax.tree.leaves(x)[0]) for x, _ in pieces]
     small = is_small(*jax.tree.map(lambda a: a[0], pieces[0]))
@@ -83,7 +83,7 @@ def along(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) 
     ends = list(accumulate(lengths))
     cut = lambda values, start, end: [None if a is None else a[start:end] for a in values]
     return [
-        Along(*cut(steps + turns, end - length, end - 1), *cut(slopes + spectra, end - length, end))
+        Piece(*cut(steps + turns, end - length, end - 1), *cut(slopes + spectra, end - length, end))
         for length, end in zip(lengths, ends, strict=True)
     ]
 
