@@ -36,7 +36,7 @@ def check_solver(solver: Solver) -> None:
     if not isinstance(solver, AID | SOBA) or type(solver) not in (AID, SOBA):
         raise NotCovered(
             f"there is no bound for {getattr(solver, 'name', type(solver).__name__)} on minibatches: use "
-            'bl.aid(..., batches="independent") or bl.soba(...)'
+            'the solver bl.aid(..., batches="independent") or bl.soba(...)'
         )
     if isinstance(solver, AID) and solver.batches == "shared":
         raise NotCovered(
