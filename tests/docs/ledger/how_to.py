@@ -15,7 +15,7 @@ from bilevel.loop.diagnose import divergence, hook as diagnose_hook, measurement
 from bilevel.loop.recovery import snapshots
 from bilevel.row_weights import fit as weighing
 from bilevel.solvers.algorithms import tuning_free
-from bilevel.theory.estimation import recommending
+from bilevel.theory.estimation import explanation
 
 from .applications import trusted_alone_rank_best
 
@@ -45,7 +45,7 @@ CLAIMS: Claims = {
         "and is 0.05 where the run ends": lambda: written(
             "tests/theory/estimation/hidden_problems.py", r"Inner\(H=(\S+) \* identity"
         ),
-        "at most 10 %": recommending.TOLERATED_BIAS,
+        "at most 10 %": explanation.TOLERATED_BIAS,
     },
     "docs/how-to/diagnose.md": {
         "at most 2 % of the gradients": diagnose_hook.SHARE,

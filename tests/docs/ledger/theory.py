@@ -11,7 +11,7 @@ from bilevel.lab.paper import quadratic_runs
 from bilevel.theory import Constants, cheapest, star
 from bilevel.theory.certificates import limit, momentum, momentum_gains
 from bilevel.theory.certificates.certificate import SLACK
-from bilevel.theory.verification import judgment, segments
+from bilevel.theory.verification import _verify, segments
 
 SLIPS = "tests/theory/verification/test_verify_beyond.py"
 PRINTED = ByTest("tests/theory/certificates/test_paper_slips.py")
@@ -195,7 +195,7 @@ CLAIMS: Claims = {
     },
     "docs/theory/verification.md": {
         "0.173, 0.5 and 0.827 of the way": segments.NODES,
-        "by more than 10⁻⁹": judgment.TOLERANCE,
+        "by more than 10⁻⁹": _verify.TOLERANCE,
     },
     "docs/theory/worst-case.md": {
         "is between 1 and 1000": lambda: written(

@@ -1,11 +1,11 @@
-"""The hypergradient at one point, ITD's bias there, and the curvature of Φ: by conjugate gradients, no matrices.
+"""The hypergradient at one point, ITD's bias there, and the curvature of Φ, by conjugate gradients.
 
 With H = ∇²_yy g + λI (λ ≥ 0 a damping), C = ∇²_xy g and all derivatives at the given (x, y):
 
     v = H⁻¹∇_y f      ∇Φ = ∇_x f − Cv      ITD's bias = C(I − αH)H⁻¹∇_y f = C(v − α∇_y f)
     ∇²Φ·u = D(∇_x f − Cv)[u, ẏ] − C H⁻¹ D(∇_y f − Hv)[u, ẏ]      ẏ = −H⁻¹Cᵀu, v held fixed under D
 
-They are the quantities at y*(x) when y is y*(x) and λ = 0.
+They are exact if y is y*(x) and λ = 0.
 """
 
 from collections.abc import Callable
@@ -20,31 +20,33 @@ from optax import tree
 from bilevel.batch import Batch
 from bilevel.problem import Problem
 from bilevel.solvers.rules import Descent, projected
-from bilevel.theory.estimation.curvature import spectrum
+from bilevel.theory.estimation.local_constants import spectrum
 from bilevel.types import PyTree, Scalar
 
-SMALL = 1024  # inner variables up to which conjugate gradients may take four steps for each
-CG_STEPS = 200  # beyond
+SMALL = 1024  # inner variables up to which CG may take four steps per variable
+CG_STEPS = 200  # the most for more variables
 
 
-class Local(NamedTuple):
+class Stationarity(NamedTuple):
+    """Norms at one point: how stationary it is, and how biased ITD is there."""
+
     value: Scalar  # f(x, y)
-    inner_gradient: Scalar  # ‖∇_y g‖: how far y is from y*(x)
+    inner_gradient: Scalar  # ‖∇_y g‖, zero at y*(x)
     hypergradient: Scalar  # ‖∇Φ‖, or the gradient mapping's norm if x is projected
     bias: Scalar  # ‖C(I − αH)H⁻¹∇_y f‖
     adjoint: Scalar  # ‖v‖
     residual: Scalar  # ‖Hv − ∇_y f‖/‖∇_y f‖
-    rounding: Scalar  # what bias and hypergradient may be off by, from the size of their parts
+    rounding: Scalar  # error bound of bias and hypergradient, from the size of their parts
     smoothness: Scalar  # largest |eigenvalue| of ∇²Φ that was found
 
     @property
     def bias_share(self) -> float:
-        """ITD's bias as a share of ‖∇Φ‖; zero where it is no more than rounding."""
+        """ITD's bias as a share of ‖∇Φ‖; zero where it is only rounding."""
         bias, rounding = float(self.bias), float(self.rounding)
         return 0.0 if bias <= rounding else bias / max(float(self.hypergradient), rounding)
 
 
-def local(
+def measure_stationarity(
     problem: Problem,
     x: PyTree,
     y: PyTree,
@@ -55,12 +57,12 @@ def local(
     steps: int,
     project: Callable[[PyTree], PyTree] | None = None,
     smoothness: Any = None,
-) -> Local:
-    """The local quantities; the curvature of Φ, unless given, by `steps` Lanczos steps, two linear solves each."""
+) -> Stationarity:
+    """Return the quantities at (x, y); the curvature of Φ, unless given, takes `steps` Lanczos steps of two solves."""
     oracles = problem.oracles
     inner, f = oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data)
     H = lambda v: tree.add_scale(inner.hessian(v), damping, v)
-    # Rounding leaves no more to gain than this from single precision.
+    # Single precision cannot reach a smaller residual.
     double = f.value.dtype == jnp.float64
     solve = lambda b, tol: cg(H, b, tol=tol, maxiter=most_cg_steps(y))[0]
     v = solve(f.y, 1e-10 if double else 1e-5)
@@ -80,7 +82,7 @@ def local(
         assert key is not None
         smoothness = jnp.max(jnp.abs(spectrum(curvature_of_value, x, key, steps).values))
     rule = Descent(1.0) if project is None else projected(1 / smoothness, project)
-    return Local(
+    return Stationarity(
         value=f.value,
         inner_gradient=tree.norm(inner.gradient),
         hypergradient=rule.stationarity(x, estimate),
@@ -93,6 +95,6 @@ def local(
 
 
 def most_cg_steps(y: PyTree) -> int:
-    """How many steps a linear system in y may take."""
+    """Return the most CG steps for a linear system in y."""
     size = sum(leaf.size for leaf in jax.tree.leaves(y))
     return 4 * size + 20 if size <= SMALL else CG_STEPS
