@@ -381,4 +381,4 @@ def test_progress_in_a_notebook_is_one_output_that_is_replaced(aid, monkeypatch)
     assert all(f"{step}/30" in line for step, line in zip((0, 10, 30, 30), lines, strict=True))
     assert "compiling" in lines[0]
     assert f"f {result.trace['outer_value'][-1]:.4g}" in lines[-1]
-    assert 0 == lines[0].count("━") < lines[1].count("━") == pytest.approx(lines[-1].count("━") / 3, abs=1)
+    assert 0 == lines[0].count("━") < lines[1].count("━") < lines[-1].count("━")
