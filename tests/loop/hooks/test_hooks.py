@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 import bilevel as bl
+from bilevel.loop.hooks.drawing import NOTEBOOK
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 
@@ -380,5 +381,6 @@ def test_progress_in_a_notebook_is_one_output_that_is_replaced(aid, monkeypatch)
     result = bl.run(aid, X0, Y0, steps=30, every=10, progress=True)
     assert all(f"{step}/30" in line for step, line in zip((0, 10, 30, 30), lines, strict=True))
     assert "compiling" in lines[0]
+    assert max(map(len, lines)) <= NOTEBOOK + 1
     assert f"f {result.trace['outer_value'][-1]:.4g}" in lines[-1]
     assert 0 == lines[0].count("━") < lines[1].count("━") < lines[-1].count("━")
