@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.diagnose.context import FALLEN, Facts, small_share
-from bilevel.loop.diagnose.findings import SILENT, findings
+from bilevel.loop.diagnose.findings import SILENT, Facts, findings
 from bilevel.loop.diagnose.measurements import Point, brief_look, close_look, look_beside
 from bilevel.loop.diagnose.report import Diagnosis
-from bilevel.loop.diagnose.scale import inner_transformation, look_at_scale
+from bilevel.loop.diagnose.standstill import FALLEN, small_share
+from bilevel.loop.diagnose.steps import look_at_scale, may_be_scale_free
 from bilevel.loop.finite import risen
 from bilevel.loop.hooks.base import Event, Hook
 from bilevel.solvers.parts.ritz import ritz_values
@@ -167,7 +167,7 @@ class Diagnose(Hook):
 
     def _look_at_scale(self) -> None:
         """At the first look: it is a matter of how the objectives and the rule are made."""
-        if len(self._rows) > 1 or inner_transformation(self._solver) is None:
+        if len(self._rows) > 1 or not may_be_scale_free(self._solver):
             return
         with suppress(Exception), _nan_allowed():  # a rule or an objective that cannot be called so
             seen = jax.device_get(self._event.measure(look_at_scale))
