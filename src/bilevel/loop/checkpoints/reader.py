@@ -11,7 +11,7 @@ import jax
 from bilevel.checks import check_path
 from bilevel.forks import check_fork
 from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, places, shapes, unpacked
-from bilevel.loop.checkpoints.folder import Damaged, numbers_in, orbax, read_arrays, read_contents, said
+from bilevel.loop.checkpoints.folder import Damaged, numbers_in, orbax, read_arrays, read_contents, reason
 from bilevel.loop.checkpoints.origin import Origin
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.checkpoints.types import check_types
@@ -90,7 +90,7 @@ def _sensible(read: Callable[[], Any]) -> Any:
     except Damaged:
         raise
     except Exception as error:
-        raise Damaged(f"its contents make no sense: {said(error)}") from error
+        raise Damaged(f"its contents make no sense: {reason(error)}") from error
 
 
 def as_folder(folder: Any, name: str) -> Path:
@@ -103,7 +103,7 @@ def as_folder(folder: Any, name: str) -> Path:
         is_file = path.exists() and not path.is_dir()
     except (OSError, RuntimeError, UnicodeError) as error:
         raise ValueError(
-            f"{name}={str(folder)!r} cannot be a folder ({said(error)}): pass another"
+            f"{name}={str(folder)!r} cannot be a folder ({reason(error)}): pass another"
         ) from error
     if is_file:
         raise ValueError(f"{name}={str(folder)!r} is a file: pass a folder")
