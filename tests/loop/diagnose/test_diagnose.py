@@ -17,7 +17,6 @@ import pytest
 
 import bilevel as bl
 from bilevel.counting import counted, counting, oracle_calls
-from bilevel.loop.diagnose import hook as diagnosing
 from bilevel.loop.diagnose.findings import Facts, Late, findings
 from bilevel.loop.diagnose.measurements import LANCZOS, Point, close_look
 from bilevel.loop.diagnose.report import Diagnosis, Finding
@@ -638,9 +637,9 @@ def test_a_checkpoint_from_before_arrays_of_x_were_kept_calls_none_unused(tmp_pa
         solver, x0, jnp.zeros(2), steps=steps, diagnose=True, checkpoint=tmp_path, resume="auto"
     )
     with monkeypatch.context() as older:
-        older.setattr(
-            "bilevel.loop.diagnose.hook.KEPT", tuple(name for name in diagnosing.KEPT if name != "moves")
-        )
+        kept = bl.hooks.Diagnose.get_state
+        without = lambda hook: {name: value for name, value in kept(hook).items() if name != "moves"}
+        older.setattr(bl.hooks.Diagnose, "get_state", without)
         assert "x_unused" not in codes(go(4))
     result = go(40)
     assert result.diagnosis.looks["step"][0] < 4
