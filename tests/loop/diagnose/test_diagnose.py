@@ -17,7 +17,8 @@ import pytest
 
 import bilevel as bl
 from bilevel.counting import counted, counting, oracle_calls
-from bilevel.loop.diagnose.findings import Facts, Late, findings
+from bilevel.loop.diagnose.evidence import Facts, Late
+from bilevel.loop.diagnose.findings import findings
 from bilevel.loop.diagnose.measurements import LANCZOS, Point, close_look
 from bilevel.loop.diagnose.report import Diagnosis, Finding
 from bilevel.loop.diagnose.steps import plain_step

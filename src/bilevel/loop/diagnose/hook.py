@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.diagnose.findings import SILENT, Facts, findings
+from bilevel.loop.diagnose.evidence import Facts
+from bilevel.loop.diagnose.findings import SILENT, findings
 from bilevel.loop.diagnose.measurements import Point, brief_look, close_look, look_beside
 from bilevel.loop.diagnose.report import Diagnosis
 from bilevel.loop.diagnose.standstill import small_share
