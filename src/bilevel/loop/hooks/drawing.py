@@ -1,7 +1,7 @@
 """Pictures of a run for terminals of any width and for notebooks, drawn by rich."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any, NamedTuple
@@ -25,49 +25,6 @@ NOTEBOOK = 96  # characters, the width in a notebook
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A bar with the position of a run."""
-
-    name: str
-    step: int
-    total: int
-    seconds: float
-    rate: float  # steps per second; NaN while the program compiles
-
-    def head(self, options: ConsoleOptions, numbers: str = "") -> Table:
-        cells: list[Any] = [Text(self.name, style="bold"), Text(f"{self.step:,}/{self.total:,}")]
-        if options.max_width >= NARROW:
-            bar = ProgressBar(max(self.total, 1), self.step, complete_style="blue", finished_style="green")
-            rate = f"{self.rate:,.0f}" if self.rate >= 10 else f"{self.rate:.2g}"
-            speed = Text(f"{rate} it/s" if np.isfinite(self.rate) else "compiling", style="dim")
-            cells = [cells[0], bar, cells[1], speed, Text(self.clock())]
-        if numbers and options.max_width >= MEDIUM:
-            cells.append(Text(printable(numbers, options), style="cyan"))
-        table = _grid()
-        for cell in cells:
-            ratio = 1 if isinstance(cell, ProgressBar) else None
-            table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
-        table.add_row(*cells)
-        return table
-
-    def clock(self) -> str:
-        left = (self.total - self.step) / self.rate if self.rate > 0 else np.nan
-        if self.step >= self.total or not np.isfinite(left):
-            return clock(self.seconds)
-        return f"{clock(left)} left"
-
-
-@dataclass(frozen=True)
-class Bar(Moment):
-    """A progress bar with the newest numbers."""
-
-    numbers: str = ""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        yield self.head(options, self.numbers)
-
-
-@dataclass(frozen=True)
 class Line:
     """A column of the trace with its values so far."""
 
@@ -77,25 +34,53 @@ class Line:
 
 
 @dataclass(frozen=True)
-class View(Moment):
-    """A live view: a bar, a table of numbers with their trends, and the outlook."""
+class View:
+    """A bar with the position of a run; below it its numbers with their trends, and the outlook, if there are any."""
 
-    lines: list[Line]
-    outlook: Outlook
+    name: str
+    step: int
+    total: int
+    seconds: float
+    rate: float  # steps per second; NaN while the program compiles
+    lines: Sequence[Line] = ()
+    outlook: Outlook | None = None
+    numbers: str = ""  # in the line of the bar
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        yield self.head(options)
+        yield self._head(options)
         shown = self.lines[: max(console.height - 6, 1)]  # more would scroll the view away
         if shown:
             yield _table(shown, options.max_width)
         if more := len(self.lines) - len(shown):
             yield Text(f"and {more} more", style="dim", no_wrap=True, overflow="ellipsis")
-        word, sentence, mood = self.outlook
-        text = Text(word, style=STYLES[mood], overflow="fold")
-        yield text.append(printable(f": {sentence}", options) if sentence else "", style="not bold default")
+        if self.outlook is not None:
+            word, sentence, mood = self.outlook
+            text = Text(word, style=STYLES[mood], overflow="fold")
+            yield text.append(
+                printable(f": {sentence}", options) if sentence else "", style="not bold default"
+            )
+
+    def _head(self, options: ConsoleOptions) -> Table:
+        cells: list[Any] = [Text(self.name, style="bold"), Text(f"{self.step:,}/{self.total:,}")]
+        if options.max_width >= NARROW:
+            bar = ProgressBar(max(self.total, 1), self.step, complete_style="blue", finished_style="green")
+            rate = f"{self.rate:,.0f}" if self.rate >= 10 else f"{self.rate:.2g}"
+            speed = Text(f"{rate} it/s" if np.isfinite(self.rate) else "compiling", style="dim")
+            left = (self.total - self.step) / self.rate if self.rate > 0 else np.nan
+            under_way = self.step < self.total and np.isfinite(left)
+            cells = [cells[0], bar, cells[1], speed]
+            cells.append(Text(f"{clock(left)} left" if under_way else clock(self.seconds)))
+        if self.numbers and options.max_width >= MEDIUM:
+            cells.append(Text(printable(self.numbers, options), style="cyan"))
+        table = _grid()
+        for cell in cells:
+            ratio = 1 if isinstance(cell, ProgressBar) else None
+            table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
+        table.add_row(*cells)
+        return table
 
 
-def _table(lines: list[Line], width: int) -> Table:
+def _table(lines: Sequence[Line], width: int) -> Table:
     table = _grid()
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=max(width // 3, 4))
     table.add_column(no_wrap=True, overflow="ellipsis", justify="right", min_width=min(10, width // 3))

@@ -102,9 +102,9 @@ class Progress(Display):
         self._numbers = f"f {outer:.4g}  ‖∇Φ‖≈{norm:.2e}"
 
     def picture(self) -> Any:
-        from bilevel.loop.hooks.drawing import Bar
+        from bilevel.loop.hooks.drawing import View
 
-        return Bar(*self._now, self._numbers)
+        return View(*self._now, numbers=self._numbers)
 
 
 class Live(Display):
