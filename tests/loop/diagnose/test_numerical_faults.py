@@ -137,7 +137,7 @@ def test_g_is_nan_beyond_an_edge_that_y_crosses():
     while y < 0.9:
         y, k = y + 0.2 * (1 - y), k + 1
     # The step that crosses breaks v, whose system is that of the new y.
-    words = "v became infinite", "g is NaN or infinite where its next step takes y", "keep x and y away"
+    words = "v became infinite", "g is NaN or infinite at the y of its next step", "keep x and y away"
     check(result, bl.Code.DIVERGED, "v", k - 1, *words, never=["lower"])
 
 
@@ -166,7 +166,7 @@ def test_a_second_derivative_of_g_that_is_not_there_is_named(method):
     """|y|^1.5 has the derivative 0 at 0, and no second one; there y rests."""
     kinked = lambda x, y: 0.5 * jnp.sum((y - x) ** 2) + 0.1 * jnp.sum(jnp.abs(y) ** 1.5)
     solver = SECOND_ORDER[method](bl.Problem(inner=kinked, outer=f))
-    words = "a second derivative of the inner objective g, though not its gradient, is NaN or infinite at that very"
+    words = "a second derivative of the inner objective g, though not its gradient, is NaN or infinite at that state"
     for policy in ("stop", "halve"):
         result = bl.run(solver, Y0, Y0, steps=20, on_divergence=policy)
         check(result, bl.Code.DIVERGED, "x", 0, words, "smaller steps cannot help", never=["lower"])
@@ -392,9 +392,9 @@ def test_float32_overflows():
 def test_a_step_far_too_large_at_each_level(level, variable, steps, dtype):
     x0, y0 = X0.astype(dtype), Y0.astype(dtype)
     result = bl.run(bl.aid(plain(), *steps), x0, y0, steps=10_000)
-    words = [f"lower the {level}"]
+    words = ["lower the outer"]
     if level != "outer":  # the others are measured against the curvature of g, which is 2
-        words += [f"the {level} step size 3 is above 2/L = 1, with L = 2", "Lower it to 1/L = 0.5"]
+        words = [f"the {level} step size 3 is above 2/L = 1, with L = 2", "Lower it to 1/L = 0.5"]
     check(result, bl.Code.DIVERGED, variable, breaks_at(*steps, dtype), *words)
 
 
@@ -428,7 +428,7 @@ def test_a_step_only_just_too_large_is_measured_among_many_eigenvalues(level):
         {"inner": "y", "adjoint": "v"}[level],
         f"the {level} step size {large:.3g} is above 2/L = 0.2,",
     )
-    check(result, bl.Code.DIVERGED, variable, result.status.step, words, "lower the outer one")
+    check(result, bl.Code.DIVERGED, variable, result.status.step, words, "lower the outer step size")
 
 
 # Curvature
