@@ -101,7 +101,7 @@ CLAIMS: Claims = {
         ),
     },
     "docs/how-to/running.md": {
-        "beyond 0.9 · 2/λ": (divergence.NEAR, 2),
+        "beyond 0.9 · 2/L": (divergence.NEAR, 2),
         "states beyond 1 MiB": program.SMALL / MIB,
     },
     "docs/how-to/see-a-run.md": {"states of up to 1 MiB": program.SMALL / MIB},
