@@ -18,7 +18,7 @@ FEW = 2**24  # numbers that are looked at on the host
 def as_arrays(tree: PyTree, name: str) -> PyTree:
     """The tree with every leaf a JAX array, or an error that names the leaf."""
     leaves = leaves_of(tree, name)
-    if all(isinstance(leaf, jax.Array) and _is_fit(leaf) for leaf in leaves):
+    if all(isinstance(leaf, jax.Array) and is_fit(leaf) for leaf in leaves):
         return tree
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: as_array(leaf, name + jax.tree_util.keystr(path)), tree
@@ -149,7 +149,7 @@ def _on_auto(leaf: jax.Array) -> jax.Array:
     return jax.device_put(leaf, NamedSharding(mesh, leaf.sharding.spec))
 
 
-def _is_fit(leaf: jax.Array) -> bool:
+def is_fit(leaf: jax.Array) -> bool:
     """Whether a JAX array stays as it is."""
     return not _weak(leaf) and _usable(leaf) and (isinstance(leaf, Tracer) or not is_explicit(leaf))
 

@@ -18,13 +18,6 @@ from bilevel.words import shown
 
 EXTRAS = ("key", "rows", "state", "shared")  # what an objective may ask for by a keyword of that name
 LEVEL = {"inner": 0, "outer": 1}
-MOST = {
-    "programs": 16,
-    "sweeps": 16,
-    "compiled": 64,
-    "rules": 64,
-    "checked": 1024,
-}  # of each kind that are kept
 
 
 class Evaluated(NamedTuple):
@@ -44,9 +37,6 @@ class Objective:
     batch: str = field(init=False)  # "never", "optional" or "required"
     extras: frozenset[str] = field(init=False)  # those of EXTRAS it asks for
     needs: frozenset[str] = field(init=False)  # those without a default
-    returns_more: bool = field(
-        init=False, default=False
-    )  # metrics or a state, as seen when it was last called
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -77,7 +67,6 @@ class Objective:
         return {name: given[name] for name in self.extras if name in self.needs or given[name] is not None}
 
     def _unpacked(self, out: Any) -> Evaluated:
-        self.returns_more = isinstance(out, tuple)
         keeps_state = self.level == "inner" and "state" in self.extras
         if keeps_state:
             if not (isinstance(out, tuple) and len(out) == 3 and isinstance(out[1], dict)):
@@ -136,7 +125,7 @@ class Problem:
         return Objective(self.inner, "inner")
 
     def __post_init__(self) -> None:
-        _ = self.f, self.g  # a function of the wrong shape is an error here, not at the first step
+        _ = self.f, self.g, self.memory  # made now, so that a function of the wrong shape is an error here
         if self.prox is not None and not callable(self.prox):
             raise TypeError(
                 f"prox must be a function (x, z, step) that returns a y, not {shown(self.prox)}: pass e.g. "
@@ -148,34 +137,32 @@ class Problem:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived or compiled, which is made again where it is wanted."""
-        derived = {"f", "g", "wants", "memory", "oracles"}
+        derived = {"f", "g", "memory", "oracles"}
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        _ = self.f, self.g, self.memory
 
-    @cached_property
+    @property
     def wants(self) -> frozenset[str]:
         """The extras that either objective asks for."""
         return self.f.extras | self.g.extras
 
     @cached_property
-    def memory(self) -> dict[str, Memory]:
-        """What the library keeps about these objectives, by kind; it goes when they go."""
-        return {}
+    def memory(self) -> Memory:
+        return Memory()
 
     def kept(self, kind: str, key: Any, reads: Any, make: Callable[[], Any]) -> Any:
         """Return `make()`, kept under `key` until what the objectives or `reads` read changes."""
-        memory = self.memory.setdefault(kind, Memory(MOST[kind]))
-        return memory.get(key, (self, reads), make)
+        return self.memory.get(kind, key, (self, reads), make)
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
         """Return `function(problem, *static, ...)` compiled, and keep it with the problem."""
         make = lambda: Tracing().jit(partial(function, self, *static))
         return self.kept("compiled", by_identity((function, *static)), (function, static), make)
 
-    @cached_property
+    @property
     def oracles(self) -> Oracles:
         """The derivatives of f and g that solvers use; override to supply hand-written ones."""
         return Oracles(self.f, self.g)

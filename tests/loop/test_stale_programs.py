@@ -319,7 +319,7 @@ def test_compiled_programs_of_a_problem_are_bounded():
     gc.collect()
     for size in range(1, 22):
         bl.run(bl.itd(problem, inner=0.1, outer=0.1), jnp.ones(size), jnp.ones(size), steps=1)
-    assert len(problem.memory["programs"]) <= 16
+    assert len(problem.memory.values("programs")) <= 16
 
 
 def test_parts_are_named_by_how_they_are_reached():

@@ -24,6 +24,7 @@ from bilevel.checks.objectives import (
     check_batch as check_batch,
     prepare as prepare,
     prepare_inner as prepare_inner,
+    returns_more as returns_more,
 )
 from bilevel.checks.objects import (
     check_flag as check_flag,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.batch import Batch, Draws, first
+from bilevel.batch import Batch, Draws, Levels, first
 from bilevel.checks.derivatives import no_first
 from bilevel.checks.objects import check_problem, said_by_us
 from bilevel.checks.points import check_finite_arrays, floating_arrays, signature, variables
@@ -33,12 +33,26 @@ def prepare(
     return x, y
 
 
+def returns_more(problem: Problem, x: PyTree, y: PyTree, batch: Batch | Draws | None) -> Levels:
+    """Return for each level whether its objective returns metrics or a state at such arguments."""
+    batch = first(batch)
+    at = x, y, batch
+    look = lambda: Levels(*(_has_more(jax.eval_shape(each.evaluate, *at)) for each in (problem.g, problem.f)))
+    return problem.kept("returned", signature(at), (), look)
+
+
 def _check_objectives(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None) -> None:
+    found = []
     for objective in (problem.g, problem.f):
         _check_extras(objective, batch)
-        _check_value(objective, x, y, batch)
+        found.append(_has_more(_check_value(objective, x, y, batch)))
+    problem.kept("returned", signature((x, y, batch)), (), lambda: Levels(*found))
     _check_gradient(problem, x, y, batch)
     _check_prox(problem, x, y)
+
+
+def _has_more(out: Evaluated) -> bool:
+    return bool(out.metrics) or out.state is not None
 
 
 def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
@@ -110,9 +124,9 @@ def _check_extras(objective: Objective, batch: Batch | None) -> None:
             )
 
 
-def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> None:
+def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> Evaluated:
     try:
-        value, metrics, state = jax.eval_shape(lambda *at: _of_arrays(objective, *at), x, y, batch)
+        out = value, metrics, state = jax.eval_shape(lambda *at: _of_arrays(objective, *at), x, y, batch)
     except (TypeError, ValueError, IndexError) as error:
         if said_by_us(error):
             raise
@@ -149,6 +163,7 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             )
     if state is not None:
         _check_same(None if batch is None else batch.state, state)
+    return Evaluated(*out)
 
 
 def _seeing(objective: Objective, batch: Batch | None) -> str:

@@ -123,11 +123,6 @@ def _both_marked(products: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
 class _CountedProblem(Problem):
     plain: Problem
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for ours, plain in ((self.f, self.plain.f), (self.g, self.plain.g)):
-            ours.returns_more = plain.returns_more  # the plain ones are called in their place
-
     @cached_property
     def oracles(self) -> Oracles:
         plain = self.plain.oracles

@@ -20,8 +20,8 @@ from bilevel.loop.finite import health
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.memory import Tracing
-from bilevel.solvers.base import Info, Solver, without_numbers
-from bilevel.solvers.rules import fix_numbers
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.rules import flattened
 from bilevel.types import PyTree
 
 MOST_SHAPES = 16  # that one program is kept compiled for
@@ -197,9 +197,9 @@ def program_of(
     shapes: Any = None,
 ) -> tuple[Program, list[Any]]:
     """Return the solver's program for runs of these shapes and this placement on devices, and its leaves."""
-    leaves, structure = jax.tree.flatten(*fix_numbers([solver]))
+    leaves, structure, functions = flattened(solver)
     make = lambda: Program(structure, record, offload, places)
-    key, reads = (structure, Static(record), offload, places, shapes), (without_numbers(structure), record)
+    key, reads = (structure, Static(record), offload, places, shapes), (functions, record)
     return solver.problem.kept("programs", key, reads, make), leaves
 
 

@@ -18,12 +18,10 @@ import operator
 import types
 from typing import Any
 
-import equinox
 import jax
 
-from bilevel.readings.arrays import array_token, digest
-from bilevel.readings.kinds import EXACT, NUMBERS as NUMBERS, slots_of
-from bilevel.readings.looks import is_filled as is_filled
+from bilevel.readings.functions import is_filled as is_filled
+from bilevel.readings.kinds import EXACT, NUMBERS as NUMBERS, array_token, digest, is_frozen
 from bilevel.readings.walk import Part as Part, Reader as Reader, Walk
 
 
@@ -84,7 +82,7 @@ def _has_same_parts(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(_has_same_parts, a, b))
     if isinstance(a, Reader):
         return _has_same_parts(a.reads(), b.reads())
-    if isinstance(a, equinox.Module) and not slots_of(type(a)):
+    if is_frozen(type(a)) and hasattr(a, "__dict__"):
         return [*vars(a)] == [*vars(b)] and all(map(_has_same_parts, vars(a).values(), vars(b).values()))
     return False
 

@@ -1,8 +1,9 @@
 """A level's update rule: a number is plain gradient descent, the paper's case; optax brings the others."""
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -270,6 +271,31 @@ def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
         structure.unflatten(row)
         for structure, row in zip(structures, zip(*columns, strict=True), strict=True)
     ]
+
+
+class Flat(NamedTuple):
+    """A solver, or another frozen tree, as its compiled programs see it."""
+
+    leaves: list[Any]  # arguments of the programs
+    structure: Any
+    functions: Any  # the tree without its leaves: what the programs read
+
+
+_flat: dict[int, tuple[weakref.ref[Any], Flat]] = {}  # by identity, while the tree lives
+
+
+def flattened(tree: Any) -> Flat:
+    """Return the leaves and the structure of a frozen tree, with constant numbers of optax rules in the structure."""
+    known = _flat.get(id(tree))
+    if known is not None and known[0]() is tree:
+        return known[1]
+    leaves, structure = jax.tree.flatten(*fix_numbers([tree]))
+    flat = Flat(leaves, structure, structure.unflatten([None] * len(leaves)))
+    may_change = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(tree))
+    if isinstance(tree, eqx.Module) and not may_change:
+        key = id(tree)
+        _flat[key] = weakref.ref(tree, lambda _: _flat.pop(key, None)), flat
+    return flat
 
 
 def _fixed(rules: Sequence[Transformation]) -> list[Transformation]:

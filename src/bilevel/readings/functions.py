@@ -1,13 +1,17 @@
-"""The names that a function's code asks for."""
+"""What a function holds, and the names that its code asks for."""
 
 import dis
 import functools
+import sys
 import types
 from collections import UserDict, deque
 from typing import Any, NamedTuple
 
 CONTAINERS = (list, dict, set, deque, UserDict)
 COLLECT = {"append", "extend", "add", "appendleft", "insert"}  # methods by which a function only writes
+
+
+MISSING, WRITTEN = object(), object()
 
 
 class Names(NamedTuple):
@@ -55,3 +59,50 @@ def names_in(code: types.CodeType) -> Names:
     return Names(
         tuple(globals_), frozenset(attributes), tuple(modules), frozenset(stored), frozenset(collected - used)
     )
+
+
+def function_state(function: types.FunctionType, names: Names | None) -> tuple[Any, ...]:
+    """Return all that the function holds, to compare by identity; without names only what installed code holds."""
+    attributes, by_keyword = function.__dict__, function.__kwdefaults__
+    state = [function.__code__, function.__defaults__, by_keyword, *cells_of(function, names)]
+    for held in (attributes, by_keyword):
+        if held:
+            state += [len(held), *held, *held.values()]
+    if names is not None:
+        state += globals_of(function, names)
+        state += imports_of(function, names)
+    return tuple(state)
+
+
+def cells_of(function: types.FunctionType, names: Names | None) -> list[Any]:
+    held = [_contents(cell) for cell in function.__closure__ or ()]
+    return _unwritten(function.__code__.co_freevars, held, names)
+
+
+def globals_of(function: types.FunctionType, names: Names) -> list[Any]:
+    space = function.__globals__
+    return _unwritten(names.globals, [space.get(name, MISSING) for name in names.globals], names)
+
+
+def imports_of(function: types.FunctionType, names: Names) -> list[Any]:
+    """Return the modules that the function imports itself, each by its full and by its relative name."""
+    package = function.__globals__.get("__package__")
+    return [sys.modules.get(full, MISSING) for name in names.modules for full in (name, f"{package}.{name}")]
+
+
+def _unwritten(held_names: tuple[str, ...], held: list[Any], names: Names | None) -> list[Any]:
+    if names is None or not (names.stored or names.collected):
+        return held
+    pairs = zip(held_names, held, strict=True)
+    return [WRITTEN if names.is_written(name, each) else each for name, each in pairs]
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def is_filled(cell: types.CellType) -> bool:
+    return _contents(cell) is not MISSING
