@@ -10,8 +10,8 @@ current while all looks give the same objects and all arrays the same numbers. T
 the code, defaults and attributes of functions, globals by name, imported modules, names in modules, attributes, slots
 and class of objects, members and bases of classes, containers, partials, wrapped functions and arrays.
 
-The walk does not follow the code of installed packages, attributes with computed names, and the inside of objects
-that Python cannot list ("hidden"); these are compared by identity.
+The walk does not follow the code of installed packages, names that are not written in the code, and the inside of
+objects that Python cannot list ("hidden"); these are compared by identity.
 """
 
 import operator
@@ -30,11 +30,9 @@ class Reading:
 
     def __init__(self, value: Any):
         walk = Walk.of(value, "")
-        self.tokens = tuple((part.path, *_token(part)) for part in walk.found)
-        self._value, self._found = (
-            value,
-            walk.found,
-        )  # kept alive: an identity is only unique while its object lives
+        self.tokens = tuple((part.path, *_token(part)) for part in (*walk.found, *walk.unordered))
+        # Kept alive: an identity is only unique while its object lives.
+        self._value, self._found = value, (walk.found, walk.unordered)
         self._complete, self._looks, self._arrays = walk.complete, walk.looks, walk.arrays
 
     def __eq__(self, other: object) -> bool:
