@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -356,6 +357,50 @@ def test_numbers_within_optax_rules_are_swept_and_equal_single_runs():
         for i, each in enumerate(numbers):
             np.testing.assert_allclose(swept[i].x, bl.run(make(*each), X, X, steps=6).x, rtol=1e-12)
     assert not np.allclose(swept[0].x, swept[1].x)
+
+
+class _Scaled(eqx.Module):
+    numbers: jax.Array
+    settings: worlds.Object = eqx.field(static=True)
+
+    def __call__(self):
+        return self.settings.a * worlds.NUMBER * self.numbers
+
+
+TREES = {
+    "run": lambda solver, y: bl.run(solver, X, y, steps=4).y.numbers,
+    "run with data": lambda solver, y: (
+        bl.run(solver, X, y, steps=4, data=bl.Batch(inner=y, outer=y)).y.numbers
+    ),
+    "sweep": lambda solver, y: bl.sweep([solver, solver], X, y, steps=4)[0].y.numbers,
+    "hypergradient": lambda solver, y: bl.hypergradient(solver.problem, X, y),
+}
+
+
+@pytest.mark.parametrize("change", [worlds.set_global, worlds.put_at(worlds.OBJECT)], ids=["global", "static"])
+@pytest.mark.parametrize("way", TREES)
+def test_classes_of_trees_are_followed(way, change):
+    """The functions of the problem do not name the class of y: they call its methods."""
+    if way == "run with data":
+        functions = {
+            "inner": lambda x, y, batch: 0.5 * jnp.sum((y.numbers - x * batch()) ** 2),
+            "outer": lambda x, y, batch: jnp.sum((y.numbers - 2.0) ** 2),
+        }
+    else:
+        functions = {
+            "inner": lambda x, y: 0.5 * jnp.sum((y() - x) ** 2),
+            "outer": lambda x, y: jnp.sum((y() - 2.0) ** 2),
+        }
+    fresh = lambda: bl.itd(bl.Problem(**functions), inner=0.1, outer=0.1)
+    solver, y, found = fresh(), _Scaled(X, worlds.OBJECT), []
+    try:
+        for value in (1.0, 2.0, 1.0):
+            change(value)
+            found.append(TREES[way](solver, y))
+            np.testing.assert_array_equal(found[-1], TREES[way](fresh(), y))
+    finally:
+        change(1.0)
+    assert not np.allclose(found[0], found[1])
 
 
 def test_functions_are_equal_to_themselves_only():

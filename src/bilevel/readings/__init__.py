@@ -24,6 +24,8 @@ from bilevel.readings.functions import is_filled as is_filled
 from bilevel.readings.kinds import EXACT, NUMBERS as NUMBERS, array_token, digest, is_frozen
 from bilevel.readings.walk import Part as Part, Reader as Reader, Walk
 
+KNOWN_NODES = {"builtins", "collections", "jax", "optax", "bilevel"}
+
 
 class Reading:
     """Everything that a value reads at one time. Readings are equal if nothing that was read differs."""
@@ -57,6 +59,21 @@ class Reading:
 def reading(value: Any) -> Reading:
     """Return what this function (or object that holds functions) reads now."""
     return Reading(value)
+
+
+def nodes(structure: Any) -> tuple[Any, ...]:
+    """Return the classes of users in a pytree, and what their objects hold besides children.
+
+    Functions that take the tree call the methods of these classes.
+    """
+    found, left = list[Any](), [structure]
+    while left:
+        each = left.pop()
+        kind, held = each.node_data() or (None, None)
+        left += each.children()
+        if kind is not None and kind.__module__.partition(".")[0] not in KNOWN_NODES:
+            found += [kind, held]
+    return tuple(found)
 
 
 def parts(value: Any, name: str = "") -> list[Part]:

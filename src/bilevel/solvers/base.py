@@ -210,7 +210,7 @@ def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static:
     key = structure, *by_identity((function, *static))
     reads = functions, function, static
     on_leaves = lambda leaves, *arguments: function(structure.unflatten(leaves), *static, *arguments)
-    call = problem.kept("compiled", key, reads, lambda: Tracing().jit(on_leaves))
+    call = problem.kept("compiled", key, reads, lambda: Tracing().jit_alone(on_leaves))
     return lambda *arguments: call(leaves, *arguments)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bilevel.identity import Static, described, digest_of
 from bilevel.problem import Problem
-from bilevel.readings import NUMBERS, Part, parts
+from bilevel.readings import NUMBERS, Part, nodes, parts
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rule_closures import Closures
 from bilevel.types import PyTree
@@ -54,7 +54,9 @@ class Origin:
         halve: bool,
     ) -> "Origin":
         named = jax.tree_util.tree_leaves_with_path(solver)
-        functions = [*_functions(solver, ""), ("the record", record)]
+        classes = nodes(jax.tree.structure((start, data)))
+        trees = "the classes of x, y and the data"
+        functions = [*_functions(solver, ""), ("the record", record), (trees, classes or None)]
         reads = {name: parts(each) for name, each in functions if each is not None}
         return cls(
             {jax.tree_util.keystr(path).lstrip("."): _figure(leaf) for path, leaf in named},
