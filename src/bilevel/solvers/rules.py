@@ -1,123 +1,29 @@
 """A level's update rule: a number is plain gradient descent, the paper's case; optax brings the others."""
 
-import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.core import Tracer
 from optax import tree
 
 from bilevel.checks import as_number, check_map, check_positive, signature
 from bilevel.identity import Static
+from bilevel.solvers.optax_rules import (
+    Transformation as Transformation,
+    as_transformation,
+    fix_numbers as fix_numbers,
+    flattened as flattened,
+    optax_update as optax_update,
+)
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rule_closures import Closures
-from bilevel.types import PyTree, Scalar, StepSize
+from bilevel.solvers.rule_base import Descent as Descent, Rule as Rule, ValueFunction as ValueFunction
+from bilevel.types import PyTree, StepSize
 
-ValueFunction = Callable[[PyTree], Scalar]
 RESOLVED = 64  # times the precision: a step of that share of x is not lost to rounding
-
-
-class Rule(eqx.Module):
-    """`init(point) -> memory` and `update(gradient, memory, point, value) -> (point, memory)`.
-
-    `value` is the function that `gradient` is the gradient of at `point`; only rules that ask for it evaluate it.
-    """
-
-    constrained: ClassVar[bool] = False
-
-    @abstractmethod
-    def init(self, point: PyTree) -> PyTree: ...
-
-    @abstractmethod
-    def update(
-        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
-    ) -> tuple[PyTree, PyTree]: ...
-
-    def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
-        """Zero exactly where the rule has nothing left to do: the gradient, unless the rule is constrained."""
-        return gradient
-
-    def stationarity(self, point: PyTree, gradient: PyTree) -> Scalar:
-        """The norm of the gradient mapping."""
-        return tree.norm(self.gradient_mapping(point, gradient))
-
-
-class Descent(Rule):
-    """point ← point − step_size · gradient."""
-
-    step_size: Any
-
-    def init(self, point: PyTree) -> tuple[Any, ...]:
-        return ()
-
-    def update(
-        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
-    ) -> tuple[PyTree, PyTree]:
-        return tree.sub(point, scaled(self.step_size, gradient)), memory
-
-
-class Transformation(Rule):
-    """An optax transformation; the numbers in its closures are leaves."""
-
-    closures: Closures = eqx.field(static=True)
-    numbers: dict[str, Any]
-    injected: bool = eqx.field(static=True, default=False)  # by optax.inject_hyperparams
-    scale: Any = None  # of its updates; None: as they are
-
-    @property
-    def transformation(self) -> optax.GradientTransformation:
-        return self.closures.holding(self.numbers)
-
-    def on(self, point: PyTree) -> optax.GradientTransformation:
-        """Return the transformation with numbers that leave the types of a tree like `point` as they are."""
-        leaves = jax.tree.leaves(point)
-        strong = lambda number: (
-            isinstance(number, jax.Array) and number.ndim == 0 and not number.aval.weak_type
-        )
-        cast = lambda number: number.astype(leaves[0].dtype) if leaves and strong(number) else number
-        return self.closures.holding(jax.tree.map(cast, self.closures.fixed | self.numbers))
-
-    def init(self, point: PyTree) -> PyTree:
-        return self.on(point).init(point)
-
-    def update(
-        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
-    ) -> tuple[PyTree, PyTree]:
-        updates, memory = optax_update(self.on(point), gradient, memory, point, value)
-        if self.scale is not None:
-            updates = scaled(self.scale, updates)
-        return optax.apply_updates(point, updates), memory
-
-    def fixed(self, names: Sequence[str]) -> "Transformation":
-        """Return the same rule with the numbers of these names as constants."""
-        if not names:
-            return self
-        constants = {name: number for name, number in self.numbers.items() if name in names}
-        closures = Closures(self.closures.value, self.closures.fixed | constants)
-        left = {name: number for name, number in self.numbers.items() if name not in names}
-        return Transformation(closures, left, self.injected, self.scale)
-
-
-def optax_update(
-    transformation: optax.GradientTransformation,
-    gradient: PyTree,
-    memory: PyTree,
-    point: PyTree,
-    value: ValueFunction | None,
-) -> tuple[Any, ...]:
-    """Return the updates and the new memory; evaluate `value` only for a transformation that cannot do without."""
-    try:
-        return transformation.update(gradient, memory, point)
-    except TypeError:
-        if value is None or not isinstance(transformation, optax.GradientTransformationExtraArgs):
-            raise
-    return transformation.update(gradient, memory, point, value=value(point), grad=gradient, value_fn=value)
 
 
 class Settled(Rule):
@@ -233,7 +139,7 @@ def as_rule(value: Any, level: str) -> Rule:
     if isinstance(value, Rule):
         return value
     if isinstance(value, optax.GradientTransformation):
-        return _transformation(value)
+        return as_transformation(value)
     if isinstance(value, optax.MultiSteps):
         raise TypeError(
             f"the {level} rule is an optax.MultiSteps, which is not a transformation itself: pass its "
@@ -256,80 +162,3 @@ def descend(
 ) -> tuple[PyTree, PyTree]:
     """One step of `rule` from `point` along `gradient`: the new point and the rule's new memory."""
     return rule.update(gradient, memory, point, value)
-
-
-def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
-    """Return the solvers with the numbers of optax rules as constants where all solvers agree in them.
-
-    A constant is exact, and tells where the rule comes to rest; a number that differs is an argument of the program.
-    Numbers injected by `optax.inject_hyperparams` are always arguments.
-    """
-    is_rule = lambda node: isinstance(node, Transformation)
-    flat, structures = zip(*(jax.tree.flatten(solver, is_leaf=is_rule) for solver in solvers), strict=True)
-    columns = [_fixed(column) if is_rule(column[0]) else column for column in zip(*flat, strict=True)]
-    return [
-        structure.unflatten(row)
-        for structure, row in zip(structures, zip(*columns, strict=True), strict=True)
-    ]
-
-
-class Flat(NamedTuple):
-    """A solver, or another frozen tree, as its compiled programs see it."""
-
-    leaves: list[Any]  # arguments of the programs
-    structure: Any
-    functions: Any  # the tree without its leaves: what the programs read
-
-
-_flat: dict[int, tuple[weakref.ref[Any], Flat]] = {}  # by identity, while the tree lives
-
-
-def flattened(tree: Any) -> Flat:
-    """Return the leaves and the structure of a frozen tree, with constant numbers of optax rules in the structure."""
-    known = _flat.get(id(tree))
-    if known is not None and known[0]() is tree:
-        return known[1]
-    leaves, structure = jax.tree.flatten(*fix_numbers([tree]))
-    flat = Flat(leaves, structure, structure.unflatten([None] * len(leaves)))
-    may_change = any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(tree))
-    if isinstance(tree, eqx.Module) and not may_change:
-        key = id(tree)
-        _flat[key] = weakref.ref(tree, lambda _: _flat.pop(key, None)), flat
-    return flat
-
-
-def _fixed(rules: Sequence[Transformation]) -> list[Transformation]:
-    if rules[0].injected:
-        return list(rules)
-    columns = {name: [rule.numbers[name] for rule in rules] for name in rules[0].numbers}
-    agreed = [
-        name for name, column in columns.items() if all(_is_constant(number, column[0]) for number in column)
-    ]
-    return [rule.fixed(agreed) for rule in rules]
-
-
-def _is_constant(number: Any, first: Any) -> bool:
-    """Whether it is a known number, not an array, and equal to the first one."""
-    known = isinstance(number, float | np.floating | np.ndarray | jax.Array) and not isinstance(
-        number, Tracer
-    )
-    return known and np.ndim(number) == 0 and type(number) is type(first) and repr(number) == repr(first)
-
-
-def _transformation(value: optax.GradientTransformation) -> Transformation:
-    closures = Closures(value)
-    return Transformation(closures, closures.numbers, bool(_injected(value)))
-
-
-def _injected(value: optax.GradientTransformation) -> dict[str, Any]:
-    """The numbers of a rule made by `optax.inject_hyperparams`; of any other, none."""
-    try:
-        with jax.ensure_compile_time_eval():
-            memory = value.init(jnp.zeros(()))
-    except (
-        Exception
-    ):  # a rule for trees of a certain shape: not an injected one, and none of our business here
-        return {}
-    if not isinstance(memory, optax.InjectStatefulHyperparamsState):
-        return {}
-    return {k: v for k, v in memory.hyperparams.items() if k not in memory.hyperparams_states}

@@ -18,7 +18,8 @@ import numpy as np
 from optax import tree
 
 from bilevel.solvers.fixed_points.schedules import FAR
-from bilevel.solvers.fixed_points.trial import Case, Leaves, Trial
+from bilevel.solvers.fixed_points.trial import Case, Leaves, Trial, close, eps_of
+from bilevel.solvers.rule_base import FixedPoint
 from bilevel.solvers.rules import Rule, Settled, Transformation, ValueFunction, as_rule
 from bilevel.types import PyTree
 
@@ -39,6 +40,9 @@ class FixedPreconditioner(Rule):
 
     def init(self, point: PyTree) -> PyTree:
         return self.rule.init(point)
+
+    def fixed_point(self, point: PyTree) -> FixedPoint | None:
+        return self.rule.fixed_point(point)
 
     def update(
         self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
@@ -127,7 +131,8 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
     for point in points:
         cases += [Case(point, gradients, start), Case(point, nothing, start)]
     plain, opposite, nudged, twice, *pairs = trial.run(cases)
-    eps = [float(jnp.finfo(dtype).eps) for _, dtype in trial.shapes]
+    eps = eps_of(dtype for _, dtype in trial.shapes)
+    same = lambda one, other: close(one, other, [max(eps)] * len(one), 64.0)
 
     # Δ(γ, y) = Δ(γ, 0) − d y, with one d for every y, and a memory that does not depend on y.
     slopes = []
@@ -135,7 +140,7 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
         for p, a, b, e in zip(plain.updates, both.updates, alone.updates, eps, strict=True):
             if not np.all(np.abs(p + b - a) <= 64 * e * (np.abs(p) + np.abs(a) + np.abs(b))):
                 return None
-        if not _same(plain.memory, both.memory, max(eps)):
+        if not same(plain.memory, both.memory):
             return None
         slopes.append([a / q.astype(float) for a, q in zip(alone.updates, point, strict=True)])
     for one in slopes[1:]:
@@ -152,8 +157,8 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
 
     odd = []
     for a, b in zip(plain.memory, opposite.memory, strict=True):
-        flips = bool(np.any(a)) and _same([a], [-b], max(eps))
-        if not flips and not _same([a], [b], max(eps)):
+        flips = bool(np.any(a)) and same([a], [-b])
+        if not flips and not same([a], [b]):
             return None
         odd.append(flips)
     if sum(a.size for a, flips in zip(plain.memory, odd, strict=True) if flips) > sum(a.size for a in y):
@@ -186,10 +191,3 @@ def _moving(trial: Trial, time: int, active: Leaves) -> np.ndarray:
         revives = [any(s and f for s, f in zip(stopped, found, strict=True)) for found in single]
         pinned |= np.array(revives, bool)
     return pinned
-
-
-def _same(one: Leaves, other: Leaves, eps: float) -> bool:
-    return all(
-        np.all(np.abs(a - b) <= 64 * eps * np.maximum(np.abs(a), np.abs(b)))
-        for a, b in zip(one, other, strict=True)
-    )
