@@ -20,7 +20,14 @@ class Memory:
     compiled programs refer to the functions of their problem.
     """
 
-    MOST: ClassVar = {"programs": 16, "sweeps": 16, "compiled": 64, "rules": 64, "checked": 1024, "returned": 1024}
+    MOST: ClassVar = {
+        "programs": 16,
+        "sweeps": 16,
+        "compiled": 64,
+        "rules": 64,
+        "checked": 1024,
+        "returned": 1024,
+    }
 
     def __init__(self) -> None:
         self._kept: dict[str, OrderedDict[Hashable, tuple[Reading, Any]]] = {

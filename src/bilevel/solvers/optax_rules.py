@@ -36,8 +36,8 @@ class Transformation(Rule):
 
     closures: Closures = eqx.field(static=True)
     numbers: dict[str, Any]
-    injected: bool = eqx.field(static=True, default=False)  # by optax.inject_hyperparams
-    scale: Any = None  # of its updates; None: as they are
+    injected: bool = eqx.field(static=True, default=False)  # its numbers, by optax.inject_hyperparams
+    scale: Any = None  # a factor of its updates; None: no factor
 
     @property
     def transformation(self) -> optax.GradientTransformation:
@@ -92,7 +92,7 @@ def optax_update(
     point: PyTree,
     value: ValueFunction | None,
 ) -> tuple[Any, ...]:
-    """Return the updates and the new memory; evaluate `value` only for a transformation that cannot do without."""
+    """Return the updates and the new memory; evaluate `value` only for a transformation that requires it."""
     try:
         return transformation.update(gradient, memory, point)
     except TypeError:
@@ -104,7 +104,8 @@ def optax_update(
 def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
     """Return the solvers with the numbers of optax rules as constants where all solvers agree in them.
 
-    A constant is exact, and tells where the rule comes to rest; a number that differs is an argument of the program.
+    A constant is exact, and the fixed point of the rule may depend on it. A number that differs is an argument of the
+    program.
     Numbers injected by `optax.inject_hyperparams` are always arguments.
     """
     is_rule = lambda node: isinstance(node, Transformation)
@@ -152,7 +153,7 @@ def _fixed(rules: Sequence[Transformation]) -> list[Transformation]:
 
 
 def _is_constant(number: Any, first: Any) -> bool:
-    """Whether it is a known number, not an array, and equal to the first one."""
+    """Return whether it is a concrete number, not an array, and equal to the first one."""
     known = isinstance(number, float | np.floating | np.ndarray | jax.Array) and not isinstance(
         number, Tracer
     )
@@ -165,13 +166,11 @@ def as_transformation(value: optax.GradientTransformation) -> Transformation:
 
 
 def _injected(value: optax.GradientTransformation) -> dict[str, Any]:
-    """The numbers of a rule made by `optax.inject_hyperparams`; of any other, none."""
+    """Return the numbers of a rule made by `optax.inject_hyperparams`; none for any other rule."""
     try:
         with jax.ensure_compile_time_eval():
             memory = value.init(jnp.zeros(()))
-    except (
-        Exception
-    ):  # a rule for trees of a certain shape: not an injected one, and none of our business here
+    except Exception:  # a rule for trees of a certain shape, which is not injected
         return {}
     if not isinstance(memory, optax.InjectStatefulHyperparamsState):
         return {}

@@ -1,4 +1,4 @@
-"""A level's update rule: a number is plain gradient descent, the paper's case; optax brings the others."""
+"""The update rule of a level: a step size for gradient descent, an optax transformation, or one with a projection."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -22,12 +22,13 @@ from bilevel.solvers.optax_rules import (
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.rule_base import Descent as Descent, Rule as Rule, ValueFunction as ValueFunction
 from bilevel.types import PyTree, StepSize
+from bilevel.words import described
 
-RESOLVED = 64  # times the precision: a step of that share of x is not lost to rounding
+RESOLVED = 64  # times the precision of x: rounding does not lose such a step
 
 
 class Settled(Rule):
-    """A rule whose every step ends with a map onto where the variable may be."""
+    """A rule that ends every step with a map onto the set of allowed values."""
 
     rule: Rule
     constrained: ClassVar[bool] = True
@@ -37,7 +38,7 @@ class Settled(Rule):
 
     @property
     def step_size(self) -> Any:
-        """Of plain descent; 1 for another rule."""
+        """The step size of plain descent; 1 for another rule."""
         return self.rule.step_size if isinstance(self.rule, Descent) else 1.0
 
     def init(self, point: PyTree) -> PyTree:
@@ -50,10 +51,10 @@ class Settled(Rule):
         return self.settle(point), memory
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
-        """Return (x − P(x − s·h))/s, zero exactly at constrained stationary points.
+        """Return (x − P(x − s·h))/s, which is zero exactly at constrained stationary points.
 
-        s is the step size, or 1 without one. If rounding loses all of s·h, a larger s is taken: the quotient would be
-        0, or 0/0, wherever x is.
+        s is the step size, or 1 without one. If rounding loses all of s·h, s is larger, since the quotient would be 0
+        or 0/0 at every x.
         """
         s = _not_lost(self.step_size, point, gradient)
         ahead = self.settle(tree.sub(point, scaled(s, gradient)))
@@ -61,23 +62,23 @@ class Settled(Rule):
 
 
 def check_projection(project: Any, point: PyTree) -> None:
-    """A function from trees like this one to themselves."""
+    """Raise if `project` does not map a tree like `point` to a tree like it."""
     try:
         out = jax.eval_shape(project, point)
     except Exception as error:
         raise TypeError(
-            f"project cannot be called with {_shown(point)}, or returns no arrays: pass a function from that tree to "
-            f"itself ({error})"
+            f"project cannot be called with {described(point)}, or returns no arrays: pass a function from that tree "
+            f"to itself ({error})"
         ) from error
     if signature(out) != signature(point):
         raise TypeError(
-            f"project returned {_shown(out)}, not a tree like its argument, {_shown(point)}: return the same tree, "
-            "shapes and dtypes"
+            f"project returned {described(out)}, not a tree like its argument, {described(point)}: return the same "
+            "tree, shapes and dtypes"
         )
 
 
 class Projected(Settled):
-    """Onto a closed convex set."""
+    """A rule that projects onto a closed convex set."""
 
     project: Static = eqx.field(static=True)
 
@@ -90,7 +91,7 @@ class Projected(Settled):
 
 
 class Proximal(Settled):
-    """By the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
+    """A rule with the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
 
     x: PyTree
     prox: Static = eqx.field(static=True)
@@ -100,7 +101,7 @@ class Proximal(Settled):
 
 
 def _not_lost(s: Any, point: PyTree, gradient: PyTree) -> Any:
-    """The step size, or if no entry of the point is changed by s·gradient, one by which the largest would be."""
+    """Return the step size; if s·gradient changes no entry of the point, one that changes the largest entry."""
     pairs = list(zip(jax.tree.leaves(point), jax.tree.leaves(scaled(s, gradient)), strict=True))
     lost = jnp.all(jnp.stack([jnp.all(a - b == a) for a, b in pairs]))
     largest = lambda leaves: jnp.max(
@@ -112,12 +113,8 @@ def _not_lost(s: Any, point: PyTree, gradient: PyTree) -> Any:
     return jnp.where(lost, jnp.where(slope > 0, visible, 1), jnp.asarray(s, float))
 
 
-def _shown(point: PyTree) -> Any:
-    return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", point)
-
-
 def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Projected:
-    """A rule for x, or for y, that stays in a closed convex set: `rule`, then `project`.
+    """Return a rule for x or y that stays in a closed convex set: a step of `rule`, then `project`.
 
         bl.aid(problem, inner=0.1, adjoint=0.1, outer=bl.projected(0.01, optax.projections.projection_simplex))
 
@@ -135,7 +132,7 @@ def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Pro
 
 
 def as_rule(value: Any, level: str) -> Rule:
-    """The rule that `value` stands for, or an error that names the level and the value."""
+    """Return the rule for a step size or an optax transformation; raise an error that names the level otherwise."""
     if isinstance(value, Rule):
         return value
     if isinstance(value, optax.GradientTransformation):
@@ -160,5 +157,5 @@ def as_rule(value: Any, level: str) -> Rule:
 def descend(
     rule: Rule, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
 ) -> tuple[PyTree, PyTree]:
-    """One step of `rule` from `point` along `gradient`: the new point and the rule's new memory."""
+    """Return the new point and the rule's new memory after one step from `point` along `gradient`."""
     return rule.update(gradient, memory, point, value)

@@ -1,19 +1,19 @@
-"""What a rule does at rest, found by trying it: optax rules are closures, and closures do not say what they are.
+"""The fixed point of a rule that does not state it, found by trials.
 
-A rule is fed gradients γ_1, γ_2, … while y is held fixed, and its updates Δ_t(γ, y) are compared:
+A trial gives a rule gradients γ_1, γ_2, … while y is held fixed, and compares its updates Δ_t(γ, y):
 
 * decays:    Δ(0, y) depends on y.
 * frozen:    Δ(γ, y) does not depend on γ, entry by entry.
 * coupled:   Δ_t(γ, y) = Δ_t(γ + cy, 0) for some c and every y: the decay comes before anything that remembers or
              rescales (`chain(add_decayed_weights(c), ...)`), so the rule rests where ∇_y g + cy = 0.
 * a map:     Δ_t(γ, y) does not depend on earlier gradients and acts entry by entry, so that y = U(x, y) can be
-             differentiated as it stands (clipped or thresholded steps).
+             differentiated where it is used (clipped or thresholded steps).
 * held:      Δ_t(γ, y) = Δ_t(γ, 0) − d_t y: decay after rescaling, as in `adamw`. Where the rule rests depends on its
              memory; `bl.fixed_preconditioner` holds that memory fixed (see `preconditioner`).
 
-What depends on y and is none of these has no rest point that could be known from a trial. Schedules are taken where y
-comes to rest: far ahead, or, where the rate is zero by then, at the latest step at which every part still moves well.
-y is tried small and large, so that bounds are met.
+A trial cannot find the fixed point of other rules that depend on y. Schedules are evaluated where y comes to rest: far
+ahead, or if the rate is zero there, at the latest step at which every part still moves well. y is tried small and
+large, so that it meets bounds.
 """
 
 from dataclasses import replace
@@ -70,7 +70,7 @@ def classify(problem: Problem, rule: Rule, y: PyTree) -> FixedPoint:
 def _try(
     leaves: list[Any], structure: Any, tree_of_y: Any, shapes: Shapes, settled: bool, holds: bool
 ) -> FixedPoint:
-    # A number that is being traced has no value yet. Which kind of rule it belongs to does not depend on it.
+    # A traced number has no value yet. The kind of the rule does not depend on it.
     rule = structure.unflatten([0.1 if isinstance(leaf, Tracer) else leaf for leaf in leaves])
     for each in (smaller_shapes(rule, tree_of_y, shapes), shapes):
         found = _judge(Trial(rule, tree_of_y, each), settled, holds)
@@ -101,9 +101,7 @@ def _judge(trial: Trial, settled: bool, holds: bool) -> FixedPoint:
     decay, held = decay_by_ratio(trial, look.time) if settled else None, None
     if decay is None:
         held = how_held(trial, look.time, look.active)
-    if (
-        decay is None and held is None and settled
-    ):  # an update that is a sum, but not in proportion, is not coupled
+    if decay is None and held is None and settled:
         decay = decay_by_bisection(trial, look.time)
     if decay is not None:
         _refuse_blind(look)
@@ -142,7 +140,7 @@ def _refusal(settled: bool, holds: bool, could_be_held: bool) -> str:
 
 
 class _Look:
-    """The rule at one time: whether it decays y, where γ has influence, and in which leaves only a part of γ has."""
+    """The rule at one time: whether it decays y, where γ has influence, and whether only a part of γ has."""
 
     # A scale of y, and what γ is: 0 nothing, 1 varied, 2 level, 3 without a mean.
     KINDS = (*((scale, 0) for scale in SCALES), (0.0, 0), (1.0, 1), (1.0, 2), (1.0, 3))
@@ -182,8 +180,8 @@ class _Look:
 
 
 def _where_all_move(looks: list[_Look], move: list[bool]) -> _Look:
-    """The first look at which every entry moves that ever does: a step size may begin at zero, or end there."""
-    # What is left of a step size that a schedule has taken to zero may be its rounding.
+    """Return the first look at which all moving entries move: a step size may begin or end at zero."""
+    # A schedule that ends at zero may leave a step size as small as its rounding.
     largest = [np.nanmax([look.reach[i] for look in looks]) for i in range(len(move))]
     for look in looks:
         look.active = [
@@ -213,7 +211,7 @@ def _refuse_blind(look: _Look) -> None:
 
 
 def _is_a_map(trial: Trial, look: _Look) -> bool:
-    """Whether an update depends on nothing but its own entry of the gradient and of y, and not on earlier gradients."""
+    """Return whether an update depends only on its entry of the gradient and of y, not on earlier gradients."""
     y, other, gradient, last = trial.draw(1), trial.draw(3), trial.draw(2), 2
     opposite = scaled(gradient, -1e4)  # enough to turn the sign of an average
     before = np.arange(trial.steps) < last
@@ -236,5 +234,5 @@ def _is_a_map(trial: Trial, look: _Look) -> bool:
 
 
 def _one_if_equal(leaf: Any) -> Any:
-    """A leaf of entries that are equal up to rounding as one of them: constants in a program cost memory."""
+    """Return one entry for a leaf of entries equal up to rounding, since constants in a program cost memory."""
     return np.ravel(leaf)[0] if leaf.size and np.allclose(leaf, leaf.flat[0], rtol=1e-5, atol=0) else leaf

@@ -7,7 +7,7 @@ from bilevel.solvers.fixed_points.trial import Case, Leaves, Trial, scaled
 
 SCALES = (1.0, -30.0, 1e4)  # of y
 LARGEST = 2.0**10  # decay
-DIGITS = 80  # to which a decay is found, in bits of that
+DIGITS = 80  # bits of a decay that bisection finds
 
 
 def decay_by_ratio(trial: Trial, time: int) -> Leaves | None:

@@ -1,12 +1,12 @@
 """Rules that decay y after rescaling the gradient, as AdamW does, with the scale held fixed in the adjoint system.
 
 Such a rule moves y by −s(P m + c y), where m averages the gradients, P is a positive diagonal made of their squares,
-and s is the rate. It rests where P∇_y g + cy = 0. With P held fixed, as it is at the moment, that is
-∇_y g + (c/P)y = 0, and the adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f with ∇Φ = ∇_x f − ∇²_xy g·v. What is left
-out is how P would change with x and y.
+and s is the rate. It rests where P∇_y g + cy = 0. With P held at its current value, that is ∇_y g + (c/P)y = 0, and
+the adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f with ∇Φ = ∇_x f − ∇²_xy g·v. The change of P with x and y is left
+out.
 
-P is read off the rule's own update: what averages gradients changes sign with them and is set to where it would settle
-under a constant gradient; what does not change sign (squares, counters) is held as it is.
+The update of the rule gives P. Averages of gradients change sign with the gradients, and are set to their limit under a
+constant gradient. Other memory (squares, counters) does not change sign, and stays as it is.
 """
 
 from dataclasses import replace
@@ -23,11 +23,11 @@ from bilevel.solvers.rule_base import FixedPoint
 from bilevel.solvers.rules import Rule, Settled, Transformation, ValueFunction, as_rule
 from bilevel.types import PyTree
 
-HUGE = 2.0**40  # of the updates, so that they are not lost in the digits of y
+HUGE = 2.0**40  # scale of the updates, so that they are not lost in the digits of y
 
 
 class Held(NamedTuple):
-    """How to take a memory apart: by its leaves."""
+    """The roles of the leaves of a memory."""
 
     odd: tuple[bool, ...]  # changes its sign with the gradients
     moving: tuple[int | None, ...]  # of a counter that stops y: a step at which the rule moves it
@@ -51,7 +51,7 @@ class FixedPreconditioner(Rule):
 
 
 def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
-    """An inner rule such as AdamW, for `bl.aid`, `bl.soba`, `bl.hoag` and `bl.stocbio`.
+    """Return an inner rule such as AdamW, for `bl.aid`, `bl.soba`, `bl.hoag` and `bl.stocbio`.
 
         rule = bl.fixed_preconditioner(optax.adamw(schedule, weight_decay=0.1))
         bl.aid(problem, inner=rule, adjoint=0.1, outer=0.1)
@@ -61,8 +61,8 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
 
         (∇²_yy g + diag(c/P)) v = ∇_y f,        ∇Φ ≈ ∇_x f − ∇²_xy g·v
 
-    This is an approximation: how P changes with x and y is left out. For a rule that rests at a point which does not
-    depend on P, such as `optax.adam`, nothing is left out.
+    This is an approximation: it leaves out how P changes with x and y. It is exact for a rule such as `optax.adam`,
+    which rests at a point that does not depend on P.
 
     Args:
         rule: an optax transformation that decays y after rescaling the gradient; it may clip the gradient before, decay
@@ -78,7 +78,7 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
 
 
 def shift(rule: FixedPreconditioner, held: Held, memory: PyTree, y: PyTree) -> PyTree:
-    """c/P, entry by entry, with P as in `memory`; zero where P is not known yet."""
+    """Return c/P, entry by entry, with P as in `memory`; zero where P is not known yet."""
     inner = rule.rule
     if isinstance(inner, Transformation):
         inner = replace(inner, scale=HUGE)
@@ -111,7 +111,7 @@ def shift(rule: FixedPreconditioner, held: Held, memory: PyTree, y: PyTree) -> P
 
 
 def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
-    """How to take the rule's memory apart, or None if its updates are not −s(P m + cy)."""
+    """Return the roles of the rule's memory, or None if its updates are not −s(P m + cy)."""
     y, other, drawn = trial.draw(1), trial.draw(3), trial.draw(2)
     rng, end, t = np.random.default_rng(0), max(1, trial.steps // 12), np.arange(trial.steps)
     quiet = t >= trial.steps - 2 * end
@@ -149,7 +149,7 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
         ):
             return None
 
-    # A small gradient is answered in every step, in proportion, and against its direction.
+    # Every step is proportional to a small gradient, and against its direction.
     for p, a, b, g, moves in zip(plain.updates, nudged.updates, twice.updates, drawn, active, strict=True):
         one, two = ((each - p)[-end:] * np.sign(g.astype(float)) for each in (a, b))
         if not np.all(~moves | ((one < 0) & (np.abs(two - 2 * one) <= 0.2 * np.abs(two)))):
@@ -168,7 +168,7 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
 
 
 def _moving(trial: Trial, time: int, active: Leaves) -> np.ndarray:
-    """The counters that alone stop y, by a schedule that is zero at the start or at the end."""
+    """Return the counters that stop y, each by itself, by a schedule that is zero at the start or at the end."""
     gradient, y, n = trial.draw(2), trial.draw(1), len(trial.counters)
 
     def moves(aheads: list[np.ndarray]) -> list[list[bool]]:

@@ -2,8 +2,8 @@
 
 
 With y = U(x, y) the hypergradient is ∇Φ = ∇_x f + (∂_x U)ᵀw, where w = (∂_y U)ᵀw + ∇_y f. If U is gradient descent,
-v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. For other U the system is brought into the same form, so
-that every way to work on the adjoint serves it: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
+v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. Other U get the same form, which every adjoint
+method can solve: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
 
 * Entry by entry, y − U = a·∇_y g + d·y to first order: v = aw is zero on frozen entries (a = 0), and on the others
   (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c, and c(√v̂ + ε) in AdamW with v̂ held fixed.
@@ -96,9 +96,9 @@ def adjoint_system(
     batch: Batch | None,
     gradient: PyTree | None = None,
 ) -> System:
-    """The system at (x, y), where ∇_y f is `b`; `rule` is the inner rule at x, with its memory.
+    """Return the system at (x, y), where ∇_y f is `b`; `rule` is the inner rule at x, with its memory.
 
-    Few rules ask for ∇_y g there, so that it is taken only for them, unless it is at hand as `gradient`.
+    Few rules need ∇_y g there. It is computed only for them, unless it is given as `gradient`.
     """
     here = lambda: problem.oracles.inner_gradient(x, y, batch) if gradient is None else gradient
     if isinstance(rule, Proximal) or (isinstance(rule, Projected) and isinstance(rule.rule, Descent)):
@@ -118,7 +118,7 @@ def adjoint_system(
 def entrywise(
     problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: Callable[[], PyTree]
 ) -> tuple[PyTree | None, PyTree]:
-    """Which entries move, and d/a there; `None` if all of them do and rest at ∇_y g = 0."""
+    """Return which entries move, and d/a there; `None` if all entries move and rest at ∇_y g = 0."""
     within = None
     if isinstance(rule, Projected):  # after a rule that is not plain descent
         ahead, _ = rule.rule.update(gradient(), memory, y)
@@ -139,7 +139,7 @@ def entrywise(
 
 
 def residual(problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
-    """Zero exactly where the rule rests; ∇_y g for a rule that rests where that is zero."""
+    """Return a tree that is zero exactly where the rule rests: ∇_y g for plain rules."""
     if isinstance(rule, Projected | Proximal):
         return rule.gradient_mapping(y, residual(problem, rule.rule, memory, y, gradient))
     found = fixed_point(problem, rule, y)
@@ -211,5 +211,5 @@ def _thresholded(
 
 
 def _inside(rule: Projected, ahead: PyTree) -> PyTree:
-    """Where the projection onto a box leaves its argument alone."""
+    """Return where the projection onto a box does not change its argument."""
     return jax.tree.map(lambda a, b: a == b, rule.settle(ahead), ahead)

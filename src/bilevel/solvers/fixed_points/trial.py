@@ -15,7 +15,7 @@ from optax import tree
 from bilevel.solvers.rules import Rule, Transformation, optax_update
 from bilevel.types import PyTree
 
-STEPS, CASES = 48, 32  # of one call
+STEPS, CASES = 48, 32  # per call
 FEWER, MANY = 4, 100_000  # steps of one case at a time, if y has more entries than that
 SIZE = 0.05  # ‖γ‖ and ‖y‖ of the trial, below the usual limits of clipping by norm
 
@@ -24,7 +24,7 @@ Shapes = tuple[tuple[tuple[int, ...], Any], ...]
 
 
 class Case(NamedTuple):
-    """y, a gradient for every step, and by how much the rule's counters are set ahead before every step."""
+    """y, a gradient for every step, and the increase of the rule's counters before every step."""
 
     y: Leaves
     gradients: Leaves  # [steps, ...]
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    updates: Leaves  # what the rule adds to y in each step, [steps, ...]
+    updates: Leaves  # the change of y in each step, [steps, ...]
     memory: Leaves  # after the last step
 
 
@@ -105,7 +105,7 @@ class Trial:
 
     def step(self, gradient: PyTree, memory: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
-        if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
+        if isinstance(self.rule, Transformation):  # rounding of y would lose a small update
             update, memory = optax_update(self.rule.on(y), gradient, memory, y, value)
             return memory, update
         after, memory = self.rule.update(gradient, memory, y, value)
