@@ -137,7 +137,7 @@ def _where(going_on: Any, moved: Any, before: Any) -> Any:
 
 
 def _hides_functions(eqn: JaxprEqn) -> bool:
-    """Return whether this is a primitive of equinox, such as a linear solve, which shows its functions only when run."""
+    """Return whether this is a primitive of equinox, such as a linear solve, whose functions only its run shows."""
     return getattr(eqn.primitive.impl, "__module__", "").startswith("equinox")
 
 
