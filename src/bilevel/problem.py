@@ -1,4 +1,4 @@
-"""What the user brings: the two objectives, as people write them."""
+"""The two objectives that a user writes."""
 
 import inspect
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from bilevel.oracles import Oracles
 from bilevel.types import Metrics, PyTree, Scalar
 from bilevel.words import shown
 
-EXTRAS = ("key", "rows", "state", "shared")  # what an objective may ask for by a keyword of that name
+EXTRAS = ("key", "rows", "state", "shared")  # keywords that an objective may ask for
 LEVEL = {"inner": 0, "outer": 1}
 
 
 class Evaluated(NamedTuple):
-    """An objective at a point, with all that it returned."""
+    """The values that an objective returned at a point."""
 
     loss: Scalar
     metrics: Metrics
@@ -30,7 +30,7 @@ class Evaluated(NamedTuple):
 
 @dataclass(eq=False)
 class Objective:
-    """A function of `(x, y)` or `(x, y, batch)` and of the keywords it asks for, called in one way whichever it is."""
+    """A function of `(x, y)` or `(x, y, batch)` and keywords, which is always called as `(x, y, batch)`."""
 
     function: Callable[..., Any]
     level: str
@@ -50,7 +50,7 @@ class Objective:
         return self.evaluate(x, y, batch).loss
 
     def evaluate(self, x: PyTree, y: PyTree, batch: Batch | None = None) -> Evaluated:
-        """The loss, the metrics and the new state."""
+        """Return the loss, the metrics and the new state."""
         data = None if batch is None else getattr(batch, self.level)
         arguments = (x, y) if data is None else (x, y, data)
         out = self.function(*arguments, **self._extras(batch))
@@ -108,7 +108,7 @@ class Problem:
 
     * `key`: a random key, new at every step and for every draw of a step, the same for all evaluations on one draw;
     * `rows`: which rows of the data the batch holds;
-    * `state`: what the model carries from step to step besides y, such as batch-norm statistics. The inner function
+    * `state`: the state of a model besides y, such as batch-norm statistics. The inner function
       then returns `(loss, metrics, state)`; the outer one only reads it. Several inner steps carry it along.
     """
 
@@ -164,15 +164,15 @@ class Problem:
 
     @property
     def oracles(self) -> Oracles:
-        """The derivatives of f and g that solvers use; override to supply hand-written ones."""
+        """The derivatives of f and g that solvers use; override to supply your own."""
         return Oracles(self.f, self.g)
 
 
 def _signature(function: Callable[..., Any], level: str) -> tuple[str, frozenset[str], frozenset[str]]:
-    """How it takes a batch, the extras it asks for, and those of them that it cannot do without."""
+    """Return how it takes a batch, the extras it asks for, and the extras it requires."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some C callables have no signature; trust the data given
+    except (TypeError, ValueError):  # some C callables have no signature: trust the data
         return "optional", frozenset(), frozenset()
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -182,7 +182,7 @@ def _signature(function: Callable[..., Any], level: str) -> tuple[str, frozenset
             f"something else: write (x, y, *, {third}) to ask for that, or give the batch another name"
         )
     named = [p for p in parameters if p.kind is p.KEYWORD_ONLY] + positional[3:]
-    if isinstance(function, partial):  # what was bound there was bound on purpose
+    if isinstance(function, partial):  # these are bound already
         named = [p for p in named if p.name not in function.keywords]
     extras = [p for p in named if p.name in EXTRAS and p.kind is not p.POSITIONAL_ONLY]
     unknown = [p for p in named if p not in extras and p.default is p.empty]

@@ -1,4 +1,4 @@
-"""The variables: trees of floating arrays, finite where they have values."""
+"""Checks of the variables: trees of floating arrays that are finite, unless they are traced."""
 
 from typing import Any
 
@@ -13,31 +13,31 @@ from bilevel.words import described, shown
 
 
 def check_known(**trees: PyTree) -> None:
-    """Refuses what is traced, where the host looks at values."""
+    """Raise if an array is traced, for functions that need values."""
     for name, tree in trees.items():
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
             raise TypeError(
-                f"{name} is traced, but its values are looked at: call this outside jit, vmap and grad"
+                f"{name} is traced, but its values are needed: call this outside jit, vmap and grad"
             )
 
 
 def signature(tree: PyTree) -> tuple[Any, ...]:
-    """The tree's structure, shapes and dtypes: what the checks and the compiled program depend on."""
+    """Return the structure, shapes and dtypes of a tree, which checks and compiled programs depend on."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 
 
 def variables(x0: PyTree, y0: PyTree, names: tuple[str, str] = ("x0", "y0")) -> tuple[PyTree, PyTree]:
-    """x0 and y0 as trees of floating JAX arrays, finite as far as they have values."""
+    """Return x0 and y0 as trees of floating JAX arrays; raise if a value is not finite."""
     x, y = floating_arrays(x0, names[0]), floating_arrays(y0, names[1])
     check_finite_arrays(dict(zip(names, (x, y), strict=True)))
     return x, _varying_with(x, y)
 
 
 def _varying_with(x: PyTree, y: PyTree) -> PyTree:
-    """y, different on every device of a `jax.shard_map` on which x is: each of them has an inner problem of its own.
+    """Return y marked as varying over the devices of a `jax.shard_map`, if x varies there.
 
-    Otherwise JAX sums ∇_y g over the devices, as if all of them shared one y.
+    Every device then has a separate inner problem. Otherwise JAX sums ∇_y g over the devices, as if they shared one y.
     """
     traced = [leaf for leaf in jax.tree.leaves(x) if isinstance(leaf, Tracer)]
     if not traced:
