@@ -12,8 +12,7 @@ import pytest
 
 import bilevel as bl
 from bilevel import adjoints
-from bilevel.solvers.fixed_points import adjoint_system
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import adjoint_system, fixed_point
 from bilevel.solvers.parts.inner import inner_rule
 from bilevel.solvers.rules import as_rule
 
@@ -204,7 +203,7 @@ REST = {  # what is zero at rest, from what optax documents of each rule: (decay
 def test_the_decay_of_a_rule_is_found(name):
     rule, decay = REST[name]
     y = {"w": jnp.ones((3, 2), "float32"), "b": jnp.zeros((), "float32")}
-    found = behavior(PLAIN, as_rule(rule, "inner"), y)
+    found = fixed_point(PLAIN, as_rule(rule, "inner"), y)
     decay = decay if isinstance(decay, dict) else {"w": decay, "b": decay}
     if found.plain:
         assert set(decay.values()) == {0.0}
@@ -222,7 +221,7 @@ def test_frozen_leaves_are_found_whichever_way_they_are_frozen():
         optax.chain(optax.sgd(0.1), optax.masked(optax.set_to_zero(), {"w": False, "b": True})),
     ]
     for rule in rules:
-        assert behavior(PLAIN, as_rule(rule, "inner"), y).active == {"w": True, "b": False}
+        assert fixed_point(PLAIN, as_rule(rule, "inner"), y).active == {"w": True, "b": False}
 
 
 LATE_DECAY = optax.chain(optax.trace(0.9), optax.add_decayed_weights(0.1), optax.scale(-0.1))
@@ -268,9 +267,9 @@ def test_parts_whose_step_sizes_begin_or_end_at_zero():
     fades, begins = optax.cosine_decay_schedule(0.1, 1000), lambda k: jnp.where(k < 100, 0.0, 0.1)
     parts = lambda w, b: optax.multi_transform({"w": optax.sgd(w), "b": optax.sgd(b)}, {"w": "w", "b": "b"})
     for rule in (parts(0.1, fades), parts(begins, 0.1)):
-        assert behavior(PLAIN, as_rule(rule, "inner"), y).plain
+        assert fixed_point(PLAIN, as_rule(rule, "inner"), y).plain
     with pytest.raises(ValueError, match="let the schedules of all parts overlap"):
-        behavior(PLAIN, as_rule(parts(fades, begins), "inner"), y)
+        fixed_point(PLAIN, as_rule(parts(fades, begins), "inner"), y)
 
 
 def test_numbers_that_are_traced_or_injected():
@@ -305,12 +304,12 @@ def test_numbers_that_are_traced_or_injected():
 SCHEDULED = """
 import jax.numpy as jnp, optax
 import bilevel as bl
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import fixed_point
 from bilevel.solvers.rules import as_rule
 
 problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y))
 to_zero = lambda value: optax.linear_schedule(value, 0.0, 100)
-decay = lambda value, rule: behavior(
+decay = lambda value, rule: fixed_point(
     problem, as_rule(optax.chain(optax.add_decayed_weights(value), rule), "inner"), jnp.ones(5)
 ).decay
 for rule in (optax.adam(to_zero(0.1)), optax.sgd(to_zero(0.1))):
@@ -329,12 +328,12 @@ def test_a_schedule_that_ends_at_zero_does_so_however_the_compiler_divides():
 def test_a_rule_that_is_blind_to_a_part_of_the_gradient_is_refused_with_its_decay_too():
     rule = optax.chain(optax.add_decayed_weights(0.5), optax.centralize(), optax.sgd(0.1))
     with pytest.raises(ValueError, match=r"follows a part of the gradient only"):
-        behavior(PLAIN, as_rule(rule, "inner"), {"w": jnp.ones((3, 4))})
+        fixed_point(PLAIN, as_rule(rule, "inner"), {"w": jnp.ones((3, 4))})
 
 
 def test_a_rule_that_gives_nan_is_told_from_one_that_decays():
     with pytest.raises(ValueError, match=r"NaN or infinite updates of y in float16.*larger eps"):
-        behavior(PLAIN, as_rule(optax.adam(1e-3), "inner"), {"w": jnp.ones((3, 4), "float16")})
+        fixed_point(PLAIN, as_rule(optax.adam(1e-3), "inner"), {"w": jnp.ones((3, 4), "float16")})
 
 
 def test_a_projected_rule_that_decays_is_at_rest_where_it_rests():

@@ -17,7 +17,7 @@ from bilevel.memory import Tracing
 from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
 from bilevel.solvers.parts.inner import Carried, inner_rule, seen_by
-from bilevel.solvers.rules import Descent, Rule, descend, fix_numbers
+from bilevel.solvers.rules import Descent, Rule, descend, flattened
 from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, PyTree, Scalar
 
@@ -206,11 +206,11 @@ class Solver(eqx.Module):
 
 def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
     """Return `function(tree, *static, ...)` compiled, once for all such trees that differ in their numbers only."""
-    leaves, structure = jax.tree.flatten(*fix_numbers([tree]))
+    leaves, structure, functions = flattened(tree)
     key = structure, *by_identity((function, *static))
-    reads = without_numbers(structure), function, static
+    reads = functions, function, static
     on_leaves = lambda leaves, *arguments: function(structure.unflatten(leaves), *static, *arguments)
-    call = problem.kept("compiled", key, reads, lambda: Tracing().jit(on_leaves))
+    call = problem.kept("compiled", key, reads, lambda: Tracing().jit_alone(on_leaves))
     return lambda *arguments: call(leaves, *arguments)
 
 

@@ -1,12 +1,12 @@
 """Rules that decay y after rescaling the gradient, as AdamW does, with the scale held fixed in the adjoint system.
 
 Such a rule moves y by −s(P m + c y), where m averages the gradients, P is a positive diagonal made of their squares,
-and s is the rate. It rests where P∇_y g + cy = 0. With P held fixed, as it is at the moment, that is
-∇_y g + (c/P)y = 0, and the adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f with ∇Φ = ∇_x f − ∇²_xy g·v. What is left
-out is how P would change with x and y.
+and s is the rate. It rests where P∇_y g + cy = 0. With P held at its current value, that is ∇_y g + (c/P)y = 0, and
+the adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f with ∇Φ = ∇_x f − ∇²_xy g·v. The change of P with x and y is left
+out.
 
-P is read off the rule's own update: what averages gradients changes sign with them and is set to where it would settle
-under a constant gradient; what does not change sign (squares, counters) is held as it is.
+The update of the rule gives P. Averages of gradients change sign with the gradients, and are set to their limit under a
+constant gradient. Other memory (squares, counters) does not change sign, and stays as it is.
 """
 
 from dataclasses import replace
@@ -18,15 +18,16 @@ import numpy as np
 from optax import tree
 
 from bilevel.solvers.fixed_points.schedules import FAR
-from bilevel.solvers.fixed_points.trial import Case, Leaves, Trial
+from bilevel.solvers.fixed_points.trial import Case, Leaves, Trial, close, eps_of
+from bilevel.solvers.rule_base import FixedPoint
 from bilevel.solvers.rules import Rule, Settled, Transformation, ValueFunction, as_rule
 from bilevel.types import PyTree
 
-HUGE = 2.0**40  # of the updates, so that they are not lost in the digits of y
+HUGE = 2.0**40  # scale of the updates, so that they are not lost in the digits of y
 
 
 class Held(NamedTuple):
-    """How to take a memory apart: by its leaves."""
+    """The roles of the leaves of a memory."""
 
     odd: tuple[bool, ...]  # changes its sign with the gradients
     moving: tuple[int | None, ...]  # of a counter that stops y: a step at which the rule moves it
@@ -40,6 +41,9 @@ class FixedPreconditioner(Rule):
     def init(self, point: PyTree) -> PyTree:
         return self.rule.init(point)
 
+    def fixed_point(self, point: PyTree) -> FixedPoint | None:
+        return self.rule.fixed_point(point)
+
     def update(
         self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
     ) -> tuple[PyTree, PyTree]:
@@ -47,7 +51,7 @@ class FixedPreconditioner(Rule):
 
 
 def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
-    """An inner rule such as AdamW, for `bl.aid`, `bl.soba`, `bl.hoag` and `bl.stocbio`.
+    """Return an inner rule such as AdamW, for `bl.aid`, `bl.soba`, `bl.hoag` and `bl.stocbio`.
 
         rule = bl.fixed_preconditioner(optax.adamw(schedule, weight_decay=0.1))
         bl.aid(problem, inner=rule, adjoint=0.1, outer=0.1)
@@ -57,8 +61,8 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
 
         (∇²_yy g + diag(c/P)) v = ∇_y f,        ∇Φ ≈ ∇_x f − ∇²_xy g·v
 
-    This is an approximation: how P changes with x and y is left out. For a rule that rests at a point which does not
-    depend on P, such as `optax.adam`, nothing is left out.
+    This is an approximation: it leaves out how P changes with x and y. It is exact for a rule such as `optax.adam`,
+    which rests at a point that does not depend on P.
 
     Args:
         rule: an optax transformation that decays y after rescaling the gradient; it may clip the gradient before, decay
@@ -74,7 +78,7 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
 
 
 def shift(rule: FixedPreconditioner, held: Held, memory: PyTree, y: PyTree) -> PyTree:
-    """c/P, entry by entry, with P as in `memory`; zero where P is not known yet."""
+    """Return c/P, entry by entry, with P as in `memory`; zero where P is not known yet."""
     inner = rule.rule
     if isinstance(inner, Transformation):
         inner = replace(inner, scale=HUGE)
@@ -107,7 +111,7 @@ def shift(rule: FixedPreconditioner, held: Held, memory: PyTree, y: PyTree) -> P
 
 
 def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
-    """How to take the rule's memory apart, or None if its updates are not −s(P m + cy)."""
+    """Return the roles of the rule's memory, or None if its updates are not −s(P m + cy)."""
     y, other, drawn = trial.draw(1), trial.draw(3), trial.draw(2)
     rng, end, t = np.random.default_rng(0), max(1, trial.steps // 12), np.arange(trial.steps)
     quiet = t >= trial.steps - 2 * end
@@ -127,7 +131,8 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
     for point in points:
         cases += [Case(point, gradients, start), Case(point, nothing, start)]
     plain, opposite, nudged, twice, *pairs = trial.run(cases)
-    eps = [float(jnp.finfo(dtype).eps) for _, dtype in trial.shapes]
+    eps = eps_of(dtype for _, dtype in trial.shapes)
+    same = lambda one, other: close(one, other, [max(eps)] * len(one), 64.0)
 
     # Δ(γ, y) = Δ(γ, 0) − d y, with one d for every y, and a memory that does not depend on y.
     slopes = []
@@ -135,7 +140,7 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
         for p, a, b, e in zip(plain.updates, both.updates, alone.updates, eps, strict=True):
             if not np.all(np.abs(p + b - a) <= 64 * e * (np.abs(p) + np.abs(a) + np.abs(b))):
                 return None
-        if not _same(plain.memory, both.memory, max(eps)):
+        if not same(plain.memory, both.memory):
             return None
         slopes.append([a / q.astype(float) for a, q in zip(alone.updates, point, strict=True)])
     for one in slopes[1:]:
@@ -144,7 +149,7 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
         ):
             return None
 
-    # A small gradient is answered in every step, in proportion, and against its direction.
+    # Every step is proportional to a small gradient, and against its direction.
     for p, a, b, g, moves in zip(plain.updates, nudged.updates, twice.updates, drawn, active, strict=True):
         one, two = ((each - p)[-end:] * np.sign(g.astype(float)) for each in (a, b))
         if not np.all(~moves | ((one < 0) & (np.abs(two - 2 * one) <= 0.2 * np.abs(two)))):
@@ -152,8 +157,8 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
 
     odd = []
     for a, b in zip(plain.memory, opposite.memory, strict=True):
-        flips = bool(np.any(a)) and _same([a], [-b], max(eps))
-        if not flips and not _same([a], [b], max(eps)):
+        flips = bool(np.any(a)) and same([a], [-b])
+        if not flips and not same([a], [b]):
             return None
         odd.append(flips)
     if sum(a.size for a, flips in zip(plain.memory, odd, strict=True) if flips) > sum(a.size for a in y):
@@ -163,7 +168,7 @@ def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
 
 
 def _moving(trial: Trial, time: int, active: Leaves) -> np.ndarray:
-    """The counters that alone stop y, by a schedule that is zero at the start or at the end."""
+    """Return the counters that stop y, each by itself, by a schedule that is zero at the start or at the end."""
     gradient, y, n = trial.draw(2), trial.draw(1), len(trial.counters)
 
     def moves(aheads: list[np.ndarray]) -> list[list[bool]]:
@@ -186,10 +191,3 @@ def _moving(trial: Trial, time: int, active: Leaves) -> np.ndarray:
         revives = [any(s and f for s, f in zip(stopped, found, strict=True)) for found in single]
         pinned |= np.array(revives, bool)
     return pinned
-
-
-def _same(one: Leaves, other: Leaves, eps: float) -> bool:
-    return all(
-        np.all(np.abs(a - b) <= 64 * eps * np.maximum(np.abs(a), np.abs(b)))
-        for a, b in zip(one, other, strict=True)
-    )

@@ -1,4 +1,4 @@
-"""At which steps of its schedules a rule is to be tried: where y comes to rest, if every part still moves there."""
+"""The steps of its schedules at which a rule is tried: where y comes to rest, if every part still moves there."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,15 +12,15 @@ WINDOWS, FEWER = 16, 8  # of consecutive looks; fewer for a y of many entries
 
 
 class Candidates(NamedTuple):
-    times: tuple[int, ...]  # in the order in which they are to be preferred
+    times: tuple[int, ...]  # the preferred one first
     move: list[bool]  # which leaves of y ever move
 
 
 def candidates(trial: Trial) -> Candidates:
-    """Far ahead; the latest step at which every part moves well, compared with its best; and the start.
+    """Return a step far ahead, the latest step at which every part moves well, and the start.
 
-    The rule is run on a gradient that keeps its sign, and without one, while its counters jump: over every step at
-    first, then by a few percent at a time, so that every part of a schedule that lasts for longer is seen.
+    The rule runs with a gradient of constant sign, and without one, while its counters jump: first over every step,
+    then by a few percent at a time, so that every longer part of a schedule is seen.
     """
     times = _times(trial)
     y, gradient = trial.draw(1), trial.draw(2)
@@ -52,7 +52,7 @@ def candidates(trial: Trial) -> Candidates:
 
 
 def _times(trial: Trial) -> np.ndarray:
-    """[windows, steps], increasing: every step of the first window, then in even proportions up to `FAR`."""
+    """Return increasing times [windows, steps]: every step of the first window, then geometric up to `FAR`."""
     windows = WINDOWS if trial.together > 1 else FEWER
     n = windows * trial.steps
     later = np.geomspace(trial.steps, FAR, n - trial.steps)
@@ -62,7 +62,7 @@ def _times(trial: Trial) -> np.ndarray:
 
 
 def _check_overlap(apart: list[np.ndarray], peak: np.ndarray) -> None:
-    """Parts may start one after the other, or stop so; but not stop before others start."""
+    """Raise if a part of y stops before another part starts."""
     windows = []
     for w in range(apart[0].shape[0] if apart else 0):
         moves = []

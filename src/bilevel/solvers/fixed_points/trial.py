@@ -1,6 +1,6 @@
-"""A rule tried out on made-up gradients while y is held fixed: one compiled program, called as often as needed."""
+"""A rule tried out on synthetic gradients while y is held fixed, by one compiled program."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,16 +15,16 @@ from optax import tree
 from bilevel.solvers.rules import Rule, Transformation, optax_update
 from bilevel.types import PyTree
 
-STEPS, CASES = 48, 32  # of one call
+STEPS, CASES = 48, 32  # per call
 FEWER, MANY = 4, 100_000  # steps of one case at a time, if y has more entries than that
 SIZE = 0.05  # ‖γ‖ and ‖y‖ of the trial, below the usual limits of clipping by norm
 
-Leaves = list[Any]  # NumPy's arrays and numbers
+Leaves = list[Any]  # NumPy arrays and numbers
 Shapes = tuple[tuple[tuple[int, ...], Any], ...]
 
 
 class Case(NamedTuple):
-    """y, a gradient for every step, and by how much the rule's counters are set ahead before every step."""
+    """y, a gradient for every step, and the increase of the rule's counters before every step."""
 
     y: Leaves
     gradients: Leaves  # [steps, ...]
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    updates: Leaves  # what the rule adds to y in each step, [steps, ...]
+    updates: Leaves  # the change of y in each step, [steps, ...]
     memory: Leaves  # after the last step
 
 
@@ -43,15 +43,13 @@ class Trial:
         self.steps, self.together = (FEWER, 1) if self.many else (STEPS, CASES)
 
     def of_one_step(self) -> "Trial":
-        """The same, sooner done if y has many entries."""
-        if not self.many:
-            return self
-        other = Trial(self.rule, self.structure, self.shapes)
-        other.steps = 1
+        """Return the same trial; if y has many entries, one of a single step, which takes less time."""
+        other = Trial(self.rule, self.structure, self.shapes) if self.many else self
+        other.steps = 1 if self.many else self.steps
         return other
 
     def draw(self, seed: int) -> Leaves:
-        """Numbers of norm `SIZE` in no order, with none near zero."""
+        """Return random numbers of norm `SIZE`, with none near zero."""
         rng = np.random.default_rng(seed)
         drawn = [rng.uniform(-0.5, 0.5, shape) for shape, _ in self.shapes]
         drawn = [a + np.where(a < 0, -0.5, 0.5) for a in drawn]
@@ -59,7 +57,7 @@ class Trial:
         return [np.asarray(SIZE / norm * a, dtype) for a, (_, dtype) in zip(drawn, self.shapes, strict=True)]
 
     def repeat(self, leaves: Leaves, weights: Any = 1.0) -> Leaves:
-        """The same leaves in every step, times a number per step."""
+        """Return the same leaves for every step, times one number per step."""
         weights = np.broadcast_to(weights, self.steps)
         return [(weights.reshape(-1, *(1,) * a.ndim) * a.astype(np.float64)).astype(a.dtype) for a in leaves]
 
@@ -88,29 +86,26 @@ class Trial:
 
     @cached_property
     def counters(self) -> list[int]:
-        """Which leaves of the memory count steps."""
-        first = lambda: self.rule.init(self._tree([jnp.zeros(*shape) for shape in self.shapes]))
+        """The places of the leaves of the memory that count steps."""
+        first = lambda: self.rule.init(self.structure.unflatten([jnp.zeros(*each) for each in self.shapes]))
         with jax.numpy_dtype_promotion("standard"):
             return _counters(jax.tree.leaves(jax.eval_shape(first)))
 
-    def _tree(self, leaves: Sequence[Any]) -> PyTree:
-        return self.structure.unflatten(leaves)
-
     def _series(self, y: Any, gradients: Any, ahead: Any) -> tuple[Any, Any]:
-        y = self._tree(y)
+        y = self.structure.unflatten(y)
 
         def step(memory, now):
             gradient, jump = now
-            memory, update = self._step(self._tree(gradient), set_ahead(memory, jump), y)
+            memory, update = self.step(self.structure.unflatten(gradient), set_ahead(memory, jump), y)
             return memory, jax.tree.leaves(update)
 
         memory, updates = lax.scan(step, _with_numbers(self.rule.init(y)), (gradients, ahead))
         no_keys = lambda leaf: 0 if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
         return updates, [no_keys(leaf) for leaf in jax.tree.leaves(memory)]
 
-    def _step(self, gradient: PyTree, memory: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+    def step(self, gradient: PyTree, memory: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
-        if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
+        if isinstance(self.rule, Transformation):  # rounding of y would lose a small update
             update, memory = optax_update(self.rule.on(y), gradient, memory, y, value)
             return memory, update
         after, memory = self.rule.update(gradient, memory, y, value)
@@ -118,10 +113,9 @@ class Trial:
 
     @cached_property
     def _program(self) -> Callable[..., Any]:
-        """The series of several cases, also while something else is being traced.
+        """The compiled series of several cases, which also runs while something else is being traced.
 
-        The compiler of a CPU must not make a multiplication of a division, after which schedules no longer end where
-        they say.
+        The compiler of a CPU must not replace divisions by multiplications: schedules would end at other steps.
         """
         example = (
             [np.zeros((self.together, *shape), dtype) for shape, dtype in self.shapes],
@@ -138,7 +132,7 @@ class Trial:
                 return jax.device_get(program(*arguments))
             except (
                 TypeError
-            ):  # it was given numbers that are being traced: operation by operation they may drop out
+            ):  # it has numbers that are being traced: operation by operation they may drop out
                 with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
                     found = jax.jit(function)(*arguments)
             if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
@@ -153,7 +147,7 @@ class Trial:
 
 
 def set_ahead(memory: PyTree, jumps: Any) -> PyTree:
-    """The memory with its counters set ahead, each by a number of its own."""
+    """Return the memory with its counters set ahead, each by one of the jumps."""
     leaves, structure = jax.tree.flatten(memory)
     for i, jump in zip(_counters(leaves), jumps, strict=True):
         leaves[i] = leaves[i] + jnp.asarray(jump, leaves[i].dtype)
@@ -161,13 +155,13 @@ def set_ahead(memory: PyTree, jumps: Any) -> PyTree:
 
 
 def _counters(leaves: list[Any]) -> list[int]:
-    """Which leaves of a memory count steps: whole numbers."""
+    """Return the places of the leaves that count steps: whole numbers."""
     counts = lambda leaf: leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
     return [i for i, leaf in enumerate(leaves) if hasattr(leaf, "ndim") and counts(leaf)]
 
 
 def _with_numbers(memory: PyTree) -> PyTree:
-    """A rule's first memory with numbers for injected ones that are traced or zero."""
+    """Return a rule's first memory with a number in place of each injected one that is traced or zero."""
     injected = lambda part: isinstance(part, optax.InjectStatefulHyperparamsState)
 
     def number(value):
@@ -176,3 +170,28 @@ def _with_numbers(memory: PyTree) -> PyTree:
 
     filled = lambda part: part._replace(hyperparams=jax.tree.map(number, part.hyperparams))
     return jax.tree.map(lambda part: filled(part) if injected(part) else part, memory, is_leaf=injected)
+
+
+# Arithmetic on lists of NumPy arrays.
+
+
+def scaled(leaves: Leaves, by: float) -> Leaves:
+    return [(by * leaf.astype(np.float64)).astype(leaf.dtype) for leaf in leaves]
+
+
+def mixed(parity: int, even: Leaves, odd: Leaves) -> Leaves:
+    """Return every other entry from one list, the rest from the other."""
+    is_first = lambda a: np.arange(a.size).reshape(a.shape) % 2 == parity
+    return [np.where(is_first(a), a, b) for a, b in zip(even, odd, strict=True)]
+
+
+def eps_of(dtypes: Iterable[Any]) -> list[float]:
+    return [float(jnp.finfo(dtype).eps) for dtype in dtypes]
+
+
+def close(left: Leaves, right: Leaves, eps: list[float], times: float = 8.0) -> bool:
+    """Return whether both are equal up to the rounding that differs between two compilations of one formula."""
+    return all(
+        np.all(np.abs(a - b) <= times * e * np.maximum(np.abs(a), np.abs(b)))
+        for a, b, e in zip(left, right, eps, strict=True)
+    )
