@@ -438,6 +438,30 @@ def test_compiled_programs_of_a_problem_are_bounded():
     assert len(problem.memory.values("programs")) <= 16
 
 
+def test_a_number_of_a_rule_that_changes_in_place_is_seen():
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
+    rate = np.array(-0.1)
+    solver = bl.itd(problem, inner=0.1, outer=optax.scale(rate))
+    first = bl.run(solver, X, X, steps=2).x
+    rate[...] = -0.2
+    other = bl.itd(problem, inner=0.1, outer=optax.scale(np.array(-0.2)))
+    again = bl.run(solver, X, X, steps=2).x
+    np.testing.assert_array_equal(again, bl.run(other, X, X, steps=2).x)
+    assert not np.array_equal(again, first)
+
+
+def test_a_run_writes_nothing_on_its_problem():
+    def inner(x, y):
+        return jnp.sum((y - x) ** 2), {"size": jnp.sum(y)}
+
+    problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
+    before, objectives = dict(vars(problem)), [dict(vars(each)) for each in (problem.f, problem.g)]
+    result = bl.run(bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1), X, X, steps=3, warmup=2)
+    assert "inner/size" in result.trace
+    assert vars(problem) == before
+    assert [vars(each) for each in (problem.f, problem.g)] == objectives
+
+
 def test_parts_are_named_by_how_they_are_reached():
     found = {part.path: part.value for part in parts(worlds.WAYS["containers"][0])}
     assert found["NESTED['a'][0].b[1][0]"] == worlds.NESTED["a"][0].b[1][0]

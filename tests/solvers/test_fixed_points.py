@@ -13,7 +13,9 @@ import pytest
 import bilevel as bl
 from bilevel import adjoints
 from bilevel.solvers.fixed_points import adjoint_system, fixed_point
+from bilevel.solvers.fixed_points.classification import classify
 from bilevel.solvers.parts.inner import inner_rule
+from bilevel.solvers.rule_base import FixedPoint
 from bilevel.solvers.rules import as_rule
 
 N, STEP, STILL = 6, 0.15, 1e-300  # 1/L is 0.18; a step on x that changes nothing
@@ -481,3 +483,38 @@ def test_methods_that_solve_the_plain_system_refuse_rules_that_rest_elsewhere():
         with pytest.raises(ValueError, match="decays y by itself"):
             make(PLAIN, KINDS["decay"][1], 0.1, penalty=10.0).init(X, Y)
         make(PLAIN, KINDS["projected, box"][1], 0.1, penalty=10.0).init(X, Y)
+
+
+STATED = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "adam": optax.adam(1e-3),
+    "rmsprop": optax.rmsprop(1e-2),
+    "clipped": optax.chain(optax.clip_by_global_norm(1.0), optax.clip(0.5), optax.adam(1e-3)),
+}
+TRIED = {
+    "decay": optax.adamw(1e-3),
+    "schedule": optax.sgd(optax.cosine_decay_schedule(0.1, 10)),
+    "frozen": optax.sgd(0.0),
+    "no eps": optax.adam(1e-3, eps=0.0),
+    "half": optax.adam(1e-3, mu_dtype=jnp.bfloat16),
+    "user": optax.stateless(lambda updates, _: updates),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_common_rules_state_their_fixed_point(name):
+    y = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
+    found = as_rule(STATED[name], "inner").fixed_point(y)
+    assert found == FixedPoint({"w": True, "b": True}, {"w": 0.0, "b": 0.0}, True)
+    tried = classify(PLAIN, as_rule(STATED[name], "inner"), y)
+    assert (tried.active, tried.plain) == (found.active, found.plain)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_other_rules_do_not_state_a_fixed_point(name):
+    assert as_rule(TRIED[name], "inner").fixed_point(jnp.ones(2)) is None
+
+
+def test_half_precision_is_tried():
+    assert as_rule(STATED["adam"], "inner").fixed_point(jnp.ones(2, "float16")) is None

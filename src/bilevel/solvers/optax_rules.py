@@ -79,7 +79,10 @@ class Transformation(Rule):
         """Return the same rule with the numbers of these names as constants."""
         if not names:
             return self
-        constants = {name: number for name, number in self.numbers.items() if name in names}
+        copied = lambda number: (
+            number.copy() if isinstance(number, np.ndarray) else number
+        )  # it may change in place
+        constants = {name: copied(number) for name, number in self.numbers.items() if name in names}
         closures = Closures(self.closures.value, self.closures.fixed | constants)
         left = {name: number for name, number in self.numbers.items() if name not in names}
         return Transformation(closures, left, self.injected, self.scale)

@@ -28,20 +28,9 @@ from jax.core import Tracer
 from bilevel.problem import Problem
 from bilevel.solvers.fixed_points.decay import SCALES, decay_by_bisection, decay_by_ratio
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, how_held
-from bilevel.solvers.fixed_points.schedules import candidates
+from bilevel.solvers.fixed_points.schedules import NO_COMMON_TIME, candidates
 from bilevel.solvers.fixed_points.smaller_shapes import smaller_shapes
-from bilevel.solvers.fixed_points.trial import (
-    SIZE,
-    Case,
-    Leaves,
-    Outcome,
-    Shapes,
-    Trial,
-    close,
-    eps_of,
-    mixed,
-    scaled,
-)
+from bilevel.solvers.fixed_points.trial import SIZE, Case, Outcome, Shapes, Trial
 from bilevel.solvers.rule_base import FixedPoint
 from bilevel.solvers.rules import Rule, Transformation, fix_numbers
 from bilevel.types import PyTree
@@ -86,14 +75,14 @@ def _judge(trial: Trial, settled: bool, holds: bool) -> FixedPoint:
     n = len(_Look.KINDS)
     for i, look in enumerate(looks):
         look.read(outcomes[n * i : n * (i + 1)])
-    if not all(np.isfinite(reach) for look in looks[-1:] for reach in look.reach):
+    if not np.all(np.isfinite(looks[-1].reach)):
         raise ValueError(
             f"the inner rule gives NaN or infinite updates of y in {trial.shapes[0][1]}, on gradients of size {SIZE}: "
             "keep y in float32, or give the rule a larger eps (optax.adam's 1e-8 is zero in float16)"
         )
-    look = _where_all_move(looks, seen.move)
-    tree = trial.structure.unflatten
-    active = tree([_one_if_equal(leaf) for leaf in look.active])
+    look = _where_all_move(trial, looks, seen.moves)
+    tree = lambda vector: trial.structure.unflatten(map(_one_if_equal, trial.leaves(vector)))
+    active = tree(look.active)
     if not look.decays:
         _refuse_blind(look)
         free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
@@ -105,7 +94,7 @@ def _judge(trial: Trial, settled: bool, holds: bool) -> FixedPoint:
         decay = decay_by_bisection(trial, look.time)
     if decay is not None:
         _refuse_blind(look)
-        return FixedPoint(active, tree([_one_if_equal(leaf) for leaf in decay]), False)
+        return FixedPoint(active, tree(decay), False)
     if _is_a_map(trial, look):
         return FixedPoint(active, None, False)
     if holds and held is not None:
@@ -146,59 +135,45 @@ class _Look:
     KINDS = (*((scale, 0) for scale in SCALES), (0.0, 0), (1.0, 1), (1.0, 2), (1.0, 3))
 
     def __init__(self, trial: Trial, time: int):
-        self.time, y = time, trial.draw(1)
+        self.trial, self.time, y = trial, time, trial.draw(1)
         a, b = trial.draw(2), trial.draw(3)
         t = np.arange(trial.steps)
         # Half of the time the same gradient again and again: some rules wait for a sign to last.
         wobble = np.where(t < trial.steps // 2, np.cos(2.0 * t), 1.0)
-        varied = [p + q for p, q in zip(trial.repeat(a, wobble), trial.repeat(b, 0.3), strict=True)]
+        means = trial.spread([np.mean(leaf) if leaf.size else 0 for leaf in trial.leaves(a)])
         gradients = [
-            trial.repeat(a, 0.0),
-            [p.astype(q.dtype) for p, q in zip(varied, a, strict=True)],
-            trial.repeat([np.full_like(p, SIZE) for p in a]),
-            trial.repeat([(p - np.mean(p)).astype(p.dtype) if p.size else p for p in a]),
+            trial.repeat(0 * a),
+            trial.repeat(a, wobble) + trial.repeat(b, 0.3),
+            trial.repeat(np.full_like(a, SIZE)),
+            trial.repeat(a - means),
         ]
-        self.cases = [
-            Case(scaled(y, scale), gradients[kind], trial.start_at(time)) for scale, kind in self.KINDS
-        ]
-        self.eps = eps_of(dtype for _, dtype in trial.shapes)
+        start = trial.start_at(time)
+        self.cases = [Case(trial.rounded(scale * y), gradients[kind], start) for scale, kind in self.KINDS]
 
     def read(self, outcomes: list[Outcome]) -> None:
-        *still, nothing, varied, level, centerd = [outcome.updates for outcome in outcomes]
-        self.decays = not all(close(one, nothing, self.eps) for one in still)
-        apart = [
-            [np.max(np.abs(p - q), axis=0, initial=0) for p, q in zip(one, still[0], strict=True)]
-            for one in (varied, level, centerd)
-        ]
-        most = [[np.max(leaf, initial=0) for leaf in one] for one in apart]
-        self.reach = most[0]
-        self.active = [leaf > 1e-5 * m for leaf, m in zip(apart[0], most[0], strict=True)]
-        self.blind = any(
-            v > 0 and leaf.size > 1 and not (a > 1e-5 * v and b > 1e-5 * v)
-            for leaf, v, a, b in zip(self.active, *most, strict=True)
-        )
+        *still, nothing, varied, level, centered = [outcome.updates for outcome in outcomes]
+        trial = self.trial
+        self.decays = not all(trial.is_close(one, nothing) for one in still)
+        apart = [np.max(np.abs(one - still[0]), axis=0) for one in (varied, level, centered)]
+        self.reach, *others = (trial.largest(one) for one in apart)
+        self.active = apart[0] > 1e-5 * trial.spread(self.reach)
+        seen = np.all([other > 1e-5 * self.reach for other in others], axis=0)
+        several = np.array([np.prod(shape) > 1 for shape, _ in trial.shapes])
+        self.blind = bool(np.any((self.reach > 0) & several & ~seen))
 
 
-def _where_all_move(looks: list[_Look], move: list[bool]) -> _Look:
+def _where_all_move(trial: Trial, looks: list[_Look], moves: np.ndarray) -> _Look:
     """Return the first look at which all moving entries move: a step size may begin or end at zero."""
     # A schedule that ends at zero may leave a step size as small as its rounding.
-    largest = [np.nanmax([look.reach[i] for look in looks]) for i in range(len(move))]
+    largest = np.nanmax([look.reach for look in looks], axis=0)
     for look in looks:
-        look.active = [
-            leaf & bool(reach > 1e-6 * most)
-            for leaf, reach, most in zip(look.active, look.reach, largest, strict=True)
-        ]
-    ever = [np.any([look.active[i] for look in looks], axis=0) for i in range(len(move))]
+        look.active &= trial.spread(look.reach > 1e-6 * largest)
+    ever = np.any([look.active for look in looks], axis=0)
     for look in looks:
-        if all(
-            np.array_equal(a, e) and (a.any() or not m)
-            for a, e, m in zip(look.active, ever, move, strict=True)
-        ):
+        some = trial.largest(look.active) > 0
+        if np.array_equal(look.active, ever) and np.all(some | ~moves):
             return look
-    raise ValueError(
-        "the inner rule moves parts of y only at the start and others only later, so that there is no one point where "
-        "it rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.rtho"
-    )
+    raise ValueError(NO_COMMON_TIME)
 
 
 def _refuse_blind(look: _Look) -> None:
@@ -213,23 +188,22 @@ def _refuse_blind(look: _Look) -> None:
 def _is_a_map(trial: Trial, look: _Look) -> bool:
     """Return whether an update depends only on its entry of the gradient and of y, not on earlier gradients."""
     y, other, gradient, last = trial.draw(1), trial.draw(3), trial.draw(2), 2
-    opposite = scaled(gradient, -1e4)  # enough to turn the sign of an average
-    before = np.arange(trial.steps) < last
+    opposite = -1e4 * gradient  # enough to turn the sign of an average
+    before = (np.arange(trial.steps) < last)[:, None]
 
-    def case(first: Leaves, then: Leaves, y: Leaves) -> Case:
-        choose = lambda p, q: np.where(before.reshape(-1, *(1,) * (p.ndim - 1)), p, q)
-        gradients = [choose(p, q) for p, q in zip(trial.repeat(first), trial.repeat(then), strict=True)]
+    def case(first: np.ndarray, then: np.ndarray, y: np.ndarray) -> Case:
+        gradients = np.where(before, trial.repeat(first), trial.repeat(then))
         return Case(y, gradients, trial.start_at(look.time))
 
-    mixes = [partial(mixed, parity) for parity in (0, 1)]
+    mixes = [partial(trial.mixed, parity) for parity in (0, 1)]
     cases = [case(gradient, gradient, y), case(opposite, gradient, y)]
     cases += [case(gradient, mix(gradient, opposite), mix(y, other)) for mix in mixes]
-    update, turned, *halves = [[leaf[last] for leaf in each.updates] for each in trial.run(cases)]
-    still = any(a.any() and not u.any() for a, u in zip(look.active, update, strict=True))
+    update, turned, *halves = [each.updates[last] for each in trial.run(cases)]
+    moved = trial.largest(update != 0) | ~trial.largest(look.active)
     return (
-        not still  # the schedule ends within the trial, which then shows nothing
-        and close(update, turned, look.eps)
-        and all(close(mix(half, update), update, look.eps) for mix, half in zip(mixes, halves, strict=True))
+        bool(np.all(moved))  # otherwise a schedule ends within the trial, which then shows nothing
+        and trial.is_close(update, turned)
+        and all(trial.is_close(mix(half, update), update) for mix, half in zip(mixes, halves, strict=True))
     )
 
 
