@@ -162,7 +162,7 @@ def test_iaptt_judges_all_iterates_on_the_last_draw():
 @pytest.mark.parametrize("make", [bl.itd, bl.solvers.forward_itd, bl.rtho])
 def test_shared_is_one_batch_and_one_key_but_not_one_state(make):
     _, gradient, y, _ = by_hand("epochs", shared=True)
-    solver = make(PROBLEM, ALPHA, BETA, inner_steps=N, batches="shared")
+    solver = make(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N, batches="shared")
     h, end = one_step(solver, given("epochs"))
     close(h, gradient)
     close(end.y, y)

@@ -100,7 +100,7 @@ def learners(steps: int) -> dict[str, Any]:
         "first-order MAML": bl.solvers.fomaml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
         "Reptile": bl.solvers.reptile(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
         "implicit MAML": bl.solvers.imaml(
-            PROBLEM, inner=ALPHA, outer=adam, strength=TIE, inner_steps=15, adjoint=implicit
+            PROBLEM, inner=ALPHA, outer=adam, proximal_weight=TIE, inner_steps=15, adjoint=implicit
         ),
     }
 

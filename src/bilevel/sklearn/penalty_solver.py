@@ -27,6 +27,7 @@ from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.fixed_points import adjoint_system, residual
 from bilevel.solvers.parts.trees import divide, dot, scaled, select
 from bilevel.solvers.rules import Descent
+from bilevel.solvers.traits import Traits
 
 FIRST, SUFFICIENT, MEMORY, GROWTH = 0.1, 1e-4, 0.85, 10.0  # as in bl.tuning_free
 
@@ -46,8 +47,7 @@ class Spectral(bl.Solver):
     max_inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "proximal, spectral steps"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
-    composite: ClassVar[bool] = True
-    curved: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(supports_prox=True, uses_hessian=True)
 
     def init(self, x0: Any, y0: Any, batch: Any = None) -> SpectralState:
         x, y = prepare(self.problem, x0, y0, batch)

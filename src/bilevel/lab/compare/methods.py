@@ -127,13 +127,15 @@ METHODS = (
     Method(
         "MEHA",
         PENALTY,
-        lambda p, L, outer: solvers.meha(p, inner=0.5 / L, outer=outer, penalty=growing, proximal=10 / L),
+        lambda p, L, outer: solvers.meha(
+            p, inner=0.5 / L, outer=outer, penalty=growing, proximal_step=10 / L
+        ),
     ),
     Method("PZOBO, 5 steps", SHORTCUT, make(solvers.pzobo, inner_steps=LOOP)),
     Method(
         "DARTS",
         SHORTCUT,
-        lambda p, L, outer: solvers.darts(p, inner=1 / L, outer=outer, xi=1 / L),
+        lambda p, L, outer: solvers.darts(p, inner=1 / L, outer=outer, virtual_step=1 / L),
         quick=True,
     ),
     Method("DARTS, first order", SHORTCUT, make(solvers.darts_first_order)),

@@ -23,6 +23,7 @@ from bilevel.loop.status import Cause
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
+from bilevel.solvers.messages import sentence
 from bilevel.solvers.parts.ritz import ritz_values, tridiagonal
 from bilevel.solvers.parts.trees import all_finite
 from bilevel.solvers.parts.unroll import update
@@ -69,7 +70,7 @@ def cause(scene: Scene, large: list[str], warmup: bool = False) -> Cause:
         return Cause(FLAT, curable=False)
     if why := _climbs(scene):
         return why
-    if known := scene.suspicion() or scene.solver.indefinite(scene.recent).strip():
+    if known := scene.suspicion() or sentence(scene.solver.indefinite(scene.recent)):
         return Cause(known)
     why = _steps_too_large(scene, warmup)
     return why if why.levels else _unbounded(scene, away) or why

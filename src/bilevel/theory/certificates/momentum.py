@@ -70,7 +70,7 @@ class MomentumCertificate(Certificate):
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
     ) -> StepSizes:
-        """Both optax rules and the best β: `bl.aid(problem, *certificate.step_sizes(...))` is the certified solver."""
+        """Return both optax rules and the best β, for `bl.aid(problem, **sizes._asdict())`."""
         beta = self.best_beta(steps, gap, y_error, v_error)
         if np.ndim(self.alpha) or np.ndim(self.m) or np.ndim(beta):
             raise ValueError(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel.solvers.base import check_batches
+from bilevel.solvers.options import check_batches
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP, StepSizes
 from bilevel.theory.certificates.gain import EVERY_STEP
@@ -35,7 +35,10 @@ class Schedule(NamedTuple):
 
     @property
     def rules(self) -> StepSizes:
-        """As optax rules: `bl.aid(problem, *schedule.rules, batches="independent")`; after its end the last one."""
+        """The sizes as optax rules, for `bl.aid(problem, **rules._asdict(), batches="independent")`.
+
+        After its end a rule keeps the last size.
+        """
         return StepSizes(*(optax.sgd(_looked_up(sizes)) for sizes in self))
 
 
