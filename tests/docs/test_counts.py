@@ -120,7 +120,7 @@ OTHERS = {
         lambda p: bl.solvers.forward_itd(p, inner=A, outer=B, inner_steps=3),
         {"N": 3},
     ),
-    "`rtho(inner_steps=N)`": (lambda p: bl.rtho(p, inner=A, outer=B, inner_steps=3), {"N": 3}),
+    "`rtho(inner_steps=N)`": (lambda p: bl.solvers.rtho(p, inner=A, outer=B, inner_steps=3), {"N": 3}),
     "`bda(inner_steps=N)`": (lambda p: bl.solvers.bda(p, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`iaptt(inner_steps=N)`, worst at t̂": (
         lambda p: bl.solvers.iaptt(p, inner=A, outer=B, inner_steps=4),
@@ -128,7 +128,7 @@ OTHERS = {
     ),
     "`maml(inner_steps=N)`, per task": (lambda p: bl.maml(META, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`imaml(inner_steps=N)`, per task, s steps of CG taken": (
-        lambda p: bl.solvers.imaml(META, inner=A, outer=B, proximal_weight=1.0, inner_steps=4),
+        lambda p: bl.imaml(META, inner=A, outer=B, proximal_weight=1.0, inner_steps=4),
         {"N": 4, "s": s},
     ),
     "`fomaml(inner_steps=N)`, per task": (
@@ -320,7 +320,7 @@ SEVERAL = {
         for make in (
             bl.itd,
             bl.solvers.forward_itd,
-            bl.rtho,
+            bl.solvers.rtho,
             bl.solvers.bda,
             bl.solvers.iaptt,
             bl.solvers.pzobo,

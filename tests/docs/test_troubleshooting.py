@@ -130,7 +130,7 @@ def test_an_operation_without_a_first_derivative_is_named_at_either_level(level,
 def test_meta_learners_explain_it_too():
     loss = lambda x, y, batch: OPERATIONS["a kernel"](y - batch)
     data = bl.Batch(inner=jnp.ones(3), outer=jnp.ones(3))
-    solver = bl.solvers.imaml(bl.Problem(inner=loss, outer=loss), inner=0.1, outer=0.1, proximal_weight=1.0)
+    solver = bl.imaml(bl.Problem(inner=loss, outer=loss), inner=0.1, outer=0.1, proximal_weight=1.0)
     with pytest.raises((bl.RunError, NoDerivative), match="second derivatives of the inner objective"):
         bl.run(solver, 1.0, 1.0, data=data, steps=3)
 

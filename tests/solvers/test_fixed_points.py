@@ -144,7 +144,7 @@ def test_unrolled_methods_differentiate_the_proximal_map(name):
         bl.itd(problem, inner=STEP, outer=STILL, **many),
         bl.itd(problem, inner=STEP, outer=STILL, checkpoint_every=20, **many),
         bl.solvers.forward_itd(problem, inner=STEP, outer=STILL, **many),
-        bl.rtho(problem, inner=STEP, outer=STILL, **many),
+        bl.solvers.rtho(problem, inner=STEP, outer=STILL, **many),
     ):
         np.testing.assert_allclose(
             jax.jit(solver.step)(solver.init(X, y))[1].hypergradient, expected, rtol=1e-8

@@ -9,9 +9,9 @@ from implicit_reference import last_x, ridge
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
-from bilevel import itd, rtho
+from bilevel import itd
 from bilevel.counting import Counts, oracle_calls
-from bilevel.solvers import forward_itd
+from bilevel.solvers import forward_itd, rtho
 from zoo import PROBLEMS
 
 X0, Y0 = jnp.array([0.4, -0.8]), jnp.array([1.1, -0.3])

@@ -19,7 +19,7 @@ ROWS = [
     ),
     Row(
         "imaml",
-        lambda problem, L: bl.solvers.imaml(
+        lambda problem, L: bl.imaml(
             problem, inner=0.5 / L, outer=0.1 / L, proximal_weight=1.0, inner_steps=4
         ),
         TASKS,

@@ -150,9 +150,7 @@ def learners(steps: int) -> Iterator[tuple[str, Any, type[Episodes]]]:
     yield "Reptile", bl.solvers.reptile(PROBLEM, inner=ALPHA / 4, outer=adam, inner_steps=5), AllShots
     yield (
         "implicit MAML",
-        bl.solvers.imaml(
-            PROBLEM, inner=ALPHA / 2, outer=adam, proximal_weight=TIE, inner_steps=4, adjoint=implicit
-        ),
+        bl.imaml(PROBLEM, inner=ALPHA / 2, outer=adam, proximal_weight=TIE, inner_steps=4, adjoint=implicit),
         Episodes,
     )
 

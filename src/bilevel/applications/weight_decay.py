@@ -7,7 +7,7 @@
 size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with momentum) on g, so that e^r
 is the learning rate. It does not move the minimizer of g, only the way there: methods that differentiate the minimizer
 (AID) cannot learn it, those that differentiate the steps can. With six hyperparameters that is done in forward mode:
-`bl.rtho` carries the derivative of y by each of them along the run (Franceschi et al. 2017).
+`bl.solvers.rtho` carries the derivative of y by each of them along the run (Franceschi et al. 2017).
 """
 
 from collections.abc import Callable
@@ -167,7 +167,9 @@ def within(x: Hyper) -> Hyper:
 def solver(problem: bl.Problem) -> bl.Solver:
     """Steps of size one on g, whose scale is the learning rate; Adam on logarithms, inside of the box."""
     careful = optax.chain(optax.clip(1.0), optax.adam(0.02))
-    return bl.rtho(problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=bl.projected(careful, within))
+    return bl.solvers.rtho(
+        problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=bl.projected(careful, within)
+    )
 
 
 def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps: int) -> list[Any]:
