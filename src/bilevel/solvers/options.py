@@ -2,11 +2,12 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial, wraps
 from inspect import signature
 from typing import Any, TypeVar
 
-from bilevel.checks import check_choice, check_count, check_positive
+from bilevel.checks import check_choice, check_count, check_positive, check_problem
 from bilevel.solvers.rules import Rule, as_rule
 from bilevel.words import shown
 
@@ -17,12 +18,15 @@ STEP_SIZES = ("inner", "adjoint", "outer")
 def factory(**renamed: str) -> Callable[[F], F]:
     """Return a decorator that still accepts step sizes by position and old option names, with a DeprecationWarning.
 
-    Both work for one release. `renamed` maps old option names to new ones.
+    Both work for one release. `renamed` maps old option names to new ones. Options are checked before Equinox looks at
+    them, whose errors do not name the option.
     """
 
     def decorate(make: F) -> F:
         name = f"bl.solvers.{make.__name__}"  # pyright: ignore[reportFunctionMemberAccess]
         levels = [level for level in signature(make).parameters if level in STEP_SIZES]
+        made = fields(make.__annotations__["return"])
+        checks = {field.name: field.metadata["converter"] for field in made if "converter" in field.metadata}
 
         @wraps(make)
         def call(*given: Any, **options: Any) -> Any:
@@ -31,12 +35,17 @@ def factory(**renamed: str) -> Callable[[F], F]:
                 warnings.warn(message, DeprecationWarning, stacklevel=2)
                 options[renamed[old]] = options.pop(old)
             steps = dict(zip(levels, given[1:], strict=False))
-            if not steps or len(steps) < len(given) - 1:
-                return make(*given, **options)
-            keywords = ", ".join(f"{level}={shown(value)}" for level, value in steps.items())
-            message = f"pass step sizes by keyword: {name}(problem, {keywords})"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return make(given[0], **steps, **options)
+            if steps and len(steps) == len(given) - 1 and not steps.keys() & options.keys():
+                keywords = ", ".join(f"{level}={shown(value)}" for level, value in steps.items())
+                message = f"pass step sizes by keyword: {name}(problem, {keywords})"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                given, options = given[:1], options | steps
+            if given or "problem" in options:
+                check_problem(given[0] if given else options["problem"])
+            for option, check in checks.items():
+                if options.get(option) is not None:
+                    options[option] = check(options[option])
+            return make(*given, **options)
 
         return call  # pyright: ignore[reportReturnType]
 
