@@ -228,7 +228,7 @@ SLOTS_FOR = {
     ),
     "f2sa's penalty": lambda a: (bl.f2sa(problem(), inner=0.1, outer=0.1, penalty=lambda k: 3.0 * a()), {}),
     "hoag's tolerance": lambda a: (
-        bl.hoag(problem(), inner=0.1, outer=0.1, tolerance=lambda k: 0.1 ** (3 * a() - 2) / (k + 1)),
+        bl.hoag(problem(), inner=0.1, outer=0.1, tol=lambda k: 0.1 ** (3 * a() - 2) / (k + 1)),
         {},
     ),
     "tuning_free's projection": lambda a: (bl.tuning_free(problem(), project=clip(a)), {}),

@@ -97,7 +97,7 @@ METHODS = {
         1,
     ),
     "soba": (lambda p, rule: bl.soba(p, inner=rule, adjoint=STEP, outer=STILL), 400),
-    "hoag": (lambda p, rule: bl.hoag(p, inner=rule, outer=STILL, tolerance=lambda k: 1e-13), 2),
+    "hoag": (lambda p, rule: bl.hoag(p, inner=rule, outer=STILL, tol=lambda k: 1e-13), 2),
     "stocbio": (
         lambda p, rule: bl.stocbio(p, inner=rule, adjoint=STEP, outer=STILL, products=400, batches="shared"),
         1,
@@ -145,7 +145,7 @@ def test_unrolled_methods_differentiate_the_proximal_map(name):
         bl.itd(problem, inner=STEP, outer=STILL, **many),
         bl.itd(problem, inner=STEP, outer=STILL, checkpoint_every=20, **many),
         bl.solvers.forward_itd(problem, inner=STEP, outer=STILL, **many),
-        bl.rtho(problem, inner=STEP, outer=STILL, **many),
+        bl.solvers.rtho(problem, inner=STEP, outer=STILL, **many),
     ):
         np.testing.assert_allclose(
             jax.jit(solver.step)(solver.init(X, y))[1].hypergradient, expected, rtol=1e-8
@@ -364,10 +364,10 @@ class TestProx:
     def test_methods_that_do_not_mind_it_refuse_the_problem(self):
         for make in (
             lambda p: bl.f2sa(p, inner=0.1, outer=0.1, penalty=10.0),
-            lambda p: bl.solvers.darts(p, inner=0.1, outer=0.1, xi=0.1),
+            lambda p: bl.solvers.darts(p, inner=0.1, outer=0.1, virtual_step=0.1),
             lambda p: bl.tuning_free(p),
         ):
-            with pytest.raises(ValueError, match=r"proximal map: take bl\.aid"):
+            with pytest.raises(ValueError, match=r"proximal map: take one of bl\.solvers\.aid"):
                 make(self.sparse)
 
     def test_the_inner_rule_must_be_a_step_size(self):

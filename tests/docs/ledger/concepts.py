@@ -67,7 +67,7 @@ CLAIMS: Claims = {
     },
     "docs/concepts/methods-unrolled-and-first-order.md": {
         "with momentum 0.9 and radius 0.1": lambda: (
-            inspect.signature(bl.solvers.acc_f2ba).parameters["momentum"].default,
+            inspect.signature(bl.solvers.acc_f2ba).parameters["lookahead"].default,
             written("tests/solvers/test_value_function.py", r"XI, radius=(\S+), \*\*common\)\) < error"),
         ),
         "in 20,000 steps": lambda: written(
