@@ -62,26 +62,6 @@ settings.register_profile(
 )
 settings.load_profile("bilevel")
 
-SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().split())  # measured: see mark_slow.py
-MADE = {"tables", "fill"}  # fixtures that take as long: every experiment in miniature
-
-
-def pytest_collection_modifyitems(items):
-    """Marks slow what was measured to be, and of the tests over the zoo all but one solver of each kind."""
-    from zoo import QUICK, Row  # which imports the package
-
-    for item in items:
-        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        rows = [one for one in parameters if isinstance(one, Row)]
-        named = item.nodeid.split("[")[0] in SLOW
-        if (
-            any(row.name not in QUICK for row in rows)
-            or (named and not rows)
-            or MADE & set(item.fixturenames)
-        ):
-            item.add_marker("slow")
-
-
 # Of the 65,530 that Linux gives a process: beyond them compiled code has no place, and the process crashes.
 MOST_MAPS = 20_000
 

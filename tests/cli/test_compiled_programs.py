@@ -219,6 +219,7 @@ def test_what_the_user_said_about_it_stays(folder, tmp_path, said, monkeypatch):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "work", "rest", "arguments"),
     [

@@ -105,6 +105,7 @@ def test_no_line_of_code_is_wider_than_a_page(page):
     assert [line for part in shown for line in part.code.splitlines() if len(line) > WIDTH] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if shown(page)])
 def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_it_shows(page, tmp_path):
     for name in NEEDS.get(page, []):
@@ -135,6 +136,7 @@ def test_every_picture_is_drawn_by_a_page_that_shows_it():
     assert saved == drawn
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_single_loop_is_drawn(tmp_path):
     script = Part("python", (ROOT / "docs" / "pictures" / "single_loop.py").read_text())
     run([script], tmp_path, "single_loop.py")
@@ -145,6 +147,7 @@ EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 EXAMPLES.remove("domain_weights.py")  # benchmarks/domain_weights.py runs it, for test_measured.py
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_run(example, tmp_path):
     program = [Part("python", (ROOT / "examples" / example).read_text())]
@@ -177,6 +180,7 @@ def test_every_command_that_is_shown_exists_with_its_options():
         assert {word for word in words if word.startswith("--")} <= options | {"--help"}, f"{page}: {command}"
 
 
+@pytest.mark.slow
 def test_the_command_for_a_method_of_one_s_own_works_on_the_page_s_code(tmp_path):
     page = "docs/how-to/write-a-solver.md"
     (tmp_path / "mine.py").write_text(blocks(page, "python")[0].code + blocks(page, "python")[-1].code)

@@ -60,6 +60,7 @@ def test_the_closed_form_is_the_slope_of_the_value():
     assert np.isclose((ahead - behind) / 2e-5, problem.hypergradient(x) @ direction, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", side_by_side.ENTRIES, ids=lambda entry: entry.library)
 def test_an_answer_is_right(entry):
     try:

@@ -26,6 +26,7 @@ def climate(as_users_see_it):
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_one_odd_value(name):
     wrong = {}
@@ -35,6 +36,7 @@ def test_one_odd_value(name):
     assert wrong == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_two_odd_values(name):
     """Whichever of them is seen first: it is that one which must be named."""

@@ -71,6 +71,7 @@ def test_an_interrupted_sweep_raises_keyboard_interrupt():
         found.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [PerFeatureRidge, PerFeatureLasso])
 def test_ctrl_c_ends_a_fit(model, monkeypatch):
     """Half-tuned penalties are no fit, and a grid search must end."""

@@ -47,6 +47,7 @@ def test_a_name_asked_for_after_its_module_was_imported_is_no_module(monkeypatch
         assert getattr(bl, name) is known
 
 
+@pytest.mark.slow
 def test_names_that_are_not_there():
     with pytest.raises(AttributeError, match="module 'bilevel' has no attribute 'adi'"):
         bl.adi  # noqa: B018
@@ -58,6 +59,7 @@ def test_names_that_are_not_there():
     assert "has no attribute 'aidd'. Did you mean: 'aid'?" in said
 
 
+@pytest.mark.slow
 def test_modules_are_there_in_a_fresh_process_whatever_was_asked_for_before():
     """Each is asked for as an attribute before anything has imported it, and loads no more than itself needs."""
     fresh(
@@ -77,10 +79,12 @@ for name in ("lab", "cli", "counting", "solvers", "loop", "checks", "batch"):
     )
 
 
+@pytest.mark.slow
 def test_python_m_is_the_command():
     assert fresh("-m", "bilevel", "--version") == f"bilevel {bl.__version__}\n"
 
 
+@pytest.mark.slow
 def test_importing_loads_little_and_computes_nothing():
     """The last two lines: JAX takes the number of its devices until something has been computed, and not after."""
     fresh(
@@ -105,6 +109,7 @@ assert jax.device_count("cpu") == 3
     )
 
 
+@pytest.mark.slow
 def test_names_first_asked_for_in_many_threads_at_once():
     """And modules imported afterwards put themselves in nobody's place."""
     fresh(

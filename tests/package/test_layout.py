@@ -17,6 +17,7 @@ PATHS = sorted(path.relative_to(ROOT.parent).with_suffix("") for path in ROOT.rg
 MODULES = [".".join(path.parts).removesuffix(".__init__") for path in PATHS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_is_importable_and_reachable_by_its_path(name):
     """`import a.b.c` and the attribute `a.b.c` agree, which a re-export of the module's own name would break."""

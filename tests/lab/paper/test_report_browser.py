@@ -7,6 +7,8 @@ import pytest
 
 from bilevel.lab.paper.report import write_report
 
+pytestmark = pytest.mark.slow
+
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
     "--headless",

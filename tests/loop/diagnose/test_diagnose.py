@@ -83,6 +83,7 @@ def size(a):
     return float(np.linalg.norm(a))
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_closed_forms():
     alpha, eta, beta = 0.3, 0.2, 0.02
     looks = diagnosed(bl.aid(PROBLEM, inner=alpha, adjoint=eta, outer=beta), 40).diagnosis.looks
@@ -121,6 +122,7 @@ def test_the_numbers_are_those_of_the_closed_forms():
         before = x, exact
 
 
+@pytest.mark.slow
 def test_the_bias_of_itd_is_that_of_the_powers_of_its_contraction():
     alpha, N = 0.2, 2
     result = diagnosed(bl.itd(PROBLEM, inner=alpha, outer=1e-3, inner_steps=N), 40)
@@ -524,6 +526,7 @@ def test_two_findings_with_one_remedy_are_told_once():
     ]
 
 
+@pytest.mark.slow
 def test_an_outer_step_beyond_its_range():
     solve = np.linalg.inv(H)
     L_phi = np.linalg.eigvalsh(B @ solve @ solve @ B.T)[-1] + GAMMA
@@ -566,6 +569,7 @@ def test_a_y_that_leaves_a_start_where_f_is_small_is_no_outer_value_that_grows()
     assert "or as y left a start at which f was small" in result.status.message
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_or_breaks_is_looked_at_where_it_ended():
     stopped = diagnosed(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=0.05), 10_000, tol=1e-3, every=7)
     assert stopped.status.code is bl.Code.CONVERGED
@@ -661,6 +665,7 @@ def test_a_constant_in_f_does_not_make_x_look_still():
         assert findings(looks | {"outer_value": looks["outer_value"] + constant}, facts) == ()
 
 
+@pytest.mark.slow
 def test_the_looks_stay_within_their_share_of_the_oracle_calls():
     """What a look says it takes is what the program takes; and all together are 2 %, or four looks."""
     solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1e-3)
@@ -717,6 +722,7 @@ class Refusing:
         return 0.5 * jnp.sum((y - x) ** 2)
 
 
+@pytest.mark.slow
 def test_a_look_that_fails_is_a_note_and_the_run_goes_on():
     g = Refusing()
     solver = bl.itd(bl.Problem(inner=g, outer=lambda x, y: jnp.sum(y**2)), inner=0.5, outer=0.1)
@@ -796,6 +802,7 @@ def test_an_event_of_no_run_measures_nothing():
         bl.hooks.Event(0, 1, bl.start(ONE, *START), None, {}, 0.0, "AID").measure(len)
 
 
+@pytest.mark.slow
 def test_at_the_solution_nothing_lags_however_much_rounding_is_off():
     """∇Φ is zero there to rounding, so that any share of what is left of the hypergradient may be wrong."""
     problem = bl.Problem(

@@ -12,6 +12,8 @@ from bilevel.theory.estimation.curvature import Curvature, inner_spectrum
 from bilevel.theory.estimation.lanczos import lanczos
 from bilevel.theory.estimation.survey import Place, Survey
 
+pytestmark = pytest.mark.slow
+
 
 def symmetric(eigenvalues, seed=0):
     Q = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(eigenvalues),) * 2))[0]
