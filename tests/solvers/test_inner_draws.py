@@ -170,11 +170,13 @@ def test_shared_is_one_batch_and_one_key_but_not_one_state(make):
     assert end.model_state["n"] == N
 
 
+@pytest.mark.slow
 def test_the_counter_moves_with_every_inner_step():
     _, end = one_step(bl.itd(PROBLEM, inner=1e-3, outer=BETA, inner_steps=200), given("epochs"), steps=5)
     assert end.model_state["n"] == 1000
 
 
+@pytest.mark.slow
 def test_a_step_by_hand_takes_one_batch_for_all_draws_and_a_key_for_each():
     _, gradient, _, after = by_hand("whole")
     batch = bl.Batch(inner=DATA.inner, outer=DATA.outer, key=Hand([], 0).key, state=STATE0)

@@ -72,6 +72,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_diagonal_is_that_of_the_formula(kind):
     tx, steps = KINDS[kind](), 150  # the last hundred of the schedule have the rate 0
@@ -151,6 +152,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_runs_resume_bit_for_bit(method):
     solver = METHODS[method](bl.fixed_preconditioner(optax.adamw(warm_up, weight_decay=C)))

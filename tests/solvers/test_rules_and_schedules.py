@@ -75,6 +75,7 @@ def test_what_the_refusal_of_adamw_names_is_accepted(schedule):
         assert np.all(seen.active["w"]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", QUICK)
 def test_a_refusal_names_only_what_would_be_accepted(schedule):
     for make in REFUSED.values():
