@@ -1,7 +1,7 @@
-"""What a step of every method costs: the cells of three tables are evaluated, and counted again in what runs.
+"""Costs of a step of every method: the cells of three tables are evaluated and compared with counts.
 
-They stand in methods.md, methods-unrolled-and-first-order.md and methods-stochastic.md; minibatches.md says how many
-batches a step draws, and large-models.md what it costs in forward passes.
+The tables are in methods.md, methods-unrolled-and-first-order.md and methods-stochastic.md. The number of batches per
+step is in minibatches.md, and the cost in forward passes in large-models.md.
 """
 
 import re
@@ -42,7 +42,7 @@ def of_task(x, y, rows):
 META = bl.Problem(inner=of_task, outer=of_task)
 ROWS = np.random.default_rng(0).normal(size=(2, TASKS, 4, N_Y))
 
-# By the first cell: a solver, and what the letters stand for. Those that the method decides are metrics of the step.
+# By the first cell: a solver, and the values of the letters. A letter that the method decides is a metric of the step.
 s, n = "adjoint_steps", "inner_steps"
 IMPLICIT = {
     "`aid` (Algorithm 1)": (lambda p: bl.aid(p, inner=A, adjoint=A, outer=B), {}),
@@ -391,7 +391,7 @@ ON_A_NETWORK = {
 
 
 def operations_of_a_layer(step_of) -> float:
-    """By the compiler, of one layer more: what is done once for all of them, and not for the first, drops out."""
+    """Return the operations of one more layer, as counted by the compiler: constant parts cancel."""
     rows, width = 64, 256
     real = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
 

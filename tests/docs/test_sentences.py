@@ -1,4 +1,4 @@
-"""Every figure in a sentence of a page has an origin in the ledger, and is what the origin says."""
+"""Every figure in a sentence of a page has an origin in the ledger, and agrees with it."""
 
 from collections import Counter
 
@@ -73,7 +73,7 @@ def test_what_is_a_figure(text, values, monkeypatch):
 
 
 def test_which_words_are_the_pages_own(tmp_path, monkeypatch):
-    """A note or a caption is; code, tables and what is included are not; a line with |x| in it is no table."""
+    """Notes and captions count; code, tables and included files do not; a line with |x| in it is no table."""
     page = "0.1\n\n```{note}\n0.2\n```\n```python\n0.3\n```\n| 0.4 |\n|x| < 0.5\n# 0.6\n> 0.7\n- 0.8[^1]\n\n[^1]: 0.9\n"
     (tmp_path / "page.md").write_text(page)
     monkeypatch.setattr("sentences.ROOT", tmp_path)

@@ -1,4 +1,4 @@
-"""The page on troubles has an entry for every way a run can end, and what it quotes is what is said."""
+"""The page "Troubleshooting" has an entry for every status code, and quotes the real messages."""
 
 import re
 

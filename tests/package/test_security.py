@@ -1,4 +1,4 @@
-"""What SECURITY.md says of the source: nothing runs code out of data, and one module uses the network."""
+"""SECURITY.md is right: nothing runs code from data, and one module uses the network."""
 
 import ast
 from pathlib import Path
@@ -89,7 +89,7 @@ def imports_what_it_is_told(tree: ast.AST) -> bool:
 
 @pytest.mark.slow
 def test_modules_are_imported_by_name_in_one_place():
-    """For `--method` and `--task` of the comparison; packages and applications import what their tables name."""
+    """`--method` and `--task` of the comparison; packages and applications import the entries of their tables."""
     told = {path for path, tree in SOURCES.items() if imports_what_it_is_told(tree)}
     assert told == {"namespaces.py", "applications/__init__.py", "lab/compare/plugins.py"}
     assert all(name.isidentifier() for name in MODULES.values())
