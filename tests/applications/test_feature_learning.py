@@ -39,6 +39,7 @@ def test_heads_are_ridge_regressions_without_their_fold(small):
         np.testing.assert_allclose(heads[:, k], ridge.coef_, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_outer_value_is_the_error_on_the_folds_left_out(small):
     x, batch = small
     A, heads = np.asarray(app.phi(x, batch.examples.inputs)), np.asarray(app.heads(x, batch))

@@ -78,6 +78,7 @@ def test_the_method_finds_the_slope_of_training(monkeypatch):
     assert abs(last[-1]) > 1e-3  # the learning rate has a slope
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", app.MODELS)
 def test_the_random_search_has_at_least_the_budget_of_the_method(model):
     """By XLA's count, between 13 and 14 training steps in one step, as weight-decay.md says."""

@@ -211,6 +211,7 @@ def test_bad_input_is_named(table, change, message):
         weigh(**(given | dict(classes=3) | change))
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it(monkeypatch):
     """`run` itself ends a run well that was interrupted; half-learned weights are not what was asked for."""
     rng = np.random.default_rng(0)

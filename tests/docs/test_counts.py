@@ -263,6 +263,7 @@ def check_memory(cell: str, state, letters: dict) -> None:
     assert not of_x or like(state, N_X) == int(of_x.removesuffix(" of x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPLICIT)
 def test_implicit_methods(name):
     cells, (make, letters) = rows("methods.md")[name], IMPLICIT[name]
@@ -271,6 +272,7 @@ def test_implicit_methods(name):
     check_memory(cells[4], make(PROBLEM).init(X0, Y0), letters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_unrolled_and_first_order_methods(name):
     cells, (make, letters) = rows("methods-unrolled-and-first-order.md")[name], OTHERS[name]
@@ -282,6 +284,7 @@ def test_unrolled_and_first_order_methods(name):
         check_memory(cells[4], state, letters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_methods_for_small_batches(name):
     cells, (make, letters, count), case = (
@@ -411,6 +414,7 @@ def operations_of_a_layer(step_of) -> float:
     return (total(4) - total(3)) / (2 * rows * width**2)
 
 
+@pytest.mark.slow
 def test_large_models_says_how_many_forward_passes_a_step_takes():
     (table,) = (t for t in tables((ROOT / "docs/how-to/large-models.md").read_text()) if t.measured)
     told = {name: (state, float(work)) for name, state, work in table.rows}

@@ -54,6 +54,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_an_operation_without_a_second_derivative_is_explained(kind):
     problem, start = PROBLEMS[kind], (jnp.ones(()), jnp.zeros(()))
@@ -103,6 +104,7 @@ def shrunk(y):
     return jax.lax.while_loop(lambda z: jnp.sum(z**2) > 1, lambda z: z / 2, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["inner", "outer"])
 @pytest.mark.parametrize(
     ("operation", "words"),

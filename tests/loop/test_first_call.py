@@ -23,6 +23,7 @@ def counted(instance, calls):
     return bl.Problem(inner=noting("g", instance.problem.inner), outer=noting("f", instance.problem.outer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", QUICK, ids=str)
 def test_every_line_of_a_method_is_traced_once(row):
     """Beside that, each objective is tried once; the peek at the first step, its loop and its replay add nothing."""

@@ -51,6 +51,7 @@ def test_the_same_run(long, replay):
     assert (program.donating if replay != "device" else program.keeping).one._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_resumed_bit_for_bit(long, tmp_path):
     long()
     solver, start, data = setting()

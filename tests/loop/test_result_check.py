@@ -58,6 +58,7 @@ def test_a_run_that_failed_raises_run_error():
         caught.value.result.check()
 
 
+@pytest.mark.slow
 def test_a_sweep_fails_only_if_every_lane_did():
     one_good = sweep(0.1, 1e30)
     assert one_good.check() is one_good

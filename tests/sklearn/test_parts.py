@@ -120,6 +120,7 @@ def test_parameters_are_refused_by_name(name):
             PerFeatureRidge(**{name: value}).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_the_curve_says_which_entry_was_taken():
     model = PerFeatureRidge(cv=5, spread=3.0).fit(X, Y)
     assert model.n_iter_ == len(model.validation_curve_)

@@ -88,6 +88,7 @@ def test_one_penalty_for_all_is_scikit_learns_classifier(classes):
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_logistic_gradient_is_zero_with_its_own_penalties(classes):
     X, y = classification(classes=classes)

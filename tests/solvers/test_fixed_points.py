@@ -262,6 +262,7 @@ def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
         bl.aid(PLAIN, inner=bl.projected(optax.sgd(0.1), far), adjoint=0.1, outer=0.1).init(X, Y)
 
 
+@pytest.mark.slow
 def test_a_y_that_is_wholly_frozen_has_no_adjoint():
     solver = bl.aid(PLAIN, inner=optax.set_to_zero(), adjoint=adjoints.cg(), outer=0.1)
     _, info = solver.step(solver.init(X, Y))

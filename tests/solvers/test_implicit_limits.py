@@ -49,6 +49,7 @@ def test_unbiased_methods_reach_a_stationary_point_of_ridge_logistic(make):
     assert float(jnp.linalg.norm(dense.hypergradient(x))) < 1e-11
 
 
+@pytest.mark.slow
 def test_quasi_newton_at_both_levels_reaches_a_stationary_point():
     """qNBO with its inner level: optax's L-BFGS recursion, which is not written for strict promotion."""
     p, dense = ridge()

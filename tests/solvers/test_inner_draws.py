@@ -43,6 +43,7 @@ SLOW = [
 CASES = [("itd", "epochs"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "data"), CASES)
 def test_the_hypergradient_is_that_of_the_loop_by_hand(method, data):
     value, gradient, y, after = by_hand(data)

@@ -125,6 +125,7 @@ def test_imaml_reaches_the_best_start_of_tied_adaptation():
     assert result.trace["adjoint_residual"].max() < 1e-4
 
 
+@pytest.mark.slow
 def test_imaml_s_estimate_is_the_slope_of_solving_the_tied_problems_again():
     """Central differences of x ↦ mean f(x, y*(x)), y* by Newton's method on ĝ to convergence; the losses contain x."""
     flat, unravel = ravel_pytree(START)

@@ -216,6 +216,7 @@ def test_minibatches_are_noticed_and_settle():
     assert jnp.median(relative) < 0.1
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_not_a_number_is_withdrawn():
     edge = bl.Problem(
         inner=lambda x, y: jnp.sum((y - x**1.5) ** 2), outer=lambda x, y: jnp.sum((y - 0.01) ** 2)

@@ -19,6 +19,7 @@ def test_hooks_get_back_what_they_remembered_of_a_run_that_has_ended(tmp_path):
     np.testing.assert_array_equal(second.x, first.x)
 
 
+@pytest.mark.slow
 def test_a_diagnosis_is_remembered_and_that_of_a_run_that_had_none_is_of_its_end(tmp_path):
     solver = bl.aid(
         bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), inner=0.1, adjoint=0.1, outer=0.1

@@ -207,6 +207,7 @@ def test_a_loader_is_moved_to_where_it_stood(tmp_path):
     same(go(12, tmp_path, data=Positioned(), **ask), go(12, data=Positioned()))
 
 
+@pytest.mark.slow
 def test_a_loader_that_cannot_be_moved_is_said_so_at_once(tmp_path):
     forgetful = lambda: iter([next(iter(Positioned())) for _ in range(12)])
     with pytest.warns(RuntimeWarning, match="can be loaded with bl.load but not resumed: give it"):

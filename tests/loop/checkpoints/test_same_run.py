@@ -187,6 +187,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_change_in_place_of_what_is_read_is_refused_by_its_name(tmp_path, kind):
     read, change = CHANGES[kind]

@@ -240,6 +240,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ASKED)
 def test_what_cannot_be_is_said_before_any_work(case):
     solver, start, data = setting()

@@ -220,6 +220,7 @@ def spoiled_rows():
     return a
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whole", pytest.param("stream", marks=pytest.mark.slow), "loader"])
 def test_nan_in_the_data_in_a_batch_of_a_stream_and_of_a_loader(kind):
     a = spoiled_rows()
@@ -269,6 +270,7 @@ def test_a_warm_up_that_diverges_has_its_own_status_and_returns_a_finite_state()
     assert result.steps == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [12, 400])
 @pytest.mark.parametrize("kind", ["whole", "loader"])
 def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
@@ -295,6 +297,7 @@ def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
     assert (halved.status.code, halved.halvings[-1][1]) == (bl.Code.COMPLETED, 2**-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [12, 400])
 def test_lanes_whose_warm_up_diverges_stay_at_their_start(steps):
     problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
@@ -542,6 +545,7 @@ def test_a_rise_is_seen_through_the_noise_of_batches_and_noise_is_no_rise():
     assert risen(left * np.exp(-np.arange(400) / 200), 400) is None
 
 
+@pytest.mark.slow
 def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():
     frozen = bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=1e-30)
     result = bl.run(frozen, X0, Y0, steps=50)
