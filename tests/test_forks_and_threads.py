@@ -65,7 +65,7 @@ def test_a_child_of_a_process_in_which_jax_worked_is_told_so(before):
     said = forked(before).strip().splitlines()
     assert len(said) == 3
     for line in said:
-        assert line.startswith("refused: this process was forked from one in which JAX had begun to work")
+        assert line.startswith("refused: this process was forked from one in which JAX had started to work")
         assert 'multiprocessing.get_context("spawn")' in line
 
 

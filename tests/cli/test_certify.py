@@ -18,7 +18,7 @@ def invoke(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     app = typer.Typer()
     app.callback()(lambda: None)
-    certify.register(app)
+    app.command()(certify.certify)
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 

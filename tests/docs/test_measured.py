@@ -18,7 +18,7 @@ from bilevel.applications.table import as_markdown
 # Tables in the text of a page, by their heads, and the test that computes their numbers.
 COSTS = "method | gradients of f | gradients of g | Hessian products | cross products"
 TESTED: dict[str, dict[str, str]] = {
-    "README.md": {"method | operations of a step | converges to": "tests/solvers/test_cost.py"},
+    "README.md": {"method | operations per step | converges to": "tests/solvers/test_cost.py"},
     "docs/concepts/methods-stochastic.md": {COSTS: "tests/docs/test_counts.py"},
     "docs/concepts/methods-unrolled-and-first-order.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
     "docs/concepts/methods.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},

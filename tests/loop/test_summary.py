@@ -18,7 +18,7 @@ from rich.text import Text
 import bilevel as bl
 from bilevel.cli.tables import print_table
 from bilevel.loop.diagnose.report import Diagnosis, Finding
-from bilevel.loop.hooks.progress_bar import _Bar
+from bilevel.loop.hooks.drawing import View
 from bilevel.loop.ranking import lane_names
 from bilevel.loop.status import Status
 
@@ -159,12 +159,11 @@ def test_a_table_of_a_command_is_whole_on_a_narrow_terminal(monkeypatch, capsys)
     assert "…" not in shown
 
 
-def test_a_bar_has_the_letters_of_its_stream(result):
+def test_a_bar_has_the_letters_of_its_stream():
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True, width=120)
-    bar = _Bar(bl.hooks.Event(0, 2, result.run, None, {}, 0.0, "AID"), console)
-    bar.close()
+    console.print(View("AID", 1, 2, 1.0, 5.0, numbers="f 3  ‖∇Φ‖≈2"))
     console.file.seek(0)
-    assert "f -  |grad Phi|~-" in Text.from_ansi(console.file.read()).plain
+    assert "f 3  |grad Phi|~2" in Text.from_ansi(console.file.read()).plain
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])

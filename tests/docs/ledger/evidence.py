@@ -17,7 +17,7 @@ from bilevel.problems.reweighting import initial_mlp
 from bilevel.theory import Constants, cheapest, star
 from bilevel.theory.certificates import limit, momentum, momentum_gains
 from bilevel.theory.certificates.certificate import SLACK
-from bilevel.theory.verification import judgment, segments
+from bilevel.theory.verification import _verify, segments
 
 MIB = 2**20
 MLP = sum(layer.size for layer in initial_mlp(784, 256, 10, seed=0))
@@ -135,7 +135,7 @@ def any_beta(kappas: set[str]) -> float:
 CLAIMS: Claims = {
     "docs/about/benchmarks.md": {
         "ITD 1.75, SOBA 2.27, AID 3.27": lambda: tuple(
-            cell("README.md", f"`bl.{name}`", "operations of a step") for name in ("itd", "soba", "aid")
+            cell("README.md", f"`bl.{name}`", "operations per step") for name in ("itd", "soba", "aid")
         ),
         "0.78 MiB each on the network of 203,530": (4 * MLP / MIB, MLP),
         "500 penalties, κ ≈ 1000": ridge,
@@ -255,7 +255,7 @@ CLAIMS: Claims = {
     },
     "docs/theory/verification.md": {
         "0.173, 0.5 and 0.827 of the way": segments.NODES,
-        "by more than 10⁻⁹": judgment.TOLERANCE,
+        "by more than 10⁻⁹": _verify.TOLERANCE,
     },
     "docs/theory/worst-case.md": {
         "at most 5.5 % above": lambda: of(STAR, "star", "worst case").max() - 1,

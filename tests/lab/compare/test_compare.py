@@ -11,7 +11,7 @@ import typer
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from bilevel.cli.compare import register
+from bilevel.cli.compare import compare
 from bilevel.counting import oracle_calls
 from bilevel.data import corrupt_labels, mnist
 from bilevel.lab.compare import METHODS, TASKS, measure
@@ -28,7 +28,7 @@ def named(name):
 @pytest.fixture(scope="module")
 def app():
     app = typer.Typer()
-    register(app)
+    app.command()(compare)
     app.callback()(lambda: None)  # a command of its own, as in the real program
     return app
 

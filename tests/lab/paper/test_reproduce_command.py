@@ -11,7 +11,7 @@ from bilevel.lab.paper import fig2
 @pytest.fixture
 def app():
     app = typer.Typer()
-    command.register(app)
+    app.command()(command.reproduce)
     app.callback()(lambda: None)
     return app
 

@@ -91,7 +91,7 @@ def test_all_damaged(folder):
         (folder / str(number) / "contents.json").unlink()
     with (
         pytest.warns(RuntimeWarning),
-        pytest.raises(ValueError, match=r"no checkpoint in .* is whole \(3 damaged\): begin"),
+        pytest.raises(ValueError, match=r"no checkpoint in .* is whole \(3 damaged\): start"),
     ):
         go(12, folder)
 
@@ -116,7 +116,7 @@ BATCH = bl.Batch(inner=jnp.ones(3), outer=jnp.ones(3))
             r"inner\.step_size was 0\.1, here it is 0\.2",
         ),
         (dict(solver=bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1, inner_steps=2)), "its solver was"),
-        (dict(x0=X0 | {"a": jnp.ones(3)}), "it began from another x0"),
+        (dict(x0=X0 | {"a": jnp.ones(3)}), "it started from another x0"),
         (dict(x0=X0 | {"big": jnp.ones(4)}), "its x was"),
         (dict(seed=1), "its seed was 0, here it is 1"),
         (dict(steps=7), "has taken 8 steps already"),

@@ -161,7 +161,7 @@ def test_a_start_in_another_order(tmp_path):
     solver = bl.aid(bl.Problem(inner=inner, outer=inner), inner=0.1, adjoint=0.1, outer=0.1)
     ask = dict(checkpoint=tmp_path, resume="auto")
     bl.run(solver, jnp.linspace(-1, 1, 9), jnp.ones(9), steps=2, **ask)
-    with pytest.raises(ValueError, match="it began from another x0"):
+    with pytest.raises(ValueError, match="it started from another x0"):
         bl.run(solver, jnp.linspace(1, -1, 9), jnp.ones(9), steps=3, **ask)
 
 

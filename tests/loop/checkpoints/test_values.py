@@ -68,7 +68,7 @@ def cycle():
 )
 def test_a_hook_that_cannot_be_saved_costs_nothing_but_itself(tmp_path, state):
     with pytest.warns(
-        RuntimeWarning, match=r"what Remembers remembers cannot be saved .*: the rest .* is saved"
+        RuntimeWarning, match=r"the memory of Remembers cannot be saved .*: the rest .* is saved"
     ):
         go(tmp_path, hooks=[Remembers(state)])
     assert go(tmp_path, 5).steps == 5

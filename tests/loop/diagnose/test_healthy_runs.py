@@ -17,6 +17,7 @@ ACCUSATIONS = (
     "too large",
     "never moved",
     "lower the",
+    "Lower it",
     "Raise",
     "raise",
     "blow-up",
@@ -27,7 +28,7 @@ ACCUSATIONS = (
     "against it",
     "NaN",
     "not finite",
-    "zero a little aside too",
+    "also at points close to x and y",
 )
 FINE = {"x_rests"}  # findings that say that all is well
 ONES, TARGET = jnp.ones(2), 2.0

@@ -89,7 +89,7 @@ def test_f_is_not_finite_while_the_variables_are(bad, every):
         "outer_value",
         7,
         "the outer objective's value became infinite or NaN at step 7",
-        "the outer objective f is NaN or infinite at that very state",
+        "the outer objective f is NaN or infinite at that state",
         never=["lower"],  # no step size is to blame
     )
     clean = bl.run(bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.1), X0, Y0, steps=7)
@@ -142,7 +142,7 @@ def test_g_is_nan_beyond_an_edge_that_y_crosses():
     while y < 0.9:
         y, k = y + 0.2 * (1 - y), k + 1
     # The step that crosses breaks v, whose system is that of the new y.
-    words = "v became infinite", "g is NaN or infinite where its next step takes y", "keep x and y away"
+    words = "v became infinite", "g is NaN or infinite at the y of its next step", "keep x and y away"
     check(result, bl.Code.DIVERGED, "v", k - 1, *words, never=["lower"])
 
 
@@ -173,10 +173,10 @@ def test_a_second_derivative_of_g_that_is_not_there_is_named(method):
     """|y|^1.5 has the derivative 0 at 0, and no second one; there y rests."""
     kinked = lambda x, y: 0.5 * jnp.sum((y - x) ** 2) + 0.1 * jnp.sum(jnp.abs(y) ** 1.5)
     solver = SECOND_ORDER[method](bl.Problem(inner=kinked, outer=f))
-    words = "a second derivative of the inner objective g, though not its gradient, is NaN or infinite at that very"
+    words = "a second derivative of the inner objective g, though not its gradient, is NaN or infinite at that state"
     for policy in ("stop", "halve"):
         result = bl.run(solver, Y0, Y0, steps=20, on_divergence=policy)
-        check(result, bl.Code.DIVERGED, "x", 0, words, "no smaller step", never=["lower"])
+        check(result, bl.Code.DIVERGED, "x", 0, words, "smaller steps cannot help", never=["lower"])
         assert result.halvings == ()
 
 
@@ -200,7 +200,7 @@ def test_infinities_that_the_objectives_leave_out_are_not_blamed(kind):
             bl.Code.DIVERGED,
             "y",
             result.status.step,
-            "lower the inner step size",
+            "the inner step size",
             never=["clean the data"],
         )
     mended = bl.run(solver, X0, Y0, data=data, steps=800, on_divergence="halve")
@@ -265,7 +265,7 @@ def test_a_warm_up_that_diverges_has_its_own_status_and_returns_a_finite_state()
         while np.all(np.isfinite(after := y - 50 * STEP * np.asarray(gradient(X0, y)))):
             y, k = after, k + 1
     assert abs(result.status.step - k) <= 1
-    words = f"at warm-up step {result.status.step}", "lower the inner step size", f"2/λ = {2 * STEP:.3g}"
+    words = f"at warm-up step {result.status.step}", "the inner step size", f"2/L = {2 * STEP:.3g}"
     check(result, bl.Code.DIVERGED, "y", result.status.step, *words, never=["outer"])
     assert result.steps == 0
 
@@ -285,7 +285,7 @@ def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
         bl.aid(problem, inner=0.5, adjoint=0.5, outer=0.1),
     )
     result = bl.run(wild, *start, data=data(), steps=10, warmup=steps)
-    words = "the state from before the warm-up is returned", "lower the inner step size"
+    words = "the state from before the warm-up is returned", "the inner step size"
     what = "y grew until its square overflows" if steps == 12 else "y became infinite or NaN"
     check(result, bl.Code.DIVERGED, "y", result.status.step, f"{what} at warm-up step", *words)
     assert (result.steps, result.status.step == 12) == (0, steps == 12)
@@ -322,7 +322,7 @@ def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
     y, k = 1.0, 0
     while abs(y - 10 * (4 * y**3 + 1)) < 1e102:  # whose cube is finite, so that the next one is
         y, k = y - 10 * (4 * y**3 + 1), k + 1
-    check(result, bl.Code.DIVERGED, "y", result.status.step, "lower the inner step size 10", never=["outer"])
+    check(result, bl.Code.DIVERGED, "y", result.status.step, "the inner step size 10", never=["outer"])
     assert abs(result.status.step - k) <= 2
     calm = bl.run(bl.aid(problem, inner=0.01, adjoint=0.1, outer=0.01), x0=X0, y0=jnp.ones(2), steps=5)
     assert calm.status.code is bl.Code.COMPLETED
@@ -412,9 +412,9 @@ def test_float32_overflows():
 def test_a_step_far_too_large_at_each_level(level, variable, steps, dtype):
     x0, y0 = X0.astype(dtype), Y0.astype(dtype)
     result = bl.run(bl.aid(plain(), *steps), x0, y0, steps=10_000)
-    words = [f"lower the {level}"]
+    words = ["lower the outer"]
     if level != "outer":  # the others are measured against the curvature of g, which is 2
-        words += [f"lower the {level} step size 3 below 2/λ = 1, with λ = 2", "bl.advise"]
+        words = [f"the {level} step size 3 is above 2/L = 1, with L = 2", "Lower it to 1/L = 0.5"]
     check(result, bl.Code.DIVERGED, variable, breaks_at(*steps, dtype), *words)
 
 
@@ -428,7 +428,7 @@ def test_a_step_too_large_on_a_loader_s_batches_is_measured_too():
     )
     result = bl.run(solver, X0, Y0, data=[bl.Batch(inner=jnp.ones(1))] * 400, steps=400)
     step = breaks_at(3.0, 0.1, 0.01)
-    check(result, bl.Code.DIVERGED, "y", step, "lower the inner step size 3 below 2/λ = 1")
+    check(result, bl.Code.DIVERGED, "y", step, "the inner step size 3 is above 2/L = 1")
     assert "outer one" not in result.status.message  # the measure leaves no doubt
 
 
@@ -448,9 +448,9 @@ def test_a_step_only_just_too_large_is_measured_among_many_eigenvalues(level):
     result = bl.run(solver, jnp.ones(1), jnp.zeros(30), steps=60_000)
     variable, words = (
         {"inner": "y", "adjoint": "v"}[level],
-        f"lower the {level} step size {large:.3g} below 2/λ = 0.2,",
+        f"the {level} step size {large:.3g} is above 2/L = 0.2,",
     )
-    check(result, bl.Code.DIVERGED, variable, result.status.step, words, "lower the outer one")
+    check(result, bl.Code.DIVERGED, variable, result.status.step, words, "lower the outer step size")
 
 
 # Curvature

@@ -129,8 +129,8 @@ def test_a_variable_that_runs_away_is_followed_by_smaller_steps_until_they_serve
     start = jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)
     still = bl.run(solver, *start, steps=500, every=50)
     assert still.status.code is bl.Code.DIVERGED
-    assert "lower the inner step size" in still.status.message
-    assert "no smaller step" not in still.status.message
+    assert "the inner step size" in still.status.message
+    assert "smaller steps cannot help" not in still.status.message
     result = bl.run(solver, *start, steps=500, every=50, on_divergence="halve")
     assert result.status.code is bl.Code.COMPLETED, result.status
 
@@ -159,7 +159,7 @@ def test_retries_are_bounded():
     assert result.status.code is bl.Code.DIVERGED
     assert len(result.halvings) == 10
     assert "Halving the step sizes 10 times did not help" in result.status.message
-    assert "lower the inner step size" in result.status.message
+    assert "the inner step size" in result.status.message
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.state))
 
 

@@ -21,10 +21,14 @@ from bilevel import adjoints, theory
 from bilevel.batch import Draws
 from bilevel.theory import Blocks, Constants, Noise, stochastic
 from bilevel.theory.certificates.stochastic.bounds import y_bend
-from bilevel.theory.certificates.stochastic.constant import level, stationary
+from bilevel.theory.certificates.stochastic.mean_bounds import (
+    TRIED,
+    level,
+    noise as noise_along,
+    stationary,
+    weighted_bound,
+)
 from bilevel.theory.certificates.stochastic.tracking import Method, Tracking
-from bilevel.theory.certificates.stochastic.turned import TRIED
-from bilevel.theory.certificates.stochastic.varying import noise as noise_along, weighted_bound
 
 BLOCKS = Blocks(0.5, 2.0, 0.7, 1.0, 0.6, 0.8, 1.3, 0.2, 0.3, 0.4)
 NOISE = Noise(0.3, 0.2, 0.4, hessian=0.2, cross=0.15)
@@ -326,24 +330,24 @@ AID = lambda *sizes, **more: bl.aid(correlated(), *sizes, batches="independent",
 STATEFUL = bl.Problem(inner=lambda x, y, *, state: (y * y, {}, state), outer=lambda x, y: x * y)
 REFUSED = {
     "shared": (lambda: bl.aid(correlated(), inner=0.1, adjoint=0.1, outer=0.1), 'pass batches="independent"'),
-    "inner steps": (lambda: AID(0.1, 0.1, 0.1, inner_steps=3), "take one inner step"),
+    "inner steps": (lambda: AID(0.1, 0.1, 0.1, inner_steps=3), "use one inner step"),
     "adjoint steps": (lambda: AID(0.1, adjoints.steps(0.1, 2), 0.1), "one step on the adjoint"),
     "series": (
         lambda: bl.soba(correlated(), inner=0.1, adjoint=adjoints.neumann(0.1, 3), outer=0.1),
         "one step on the adjoint",
     ),
-    "Adam": (lambda: AID(0.1, 0.1, optax.adam(0.1)), "the outer rule is not a step along"),
-    "momentum": (lambda: AID(optax.sgd(0.1, momentum=0.9), 0.1, 0.1), "the inner rule is not a step along"),
+    "Adam": (lambda: AID(0.1, 0.1, optax.adam(0.1)), "the outer rule is not a plain step"),
+    "momentum": (lambda: AID(optax.sgd(0.1, momentum=0.9), 0.1, 0.1), "the inner rule is not a plain step"),
     "decay": (
         lambda: AID(optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1)), 0.1, 0.1),
-        "the inner rule is not a step along",
+        "the inner rule is not a plain step",
     ),
     "clipping": (
         lambda: AID(0.1, optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)), 0.1),
-        "the adjoint rule is not a step along",
+        "the adjoint rule is not a plain step",
     ),
     "projection": (lambda: AID(0.1, 0.1, bl.projected(0.1, lambda x: x)), "the outer rule is projected"),
-    "state": (lambda: bl.soba(STATEFUL, inner=0.1, adjoint=0.1, outer=0.1), "hold the statistics fixed"),
+    "state": (lambda: bl.soba(STATEFUL, inner=0.1, adjoint=0.1, outer=0.1), "fix the statistics"),
     "another method": (lambda: bl.itd(correlated(), inner=0.1, outer=0.1), "no bound for ITD on minibatches"),
 }
 
@@ -361,8 +365,8 @@ def test_refused_solvers(name):
     [
         (bl.epochs(DATA, 2), "inner batches come in epochs without replacement"),
         (bl.blocks(DATA, 2), "inner batches come in epochs without replacement"),
-        (bl.loaders(inner=[1.0], outer=[1.0]), "nothing is known of the draws of a"),
-        ([DATA], "nothing is known of the draws of a list"),
+        (bl.loaders(inner=[1.0], outer=[1.0]), "the draws of a"),
+        ([DATA], "the draws of a list"),
     ],
 )
 def test_refused_draws(data, words):

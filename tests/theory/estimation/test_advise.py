@@ -15,9 +15,9 @@ import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, ridge_logistic
 from bilevel.problems.two_dimensional import FAMILY, as_data
-from bilevel.theory.estimation.local import local
-from bilevel.theory.estimation.sampling import Start, sampled
-from bilevel.theory.estimation.trial import halved, slope
+from bilevel.theory.estimation.sampled import StartErrors, sampled_certificates
+from bilevel.theory.estimation.stationarity import measure_stationarity
+from bilevel.theory.estimation.trial_runs import halve_beta, largest_slope
 
 
 @pytest.mark.slow
@@ -140,7 +140,9 @@ def test_the_start_alone_would_promise_too_much():
         hidden.f(x0, y0, data.outer),
         jax.grad(hidden.f, 1)(x0, y0, data.outer),
     )  # y0 = y*(x0), H = I there
-    one = sampled(alone, Start(float(value), 0.0, float(jnp.linalg.norm(v))), 300)["ITD (star)"]
+    one = sampled_certificates(alone, StartErrors(float(value), 0.0, float(jnp.linalg.norm(v))), 300)[
+        "ITD (star)"
+    ]
     mean, residual = mean_square("ITD", (one.sizes.inner, 0.0, one.sizes.outer), x0, y0, data, 300)
     assert residual < 1e-8
     assert 5_000 < mean / one.bound < 50_000  # four orders, says docs/how-to/advise.md
@@ -153,7 +155,7 @@ def test_the_start_alone_would_promise_too_much():
 @pytest.mark.slow
 def test_a_trial_that_nothing_passes_is_told():
     """With a kink in f under x0 the estimate jumps however short the step; β is then not halved to nothing."""
-    assert halved(8.0, lambda beta: beta, limit=1.0) == (1.0, 3, True)
+    assert halve_beta(8.0, lambda beta: beta, limit=1.0) == (1.0, 3, True)
     data, x0, y0, _ = hidden.draw("quadratic", 0)
     kinked = bl.Batch(
         inner=data.inner,
@@ -186,7 +188,7 @@ def test_hypergradient_bias_and_curvature_are_those_of_dense_derivatives():
     change = lambda e: (solve(x0 + h * e).hypergradient - solve(x0 - h * e).hypergradient) / (2 * h)
     hessian = np.stack([change(e) for e in jnp.eye(3)])
     assert advice.at.smoothness == pytest.approx(np.linalg.norm(hessian, 2), rel=1e-4)
-    at = jax.jit(lambda: local(problem, x0, star.y, data, 0.3, 0.0, None, 0, smoothness=1.0))()
+    at = jax.jit(lambda: measure_stationarity(problem, x0, star.y, data, 0.3, 0.0, None, 0, smoothness=1.0))()
     assert at.bias == pytest.approx(np.linalg.norm(info.hypergradient - star.hypergradient), rel=1e-8)
 
 
@@ -231,8 +233,10 @@ def test_the_slope_of_a_trial_run_is_that_of_its_recorded_iterates(method):
     moved = np.diff(np.concatenate([[x0], x[:-1]]), axis=0)
     ratios = np.linalg.norm(np.diff(h, axis=0), axis=1) / np.linalg.norm(moved, axis=1)
     assert len(ratios) == steps
-    assert slope(solver, steps, x0, y0, p.data) == pytest.approx(ratios.max(), rel=1e-5)  # cg stops at 1e-5
-    assert slope(make[method](1e200), steps, x0, y0, p.data) == np.inf
+    assert largest_slope(solver, steps, x0, y0, p.data) == pytest.approx(
+        ratios.max(), rel=1e-5
+    )  # cg stops at 1e-5
+    assert largest_slope(make[method](1e200), steps, x0, y0, p.data) == np.inf
 
 
 def small_network(seed=0):
