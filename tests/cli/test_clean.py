@@ -243,6 +243,7 @@ def test_negative_numbers_with_commas_are_not_disarmed(call, here):
     assert "apostrophe" not in result.stdout
 
 
+@pytest.mark.slow
 def test_with_the_weights_themselves(files):
     """The real thing, once: a linear model and few steps."""
     result = CliRunner().invoke(app, ["clean", *USUAL, "--hidden", "0", "--steps", "40", "--no-check"])

@@ -34,6 +34,7 @@ def command(monkeypatch, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_table_scores_and_a_picture(command, tmp_path):
     result = command("reweighting", "--seeds", "3")
     assert result.exit_code == 0, result.output

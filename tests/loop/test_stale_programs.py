@@ -320,6 +320,7 @@ def test_what_a_function_only_collects_in_or_counts_is_not_read():
     assert len(seen) == traced == count == counts["y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
@@ -430,6 +431,7 @@ def test_equal_solvers_have_equal_hashes():
     assert one != other
 
 
+@pytest.mark.slow
 def test_compiled_programs_of_a_problem_are_bounded():
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
     gc.collect()

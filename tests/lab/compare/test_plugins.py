@@ -48,6 +48,7 @@ def call(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_a_method_and_a_task_of_ones_own(call, tmp_path, monkeypatch):
     monkeypatch.setattr("bilevel.lab.compare.METHODS", [m for m in METHODS if m.name in ("AID", "ITD")])
     mine = "mine_for_compare"
