@@ -283,3 +283,12 @@ def test_a_copy_on_the_host_is_the_same_and_our_own(array):
     assert copy.flags.c_contiguous
     assert not np.shares_memory(copy, array)
     assert copy.size == 0 or copy.ctypes.data % ALIGNED == 0
+
+
+def test_an_array_of_numpy_compiles_nothing():
+    """A program for every shape would stay in memory."""
+    programs = jax.devices()[0].client.live_executables
+    before = len(programs())
+    made = as_array(np.arange(12.0).reshape(3, 4)[:, ::2], "x")
+    np.testing.assert_array_equal(made, [[0, 2], [4, 6], [8, 10]])
+    assert len(programs()) <= before

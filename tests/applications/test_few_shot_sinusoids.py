@@ -41,7 +41,7 @@ def test_adaptation_is_that_of_the_solvers():
     x, new = app.initial(np.random.default_rng(1)), app.waves(jax.random.key(1), 4)
     loss = jax.vmap(lambda y, query: app.PROBLEM.f(x, y, bl.Batch(None, query)))
     plain = bl.solvers.fomaml(app.PROBLEM, inner=0.05, outer=1.0, inner_steps=3)
-    tied = bl.solvers.imaml(app.PROBLEM, inner=0.05, outer=1.0, strength=2.0, inner_steps=3)
+    tied = bl.imaml(app.PROBLEM, inner=0.05, outer=1.0, proximal_weight=2.0, inner_steps=3)
     for solver, tie in ((plain, 0.0), (tied, 2.0)):
         errors, _ = app.adapted(x, new, 0.05, tie, 3)
         assert errors.shape == (4, 4)

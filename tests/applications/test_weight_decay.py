@@ -56,7 +56,9 @@ def test_the_method_finds_the_slope_of_training(monkeypatch):
     problem, data = app.problem_of(app.mlp), bl.Batch(inner=examples(8), outer=examples(8))
     x = app.Hyper(rng.normal(size=3) - 2, rng.normal(size=2), np.float64(-2))
     y0, data, x = jax.tree.map(jnp.asarray, (y0, data, x))
-    still = bl.rtho(problem, inner=optax.sgd(1.0, momentum=app.MOMENTUM), outer=1e-300)  # x stays where it is
+    still = bl.solvers.rtho(
+        problem, inner=optax.sgd(1.0, momentum=app.MOMENTUM), outer=1e-300
+    )  # x stays where it is
     run = bl.start(still, x, y0, data)
     found = bl.scan(still, run, data, steps=3, record=lambda state, info: info.hypergradient)[1]
 

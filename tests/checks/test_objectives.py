@@ -461,9 +461,9 @@ def test_all_evaluations_within_a_step_have_one_key(solver):
         return jnp.sum((y - x) ** 2 + 0.01 * y**4), {"key": code(key)}
 
     problem = bl.Problem(inner=inner, outer=f)
-    sizes = (0.1, 0.1) if solver is bl.itd else (0.1, 0.1, 0.1)
+    sizes = {"inner": 0.1, "outer": 0.1} | ({} if solver is bl.itd else {"adjoint": 0.1})
     more = {} if solver is bl.soba else {"inner_steps": 3, "batches": "shared"}
-    result = bl.run(solver(problem, *sizes, **more), Z, Z, steps=5, every=5)
+    result = bl.run(solver(problem, **sizes, **more), Z, Z, steps=5, every=5)
     jax.effects_barrier()
     assert set(seen) == set(result.trace["inner/key"].tolist())
     assert len(set(seen)) == 5

@@ -95,7 +95,7 @@ IMPLICIT = {
         lambda p: bl.stocbio(p, inner=A, adjoint=A, outer=B, inner_steps=4, products=3),
         {"N": 4, "Q": 3},
     ),
-    "`darts`": (lambda p: bl.solvers.darts(p, inner=A, outer=B, xi=A), {}),
+    "`darts`": (lambda p: bl.solvers.darts(p, inner=A, outer=B, virtual_step=A), {}),
     "`darts_first_order`": (lambda p: bl.solvers.darts_first_order(p, inner=A, outer=B), {}),
     "`sama`": (lambda p: bl.solvers.sama(p, inner=A, outer=B), {}),
 }
@@ -120,7 +120,7 @@ OTHERS = {
         lambda p: bl.solvers.forward_itd(p, inner=A, outer=B, inner_steps=3),
         {"N": 3},
     ),
-    "`rtho(inner_steps=N)`": (lambda p: bl.rtho(p, inner=A, outer=B, inner_steps=3), {"N": 3}),
+    "`rtho(inner_steps=N)`": (lambda p: bl.solvers.rtho(p, inner=A, outer=B, inner_steps=3), {"N": 3}),
     "`bda(inner_steps=N)`": (lambda p: bl.solvers.bda(p, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`iaptt(inner_steps=N)`, worst at t̂": (
         lambda p: bl.solvers.iaptt(p, inner=A, outer=B, inner_steps=4),
@@ -128,7 +128,7 @@ OTHERS = {
     ),
     "`maml(inner_steps=N)`, per task": (lambda p: bl.maml(META, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`imaml(inner_steps=N)`, per task, s steps of CG taken": (
-        lambda p: bl.solvers.imaml(META, inner=A, outer=B, strength=1.0, inner_steps=4),
+        lambda p: bl.imaml(META, inner=A, outer=B, proximal_weight=1.0, inner_steps=4),
         {"N": 4, "s": s},
     ),
     "`fomaml(inner_steps=N)`, per task": (
@@ -152,7 +152,7 @@ OTHERS = {
         {"T": 4},
     ),
     "`f3sa`": (lambda p: bl.solvers.f3sa(p, inner=A, outer=B, penalty=5.0), {}),
-    "`meha`": (lambda p: bl.solvers.meha(p, inner=A, outer=B, penalty=5.0, proximal=1.0), {}),
+    "`meha`": (lambda p: bl.solvers.meha(p, inner=A, outer=B, penalty=5.0, proximal_step=1.0), {}),
     "`bome(inner_steps=T)`": (lambda p: bl.solvers.bome(p, inner=A, outer=B, inner_steps=4), {"T": 4}),
     "`v_pbgd(inner_steps=T)`": (
         lambda p: bl.solvers.v_pbgd(p, inner=A, outer=B, penalty=5.0, inner_steps=4),
@@ -323,7 +323,7 @@ SEVERAL = {
         for make in (
             bl.itd,
             bl.solvers.forward_itd,
-            bl.rtho,
+            bl.solvers.rtho,
             bl.solvers.bda,
             bl.solvers.iaptt,
             bl.solvers.pzobo,
@@ -340,7 +340,7 @@ SEVERAL = {
 
 
 def several(make, more):
-    return lambda **how: make(PROBLEM, A, B, inner_steps=4, **more, **how)
+    return lambda **how: make(PROBLEM, inner=A, outer=B, inner_steps=4, **more, **how)
 
 
 DRAWS = {

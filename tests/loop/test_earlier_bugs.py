@@ -296,7 +296,7 @@ def test_counting_sees_the_model_state_advance():
         return 0.5 * state * jnp.sum((y - x) ** 2), {}, 0.5 * state
 
     problem = bl.Problem(inner=stiffening, outer=lambda x, y: jnp.sum(y**2))
-    solver = bl.hoag(problem, inner=0.5, outer=0.01, tolerance=lambda k: 1e-3 + 0 * k)
+    solver = bl.hoag(problem, inner=0.5, outer=0.01, tol=lambda k: 1e-3 + 0 * k)
     run = bl.start(solver, X0, Y0, model_state=jnp.ones(()))
     _, trace = bl.scan(solver, run, steps=5)
     counted = bl.oracle_calls(solver, run, steps=5)

@@ -46,7 +46,7 @@ def test_the_same_run(long, replay):
     )
     assert [step for step, _ in told] == [7, 14, 21, 28, 30]
     np.testing.assert_array_equal([value for _, value in told], run.trace["outer_value"][[6, 13, 20, 27, 29]])
-    program = solver.problem.memory["programs"].values()[-1]
+    program = solver.problem.memory.values("programs")[-1]
     assert program.donating.chunk._cache_size() == 0  # small runs are not donated
     assert (program.donating if replay != "device" else program.keeping).one._cache_size() == 1
 

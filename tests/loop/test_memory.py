@@ -132,7 +132,7 @@ def test_between_two_chunks_there_is_one_state_on_the_device(collector):
 
     before = on_device()
     result = bl.run(solver, x0, y0, data=data, steps=6, every=2, hooks=[Count()], warmup=2)
-    program = solver.problem.memory["programs"].values()[-1]
+    program = solver.problem.memory.values("programs")[-1]
     assert program.donating.chunk._cache_size() == program.donating.warm_up._cache_size() == 1
     assert program.keeping.chunk._cache_size() == program.keeping.warm_up._cache_size() == 0
     assert 0.99 * size(result.run) <= max(alive) <= 1.05 * size(result.run)

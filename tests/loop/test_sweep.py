@@ -50,6 +50,18 @@ def test_step_sizes_as_one_by_one_the_best_marked_and_divergence_contained():
     assert "best is lane 2" in repr(swept)
 
 
+def test_a_lane_that_diverges_does_not_clear_the_inner_step_size():
+    """v and x overflow first, because y grows."""
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2)
+    )
+    solvers = [bl.aid(problem, inner=inner, adjoint=0.5, outer=0.1) for inner in (0.5, 3.0)]
+    x = jnp.ones(2, jnp.float32)
+    status = bl.sweep(solvers, x, 0 * x, steps=200)[1].status
+    assert "v and x became infinite" in status.message
+    assert "lower the inner or adjoint or outer step size" in status.message
+
+
 @pytest.mark.slow
 def test_a_lane_is_a_result_that_run_can_resume():
     swept = bl.sweep([aid(0.01), aid(0.1)], X0, Y0, steps=40)

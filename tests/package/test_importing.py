@@ -47,6 +47,13 @@ def test_a_name_asked_for_after_its_module_was_imported_is_no_module(monkeypatch
         assert getattr(bl, name) is known
 
 
+def test_solvers_that_moved_still_work_with_a_warning():
+    assert len([name for name in bl.solvers.__all__ if name in bl.__all__]) == 10
+    for name in set(bl.solvers.__all__) - {"kit"} - set(bl.__all__):
+        with pytest.warns(DeprecationWarning, match=f"bl.{name} is now bl.solvers.{name}"):
+            assert getattr(bl, name) is getattr(bl.solvers, name)
+
+
 @pytest.mark.slow
 def test_names_that_are_not_there():
     with pytest.raises(AttributeError, match="module 'bilevel' has no attribute 'adi'"):

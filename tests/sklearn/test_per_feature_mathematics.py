@@ -154,7 +154,7 @@ def test_padded_hypergradient_is_that_of_validation_by_hand(kind):
     if kind == "lasso":
         solver = spectral(problem, 1 / smoothness, folds.bounded_l1, tolerance=1e-9)
     else:
-        solver = bl.tuning_free(problem, project=folds.bounded, accuracy=1e-8)
+        solver = bl.tuning_free(problem, project=folds.bounded, tol=1e-8)
     step = jax.jit(solver.step)
     state, info = step(solver.init(np.pad(x, (0, 12)), y0, data), data)
     if kind == "ridge":  # whose first step brings y and v to x

@@ -27,7 +27,7 @@ UNBIASED = {
         p, inner=1 / L, adjoint=adjoints.quasi_newton(steps=1, memory=3), outer=beta
     ),
     "soba": lambda p, L, beta: soba(p, inner=1 / L, adjoint=1 / L, outer=beta),
-    "hoag": lambda p, L, beta: hoag(p, inner=1 / L, outer=beta, tolerance=geometric),
+    "hoag": lambda p, L, beta: hoag(p, inner=1 / L, outer=beta, tol=geometric),
 }
 
 
@@ -71,7 +71,7 @@ BIASED = {
         lambda L: series(1 / L, Q),
     ),
     "darts": (
-        lambda p, L, b: darts(p, inner=1 / L, outer=b, xi=0.8 / L),
+        lambda p, L, b: darts(p, inner=1 / L, outer=b, virtual_step=0.8 / L),
         lambda L: lambda H, f_y: 0.8 / L * f_y,
     ),
     "darts, first order": (
@@ -109,8 +109,12 @@ def test_biased_limits_on_the_quadratic_in_closed_form():
     np.testing.assert_allclose(
         limit(stocbio(p, inner=eta, adjoint=eta, outer=beta, products=Q)), -q.L * truncated / z, **close
     )
-    np.testing.assert_allclose(limit(darts(p, inner=eta, outer=beta, xi=eta)), -q.L * eta * q.m / z, **close)
-    np.testing.assert_allclose(limit(darts(p, inner=eta, outer=beta, xi=eta)), q.itd_limit(eta), **close)
+    np.testing.assert_allclose(
+        limit(darts(p, inner=eta, outer=beta, virtual_step=eta)), -q.L * eta * q.m / z, **close
+    )
+    np.testing.assert_allclose(
+        limit(darts(p, inner=eta, outer=beta, virtual_step=eta)), q.itd_limit(eta), **close
+    )
     np.testing.assert_allclose(limit(sama(p, inner=eta, outer=beta)), q.itd_limit(eta), **close)
     np.testing.assert_allclose(limit(darts_first_order(p, inner=eta, outer=beta)), np.zeros(2), **close)
 

@@ -66,7 +66,7 @@ def test_soba_moves_all_three_from_the_same_point(case):
 @pytest.mark.mathematics("darts")
 def test_darts_steps_y_before_x(case):
     p, dense, x, y = case
-    state, _ = follow(darts(p.problem, inner=ALPHA, outer=BETA, xi=ETA), x, y, p.data)
+    state, _ = follow(darts(p.problem, inner=ALPHA, outer=BETA, virtual_step=ETA), x, y, p.data)
     for _ in range(K):
         y = y - ALPHA * dense.inner_gradient(x, y)
         ahead = y - ETA * dense.inner_gradient(x, y)
@@ -96,12 +96,12 @@ def test_the_difference_s_error_is_the_predicted_multiple_of_epsilon_squared(nam
         ahead = at - ETA * jax.grad(problem.inner, 1)(x, at)
         f_x, f_y = dense.outer_gradients(x, ahead)
         v = ETA * f_y
-        make = lambda epsilon: darts(problem, inner=ALPHA, outer=BETA, xi=ETA, epsilon=epsilon)
+        make = lambda epsilon: darts(problem, inner=ALPHA, outer=BETA, virtual_step=ETA, displacement=epsilon)
     else:
         at = y - ALPHA * jax.grad(problem.inner, 1)(x, y)
         f_x, f_y = dense.outer_gradients(x, at)
         v = ALPHA * f_y
-        make = lambda epsilon: sama(problem, inner=ALPHA, outer=BETA, epsilon=epsilon)
+        make = lambda epsilon: sama(problem, inner=ALPHA, outer=BETA, displacement=epsilon)
     exact = f_x - dense.cross(x, at) @ v
     for epsilon in (1e-1, 1e-2, 1e-3):
         solver = make(epsilon)
@@ -134,7 +134,7 @@ def test_sama_adapts_to_the_inner_rule(case):
 def test_hoag_keeps_to_its_tolerances_and_stops_no_later_than_needed(case):
     p, dense, x, y = case
     tolerance = lambda k: 0.2 * 0.7**k
-    solver = hoag(p.problem, inner=1 / p.L, outer=BETA, tolerance=tolerance)
+    solver = hoag(p.problem, inner=1 / p.L, outer=BETA, tol=tolerance)
     state, step = solver.init(x, y, p.data), jax.jit(solver.step)
     counts, scale = [], 0.0
     for k in range(12):

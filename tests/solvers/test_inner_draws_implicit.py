@@ -38,7 +38,7 @@ def test_pzobo_runs_its_loops_on_the_same_draws():
         )
     )
     h, result = one_step(
-        bl.solvers.pzobo(PROBLEM, inner=ALPHA, outer=BETA, mu=mu, inner_steps=N), given("epochs")
+        bl.solvers.pzobo(PROBLEM, inner=ALPHA, outer=BETA, displacement=mu, inner_steps=N), given("epochs")
     )
     close(h, f_x + u * ((y_of(X0 + mu * u)[0] - y) / mu @ f_y))
     assert result.model_state["n"] == N

@@ -64,7 +64,7 @@ METHODS = {  # how to build each for a penalty, and where it must end
     ),
     "meha": (
         lambda c: meha(
-            QUADRATIC, inner=1 / (2 * L), outer=0.2, penalty=c, proximal=0.5, auxiliary=1 / (L + 2)
+            QUADRATIC, inner=1 / (2 * L), outer=0.2, penalty=c, proximal_step=0.5, auxiliary=1 / (L + 2)
         ),
         lambda c: moreau_solution(c, 0.5),
     ),
@@ -140,7 +140,7 @@ def test_the_limit_on_ridge_logistic(method):
 def test_meha_on_ridge_logistic_is_stationary_for_the_penalized_envelope():
     p, dense = ridge()
     penalty, gamma = 20.0, 0.5
-    solver = meha(p.problem, inner=0.25 / p.L, outer=2.0, penalty=penalty, proximal=gamma)
+    solver = meha(p.problem, inner=0.25 / p.L, outer=2.0, penalty=penalty, proximal_step=gamma)
     x = last_x(solver, jnp.zeros(5), jnp.zeros(5), p.data, steps=40_000)
 
     def residual(unknown):  # of y and θ at this x
@@ -169,7 +169,7 @@ def test_meha_on_ridge_logistic_is_stationary_for_the_penalized_envelope():
 
 
 def test_f3sa_on_full_batches_is_f2sa():
-    left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.3, penalty=5.0) for make in (f2sa, f3sa))
+    left, right = (make(QUADRATIC, inner=1 / ABOVE_L, outer=0.3, penalty=5.0) for make in (f2sa, f3sa))
     a, b = left.init(X0, Y0), right.init(X0, Y0)
     of_left, of_right = jax.jit(left.step), jax.jit(right.step)
     for _ in range(8):
@@ -191,7 +191,7 @@ def test_f3sa_averages_noise_away():
         _, kept = jax.jit(lambda: bl.scan(solver, start, stream, steps=1000, record=keep))()
         return jnp.sum(jnp.var(kept[500:], axis=0))
 
-    plain, averaging = (make(p.problem, 0.02, 1e-3, penalty=5.0) for make in (f2sa, f3sa))
+    plain, averaging = (make(p.problem, inner=0.02, outer=1e-3, penalty=5.0) for make in (f2sa, f3sa))
     gradient = lambda state, info: info.inner_gradient  # of the batch, in both
     estimate = scatter(averaging, lambda state, info: state.lower.g_z)
     assert estimate < 0.3 * scatter(plain, gradient)
@@ -231,9 +231,9 @@ def test_f2sa_takes_a_draw_for_every_gradient():
 
 @pytest.mark.parametrize("make", [f2sa, f2ba], ids=["f2sa", "f2ba"])
 def test_a_constant_schedule_is_the_constant(make):
-    left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=c) for c in (5.0, lambda k: 5.0))
+    left, right = (make(QUADRATIC, inner=1 / ABOVE_L, outer=0.1, penalty=c) for c in (5.0, lambda k: 5.0))
     np.testing.assert_allclose(last_x(left, X0, Y0, steps=20), last_x(right, X0, Y0, steps=20), rtol=1e-13)
-    growing = make(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=lambda k: 5.0 + k.astype(float))
+    growing = make(QUADRATIC, inner=1 / ABOVE_L, outer=0.1, penalty=lambda k: 5.0 + k.astype(float))
     _, trace = bl.scan(growing, growing.init(X0, Y0), steps=4)
     np.testing.assert_allclose(trace["penalty"], [5.0, 6.0, 7.0, 8.0])
 
@@ -263,11 +263,11 @@ def test_a_constant_schedule_is_the_constant(make):
             "penalty must be a positive number, not -2.0",
         ),
         (
-            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal=0.0),
-            "proximal parameter must be a positive number, not 0.0",
+            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal_step=0.0),
+            "proximal step must be a positive number, not 0.0",
         ),
         (
-            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal=1.0, auxiliary=-1.0),
+            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal_step=1.0, auxiliary=-1.0),
             "auxiliary step size must be a positive number",
         ),
     ],

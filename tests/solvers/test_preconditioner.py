@@ -10,8 +10,7 @@ import pytest
 
 import bilevel as bl
 from bilevel import adjoints
-from bilevel.solvers.fixed_points import adjoint_system, residual
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import adjoint_system, fixed_point, residual
 from bilevel.solvers.rules import as_rule
 
 N, C, EPS = 5, 0.1, 0.05
@@ -90,7 +89,7 @@ def test_a_mask_of_the_decay_and_frozen_parts():
     rules: Any = {"train": optax.adamw(1e-3, weight_decay=C, mask=arrays), "keep": optax.set_to_zero()}
     tx = optax.multi_transform(rules, {"w": "train", "b": "train", "k": "keep"})
     y = {"w": jnp.ones(2), "b": jnp.zeros(()), "k": jnp.ones(3)}
-    found = behavior(PROBLEM, as_rule(bl.fixed_preconditioner(tx), "inner"), y)
+    found = fixed_point(PROBLEM, as_rule(bl.fixed_preconditioner(tx), "inner"), y)
     assert found.active == {"w": True, "b": True, "k": False}
     problem = bl.Problem(
         inner=lambda x, y: 0.5 * sum(jnp.sum((a - x) ** 2) for a in y.values()),

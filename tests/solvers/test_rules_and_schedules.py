@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import fixed_point
 from bilevel.solvers.rules import as_rule
 
 PROBLEM = bl.Problem(inner=lambda x, y: jnp.sum(x), outer=lambda x, y: jnp.sum(y))
@@ -52,7 +52,7 @@ REFUSED = {
 
 
 def found(rule):
-    return behavior(PROBLEM, as_rule(rule, "inner"), Y)
+    return fixed_point(PROBLEM, as_rule(rule, "inner"), Y)
 
 
 @family
@@ -94,14 +94,14 @@ def test_parts_with_schedules_of_different_lengths_all_move():
         "b": optax.sgd(SCHEDULES["warm-up and cosine"]),
     }
     rule = optax.multi_transform(rules, {"w": "w", "b": "b"})
-    assert behavior(PROBLEM, as_rule(rule, "inner"), y).plain  # though only w moves in the first step
+    assert fixed_point(PROBLEM, as_rule(rule, "inner"), y).plain  # though only w moves in the first step
 
 
 class TestStandIns:
     """A rule is tried on a few entries per array, where that cannot matter."""
 
     def of(self, rule, y):
-        return behavior(PROBLEM, as_rule(rule, "inner"), y)
+        return fixed_point(PROBLEM, as_rule(rule, "inner"), y)
 
     def test_masks_by_position_and_by_size_are_seen(self):
         y = {"w": jnp.ones((40, 50)), "b": jnp.zeros(50)}

@@ -392,8 +392,8 @@ def test_bad_input():
         init(lambda x: x * jnp.nan)
     away = tuning_free(problem, project=lambda x: jnp.where(x == 1, x, jnp.nan))
     assert "all NaN" in bl.run(away, jnp.ones(2), jnp.zeros(2), steps=12).status.message
-    with pytest.raises(ValueError, match=r"accuracy is the weight of .* and at most 1, not 2\.0"):
-        tuning_free(problem, accuracy=2.0)
+    with pytest.raises(ValueError, match=r"tol is the weight of .* and at most 1, not 2\.0"):
+        tuning_free(problem, tol=2.0)
     with pytest.raises(ValueError, match="max_inner_steps"):
         tuning_free(problem, max_inner_steps=0)
     for make in (s_tfbo, d_tfbo):

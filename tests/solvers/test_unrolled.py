@@ -9,9 +9,9 @@ from implicit_reference import last_x, ridge
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
-from bilevel import itd, rtho
+from bilevel import itd
 from bilevel.counting import Counts, oracle_calls
-from bilevel.solvers import forward_itd
+from bilevel.solvers import forward_itd, rtho
 from zoo import PROBLEMS
 
 X0, Y0 = jnp.array([0.4, -0.8]), jnp.array([1.1, -0.3])
@@ -73,7 +73,9 @@ def test_the_hypergradient_is_autodiff_through_the_loop(rule, steps, truncate, e
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_forward_mode_equals_reverse_mode(rule):
     with jax.numpy_dtype_promotion("standard"):
-        reverse, forward = (make(NONLINEAR, rule, 0.05, inner_steps=5) for make in (itd, forward_itd))
+        reverse, forward = (
+            make(NONLINEAR, inner=rule, outer=0.05, inner_steps=5) for make in (itd, forward_itd)
+        )
         a, b = reverse.init(X0, Y0), forward.init(X0, Y0)
         for _ in range(3):
             (a, left), (b, right) = jax.jit(reverse.step)(a), jax.jit(forward.step)(b)
@@ -85,7 +87,9 @@ def test_forward_mode_equals_reverse_mode(rule):
 @pytest.mark.mathematics("forward_itd")
 def test_forward_mode_equals_reverse_mode_on_trees():
     case = PROBLEMS["trees"](float)
-    reverse, forward = (make(case.problem, 1 / case.L, 0.05, inner_steps=4) for make in (itd, forward_itd))
+    reverse, forward = (
+        make(case.problem, inner=1 / case.L, outer=0.05, inner_steps=4) for make in (itd, forward_itd)
+    )
     infos = [jax.jit(s.step)(s.init(case.x0, case.y0, case.data), case.data)[1] for s in (reverse, forward)]
     left, right = (ravel_pytree(info.hypergradient)[0] for info in infos)
     np.testing.assert_allclose(left, right, rtol=1e-10)
@@ -250,6 +254,6 @@ def test_bad_input_to_itd(wrong, message):
 @pytest.mark.parametrize("make", [forward_itd, rtho])
 def test_bad_input_to_forward_mode(make):
     with pytest.raises(ValueError, match="inner_steps must be a whole number of at least 1, not -1"):
-        make(NONLINEAR, 0.1, 0.1, inner_steps=-1)
+        make(NONLINEAR, inner=0.1, outer=0.1, inner_steps=-1)
     with pytest.raises(ValueError, match="inner step size must be a positive number, not nan"):
-        make(NONLINEAR, float("nan"), 0.1)
+        make(NONLINEAR, inner=float("nan"), outer=0.1)

@@ -164,7 +164,7 @@ def test_accelerated_f2ba_step_for_step():
         return point + theta * (point - last), point, y, z, n, moved
 
     solver = acc_f2ba(
-        QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, radius=radius, momentum=theta, inner_steps=2
+        QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, radius=radius, lookahead=theta, inner_steps=2
     )
     start = X, X, Y, Y, 0, 0.0
     for state, (x, last, y, z, n, moved) in followed(solver, step, start, steps=30):
@@ -186,7 +186,7 @@ def test_accelerated_f2ba_is_faster_and_between_f2ba_with_and_without_nesterov_s
     )  # drops its momentum at every step
     same(last_x(at_once, X0, Y0, steps=20), last_x(plain, X0, Y0, steps=20))
     nesterov = f2ba(QUADRATIC, inner=A, outer=optax.sgd(XI, momentum=0.8, nesterov=True), **common)
-    for_ever = acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=1e9, momentum=0.8, **common)  # never does
+    for_ever = acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=1e9, lookahead=0.8, **common)  # never does
     same(last_x(for_ever, X0, Y0, steps=20), last_x(nesterov, X0, Y0, steps=20))
     error = lambda solver: jnp.linalg.norm(last_x(solver, X0, Y0, steps=120) - penalized_solution(20.0))
     assert error(acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=0.1, **common)) < error(plain) / 50
@@ -287,7 +287,7 @@ class TestPZOBO:
     """On the quadratic the end of the inner loop is affine in x, so a difference is exact whatever μ is."""
 
     Q, N, BETA = 3, 4, 0.1
-    solver = pzobo(QUADRATIC, inner=A, outer=BETA, mu=0.5, directions=Q, inner_steps=N)
+    solver = pzobo(QUADRATIC, inner=A, outer=BETA, displacement=0.5, directions=Q, inner_steps=N)
 
     @pytest.mark.mathematics("pzobo")
     def test_step_for_step(self):
@@ -345,7 +345,7 @@ def test_counts_of_an_odd_order():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: bome(p, inner=0.1, outer=0.1, eta=-1.0), "rate eta must be a positive number, not -1.0"),
+        (lambda p: bome(p, inner=0.1, outer=0.1, rate=-1.0), "rate must be a positive number, not -1.0"),
         (
             lambda p: bome(p, inner=0.1, outer=0.1, barrier="log"),
             'must be "gradient" or "value", not \'log\'',
@@ -375,12 +375,12 @@ def test_counts_of_an_odd_order():
             "radius must be a positive number",
         ),
         (
-            lambda p: acc_f2ba(p, inner=0.1, outer=0.1, penalty=1.0, radius=1.0, momentum=1.0),
-            "momentum must be below 1, not 1.0",
+            lambda p: acc_f2ba(p, inner=0.1, outer=0.1, penalty=1.0, radius=1.0, lookahead=1.0),
+            "lookahead must be below 1, not 1.0",
         ),
         (
-            lambda p: pzobo(p, inner=0.1, outer=0.1, mu=0.0),
-            "displacement mu must be a positive number, not 0.0",
+            lambda p: pzobo(p, inner=0.1, outer=0.1, displacement=0.0),
+            "displacement must be a positive number, not 0.0",
         ),
         (
             lambda p: pzobo(p, inner=0.1, outer=0.1, directions=0),

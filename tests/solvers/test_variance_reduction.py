@@ -349,9 +349,9 @@ def test_numbers_that_do_not_fit_are_refused():
         with pytest.raises(
             ValueError, match=r"momentum is the weight of the new gradient and at most 1, not 1\.5"
         ):
-            make(p, ALPHA, ETA, BETA, momentum=1.5)
+            make(p, inner=ALPHA, adjoint=ETA, outer=BETA, momentum=1.5)
         with pytest.raises(ValueError, match=r"not 'each'"):
-            make(p, ALPHA, ETA, BETA, batches="each")
+            make(p, inner=ALPHA, adjoint=ETA, outer=BETA, batches="each")
 
 
 @pytest.mark.slow

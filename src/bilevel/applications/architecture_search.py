@@ -199,7 +199,7 @@ def methods(problem: bl.Problem) -> dict[str, bl.Solver]:
     return {
         "AID": bl.aid(problem, inner=inner, adjoint=0.1, outer=outer),
         "ITD": bl.itd(problem, inner=inner, outer=outer),
-        "DARTS": bl.solvers.darts(problem, inner=inner, outer=outer, xi=RATE),
+        "DARTS": bl.solvers.darts(problem, inner=inner, outer=outer, virtual_step=RATE),
         "DARTS, first order": bl.solvers.darts_first_order(problem, inner=inner, outer=outer),
     }
 

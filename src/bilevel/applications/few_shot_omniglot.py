@@ -140,11 +140,11 @@ def learners(steps: int) -> Iterator[tuple[str, Any, type[Episodes]]]:
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     implicit = bl.adjoints.gauss_newton(bl.adjoints.cg(1e-2, max_steps=3))
     few = {"inner": ALPHA / 4, "outer": adam, "inner_steps": 5}
-    tied = {"inner": ALPHA / 2, "outer": adam, "inner_steps": 4, "strength": TIE, "adjoint": implicit}
+    tied = {"inner": ALPHA / 2, "outer": adam, "inner_steps": 4, "proximal_weight": TIE, "adjoint": implicit}
     yield "MAML", bl.maml(PROBLEM, inner=ALPHA, outer=adam), Episodes
     yield "first-order MAML", bl.solvers.fomaml(PROBLEM, **few), Episodes
     yield "Reptile", bl.solvers.reptile(PROBLEM, **few), AllShots
-    yield "implicit MAML", bl.solvers.imaml(PROBLEM, **tied), Episodes
+    yield "implicit MAML", bl.imaml(PROBLEM, **tied), Episodes
 
 
 def task(seed: int) -> Instance:

@@ -93,8 +93,8 @@ def learners(steps: int) -> dict[str, Any]:
         "MAML": bl.maml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
         "first-order MAML": bl.solvers.fomaml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
         "Reptile": bl.solvers.reptile(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
-        "implicit MAML": bl.solvers.imaml(
-            PROBLEM, inner=ALPHA, outer=adam, strength=TIE, inner_steps=15, adjoint=implicit
+        "implicit MAML": bl.imaml(
+            PROBLEM, inner=ALPHA, outer=adam, proximal_weight=TIE, inner_steps=15, adjoint=implicit
         ),
     }
 

@@ -6,8 +6,8 @@
 ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random amounts of
 size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with momentum) on g, so e^r is
 the learning rate. The rate does not change the minimizer of g: methods that differentiate the minimizer (AID) cannot
-learn it, but methods that differentiate the steps can. For six hyperparameters `bl.rtho` uses forward mode: it carries
-the derivatives of y along the run (Franceschi et al. 2017).
+learn it, but methods that differentiate the steps can. For six hyperparameters `bl.solvers.rtho` uses forward mode: it
+carries the derivatives of y along the run (Franceschi et al. 2017).
 """
 
 from collections.abc import Callable
@@ -150,7 +150,9 @@ def within(x: Hyper) -> Hyper:
 def solver(problem: bl.Problem) -> bl.Solver:
     """Return the solver: steps of size one on g, and Adam on the logarithms within the box."""
     careful = optax.chain(optax.clip(1.0), optax.adam(0.02))
-    return bl.rtho(problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=bl.projected(careful, within))
+    return bl.solvers.rtho(
+        problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=bl.projected(careful, within)
+    )
 
 
 def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps: int) -> list[Any]:

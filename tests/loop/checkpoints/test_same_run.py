@@ -201,6 +201,26 @@ def test_a_change_in_place_of_what_is_read_is_refused_by_its_name(tmp_path, kind
         go(tmp_path, 6, outer=outer)
 
 
+class Model(eqx.Module):
+    w: jax.Array
+
+    def __call__(self):
+        return SLOTTED.target * self.w
+
+
+def test_what_the_class_of_y_reads_is_compared(tmp_path, monkeypatch):
+    outer = lambda x, y: jnp.sum(y() ** 2)
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y.w - x) ** 2), outer=outer)
+    solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)
+    go = lambda steps: bl.run(solver, START, Model(START), steps=steps, checkpoint=tmp_path, resume="auto")
+    monkeypatch.setattr(SLOTTED, "target", 1.0)
+    go(2)
+    assert go(3).steps == 3
+    monkeypatch.setattr(SLOTTED, "target", 2.0)
+    with pytest.raises(ValueError, match=r"the classes of x, y and the data read SLOTTED.target = 1.0"):
+        go(4)
+
+
 def test_a_record_of_other_code_is_refused(tmp_path):
     go(tmp_path, record=lambda state, info: {"a": state.y})
     with pytest.raises(ValueError, match="the record had other code"):

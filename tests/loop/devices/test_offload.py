@@ -211,7 +211,7 @@ ASKED = {
     ),
     "no outer rule": (bl.tuning_free, {}, "remembers no array, but single numbers at most: leave it out"),
     "goes on from x": (
-        lambda p: bl.solvers.meha(p, inner=0.1, outer=optax.adam(0.1), penalty=1.0, proximal=1.0),
+        lambda p: bl.solvers.meha(p, inner=0.1, outer=optax.adam(0.1), penalty=1.0, proximal_step=1.0),
         {},
         "uses the new x",
     ),

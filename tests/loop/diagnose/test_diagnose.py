@@ -325,7 +325,9 @@ SADDLE = with_spectrum(2.0, 1.0, -0.2)
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )
 def test_a_finding_fires_where_it_must_and_nowhere_else(expected, sizes, steps, H, words):
-    result = diagnosed(bl.aid(PROBLEM, *sizes), steps, H)
+    result = diagnosed(
+        bl.aid(PROBLEM, **dict(zip(("inner", "adjoint", "outer"), sizes, strict=True))), steps, H
+    )
     named = [code for code in codes(result) if not (expected == ["flat"] and code != "flat")]  # v is slow too
     assert named == expected
     assert words in " ".join(str(result.diagnosis).split())

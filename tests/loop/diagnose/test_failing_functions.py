@@ -12,7 +12,7 @@ import bilevel as bl
 DEAD = {
     "itd": lambda p, rule: bl.itd(p, inner=rule, outer=0.1),
     "itd_3_steps": lambda p, rule: bl.itd(p, inner=rule, outer=0.1, inner_steps=3),
-    "rtho": lambda p, rule: bl.rtho(p, inner=rule, outer=0.1),
+    "rtho": lambda p, rule: bl.solvers.rtho(p, inner=rule, outer=0.1),
     "forward_itd": lambda p, rule: bl.solvers.forward_itd(p, inner=rule, outer=0.1, inner_steps=2),
     "sama": lambda p, rule: bl.solvers.sama(p, inner=rule, outer=0.1),
 }

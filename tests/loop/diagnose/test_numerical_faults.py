@@ -411,7 +411,7 @@ def test_float32_overflows():
 )
 def test_a_step_far_too_large_at_each_level(level, variable, steps, dtype):
     x0, y0 = X0.astype(dtype), Y0.astype(dtype)
-    result = bl.run(bl.aid(plain(), *steps), x0, y0, steps=10_000)
+    result = bl.run(bl.aid(plain(), inner=steps[0], adjoint=steps[1], outer=steps[2]), x0, y0, steps=10_000)
     words = ["lower the outer"]
     if level != "outer":  # the others are measured against the curvature of g, which is 2
         words = [f"the {level} step size 3 is above 2/L = 1, with L = 2", "Lower it to 1/L = 0.5"]
@@ -444,7 +444,8 @@ def test_a_step_only_just_too_large_is_measured_among_many_eigenvalues(level):
         outer=lambda x, y: 0.5 * jnp.sum((y - 1) ** 2),
     )
     small, large = 0.01, 1.01 * 2 / 10
-    solver = bl.aid(problem, *((large, small) if level == "inner" else (small, large)), 1e-6)
+    sizes = {"inner": small, "adjoint": small, "outer": 1e-6} | {level: large}
+    solver = bl.aid(problem, **sizes)
     result = bl.run(solver, jnp.ones(1), jnp.zeros(30), steps=60_000)
     variable, words = (
         {"inner": "y", "adjoint": "v"}[level],
@@ -507,7 +508,7 @@ def test_a_singular_hessian():
 def test_a_solve_that_meets_its_limit_is_said():
     """‖y − x‖ falls by 0.9 a step: to 1e-3 of itself in 66 of them, and conjugate gradients need one."""
     near = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=f)
-    make = lambda **more: bl.hoag(near, inner=0.1, outer=0.01, tolerance=lambda k: 1e-3 + 0 * k, **more)
+    make = lambda **more: bl.hoag(near, inner=0.1, outer=0.01, tol=lambda k: 1e-3 + 0 * k, **more)
     result = bl.run(make(max_inner_steps=5), X0, Y0, steps=4)
     words = "In 2 of the last 2 steps the inner solve took all of its max_inner_steps=5", "raise that limit"
     check(result, bl.Code.COMPLETED, None, None, *words, never=["adjoint solve"])

@@ -255,7 +255,10 @@ def test_last_values_under_polyak_lojasiewicz():
         @jax.jit
         @jax.vmap
         def last(data, alpha, beta, y0, v0, make=make):
-            solver, batch = make(problem, alpha, alpha, beta), bl.Batch(inner=data, outer=data)
+            solver, batch = (
+                make(problem, inner=alpha, adjoint=alpha, outer=beta),
+                bl.Batch(inner=data, outer=data),
+            )
             state = solver.init(jnp.asarray(1.0), y0, batch)
             state, _ = bl.scan(solver, state._replace(v=v0), batch, steps=steps)
             return state.x

@@ -39,8 +39,8 @@ CERTIFICATES = {
     "SOBA, three draws": lambda *args: stochastic.soba(*args, batches="independent"),
 }
 SOLVERS = {
-    "AID": lambda *sizes: bl.aid(PROBLEM, *sizes, batches="independent"),
-    "SOBA": lambda *sizes: bl.soba(PROBLEM, *sizes),
+    "AID": lambda **sizes: bl.aid(PROBLEM, **sizes, batches="independent"),
+    "SOBA": lambda **sizes: bl.soba(PROBLEM, **sizes),
 }
 
 
@@ -274,8 +274,10 @@ def test_decreasing_steps_on_many_runs(name):
     case, known = random(3, level=0.5)
     certificate = CERTIFICATES[name](known.blocks, known.noise, known.v_bend)
     schedule = certificate.decreasing(60, *known.start)
-    stochastic.check(SOLVERS[name](*schedule.rules), bl.iid(case.data, 1))
-    go = jax.jit(lambda case: runs(lambda: SOLVERS[name](*schedule.rules), case, (), 60, jnp.arange(SEEDS)))
+    stochastic.check(SOLVERS[name](**schedule.rules._asdict()), bl.iid(case.data, 1))
+    go = jax.jit(
+        lambda case: runs(lambda: SOLVERS[name](**schedule.rules._asdict()), case, (), 60, jnp.arange(SEEDS))
+    )
     squares = np.sum(phi_gradients(case.data, go(case)) ** 2, axis=-1)
     by_run = squares @ schedule.beta / schedule.beta.sum()
     bound = certificate.schedule_bound(schedule, *known.start)

@@ -204,7 +204,7 @@ def test_practical_step_sizes_work_and_no_bias_means_itd():
             data = bl.Batch(inner=data.inner._replace(H=mu * jnp.eye(3)), outer=data.outer)
         advice = theory.advise(hidden.PROBLEM, x0, y0, data, steps=300)
         methods.add((alike, advice.method))
-        solver = bl.aid(hidden.PROBLEM, *advice.practical)
+        solver = bl.aid(hidden.PROBLEM, **advice.practical._asdict())
         result = bl.run(solver, x0, y0, data=data, steps=6000, every=2000)
         assert slope(result.x, data) < 0.02 * slope(x0, data)
     assert methods == {(True, "ITD"), (False, "AID")}
@@ -285,7 +285,10 @@ def test_a_projected_x_is_measured_by_the_gradient_mapping():
     np.testing.assert_allclose(free.at.hypergradient, 2.0)
     advice = bl.advise(problem, jnp.zeros(2), jnp.zeros(2), project=inside)
     np.testing.assert_allclose(advice.at.hypergradient, 1.0)  # x would move along the first axis alone
-    solver = bl.aid(problem, *advice.practical[:2], bl.projected(advice.practical.outer, inside))
+    solver = bl.aid(
+        problem,
+        **advice.practical._replace(outer=bl.projected(advice.practical.outer, inside))._asdict(),
+    )
     result = bl.run(solver, jnp.zeros(2), jnp.zeros(2), steps=2000, tol=1e-8)
     assert result.status.code == bl.Code.CONVERGED
     np.testing.assert_allclose(result.x, [1.0, 0.0], atol=1e-7)
