@@ -377,7 +377,9 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("change", [worlds.set_global, worlds.put_at(worlds.OBJECT)], ids=["global", "static"])
+@pytest.mark.parametrize(
+    "change", [worlds.set_global, worlds.put_at(worlds.OBJECT)], ids=["global", "static"]
+)
 @pytest.mark.parametrize("way", TREES)
 def test_classes_of_trees_are_followed(way, change):
     """The functions of the problem do not name the class of y: they call its methods."""
