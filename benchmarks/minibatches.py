@@ -34,7 +34,7 @@ from stochastic_problems import (
 
 import bilevel as bl
 from bilevel.theory import Blocks, Noise, stochastic
-from bilevel.theory.certificates.stochastic.search import candidates
+from bilevel.theory.certificates.stochastic.bounds import candidates
 
 jax.config.update("jax_enable_x64", True)
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below ha
     from bilevel.solvers.base import Info as Info, Solver as Solver
     from bilevel.solvers.fixed_points.preconditioner import fixed_preconditioner as fixed_preconditioner
     from bilevel.solvers.rules import Rule as Rule, projected as projected
+    from bilevel.theory.estimation._advise import advise as advise
     from bilevel.theory.estimation.advice import Advice as Advice
-    from bilevel.theory.estimation.advising import advise as advise
 else:
     _MODULES = ("adjoints", "data", "hooks", "plot", "problems", "prox", "solvers", "theory")
     _NAMES = {
@@ -78,7 +78,7 @@ else:
         "solvers.fixed_points.preconditioner": ("fixed_preconditioner",),
         "solvers.rules": ("Rule", "projected"),
         "theory.estimation.advice": ("Advice",),
-        "theory.estimation.advising": ("advise",),
+        "theory.estimation._advise": ("advise",),
     }
     _SOLVERS = ("aid", "f2sa", "hoag", "imaml", "itd", "maml", "saba", "soba", "stocbio", "tuning_free")
     _MOVED = (

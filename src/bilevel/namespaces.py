@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are first used."""
+"""Packages that load their names at first use."""
 
 import sys
 import warnings
@@ -20,7 +20,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the functions `__getattr__` and `__dir__` and the list `__all__` of a package.
 
-    Every module of the package is an attribute too, whether or not it is listed.
+    Every module of the package is an attribute too, even if it is not listed.
 
     Args:
         package: its `__name__`.

@@ -1,4 +1,4 @@
-"""The page on troubles has an entry for every way a run can end, and what it quotes is what is said."""
+"""The page "Troubleshooting" has an entry for every status code, and quotes the real messages."""
 
 import re
 from functools import partial
@@ -55,6 +55,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_an_operation_without_a_second_derivative_is_explained(kind):
     problem, start = PROBLEMS[kind], (jnp.ones(()), jnp.zeros(()))
@@ -104,6 +105,7 @@ def shrunk(y):
     return jax.lax.while_loop(lambda z: jnp.sum(z**2) > 1, lambda z: z / 2, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["inner", "outer"])
 @pytest.mark.parametrize(
     ("operation", "words"),

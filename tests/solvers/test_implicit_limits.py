@@ -31,6 +31,7 @@ UNBIASED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", UNBIASED.values(), ids=UNBIASED.keys())
 def test_unbiased_methods_reach_the_minimizer_of_the_quadratic(make):
     q = bl.problems.quadratic(kappa=2.0)
@@ -38,6 +39,7 @@ def test_unbiased_methods_reach_the_minimizer_of_the_quadratic(make):
     np.testing.assert_allclose(x, q.solution, rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", UNBIASED.values(), ids=UNBIASED.keys())
 def test_unbiased_methods_reach_a_stationary_point_of_ridge_logistic(make):
     p, dense = ridge()
@@ -47,6 +49,7 @@ def test_unbiased_methods_reach_a_stationary_point_of_ridge_logistic(make):
     assert float(jnp.linalg.norm(dense.hypergradient(x))) < 1e-11
 
 
+@pytest.mark.slow
 def test_quasi_newton_at_both_levels_reaches_a_stationary_point():
     """qNBO with its inner level: optax's L-BFGS recursion, which is not written for strict promotion."""
     p, dense = ridge()
@@ -79,6 +82,7 @@ BIASED = {
 }
 
 
+@pytest.mark.mathematics("darts_first_order")
 @pytest.mark.parametrize(("make", "adjoint"), BIASED.values(), ids=BIASED.keys())
 def test_biased_methods_reach_their_predicted_point_on_ridge_logistic(make, adjoint):
     # ∇_x g is quadratic in y here, so the central differences of DARTS and SAMA are exact.
@@ -135,6 +139,7 @@ EXACT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", EXACT.values(), ids=EXACT.keys())
 def test_an_exact_adjoint_gives_the_exact_hypergradient(make):
     q = bl.problems.quadratic(kappa=8.0)

@@ -43,6 +43,7 @@ SLOW = [
 CASES = [("itd", "epochs"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "data"), CASES)
 def test_the_hypergradient_is_that_of_the_loop_by_hand(method, data):
     value, gradient, y, after = by_hand(data)
@@ -170,11 +171,13 @@ def test_shared_is_one_batch_and_one_key_but_not_one_state(make):
     assert end.model_state["n"] == N
 
 
+@pytest.mark.slow
 def test_the_counter_moves_with_every_inner_step():
     _, end = one_step(bl.itd(PROBLEM, inner=1e-3, outer=BETA, inner_steps=200), given("epochs"), steps=5)
     assert end.model_state["n"] == 1000
 
 
+@pytest.mark.slow
 def test_a_step_by_hand_takes_one_batch_for_all_draws_and_a_key_for_each():
     _, gradient, _, after = by_hand("whole")
     batch = bl.Batch(inner=DATA.inner, outer=DATA.outer, key=Hand([], 0).key, state=STATE0)

@@ -92,6 +92,7 @@ def implicit_gradient(y):
     return np.mean([np.linalg.solve(EYE + a / LAMBDA, b) for a, b in pairs], axis=0)
 
 
+@pytest.mark.mathematics("fomaml", "reptile", "imaml")
 @pytest.mark.parametrize(
     ("name", "steps", "y", "estimate"),
     [
@@ -124,6 +125,7 @@ def test_imaml_reaches_the_best_start_of_tied_adaptation():
     assert result.trace["adjoint_residual"].max() < 1e-4
 
 
+@pytest.mark.slow
 def test_imaml_s_estimate_is_the_slope_of_solving_the_tied_problems_again():
     """Central differences of x ↦ mean f(x, y*(x)), y* by Newton's method on ĝ to convergence; the losses contain x."""
     flat, unravel = ravel_pytree(START)
@@ -155,6 +157,7 @@ def test_imaml_s_estimate_is_the_slope_of_solving_the_tied_problems_again():
     np.testing.assert_allclose(info.outer_value, meta_loss(flat)[0], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_imaml_ties_gauss_newton_curvature_too():
     """Of a model that is linear in y it is the Hessian."""
     inner = bl.composed(
@@ -194,6 +197,7 @@ def test_fomaml_is_maml_with_the_derivatives_of_the_inner_gradients_dropped():
     assert_trees_close(info.hypergradient, expected, rtol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps"), [("maml", None), ("fomaml", 5), ("reptile", None), ("imaml", 5)])
 def test_adapt_is_the_inner_loop_written_by_hand(name, steps):
     solver = MAKE[name](CURVED, MOMENTUM, 2)
@@ -213,6 +217,7 @@ def test_adapt_is_the_inner_loop_written_by_hand(name, steps):
         assert_trees_close(jax.tree.map(lambda a, i=i: a[i], found), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_maml_adapts_as_its_differentiated_loop_does():
     solver = MAKE["maml"](CURVED, 0.1, 3)
     state, _ = one_step(solver, START, DATA)
@@ -234,6 +239,7 @@ def test_adapt_gives_each_task_a_key_and_the_model_s_state():
     np.testing.assert_allclose(shift, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [bl.iid, bl.epochs])
 def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
     """The data are the tasks' numbers; once in one run and once in two halves."""

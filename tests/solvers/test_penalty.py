@@ -10,6 +10,7 @@ import bilevel as bl
 from bilevel import f2sa
 from bilevel.batch import Draws
 from bilevel.solvers import f2ba, f2sa_p, f3sa, meha, v_pbgd
+from marks import slow
 
 # f has curvature in y (with f linear in y, as in the paper's quadratic, the penalty has no bias at all):
 #   f(x, y) = ½‖y − c‖² + ½ τ‖x‖²        g(x, y) = ½ yᵀHy − yᵀBx
@@ -70,7 +71,8 @@ METHODS = {  # how to build each for a penalty, and where it must end
 }
 
 
-@pytest.mark.parametrize("penalty", [2.0, 20.0])
+@pytest.mark.mathematics("f2sa", "f3sa", "f2ba", "meha")
+@pytest.mark.parametrize("penalty", [2.0, slow(20.0)])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_limit_on_the_quadratic_is_the_penalized_one(method, penalty):
     make, solution = METHODS[method]
@@ -108,6 +110,7 @@ def test_the_paper_s_quadratic_is_solved_exactly_by_any_penalty():
     np.testing.assert_allclose(x, q.solution, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["f2sa", "f2ba"])
 def test_the_limit_on_ridge_logistic(method):
     """∇L_λ vanishes there, with both inner problems solved by Newton's method; so does ∇Φ up to O(1/λ)."""
@@ -133,6 +136,7 @@ def test_the_limit_on_ridge_logistic(method):
     assert 1e-7 < jnp.linalg.norm(dense.hypergradient(x)) < 1 / penalty
 
 
+@pytest.mark.slow
 def test_meha_on_ridge_logistic_is_stationary_for_the_penalized_envelope():
     p, dense = ridge()
     penalty, gamma = 20.0, 0.5
@@ -175,6 +179,7 @@ def test_f3sa_on_full_batches_is_f2sa():
         np.testing.assert_allclose(of_a.hypergradient, of_b.hypergradient, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_f3sa_averages_noise_away():
     """On minibatches the estimate of ∇_y g that moves z scatters far less than the gradient itself, as in F2SA."""
     p = bl.problems.ridge_logistic(train=200, valid=200)
@@ -286,6 +291,7 @@ def assert_found_out(message):
     assert 3 / 2.09 < bound < 3 / 0.585
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -313,6 +319,7 @@ def test_it_is_found_out_while_the_run_is_finite_or_in_the_warm_up():
     assert_found_out(bl.run(solver, X0, Y0, steps=1, warmup=5000).status.message)
 
 
+@pytest.mark.slow
 def test_a_step_too_large_is_not_taken_for_it():
     result = bl.run(f2ba(QUADRATIC, inner=3.0, outer=0.1, penalty=10.0), X0, Y0, steps=1000)
     assert result.status.code == bl.Code.DIVERGED

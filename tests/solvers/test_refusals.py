@@ -19,6 +19,7 @@ def _minres(H, b, dtype, **options):
     return np.asarray(v, float), float(said["adjoint_residual"]), int(said["adjoint_steps"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_minres_ends_at_least_squares_where_the_hessian_is_singular(dtype):
     rows, columns, rng = 20, 60, np.random.default_rng(0)
@@ -31,6 +32,7 @@ def test_minres_ends_at_least_squares_where_the_hessian_is_singular(dtype):
     assert steps < 3 * rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preconditioner", [None, bl.adjoints.nystrom(5, 1e-3)])
 def test_minres_still_solves_what_is_ill_conditioned_and_indefinite(preconditioner):
     rng = np.random.default_rng(1)

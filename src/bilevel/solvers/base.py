@@ -25,7 +25,7 @@ from bilevel.solvers.fixed_points import check_plain, check_rests, check_rests_a
 from bilevel.solvers.messages import Finding, sentence, solvers_with
 from bilevel.solvers.options import rule_of
 from bilevel.solvers.parts.inner import Carried, inner_rule, seen_by
-from bilevel.solvers.rules import Descent, Rule, descend, fix_numbers
+from bilevel.solvers.rules import Descent, Rule, descend, flattened
 from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, PyTree, Scalar
 
@@ -229,11 +229,11 @@ class ExplicitSolver(Solver):
 
 def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
     """Return `function(tree, *static, ...)` compiled, once for all such trees that differ in their numbers only."""
-    leaves, structure = jax.tree.flatten(*fix_numbers([tree]))
+    leaves, structure, functions = flattened(tree)
     key = structure, *by_identity((function, *static))
-    reads = without_numbers(structure), function, static
+    reads = functions, function, static
     on_leaves = lambda leaves, *arguments: function(structure.unflatten(leaves), *static, *arguments)
-    call = problem.kept("compiled", key, reads, lambda: Tracing().jit(on_leaves))
+    call = problem.kept("compiled", key, reads, lambda: Tracing().jit_alone(on_leaves))
     return lambda *arguments: call(leaves, *arguments)
 
 

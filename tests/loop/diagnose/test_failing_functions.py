@@ -18,6 +18,7 @@ DEAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEAD)
 def test_a_rule_without_a_slope_is_named(name):
     """Where an entry of ∇_y g is exactly 0, as of the first here, Adam's root has an infinite slope."""
@@ -44,6 +45,7 @@ def test_a_rule_without_a_slope_that_x_does_not_see_is_not_blamed():
     assert "derivative of the inner rule" not in result.status.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["loader", "long", "offload"])
 def test_the_error_of_an_objective_that_raises_as_it_runs_is_told(how, monkeypatch):
     """After steps of the same chunk, whose rows go with it."""

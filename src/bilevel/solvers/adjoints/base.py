@@ -25,6 +25,20 @@ class Adjoint(eqx.Module):
 
     name: ClassVar[str] = "adjoint"
 
+    @property
+    def step_rule(self) -> Any:
+        """The rule, or the step size of a series, by which v moves; `None` if it has none."""
+        return None
+
+    @property
+    def warm_steps(self) -> int:
+        """The number of gradient steps from the last v; 0 for other ingredients."""
+        return 0
+
+    def allows(self, curvature: float) -> bool:
+        """Return whether it can solve systems whose smallest eigenvalue is this negative number."""
+        return False
+
     def init(self, v: PyTree) -> PyTree:
         return ()
 

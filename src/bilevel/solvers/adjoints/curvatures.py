@@ -15,6 +15,9 @@ class Damped(Adjoint):
     damping: Number
     name: ClassVar[str] = "damped"
 
+    def allows(self, curvature: float) -> bool:
+        return float(self.damping) > -curvature or self.adjoint.allows(curvature)
+
     def init(self, v: PyTree) -> PyTree:
         return self.adjoint.init(v)
 
@@ -25,6 +28,9 @@ class Damped(Adjoint):
 class GaussNewton(Adjoint):
     adjoint: Adjoint
     name: ClassVar[str] = "Gauss–Newton"
+
+    def allows(self, curvature: float) -> bool:
+        return True
 
     def init(self, v: PyTree) -> PyTree:
         return self.adjoint.init(v)

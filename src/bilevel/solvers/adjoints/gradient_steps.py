@@ -18,6 +18,14 @@ class OneStep(Adjoint):
     rule: Rule
     name: ClassVar[str] = "one step"
 
+    @property
+    def step_rule(self) -> Rule:
+        return self.rule
+
+    @property
+    def warm_steps(self) -> int:
+        return 1
+
     def init(self, v: PyTree) -> PyTree:
         return self.rule.init(v)
 
@@ -31,6 +39,14 @@ class Steps(Adjoint):
     rule: Rule
     count: int = eqx.field(static=True)
     name: ClassVar[str] = "steps"
+
+    @property
+    def step_rule(self) -> Rule:
+        return self.rule
+
+    @property
+    def warm_steps(self) -> int:
+        return self.count
 
     def init(self, v: PyTree) -> PyTree:
         return self.rule.init(v)

@@ -39,6 +39,9 @@ class MinimalResiduals(Adjoint):
     preconditioner: Nystrom | None = None
     name: ClassVar[str] = "MINRES"
 
+    def allows(self, curvature: float) -> bool:
+        return True
+
     def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner, size = inner.shared(), sum(leaf.size for leaf in jax.tree.leaves(b))
         P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)

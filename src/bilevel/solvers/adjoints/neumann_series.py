@@ -18,6 +18,10 @@ class NeumannSeries(Adjoint):
     products: int = eqx.field(static=True)
     name: ClassVar[str] = "Neumann"
 
+    @property
+    def step_rule(self) -> Number:
+        return self.eta
+
     def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner = inner.shared()
 
