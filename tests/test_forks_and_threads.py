@@ -80,6 +80,7 @@ def q():
     return bl.problems.quadratic(kappa=4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same", [True, False], ids=["one solver", "different solvers"])
 def test_runs_in_threads_are_bitwise_those_one_after_the_other(q, same):
     """Programs are kept with the problem, which all of them share: here the first of them may be compiled at once."""

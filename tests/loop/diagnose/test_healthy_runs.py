@@ -119,6 +119,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in (CONVERGED | OTHERS)],
@@ -138,6 +139,7 @@ def test_nothing_is_accused(name):
         np.testing.assert_allclose(jnp.asarray(result.x, float), expected, rtol=precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-45, 1e-30, 1e-10])
 def test_the_measure_of_a_step_that_rounding_loses_is_that_of_a_longer_one(size):
     """At the bound x is stationary; inside it is not, and no tolerance calls it converged."""
@@ -162,6 +164,7 @@ def test_a_measure_of_a_step_that_is_not_lost_is_the_quotient():
     np.testing.assert_array_equal(rule.gradient_mapping(x, zero), 0)
 
 
+@pytest.mark.slow
 def test_a_trace_without_a_row_has_its_columns():
     """When no step is good: of a run, of a sweep's lane, and of a run that goes on from there."""
     broken = bl.Problem(inner=lambda x, y: jnp.nan * y @ y, outer=lambda x, y: y @ y)

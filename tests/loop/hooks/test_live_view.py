@@ -152,6 +152,7 @@ def test_what_is_said_of_a_blow_up_is_what_the_status_says_later(q):
     assert "diverging: Its outer value rose from" in written(console)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt(), SystemExit(3)])
 @pytest.mark.parametrize("progress", ["live", True])
 def test_the_terminal_is_given_back_whatever_happens(aid, error, progress, monkeypatch):
@@ -235,6 +236,7 @@ def test_in_a_notebook_one_output_is_replaced(aid, monkeypatch):
     assert all("completed" not in output["text/plain"] for output in outputs[:-1])
 
 
+@pytest.mark.slow
 def test_of_a_sweep_the_lowest_values_are_shown(q):
     console = terminal(width=120)
     solvers = [

@@ -19,7 +19,7 @@ from bilevel.identity import Static, described, digest_of
 from bilevel.loop.checkpoints.trees import words_of
 from bilevel.loop.columns import is_real
 from bilevel.problem import Problem
-from bilevel.readings import NUMBERS, Part, parts
+from bilevel.readings import NUMBERS, Part, nodes, parts
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rule_closures import Closures
 from bilevel.types import PyTree
@@ -56,7 +56,9 @@ class Origin:
         halve: bool,
     ) -> "Origin":
         leaves = jax.tree_util.tree_leaves_with_path(solver)
-        functions = [*_functions(solver, ""), ("the record", record)]
+        classes = nodes(jax.tree.structure((start, data)))
+        trees = "the classes of x, y and the data"
+        functions = [*_functions(solver, ""), ("the record", record), (trees, classes or None)]
         reads = {name: parts(each) for name, each in functions if each is not None}
         hidden = [(name, part) for name, found in reads.items() for part in found if part.kind == "hidden"]
         return cls(

@@ -18,6 +18,7 @@ from bilevel.loop.state import RunState
 from bilevel.loop.status import Cause
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver
+from bilevel.solvers.messages import sentence
 from bilevel.solvers.parts.ritz import ritz_values
 from bilevel.solvers.parts.trees import all_finite
 from bilevel.solvers.parts.unroll import update
@@ -42,7 +43,7 @@ def cause(scene: Scene, large: list[str], warmup: bool = False) -> Cause:
     found = found or attempt(_climbing_rule, scene)
     if found is not None:
         return found
-    if known := scene.suspicion() or scene.solver.indefinite(scene.recent).strip():
+    if known := scene.suspicion() or sentence(scene.solver.indefinite(scene.recent)):
         return Cause(known)
     why = attempt(_large_steps, scene, warmup, default=Cause())
     return why if why.levels else attempt(_unbounded_g, scene, away) or _unbounded_f(scene, away) or why

@@ -25,8 +25,7 @@ from bilevel.batch import draws
 from bilevel.loop.diagnose.steps import attempt, moves, present_step, without_map
 from bilevel.oracles import Product
 from bilevel.solvers.base import Solver
-from bilevel.solvers.fixed_points import System, adjoint_system
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import System, adjoint_system, fixed_point
 from bilevel.solvers.parts.ritz import tridiagonal
 from bilevel.solvers.parts.truncated_cg import truncated_cg
 from bilevel.solvers.rules import Descent
@@ -69,7 +68,7 @@ def close_look(
     at = state if solver.traits.outer_at == "start" else after
     data = draws(batch)[solver.traits.outer_draw % solver.draws]
     rule = Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
-    free = not rule.constrained and behavior(problem, rule, at.y).plain
+    free = not rule.constrained and fixed_point(problem, rule, at.y).plain
     seen = _of_step(solver, state, info, whole, before)
     newton = free and not seen["noisy"]
 
@@ -168,7 +167,7 @@ def _active(solver: Solver, x: PyTree, y: PyTree) -> PyTree:
     if isinstance(rule, Descent):
         return everywhere
     # A rule that cannot be tried, or has no fixed point, may move y everywhere.
-    return attempt(lambda: behavior(solver.problem, rule, y).active, default=everywhere)
+    return attempt(lambda: fixed_point(solver.problem, rule, y).active, default=everywhere)
 
 
 def _came(x: PyTree, before: PyTree) -> jax.Array:
