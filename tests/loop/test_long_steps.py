@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.loop import session
+from bilevel.loop import single_run
 
 ROWS = 24
 
@@ -14,7 +14,7 @@ ROWS = 24
 @pytest.fixture
 def long(monkeypatch):
     """Makes every run from here on a large one."""
-    return lambda: monkeypatch.setattr(session, "LONG_STEPS", 0)
+    return lambda: monkeypatch.setattr(single_run, "LONG_STEPS", 0)
 
 
 def setting(step=0.1):

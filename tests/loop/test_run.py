@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import bilevel as bl
-from bilevel.loop.chunk_length import GROWTH, SECONDS, Pace
+from bilevel.loop.chunks import GROWTH, SECONDS, Pace
 
 X0 = jnp.ones(2)
 

@@ -12,13 +12,13 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool
 
 from bilevel.arrays import at_hand
-from bilevel.loop.devices.offload import fetched
 from bilevel.loop.state import RunState
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
 FAR = 1e3
+LOOK_AHEAD = 200  # steps, after only the loss has become infinite, within which a variable may follow
 PIECE = 2**16
 BEFORE = re.compile(r"^(\[\d+\])?\.data(\.stacked)?(?=\.)")  # the level: which of the batches that were kept
 NORM = "hypergradient_norm"
@@ -67,7 +67,7 @@ class Watch:
         self._fine = _first_look(solver, run) if remembers or run.model is not None else None
 
     def look(self, run: RunState) -> np.ndarray:
-        return np.asarray(self.solver.compiled(health)(fetched(run)))
+        return np.asarray(self.solver.compiled(health)(run))
 
     def broken(self, flags: np.ndarray, run: RunState) -> list[str]:
         """The variables that are not finite; if all are, the first of the rest that no longer is."""
@@ -106,7 +106,7 @@ def _first_look(solver: Solver, run: RunState) -> np.ndarray:
     leaves = [leaf for _, leaf in parts(solver, run)]
     if at_hand(leaves):
         return np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
-    return np.asarray(solver.compiled(health)(fetched(run)))
+    return np.asarray(solver.compiled(health)(run))
 
 
 @jax.jit

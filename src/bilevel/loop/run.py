@@ -5,27 +5,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from bilevel.arrays import check_usable
-from bilevel.checks import MANY, check_choice, check_count, check_flag, check_seed
+from bilevel.checks import MANY, check_count, check_seed
 from bilevel.forks import check_fork
-from bilevel.loop.checkpoints.disk_runs import Start, run_on_disk, saver_among
-from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.concrete import check_untraced
-from bilevel.loop.data.prefetch import check_prefetch
-from bilevel.loop.devices.agreement import check_arguments
-from bilevel.loop.devices.mesh_spec import as_sharded
-from bilevel.loop.devices.offload import check_offload
-from bilevel.loop.devices.processes import team_of
-from bilevel.loop.diagnose.hook import Diagnose
-from bilevel.loop.hooks.base import HookLike, as_hooks
-from bilevel.loop.hooks.live_view import progress_hooks
-from bilevel.loop.hooks.probe import Probe, check_probe
-from bilevel.loop.hooks.tolerance import Tolerance
-from bilevel.loop.recovery.halving import check_policy
-from bilevel.loop.recovery.snapshots import POLICIES
+from bilevel.loop.hooks.base import Hook, HookLike
+from bilevel.loop.options import RunOptions
+from bilevel.loop.policies import Alone
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record
-from bilevel.loop.session import Session
+from bilevel.loop.single_run import Request, Start, begun, complete, plan_of, resumed
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 
@@ -111,54 +102,63 @@ def run(
     check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
     check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
-    mesh = as_sharded(mesh)
-    team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
+    options = RunOptions(
+        every, thin, replay, on_divergence, prefetch, offload, mesh, probe, diagnose, save_every
+    )
+    team = _team((options.mesh, x0, y0, data, getattr(resume, "run", None)))
     with team.together():
-        _check(solver, x0, y0, resume, warmup, seed, model_state, replay)
+        steps = check_count(steps, "steps", most=MANY)
+        start = _checked_start(solver, x0, y0, resume, warmup, seed, model_state)
         if record is not None:
             check_record(record)
-        if probe is not None:
-            check_probe(probe)
-        check_flag(diagnose, "diagnose")
-        views = progress_hooks(progress, tol)
-        halve = check_policy(on_divergence, solver, replay)
-        steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
-        every = None if every is None else check_count(every, "every")
-        thin = None if thin is None else check_count(thin, "thin")
-        prefetch, aside = check_prefetch(prefetch), check_offload(offload)
-        hooks, saver = saver_among(as_hooks(hooks), checkpoint, save_every)
-        hooks = [
-            *hooks,
-            *([Probe(probe)] if probe is not None else []),
-            *([Tolerance(tol)] if tol is not None else []),
-            *views,
-            *([Diagnose()] if diagnose else []),
-        ]
-        numbers = dict(steps=steps, seed=int(check_seed(seed)), warmup=warmup, every=every, thin=thin)
-        choices = dict(replay=replay, on_divergence=on_divergence, offload=offload)
-        folders = {"checkpoint=": saver is not None, "resume=": _kind(resume)}
-        check_arguments(team, solver, numbers | choices | folders)
-        ways = replay, every, hooks, thin, halve, prefetch, aside, mesh, team
-        session_of = lambda steps, resume: Session(solver, record, data, steps, resume, *ways)
-        if saver is None and not isinstance(resume, str | Path):
-            session = session_of(steps, resume)
-            if resume is None:
-                session.begin(x0, y0, check_seed(seed), model_state)
-            return session.go(warmup)
-        start = Start(x0, y0, model_state, check_seed(seed), warmup)
-        return run_on_disk(session_of, saver, resume, start, steps, team)
+        if options.halves:
+            from bilevel.loop.recovery.halving import check_halving
+
+            check_halving(solver, options.snapshots)
+        hooks, saver = _all_hooks(hooks, options, tol, progress, checkpoint)
+        request = Request(solver, data, record, hooks, options, team)
+        if team.several:
+            from bilevel.loop.devices.agreement import check_request
+
+            check_request(request, steps, start, saver is not None, _kind(resume))
+        if saver is not None or isinstance(resume, str | Path):
+            from bilevel.loop.checkpoints.disk_runs import run_on_disk
+
+            return run_on_disk(request, saver, resume, start, steps)
+        plan = plan_of(request, steps, resume)
+        if resume is None:
+            plan, state = begun(plan, start)
+        else:
+            plan, state = resumed(plan, resume)
+        return complete(plan, state, start.warmup)
 
 
-def _check(
-    solver: Any,
-    x0: Any,
-    y0: Any,
-    resume: Any,
-    warmup: Any,
-    seed: Any,
-    model_state: Any,
-    replay: str,
-) -> None:
+def _team(trees: tuple[Any, ...]) -> Alone:
+    """Return the processes on whose devices arrays or meshes are."""
+    if jax.process_count() == 1:
+        return Alone()
+    from bilevel.loop.devices.processes import team_of
+
+    return team_of(*trees)
+
+
+def _all_hooks(
+    hooks: Any, options: RunOptions, tol: Any, progress: Any, checkpoint: Any
+) -> tuple[list[Hook], Any]:
+    """Return the hooks with those that arguments are short for; and the one among them that saves."""
+    given = options.probe, options.save_every, tol, checkpoint
+    shows = progress is not False or options.diagnose or any(each is not None for each in given)
+    if not shows and isinstance(hooks, list | tuple) and not hooks:
+        return [], None
+    from bilevel.loop.hooks.shorthands import hooks_for
+
+    return hooks_for(hooks, options, tol, progress, checkpoint)
+
+
+def _checked_start(
+    solver: Any, x0: Any, y0: Any, resume: Any, warmup: Any, seed: Any, model_state: Any
+) -> Start:
+    """Return what a new run begins with; raise if it does not fit `resume`."""
     check_solver(solver)
     auto = isinstance(resume, str) and resume == "auto"
     if (resume is None or auto) and (x0 is None or y0 is None):
@@ -168,14 +168,9 @@ def _check(
             f"resume must be the result of an earlier run, not {type(resume).__name__}: pass what bl.run returned, a "
             'folder of checkpoints, or "auto"'
         )
-    if isinstance(resume, Result) and isinstance(resume.run.solver, Saved):
-        raise ValueError(
-            "resume= is a result that bl.load read, which has lost the solver's types: pass the folder it was read from"
-        )
+    start = Start(x0, y0, model_state, check_seed(seed), check_count(warmup, "warmup", least=0))
     if isinstance(resume, Result):
-        check_usable(resume.run.solver, "the state of resume")  # which another precision may have made
-    check_count(warmup, "warmup", least=0)
-    check_seed(seed)
+        _check_result(resume)
     given = isinstance(resume, Result) and any(each is not None for each in (x0, y0, model_state))
     if resume is not None and not auto and (given or warmup != 0 or seed != 0):
         raise ValueError(
@@ -183,11 +178,21 @@ def _check(
         )
     if (x0 is None) != (y0 is None):
         raise ValueError("x0 and y0 go together: pass both, or neither")
-    check_choice(replay, "replay", POLICIES)
+    return start
+
+
+def _check_result(resume: Result) -> None:
+    from bilevel.loop.checkpoints.trees import Saved
+
+    if isinstance(resume.run.solver, Saved):
+        raise ValueError(
+            "resume= is a result that bl.load read, which has lost the solver's types: pass the folder it was read from"
+        )
+    check_usable(resume.run.solver, "the state of resume")  # which another precision may have made
 
 
 def _kind(resume: Any) -> str:
-    """What is gone on from; a folder's name may be another one in every process."""
+    """Return what the run continues; a folder may have another name in every process."""
     if isinstance(resume, Result):
         return f"a result of {resume.steps} steps"
     return "a folder" if isinstance(resume, Path) or resume not in (None, "auto") else str(resume)

@@ -62,7 +62,7 @@ def test_the_error_of_an_objective_that_raises_as_it_runs_is_told(how, monkeypat
 
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
     if how == "long":
-        monkeypatch.setattr("bilevel.loop.session.LONG_STEPS", 0)
+        monkeypatch.setattr("bilevel.loop.single_run.LONG_STEPS", 0)
     data = {"data": itertools.repeat(bl.Batch())} if how == "loader" else {}
     more = {"offload": "outer"} if how == "offload" else {}
     solver = bl.soba(problem, inner=0.1, adjoint=0.1, outer=optax.sgd(0.1, momentum=0.9))

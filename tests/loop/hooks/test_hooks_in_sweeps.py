@@ -119,7 +119,7 @@ def test_as_in_a_run(name):
     assert (error is None) == (errors is None)
     if name == "a begin that raises":
         assert swept is None  # there is nothing to return; a run returns its start
-        assert [entry for entry in in_sweep if entry[0] == "c"] == []
+        assert [entry[:2] for entry in in_sweep if entry[0] == "c"] == [("c", "begin"), ("c", "close")]
         return
     assert in_sweep == in_run
     lane = swept[1]
@@ -157,7 +157,15 @@ def test_of_one_run_is_refused_before_any_work(refused):
 
 def test_the_table_has_every_attribute():
     fields = {"decides", "last", "stride", "note", "once", "of_one_run", "reads_info"}
-    of_probes = {"measures", "rows", "asks", "diagnosis"}  # set by our own hooks
+    of_probes = {
+        "measures",
+        "rows",
+        "asks",
+        "diagnosis",
+        "saves",
+        "steers",
+        "watches_probes",
+    }  # set by our own hooks
     assert set(bl.hooks.Hook.__annotations__) == fields | of_probes
     assert fields - {"of_one_run"} <= set(CASES)
 

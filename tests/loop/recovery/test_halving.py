@@ -229,7 +229,7 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
 def test_refused_before_any_work():
     with pytest.raises(ValueError, match=r"on_divergence must be .stop. or .halve., not .double."):
         bl.run(WILD, X0, Y0, steps=2, on_divergence="double")
-    with pytest.raises(ValueError, match='replay="off" keeps nothing to go back to'):
+    with pytest.raises(ValueError, match='snapshots="off" keeps nothing to go back to'):
         bl.run(WILD, X0, Y0, steps=2, on_divergence="halve", replay="off")
     for solver in (bl.tuning_free(PLAIN), bl.solvers.s_tfbo(PLAIN), bl.solvers.d_tfbo(PLAIN)):
         with pytest.raises(ValueError, match=f"{solver.name} has no step sizes"):

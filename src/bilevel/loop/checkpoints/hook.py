@@ -12,8 +12,8 @@ from bilevel.checks import check_count
 from bilevel.loop.checkpoints.contents import packed
 from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, said, set_aside
 from bilevel.loop.checkpoints.reader import as_folder
-from bilevel.loop.devices.processes import Team
 from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.policies import Alone
 from bilevel.loop.result import Result
 
 MINUTE = timedelta(minutes=1)
@@ -40,6 +40,8 @@ class Checkpoint(Hook):
     of_one_run = True  # not of a sweep
     reads_info = False
     last = True  # after the hooks whose memory it saves
+    saves = True
+    steers = False
     stride: int | None
     note: str
 
@@ -53,7 +55,7 @@ class Checkpoint(Hook):
         self.note = ""  # what the status should say at the end
         self._prepared = False
 
-    def take(self, team: Team, *, going_on: bool) -> None:
+    def take(self, team: Alone, *, going_on: bool) -> None:
         """Takes the folder for a run, before any work is done; of several processes, the first does."""
         self._team = self._folder.team = team
         team.lead(lambda: self._take(going_on))

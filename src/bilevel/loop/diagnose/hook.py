@@ -39,6 +39,7 @@ class Diagnose(Hook):
 
     of_one_run = True  # not of a sweep
     reads_info = False
+    steers = False
 
     def __init__(self):
         self._rows: list[dict[str, float]] = []

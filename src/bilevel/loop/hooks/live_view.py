@@ -51,6 +51,7 @@ class Live(Hook):
     """
 
     reads_info = False
+    steers = False
     once = True  # of several processes, in the first alone
 
     def __init__(self, *, tol: float | None = None, console: Any = None):

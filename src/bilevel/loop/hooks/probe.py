@@ -8,7 +8,7 @@ import numpy as np
 
 from bilevel.callables import asks_for
 from bilevel.checks import check_callable
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Event, FunctionHook, Hook
 
 
 class Probe(Hook):
@@ -46,6 +46,9 @@ class Probe(Hook):
             raise ValueError('a probe\'s "step" is the step it was called at: choose another name')
         # As they are now: what they refer to may be donated to the next chunk.
         self.rows.append((event.step, {name: _own(value) for name, value in values.items()}))
+
+    def decider(self, watched: bool) -> Hook | None:
+        return FunctionHook(self.probe) if watched else None
 
     def values(self, step: int) -> dict[str, Any]:
         """What it returned at that step, if it was the last one."""

@@ -18,6 +18,7 @@ class Progress(Hook):
     """
 
     reads_info = False
+    steers = False
     once = True  # of several processes, in the first alone
 
     def __init__(self):
