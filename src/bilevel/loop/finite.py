@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -193,19 +194,23 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
     """
     if taken < 10 or not len(values):
         return None
-    last = _last(values)
-    medians = np.array([np.median(part) for part in np.array_split(values, min(5, len(values)))])
-    down = medians[np.argmax(medians) :]
-    calming = len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2
-    if last.min() > values[0] + _far(values) and not calming:
+    last, count = _last(values), len(values)
+    medians = cache(lambda: np.array([np.median(part) for part in np.array_split(values, min(5, count))]))
+    if last.min() > values[0] + _far(values) and not _calms(medians()):
         return float(values[0]), float(np.median(last))
-    if len(values) < 20:
+    if count < 20:
         return None
-    since = medians[np.argmin(medians) :]
+    since = medians()[np.argmin(medians()) :]
     rises = np.diff(since)
     steady = len(rises) > 1 and (rises > 0).all() and rises[-1] >= rises.max()
-    beyond = since[-1] > max(medians[0], since[0] + _far(since))
+    beyond = since[-1] > max(medians()[0], since[0] + _far(since))
     return (float(since[0]), float(since[-1])) if steady and beyond else None
+
+
+def _calms(medians: np.ndarray) -> bool:
+    """Return whether the values have come down steadily since their highest fifth."""
+    down = medians[np.argmax(medians) :]
+    return bool(len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2)
 
 
 def _last(values: np.ndarray) -> np.ndarray:

@@ -10,12 +10,11 @@ import jax
 from bilevel.arrays import check_usable
 from bilevel.checks import MANY, check_count, check_seed
 from bilevel.forks import check_fork
-from bilevel.loop.concrete import check_untraced
 from bilevel.loop.hooks.base import Hook, HookLike
 from bilevel.loop.options import RunOptions
 from bilevel.loop.policies import Alone
 from bilevel.loop.result import Result
-from bilevel.loop.scan import Record, check_record
+from bilevel.loop.scan import Record, check_record, check_untraced
 from bilevel.loop.single_run import Request, Start, begun, complete, plan_of, resumed
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree

@@ -14,7 +14,6 @@ from bilevel.loop.data.sources import source_of
 from bilevel.loop.data.streams import FullBatch, Given, Minibatches
 from bilevel.loop.driver import drive, fit_of, has_data, judge, shared_failure
 from bilevel.loop.errors import RunError
-from bilevel.loop.fingerprint import difference, fingerprint
 from bilevel.loop.finite import Watch, largest_measure
 from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.options import RunOptions
@@ -23,6 +22,7 @@ from bilevel.loop.plan import Method, Plan, Progress
 from bilevel.loop.policies import Alone, NoHooks, OnDevice, Snapshots, Steady
 from bilevel.loop.program import LONG_STEPS, SMALL, program_of
 from bilevel.loop.result import Result
+from bilevel.loop.state import difference, fingerprint
 from bilevel.loop.trace import Log
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree

@@ -10,7 +10,6 @@ import numpy as np
 
 from bilevel.checks import MANY, check_callable, check_count, check_kind, check_text
 from bilevel.forks import check_fork
-from bilevel.loop.concrete import check_untraced
 from bilevel.loop.driver import drive
 from bilevel.loop.errors import Failure
 from bilevel.loop.hooks.base import Hook, HookLike, as_hooks
@@ -21,7 +20,7 @@ from bilevel.loop.lane_run import lane_run, lane_status, lanes_first
 from bilevel.loop.lanes import Lane, Lanes
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.result import Result
-from bilevel.loop.scan import Record, check_record
+from bilevel.loop.scan import Record, check_record, check_untraced
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status, check_status
 from bilevel.loop.summary import as_html, as_text, of_sweep

@@ -9,9 +9,9 @@ import numpy as np
 
 from bilevel.loop.devices.processes import brief
 from bilevel.loop.errors import Failure, caught
-from bilevel.loop.fingerprint import fingerprint
 from bilevel.loop.plan import Plan
 from bilevel.loop.policies import Alone
+from bilevel.loop.state import fingerprint
 
 Outline = list[Any]  # in words, and two digests: of structure, shapes and types; of values
 
