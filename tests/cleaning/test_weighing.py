@@ -14,6 +14,7 @@ from bilevel.row_weights import fit as weighing
 from bilevel.row_weights.fit import FOLDS, PROBLEM, Rows, confusions, corrected, judgment, training, weigh
 from bilevel.row_weights.models import initial, predictor, scale_of
 from bilevel.row_weights.padding import bucket, padded
+from run_options import with_options
 
 N, D, CLASSES = 60, 3, 3
 
@@ -203,7 +204,7 @@ def test_an_interrupt_ends_it(monkeypatch):
         def stop(event):
             raise KeyboardInterrupt
 
-        return bl.run(*given, **options, hooks=[stop])
+        return bl.run(*given, **with_options(options), hooks=[stop])
 
     monkeypatch.setattr(weighing, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -132,7 +132,9 @@ def test_between_two_chunks_there_is_one_state_on_the_device(collector):
             alive.append(on_device() - before)
 
     before = on_device()
-    result = bl.run(solver, x0, y0, data=data, steps=6, every=2, hooks=[Count()], warmup=2)
+    result = bl.run(
+        solver, x0, y0, data=data, steps=6, options=bl.RunOptions(every=2), hooks=[Count()], warmup=2
+    )
     program = solver.problem.memory["programs"].values()[-1]
     assert program.donating.chunk._cache_size() == program.donating.warm_up._cache_size() == 1
     assert program.keeping.chunk._cache_size() == program.keeping.warm_up._cache_size() == 0
@@ -143,7 +145,15 @@ def test_a_hook_that_reads_the_info_has_all_of_it_and_changes_rounding_at_most()
     problem, x0, y0, data = network(256, 4, 16)
     solver, infos = SOLVERS["AID"](problem, RULES["sgd"]), []
     plain = bl.run(solver, x0, y0, data=data, steps=5)
-    told = bl.run(solver, x0, y0, data=data, steps=5, every=5, hooks=[lambda event: infos.append(event.info)])
+    told = bl.run(
+        solver,
+        x0,
+        y0,
+        data=data,
+        steps=5,
+        options=bl.RunOptions(every=5),
+        hooks=[lambda event: infos.append(event.info)],
+    )
 
     def close(a, b):  # entries of one array are sums of terms as large as its largest
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, np.abs(b).max()))

@@ -232,8 +232,15 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     curves, found = {}, {}
     for name, solver in methods().items():
         measured = lambda state, info: {"phi": _value(state.x, batch)}
-        options: dict[str, Any] = dict(every=max(1, steps // 40), probe=measured, progress=progress)
-        result = bl.run(solver, instance.x0, instance.y0, data=instance.data, steps=steps, **options).check()
+        result = bl.run(
+            solver,
+            instance.x0,
+            instance.y0,
+            data=instance.data,
+            steps=steps,
+            progress=progress,
+            options=bl.RunOptions(every=max(1, steps // 40), probe=measured),
+        ).check()
         found[name] = result.x
         curves[name] = result.probes["step"], result.probes["phi"]
     found["closed-form heads"], seen = exact(instance.x0, batch, steps)

@@ -162,12 +162,16 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     instance = task(seed)
     step, y0 = 1 / instance.L, instance.y0
     unseen = jax.jit(lambda y: logistic(y, test))
-    options: dict[str, Any] = dict(
-        every=max(1, steps // 40), warmup=WARMUP if steps > 10 else 1, progress=progress
-    )
     probe = lambda state, info: {"test": unseen(state.y), "kept": jnp.sum(state.y != 0)}
     result = bl.run(
-        solver(instance.L), instance.x0, y0, data=instance.data, steps=steps, probe=probe, **options
+        solver(instance.L),
+        instance.x0,
+        y0,
+        data=instance.data,
+        steps=steps,
+        warmup=WARMUP if steps > 10 else 1,
+        progress=progress,
+        options=bl.RunOptions(every=max(1, steps // 40), probe=probe),
     ).check()
 
     shared = lambda log_penalty: jnp.full_like(instance.x0, log_penalty)

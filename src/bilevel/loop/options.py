@@ -1,13 +1,15 @@
 """The options of a run that are rarely used."""
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
 from bilevel.checks import check_choice, check_count, check_flag
 
 SNAPSHOTS = ("auto", "device", "host", "off")
+MINUTE = timedelta(minutes=1)
 ON_DIVERGENCE = ("stop", "halve")
 
 
@@ -60,6 +62,8 @@ class RunOptions:
         check_flag(self.diagnose, "diagnose")
         if self.prefetch is not None:
             check_count(self.prefetch, "prefetch", least=0, most=1000, such_as=2)
+        if self.save_every is not None:
+            rhythm(self.save_every)
         if self.probe is not None:
             from bilevel.loop.hooks.probe import check_probe
 
@@ -79,3 +83,35 @@ class RunOptions:
 
 
 DEFAULT = RunOptions()
+EARLIER = {"replay": "snapshots"} | {field.name: field.name for field in fields(RunOptions)}
+
+
+def with_earlier(options: RunOptions, given: dict[str, Any]) -> RunOptions:
+    """Return the options with those that were keywords of `bl.run` in earlier releases; warn about these."""
+    if unknown := [name for name in given if name not in EARLIER]:
+        names = ", ".join(field.name for field in fields(RunOptions))
+        raise TypeError(
+            f"bl.run() got an unexpected keyword argument {unknown[0]!r}: see help(bl.run) for its arguments; rarely "
+            f"used ones are in options=bl.RunOptions(...), which takes {names}"
+        )
+    now = ", ".join(f"{EARLIER[name]}=..." for name in given)
+    warnings.warn(
+        f"bl.run({', '.join(f'{name}=...' for name in given)}) is deprecated: pass options=bl.RunOptions({now}); the "
+        "next release will refuse it",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return replace(options, **{EARLIER[name]: value for name, value in given.items()})
+
+
+def rhythm(save_every: Any) -> tuple[int | None, float]:
+    """Return the steps between two checkpoints, or the seconds."""
+    if save_every is None:
+        return None, MINUTE.total_seconds()
+    if isinstance(save_every, timedelta):
+        if save_every <= timedelta(0):
+            raise ValueError(
+                f"save_every must be a positive time, not {save_every!r}: pass e.g. timedelta(minutes=5)"
+            )
+        return None, save_every.total_seconds()
+    return check_count(save_every, "save_every"), 0.0

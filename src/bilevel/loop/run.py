@@ -1,17 +1,16 @@
 """The host driver: runs a solver and says how it went."""
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from bilevel.arrays import check_usable
-from bilevel.checks import MANY, check_count, check_seed
+from bilevel.checks import MANY, check_count, check_kind, check_seed
 from bilevel.forks import check_fork
 from bilevel.loop.hooks.base import Hook, HookLike
-from bilevel.loop.options import RunOptions
+from bilevel.loop.options import DEFAULT, RunOptions, with_earlier
 from bilevel.loop.policies import Alone
 from bilevel.loop.result import Result
 from bilevel.loop.scan import Record, check_record, check_untraced
@@ -30,80 +29,54 @@ def run(
     seed: int = 0,
     model_state: PyTree = None,
     warmup: int = 0,
-    hooks: Sequence[HookLike] = (),
-    every: int | None = None,
-    probe: Callable[..., dict[str, Any] | None] | None = None,
     record: Record | None = None,
     tol: float | None = None,
     progress: bool | str = False,
-    diagnose: bool = False,
-    resume: Result | str | Path | None = None,
+    hooks: Sequence[HookLike] = (),
     checkpoint: str | Path | None = None,
-    save_every: int | timedelta | None = None,
-    replay: str = "auto",
-    thin: int | None = None,
-    on_divergence: str = "stop",
-    prefetch: int | None = None,
-    offload: str | None = None,
-    mesh: Any = None,
+    resume: Result | str | Path | None = None,
+    options: RunOptions = DEFAULT,
+    **earlier: Any,
 ) -> Result:
-    """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
+    """Run `solver` for `steps` steps from (x0, y0), and return where it ended and how.
 
     Args:
         solver: any solver, for instance `bl.aid(...)`.
-        x0: where x starts; left out when resuming.
-        y0: where y starts; left out when resuming.
-        steps: how many steps to take (when resuming: how many more).
-        data: a `Batch` seen whole at every step, a stream such as `bl.epochs(...)`, a pair of Python loaders
+        x0: the start of x; leave it out when resuming.
+        y0: the start of y; leave it out when resuming.
+        steps: the number of steps to take; when resuming, of further steps.
+        data: a `Batch` that every step sees whole, a stream such as `bl.epochs(...)`, a pair of Python loaders
             (`bl.loaders(...)`), or any Python iterable of batches.
-        seed: of the keys that objectives and random methods ask for; that of a step follows from it and its number.
+        seed: the seed of the keys of objectives and random methods; the key of a step is a function of it and the
+            step's number.
         model_state: what the model carries along besides y (batch norm), for objectives that ask for `state`.
-        warmup: steps on y alone at x0 before the first (the paper's initialization lemmas). Each takes a batch of its
-            own, and the run goes on in the data where they end.
-        hooks: functions of an `bl.hooks.Event`, called between chunks; see `bl.hooks`.
-        every: chunks end at the multiples of this number of steps. Left out, they are paced by the clock: about a
-            quarter of a second.
-        probe: `(state, info) -> dict of numbers`, called after every chunk, with `model_state=` too if it has a
-            parameter of that name; short for `bl.hooks.Probe`. Hooks can watch its numbers: `bl.hooks.Best("name")`.
-        record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, to keep of every step, compiled, besides
-            the scalars that the trace always has ("outer_value", "hypergradient_norm" and the metrics).
+        warmup: the number of steps on y only, at x0, before the first step (the paper's initialization lemmas). Each
+            takes its own batch, and the run continues in the data where they end.
+        record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, compiled: what the trace keeps of every
+            step besides its scalars ("outer_value", "hypergradient_norm" and the metrics).
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
         progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`; "live" shows
-            the run's numbers with their trends and how it stands, short for `bl.hooks.Live`.
-        diagnose: look at the run a few times along the way, at a few per cent of its cost, and say in
-            `result.diagnosis` whether a step size, the adjoint or y's lag stands out; short for `bl.hooks.Diagnose`.
-        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
-            on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps
-            are taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing
-            had happened.
-        checkpoint: a folder to save the run into while it goes on; short for `bl.hooks.Checkpoint`.
-        save_every: how often, as a number of steps or a `datetime.timedelta`; left out, about once a minute.
-        replay: what is kept to go back to when a run breaks: "device" (a second copy of the state), "host" (a copy in
-            the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
-        thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
-            "step" says which. Hooks still see every row.
-        on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with
-            half the step sizes, at most ten times, as `result.halvings` tells. With `every`, a resumed run goes back to
-            where an unbroken one would.
-        prefetch: how many steps' batches to ask a loader for ahead, in a thread of its own. Left out: two, from the
-            moment that it takes a millisecond over one; 0: none, for loaders that must stay in the caller's thread.
-        offload: "outer": the memory of the outer rule rests on the host and comes over for its update alone, for an x
-            that is the large part.
-        mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis, arrays of
-            x with a row for each of these likewise, all else lies on every device; or what
-            `bl.sharded` says. Left out, x0, y0 and data that lie on several devices stay there.
+            the run's numbers with their trends, short for `bl.hooks.Live`.
+        hooks: functions of a `bl.hooks.Event`, called between chunks; see `bl.hooks`.
+        checkpoint: a folder to save the run into while it runs; short for `bl.hooks.Checkpoint`.
+        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to
+            continue bit for bit. "auto": if there is a run in the checkpoint folder, continue it until it has taken
+            `steps` steps in all; if there is none, begin. The same call after a crash then ends as if nothing had
+            happened.
+        options: what is rarely needed: `bl.RunOptions(every=, thin=, snapshots=, on_divergence=, prefetch=, offload=,
+            mesh=, probe=, diagnose=, save_every=)`.
+        **earlier: these options, as keywords of earlier releases; the next release will refuse them.
 
     Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that read the
-    Info of a large run). A run that diverges returns the last finite
-    state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
-    that raises ends the run with `bl.RunError`, which holds the result so far.
+    Info of a large run). A run that diverges returns the last finite state; Ctrl-C finishes the present step or chunk
+    and returns the result so far. A hook, a loader or an objective that raises ends the run with `bl.RunError`, which
+    holds the result so far.
     """
     check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
     check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
-    options = RunOptions(
-        every, thin, replay, on_divergence, prefetch, offload, mesh, probe, diagnose, save_every
-    )
+    check_kind(options, RunOptions, "options", "a bl.RunOptions", "pass e.g. bl.RunOptions(every=100)")
+    options = with_earlier(options, earlier) if earlier else options
     team = _team((options.mesh, x0, y0, data, getattr(resume, "run", None)))
     with team.together():
         steps = check_count(steps, "steps", most=MANY)

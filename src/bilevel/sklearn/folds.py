@@ -77,7 +77,9 @@ def tune(
     center, value, y = _single(solver, size, y0, with_center)
     data, x = with_center(center, strength(value)), np.full(size, center)
     stop = bl.hooks.EarlyStopping(patience=PATIENCE, least=LEAST * abs(value))
-    result = bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=_keep, **run).check()
+    result = bl.run(
+        solver, x, y, data=data, hooks=[stop], record=_keep, options=bl.RunOptions(every=EVERY), **run
+    ).check()
     values, curve = result.trace["outer_value"], result.trace["outer/loss"]
     xs = np.concatenate([x[None], result.trace["x"]])  # at the start of each step
     best = int(np.nanargmin(values))

@@ -29,7 +29,7 @@ STEP = 4  # gradients and products that the cheapest step takes
 
 
 class Diagnose(Hook):
-    """Looks at the run a few times, and says in `result.diagnosis` what stands out; `bl.run(..., diagnose=True)`.
+    """Looks at the run a few times, and says in `result.diagnosis` what stands out; `bl.RunOptions(diagnose=True)`.
 
     Between chunks, so that not a bit of the result changes. Every run gets four looks, at the quarters of its steps, or
     where it ends earlier; and more, up to twenty, as long as all together cost at most 2 % of the gradients and

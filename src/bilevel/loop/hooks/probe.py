@@ -64,6 +64,11 @@ class Probe(Hook):
 
 
 def check_probe(probe: Any) -> Any:
+    """Return the probe; raise if it is no function of (state, info)."""
+    if isinstance(probe, type):
+        raise TypeError(
+            f"probe must be a function of (state, info), not the class {probe.__name__}: pass a function"
+        )
     return check_callable(
         probe,
         "probe",
