@@ -26,12 +26,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import record
+from bilevel.loop.session import Session
 from collectives import Collective, collectives
 from jax import lax
 from jax.sharding import Mesh
 
 import bilevel as bl
-from bilevel.loop.session import Session
 
 LAYERS, WIDTH, ROWS = 4, 64, 256
 SOLVERS: dict[str, Callable[[bl.Problem], bl.Solver]] = {
