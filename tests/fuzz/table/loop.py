@@ -41,7 +41,7 @@ def saved() -> str:
 
 RARE = {
     "every": "count or none",
-    "save_every": "none alone",
+    "save_every": "count or none",
     "thin": "count or none",
     "on_divergence": "choice",
 }
