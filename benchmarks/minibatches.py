@@ -42,7 +42,8 @@ CERTIFICATES: dict[str, Callable[..., Any]] = {"AID": stochastic.aid, "SOBA": st
 
 
 def solver_of(name: str, problem: bl.Problem, *sizes: Any) -> bl.Solver:
-    return bl.aid(problem, *sizes, batches="independent") if name == "AID" else bl.soba(problem, *sizes)
+    steps = dict(zip(("inner", "adjoint", "outer"), sizes, strict=True))
+    return bl.aid(problem, **steps, batches="independent") if name == "AID" else bl.soba(problem, **steps)
 
 
 def stacked(trees: list) -> Any:

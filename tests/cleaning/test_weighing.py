@@ -66,6 +66,7 @@ def judges(rows):
     return Rows(*(part[: 15 if len(rows.fold) == N else 64] for part in rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(N, D, CLASSES), (320, 16, 4)], ids=["as it is", "padded"])
 def test_models_are_scikit_learn_s(table, sizes):
     inputs, labels, fold = table
@@ -80,6 +81,7 @@ def test_models_are_scikit_learn_s(table, sizes):
         np.testing.assert_allclose(ours(inputs), theirs.predict_proba(standard), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_padding_has_no_gradient(table):
     _, y, rows, constants, _ = models_of(table, 320, 16, 4, rounds=1)
     x, y, rows, constants = jax.tree.map(jnp.asarray, (np.zeros(320, np.float32), y, rows, constants))
@@ -93,6 +95,7 @@ def test_padding_has_no_gradient(table):
         assert not np.any(padding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [None, 4])
 def test_padding_does_not_change_the_result(hidden, monkeypatch, table):
     inputs, labels, _ = table
@@ -106,6 +109,7 @@ def test_padding_does_not_change_the_result(hidden, monkeypatch, table):
     np.testing.assert_allclose(first.predict(inputs), second.predict(inputs), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_the_curvature_is_at_most_one(table):
     x, y, rows, constants, _ = models_of(table, N, D, CLASSES, rounds=1)
     x, rows, constants = jax.tree.map(jnp.asarray, (x, rows, constants))
@@ -116,6 +120,7 @@ def test_the_curvature_is_at_most_one(table):
         assert 0 < np.linalg.eigvalsh(hessian(at))[-1] <= 1 + 1e-5
 
 
+@pytest.mark.slow
 def test_hypergradients_against_differences(table):
     """Φ(x) by models trained to the end; along a random direction, at weights of about one half."""
     _, y, rows, constants, _ = models_of(table, N, D, CLASSES, rounds=1)
@@ -171,6 +176,7 @@ def test_buckets_are_few():
     assert len({bucket(count, 256) for count in range(1, 20_001)}) <= 40
 
 
+@pytest.mark.slow
 def test_minibatches_rank_as_full_batches_do(monkeypatch):
     """Digits, of which a third have the next digit's label."""
     inputs, labels = load_digits(return_X_y=True)
@@ -205,6 +211,7 @@ def test_bad_input_is_named(table, change, message):
         weigh(**(given | dict(classes=3) | change))
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it(monkeypatch):
     """`run` itself ends a run well that was interrupted; half-learned weights are not what was asked for."""
     rng = np.random.default_rng(0)

@@ -87,6 +87,7 @@ def lowered(solver, x0, y0, data):
     return calls.chunk.lower(leaves, run, stream, fit.blank, 2), one, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "rule", "model"),
     [
@@ -114,6 +115,7 @@ def test_rows_of_the_trace_stay_small_next_to_the_state():
         assert rows_of(row, 10**6, arguments + 1) * size(row) <= max(1024 * size(row), arguments // 100)
 
 
+@pytest.mark.slow
 def test_between_two_chunks_there_is_one_state_on_the_device(collector):
     problem, x0, y0, data = network(256, 4, 16)
     solver, alive = SOLVERS["AID"](problem, RULES["sgd"]), []
@@ -130,12 +132,13 @@ def test_between_two_chunks_there_is_one_state_on_the_device(collector):
 
     before = on_device()
     result = bl.run(solver, x0, y0, data=data, steps=6, every=2, hooks=[Count()], warmup=2)
-    program = solver.problem.memory["programs"].values()[-1]
+    program = solver.problem.memory.values("programs")[-1]
     assert program.donating.chunk._cache_size() == program.donating.warm_up._cache_size() == 1
     assert program.keeping.chunk._cache_size() == program.keeping.warm_up._cache_size() == 0
     assert 0.99 * size(result.run) <= max(alive) <= 1.05 * size(result.run)
 
 
+@pytest.mark.slow
 def test_a_hook_that_reads_the_info_has_all_of_it_and_changes_rounding_at_most():
     problem, x0, y0, data = network(256, 4, 16)
     solver, infos = SOLVERS["AID"](problem, RULES["sgd"]), []

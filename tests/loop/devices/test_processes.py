@@ -15,6 +15,8 @@ import pytest
 
 import bilevel as bl
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 PATIENCE = 240  # seconds, for what takes a few on an idle machine
 

@@ -116,6 +116,7 @@ def test_a_checkpoint_of_a_run_under_way_has_the_place_to_go_back_to(unbroken, t
     same(bl.run(WILD, steps=118, resume=blown_up, **HALVE), unbroken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cut", "thin"), [(3, 7), (31, None), (32, 7), (40, None)])
 def test_from_a_loader_with_a_thinned_trace_and_an_optax_rule(cut, thin, tmp_path):
     """It diverges after step 30, in the middle of the run."""
@@ -144,6 +145,7 @@ def test_ten_halvings_are_for_one_run_however_often_it_is_cut():
     assert len(more.halvings) > 10
 
 
+@pytest.mark.slow
 def test_a_result_without_the_place_is_resumed_from_where_it_is():
     """Of a run that would have stopped, or of an older checkpoint."""
     good = bl.run(jump(30), *SMALL, steps=20, data=Numbered(70), on_divergence="halve", every=8)
@@ -172,6 +174,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_without_a_halving_not_a_bit_changes(name):
     f = lambda x, y: jnp.sum(jnp.tanh(y - 2.0) ** 2) + 0.1 * jnp.sum(jnp.sin(3 * x) ** 2)
@@ -202,6 +205,7 @@ def test_an_event_has_the_step_sizes_in_force():
     assert result.halvings[-1][1] == 0.25
 
 
+@pytest.mark.slow
 def test_early_stopping_forgets_the_way_that_the_run_has_left():
     """By this metric the run is best while it blows up."""
     outer = lambda x, y: (jnp.sum((y - 2.0) ** 2), {"size": jnp.max(jnp.abs(y))})

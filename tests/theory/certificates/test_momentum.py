@@ -44,6 +44,7 @@ def responses(loop, h, omega):
     return (np.abs(np.linalg.solve(matrix, side[..., None])[..., 0, 0]) for side in (drift, force))
 
 
+@pytest.mark.slow
 @RULES
 def test_gains_are_the_largest_response_over_spectrum_and_frequency(nesterov):
     omega = np.concatenate([[0.0], np.geomspace(1e-4, np.pi, 400)])
@@ -54,6 +55,7 @@ def test_gains_are_the_largest_response_over_spectrum_and_frequency(nesterov):
         assert 0.99 * loop.force <= np.max(force) <= loop.force * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @RULES
 def test_the_enclosure_finds_a_peak_inside_the_spectrum(nesterov):
     """With 1 − m = αμ the slowest mode has no lag at all, and the worst one lies between the ends."""
@@ -81,6 +83,7 @@ def follow(loop, targets, forces, y):
     return np.asarray(jax.lax.scan(step, (y, rule.init(y)), (targets, forces))[1])
 
 
+@pytest.mark.slow
 @RULES
 def test_gains_bound_what_the_optax_rule_does(nesterov):
     rng = np.random.default_rng(3)
@@ -135,6 +138,7 @@ def test_closed_forms():
         assert [loop.force * mu for loop in (nesterov, polyak)] == pytest.approx([1, 1], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("L_xy", "f_xy", "f_yy"), [(2.0, 2.0, 2.0), (0.1, 3.0, 0.5), (5.0, 0.0, 1.0)])
 def test_without_momentum_it_is_the_certificate_of_plain_steps(L_xy, f_xy, f_yy):
     k = Blocks(0.2, 2.0, L_xy, 1.0, f_xy, f_yy, 1.0)
@@ -146,6 +150,7 @@ def test_without_momentum_it_is_the_certificate_of_plain_steps(L_xy, f_xy, f_yy)
         assert same.bound(1000, 1.0, 0.0, 0.0) == pytest.approx(plain.bound(1000, 1.0, 0.0, 0.0), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_orders_in_kappa():
     kappa = np.array([1e2, 1e3, 1e4])
     constants = Constants(1 / kappa, 1.0, 1.0, 0.0)
@@ -283,6 +288,7 @@ PROBLEM = bl.Problem(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [momentum.aid, momentum.heavy_ball])
 def test_no_run_exceeds_its_bound(make):
     """Quadratics with every block at its bound and starts from exact to far off, through the real solver."""
@@ -332,6 +338,7 @@ def test_no_run_exceeds_its_bound(make):
     assert 0.3 < np.max(ratio) <= 1  # never exceeded, and not idle
 
 
+@pytest.mark.slow
 def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic():
     steps, off, K = 400, np.sqrt(3), np.arange(1, 401)
     q = bl.problems.random_quadratic(5, mu=0.02, kappa=30.0, M=2.0, m=2, n=3)
@@ -350,6 +357,7 @@ def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic(
     assert np.all(np.cumsum(np.asarray(squares)) / K <= c.bound(K, np.asarray(gap), off, beta=beta))
 
 
+@pytest.mark.slow
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"rho_xyy = 1: .*constant .*theory\.star\.aid"):
         momentum.aid(Constants(0.1, 1.0, 1.0, 1.0))

@@ -39,8 +39,8 @@ CERTIFICATES = {
     "SOBA, three draws": lambda *args: stochastic.soba(*args, batches="independent"),
 }
 SOLVERS = {
-    "AID": lambda *sizes: bl.aid(PROBLEM, *sizes, batches="independent"),
-    "SOBA": lambda *sizes: bl.soba(PROBLEM, *sizes),
+    "AID": lambda **sizes: bl.aid(PROBLEM, **sizes, batches="independent"),
+    "SOBA": lambda **sizes: bl.soba(PROBLEM, **sizes),
 }
 
 
@@ -204,6 +204,7 @@ def test_the_order_is_that_of_the_square_root_if_both_targets_bend_smoothly():
     assert -0.42 < rate(far) < -0.4  # otherwise it tends to that of the power 2/5
 
 
+@pytest.mark.slow
 def test_the_step_sizes_are_the_best_of_many():
     certificate = stochastic.soba(BLOCKS, NOISE, 2.0)
     best = certificate.bound(2000, 1.0, 0.5)
@@ -267,13 +268,16 @@ def test_noise_in_x_alone_is_charged_what_it_costs(name):
     assert exact <= bound < 1.001 * exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_decreasing_steps_on_many_runs(name):
     case, known = random(3, level=0.5)
     certificate = CERTIFICATES[name](known.blocks, known.noise, known.v_bend)
     schedule = certificate.decreasing(60, *known.start)
-    stochastic.check(SOLVERS[name](*schedule.rules), bl.iid(case.data, 1))
-    go = jax.jit(lambda case: runs(lambda: SOLVERS[name](*schedule.rules), case, (), 60, jnp.arange(SEEDS)))
+    stochastic.check(SOLVERS[name](**schedule.rules._asdict()), bl.iid(case.data, 1))
+    go = jax.jit(
+        lambda case: runs(lambda: SOLVERS[name](**schedule.rules._asdict()), case, (), 60, jnp.arange(SEEDS))
+    )
     squares = np.sum(phi_gradients(case.data, go(case)) ** 2, axis=-1)
     by_run = squares @ schedule.beta / schedule.beta.sum()
     bound = certificate.schedule_bound(schedule, *known.start)
@@ -292,6 +296,7 @@ def correlated():
     return bl.Problem(inner=inner, outer=lambda x, y: 0.5 * (y - 1) ** 2 + 0.5 * x * x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", ["independent", "shared"])
 def test_aid_with_shared_batches_is_biased_and_with_independent_ones_it_is_not(batches):
     """A step is affine in (x, y, v), so means follow the mean of the step over every possible draw, exactly."""
@@ -349,6 +354,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_solvers(name):
     make, words = REFUSED[name]
@@ -370,6 +376,7 @@ def test_refused_draws(data, words):
         stochastic.check(AID(0.1, 0.1, 0.1), data)
 
 
+@pytest.mark.slow
 def test_what_is_covered():
     plain = optax.sgd(optax.exponential_decay(0.1, 10, 0.5))
     for solver in (
@@ -385,6 +392,7 @@ def test_what_is_covered():
 # Noise
 
 
+@pytest.mark.slow
 def test_noise_is_measured():
     case, known = random(5, level=0.4, curved=0.3)
     y = jnp.asarray(inner_solution(case.data, case.x0))
@@ -398,6 +406,7 @@ def test_noise_is_measured():
         np.testing.assert_allclose(getattr(found, name), getattr(true, name), rtol=0.15)
 
 
+@pytest.mark.slow
 def test_no_noise_is_measured_as_none():
     x = jnp.ones(1, jnp.float32)
     inner = lambda x, y, a: jnp.sum((y - jnp.mean(a)) ** 2)

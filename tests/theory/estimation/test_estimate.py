@@ -12,6 +12,8 @@ from bilevel.theory.estimation.lanczos import lanczos
 from bilevel.theory.estimation.local_constants import LocalConstants, inner_spectrum
 from bilevel.theory.estimation.observations import Observations, Place
 
+pytestmark = pytest.mark.slow
+
 
 def symmetric(eigenvalues, seed=0):
     Q = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(eigenvalues),) * 2))[0]

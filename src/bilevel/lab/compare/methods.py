@@ -71,11 +71,11 @@ def make(
 
 
 def make_meha(problem: Problem, L: float, outer: Any) -> Solver:
-    return solvers.meha(problem, inner=0.5 / L, outer=outer, penalty=growing, proximal=10 / L)
+    return solvers.meha(problem, inner=0.5 / L, outer=outer, penalty=growing, proximal_step=10 / L)
 
 
 def make_darts(problem: Problem, L: float, outer: Any) -> Solver:
-    return solvers.darts(problem, inner=1 / L, outer=outer, xi=1 / L)
+    return solvers.darts(problem, inner=1 / L, outer=outer, virtual_step=1 / L)
 
 
 step = lambda L: 1 / L

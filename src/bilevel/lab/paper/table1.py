@@ -195,8 +195,9 @@ def first_reached(
         def so_far(steps: int, i: int = i, label: str = f"run {i + 1} of {len(kappas)}") -> None:
             report(float((expected[:i].sum() + min(steps, expected[i])) / expected.sum()), label)
 
+        alpha, eta, beta = map(float, size)
         result = run_solver(
-            aid(FAMILY, *map(float, size)),
+            aid(FAMILY, inner=alpha, adjoint=eta, outer=beta),
             x0,
             y0,
             data=as_data(q),

@@ -17,9 +17,8 @@ from bilevel.loop.devices.processes import Team
 from bilevel.loop.diagnose.hook import Diagnose
 from bilevel.loop.hooks.base import FunctionHook
 from bilevel.loop.hooks.early_stopping import EarlyStopping
-from bilevel.loop.hooks.live_view import Live
+from bilevel.loop.hooks.live_view import Live, Progress
 from bilevel.loop.hooks.probe import Probe
-from bilevel.loop.hooks.progress_bar import Progress
 from bilevel.loop.interrupts import TERMINATED
 from bilevel.loop.result import Result
 from bilevel.loop.session import Session

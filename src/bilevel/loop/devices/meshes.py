@@ -8,7 +8,7 @@ import jax
 from jax.sharding import AxisType
 
 from bilevel.arrays import is_explicit
-from bilevel.checks.objects import said_by_us
+from bilevel.checks.objects import is_ours
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def explained_on_mesh(*trees: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        remedy = "" if said_by_us(error) else _remedy(trees)
+        remedy = "" if is_ours(error) else _remedy(trees)
         if not remedy:
             raise
         raise ValueError(remedy) from error

@@ -8,6 +8,7 @@ from bilevel.loop.data.streams import FullBatch, draw
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
+from bilevel.solvers.messages import sentence
 
 
 @dataclass(frozen=True)
@@ -41,4 +42,4 @@ class Scene:
     def suspicion(self) -> str:
         """Return what the solver knows about its state."""
         given = self.seen()
-        return "" if given is None else self.solver.suspicion(self.run.solver, self.batch(given))
+        return "" if given is None else sentence(self.solver.suspicion(self.run.solver, self.batch(given)))

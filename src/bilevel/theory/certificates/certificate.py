@@ -16,7 +16,7 @@ Errors = tuple[Floats, Floats]
 
 
 class StepSizes(NamedTuple):
-    """Step sizes, named like the arguments of `bl.aid` and `bl.itd`: `bl.aid(problem, *sizes)`."""
+    """Step sizes, named like the arguments of `bl.aid` and `bl.itd`: `bl.aid(problem, **sizes._asdict())`."""
 
     inner: Any  # α
     adjoint: Any  # η

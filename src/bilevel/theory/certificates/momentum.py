@@ -60,7 +60,7 @@ class MomentumCertificate(Certificate):
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
     ) -> StepSizes:
-        """Return both optax rules and the best β: `bl.aid(problem, *certificate.step_sizes(...))` is certified."""
+        """Return both optax rules and the best β: `bl.aid(problem, **sizes._asdict())` is certified."""
         beta = self.best_beta(steps, gap, y_error, v_error)
         if np.ndim(self.alpha) or np.ndim(self.m) or np.ndim(beta):
             raise ValueError(

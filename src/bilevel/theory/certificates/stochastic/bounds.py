@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bilevel.solvers.base import check_batches
+from bilevel.solvers.options import check_batches
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP, StepSizes
 from bilevel.theory.certificates.gain import EVERY_STEP
@@ -38,7 +38,7 @@ class Schedule(NamedTuple):
 
     @property
     def rules(self) -> StepSizes:
-        """The optax rules for `bl.aid(problem, *schedule.rules, batches="independent")`; the last size repeats."""
+        """The optax rules for `bl.aid(problem, **rules._asdict(), batches="independent")`; the last size repeats."""
         at = lambda sizes: lambda count: jnp.asarray(sizes)[jnp.minimum(count, len(sizes) - 1)]
         return StepSizes(*(optax.sgd(at(sizes)) for sizes in self))
 

@@ -1,26 +1,19 @@
-"""What a run is judged by: the medians of its later looks, and what they do not show."""
+"""The evidence for findings: facts about a run, and the medians of its later looks."""
 
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from bilevel.loop.diagnose.standstill import FALLEN
+from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.base import Solver
-from bilevel.types import PyTree
 
-FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
-ROUNDING = 16  # times the precision of x: likewise, where x has few bits
-
-
-def small_share(x: PyTree) -> float:
-    """Return the share of the largest hypergradient that is no more than rounding in x."""
-    return max(FALLEN, ROUNDING * max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(x)))
+Looks = dict[str, np.ndarray]  # columns by name, one row per look
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the findings need to know besides the looks."""
+    """All that the findings need besides the looks."""
 
     solver: Solver
     steps: int  # of the run that was looked at
@@ -29,9 +22,7 @@ class Facts:
     largest: float  # stationarity measure of any step
     blind: bool = False  # whether the hypergradient was exactly zero at every step
     rise: tuple[float, float] | None = None  # of f, from where to where, if it has blown up
-    broke: tuple[str, tuple[str, ...]] | None = (
-        None  # of a run that diverged: its status' cause, and whose steps
-    )
+    broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged: the cause, and the levels
     idle: tuple[str, ...] = ()  # the arrays of x whose hypergradient was exactly zero at every look
     scaled: tuple[str, ...] = ()  # the arrays of x that only scale g, under a rule that is scale-free
     small: float = FALLEN  # the share of `largest` below which x is where it should be
@@ -40,15 +31,25 @@ class Facts:
     def has_v(self) -> bool:
         return "v" in self.solver.variables
 
+    @property
+    def taken(self) -> int:
+        """The number of steps, also in earlier calls."""
+        return self.began + self.steps
+
+    @property
+    def adjoint(self) -> Adjoint | None:
+        part = self.solver.part("adjoint")
+        return part if isinstance(part, Adjoint) else None
+
 
 class Late(dict[str, float]):
     """The medians of the second half of the looks, NaN for what was never measured.
 
-    Of secants, which are at most what they stand for, the largest; that of the first half, where a run that grows
-    leaves no other.
+    For secants, which are lower bounds, it is the largest; if the second half has none, the largest of all, as in a
+    run that grows.
     """
 
-    def __init__(self, looks: dict[str, np.ndarray]):
+    def __init__(self, looks: Looks):
         for name, values in looks.items():
             secants, fine = name == "outer_curvature", values[len(values) // 2 :]
             fine = values if secants and not np.isfinite(fine).any() else fine
@@ -58,3 +59,6 @@ class Late(dict[str, float]):
 
     def __missing__(self, name: str) -> float:
         return np.nan
+
+    def is_too_large(self, level: str) -> bool:
+        return self[f"{level}_step"] * self["largest_curvature"] > 2

@@ -1,11 +1,12 @@
-"""Smaller arrays to try a rule on: allowed where it treats all entries of an array alike.
+"""Smaller arrays to try a rule on, if the rule treats all entries of an array alike.
 
-The update is traced, not run: on arrays of the true shapes and on the smaller ones. If it is made of operations entry
-by entry, of sums over whole arrays and of numbers, and both programs are the same but for the shapes, an array of a few
-entries shows all there is to see. Rules with factors by rows (Adafactor), products of matrices (Muon), masks by
-position or decisions by size give another program, and are tried on the true shapes.
+The update is traced on arrays of the true shapes and on smaller ones, not run. Arrays of a few entries show everything
+if the program consists of operations entry by entry, sums over whole arrays and numbers, and if both programs differ in
+shapes only. Rules with factors by rows (Adafactor), matrix products (Muon), masks by position or decisions by size give
+another program, and are tried on the true shapes.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,21 +27,22 @@ WHOLE = frozenset(["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "red
 CALLS = frozenset(["jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "cond",
     "while", "remat", "checkpoint"])
 # fmt: on
+LENGTHS = re.compile(r"(?<=\w\[)[\d,]+(?=\])|(?<=shape=\()[\d, ]+|(?<=0x)[0-9a-f]+|\s")  # and addresses
 
 
-def stand_ins(rule: Any, structure: Any, shapes: Shapes) -> Shapes:
-    """Shapes that the rule may be tried on in the place of `shapes`: smaller ones, or the same."""
+def smaller_shapes(rule: Any, structure: Any, shapes: Shapes) -> Shapes:
+    """Return the shapes to try the rule on in the place of `shapes`: smaller ones, or the same."""
     smaller = tuple((tuple(min(n, EDGE) for n in shape), dtype) for shape, dtype in shapes)
     if smaller == shapes:
         return shapes
     true = _traced(rule, structure, shapes)
-    if any(jnp.ndim(each) for each in true.consts) or not _alike(true.jaxpr):
+    if any(jnp.ndim(each) for each in true.consts) or not all(map(_is_alike, true.jaxpr.eqns)):
         return shapes
     try:
         other = _traced(rule, structure, smaller)
-    except Exception:  # a rule of the user's that wants those very shapes
+    except Exception:  # a rule of the user that wants these very shapes
         return shapes
-    return smaller if _outline(true.jaxpr) == _outline(other.jaxpr) else shapes
+    return smaller if _without_lengths(true) == _without_lengths(other) else shapes
 
 
 def _traced(rule: Any, structure: Any, shapes: Shapes) -> Any:
@@ -48,24 +50,24 @@ def _traced(rule: Any, structure: Any, shapes: Shapes) -> Any:
 
     def once(y, gradient):
         y, gradient = structure.unflatten(y), structure.unflatten(gradient)
-        return trial._step(gradient, rule.init(y), y)
+        return trial.step(gradient, rule.init(y), y)
 
     arrays = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
     with jax.numpy_dtype_promotion("standard"):
         return jax.make_jaxpr(once)(arrays, arrays)
 
 
-def _alike(program: Any) -> bool:
-    """Whether it cannot tell the entries of an array apart."""
-    return all(map(_one_alike, program.eqns))
+def _without_lengths(program: Any) -> str:
+    """Return the text of a program without the lengths of its arrays; their ranks are left."""
+    return LENGTHS.sub(lambda found: "," * found.group().count(","), str(program))
 
 
-def _one_alike(equation: Any) -> bool:
+def _is_alike(equation: Any) -> bool:
+    """Return whether an equation cannot tell the entries of an array apart."""
     name, inner = equation.primitive.name, list(_programs(equation))
     if inner:
-        return name in CALLS and all(
-            _alike(each.jaxpr) and not any(jnp.ndim(c) for c in each.consts) for each in inner
-        )
+        alike = all(all(map(_is_alike, each.jaxpr.eqns)) for each in inner)
+        return name in CALLS and alike and not any(jnp.ndim(c) for each in inner for c in each.consts)
     ranks = {v.aval.ndim for v in (*equation.invars, *equation.outvars)}
     if ranks <= {0} or name in ENTRYWISE:
         return True
@@ -81,25 +83,3 @@ def _programs(equation: Any) -> Iterator[Any]:
                 yield each
             elif isinstance(each, core.Jaxpr):
                 yield core.ClosedJaxpr(each, [])
-
-
-def _outline(program: Any) -> tuple[Any, ...]:
-    """Its operations, what they are applied to, and their settings; no shapes."""
-    number = {v: i for i, v in enumerate((*program.constvars, *program.invars))}
-
-    def operand(v):
-        if isinstance(v, core.Literal):
-            return "number", str(v.val)
-        return number[v], v.aval.ndim, str(v.aval.dtype)
-
-    lines = []
-    for equation in program.eqns:
-        settings = [
-            (k, str(v))
-            for k, v in sorted(equation.params.items())
-            if isinstance(v, bool | int | float | str | jnp.dtype) and not isinstance(v, tuple)
-        ]
-        inner = [_outline(each.jaxpr) for each in _programs(equation)]
-        lines.append((equation.primitive.name, [operand(v) for v in equation.invars], settings, inner))
-        number |= {v: len(number) + i for i, v in enumerate(equation.outvars)}
-    return lines, [operand(v) for v in program.outvars]
