@@ -26,7 +26,7 @@ from bilevel.loop import program
 from bilevel.loop.diagnose import divergence, hook as diagnose_hook, measurements
 from bilevel.loop.recovery import snapshots
 from bilevel.row_weights import fit as weighing
-from bilevel.solvers.algorithms import tuning_free
+from bilevel.solvers.parts import line_search
 from bilevel.theory.estimation import explanation
 
 from .evidence import IMAGES, MIB, MLP
@@ -232,15 +232,15 @@ CLAIMS: Claims = {
         "a CG tolerance of 10⁻⁸": AtLeast(ROUNDING),
     },
     "docs/how-to/tuning-free.md": {
-        r"\Phi + s + 10^{-4}\langle": tuning_free.SUFFICIENT,
-        r"$s = 0.85\,(s": tuning_free.MEMORY,
-        r"The first length is $0.1\,": tuning_free.FIRST,
-        r"$s' = 0.85\,(s": tuning_free.MEMORY,
-        r"$\beta \le 2(1-10^{-4})": (2, 1, tuning_free.SUFFICIENT),
+        r"\Phi + s + 10^{-4}\langle": line_search.SUFFICIENT,
+        r"$s = 0.85\,(s": line_search.MEMORY,
+        r"The first length is $0.1\,": line_search.FIRST,
+        r"$s' = 0.85\,(s": line_search.MEMORY,
+        r"$\beta \le 2(1-10^{-4})": (2, 1, line_search.SUFFICIENT),
         r"\le 0.85\,(s+\Phi) + 0.15\,\Phi' \le s + \Phi - 0.15\cdot 10^{-4}": (
-            tuning_free.MEMORY,
-            1 - tuning_free.MEMORY,
-            (1 - tuning_free.MEMORY) * tuning_free.SUFFICIENT,
+            line_search.MEMORY,
+            1 - line_search.MEMORY,
+            (1 - line_search.MEMORY) * line_search.SUFFICIENT,
         ),
         "κ = 1000 and 10⁴": largest_kappas,
     },

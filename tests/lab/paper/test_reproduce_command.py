@@ -49,7 +49,7 @@ def test_bad_input_is_one_line_and_status_2(call, tmp_path, arguments, message):
 
 @pytest.mark.slow
 def test_one_figure_with_pdf_and_then_not_again(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(fig2, "STEPS", 200)
+    monkeypatch.setitem(fig2.PROTOCOL, "steps", 200)
     first = call("fig2", "--seeds", "5", "--out", "here", "--format", "pdf")
     assert first.exit_code == 0, first.output
     assert "holds" in first.stdout

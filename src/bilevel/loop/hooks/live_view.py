@@ -21,6 +21,7 @@ class Display(Hook):
     """Base class of hooks that draw a run, between chunks and at most twice per second."""
 
     reads_info = False
+    steers = False
     once = True  # of several processes, only the first draws
 
     def __init__(self, console: Any = None):
