@@ -26,13 +26,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import record
-from bilevel.loop.policies import Alone
-from bilevel.loop.single_run import Request, Start, begun, plan_of
 from collectives import Collective, collectives
 from jax import lax
 from jax.sharding import Mesh
 
 import bilevel as bl
+from bilevel.loop.policies import Alone
+from bilevel.loop.single_run import Request, Start, begun, plan_of
 
 LAYERS, WIDTH, ROWS = 4, 64, 256
 SOLVERS: dict[str, Callable[[bl.Problem], bl.Solver]] = {

@@ -65,7 +65,7 @@ def test_a_child_of_a_process_in_which_jax_worked_is_told_so(before):
     said = forked(before).strip().splitlines()
     assert len(said) == 3
     for line in said:
-        assert line.startswith("refused: this process was forked from one in which JAX had begun to work")
+        assert line.startswith("refused: this process was forked from one in which JAX had started to work")
         assert 'multiprocessing.get_context("spawn")' in line
 
 
@@ -80,6 +80,7 @@ def q():
     return bl.problems.quadratic(kappa=4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same", [True, False], ids=["one solver", "different solvers"])
 def test_runs_in_threads_are_bitwise_those_one_after_the_other(q, same):
     """Programs are kept with the problem, which all of them share: here the first of them may be compiled at once."""

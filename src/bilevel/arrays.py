@@ -1,4 +1,4 @@
-"""Arrays of other libraries as JAX arrays: torch tensors, big-endian, strided and memory-mapped NumPy arrays."""
+"""Conversion to JAX arrays: of torch tensors and of big-endian, strided and memory-mapped NumPy arrays."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,13 +12,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from bilevel.types import PyTree
 
 ALIGNED = 64  # bytes, at multiples of which the arrays of a CPU begin
-FEW = 2**24  # numbers that are looked at on the host
+FEW = 2**24  # numbers that are checked on the host
 
 
 def as_arrays(tree: PyTree, name: str) -> PyTree:
-    """The tree with every leaf a JAX array, or an error that names the leaf."""
+    """Return the tree with JAX arrays as leaves; raise an error that names the leaf that cannot be one."""
     leaves = leaves_of(tree, name)
-    if all(isinstance(leaf, jax.Array) and _is_fit(leaf) for leaf in leaves):
+    if all(isinstance(leaf, jax.Array) and is_fit(leaf) for leaf in leaves):
         return tree
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: as_array(leaf, name + jax.tree_util.keystr(path)), tree
@@ -26,16 +26,16 @@ def as_arrays(tree: PyTree, name: str) -> PyTree:
 
 
 def as_array(leaf: Any, name: str) -> jax.Array:
-    """One leaf as a JAX array; `name` says where it was found."""
+    """Return one leaf as a JAX array; `name` is its place, for error messages."""
     plain = _plain(leaf, name)
     if isinstance(plain, jax.Array):
         return plain
-    # A copy always: JAX 0.10.0's `asarray` shares aligned memory, which its owner may fill again.
-    return _made(lambda a: jnp.array(np.ascontiguousarray(a).reshape(a.shape)), plain, leaf, name)
+    # Always a copy: its owner may overwrite the memory. `jnp.array` would compile a program for every shape.
+    return _made(lambda a: jax.device_put(_copied(a)), plain, leaf, name)
 
 
 def as_host(leaf: Any, name: str) -> Any:
-    """One leaf as a NumPy array that nobody else has, fit to become a JAX array; a JAX array stays as it is."""
+    """Return one leaf as a new NumPy array that JAX can take; a JAX array stays as it is."""
     plain = _plain(leaf, name)
     if isinstance(plain, jax.Array):
         return plain
@@ -45,7 +45,7 @@ def as_host(leaf: Any, name: str) -> Any:
 
 
 def _copied(array: np.ndarray) -> np.ndarray:
-    """In memory that begins where a CPU's arrays do, so that JAX can use it as it is."""
+    """Return a copy in aligned memory, which JAX can use without another copy."""
     memory = np.empty(array.nbytes + ALIGNED, np.uint8)
     begin = -memory.ctypes.data % ALIGNED
     copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -63,7 +63,7 @@ def _made(make: Any, array: np.ndarray, leaf: Any, name: str) -> Any:
 
 
 def _plain(leaf: Any, name: str) -> Any:
-    """A JAX array, or what NumPy makes of it."""
+    """Return a JAX array as it is, and anything else as a NumPy array."""
     if isinstance(leaf, jax.Array):
         if not _usable(leaf):
             raise ValueError(f"{name} {_unusable(leaf)}")
@@ -96,7 +96,7 @@ def _plain(leaf: Any, name: str) -> Any:
 
 
 def leaves_of(tree: PyTree, name: str) -> list[Any]:
-    """The leaves, or an error in our words where a tree cannot be walked."""
+    """Return the leaves; raise a plain error if the tree cannot be flattened."""
     try:
         leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Iterator))
     except (TypeError, ValueError) as error:
@@ -111,7 +111,7 @@ def leaves_of(tree: PyTree, name: str) -> list[Any]:
 
 
 def check_no_torch_module(leaf: Any, name: str) -> None:
-    """Refuse a `torch.nn.Module`, without importing torch."""
+    """Raise for a `torch.nn.Module`, without importing torch."""
     if any(kind.__module__ == "torch.nn.modules.module" for kind in type(leaf).__mro__):
         raise TypeError(
             f"{name} is a torch module ({type(leaf).__name__}), whose forward pass JAX cannot differentiate: pass its "
@@ -121,27 +121,27 @@ def check_no_torch_module(leaf: Any, name: str) -> None:
 
 
 def check_usable(tree: PyTree, name: str) -> None:
-    """Refuses arrays that were deleted, or that have more bits than programs have now; the rest stays as it is."""
+    """Raise if an array was deleted, or has 64 bits while x64 is off."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if isinstance(leaf, jax.Array) and not _usable(leaf):
             raise ValueError(f"{name}{jax.tree_util.keystr(path)} {_unusable(leaf)}")
 
 
 def at_hand(leaves: list[jax.Array]) -> bool:
-    """Whether NumPy reads them where they lie. A look at them is then over before a program for it is compiled."""
+    """Return whether NumPy reads the arrays without a copy, which is faster than to compile a program for them."""
     here = lambda leaf: leaf.is_fully_addressable and all(at.platform == "cpu" for at in leaf.devices())
     return sum(leaf.size for leaf in leaves) <= FEW and all(here(leaf) for leaf in leaves)
 
 
 def is_explicit(leaf: Any) -> bool:
-    """Return whether an array lies on a mesh with Explicit axes, so that JAX checks shardings as it traces."""
+    """Return whether an array is on a mesh with Explicit axes, for which JAX checks shardings while it traces."""
     if not isinstance(leaf, jax.Array) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return False
     return AxisType.Explicit in jax.typeof(leaf).sharding.mesh.axis_types
 
 
 def _on_auto(leaf: jax.Array) -> jax.Array:
-    """The same array on the same devices, with Auto axes: objectives are written without a mesh."""
+    """Return the array on the same devices with Auto axes, since objectives are written without a mesh."""
     if isinstance(leaf, Tracer) or not leaf.is_fully_addressable or not is_explicit(leaf):
         return leaf
     assert isinstance(leaf.sharding, NamedSharding)
@@ -149,8 +149,8 @@ def _on_auto(leaf: jax.Array) -> jax.Array:
     return jax.device_put(leaf, NamedSharding(mesh, leaf.sharding.spec))
 
 
-def _is_fit(leaf: jax.Array) -> bool:
-    """Whether a JAX array stays as it is."""
+def is_fit(leaf: jax.Array) -> bool:
+    """Return whether a JAX array needs no conversion."""
     return not _weak(leaf) and _usable(leaf) and (isinstance(leaf, Tracer) or not is_explicit(leaf))
 
 
@@ -159,14 +159,14 @@ def _usable(leaf: jax.Array) -> bool:
 
 
 def _too_wide(leaf: jax.Array) -> bool:
-    """Of 64 bits, in a program that has 32."""
+    """Return whether the array has 64 bits while x64 is off."""
     wide = leaf.dtype in (np.float64, np.int64, np.uint64, np.complex128)
     return wide and not jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _unusable(leaf: jax.Array) -> str:
     if leaf.is_deleted():
-        return "is an array that was deleted or donated to a compiled program: make it anew, or pass a copy"
+        return "is an array that was deleted or donated to a compiled program: make it again, or pass a copy"
     return (
         f"has dtype {leaf.dtype}, made with x64 on, which is off now: run under jax.enable_x64(True), or convert it by "
         f".astype({str(leaf.dtype).replace('64', '32').replace('128', '64')!r})"
@@ -174,14 +174,14 @@ def _unusable(leaf: jax.Array) -> str:
 
 
 def _weak(leaf: jax.Array) -> bool:
-    """Whether its dtype came from a Python number, and would change in the first sum with an array."""
-    return getattr(leaf, "weak_type", False)  # arrays of keys have no such thing
+    """Return whether its dtype came from a Python number and would change in a sum with an array."""
+    return getattr(leaf, "weak_type", False)  # arrays of keys have no weak type
 
 
 def _from_torch(tensor: Any) -> Any:
     try:
         return tensor.cpu().numpy()
-    except TypeError:  # bfloat16, which NumPy has not
+    except TypeError:  # bfloat16, which NumPy lacks
         return jnp.from_dlpack(tensor.cpu())
 
 

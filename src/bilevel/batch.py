@@ -1,4 +1,4 @@
-"""What a step sees: the data of both levels, which rows they are, a random key and the model's own state."""
+"""The data of one step, with their row numbers, a random key and the state of a model."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ from bilevel.types import PyTree
 
 
 class Levels(NamedTuple):
-    """One thing of each level: row numbers, samplers, cursors."""
+    """One value for each level, such as row numbers, samplers or cursors."""
 
     inner: Any = None
     outer: Any = None
@@ -27,18 +27,18 @@ NO_ROWS = Levels()
 )
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The data of one step: what the inner and the outer objective see (each any pytree, or `None`).
+    """The data of one step for the inner and the outer objective, each any pytree or `None`.
 
     `shared` holds constants for both levels: any pytree. Objectives that ask for the keyword `shared` receive it
     unchanged with every batch. Its arrays need no row per example.
 
-    The other fields are filled by the loop, for objectives that ask for them by a keyword of that name: `rows`, the
-    row numbers of each level's data, `key`, a random key of the draw, and `state`, what a model carries along
-    besides its trained parameters (batch norm). Whoever calls `solver.step` by hand may fill them too.
+    The loop fills the other fields, for objectives that ask for a keyword of that name: `rows`, the row numbers of
+    each level's data; `key`, a random key of the draw; and `state`, the state of a model besides its trained
+    parameters (batch norm). If you call `solver.step` yourself, you can fill them too.
 
-    `whole` and `block` are for solvers that reduce the variance of minibatches. Where these are drawn from arrays in
-    memory, `whole` has all of them, and `block` says which of its fixed batches a level has, if `bl.blocks` drew it.
-    Without `whole` the batch is all there is.
+    `whole` and `block` are for solvers that reduce the variance of minibatches. For minibatches of arrays in memory,
+    `whole` is the data of all rows. If `bl.blocks` drew the batch, `block` is the number of its fixed batch at each
+    level. Without `whole` the batch is all the data.
     """
 
     inner: PyTree = None
@@ -46,7 +46,7 @@ class Batch:
     rows: Any = NO_ROWS  # Levels
     key: PyTree = None
     state: PyTree = None
-    whole: Any = None  # Batch; an empty one where nobody knows it
+    whole: Any = None  # Batch; an empty one if it is unknown
     block: Any = NO_ROWS  # Levels
     shared: PyTree = None
 
@@ -54,17 +54,17 @@ class Batch:
 @partial(jax.tree_util.register_dataclass, data_fields=["stacked", "shared", "source"], meta_fields=[])
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Several independent batches for one step. What every draw shares is stored once.
+    """Several independent batches for one step. Parts that all draws share are stored once.
 
-    Of arrays in memory only the row numbers are stacked; `source.read(rows)` reads a draw's rows when it is used.
+    For arrays in memory only the row numbers are stacked; `source.read(rows)` reads the rows of a draw when needed.
     """
 
-    stacked: Any  # a Batch: the parts that differ, one row a draw; None elsewhere
+    stacked: Any  # a Batch: the parts that differ, one row per draw; None elsewhere
     shared: Any  # a Batch: the parts that do not
     source: Any = None  # reads rows, or None if the rows of every draw are stacked
 
     def __getitem__(self, i: Any) -> Batch:
-        """The i-th draw; i may be traced. Its key is a function of the step's key and i."""
+        """Return the i-th draw; i may be traced. Its key is a function of the step's key and i."""
         pick = lambda stacked, shared: (
             shared
             if stacked is None
@@ -92,7 +92,7 @@ class Same(NamedTuple):
 
 
 def draws(batch: "Batch | Draws | None") -> "Draws | Same":
-    """`draws(batch)[i]` is the i-th batch of a step, whether there are several or one that serves for all."""
+    """Return an object whose i-th item is the i-th batch of a step; a single batch serves for all."""
     return batch if isinstance(batch, Draws) else Same(batch)
 
 
@@ -101,17 +101,17 @@ def first(batch: "Batch | Draws | None") -> Batch | None:
 
 
 def each_own(batch: "Batch | Draws | None", count: int) -> "Batch | Draws | None":
-    """`count` draws, each with a key of its own: a single batch gives all of them its data."""
+    """Return `count` draws with different keys: a single batch gives all of them its data."""
     return Draws(Batch(), batch) if count > 1 and isinstance(batch, Batch) else batch
 
 
 def with_state(batch: Batch | None, state: PyTree) -> Batch | None:
-    """The batch with that state of the model, if there is one."""
+    """Return the batch with that state of the model, if there is one."""
     return batch if batch is None or state is None else replace(batch, state=state)
 
 
 def dressed(batch: "Batch | Draws | None", key: PyTree, state: PyTree) -> "Batch | Draws | None":
-    """The batch with the step's key and the model's state, where there are any."""
+    """Return the batch with the step's key and the model's state, as far as there are any."""
     if key is None and state is None:
         return batch
     if isinstance(batch, Draws):

@@ -1,4 +1,4 @@
-"""Functions that a user brings: whether they can be called as they will be."""
+"""Checks of the functions that a user passes."""
 
 import inspect
 from collections.abc import Callable
@@ -13,14 +13,14 @@ BY_KEYWORD = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 def check_callable(
     value: Any, name: str, arguments: int, what: str, example: str, keywords: tuple[str, ...] = ()
 ) -> Any:
-    """A function that can be called with so many arguments and those keywords."""
+    """Return the function; raise if it cannot be called with so many arguments and those keywords."""
     if not callable(value) or not takes(value, arguments, *keywords):
         raise TypeError(f"{name} must be {what}, not {_described(value)}: pass e.g. {example}")
     return value
 
 
 def check_map(project: Any) -> Any:
-    """A projection: a function from a tree to itself."""
+    """Return the projection, a function from a tree to a tree like it; raise for anything else."""
     example = "optax.projections.projection_non_negative"
     return check_callable(project, "project", 1, "a function from x's tree to itself", example)
 
@@ -36,9 +36,9 @@ def asks_for(function: Callable[..., Any], name: str) -> bool:
 
 
 def takes(function: Callable[..., Any], arguments: int, *keywords: str) -> bool:
-    """Whether it can be called with so many positional arguments and those keywords; no signature: it is trusted."""
+    """Return whether it takes so many positional arguments and those keywords; True if it has no signature."""
     if inspect.iscoroutinefunction(function):
-        return False  # what it returns is no array
+        return False  # it returns no array
     try:
         inspect.signature(function).bind(*range(arguments), **dict.fromkeys(keywords))
     except TypeError:

@@ -1,4 +1,4 @@
-"""When two functions are the same function, and what to write down about one."""
+"""Identity of functions, and descriptions of them that other processes can compare."""
 
 import functools
 import hashlib
@@ -10,9 +10,9 @@ from bilevel.readings import Reader, is_filled
 
 
 class Static(Reader):
-    """A function (or another value) that a compiled program depends on: equal to itself only.
+    """A function (or another value) that a compiled program depends on. It is equal only to itself.
 
-    A method is made at every access to it, so of methods the function and the object are compared.
+    Python makes a method at every access, so methods are compared by their function and their object.
     """
 
     def __init__(self, value: Any):
@@ -34,7 +34,7 @@ class Static(Reader):
 
 
 def by_identity(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the values as a key: functions are equal to themselves only, numbers and words by value."""
+    """Return the values as a key: functions are compared by identity, numbers and strings by value."""
     return tuple(Static(each) if callable(each) else each for each in values)
 
 
@@ -43,7 +43,7 @@ def _itself(value: Any) -> tuple[Any, Any]:
 
 
 def described(function: Callable[..., Any]) -> str:
-    """The function's name and a digest of its code, the same in every process that runs the same source."""
+    """Return the function's name and a digest of its code, equal in all processes that run the same source."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", type(function).__qualname__)
@@ -52,7 +52,7 @@ def described(function: Callable[..., Any]) -> str:
 
 
 def skeleton(value: Any) -> str:
-    """A rule made of closures: a digest of all the functions in it and of their settings, but not of its numbers."""
+    """Return a digest of all functions in a rule made of closures, and of their settings but not of its numbers."""
     return hashlib.sha256(repr(_skeleton(value, ())).encode()).hexdigest()[:12]
 
 
@@ -73,7 +73,7 @@ def _skeleton(value: Any, above: tuple[int, ...]) -> Any:
 
 
 def _cells(function: types.FunctionType) -> list[Any]:
-    """What it closes over, as far as that is there already."""
+    """Return the values that the function closes over, without cells that are still empty."""
     return [cell.cell_contents for cell in function.__closure__ or () if is_filled(cell)]
 
 

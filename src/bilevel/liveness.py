@@ -1,4 +1,4 @@
-"""Which equations of a traced program its wanted outputs depend on, through loops, branches and calls."""
+"""The equations of a traced program that its wanted outputs depend on, through loops, branches and calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +19,13 @@ CALLS = (
 
 
 class Liveness:
-    """Answers are kept, since a loop inside a loop is asked about many times."""
+    """Answers by program and wanted outputs, since nested loops ask the same question many times."""
 
     def __init__(self):
         self._answers: dict[Any, tuple[list[Flags | None], Flags]] = {}
 
     def of(self, program: Any, wanted: Flags) -> tuple[list[Flags | None], Flags]:
-        """For every equation which of its outputs are alive, or `None` for a dead one; and which inputs are needed."""
+        """Return for every equation which outputs are alive (`None` for a dead one), and which inputs are needed."""
         if (program, wanted) not in self._answers:
             self._answers[program, wanted] = self._of(opened(program)[0], wanted)
         return self._answers[program, wanted]
@@ -46,7 +46,7 @@ class Liveness:
         return alive[::-1], tuple(v in living for v in jaxpr.invars)
 
     def needed(self, eqn: JaxprEqn, outs: Flags) -> Flags:
-        """Which inputs an equation needs for these of its outputs; of a loop's variables, all that live at any turn."""
+        """Return which inputs an equation needs for these outputs; of a loop, all variables that live in any turn."""
         match eqn.primitive.name:
             case "scan":
                 carries = len(split(eqn, eqn.invars)[1])
@@ -74,19 +74,19 @@ class Liveness:
 
 
 def opened(program: Any) -> tuple[Jaxpr, Sequence[Any]]:
-    """A program without its constants, and the constants. jax 0.11 has one type for both, earlier ones have two."""
+    """Return a program without its constants, and the constants; versions of jax differ in their types."""
     return getattr(program, "jaxpr", program), getattr(program, "consts", ())
 
 
 def callee(eqn: JaxprEqn) -> Any:
-    """The program that a call or a scan runs."""
+    """Return the program that a call or a scan runs."""
     return eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
 
 
 def split(eqn: JaxprEqn, inputs: Any) -> tuple[Any, Any, Any]:
-    """What belongs to a scan's inputs as (constants, carry, xs); to a while loop's as (condition's, body's, carry).
+    """Split a scan's inputs into (constants, carry, xs), and a while loop's into (condition's, body's, carry).
 
-    Told by shapes and lengths, since the parameters that say so differ between versions of jax.
+    Shapes and lengths decide, since the names of the parameters differ between versions of jax.
     """
     if eqn.primitive.name == "while":
         carries = len(eqn.outvars)

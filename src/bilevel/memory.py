@@ -1,61 +1,100 @@
-"""What the library keeps about a problem: checked shapes, classified rules, compiled programs."""
+"""What the library keeps for a problem: checked shapes, classified rules, compiled programs."""
 
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
-from bilevel.readings import Reading, reading
+from bilevel.readings import Reading, nodes, reading
 
 _numbers = itertools.count(1)
 _context = jax.make_user_context(0)  # part of the keys under which JAX keeps what it has traced
 
 
 class Memory:
-    """Values by key, each as long as what it was made from reads the same; the one unused for longest goes first."""
+    """What was made for one problem, by kind and key, each as long as what it was made from reads the same.
 
-    def __init__(self, most: int):
-        self.most = most
-        self._kept: OrderedDict[Hashable, tuple[Reading, Any]] = OrderedDict()
+    Every problem has a memory, which goes when the problem goes. A table of the module would keep all problems alive:
+    compiled programs refer to the functions of their problem.
+    """
 
-    def get(self, key: Hashable, reads: Any, make: Callable[[], Any]) -> Any:
-        """Return the value under `key`; make it if it is not there, or if what `reads` reads has changed."""
-        now, value = self._kept.pop(key, (None, None))
+    MOST: ClassVar = {
+        "programs": 16,
+        "sweeps": 16,
+        "compiled": 64,
+        "rules": 64,
+        "checked": 1024,
+        "returned": 1024,
+    }
+
+    def __init__(self) -> None:
+        self._kept: dict[str, OrderedDict[Hashable, tuple[Reading, Any]]] = {
+            kind: OrderedDict() for kind in self.MOST
+        }
+
+    def get(self, kind: str, key: Hashable, reads: Any, make: Callable[[], Any]) -> Any:
+        """Return the value under `key`; make it if it is missing, or if what `reads` reads has changed.
+
+        Of each kind the value that was unused for longest is dropped first.
+        """
+        kept = self._kept[kind]
+        now, value = kept.pop(key, (None, None))
         if now is None or not now.is_current(reads):
             then, now = now, reading(reads)
             if now != then:
                 value = make()  # other threads may do the same meanwhile
-        self._kept[key] = now, value
-        while len(self._kept) > self.most:
-            self._kept.popitem(last=False)
+        kept[key] = now, value
+        while len(kept) > self.MOST[kind]:
+            kept.popitem(last=False)
         return value
 
-    def values(self) -> list[Any]:
-        """What is kept, the one used last at the end."""
-        return [value for _, value in self._kept.values()]
-
-    def __len__(self) -> int:
-        return len(self._kept)
+    def values(self, kind: str) -> list[Any]:
+        """Return the values of a kind, the one used last at the end."""
+        return [value for _, value in self._kept[kind].values()]
 
 
 class Tracing:
-    """Makes JAX trace all functions anew: JAX remembers a function's trace, whatever the function reads meanwhile.
+    """Makes JAX trace all functions again for each program.
 
-    `lax.scan`, `jax.jit`, `jax.checkpoint` and others keep what they traced with the function object. A compiled
-    program and the parts that it calls share one `Tracing`; another program has another.
+    `lax.scan`, `jax.jit`, `jax.checkpoint` and others keep the trace of a function object, even if what the function
+    reads has changed. A compiled program and the parts that it calls share one `Tracing`; another program has another.
     """
 
     def __init__(self) -> None:
         self._number = next(_numbers)
+        self._read: dict[Any, Reading] = {}  # by the classes in arguments, by the structure of the arguments
+
+    def refresh(self, structure: Any) -> bool:
+        """Return whether classes in arguments read other things than before; then trace again."""
+        classes = nodes(structure)
+        before = self._read.get(structure) if classes else None
+        if not classes or (before is not None and before.is_current(classes)):
+            return False
+        self._read[structure] = now = reading(classes)
+        if before is None or before == now:
+            return False
+        self._read, self._number = {structure: now}, next(_numbers)
+        return True
+
+    def jit_alone(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function compiled; it follows what the classes of its arguments read."""
+        jitted = self.jit(function)
+
+        def call(*arguments: Any) -> Any:
+            if self.refresh(jax.tree.structure(arguments)):
+                jitted.clear_cache()
+            return jitted(*arguments)
+
+        return call
 
     def jit(self, function: Callable[..., Any], **options: Any) -> "Jitted":
         """Return the function compiled as by `jax.jit`."""
         return Jitted(jax.jit(function, **options), self.run)
 
     def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Return what the function returns; what it traces is traced for this program only."""
+        """Call the function; its traces belong to this program only."""
         with _context(self._number):
             return function(*arguments, **named)
 

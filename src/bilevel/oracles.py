@@ -1,16 +1,16 @@
-"""Every derivative a solver uses, matrix-free. The only second-order automatic differentiation here.
+"""Every derivative that solvers use, matrix-free. Second derivatives are taken only here.
 
-A product with a second derivative is a tangent of the gradient that it is asked of, forward over reverse: of ∇_y g for
-∇²_yy g·v, of ∇_x g for ∇²_xy g·v, and of both in one pass where a method wants both along one v. Nothing outlives the
-pass, and a function with a backward pass of its own keeps it. A linearization stores what every layer of a model did
-on the way forward and back, so it is only for several products at one point.
+A product with a second derivative is a tangent of a gradient, forward over reverse: ∇²_yy g·v of ∇_y g, ∇²_xy g·v of
+∇_x g, and both in one pass if a method needs both along one v. Nothing outlives the pass, and a user's own backward
+pass is used. A linearization stores the forward and backward pass of every layer of a model. It is only for several
+products at one point.
 """
 
 import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,16 +25,16 @@ class Curvature(NamedTuple):
 
     hessian: Product  # v ↦ ∇²_yy g · v, shaped like y
     cross: Product  # v ↦ ∇²_xy g · v, shaped like x
-    # () ↦ (v ↦ G·v), the Gauss–Newton curvature, if the objective offers it; linearized when asked for
+    # () ↦ (v ↦ G·v), the Gauss–Newton curvature, if the objective offers it
     gauss_newton: Callable[[], Product] | None = None
     linearized: Callable[[], Product] | None = None  # () ↦ the Hessian's product, from one linearization
 
     def shared(self) -> "Curvature":
-        """The same for whoever takes several Hessian products: they share one pass through the model."""
+        """Return the same for several Hessian products: they share one pass through the model."""
         return self if self.linearized is None else self._replace(hessian=self.linearized(), linearized=None)
 
     def knowing(self, v: PyTree, along: "Along") -> "Curvature":
-        """The same with the products along this very v, which are at hand, not taken again."""
+        """Return the same with the known products along this v, which are not taken again."""
         same = lambda u: all(map(operator.is_, jax.tree.leaves(u), jax.tree.leaves(v)))
         return self._replace(
             hessian=lambda u: along.hessian if same(u) else self.hessian(u),
@@ -51,7 +51,7 @@ class Along(NamedTuple):
 
 
 class Linearized(NamedTuple):
-    """The inner objective at one point (x, y), with as many products as wanted."""
+    """The inner objective at one point (x, y), with any number of products."""
 
     gradient: PyTree  # ∇_y g
     both: Callable[[PyTree], tuple[PyTree, PyTree]]  # v ↦ (∇²_yy g · v, ∇²_xy g · v)
@@ -94,16 +94,16 @@ class Oracles:
     g: Callable[..., Scalar]
 
     def inner_gradient(self, x: PyTree, y: PyTree, batch: Any = None) -> PyTree:
-        """∇_y g(x, y)."""
+        """Return ∇_y g(x, y)."""
         return jax.grad(self.g, argnums=1)(x, y, batch)
 
     def outer_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> OuterGradients:
-        """f(x, y), ∇_x f(x, y) and ∇_y f(x, y)."""
+        """Return f(x, y), ∇_x f(x, y) and ∇_y f(x, y)."""
         value, (f_x, f_y) = jax.value_and_grad(self.f, argnums=(0, 1))(x, y, batch)
         return OuterGradients(value, f_x, f_y)
 
     def inner_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> InnerGradients:
-        """g(x, y), ∇_x g(x, y) and ∇_y g(x, y), for methods that never take a second derivative."""
+        """Return g(x, y), ∇_x g(x, y) and ∇_y g(x, y), for methods without second derivatives."""
         value, (g_x, g_y) = jax.value_and_grad(self.g, argnums=(0, 1))(x, y, batch)
         return InnerGradients(value, g_x, g_y)
 
@@ -116,12 +116,12 @@ class Oracles:
         return _curvature(self.f, x, y, batch)
 
     def along(self, x: PyTree, y: PyTree, v: PyTree, batch: Any = None) -> Along:
-        """∇_y g(x, y), ∇²_yy g·v and ∇²_xy g·v, all from one pass."""
+        """Return ∇_y g(x, y), ∇²_yy g·v and ∇²_xy g·v, all from one pass."""
         (_, gradient), (cross, hessian) = jax.jvp(partial(_gradient, self.g, (0, 1), x, batch), (y,), (v,))
         return Along(gradient, hessian, cross)
 
     def linearize(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
-        """∇_y g(x, y) with its products: as many as wanted from the one linearization."""
+        """Return ∇_y g(x, y) with its products, any number from one linearization."""
         return _linearize(self.g, x, y, batch)
 
     def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
@@ -130,27 +130,28 @@ class Oracles:
         return self.linearize(x, y, batch)
 
     def linearize_outer(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
-        """The same of the outer objective: ∇_y f with ∇²_yy f·v and ∇²_xy f·v."""
+        """Return ∇_y f with ∇²_yy f·v and ∇²_xy f·v."""
         return _linearize(self.f, x, y, batch)
 
     def linearize_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
-        """∇_y g(x, y) with its derivative along directions in x and y at once, for forward mode."""
+        """Return ∇_y g(x, y) with its derivative along directions in both x and y, for forward mode."""
         gradient, tangent = jax.linearize(lambda x, y: jax.grad(self.g, argnums=1)(x, y, batch), x, y)
         return Joint(gradient, tangent)
 
 
 def _gradient(objective: Callable[..., Scalar], argnums: Any, x: PyTree, batch: Any, y: PyTree) -> PyTree:
-    """The gradient asked for, as a function of y."""
+    """Return a gradient, as a function of y."""
     return jax.grad(objective, argnums)(x, y, batch)
 
 
 def _curvature(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> Curvature:
     by_x, by_y, both = (partial(_gradient, objective, i, x, batch) for i in (0, 1, (0, 1)))
     tangent = lambda gradient, v: jax.jvp(gradient, (y,), (v,))[1]
+    has_own_backward = cache(lambda: _has_own_backward(objective, x, y, batch))
 
     def cross(v: PyTree) -> PyTree:
-        # A backward pass of the user's own is used only where y is differentiated too; that half is dropped again.
-        return tangent(both, v)[0] if _own_backward(objective, x, y, batch) else tangent(by_x, v)
+        # JAX uses the user's own backward pass only if y is differentiated too. That half is dropped.
+        return tangent(both, v)[0] if has_own_backward() else tangent(by_x, v)
 
     return Curvature(
         hessian=partial(tangent, by_y),
@@ -165,17 +166,17 @@ def _linearize(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: An
     return Linearized(gradient, lambda v: tangents(v)[::-1])
 
 
-def _own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> bool:
-    """Whether it calls a function with a backward pass of its own, `jax.custom_vjp`, at whatever depth."""
+def _has_own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> bool:
+    """Return whether the objective calls, at any depth, a function with its own backward pass (`jax.custom_vjp`)."""
     try:
         used = operations(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
         return any(name.startswith("custom_vjp") for name in used)
-    except jax.errors.ConcretizationTypeError:  # outside `jit` it may look at its numbers: nobody knows
+    except jax.errors.ConcretizationTypeError:  # it looks at its numbers, as it may outside `jit`
         return True
 
 
 def operations(program: Any) -> set[str]:
-    """Return the names of JAX's primitives in a jaxpr, at whatever depth."""
+    """Return the names of JAX's primitives in a jaxpr, at any depth."""
     names = set()
     for eqn in getattr(getattr(program, "jaxpr", program), "eqns", ()):
         names.add(eqn.primitive.name)
@@ -186,7 +187,7 @@ def operations(program: Any) -> set[str]:
 def _gauss_newton(
     objective: Any, x: PyTree, y: PyTree, batch: Any
 ) -> Callable[[], Callable[..., Any]] | None:
-    """What the user's function offers under that name, for the arguments that it is called with."""
+    """Return the `gauss_newton` of the user's function, for the arguments of the function; None without one."""
     offered = getattr(getattr(objective, "function", None), "gauss_newton", None)
     if offered is None:
         return None

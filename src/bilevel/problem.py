@@ -1,4 +1,4 @@
-"""What the user brings: the two objectives, as people write them."""
+"""The two objectives that a user writes."""
 
 import inspect
 from collections.abc import Callable
@@ -16,19 +16,12 @@ from bilevel.oracles import Oracles
 from bilevel.types import Metrics, PyTree, Scalar
 from bilevel.words import shown
 
-EXTRAS = ("key", "rows", "state", "shared")  # what an objective may ask for by a keyword of that name
+EXTRAS = ("key", "rows", "state", "shared")  # keywords that an objective may ask for
 LEVEL = {"inner": 0, "outer": 1}
-MOST = {
-    "programs": 16,
-    "sweeps": 16,
-    "compiled": 64,
-    "rules": 64,
-    "checked": 1024,
-}  # of each kind that are kept
 
 
 class Evaluated(NamedTuple):
-    """An objective at a point, with all that it returned."""
+    """The values that an objective returned at a point."""
 
     loss: Scalar
     metrics: Metrics
@@ -37,16 +30,13 @@ class Evaluated(NamedTuple):
 
 @dataclass(eq=False)
 class Objective:
-    """A function of `(x, y)` or `(x, y, batch)` and of the keywords it asks for, called in one way whichever it is."""
+    """A function of `(x, y)` or `(x, y, batch)` and keywords, which is always called as `(x, y, batch)`."""
 
     function: Callable[..., Any]
     level: str
     batch: str = field(init=False)  # "never", "optional" or "required"
     extras: frozenset[str] = field(init=False)  # those of EXTRAS it asks for
     needs: frozenset[str] = field(init=False)  # those without a default
-    returns_more: bool = field(
-        init=False, default=False
-    )  # metrics or a state, as seen when it was last called
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -60,7 +50,7 @@ class Objective:
         return self.evaluate(x, y, batch).loss
 
     def evaluate(self, x: PyTree, y: PyTree, batch: Batch | None = None) -> Evaluated:
-        """The loss, the metrics and the new state."""
+        """Return the loss, the metrics and the new state."""
         data = None if batch is None else getattr(batch, self.level)
         arguments = (x, y) if data is None else (x, y, data)
         out = self.function(*arguments, **self._extras(batch))
@@ -77,7 +67,6 @@ class Objective:
         return {name: given[name] for name in self.extras if name in self.needs or given[name] is not None}
 
     def _unpacked(self, out: Any) -> Evaluated:
-        self.returns_more = isinstance(out, tuple)
         keeps_state = self.level == "inner" and "state" in self.extras
         if keeps_state:
             if not (isinstance(out, tuple) and len(out) == 3 and isinstance(out[1], dict)):
@@ -119,7 +108,7 @@ class Problem:
 
     * `key`: a random key, new at every step and for every draw of a step, the same for all evaluations on one draw;
     * `rows`: which rows of the data the batch holds;
-    * `state`: what the model carries from step to step besides y, such as batch-norm statistics. The inner function
+    * `state`: the state of a model besides y, such as batch-norm statistics. The inner function
       then returns `(loss, metrics, state)`; the outer one only reads it. Several inner steps carry it along.
     """
 
@@ -136,7 +125,7 @@ class Problem:
         return Objective(self.inner, "inner")
 
     def __post_init__(self) -> None:
-        _ = self.f, self.g  # a function of the wrong shape is an error here, not at the first step
+        _ = self.f, self.g, self.memory  # made now, so that a function of the wrong shape is an error here
         if self.prox is not None and not callable(self.prox):
             raise TypeError(
                 f"prox must be a function (x, z, step) that returns a y, not {shown(self.prox)}: pass e.g. "
@@ -148,44 +137,42 @@ class Problem:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived or compiled, which is made again where it is wanted."""
-        derived = {"f", "g", "wants", "memory", "oracles"}
+        derived = {"f", "g", "memory", "oracles"}
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        _ = self.f, self.g, self.memory
 
-    @cached_property
+    @property
     def wants(self) -> frozenset[str]:
         """The extras that either objective asks for."""
         return self.f.extras | self.g.extras
 
     @cached_property
-    def memory(self) -> dict[str, Memory]:
-        """What the library keeps about these objectives, by kind; it goes when they go."""
-        return {}
+    def memory(self) -> Memory:
+        return Memory()
 
     def kept(self, kind: str, key: Any, reads: Any, make: Callable[[], Any]) -> Any:
         """Return `make()`, kept under `key` until what the objectives or `reads` read changes."""
-        memory = self.memory.setdefault(kind, Memory(MOST[kind]))
-        return memory.get(key, (self, reads), make)
+        return self.memory.get(kind, key, (self, reads), make)
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
         """Return `function(problem, *static, ...)` compiled, and keep it with the problem."""
-        make = lambda: Tracing().jit(partial(function, self, *static))
+        make = lambda: Tracing().jit_alone(partial(function, self, *static))
         return self.kept("compiled", by_identity((function, *static)), (function, static), make)
 
-    @cached_property
+    @property
     def oracles(self) -> Oracles:
-        """The derivatives of f and g that solvers use; override to supply hand-written ones."""
+        """The derivatives of f and g that solvers use; override to supply your own."""
         return Oracles(self.f, self.g)
 
 
 def _signature(function: Callable[..., Any], level: str) -> tuple[str, frozenset[str], frozenset[str]]:
-    """How it takes a batch, the extras it asks for, and those of them that it cannot do without."""
+    """Return how it takes a batch, the extras it asks for, and the extras it requires."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some C callables have no signature; trust the data given
+    except (TypeError, ValueError):  # some C callables have no signature: trust the data
         return "optional", frozenset(), frozenset()
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -195,7 +182,7 @@ def _signature(function: Callable[..., Any], level: str) -> tuple[str, frozenset
             f"something else: write (x, y, *, {third}) to ask for that, or give the batch another name"
         )
     named = [p for p in parameters if p.kind is p.KEYWORD_ONLY] + positional[3:]
-    if isinstance(function, partial):  # what was bound there was bound on purpose
+    if isinstance(function, partial):  # these are bound already
         named = [p for p in named if p.name not in function.keywords]
     extras = [p for p in named if p.name in EXTRAS and p.kind is not p.POSITIONAL_ONLY]
     unknown = [p for p in named if p not in extras and p.default is p.empty]

@@ -1,8 +1,9 @@
 """Proximal maps of inner penalties that are not smooth, for `bl.Problem(..., prox=...)`.
 
-Each is a function `(x, z, step)` that returns argmin_y h(x, y) + ‖y − z‖²/(2·step). A strength is a function of x, so
-that it can be learned, or a number or an array; what it returns is one number, an array that broadcasts, or a tree
-like y. It must not be negative (write `jnp.exp(x)` or a softplus): below zero it counts as zero, where nothing learns.
+Each map is a function `(x, z, step)` that returns argmin_y h(x, y) + ‖y − z‖²/(2·step). A strength is a number, an
+array or a function of x, which can be learned. The function returns one number, an array that broadcasts or a tree
+like y.
+A strength must not be negative (write `jnp.exp(x)` or a softplus): below zero it counts as zero and has no gradient.
 """
 
 from collections.abc import Callable
@@ -21,11 +22,11 @@ from bilevel.words import shown
 Prox = Callable[[PyTree, PyTree, Any], PyTree]
 Strength = Callable[[PyTree], Any] | float | np.ndarray | jax.Array
 
-MANY = 10**6  # groups that may be without entries
+MANY = 10**6  # groups that may have no entries
 
 
 def l1(strength: Strength) -> Prox:
-    """Of λ(x)‖y‖₁: every entry moves toward zero by step·λ, and those that are nearer become exactly zero."""
+    """Return the map of λ(x)‖y‖₁: every entry moves toward zero by step·λ and stops at zero."""
     strength = _function(strength, "strength")
 
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:
@@ -35,7 +36,7 @@ def l1(strength: Strength) -> Prox:
 
 
 def elastic_net(l1: Strength, l2: Strength) -> Prox:
-    """Of λ₁(x)‖y‖₁ + ½λ₂(x)‖y‖²."""
+    """Return the map of λ₁(x)‖y‖₁ + ½λ₂(x)‖y‖²."""
     first, second = _function(l1, "l1"), _function(l2, "l2")
 
     def prox(x: PyTree, z: PyTree, step: Any) -> PyTree:
@@ -46,7 +47,7 @@ def elastic_net(l1: Strength, l2: Strength) -> Prox:
 
 
 def group_lasso(strength: Strength, groups: Any) -> Prox:
-    """Of Σ_j λ_j(x)‖y_j‖₂ over groups j of entries of the array y: a group as a whole becomes exactly zero.
+    """Return the map of Σ_j λ_j(x)‖y_j‖₂ over groups j of entries of the array y: whole groups become exactly zero.
 
     Args:
         strength: λ, a function of x that returns one number, or one per group; or a number.
@@ -56,11 +57,11 @@ def group_lasso(strength: Strength, groups: Any) -> Prox:
 
 
 def sparse_group_lasso(l1: Strength, strength: Strength, groups: Any) -> Prox:
-    """Of λ₁(x)‖y‖₁ + Σ_j λ_j(x)‖y_j‖₂: groups become zero, and entries within the others.
+    """Return the map of λ₁(x)‖y‖₁ + Σ_j λ_j(x)‖y_j‖₂: groups become zero, and entries within other groups.
 
     Args:
-        l1: λ₁, of the entries.
-        strength: λ, of the groups.
+        l1: λ₁, the strength for entries.
+        strength: λ, the strength for groups.
         groups: the group of each entry of y, whole numbers from 0 on, shaped like y.
     """
     first, second = _function(l1, "l1"), _function(strength, "strength")
@@ -90,7 +91,7 @@ def sparse_group_lasso(l1: Strength, strength: Strength, groups: Any) -> Prox:
 
 
 def box(low: Strength, high: Strength) -> Prox:
-    """Of the set low(x) ≤ y ≤ high(x), whose bounds may depend on x."""
+    """Return the projection onto low(x) ≤ y ≤ high(x); the bounds may depend on x."""
     lower, upper = _function(low, "low"), _function(high, "high")
     if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
         raise ValueError(
@@ -109,7 +110,7 @@ def _soft(a: jax.Array, threshold: jax.Array) -> jax.Array:
 
 
 def _function(value: Strength, name: str) -> Callable[[PyTree], Any]:
-    """A strength as a function of x; a constant must be a number or an array, finite unless it is a bound."""
+    """Return a strength as a function of x; raise for a constant that is no number or array."""
     if callable(value):
         return check_callable(value, name, 1, "a function of x, or a number or array", "lambda x: jnp.exp(x)")
     bound = name in ("low", "high")
@@ -123,7 +124,7 @@ def _function(value: Strength, name: str) -> Callable[[PyTree], Any]:
 
 
 def _float(value: Any) -> Any:
-    """A whole number of Python's as a float: JAX takes only those of 32 or 64 bits."""
+    """Return a Python int as a float, since JAX takes only ints of 32 or 64 bits."""
     return as_number(value) if isinstance(value, int) else value
 
 
@@ -145,7 +146,7 @@ def _allowed(value: np.ndarray, bound: bool) -> bool:
 
 
 def _at(x: PyTree, strength: Callable[[PyTree], Any], name: str) -> Any:
-    """What a strength is at x: numbers, whatever their tree."""
+    """Return a strength at x: a tree of numbers."""
     value = strength(x)
     leaves = jax.tree.leaves(value, is_leaf=lambda leaf: leaf is None) or [value]
     for leaf in leaves:
@@ -158,20 +159,19 @@ def _at(x: PyTree, strength: Callable[[PyTree], Any], name: str) -> Any:
 
 
 def _times(step: Any, strength: Any) -> Any:
-    """step · strength, of which what is negative counts as zero: no penalty has a negative strength."""
+    """Return step · strength; negative strengths count as zero."""
 
     def one(s: Any) -> jax.Array:
         s = jnp.maximum(s, 0)
-        s = (
-            s if jnp.issubdtype(s.dtype, jnp.floating) else s.astype(float)
-        )  # a whole number of step would be 0
+        if not jnp.issubdtype(s.dtype, jnp.floating):  # an integer step would be 0
+            s = s.astype(float)
         return jnp.asarray(step, s.dtype) * s
 
     return jax.tree.map(one, strength)
 
 
 def _each(function: Callable[..., Any], z: PyTree, values: Any, name: str) -> PyTree:
-    """`function` of every leaf of z and its value: from a tree like z, or the same for all of them."""
+    """Apply `function` to every leaf of z and its value, which may be the same for all leaves."""
     if jax.tree.structure(values) != jax.tree.structure(z):
         if not _numeric(values):
             raise TypeError(

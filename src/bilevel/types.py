@@ -1,4 +1,4 @@
-"""The words that annotations are written in."""
+"""The types of annotations."""
 
 from collections.abc import Callable
 from typing import Any

@@ -205,6 +205,7 @@ def test_nothing_is_computed_before_a_refusal():
     assert computed == []
 
 
+@pytest.mark.slow
 def test_resuming_and_starting_do_not_mix():
     result = solve()
     solver = bl.aid(Q.problem, inner=0.1, adjoint=0.1, outer=0.1)

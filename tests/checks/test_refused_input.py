@@ -72,6 +72,7 @@ def test_a_sweep_inside_a_transformation_points_to_scan():
         jax.jit(lambda x: bl.sweep(SOLVER, x, x, steps=1).x)(jnp.ones(2))
 
 
+@pytest.mark.slow
 def test_double_precision_in_a_program_that_has_none():
     wide, earlier = jnp.ones(2), bl.run(SOLVER, jnp.ones(2), jnp.ones(2), steps=1)
     assert wide.dtype == jnp.float64

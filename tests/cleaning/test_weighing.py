@@ -11,7 +11,17 @@ from sklearn.metrics import roc_auc_score
 
 import bilevel as bl
 from bilevel.row_weights import fit as weighing
-from bilevel.row_weights.fit import FOLDS, PROBLEM, Rows, confusions, corrected, judgment, training, weigh
+from bilevel.row_weights.fit import (
+    FOLDS,
+    PROBLEM,
+    Constants,
+    Rows,
+    confusions,
+    corrected,
+    judgment,
+    training,
+    weigh,
+)
 from bilevel.row_weights.models import initial, predictor, scale_of
 from bilevel.row_weights.padding import bucket, padded
 from run_options import with_options
@@ -42,16 +52,14 @@ def rows_of(table, scale, size, columns, depth):
 def models_of(table, size, columns, depth, ridge=0.05, rounds=10):
     scale = scale_of(table[0], np.full(N, 1 / N), ridge, turned=True)
     rows = rows_of(table, scale, size, columns, depth)
-    x = {
-        "rows": np.full(size, 30, np.float32),
-        "prior": np.full(size, 30, np.float32),
-        "pull": np.float32(0.1),
-        "ridge": padded(scale.ridge.astype(np.float32), columns),
-    }
+    x = np.full(size, 30, np.float32)
+    ridge = padded(scale.ridge.astype(np.float32), columns)
+    constants = Constants(prior=x, pull=np.float32(0.1), ridge=ridge)
     y = initial(D, columns, None, CLASSES, depth, FOLDS, np.random.default_rng(0))
     for _ in range(rounds):
-        y = weighing._trained(weighing.LOGISTIC, x, y, bl.Batch(inner=rows, outer=judges(rows)))
-    return x, y, rows, scale
+        data = bl.Batch(inner=rows, outer=judges(rows), shared=constants)
+        y = weighing._trained(weighing.LOGISTIC, x, y, data)
+    return x, y, rows, constants, scale
 
 
 def judges(rows):
@@ -59,10 +67,11 @@ def judges(rows):
     return Rows(*(part[: 15 if len(rows.fold) == N else 64] for part in rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(N, D, CLASSES), (320, 16, 4)], ids=["as it is", "padded"])
 def test_models_are_scikit_learn_s(table, sizes):
     inputs, labels, fold = table
-    _, y, _, scale = models_of(table, *sizes)
+    _, y, _, _, scale = models_of(table, *sizes)
     standard = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
     for k in range(FOLDS):
         seen = fold != k
@@ -73,19 +82,21 @@ def test_models_are_scikit_learn_s(table, sizes):
         np.testing.assert_allclose(ours(inputs), theirs.predict_proba(standard), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_padding_has_no_gradient(table):
-    x, y, rows, _ = models_of(table, 320, 16, 4, rounds=1)
-    x = x | {"rows": np.zeros(320, np.float32)}
-    x, y, rows = jax.tree.map(jnp.asarray, (x, y, rows))
-    gx, gy = jax.grad(lambda x, y: training(x, y, rows, rows=jnp.arange(320)), argnums=(0, 1))(x, y)
+    _, y, rows, constants, _ = models_of(table, 320, 16, 4, rounds=1)
+    x, y, rows, constants = jax.tree.map(jnp.asarray, (np.zeros(320, np.float32), y, rows, constants))
+    loss = lambda x, y: training(x, y, rows, rows=jnp.arange(320), shared=constants)
+    gx, gy = jax.grad(loss, argnums=(0, 1))(x, y)
     ((W, c),) = gy
-    assert not np.any(gx["rows"][N:])
+    assert np.any(gx[:N])
+    assert not np.any(gx[N:])
     for padding in (W[:, D:], W[:, :, CLASSES:], c[:, CLASSES:]):
         assert padding.size
         assert not np.any(padding)
-    assert not np.any(gx["ridge"])  # held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [None, 4])
 def test_padding_does_not_change_the_result(hidden, monkeypatch, table):
     inputs, labels, _ = table
@@ -99,22 +110,26 @@ def test_padding_does_not_change_the_result(hidden, monkeypatch, table):
     np.testing.assert_allclose(first.predict(inputs), second.predict(inputs), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_the_curvature_is_at_most_one(table):
-    x, y, rows, _ = models_of(table, N, D, CLASSES, rounds=1)
-    x, rows = jax.tree.map(jnp.asarray, (x, rows))
+    x, y, rows, constants, _ = models_of(table, N, D, CLASSES, rounds=1)
+    x, rows, constants = jax.tree.map(jnp.asarray, (x, rows, constants))
     flat, back = ravel_pytree(y)
-    hessian = jax.jit(jax.hessian(lambda flat: training(x, back(flat), rows, rows=jnp.arange(N))))
+    loss = lambda flat: training(x, back(flat), rows, rows=jnp.arange(N), shared=constants)
+    hessian = jax.jit(jax.hessian(loss))
     for at in (jnp.zeros_like(flat), flat):
         assert 0 < np.linalg.eigvalsh(hessian(at))[-1] <= 1 + 1e-5
 
 
+@pytest.mark.slow
 def test_hypergradients_against_differences(table):
     """Φ(x) by models trained to the end; along a random direction, at weights of about one half."""
-    x, y, rows, _ = models_of(table, N, D, CLASSES, rounds=1)
+    _, y, rows, constants, _ = models_of(table, N, D, CLASSES, rounds=1)
     rng = np.random.default_rng(2)
     instead = np.roll(rows.label, 1, axis=1)
-    data = bl.Batch(inner=rows._replace(instead=instead), outer=judges(rows))
-    x = x | {"prior": rng.normal(size=N).astype(np.float32), "rows": rng.normal(size=N).astype(np.float32)}
+    constants = constants._replace(prior=rng.normal(size=N).astype(np.float32))
+    x = rng.normal(size=N).astype(np.float32)
+    data = bl.Batch(inner=rows._replace(instead=instead), outer=judges(rows), shared=constants)
     direction = rng.normal(size=N).astype(np.float32)
 
     def settled(x):
@@ -124,11 +139,12 @@ def test_hypergradients_against_differences(table):
         return trained
 
     def value(t):
-        moved = x | {"rows": x["rows"] + np.float32(t) * direction}
-        return float(judgment(moved, settled(moved), jax.tree.map(jnp.asarray, data.outer)))
+        moved = jnp.asarray(x + np.float32(t) * direction)
+        outer, shared = jax.tree.map(jnp.asarray, (data.outer, data.shared))
+        return float(judgment(moved, settled(moved), outer, shared=shared))
 
     solver = bl.aid(PROBLEM, inner=weighing.LOGISTIC.inner, adjoint=bl.adjoints.cg(50), outer=1e-6)
-    keep = lambda state, info: {"h": info.hypergradient["rows"]}
+    keep = lambda state, info: {"h": info.hypergradient}
     hypergradient = bl.run(solver, x, settled(x), data=data, steps=1, record=keep).trace["h"][0]
     difference = (value(0.1) - value(-0.1)) / 0.2
     assert float(hypergradient @ direction) == pytest.approx(difference, rel=2e-2)
@@ -161,6 +177,7 @@ def test_buckets_are_few():
     assert len({bucket(count, 256) for count in range(1, 20_001)}) <= 40
 
 
+@pytest.mark.slow
 def test_minibatches_rank_as_full_batches_do(monkeypatch):
     """Digits, of which a third have the next digit's label."""
     inputs, labels = load_digits(return_X_y=True)
@@ -195,6 +212,7 @@ def test_bad_input_is_named(table, change, message):
         weigh(**(given | dict(classes=3) | change))
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it(monkeypatch):
     """`run` itself ends a run well that was interrupted; half-learned weights are not what was asked for."""
     rng = np.random.default_rng(0)

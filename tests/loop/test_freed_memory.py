@@ -82,6 +82,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_held(way, tmp_path):
     alive = lambda: sum(SIZE in array.shape for array in jax.live_arrays())

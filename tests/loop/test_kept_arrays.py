@@ -82,6 +82,7 @@ def test_runs_with_fresh_functions_leave_nothing_behind(collector):
     assert len(set(objects)) == 1
 
 
+@pytest.mark.slow
 def test_a_million_steps_are_looked_at_on_the_way():
     points = list(soak.many_steps(steps=20_000, thin=100, points=4, every=1000))
     assert [point.count for point in points] == [0, 5_000, 10_000, 15_000, 20_000]

@@ -30,6 +30,7 @@ def setting(step=0.1):
     return bl.aid(problem, inner=step, adjoint=step, outer=0.5), (jnp.zeros(ROWS), jnp.zeros(3)), data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host", "off"])
 def test_the_same_run(long, replay):
     solver, start, data = setting()
@@ -53,11 +54,12 @@ def test_the_same_run(long, replay):
     )
     assert [step for step, _ in told] == [7, 14, 21, 28, 30]
     np.testing.assert_array_equal([value for _, value in told], run.trace["outer_value"][[6, 13, 20, 27, 29]])
-    program = solver.problem.memory["programs"].values()[-1]
+    program = solver.problem.memory.values("programs")[-1]
     assert program.donating.chunk._cache_size() == 0  # small runs are not donated
     assert (program.donating if replay != "device" else program.keeping).one._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_resumed_bit_for_bit(long, tmp_path):
     long()
     solver, start, data = setting()
@@ -70,6 +72,7 @@ def test_resumed_bit_for_bit(long, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, (saved.run, saved.trace), (whole.run, whole.trace))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_it_goes_back_when_it_breaks(long, replay):
     solver, start, data = setting(step=50.0)

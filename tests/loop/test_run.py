@@ -22,6 +22,7 @@ def take_step(solver, state):
     return solver.step(state)
 
 
+@pytest.mark.slow
 def test_the_trace_is_plain_numpy_and_says_what_happened(q, aid):
     result = bl.run(aid, X0, jnp.zeros(2), steps=50, options=bl.RunOptions(every=7))
     assert result.status.code is bl.Code.COMPLETED
@@ -53,6 +54,7 @@ def test_record_keeps_what_it_is_told_of_every_step(q, aid):
     assert "outer_value" in result.trace
 
 
+@pytest.mark.slow
 def test_a_probe_is_called_once_a_chunk_with_the_state_and_info_of_that_step(q, aid):
     seen = []
 
@@ -91,6 +93,7 @@ def linear(q):
     return bl.Problem(inner=q.g, outer=lambda x, y: q.m * jnp.sum(y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inner", "adjoint", "blamed", "level"), [(1.0, 1e3, "v", "adjoint"), (1e3, 1.0, "y", "inner")]
 )
@@ -123,6 +126,7 @@ def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_
     assert all(len(values) == k for values in result.trace.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 1, 13])
 def test_a_loss_that_overflows_first_is_blamed_on_the_variables_that_follow(q, every):
     solver = bl.aid(
@@ -141,6 +145,7 @@ def test_a_loss_that_overflows_first_is_blamed_on_the_variables_that_follow(q, e
     assert np.all(np.isfinite(result.trace["outer_value"]))
 
 
+@pytest.mark.slow
 def test_divergence_on_the_first_step_returns_the_start(q):
     problem = bl.Problem(outer=lambda x, y: jnp.sum(y) * jnp.inf, inner=q.g)
     result = bl.run(bl.itd(problem, inner=0.1, outer=0.1), X0, X0, steps=5)
@@ -150,6 +155,7 @@ def test_divergence_on_the_first_step_returns_the_start(q):
     np.testing.assert_array_equal(result.x, X0)
 
 
+@pytest.mark.slow
 def test_divergence_on_an_iterator_is_found_too(q):
     solver = bl.aid(q.problem, inner=1.0 / q.L, adjoint=1e3 / q.L, outer=1e-3)
     plain = bl.run(solver, X0, jnp.zeros(2), steps=5_000)
@@ -175,6 +181,7 @@ def test_an_exhausted_iterator_is_an_outcome_not_an_error(aid):
     assert len(result.trace["outer_value"]) == 6
 
 
+@pytest.mark.slow
 def test_control_c_returns_what_there_is_so_far(aid):
     def probe(state, info):
         if not hasattr(probe, "step"):
@@ -198,6 +205,7 @@ def test_control_c_returns_what_there_is_so_far(aid):
     np.testing.assert_array_equal(resumed.x, whole.x)
 
 
+@pytest.mark.slow
 def test_finite_optimizer_memory_is_not_required():
     """optax's plateau rule starts from an infinite best value: that is not divergence."""
     q = bl.problems.quadratic()
@@ -240,6 +248,7 @@ def test_chunks_are_paced_by_the_clock():
     assert Pace(1e-5).steps(3) == 3
 
 
+@pytest.mark.slow
 def test_a_run_of_ever_so_many_steps_can_begin(aid):
     result = bl.run(aid, X0, jnp.zeros(2), steps=10**15, tol=1e-8)
     assert result.status.code is bl.Code.CONVERGED
@@ -251,6 +260,7 @@ def test_seconds_are_those_of_the_run(aid):
     assert 0 < result.seconds <= time.perf_counter() - began
 
 
+@pytest.mark.slow
 def test_equinox_modules_are_trees_like_any_other():
     eqx = pytest.importorskip("equinox")
     model = eqx.nn.MLP(3, "scalar", width_size=4, depth=1, key=jax.random.key(0), dtype=jnp.float64)

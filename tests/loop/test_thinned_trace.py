@@ -32,6 +32,7 @@ def whole():
     return bl.run(AID, X0, Y0, steps=47, record=KEEP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thin", [1, 2, 10, 46, 47, 1000])
 @pytest.mark.parametrize(("every", "replay"), [(None, "auto"), (1, "device"), (7, "host"), (10, "off")])
 def test_the_rows_of_a_rule_and_the_last(whole, thin, every, replay):
@@ -50,6 +51,7 @@ def test_the_rows_of_a_rule_and_the_last(whole, thin, every, replay):
     check(bl.run(AID, steps=24, resume=half, **with_options(options)), whole, thin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host"])
 @pytest.mark.parametrize("every", [1, 8, 1000])
 def test_a_run_that_goes_back_ends_with_the_row_of_its_last_step(replay, every):
@@ -91,6 +93,7 @@ def test_what_hooks_save_on_the_way_can_be_gone_on_from(whole):
         )
 
 
+@pytest.mark.slow
 def test_remarks_are_made_of_a_thinned_trace_too():
     wavy = bl.Problem(
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2),

@@ -20,14 +20,10 @@ from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of
 from bilevel.problems import Instance
 from bilevel.solvers.rules import fix_numbers
-from zoo import PROBLEMS, ROWS, Row
+from marks import slow
+from zoo import PROBLEMS, ROWS, SOME_SLOW, Row
 
 STEPS = 6
-
-every_pair = pytest.mark.parametrize(
-    ("row", "problem"), [(row, problem) for row in ROWS for problem in row.problems], ids=str
-)
-every_row = pytest.mark.parametrize("row", ROWS, ids=str)
 
 
 def build(row, problem, dtype=jnp.float64):
@@ -58,8 +54,16 @@ def shaped(tree):
     return jax.tree.map(lambda a: (a.shape, a.dtype), tree)
 
 
-@every_pair
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (slow if problem != row.problems[-1] else pytest.param)(row, problem)
+        for row in ROWS
+        for problem in row.problems
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [slow(jnp.float32), jnp.float64], ids=["float32", "float64"])
 def test_a_step_keeps_the_state_s_type(row, problem, dtype):
     case, solver = build(row, problem, dtype)
     state = jax.eval_shape(solver.init, case.x0, case.y0, case.data)
@@ -120,7 +124,7 @@ class Runs:
         return Ran(self.row, case, solver, held, whole, len(traces))
 
 
-@pytest.fixture(scope="module", params=ROWS, ids=str)
+@pytest.fixture(scope="module", params=SOME_SLOW, ids=str)
 def runs(request):
     gc.freeze()  # what is older need not be looked through for what the last of these tests drops
     yield Runs(request.param)
@@ -305,7 +309,7 @@ def test_dropped_is_freed(runs):
 
 
 @pytest.mark.usefixtures("as_users_see_it")
-@every_row
+@pytest.mark.parametrize("row", ROWS, ids=str)
 def test_bad_input_is_refused_before_any_compute(row):
     case, solver = build(row, row.problems[-1])
     assert case.data is not None

@@ -12,9 +12,10 @@ import pytest
 
 import bilevel as bl
 from bilevel import adjoints
-from bilevel.solvers.fixed_points import adjoint_system
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import adjoint_system, fixed_point
+from bilevel.solvers.fixed_points.classification import classify
 from bilevel.solvers.parts.inner import inner_rule
+from bilevel.solvers.rule_base import FixedPoint
 from bilevel.solvers.rules import as_rule
 
 N, STEP, STILL = 6, 0.15, 1e-300  # 1/L is 0.18; a step on x that changes nothing
@@ -96,7 +97,7 @@ METHODS = {
         1,
     ),
     "soba": (lambda p, rule: bl.soba(p, inner=rule, adjoint=STEP, outer=STILL), 400),
-    "hoag": (lambda p, rule: bl.hoag(p, inner=rule, outer=STILL, tolerance=lambda k: 1e-13), 2),
+    "hoag": (lambda p, rule: bl.hoag(p, inner=rule, outer=STILL, tol=lambda k: 1e-13), 2),
     "stocbio": (
         lambda p, rule: bl.stocbio(p, inner=rule, adjoint=STEP, outer=STILL, products=400, batches="shared"),
         1,
@@ -104,6 +105,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_implicit_method_agrees_with_retraining(kind):
     problem, rule = KINDS[kind]
@@ -133,6 +135,7 @@ def test_every_implicit_method_agrees_with_retraining(kind):
         assert jnp.linalg.norm(residual) < 1e-12, name  # whatever the rule, y is at rest and Info says so
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["L1", "box that moves with x"])
 def test_unrolled_methods_differentiate_the_proximal_map(name):
     problem, _ = KINDS[name]
@@ -144,13 +147,14 @@ def test_unrolled_methods_differentiate_the_proximal_map(name):
         bl.itd(problem, inner=STEP, outer=STILL, **many),
         bl.itd(problem, inner=STEP, outer=STILL, checkpoint_every=20, **many),
         bl.solvers.forward_itd(problem, inner=STEP, outer=STILL, **many),
-        bl.rtho(problem, inner=STEP, outer=STILL, **many),
+        bl.solvers.rtho(problem, inner=STEP, outer=STILL, **many),
     ):
         np.testing.assert_allclose(
             jax.jit(solver.step)(solver.init(X, y))[1].hypergradient, expected, rtol=1e-8
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["decay, some frozen", "projected, ball", "L1", "box that moves with x"])
 def test_the_function_for_line_searches_has_the_hypergradient(kind):
     problem, rule = KINDS[kind]
@@ -200,11 +204,12 @@ REST = {  # what is zero at rest, from what optax documents of each rule: (decay
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REST)
 def test_the_decay_of_a_rule_is_found(name):
     rule, decay = REST[name]
     y = {"w": jnp.ones((3, 2), "float32"), "b": jnp.zeros((), "float32")}
-    found = behavior(PLAIN, as_rule(rule, "inner"), y)
+    found = fixed_point(PLAIN, as_rule(rule, "inner"), y)
     decay = decay if isinstance(decay, dict) else {"w": decay, "b": decay}
     if found.plain:
         assert set(decay.values()) == {0.0}
@@ -222,7 +227,7 @@ def test_frozen_leaves_are_found_whichever_way_they_are_frozen():
         optax.chain(optax.sgd(0.1), optax.masked(optax.set_to_zero(), {"w": False, "b": True})),
     ]
     for rule in rules:
-        assert behavior(PLAIN, as_rule(rule, "inner"), y).active == {"w": True, "b": False}
+        assert fixed_point(PLAIN, as_rule(rule, "inner"), y).active == {"w": True, "b": False}
 
 
 LATE_DECAY = optax.chain(optax.trace(0.9), optax.add_decayed_weights(0.1), optax.scale(-0.1))
@@ -240,6 +245,7 @@ def test_a_rule_whose_rest_depends_on_its_memory_is_refused_with_the_reason(meth
     bl.itd(PLAIN, inner=rule, outer=0.1).init(X, Y)  # which differentiates the steps themselves
 
 
+@pytest.mark.slow
 def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
     before = lambda function, then: optax.chain(optax.stateless(function), then)
     for rule in (
@@ -257,6 +263,7 @@ def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
         bl.aid(PLAIN, inner=bl.projected(optax.sgd(0.1), far), adjoint=0.1, outer=0.1).init(X, Y)
 
 
+@pytest.mark.slow
 def test_a_y_that_is_wholly_frozen_has_no_adjoint():
     solver = bl.aid(PLAIN, inner=optax.set_to_zero(), adjoint=adjoints.cg(), outer=0.1)
     _, info = solver.step(solver.init(X, Y))
@@ -268,11 +275,12 @@ def test_parts_whose_step_sizes_begin_or_end_at_zero():
     fades, begins = optax.cosine_decay_schedule(0.1, 1000), lambda k: jnp.where(k < 100, 0.0, 0.1)
     parts = lambda w, b: optax.multi_transform({"w": optax.sgd(w), "b": optax.sgd(b)}, {"w": "w", "b": "b"})
     for rule in (parts(0.1, fades), parts(begins, 0.1)):
-        assert behavior(PLAIN, as_rule(rule, "inner"), y).plain
+        assert fixed_point(PLAIN, as_rule(rule, "inner"), y).plain
     with pytest.raises(ValueError, match="let the schedules of all parts overlap"):
-        behavior(PLAIN, as_rule(parts(fades, begins), "inner"), y)
+        fixed_point(PLAIN, as_rule(parts(fades, begins), "inner"), y)
 
 
+@pytest.mark.slow
 def test_numbers_that_are_traced_or_injected():
     start = lambda rule: bl.aid(PLAIN, inner=rule, adjoint=0.1, outer=0.1).init(X, Y).y
     with pytest.raises(ValueError, match=r"being traced.*inject_hyperparams"):
@@ -305,12 +313,12 @@ def test_numbers_that_are_traced_or_injected():
 SCHEDULED = """
 import jax.numpy as jnp, optax
 import bilevel as bl
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import fixed_point
 from bilevel.solvers.rules import as_rule
 
 problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y))
 to_zero = lambda value: optax.linear_schedule(value, 0.0, 100)
-decay = lambda value, rule: behavior(
+decay = lambda value, rule: fixed_point(
     problem, as_rule(optax.chain(optax.add_decayed_weights(value), rule), "inner"), jnp.ones(5)
 ).decay
 for rule in (optax.adam(to_zero(0.1)), optax.sgd(to_zero(0.1))):
@@ -320,6 +328,7 @@ if tuple(map(int, optax.__version__.split(".")[:3])) > (0, 2, 5):  # which takes
 """
 
 
+@pytest.mark.slow
 def test_a_schedule_that_ends_at_zero_does_so_however_the_compiler_divides():
     """A compiler that multiplies by 0.01 where optax divides by 100 leaves 1e-8 of it; tests are compiled otherwise."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
@@ -329,14 +338,15 @@ def test_a_schedule_that_ends_at_zero_does_so_however_the_compiler_divides():
 def test_a_rule_that_is_blind_to_a_part_of_the_gradient_is_refused_with_its_decay_too():
     rule = optax.chain(optax.add_decayed_weights(0.5), optax.centralize(), optax.sgd(0.1))
     with pytest.raises(ValueError, match=r"follows a part of the gradient only"):
-        behavior(PLAIN, as_rule(rule, "inner"), {"w": jnp.ones((3, 4))})
+        fixed_point(PLAIN, as_rule(rule, "inner"), {"w": jnp.ones((3, 4))})
 
 
 def test_a_rule_that_gives_nan_is_told_from_one_that_decays():
     with pytest.raises(ValueError, match=r"NaN or infinite updates of y in float16.*larger eps"):
-        behavior(PLAIN, as_rule(optax.adam(1e-3), "inner"), {"w": jnp.ones((3, 4), "float16")})
+        fixed_point(PLAIN, as_rule(optax.adam(1e-3), "inner"), {"w": jnp.ones((3, 4), "float16")})
 
 
+@pytest.mark.slow
 def test_a_projected_rule_that_decays_is_at_rest_where_it_rests():
     """½(y − 3)² decayed by ½: at rest y − 3 + y/2 = 0."""
     problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y))
@@ -363,10 +373,10 @@ class TestProx:
     def test_methods_that_do_not_mind_it_refuse_the_problem(self):
         for make in (
             lambda p: bl.f2sa(p, inner=0.1, outer=0.1, penalty=10.0),
-            lambda p: bl.solvers.darts(p, inner=0.1, outer=0.1, xi=0.1),
+            lambda p: bl.solvers.darts(p, inner=0.1, outer=0.1, virtual_step=0.1),
             lambda p: bl.tuning_free(p),
         ):
-            with pytest.raises(ValueError, match=r"proximal map: take bl\.aid"):
+            with pytest.raises(ValueError, match=r"proximal map: take one of bl\.solvers\.aid"):
                 make(self.sparse)
 
     def test_the_inner_rule_must_be_a_step_size(self):
@@ -388,6 +398,7 @@ class TestProx:
         with pytest.raises(TypeError, match=r"prox returned .* like y"):
             bl.aid(with_prox(lambda x, z, step: z[:2]), inner=0.1, adjoint=0.1, outer=0.1).init(X, Y)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("prox", "h"),
         [
@@ -420,6 +431,7 @@ class TestProx:
             others = jax.vmap(objective)(jnp.concatenate([nearby, fewer]))
             assert jnp.all(others >= objective(y) - 1e-12)
 
+    @pytest.mark.slow
     def test_zeros_are_exact_and_sklearn_finds_the_same_path(self):
         linear_model = pytest.importorskip("sklearn.linear_model")
         alphas, l1_ratio = np.geomspace(2.0, 0.02, 8), 0.6
@@ -457,6 +469,7 @@ class TestProx:
         assert 0 < zeros < 3
 
 
+@pytest.mark.slow
 def test_tolerances_of_hoag_do_not_depend_on_units():
     def counts(scale_f, scale_g):
         problem = bl.Problem(inner=lambda x, y: scale_g * g(x, y), outer=lambda x, y: scale_f * f(x, y))
@@ -482,3 +495,38 @@ def test_methods_that_solve_the_plain_system_refuse_rules_that_rest_elsewhere():
         with pytest.raises(ValueError, match="decays y by itself"):
             make(PLAIN, KINDS["decay"][1], 0.1, penalty=10.0).init(X, Y)
         make(PLAIN, KINDS["projected, box"][1], 0.1, penalty=10.0).init(X, Y)
+
+
+STATED = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "adam": optax.adam(1e-3),
+    "rmsprop": optax.rmsprop(1e-2),
+    "clipped": optax.chain(optax.clip_by_global_norm(1.0), optax.clip(0.5), optax.adam(1e-3)),
+}
+TRIED = {
+    "decay": optax.adamw(1e-3),
+    "schedule": optax.sgd(optax.cosine_decay_schedule(0.1, 10)),
+    "frozen": optax.sgd(0.0),
+    "no eps": optax.adam(1e-3, eps=0.0),
+    "half": optax.adam(1e-3, mu_dtype=jnp.bfloat16),
+    "user": optax.stateless(lambda updates, _: updates),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_common_rules_state_their_fixed_point(name):
+    y = {"w": jnp.ones((2, 3)), "b": jnp.ones(2)}
+    found = as_rule(STATED[name], "inner").fixed_point(y)
+    assert found == FixedPoint({"w": True, "b": True}, {"w": 0.0, "b": 0.0}, True)
+    tried = classify(PLAIN, as_rule(STATED[name], "inner"), y)
+    assert (tried.active, tried.plain) == (found.active, found.plain)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_other_rules_do_not_state_a_fixed_point(name):
+    assert as_rule(TRIED[name], "inner").fixed_point(jnp.ones(2)) is None
+
+
+def test_half_precision_is_tried():
+    assert as_rule(STATED["adam"], "inner").fixed_point(jnp.ones(2, "float16")) is None

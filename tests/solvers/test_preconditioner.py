@@ -10,8 +10,7 @@ import pytest
 
 import bilevel as bl
 from bilevel import adjoints
-from bilevel.solvers.fixed_points import adjoint_system, residual
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import adjoint_system, fixed_point, residual
 from bilevel.solvers.rules import as_rule
 
 N, C, EPS = 5, 0.1, 0.05
@@ -72,6 +71,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_diagonal_is_that_of_the_formula(kind):
     tx, steps = KINDS[kind](), 150  # the last hundred of the schedule have the rate 0
@@ -89,7 +89,7 @@ def test_a_mask_of_the_decay_and_frozen_parts():
     rules: Any = {"train": optax.adamw(1e-3, weight_decay=C, mask=arrays), "keep": optax.set_to_zero()}
     tx = optax.multi_transform(rules, {"w": "train", "b": "train", "k": "keep"})
     y = {"w": jnp.ones(2), "b": jnp.zeros(()), "k": jnp.ones(3)}
-    found = behavior(PROBLEM, as_rule(bl.fixed_preconditioner(tx), "inner"), y)
+    found = fixed_point(PROBLEM, as_rule(bl.fixed_preconditioner(tx), "inner"), y)
     assert found.active == {"w": True, "b": True, "k": False}
     problem = bl.Problem(
         inner=lambda x, y: 0.5 * sum(jnp.sum((a - x) ** 2) for a in y.values()),
@@ -151,6 +151,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_runs_resume_bit_for_bit(method):
     solver = METHODS[method](bl.fixed_preconditioner(optax.adamw(warm_up, weight_decay=C)))
@@ -162,6 +163,7 @@ def test_runs_resume_bit_for_bit(method):
     np.testing.assert_array_equal(rest.y, whole.y)
 
 
+@pytest.mark.slow
 def test_a_sweep_over_the_decay_agrees_with_runs():
     rule = lambda c: bl.fixed_preconditioner(optax.inject_hyperparams(optax.adamw)(1e-2, weight_decay=c))
     solvers = [bl.aid(PROBLEM, inner=rule(c), adjoint=0.1, outer=0.01) for c in (0.1, 0.5)]
@@ -170,6 +172,7 @@ def test_a_sweep_over_the_decay_agrees_with_runs():
         np.testing.assert_allclose(swept[i].x, bl.run(solver, X, Y, steps=5).x, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_around_rules_that_need_no_holding_nothing_changes():
     for tx in (optax.adam(1e-2), optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-2))):
         bare, wrapped = (
@@ -180,6 +183,7 @@ def test_around_rules_that_need_no_holding_nothing_changes():
     assert bl.fixed_preconditioner(once) is once
 
 
+@pytest.mark.slow
 def test_projected_around_it_and_refusals():
     box = optax.projections.projection_non_negative
     rule = bl.projected(bl.fixed_preconditioner(optax.adamw(1e-2, weight_decay=C)), box)

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points import fixed_point
 from bilevel.solvers.rules import as_rule
 
 PROBLEM = bl.Problem(inner=lambda x, y: jnp.sum(x), outer=lambda x, y: jnp.sum(y))
@@ -52,7 +52,7 @@ REFUSED = {
 
 
 def found(rule):
-    return behavior(PROBLEM, as_rule(rule, "inner"), Y)
+    return fixed_point(PROBLEM, as_rule(rule, "inner"), Y)
 
 
 @family
@@ -65,6 +65,7 @@ def test_a_rule_rests_at_the_same_point_under_every_schedule(schedule):
         assert np.all(seen.active["w"]), name
 
 
+@pytest.mark.slow
 @family
 def test_what_the_refusal_of_adamw_names_is_accepted(schedule):
     for name, make in HELD.items():
@@ -75,6 +76,7 @@ def test_what_the_refusal_of_adamw_names_is_accepted(schedule):
         assert np.all(seen.active["w"]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", QUICK)
 def test_a_refusal_names_only_what_would_be_accepted(schedule):
     for make in REFUSED.values():
@@ -92,14 +94,14 @@ def test_parts_with_schedules_of_different_lengths_all_move():
         "b": optax.sgd(SCHEDULES["warm-up and cosine"]),
     }
     rule = optax.multi_transform(rules, {"w": "w", "b": "b"})
-    assert behavior(PROBLEM, as_rule(rule, "inner"), y).plain  # though only w moves in the first step
+    assert fixed_point(PROBLEM, as_rule(rule, "inner"), y).plain  # though only w moves in the first step
 
 
 class TestStandIns:
     """A rule is tried on a few entries per array, where that cannot matter."""
 
     def of(self, rule, y):
-        return behavior(PROBLEM, as_rule(rule, "inner"), y)
+        return fixed_point(PROBLEM, as_rule(rule, "inner"), y)
 
     def test_masks_by_position_and_by_size_are_seen(self):
         y = {"w": jnp.ones((40, 50)), "b": jnp.zeros(50)}
@@ -131,6 +133,7 @@ class TestStandIns:
             "b": False,
         }
 
+    @pytest.mark.slow
     def test_what_tells_entries_apart_is_judged_on_the_true_shapes(self):
         y = {"w": jnp.ones((40, 50))}
         with pytest.raises(ValueError, match="a part of the gradient only"):

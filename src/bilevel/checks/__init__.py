@@ -1,4 +1,4 @@
-"""Bad input is refused before any compute, with a sentence that names the value and the fix."""
+"""Checks of arguments before anything is computed. Their errors name the value and the fix."""
 
 from bilevel.callables import check_callable as check_callable, check_map as check_map, takes as takes
 from bilevel.checks.data import (
@@ -24,6 +24,7 @@ from bilevel.checks.objectives import (
     check_batch as check_batch,
     prepare as prepare,
     prepare_inner as prepare_inner,
+    returns_more as returns_more,
 )
 from bilevel.checks.objects import (
     check_flag as check_flag,

@@ -1,4 +1,4 @@
-"""Data: arrays with one row per example, labels that name a class, seeds and dtypes of NumPy."""
+"""Checks of data: arrays with one row per example, labels of classes, seeds and dtypes."""
 
 import math
 from typing import Any
@@ -13,8 +13,8 @@ from bilevel.words import shown
 
 
 def check_array(value: Any, name: str, rank: int | None = None) -> Any:
-    """An array of numbers, of a rank of at least 1 or of exactly `rank`."""
-    arrays = np.ndarray | jax.Array | jax.ShapeDtypeStruct  # of the last, shapes suffice
+    """Return an array of numbers of rank `rank`, or of at least 1; raise for anything else."""
+    arrays = np.ndarray | jax.Array | jax.ShapeDtypeStruct  # shapes are enough
     known = isinstance(value, arrays) and not np.ma.isMaskedArray(value)
     if known and isinstance(value, jax.Array) and not isinstance(value, Tracer):
         known = not value.is_deleted()
@@ -33,7 +33,7 @@ def check_array(value: Any, name: str, rank: int | None = None) -> Any:
 
 
 def check_matrix(value: Any, name: str) -> Any:
-    """A finite matrix, rows × columns, with at least one row; a traced one has no values yet."""
+    """Return a finite matrix with at least one row; raise for anything else. A traced one has no values yet."""
     check_array(value, name)
     if isinstance(value, Tracer) and value.ndim == 2:
         return value
@@ -51,7 +51,7 @@ def check_matrix(value: Any, name: str) -> Any:
 
 
 def check_labels(labels: Any, name: str, classes: int) -> None:
-    """Whole numbers from 0 to classes − 1; traced ones have no values yet."""
+    """Raise if labels are not integers from 0 to classes − 1; traced ones have no values yet."""
     check_array(labels, name, 1)
     if not jnp.issubdtype(labels.dtype, np.integer):
         raise ValueError(
@@ -68,7 +68,7 @@ def check_labels(labels: Any, name: str, classes: int) -> None:
 
 
 def check_generator(seed: Any) -> np.random.Generator:
-    """NumPy's generator for a whole number, of any size, or a list of them; or the generator given."""
+    """Return NumPy's generator for a whole number or a list of them; a generator stays as it is."""
     if isinstance(seed, np.random.Generator):
         return seed
     many = isinstance(seed, list | tuple) and len(seed) > 0
@@ -78,7 +78,7 @@ def check_generator(seed: Any) -> np.random.Generator:
 
 
 def check_dtype(dtype: Any) -> Any:
-    """A floating dtype."""
+    """Return a floating dtype; raise for any other."""
     try:
         known = None if isinstance(dtype, np.ndarray | jax.Array) else jnp.dtype(dtype)
     except Exception:

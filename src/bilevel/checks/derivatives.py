@@ -1,7 +1,7 @@
-"""A derivative that JAX cannot take: which one it is, why, and what to do.
+"""Explanations of derivatives that JAX cannot take: the derivative, the reason and the remedy.
 
-JAX raises in the middle of a step, or when the step is compiled. Each derivative is then tried by itself, so nothing
-here depends on the words of JAX.
+JAX raises in the middle of a step, or when the step is compiled. Each derivative is then tried separately, so nothing
+depends on the text of JAX's errors.
 """
 
 import inspect
@@ -25,14 +25,14 @@ class NoDerivative(ValueError):
 
 
 def explain(error: Exception, problem: Problem, x: Any, y: Any, batch: Any, first_order: bool) -> Exception:
-    """Return the error, or if a derivative is missing at such arguments, one that names it and the remedy.
+    """Return the error, or if a derivative is missing at these arguments, one that names it and the remedy.
 
     Args:
         error: what was raised.
         problem: the two objectives.
         x: the outer variables; of all arguments only shapes are used.
         y: the inner variables.
-        batch: what the objectives are given.
+        batch: the batch of the objectives.
         first_order: whether the method takes no second derivatives.
     """
     if isinstance(error, NoDerivative):
@@ -46,7 +46,7 @@ def explain(error: Exception, problem: Problem, x: Any, y: Any, batch: Any, firs
 
 
 def explained(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function of (problem, x, y, data) say which derivative an objective lacks."""
+    """Make errors of a function of (problem, x, y, data) name the derivative that an objective lacks."""
 
     @wraps(function)
     def call(*given: P.args, **named: P.kwargs) -> R:
@@ -102,10 +102,10 @@ def no_second(objective: Objective, at: tuple[Any, ...], error: Exception) -> No
 
 
 def _missing(problem: Problem, at: tuple[Any, ...], first_order: bool) -> str:
-    """A sentence about the first derivative that is missing, or nothing."""
+    """Return a sentence about the first missing derivative, or ""."""
     oracles, objectives = problem.oracles, (problem.g, problem.f)
     if any(_raised(objective, at) for objective in objectives):
-        return ""  # not even its value can be computed: that is another matter
+        return ""  # its value cannot be computed either, for another reason
     gradients = oracles.inner_gradients, oracles.outer_gradients
     for objective, gradient in zip(objectives, gradients, strict=True):
         if (error := _raised(gradient, at)) is not None:
@@ -117,7 +117,7 @@ def _missing(problem: Problem, at: tuple[Any, ...], first_order: bool) -> str:
 
 
 def _tangents(objective: Objective) -> Callable[..., Any]:
-    """Forward over reverse, with all values and tangents: what the compiler sees of a step."""
+    """Return the function with all values and tangents, forward over reverse, as in a compiled step."""
 
     def tangents(x: Any, y: Any, batch: Any) -> Any:
         both = lambda x, y: jax.value_and_grad(objective, argnums=(0, 1))(x, y, batch)
@@ -127,7 +127,7 @@ def _tangents(objective: Objective) -> Callable[..., Any]:
 
 
 def _raised(function: Callable[..., Any], at: tuple[Any, ...]) -> Exception | None:
-    """What it raises when it is traced and lowered for arrays of such shapes."""
+    """Return the exception of tracing and lowering the function for such shapes, or None."""
     try:
         jax.jit(lambda *at: function(*at)).lower(*_shapes(at))
     except Exception as error:
@@ -148,6 +148,6 @@ def _operations(objective: Objective, at: tuple[Any, ...]) -> set[str]:
 
 
 def _words(error: Exception) -> str:
-    """JAX's first sentence."""
+    """Return the first line of the error."""
     first = (str(error).splitlines() or [""])[0].strip().rstrip(".")
     return f"{type(error).__name__}: {first[:200]}" if first else type(error).__name__

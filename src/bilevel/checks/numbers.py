@@ -1,4 +1,4 @@
-"""Numbers: step sizes, weights, counts and seeds."""
+"""Checks of numbers: step sizes, weights, counts and seeds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from jax.core import Tracer
 from bilevel.callables import check_callable
 from bilevel.words import shown
 
-MOST = 2**31 - 1  # what a loop on the device counts up to
-MANY = 2**63 - 1  # and one on the host
+MOST = 2**31 - 1  # the largest count of a loop on the device
+MANY = 2**63 - 1  # and of a loop on the host
 
 
 def as_number(value: Any) -> float | None:
-    """The real number that it is, an array of rank 0 included; `None` for anything else."""
+    """Return a real number or an array of rank 0 as a float; `None` for anything else."""
     if isinstance(value, bool | np.bool_ | Tracer):
         return None
     if isinstance(value, jax.Array | np.ndarray | np.generic):
@@ -37,7 +37,7 @@ def _real(dtype: Any) -> bool:
 
 
 def check_positive(value: Any, name: str, alternative: str = "", traced: bool = True) -> None:
-    """Refuses what is not a positive finite number. Where `traced` ones are fine, they have no value yet."""
+    """Raise if the value is not a positive finite number. Traced numbers, if allowed, have no value yet."""
     if traced and isinstance(value, Tracer) and value.ndim == 0 and _real(value.dtype):
         return
     number = as_number(value)
@@ -50,13 +50,13 @@ def check_positive(value: Any, name: str, alternative: str = "", traced: bool = 
 
 
 def check_not_negative(value: Any, name: str, traced: bool = True) -> None:
-    """Zero, or what `check_positive` lets through."""
+    """Raise if the value is not a finite number of at least zero."""
     if as_number(value) != 0:
         check_positive(value, name, "or 0 for none", traced)
 
 
 def check_finite(value: Any, name: str) -> float:
-    """Any finite number; of its sign nothing is known."""
+    """Return a finite number of any sign; raise for anything else."""
     number = as_number(value)
     if number is None or not math.isfinite(number):
         raise ValueError(f"{name} must be a finite number, not {shown(value)}: pass e.g. {name}=0.0")
@@ -64,7 +64,7 @@ def check_finite(value: Any, name: str) -> float:
 
 
 def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any], name: str = "schedule") -> Any:
-    """The function of a step number, once its value at step k has passed `check`."""
+    """Return the function of a step number; raise if its value at step k does not pass `check`."""
     example = "optax.exponential_decay(0.1, transition_steps=1, decay_rate=0.9)"
     check_callable(schedule, name, 1, "a function of the step number", example)
     try:
@@ -80,7 +80,7 @@ def check_schedule(schedule: Any, k: Any, check: Callable[[Any], Any], name: str
 
 
 def check_count(value: Any, name: str, least: int = 1, most: int | float = MOST, such_as: int = 100) -> int:
-    """A whole number from `least` to `most`."""
+    """Return a whole number from `least` to `most`; raise for anything else."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least:
         raise ValueError(
@@ -97,12 +97,12 @@ def _given(name: str, value: int) -> str:
 
 
 def check_seed(seed: Any, name: str = "seed") -> np.uint32:
-    """A whole number that fits 32 bits."""
+    """Return a whole number of 32 bits; raise for anything else."""
     return np.uint32(check_count(seed, name, least=0, most=2**32 - 1))
 
 
 def check_traced_seed(seed: Any) -> Any:
-    """A seed, or a traced whole number."""
+    """Return a seed, which may be a traced whole number."""
     if isinstance(seed, Tracer):
         if seed.ndim or not jnp.issubdtype(seed.dtype, np.integer):
             raise TypeError(
@@ -114,7 +114,7 @@ def check_traced_seed(seed: Any) -> Any:
 
 
 def check_choice(value: Any, name: str, choices: Sequence[str]) -> str:
-    """One of a few words."""
+    """Return one of the choices; raise for anything else."""
     if not isinstance(value, str) or value not in choices:
         quoted = [f'"{choice}"' for choice in choices]
         listed = " or ".join(quoted) if len(quoted) == 2 else f"one of {', '.join(quoted)}"

@@ -1,4 +1,4 @@
-"""The objectives, the data and the variables must fit together."""
+"""Checks that the objectives, the data and the variables fit together."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.batch import Batch, Draws, first
+from bilevel.batch import Batch, Draws, Levels, first
 from bilevel.checks.derivatives import no_first
-from bilevel.checks.objects import check_problem, said_by_us
+from bilevel.checks.objects import check_problem, is_ours
 from bilevel.checks.points import check_finite_arrays, floating_arrays, signature, variables
 from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
@@ -23,7 +23,7 @@ def prepare(
     batch: Batch | Draws | None,
     names: tuple[str, str] = ("x0", "y0"),
 ) -> tuple[PyTree, PyTree]:
-    """x0 and y0 as trees of JAX arrays, once they, the data and the objectives are known to fit together."""
+    """Return x0 and y0 as trees of JAX arrays; raise if they, the data and the objectives do not fit together."""
     check_fork()
     check_problem(problem)
     x, y = variables(x0, y0, names)
@@ -33,12 +33,26 @@ def prepare(
     return x, y
 
 
+def returns_more(problem: Problem, x: PyTree, y: PyTree, batch: Batch | Draws | None) -> Levels:
+    """Return for each level whether its objective returns metrics or a state at such arguments."""
+    batch = first(batch)
+    at = x, y, batch
+    look = lambda: Levels(*(_has_more(jax.eval_shape(each.evaluate, *at)) for each in (problem.g, problem.f)))
+    return problem.kept("returned", signature(at), (), look)
+
+
 def _check_objectives(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None) -> None:
+    found = []
     for objective in (problem.g, problem.f):
         _check_extras(objective, batch)
-        _check_value(objective, x, y, batch)
+        found.append(_has_more(_check_value(objective, x, y, batch)))
+    problem.kept("returned", signature((x, y, batch)), (), lambda: Levels(*found))
     _check_gradient(problem, x, y, batch)
     _check_prox(problem, x, y)
+
+
+def _has_more(out: Evaluated) -> bool:
+    return bool(out.metrics) or out.state is not None
 
 
 def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
@@ -56,7 +70,7 @@ def _check_prox(problem: Problem, x: PyTree, y: PyTree) -> None:
 
 
 def prepare_inner(problem: Problem, x: PyTree, batch: Batch) -> PyTree:
-    """x as a tree of JAX arrays, once it, as both variables, and the data are known to fit the inner objective."""
+    """Return x as a tree of JAX arrays; raise if it, as both variables, and the data do not fit g."""
     x = floating_arrays(x, "x")
     check_finite_arrays({"x": x})
     _check_extras(problem.g, batch)
@@ -65,7 +79,7 @@ def prepare_inner(problem: Problem, x: PyTree, batch: Batch) -> PyTree:
 
 
 def check_batch(problem: Problem, batch: Any) -> None:
-    """Each level must get data if and only if its objective takes any."""
+    """Raise if a level gets data that its objective does not take, or lacks data that it needs."""
     batch = first(batch) if isinstance(batch, Draws) else batch
     if batch is not None and not isinstance(batch, Batch):
         raise TypeError(
@@ -92,7 +106,7 @@ def check_batch(problem: Problem, batch: Any) -> None:
 
 
 def _check_extras(objective: Objective, batch: Batch | None) -> None:
-    """A keyword without a default must have something to receive."""
+    """Raise if a keyword without a default has no value."""
     batch = Batch() if batch is None else batch
     rows = getattr(batch.rows, objective.level)
     given = {"key": batch.key, "rows": rows, "state": batch.state, "shared": batch.shared}
@@ -110,11 +124,11 @@ def _check_extras(objective: Objective, batch: Batch | None) -> None:
             )
 
 
-def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> None:
+def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> Evaluated:
     try:
-        value, metrics, state = jax.eval_shape(lambda *at: _of_arrays(objective, *at), x, y, batch)
+        out = value, metrics, state = jax.eval_shape(lambda *at: _of_arrays(objective, *at), x, y, batch)
     except (TypeError, ValueError, IndexError) as error:
-        if said_by_us(error):
+        if is_ours(error):
             raise
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(
@@ -122,9 +136,7 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             f"{_seeing(objective, batch)}, where it raises {type(error).__name__} in the line shown above: {error}"
             f"{_by_rows(objective, x, y, batch)}"
         ) from error
-    except (
-        Exception
-    ) as error:  # of a model's library: what it says stays, and what it was called with is added
+    except Exception as error:  # raised in a library of models: only the arguments are added
         error.add_note(
             f"Raised by the {objective.level} objective at x of {shapes(x)} and y of {shapes(y)}"
             f"{_seeing(objective, batch)}."
@@ -149,6 +161,7 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             )
     if state is not None:
         _check_same(None if batch is None else batch.state, state)
+    return Evaluated(*out)
 
 
 def _seeing(objective: Objective, batch: Batch | None) -> str:
@@ -157,7 +170,7 @@ def _seeing(objective: Objective, batch: Batch | None) -> str:
 
 
 def _by_rows(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> str:
-    """Return the cure where x has an entry for every example and meets a batch of some of them, else ""."""
+    """Return the remedy if x has an entry for every example and the batch has fewer rows, else ""."""
     rows = None if batch is None else getattr(batch.rows, objective.level)
     if rows is None or "rows" in objective.extras:
         return ""
@@ -174,7 +187,7 @@ def _by_rows(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) ->
 
 
 def _of_arrays(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> Evaluated:
-    """The objective there; what JAX has no type for is refused in our words."""
+    """Return the values of the objective; raise if one of them is no array."""
     out = objective.evaluate(x, y, batch)
     parts = {"a loss": out.loss} | {f"the metric {name!r}": value for name, value in out.metrics.items()}
     for what, part in parts.items():
@@ -193,7 +206,7 @@ def _of_arrays(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) 
 
 
 def _check_same(before: PyTree, after: PyTree) -> None:
-    """The model's state must not change its shape from step to step."""
+    """Raise if the model's state changes its shape from step to step."""
     if before is None:
         raise ValueError(
             "the inner objective was given no state and returned one: pass model_state=... to bl.run or bl.start, or "
@@ -209,7 +222,7 @@ def _check_same(before: PyTree, after: PyTree) -> None:
 
 
 def _check_gradient(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None) -> None:
-    """Automatic differentiation always passes; a hand-written oracle or custom derivative may not."""
+    """Raise if ∇_y g is not shaped like y, as with a faulty oracle or custom derivative."""
     try:
         gradient = jax.eval_shape(problem.oracles.inner_gradient, x, y, batch)
     except Exception as error:

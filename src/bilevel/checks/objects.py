@@ -1,4 +1,4 @@
-"""Objects: an argument is of the class that it must be of."""
+"""Checks of the classes of arguments."""
 
 import os
 import traceback
@@ -10,7 +10,7 @@ from bilevel.words import shown
 
 
 def check_kind(value: Any, kind: Any, name: str, what: str, fix: str) -> Any:
-    """The value, once it is of that class; `what` and `fix` say in words what it must be and where to get it."""
+    """Return a value of that class; raise otherwise. `what` and `fix` are parts of the error."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {what}, not {_instead(value)}: {fix}")
     return value
@@ -33,14 +33,14 @@ def check_text(value: Any, name: str, example: str) -> str:
 
 
 def _instead(value: Any) -> str:
-    """A class is a likely slip of its instance; of an instance, its class says enough."""
+    """Return a description of a wrong value; a class is often passed in place of its instance."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return "NoneType" if value is None else f"{type(value).__name__} {shown(value)}"
 
 
 def check_path(path: Any, name: str) -> Path:
-    """A file or folder that a file system can have, whether it is there or not."""
+    """Return the path of a file or folder, which need not exist; raise for anything else."""
     named = isinstance(path, str | os.PathLike) and isinstance(os.fspath(path), str)
     if not named or not os.fspath(path) or "\0" in os.fspath(path):
         raise ValueError(
@@ -55,7 +55,7 @@ def check_path(path: Any, name: str) -> Path:
     return Path(path)
 
 
-def said_by_us(error: Exception) -> bool:
-    """Whether a check of this library raised the error."""
+def is_ours(error: Exception) -> bool:
+    """Return whether code of this library raised the error."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").startswith("bilevel.")

@@ -1,4 +1,4 @@
-"""The variables: trees of floating arrays, finite where they have values."""
+"""Checks of the variables: trees of floating arrays that are finite, unless they are traced."""
 
 from typing import Any
 
@@ -7,37 +7,37 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from bilevel.arrays import as_array, at_hand, check_no_torch_module, leaves_of
+from bilevel.arrays import as_array, at_hand, check_no_torch_module, is_fit, leaves_of
 from bilevel.types import PyTree
 from bilevel.words import described, shown
 
 
 def check_known(**trees: PyTree) -> None:
-    """Refuses what is traced, where the host looks at values."""
+    """Raise if an array is traced, for functions that need values."""
     for name, tree in trees.items():
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
             raise TypeError(
-                f"{name} is traced, but its values are looked at: call this outside jit, vmap and grad"
+                f"{name} is traced, but its values are needed: call this outside jit, vmap and grad"
             )
 
 
 def signature(tree: PyTree) -> tuple[Any, ...]:
-    """The tree's structure, shapes and dtypes: what the checks and the compiled program depend on."""
+    """Return the structure, shapes and dtypes of a tree, which checks and compiled programs depend on."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 
 
 def variables(x0: PyTree, y0: PyTree, names: tuple[str, str] = ("x0", "y0")) -> tuple[PyTree, PyTree]:
-    """x0 and y0 as trees of floating JAX arrays, finite as far as they have values."""
+    """Return x0 and y0 as trees of floating JAX arrays; raise if a value is not finite."""
     x, y = floating_arrays(x0, names[0]), floating_arrays(y0, names[1])
     check_finite_arrays(dict(zip(names, (x, y), strict=True)))
     return x, _varying_with(x, y)
 
 
 def _varying_with(x: PyTree, y: PyTree) -> PyTree:
-    """y, different on every device of a `jax.shard_map` on which x is: each of them has an inner problem of its own.
+    """Return y marked as varying over the devices of a `jax.shard_map`, if x varies there.
 
-    Otherwise JAX sums ∇_y g over the devices, as if all of them shared one y.
+    Every device then has a separate inner problem. Otherwise JAX sums ∇_y g over the devices, as if they shared one y.
     """
     traced = [leaf for leaf in jax.tree.leaves(x) if isinstance(leaf, Tracer)]
     if not traced:
@@ -47,18 +47,22 @@ def _varying_with(x: PyTree, y: PyTree) -> PyTree:
 
 
 def floating_arrays(tree: PyTree, name: str) -> PyTree:
-    if not leaves_of(tree, name):
+    leaves = leaves_of(tree, name)
+    if not leaves:
         raise ValueError(
             f"{name} has no arrays in it (got {shown(tree)}): pass an array or a pytree of arrays"
         )
-    arrays = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _variable(leaf, name + jax.tree_util.keystr(path)), tree
-    )
-    if not any(leaf.size for leaf in jax.tree.leaves(arrays)):
-        raise ValueError(
-            f"{name} has no entries, only {described(arrays)}: there is nothing to optimize in it"
+    if not all(isinstance(leaf, jax.Array) and is_fit(leaf) and _is_floating(leaf) for leaf in leaves):
+        tree = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: _variable(leaf, name + jax.tree_util.keystr(path)), tree
         )
-    return arrays
+    if not any(leaf.size for leaf in jax.tree.leaves(tree)):
+        raise ValueError(f"{name} has no entries, only {described(tree)}: there is nothing to optimize in it")
+    return tree
+
+
+def _is_floating(array: jax.Array) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.floating)
 
 
 def _variable(leaf: Any, where: str) -> jax.Array:
@@ -71,7 +75,7 @@ def _variable(leaf: Any, where: str) -> jax.Array:
             "tree (for an Equinox module, equinox.partition(model, equinox.is_inexact_array))"
         )
     array = jnp.asarray(leaf) if isinstance(leaf, float | complex) else as_array(leaf, where)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
+    if not _is_floating(array):
         raise TypeError(
             f"{where} has dtype {array.dtype}, but only floating arrays have gradients: "
             f"convert it, e.g. jnp.asarray({where}, dtype=float), or keep it out of the tree"
@@ -81,21 +85,14 @@ def _variable(leaf: Any, where: str) -> jax.Array:
 
 
 def check_finite_arrays(trees: dict[str, PyTree]) -> None:
-    """Concrete arrays must be finite; traced ones have no values yet."""
-    named = [
-        (path, leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(trees)
-        if not isinstance(leaf, Tracer)
-    ]
-    if at_hand([leaf for _, leaf in named]):
-        counts = [int(np.sum(~np.isfinite(np.asarray(leaf)))) for _, leaf in named]
-    else:
-        with (
-            jax.ensure_compile_time_eval()
-        ):  # a concrete array has a value even while something else is traced
-            counts = jax.device_get(_non_finite([leaf for _, leaf in named]))
-    for ((root, *rest), leaf), bad in zip(named, counts, strict=True):
-        if bad:
+    """Raise if a concrete array is not finite; traced ones have no values yet."""
+    leaves = [leaf for leaf in jax.tree.leaves(trees) if not isinstance(leaf, Tracer)]
+    if at_hand(leaves) and all(np.isfinite(np.asarray(leaf)).all() for leaf in leaves):
+        return
+    with jax.ensure_compile_time_eval():  # a concrete array has a value even while something else is traced
+        counts = iter(jax.device_get(_non_finite(leaves)))
+    for (root, *rest), leaf in jax.tree_util.tree_leaves_with_path(trees):
+        if not isinstance(leaf, Tracer) and (bad := next(counts)):
             raise ValueError(
                 f"{root.key}{jax.tree_util.keystr(tuple(rest))} contains NaN or infinity "
                 f"({bad} of {leaf.size} entries): start from finite values"

@@ -1,17 +1,16 @@
-"""How often a solver asks for each derivative, read off the program that is compiled.
+"""Counts of the derivatives that a solver evaluates, from its traced program.
 
     oracle_calls(bl.aid(problem, ...), state, steps=100)
     # Counts(gradients_f=200, gradients_g=100, hessian_products=100, cross_products=100)
 
-**A derivative counts if the step cannot do without it**: if the next state or the reported `Info` depends on it, and
-as often as the program that runs evaluates it. A product inside a loop counts once per turn that the loop takes, in
-a branch when that branch is taken, under `vmap` as often as the map is wide. A partial gradient that nobody uses is
-dead code, which the compiler drops, and does not count. Values of f and g are not counted. Two equal calls count
-as two, although the compiler may find them out.
+**A derivative counts if the next state or the reported `Info` depends on it**, as often as the program evaluates it.
+A product inside a loop counts once per turn, a product in a branch counts if the branch runs, and under `vmap` each
+counts as often as the map is wide. An unused partial gradient is dead code, which the compiler drops, and does not
+count. Values of f and g are not counted. Two equal calls count as two, although the compiler may merge them.
 
-It works on the traced program: `marked` gives every derivative a name in it, `interpreter` evaluates what is alive of
-it with a counter alongside. No callbacks: the count is part of the compiled program. The values are the plain
-problem's, mostly bit for bit; the compiler may fuse a line search that was built again differently, and round so.
+`marked` gives every derivative a name in the traced program, and `interpreter` evaluates the live part of that program
+with a counter. There are no callbacks: the count is part of the compiled program. The values equal those of the plain
+problem, mostly bit for bit; the compiler may fuse a rebuilt line search differently and round differently.
 """
 
 from bilevel.counting.calls import (
@@ -20,5 +19,4 @@ from bilevel.counting.calls import (
     warm_up_calls as warm_up_calls,
 )
 from bilevel.counting.interpreter import counting as counting
-from bilevel.counting.marked import counted as counted
-from bilevel.counting.tally import Counts as Counts
+from bilevel.counting.marked import Counts as Counts, counted as counted

@@ -9,17 +9,16 @@ import jax
 from bilevel.batch import Batch, Draws
 from bilevel.checks import check_count
 from bilevel.counting.interpreter import counting
-from bilevel.counting.marked import counted
-from bilevel.counting.tally import Counts
+from bilevel.counting.marked import Counts, counted
 from bilevel.loop.data.streams import as_stream
 from bilevel.loop.scan import check_start, scan, warm_up
 from bilevel.solvers.base import Info, Solver, check_solver
 
 
 def counted_step(solver: Solver) -> Callable[..., tuple[Any, Info, Counts]]:
-    """`step(state, batch) -> (state, info, counts)`, which counts its own oracle calls, as integer arrays.
+    """Return `step(state, batch) -> (state, info, counts)`, which counts its oracle calls as integer arrays.
 
-    Pure like `solver.step`, whose values it returns: for use inside `jit` and `scan`.
+    It is pure and returns the values of `solver.step`. Use it inside `jit` and `scan`.
     """
     counting_step = counting(_marked(solver).step)
 
@@ -31,9 +30,9 @@ def counted_step(solver: Solver) -> Callable[..., tuple[Any, Info, Counts]]:
 
 
 def oracle_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1) -> Counts:
-    """The oracle calls of `steps` steps from `state`; arguments as for `bl.scan`.
+    """Return the oracle calls of `steps` steps from `state`; arguments as for `bl.scan`.
 
-    What counts is what the states and everything in every `Info` need.
+    All calls count that the states and the `Info` of every step need.
     """
     check_count(steps, "steps")
     check_start(check_solver(solver), state, as_stream(data))
@@ -42,7 +41,7 @@ def oracle_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1
 
 
 def warm_up_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1) -> Counts:
-    """The oracle calls of `steps` steps on the inner variables alone."""
+    """Return the oracle calls of `steps` steps on the inner variables only."""
     marked = _marked(solver)
     return _total(lambda *at: warm_up(marked, *at, steps=steps), state, data)
 

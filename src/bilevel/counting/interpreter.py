@@ -1,7 +1,7 @@
-"""Evaluates a traced program with a counter alongside, and leaves out what is dead.
+"""Evaluation of a traced program with a counter, without dead code.
 
-A value that is dead is `None`, which as a pytree has no leaves: it takes no room in a loop and cannot be used by
-mistake. Loops and branches are built again with the counter among their variables; calls are written out.
+A dead value is `None`, which has no leaves as a pytree: it takes no memory in a loop and cannot be used by mistake.
+Loops and branches are rebuilt with the counter among their variables; calls are inlined.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,18 +14,17 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 
-from bilevel.counting.marked import KINDS, LEAF
-from bilevel.counting.tally import Counts
+from bilevel.counting.marked import KINDS, LEAF, Counts
 from bilevel.liveness import CALLS, Flags, Liveness, callee, opened, split
 
 Values = Sequence[Any]  # None where dead
 
 
 def counting(function: Callable[..., Any]) -> Callable[..., tuple[Any, Counts]]:
-    """A function of the same arguments that returns `(output, counts)`, the counts being integer arrays.
+    """Return a function of the same arguments that returns `(output, counts)`, with counts as integer arrays.
 
-    It counts what `function`, made with a `bl.counting.counted` problem, needs for its whole output.
-    Use it inside `jit`, `scan` and so on; to differentiate it makes no sense.
+    It counts all calls that `function`, made with a `bl.counting.counted` problem, needs for its whole output.
+    Use it inside `jit` and `scan`; do not differentiate it.
     """
 
     def counted_function(*args: Any) -> tuple[Any, Counts]:
@@ -48,7 +47,7 @@ class _Interpreter:
         }
 
     def evaluate(self, program: Any, wanted: Flags, total: Counts, args: Values) -> tuple[Counts, Values]:
-        """The total after the program, and those of its outputs that are wanted."""
+        """Return the total after the program, and its wanted outputs."""
         jaxpr, constants = opened(program)
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
         read = lambda v: _constant(v) if isinstance(v, Literal) else values[v]
@@ -87,7 +86,7 @@ class _Interpreter:
         for_condition, for_body, carry = split(eqn, inputs)
         _, _, wanted = split(eqn, needed)
 
-        def check(total: Counts, carry: Values) -> list[Any]:  # counts as well, also where it ends the loop
+        def check(total: Counts, carry: Values) -> list[Any]:  # its calls count too, also in the last turn
             total, (going_on,) = self.evaluate(condition, (True,), total, [*for_condition, *carry])
             return [total, going_on, *carry]
 
@@ -117,7 +116,7 @@ class _Interpreter:
 
 
 def _width(eqn: JaxprEqn) -> int:
-    """How many evaluations a mark stands for under `vmap`: by how much its widest leaf has grown."""
+    """Return the number of evaluations of a mark under `vmap`: the growth of its widest leaf."""
     leaves: list[Any] = [
         leaf for leaf in opened(callee(eqn))[0].eqns if leaf.params.get("name", "").startswith(LEAF)
     ]
@@ -126,19 +125,19 @@ def _width(eqn: JaxprEqn) -> int:
 
 
 def _constant(literal: Any) -> np.ndarray:
-    """With its dtype, which a Python number would lose as a loop's first value."""
+    """Return the literal with its dtype, which a Python number would lose as a loop's first value."""
     return np.asarray(literal.val, literal.aval.dtype)
 
 
 def _where(going_on: Any, moved: Any, before: Any) -> Any:
-    """Under `vmap` a loop goes on for all until the last has finished, and those that have finished stay."""
+    """Return the moved value, but under `vmap` the previous one for loops that have finished."""
     if moved is None or not jnp.ndim(going_on):
         return moved
     return lax.select(lax.broadcast_in_dim(going_on, moved.shape, range(going_on.ndim)), moved, before)
 
 
 def _hides_functions(eqn: JaxprEqn) -> bool:
-    """equinox's primitives, such as lineax's linear solve, keep functions where no one sees them until they run."""
+    """Return whether this is a primitive of equinox, such as a linear solve, whose functions only its run shows."""
     return getattr(eqn.primitive.impl, "__module__", "").startswith("equinox")
 
 

@@ -1,19 +1,18 @@
-"""A problem whose derivatives can be found again in the traced program, by name.
+"""A problem whose derivatives have names in the traced program.
 
-A mark is a `jax.jit` of "do nothing" around a derivative, whose name is the kind of the derivative. Each partial
-gradient has one of its own, so that one half of a pair can be dead while the other is alive.
+A mark is a `jax.jit` of the identity around a derivative, named by the kind of the derivative. Each partial gradient
+has a separate mark, so that one half of a pair can be dead while the other is alive.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 
-from bilevel.counting.tally import Counts
 from bilevel.oracles import (
     Along,
     Curvature,
@@ -27,13 +26,39 @@ from bilevel.oracles import (
 from bilevel.problem import Problem
 from bilevel.types import PyTree
 
+
+class Counts(NamedTuple):
+    """The number of partial gradients and products evaluated: integers, or integer arrays of one shape."""
+
+    gradients_f: Any = 0  # ∇_x f and ∇_y f, counted separately
+    gradients_g: Any = 0  # ∇_x g and ∇_y g, likewise
+    hessian_products: Any = 0  # ∇²_yy g · v, or Gauss–Newton in its place (a few methods: ∇²_yy f · v)
+    cross_products: Any = 0  # ∇²_xy g · v and its transpose, likewise
+
+    @property
+    def Gc(self) -> Any:
+        """The paper's gradient complexity; single-loop AID has Gc = 3K after K steps."""
+        return self.gradients_f + self.gradients_g
+
+    @property
+    def Mv(self) -> Any:
+        """The paper's matrix-vector complexity; single-loop AID has Mv = 2K after K steps."""
+        return self.hessian_products + self.cross_products
+
+    def __add__(self, other: "Counts") -> "Counts":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def __sub__(self, other: "Counts") -> "Counts":
+        return Counts(*(a - b for a, b in zip(self, other, strict=True)))
+
+
 MARK, LEAF = "bilevel_counts_", "bilevel_leaf_"  # how the names begin
 KINDS = {MARK + kind: Counts(**{kind: 1}) for kind in Counts._fields}
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def mark(kind: str, derivative: PyTree) -> PyTree:
-    """`derivative` as it is, found again as one evaluation of `kind`."""
+    """Return `derivative`, marked as one evaluation of `kind`."""
     return _named(MARK + kind, lambda tree: jax.tree.map(_leaf, tree))(derivative)
 
 
@@ -44,7 +69,7 @@ def _(kind: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[A
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def differentiated(kind: str, point: PyTree) -> PyTree:
-    """`point` as it is; whoever differentiates with respect to it evaluates a derivative of `kind`."""
+    """Return `point`; to differentiate with respect to it evaluates a derivative of `kind`."""
     return point
 
 
@@ -55,7 +80,7 @@ def _(kind: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[A
 
 @dataclass(frozen=True, eq=False)
 class CountedOracles(Oracles):
-    """The oracles of a problem, marked."""
+    """Marked oracles of a problem."""
 
     plain: Oracles
 
@@ -95,7 +120,7 @@ class CountedOracles(Oracles):
 
 
 def _at(x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
-    """A point at which ∇_y g is taken: to differentiate it takes products."""
+    """Return a point for ∇_y g, so that differentiation of ∇_y g counts as products."""
     return differentiated("cross_products", x), differentiated("hessian_products", y)
 
 
@@ -123,11 +148,6 @@ def _both_marked(products: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
 class _CountedProblem(Problem):
     plain: Problem
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for ours, plain in ((self.f, self.plain.f), (self.g, self.plain.g)):
-            ours.returns_more = plain.returns_more  # the plain ones are called in their place
-
     @cached_property
     def oracles(self) -> Oracles:
         plain = self.plain.oracles
@@ -135,7 +155,7 @@ class _CountedProblem(Problem):
 
 
 def counted(problem: Problem) -> Problem:
-    """The same problem with all its derivatives marked, also those that a line search takes of its objectives."""
+    """Return the problem with marks on all derivatives, also on those that a line search takes of its objectives."""
     inner, outer = _marked("gradients_g", problem.inner), _marked("gradients_f", problem.outer)
     return _CountedProblem(inner=inner, outer=outer, prox=problem.prox, plain=problem)
 
@@ -149,7 +169,7 @@ def _marked(kind: str, objective: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaf(leaf: jax.Array) -> jax.Array:
-    """The array, under a name that tells its size before any `vmap`; jax may drop a call whose body is empty."""
+    """Return the array under a name with its size before any `vmap`; jax may drop a call with an empty body."""
     return _named(f"{LEAF}{leaf.size}", lambda a: lax.neg(lax.neg(a)))(leaf)
 
 

@@ -14,6 +14,7 @@ from bilevel.loop.program import MANY_ROWS, ROW_BYTES, keeping
 from bilevel.loop.scan import Record, step_and_record, take_step, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.memory import Tracing
+from bilevel.readings import nodes
 from bilevel.solvers.base import Solver, without_numbers
 
 
@@ -119,7 +120,7 @@ def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
     shapes = tuple((jnp.shape(a), jnp.result_type(a)) for a in arrays)
     axes = tuple(jax.tree.leaves(chosen.axes, is_leaf=lambda leaf: leaf is None))
     key = chosen.structure, structure, shapes, axes, Static(record), len(chosen.lanes)
-    reads = without_numbers(chosen.structure), record
+    reads = without_numbers(chosen.structure), record, nodes(structure)
     return chosen.solvers[0].problem.kept("sweeps", key, reads, lambda: LaneProgram(chosen, record))
 
 

@@ -18,8 +18,8 @@ from bilevel.loop.finite import health
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.memory import Tracing
-from bilevel.solvers.base import Info, Solver, without_numbers
-from bilevel.solvers.rules import fix_numbers
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.rules import flattened
 from bilevel.types import PyTree
 
 MOST_SHAPES = 16  # that one program is kept compiled for
@@ -107,7 +107,7 @@ class Program:
             begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
             return hold(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
 
-        self.start = tracing.jit(begin)
+        self._start = tracing.jit(begin)
         # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
         self.keeping = Calls(
             tracing.jit(one, static_argnames="whole", donate_argnames="rows"),
@@ -119,7 +119,7 @@ class Program:
             tracing.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
             tracing.jit(warm_up, donate_argnames="run"),
         )
-        self._compiled = (step, self.start, *self.keeping, *self.donating)
+        self._compiled = (step, self._start, *self.keeping, *self.donating)
         self._check = lambda *of_a_step: None
         if offload:
             from bilevel.loop.devices.offload import check_offloadable, in_two
@@ -133,9 +133,15 @@ class Program:
         self._step, self._fits, self.places = step, {}, places
         self._tracing = tracing
 
+    def start(self, leaves: list[Any], *arguments: Any) -> RunState:
+        """Return the start of a run from x, y, a stream, a seed and the model's state."""
+        self._refresh(jax.tree.structure(arguments))
+        return self._start(leaves, *arguments)
+
     def fit(self, leaves: list[Any], run: RunState, stream: Stream, steps: int) -> "Fit":
         """What this program knows about runs of such shapes."""
         arrays, structure = jax.tree.flatten((run, stream))
+        self._refresh(structure)
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
         if key not in self._fits:
             if len(self._fits) >= MOST_SHAPES:
@@ -144,6 +150,10 @@ class Program:
             row = jax.eval_shape(self._step, leaves, run, stream)[2]
             self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))), self.places)
         return self._fits[key]
+
+    def _refresh(self, structure: Any) -> None:
+        if self._tracing.refresh(structure):
+            self._forget()
 
     def _forget(self) -> None:
         """Release what was compiled: a loader may give batches of ever new shapes."""
@@ -201,9 +211,9 @@ def program_of(
     shapes: Any = None,
 ) -> tuple[Program, list[Any]]:
     """Return the solver's program for runs of these shapes and this placement on devices, and its leaves."""
-    leaves, structure = jax.tree.flatten(*fix_numbers([solver]))
+    leaves, structure, functions = flattened(solver)
     make = lambda: Program(structure, record, offload, places)
-    key, reads = (structure, Static(record), offload, places, shapes), (without_numbers(structure), record)
+    key, reads = (structure, Static(record), offload, places, shapes), (functions, record)
     return solver.problem.kept("programs", key, reads, make), leaves
 
 

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from bilevel.arrays import check_usable, leaves_of
 from bilevel.batch import Batch, first
-from bilevel.checks import MANY, check_batch, check_callable, check_count, takes
+from bilevel.checks import MANY, check_batch, check_callable, check_count, returns_more, takes
 from bilevel.loop.data.streams import FullBatch, Given, Minibatches, Stream, as_stream, draw
 from bilevel.loop.state import RunState, dress, explained_on_mesh
 from bilevel.solvers.base import Info, Solver, check_solver, check_state
@@ -55,8 +55,7 @@ def observe(
     solver: Solver, run: RunState, after: Any, batch: Any, model: Carried | None
 ) -> tuple[PyTree, dict[str, Any]]:
     """The model's next state, and both objectives' metrics under "inner/…" and "outer/…"."""
-    f, g = solver.problem.f, solver.problem.g
-    if not (f.returns_more or g.returns_more):
+    if not any(returns_more(solver.problem, *solver.point(run.solver, batch))):
         return run.model, {}
     inner, outer = solver.observe(run.solver, after, batch, model)
     metrics = {f"inner/{name}": jnp.asarray(value) for name, value in inner.metrics.items()}
@@ -78,7 +77,7 @@ def warm_step(solver: Solver, run: RunState, stream: Stream) -> RunState:
     cursor, batch = draw(stream, run.cursor, solver.draws, solver.traits.same_rows)
     batch = dress(solver, run, batch, number=~run.warm)  # −1, −2, … modulo 2³²
     model = run.model
-    if solver.problem.g.returns_more:
+    if returns_more(solver.problem, *solver.point(run.solver, batch)).inner:
         inner, _ = solver.observe(run.solver, run.solver, batch)
         model = run.model if inner.state is None else inner.state
     state = solver.warm_up(run.solver, batch)

@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 from bilevel.arrays import as_arrays, is_explicit
 from bilevel.batch import Batch, Draws, Levels, dressed
 from bilevel.checks import check_traced_seed
-from bilevel.checks.objects import said_by_us
+from bilevel.checks.objects import is_ours
 from bilevel.identity import Static, described, skeleton
 from bilevel.loop.data.streams import Given, as_stream, draw
 from bilevel.solvers.base import Solver, check_solver
@@ -127,7 +127,7 @@ def explained_on_mesh(*trees: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        remedy = "" if said_by_us(error) else _remedy(trees)
+        remedy = "" if is_ours(error) else _remedy(trees)
         if not remedy:
             raise
         raise ValueError(remedy) from error

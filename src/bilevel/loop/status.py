@@ -126,10 +126,15 @@ def diverged(
         if kept
         else 'no earlier state was kept (snapshots="off"), so the one returned is not finite'
     )
-    remedy = suspicion or _remedy(solver, list(because) or broken, warmup)
+    remedy = suspicion or _remedy(solver, list(because) or _with_earlier(broken), warmup)
     if data:
         remedy = f"{data}: clean the data."
     return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", culprit or broken[0], step)
+
+
+def _with_earlier(broken: list[str]) -> list[str]:
+    """Return variables that overflowed together with y, which moves v and with it x."""
+    return ["y", *broken] if "v" in broken and "y" not in broken else broken
 
 
 def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:

@@ -26,7 +26,7 @@ Head = Float[Array, " h"]
 
 
 class Training(NamedTuple):
-    """The inner level's data. The ridge is among them, so that one program serves all of its values."""
+    """The inner level's data. They include the ridge, so that one program serves all ridges."""
 
     examples: Examples
     mu: Any
@@ -65,14 +65,14 @@ def hypergradient(x: Layer, data: Batch) -> Layer:
 
 
 def curvatures(x: Layer, train: Training) -> Float[Array, " d"]:
-    """The d eigenvalues of the head's Hessian that belong to features, ascending; all others are μ."""
+    """Return the d eigenvalues of the head's Hessian that belong to features, ascending; all others are μ."""
     S, _ = _moments(train.examples)
     root = jnp.linalg.cholesky(S)
     return train.mu + jnp.linalg.eigvalsh(root.T @ (x @ x.T) @ root)
 
 
 def feature_learning(train: Examples, valid: Examples, mu: Any, x0: Any) -> Instance:
-    """The instance that starts from features `x0` with the head that is best for them."""
+    """Return the instance that starts from features `x0` with the best head for them."""
     check_positive(mu, "ridge mu", traced=False)
     check_array(x0, "x0", 2)
     for name, examples in (("train", train), ("valid", valid)):
@@ -101,7 +101,7 @@ _stationarity = jax.jit(lambda x, data: jnp.linalg.norm(hypergradient(x, data)))
 
 
 def compress(examples: Examples) -> Examples:
-    """d rows with the same gradients as all n: A = QR turns ‖Az − b‖² into ‖Rz − Qᵀb‖² + constant."""
+    """Return d rows with the same gradients as all n: A = QR turns ‖Az − b‖² into ‖Rz − Qᵀb‖² + constant."""
     inputs, targets = np.asarray(examples.inputs), np.asarray(examples.targets)
     Q, R = np.linalg.qr(inputs)
     weight = np.sqrt(len(R) / len(inputs))  # a mean over d rows in place of one over n

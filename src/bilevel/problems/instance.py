@@ -22,14 +22,14 @@ class Instance:
         bl.run(solver, instance.x0, instance.y0, data=instance.data, steps=1000)
 
     Args:
-        name: what to call it.
+        name: its name.
         problem: the two objectives.
         x0: where x starts.
         y0: where y starts.
         data: a `Batch` or a stream; `None` for objectives without data.
-        L: the smoothness of g in y, for inner steps of 1/L; assumed where there is no such constant.
-        measure: the yardstick, a function of x: smaller is better. `None` where there is none.
-        label: what the yardstick is, in words.
+        L: the smoothness of g in y, for inner steps of 1/L; an assumption if there is no such constant.
+        measure: the yardstick, a function of x: smaller is better. `None` if there is none.
+        label: a description of the yardstick.
     """
 
     name: str
@@ -51,5 +51,5 @@ class Instance:
 
 
 def stationarity(problem: Problem, y0: PyTree, data: Batch | None = None) -> Callable[[PyTree], Any]:
-    """x ↦ ‖∇Φ(x)‖, exact to rounding, for a g that is strongly convex in y; the search for y*(x) starts at `y0`."""
+    """Return x ↦ ‖∇Φ(x)‖, exact to rounding, if g is strongly convex in y. The search for y*(x) starts at `y0`."""
     return lambda x: tree.norm(exact(problem, x, y0, data).hypergradient)

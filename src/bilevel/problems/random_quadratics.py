@@ -1,4 +1,4 @@
-"""Random problems whose constants hold everywhere and are attained: for tests of certificates.
+"""Random problems with constants that hold everywhere and are attained, for tests of certificates.
 
     g(x, y) = ½ yᵀHy + xᵀBy + cᵀy      spectrum of H from μ to L, singular values of B up to L
     f(x, y) = Σ_i w_i h(u_iᵀ(x, y) − b_i)      h(t) = δ²(√(1 + t²/δ²) − 1), rows u_i orthonormal, w_i ≤ L
@@ -68,7 +68,7 @@ class RandomQuadratic:
         return Batch(inner=self.inner, outer=self.outer)
 
     def instance(self, x0: Any = None, y0: Any = None) -> Instance:
-        """The instance that starts from `x0` and `y0`, zeros if left out."""
+        """Return the instance that starts from `x0` and `y0`, zeros if left out."""
         m, n = self.inner.B.shape
         blank = lambda size: jnp.zeros(size, self.inner.B.dtype)
         x0, y0 = blank(m) if x0 is None else x0, blank(n) if y0 is None else y0
@@ -83,7 +83,7 @@ class RandomQuadratic:
 def random_quadratic(
     seed: int, mu: float = 0.5, kappa: float = 4.0, M: float = 1.0, m: int = 3, n: int = 3, dtype: Any = float
 ) -> RandomQuadratic:
-    """An instance with the spectrum of H in [μ, κμ], both ends attained (the upper one alone if n = 1)."""
+    """Return an instance with the spectrum of H in [μ, κμ], both ends attained (only the upper one if n = 1)."""
     check_positive(mu, "mu", traced=False)
     check_positive(M, "M", traced=False)
     check_kappa(kappa, traced=False)

@@ -1,5 +1,6 @@
-"""Data reweighting: one weight for each training example, so that the classifier trained with them does well on
-clean validation data. Examples with wrong labels should lose their weight.
+"""Data reweighting: one weight for each training example, learned on clean validation data.
+
+Examples with wrong labels should lose their weight.
 
     g(x, y) = (1/n) Σ_i σ(x_i) ℓ(y; a_i, b_i)        f(x, y) = (1/n') Σ_j ℓ(y; a'_j, b'_j)
 
@@ -44,7 +45,7 @@ class MLP(NamedTuple):
 
 
 def initial_mlp(inputs: int, hidden: int, classes: int, seed: Any, dtype: Any = np.float32) -> MLP:
-    """Gaussian weights of variance 2/fan-in (He), zero biases."""
+    """Return Gaussian weights of variance 2/fan-in (He) and zero biases."""
     for name, size in (("inputs", inputs), ("hidden", hidden), ("classes", classes)):
         check_count(size, name)
     check_dtype(dtype)
@@ -64,7 +65,7 @@ def cross_entropies(scores: Float[Array, "n c"], labels: Int[Array, " n"]) -> Fl
 
 
 def losses(y: MLP, batch: Examples) -> Float[Array, " n"]:
-    """The cross-entropy of each example; targets are whole numbers from 0."""
+    """Return the cross-entropy of each example; targets are whole numbers from 0."""
     return cross_entropies(logits(y, batch.inputs), batch.targets)
 
 
@@ -79,7 +80,7 @@ def weighted_loss(
     *,
     rows: Int[Array, " b"] | None = None,
 ) -> Scalar:
-    """`rows` says which weights belong to the batch; without it, the batch is all of the data."""
+    """Return the weighted loss; `rows` are the weights of the batch, and without it the batch is all the data."""
     own = x if rows is None else x[rows]
     return jnp.mean(jax.nn.sigmoid(own) * cross_entropies(scores, batch.targets))
 
@@ -95,11 +96,11 @@ PROBLEM = Problem(outer=validation_loss, inner=weighted_training_loss)
 def data_reweighting(
     train: Examples, valid: Examples, y0: MLP, *, L: float = 2.0, training_steps: int = 150
 ) -> Instance:
-    """The instance whose weights all start at ½.
+    """Return the instance in which all weights start at ½.
 
-    y*(x) is not unique, and ∇Φ not defined. An x is judged by what it is for: the validation loss of a network
-    trained with its weights, from `y0` and by `training_steps` gradient steps of size 1, whatever y a method itself
-    arrived at. `L` is assumed, for steps of 1/L; a network has no such constant.
+    y*(x) is not unique, and ∇Φ is not defined. The yardstick of x is the validation loss of a network trained with its
+    weights, from `y0` by `training_steps` gradient steps of size 1. It does not depend on the y of a method. `L` is an
+    assumption, for steps of 1/L; a network has no such constant.
     """
     check_count(training_steps, "training_steps", least=0)
     _check(train, valid, y0)
@@ -117,7 +118,7 @@ def data_reweighting(
 
 
 def _check(train: Any, valid: Any, y0: Any) -> None:
-    """The network's input must fit the examples, and its output their labels."""
+    """Raise if the network does not fit the examples and their labels."""
     check_kind(y0, MLP, "y0", "an MLP", "pass initial_mlp(inputs, hidden, classes, seed)")
     for name, part in y0._asdict().items():
         check_array(part, f"y0.{name}", 2 if name.startswith("W") else 1)
@@ -133,7 +134,7 @@ def _check(train: Any, valid: Any, y0: Any) -> None:
 
 
 def trained_by(data: Batch, y0: MLP, steps: int) -> Callable[[Any], Scalar]:
-    """From x to the validation loss of a network trained with its weights."""
+    """Return a function from x to the validation loss of a network trained with its weights."""
 
     def loss(x: Any) -> Scalar:
         descend = lambda _, y: tree.add_scale(y, -1.0, PROBLEM.oracles.inner_gradient(x, y, data))

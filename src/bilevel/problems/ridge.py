@@ -3,8 +3,8 @@
     g(x, y) = mean_i log(1 + exp(−b_i a_iᵀy)) + ½ Σ_j r(x_j) y_j²      r(x) = low + (high − low) σ(x)
     f(x, y) = mean_i log(1 + exp(−b'_i a'_iᵀy)) + ½ τ ‖x‖²
 
-The strengths stay between `low` and `high` whatever x is, so g is strongly convex in y with constants that
-hold everywhere; the small τ keeps the minimizer of Φ finite.
+The strengths stay between `low` and `high` for every x. So g is strongly convex in y with constants that hold
+everywhere. The small τ keeps the minimizer of Φ finite.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class RidgeLogistic:
         return Batch(inner=self.train, outer=self.valid)
 
     def instance(self, x0: Any = None, y0: Any = None) -> Instance:
-        """The instance that starts from `x0` and `y0`, zeros if left out."""
+        """Return the instance that starts from `x0` and `y0`, zeros if left out."""
         blank = jnp.zeros(self.train.inputs.shape[1], self.train.inputs.dtype)
         x0, y0 = (blank if start is None else start for start in (x0, y0))
         measure = stationarity(self.problem, blank, self.data)
@@ -105,7 +105,7 @@ class RidgeLogistic:
         return _strength(self.train) / self.low
 
     def constants(self, x_radius: float = 0.0, y_radius: float | None = None) -> Constants:
-        """μ, L, M and ρ that hold jointly in (x, y) for ‖x‖ ≤ `x_radius` and ‖y‖ ≤ `y_radius`.
+        """Return μ, L, M and ρ that hold jointly in (x, y) for ‖x‖ ≤ `x_radius` and ‖y‖ ≤ `y_radius`.
 
         Only M depends on `x_radius`, through ∇_x f = τx; 0 leaves M the bound on ∇_y f that AID needs. `y_radius` is
         `inner_radius` unless given. With s = ‖A‖/√n, width = high − low, |σ'| ≤ 1/4 and |σ''| ≤ 1/(6√3):
@@ -132,7 +132,7 @@ class RidgeLogistic:
 def ridge_logistic(
     features: int = 5, train: int = 60, valid: int = 60, seed: int = 0, dtype: Any = float, **strengths: float
 ) -> RidgeLogistic:
-    """A random instance: Gaussian features, a sparse true direction, a tenth of the labels flipped."""
+    """Return a random instance: Gaussian features, a sparse true direction, a tenth of the labels flipped."""
     for name, size in (("features", features), ("train", train), ("valid", valid)):
         check_count(size, name)
     check_dtype(dtype)
@@ -148,7 +148,7 @@ def ridge_logistic(
 
 
 def _strength(examples: Examples) -> float:
-    """‖A‖/√n: bounds the norm of the loss's gradient, and 4 times its curvature when squared."""
+    """Return ‖A‖/√n, which bounds the norm of the loss's gradient; its square bounds 4 times the curvature."""
     inputs = np.asarray(examples.inputs, np.float64)
     return float(np.linalg.norm(inputs, 2) / np.sqrt(len(inputs)))
 

@@ -1,4 +1,4 @@
-"""How good a classifier, or a ranking, is."""
+"""Scores of classifiers and rankings."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from bilevel.checks import check_array, check_labels
 
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The share of rows whose largest logit is the label's."""
+    """Return the share of rows in which the label has the largest logit."""
     check_array(logits, "logits", 2)
     check_labels(labels, "labels", logits.shape[1])
     if len(logits) != len(labels) or not len(labels):
@@ -17,9 +17,9 @@ def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """P(score of a positive > score of a negative) + ½ P(equal): the area under the ROC curve.
+    """Return the area under the ROC curve: P(score of a positive > score of a negative) + ½ P(equal).
 
-    By ranks (Mann-Whitney): ties get the mean of the ranks they share.
+    It is computed from ranks (Mann-Whitney); ties get the mean of their ranks.
     """
     check_array(scores, "scores", 1)
     check_array(positive, "positive", 1)

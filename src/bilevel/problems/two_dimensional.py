@@ -1,4 +1,4 @@
-"""The paper's two-dimensional problem, with everything about it in closed form.
+"""The paper's two-dimensional problem, in closed form.
 
     f(x, y) = ½ xᵀZx + m·1ᵀy        g(x, y) = ½ yᵀZy − L xᵀy + 1ᵀy        Z = diag(L, μ)
 
@@ -27,7 +27,7 @@ Vector = Float[Array, "2"]
 @partial(jax.tree_util.register_dataclass, data_fields=["mu", "L", "m"], meta_fields=[])
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The problem for given μ, L and m, and its closed forms. The fields may be traced: vmap over them."""
+    """The problem for given μ, L and m, and its closed forms. The fields may be traced, for `vmap` over them."""
 
     mu: Any = 0.1
     L: Any = 0.2
@@ -38,7 +38,7 @@ class Quadratic:
         return Problem(outer=self.f, inner=self.g)
 
     def instance(self, x0: Any = None, y0: Any = None) -> Instance:
-        """The instance that starts from `x0`, ones if left out, and `y0`, zeros if left out."""
+        """Return the instance that starts from `x0`, ones if left out, and `y0`, zeros if left out."""
         x0 = jnp.ones(2) if x0 is None else x0
         y0 = jnp.zeros(2) if y0 is None else y0
         measure = lambda x: jnp.linalg.norm(self.hypergradient(x))
@@ -75,11 +75,11 @@ class Quadratic:
 
     @property
     def solution(self) -> Vector:
-        """The minimizer x° = −m L Z⁻²1 of Φ, where single-loop AID converges to."""
+        """The minimizer x° = −m L Z⁻²1 of Φ, the limit of single-loop AID."""
         return -self.L * self.m / self.z**2
 
     def itd_limit(self, alpha: Any) -> Vector:
-        """−α m L Z⁻¹1, where single-loop ITD with inner step α converges to: its estimator is Zx + α m L·1."""
+        """Return −α m L Z⁻¹1, the limit of single-loop ITD with inner step α: its estimator is Zx + α m L·1."""
         check_positive(alpha, "step size alpha")
         return -alpha * self.L * self.m / self.z
 
@@ -89,12 +89,12 @@ FAMILY = Problem(outer=lambda x, y, q: q.f(x, y), inner=lambda x, y, q: q.g(x, y
 
 
 def as_data(q: Quadratic) -> Batch:
-    """What `FAMILY` takes to be this problem."""
+    """Return the data with which `FAMILY` is this problem."""
     return Batch(inner=q, outer=q)
 
 
 def quadratic(mu: Any = 0.1, kappa: Any = 2.0, m: Any = 0.1) -> Quadratic:
-    """The paper's problem at condition number κ = L/μ."""
+    """Return the paper's problem at condition number κ = L/μ."""
     check_positive(mu, "mu")
     check_kappa(kappa)
     if not isinstance(m, Tracer):
@@ -103,7 +103,7 @@ def quadratic(mu: Any = 0.1, kappa: Any = 2.0, m: Any = 0.1) -> Quadratic:
 
 
 def check_kappa(kappa: Any, traced: bool = True) -> None:
-    """A condition number, at least 1; a traced one has no value yet."""
+    """Raise if this is not a condition number, at least 1; a traced one has no value yet."""
     check_positive(kappa, "condition number kappa", traced=traced)
     number = as_number(kappa)
     if number is not None and number > LARGEST_KAPPA:

@@ -10,21 +10,21 @@ current while all looks give the same objects and all arrays the same numbers. T
 the code, defaults and attributes of functions, globals by name, imported modules, names in modules, attributes, slots
 and class of objects, members and bases of classes, containers, partials, wrapped functions and arrays.
 
-The walk does not follow the code of installed packages, attributes with computed names, and the inside of objects
-that Python cannot list ("hidden"); these are compared by identity.
+The walk does not follow the code of installed packages, names that are not written in the code, and the inside of
+objects that Python cannot list ("hidden"); these are compared by identity.
 """
 
 import operator
 import types
 from typing import Any
 
-import equinox
 import jax
 
-from bilevel.readings.arrays import array_token, digest
-from bilevel.readings.kinds import EXACT, NUMBERS as NUMBERS, slots_of
-from bilevel.readings.looks import is_filled as is_filled
+from bilevel.readings.functions import is_filled as is_filled
+from bilevel.readings.kinds import EXACT, NUMBERS as NUMBERS, array_token, digest, is_frozen
 from bilevel.readings.walk import Part as Part, Reader as Reader, Walk
+
+KNOWN_NODES = {"builtins", "collections", "jax", "optax", "bilevel"}
 
 
 class Reading:
@@ -32,11 +32,9 @@ class Reading:
 
     def __init__(self, value: Any):
         walk = Walk.of(value, "")
-        self.tokens = tuple((part.path, *_token(part)) for part in walk.found)
-        self._value, self._found = (
-            value,
-            walk.found,
-        )  # kept alive: an identity is only unique while its object lives
+        self.tokens = tuple((part.path, *_token(part)) for part in (*walk.found, *walk.unordered))
+        # Kept alive: an identity is only unique while its object lives.
+        self._value, self._found = value, (walk.found, walk.unordered)
         self._complete, self._looks, self._arrays = walk.complete, walk.looks, walk.arrays
 
     def __eq__(self, other: object) -> bool:
@@ -63,6 +61,21 @@ def reading(value: Any) -> Reading:
     return Reading(value)
 
 
+def nodes(structure: Any) -> tuple[Any, ...]:
+    """Return the classes of users in a pytree, and what their objects hold besides children.
+
+    Functions that take the tree call the methods of these classes.
+    """
+    found, left = list[Any](), [structure]
+    while left:
+        each = left.pop()
+        kind, held = each.node_data() or (None, None)
+        left += each.children()
+        if kind is not None and kind.__module__.partition(".")[0] not in KNOWN_NODES:
+            found += [kind, held]
+    return tuple(found)
+
+
 def parts(value: Any, name: str = "") -> list[Part]:
     """Return what a function, or an object that holds functions, reads; the order is the same in every process."""
     return Walk.of(value, name).found
@@ -84,7 +97,7 @@ def _has_same_parts(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(_has_same_parts, a, b))
     if isinstance(a, Reader):
         return _has_same_parts(a.reads(), b.reads())
-    if isinstance(a, equinox.Module) and not slots_of(type(a)):
+    if is_frozen(type(a)) and hasattr(a, "__dict__"):
         return [*vars(a)] == [*vars(b)] and all(map(_has_same_parts, vars(a).values(), vars(b).values()))
     return False
 

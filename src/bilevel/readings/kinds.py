@@ -1,16 +1,20 @@
-"""The kinds of Python objects: plain values, named objects, and objects of installed packages."""
+"""The kinds of Python objects: plain values, arrays, named objects, and objects of installed packages."""
 
+import array
 import collections
 import datetime
 import decimal
 import enum
 import fractions
 import functools
+import hashlib
+import mmap
 import os
 import pathlib
 import re
 import sys
 import sysconfig
+import threading
 import types
 import uuid
 from argparse import Namespace
@@ -42,17 +46,52 @@ NAMED = (  # compared by identity
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, type(vars(collections.namedtuple("_", "field"))["field"]),
 )  # fmt: skip
+BUFFERS = (bytearray, memoryview, array.array, mmap.mmap)
 MACHINERY = {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__slots__", "_abc_impl"}
 
 
-def is_immutable(kind: type) -> bool:
-    """Return whether this is a class of JAX, whose objects other than arrays cannot change."""
+def as_array(value: Any) -> Any:
+    """Return an object that holds numbers as an array, or None for any other object."""
+    if isinstance(value, np.ndarray | jax.Array):
+        return value
+    if isinstance(value, BUFFERS):
+        return np.frombuffer(bytes(value), np.uint8)
+    if hasattr(type(value), "__array__"):
+        try:
+            return np.asarray(value.detach() if hasattr(value, "detach") else value)  # of torch
+        except Exception:  # for instance on a device that NumPy cannot read
+            return None
+    return None
+
+
+def masks_of(values: Any) -> list[np.ndarray]:
+    return [np.ma.getmaskarray(values)] if isinstance(values, np.ma.MaskedArray) else []
+
+
+def array_token(value: Any) -> Any:
+    """Return a digest of an array that can change, and of its mask."""
+    values = as_array(value)
+    if values is None:
+        return None
+    return [(each.dtype.str, each.shape, digest(each)) for each in (*masks_of(values), np.asarray(values))]
+
+
+def digest(values: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).view(np.uint8).data).hexdigest()
+
+
+def key(value: Any) -> str:
+    """Return the key of a mapping in words."""
+    return repr(value) if type(value) in EXACT else f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def is_of_jax(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def has_listed_attributes(kind: type) -> bool:
     """Return whether Python can list what an object of this class holds; few classes of the standard library can."""
-    if kind in (types.SimpleNamespace, Namespace):
+    if kind in (types.SimpleNamespace, Namespace, threading.local):
         return True
     root = kind.__module__.partition(".")[0] if isinstance(kind.__module__, str) else ""
     of_stdlib = root in sys.stdlib_module_names and is_library(kind.__module__)
@@ -68,6 +107,14 @@ def slots_of(kind: type) -> tuple[str, ...]:
         for name, held in vars(each).items()
         if isinstance(held, types.MemberDescriptorType)
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def is_frozen(kind: type) -> bool:
+    """Return whether the attributes of such objects never change: Equinox modules and dataclasses of this package."""
+    frozen = getattr(kind, "__dataclass_params__", None)
+    ours = str(kind.__module__).startswith("bilevel.") and frozen is not None and frozen.frozen
+    return ours or issubclass(kind, equinox.Module)
 
 
 def is_derived(value: Any, name: str) -> bool:

@@ -2,50 +2,37 @@
 
 import collections
 import functools
-import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bilevel.readings.arrays import array_token, as_array
-from bilevel.readings.bytecode import CONTAINERS, names_in
-from bilevel.readings.kinds import (
-    EXACT,
-    LIBRARIES,
-    MACHINERY,
-    NAMED,
-    PLAIN,
-    has_listed_attributes,
-    is_derived,
-    is_immutable,
-    is_installed,
-    is_library,
-    slots_of,
-)
-from bilevel.readings.looks import (
+from bilevel.readings import kinds
+from bilevel.readings.functions import (
+    HOLDERS,
     MISSING,
     WRITTEN,
-    attributes_of,
-    bases_of,
-    function_parts,
+    cells_of,
+    function_state,
     globals_of,
-    items_of,
-    named,
-    pairs_of,
-    state_of,
+    held_by,
+    imports_of,
+    names_in,
+    settings_of,
 )
+from bilevel.readings.kinds import EXACT, is_library
 
 MOST_PARTS = 20_000  # a function that reads more is never unchanged
 DEEPEST = 100  # objects within objects
 JITTED = type(jax.jit(lambda: 0))
+MAPPINGS = dict | types.MappingProxyType | collections.UserDict | collections.ChainMap
 Look = tuple[Callable[..., tuple[Any, ...]], tuple[Any, ...], tuple[Any, ...]]  # function, arguments, result
 
 
 class Reader:
-    """An object that states what it reads, instead of all its attributes."""
+    """An immutable object that states what it reads, instead of all its attributes."""
 
     def reads(self) -> Any:
         raise NotImplementedError
@@ -64,6 +51,7 @@ class Walk:
 
     def __init__(self) -> None:
         self.found: list[Part] = []
+        self.unordered: list[Part] = []  # within members of sets
         self.looks: list[Look] = []
         self.arrays: list[tuple[Any, Any]] = []  # mutable ones, with their digests
         self.complete = True  # whether the looks cover everything
@@ -83,6 +71,7 @@ class Walk:
         return walk
 
     def look(self, function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[Any, ...]:
+        """Return what the function returns now, and record how to ask again."""
         seen = function(*arguments)
         self.looks.append((function, arguments, seen))
         return seen
@@ -104,13 +93,18 @@ class Walk:
         self.seen[id(value)] = len(self.seen), value
         self.depth += 1
         try:
-            self._inside(value, path)
+            self._visit_inside(value, path)
         except (OverflowError, RecursionError):
             raise
         except Exception:  # an object that raises when its attributes are read
             self.add(path, "hidden", value)
             self.complete = False
         self.depth -= 1
+
+    def visit_each(self, named: Iterable[tuple[str, Any]]) -> None:
+        for path, each in named:
+            if each is not MISSING and each is not WRITTEN:
+                self.visit(each, path)
 
     def visit_modules(self) -> None:
         """Visit the names of modules that any function asks for; they may lead to further functions."""
@@ -120,59 +114,68 @@ class Walk:
             for module, path, looked_up in list(self.modules.values()):
                 names = tuple(sorted(self.names - looked_up))
                 looked_up.update(names)
-                for name, held in zip(names, self.look(named, vars(module), names), strict=True):
+                for name, held in zip(names, self.look(_items_at, vars(module), names), strict=True):
                     library = isinstance(held, types.ModuleType) and is_library(held.__name__)
                     if held is not MISSING and not library:
                         self.visit(held, f"{path}.{name}")
                         again = True
 
-    def _inside(self, value: Any, path: str) -> None:
+    def _visit_inside(self, value: Any, path: str) -> None:
         kind = type(value)
-        if issubclass(kind, PLAIN):
+        if issubclass(kind, kinds.PLAIN):
             self.add(path, "value", value)
             self._user_attributes(value, path)
         elif issubclass(kind, types.FunctionType):
             self._function(value, path)
         elif issubclass(kind, Reader):
-            self.visit(*self.look(_read, value), path)
+            self.visit(value.reads(), path)
         elif issubclass(kind, types.MethodType):
             self.visit(value.__func__, path)
             self.visit(value.__self__, path)
         elif issubclass(kind, functools.partial | functools.partialmethod):
-            for each in self.look(attributes_of, value, "func", "args", "keywords"):
+            for each in self.look(_attributes, value, "func", "args", "keywords"):
                 self.visit(each, path)
-        elif issubclass(kind, NAMED):
+        elif issubclass(kind, kinds.NAMED):
             self.add(path, "name", value)
-            owner = getattr(value, "__self__", None)
-            if isinstance(owner, CONTAINERS):
+            owner = getattr(value, "__self__", None)  # of a bound method
+            if not isinstance(owner, type | types.ModuleType | None):
                 self.visit(owner, path)
         elif issubclass(kind, types.ModuleType):
-            if not (getattr(value, "__file__", None) or "").startswith(LIBRARIES):
+            if not (getattr(value, "__file__", None) or "").startswith(kinds.LIBRARIES):
                 self.modules.setdefault(id(value), (value, path, set()))
         elif issubclass(kind, type):
             self._class(value, path)
         elif issubclass(kind, tuple | list | collections.deque):
-            held = self.look(tuple, value)
+            held = tuple(value) if issubclass(kind, tuple) else self.look(tuple, value)
             self.add(path, "shape", (kind, len(held)))
-            for i, each in enumerate(held):
-                self.visit(each, f"{path}[{i}]")
+            self.visit_each((f"{path}[{i}]", each) for i, each in enumerate(held))
             self._user_attributes(value, path)
-        elif issubclass(kind, dict | types.MappingProxyType | collections.UserDict | collections.ChainMap):
-            held = pairs_of(self.look(items_of, value))
-            self.add(path, "shape", (kind, tuple(_key(key) for key, _ in held)))
-            for key, each in held:
-                self.visit(each, f"{path}[{_key(key)}]")
+        elif issubclass(kind, MAPPINGS):
+            held = _pairs(self.look(_items, value))
+            self.add(path, "shape", (kind, tuple(kinds.key(key) for key, _ in held)))
+            self.visit_each((f"{path}[{kinds.key(key)}]", each) for key, each in held)
+            if issubclass(kind, collections.defaultdict):
+                self.visit_each([(path, *self.look(_attributes, value, "default_factory"))])
             self._user_attributes(value, path)
         elif issubclass(kind, set | frozenset):
             held = self.look(tuple, value)
             self.add(path, "shape", (kind, tuple(sorted(repr(each) for each in held if type(each) in EXACT))))
-            for each in held:
-                if type(each) not in EXACT:
-                    self.add(path, "hidden", each)
-        elif (array := as_array(value)) is not None:
+            self._members([each for each in held if type(each) not in EXACT], path)
+        elif (array := kinds.as_array(value)) is not None:
             self._array(value, array, path)
+        elif hasattr(kind, "__array__"):  # numbers that NumPy cannot read are equal to no others
+            self.add(path, "hidden", object())
+            self.complete = False
         else:
             self._object(value, path)
+
+    def _members(self, members: list[Any], path: str) -> None:
+        """Visit members of a set apart from all else: their order differs between processes."""
+        for each in members:
+            self.add(path, "hidden", each)
+        found, self.found = self.found, self.unordered
+        self.visit_each((path, each) for each in members)
+        self.found = found
 
     def _user_attributes(self, value: Any, path: str) -> None:
         """Visit what a value of a user's class has in addition to the members of its base class."""
@@ -181,10 +184,9 @@ class Walk:
             self._attributes_of(value, path)
 
     def _array(self, value: Any, array: Any, path: str) -> None:
-        masks = [np.ma.getmaskarray(array)] if isinstance(array, np.ma.MaskedArray) else []
+        masks = kinds.masks_of(array)
         numbers = array.data if masks else array
-        for mask in masks:
-            self.add(path, "array", mask)
+        self.found += [Part(path, "array", mask) for mask in masks]
         if isinstance(numbers, np.ndarray) and (numbers.dtype.hasobject or numbers.dtype.kind == "T"):
             self.add(path, "shape", (numbers.dtype.str, numbers.shape))
             self.visit(numbers.ravel().tolist(), path)
@@ -192,45 +194,37 @@ class Walk:
         else:
             self.add(path, "array", numbers if isinstance(numbers, jax.Array) else np.asarray(numbers))
             if not isinstance(value, jax.Array):
-                self.arrays.append((value, array_token(value)))
+                self.arrays.append((value, kinds.array_token(value)))
         if type(value) is not np.ndarray and not isinstance(value, jax.Array):
             self._user_attributes(value, path)
 
     def _function(self, function: types.FunctionType, path: str) -> None:
-        installed = is_installed(function.__code__.co_filename)
-        names = names_in(function.__code__)
+        code, installed = function.__code__, kinds.is_installed(function.__code__.co_filename)
+        names = names_in(code)
         self.add(path, "name" if installed else "code", function)
-        looked = self.look(function_parts, function, None if installed else names)
-        code, defaults, keyword_defaults, *cells = looked
-        self._visit_held(zip(code.co_freevars, cells, strict=True))
-        attributes = pairs_of(self.look(items_of, function.__dict__))
+        self.look(function_state, function, None if installed else names)
+        self.visit_each(zip(code.co_freevars, cells_of(function, None if installed else names), strict=True))
         if installed:
-            if "__wrapped__" in function.__dict__:
-                self.visit(function.__dict__["__wrapped__"], path)
+            self.visit_each([(path, function.__dict__.get("__wrapped__", MISSING))])
             return
         self.names |= names.attributes
-        for name, held in attributes:
-            self.visit(held, f"{path}.{name}")
-        of_keywords = pairs_of(self.look(items_of, keyword_defaults)) if keyword_defaults else ()
-        for default in (*(defaults or ()), *(held for _, held in of_keywords)):
-            self.visit(default, f"{path} default".strip())
-        self._visit_held(zip(names.globals, self.look(globals_of, function, names), strict=True))
-        package = function.__globals__.get("__package__")
-        imported = [(name, full) for name in names.modules for full in (name, f"{package}.{name}")]
-        modules = self.look(named, sys.modules, tuple(full for _, full in imported))
-        self._visit_held(zip((name for name, _ in imported), modules, strict=True))
-
-    def _visit_held(self, held: Iterable[tuple[str, Any]]) -> None:
-        for name, each in held:
-            if each is not MISSING and each is not WRITTEN:
-                self.visit(each, name)
+        self.visit_each(("os.environ", setting) for setting in settings_of(names))
+        self.visit_each((f"{path}.{name}", held) for name, held in list(function.__dict__.items()))
+        defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+        self.visit_each((f"{path} default".strip(), default) for default in defaults)
+        self.visit_each(zip(names.globals, globals_of(function, names), strict=True))
+        by_both_names = [name for name in names.modules for _ in "12"]
+        self.visit_each(zip(by_both_names, imports_of(function, names), strict=True))
 
     def _class(self, kind: type, path: str) -> None:
         self.add(path, "name", kind)
-        for each in self.look(bases_of, kind):
+        if is_library(kind.__module__):
+            return
+        for each in self.look(_bases, kind):
             if not is_library(each.__module__):
-                for name, held in pairs_of(self.look(items_of, vars(each))):
-                    if name not in MACHINERY and (callable(held) or not name.startswith("__")):
+                for name, held in _pairs(self.look(_items, vars(each))):
+                    is_function = callable(held) or isinstance(held, classmethod)
+                    if name not in kinds.MACHINERY and (is_function or not name.startswith("__")):
                         self._member(held, f"{path}.{name}")
 
     def _member(self, held: Any, path: str) -> None:
@@ -239,42 +233,68 @@ class Walk:
         elif isinstance(held, classmethod | staticmethod):
             held = held.__func__
         elif isinstance(held, functools.cached_property):
-            (held,) = self.look(attributes_of, held, "func")
-        if not isinstance(held, NAMED):
+            (held,) = self.look(_attributes, held, "func")
+        if not isinstance(held, kinds.NAMED):
             self.visit(held, path)
 
     def _object(self, value: Any, path: str) -> None:
         kind = type(value)
-        (wrapped,) = self.look(attributes_of, value, "__wrapped__") if callable(value) else (None,)
+        (wrapped,) = self.look(_attributes, value, "__wrapped__") if callable(value) else (MISSING,)
         if wrapped is not None and wrapped is not MISSING:  # a jitted function, for instance
             if not isinstance(value, JITTED):  # a custom derivative has more functions
                 self._attributes_of(value, path)
             self.visit(wrapped, path)
-        elif is_immutable(kind):
+        elif kinds.is_of_jax(kind):
             self.add(path, "name", value)
-        elif has_listed_attributes(kind):
+        elif kinds.has_listed_attributes(kind):
             self.visit(kind, path)
             self._attributes_of(value, path)
+        elif issubclass(kind, HOLDERS):
+            self.visit_each([(path, *self.look(held_by, value))])
+        elif isinstance(value, Collection):
+            self.visit(dict(value) if isinstance(value, Mapping) else tuple(value), path)
+            self.complete = False
         else:
             self.add(path, "hidden", value)
 
     def _attributes_of(self, value: Any, path: str) -> None:
-        slots = slots_of(type(value))
-        looked, count = self.look(state_of, value, slots)[1:], len(slots)
-        of_slots = [
-            (name, each) for name, each in zip(slots, looked[:count], strict=True) if each is not MISSING
-        ]
-        held = dict(pairs_of(looked[count:]) + of_slots)
-        held = {name: each for name, each in held.items() if not is_derived(value, name)}
+        slots = kinds.slots_of(type(value))
+        state = _state(value, slots) if kinds.is_frozen(type(value)) else self.look(_state, value, slots)
+        held = dict(_pairs(state[1 + len(slots) :]))
+        held |= {k: each for k, each in zip(slots, state[1:], strict=False) if each is not MISSING}
+        held = {name: each for name, each in held.items() if not kinds.is_derived(value, name)}
         if held:
             self.add(path, "shape", tuple(held))
-        for name, each in held.items():
-            self.visit(each, f"{path}.{name}")
+        self.visit_each((f"{path}.{name}", each) for name, each in held.items())
 
 
-def _read(reader: Reader) -> tuple[Any, ...]:
-    return (reader.reads(),)
+# What one mutable object holds, to compare by identity with what it holds at another time.
 
 
-def _key(key: Any) -> str:
-    return repr(key) if type(key) in EXACT else f"{type(key).__module__}.{type(key).__qualname__}"
+def _items_at(mapping: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple([mapping.get(name, MISSING) for name in names])
+
+
+def _items(mapping: Any) -> tuple[Any, ...]:
+    items = mapping.items()
+    return *(key for key, _ in items), *(value for _, value in items)
+
+
+def _attributes(value: Any, *names: str) -> tuple[Any, ...]:
+    return tuple([getattr(value, name, MISSING) for name in names])
+
+
+def _state(value: Any, slots: tuple[str, ...]) -> tuple[Any, ...]:
+    held = getattr(value, "__dict__", {})
+    return type(value), *_attributes(value, *slots), *held, *held.values()
+
+
+def _bases(kind: type) -> tuple[type, ...]:
+    metaclass: type = type(kind)
+    return *kind.__mro__, *metaclass.__mro__
+
+
+def _pairs(looked: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """Return the items of a mapping from its keys followed by its values."""
+    half = len(looked) // 2
+    return list(zip(looked[:half], looked[half:], strict=True))

@@ -1,9 +1,9 @@
 """The functions of an optax rule, with the numbers in their closures as leaves.
 
-An optax transformation is a pair of functions that close over their settings, and functions that are made twice are two
-objects. Here closures are followed down to numbers and arrays, which become leaves of the rule. What is left is equal
-for two transformations that were made alike, so they share compiled programs, and a sweep can go over the numbers.
-Functions that a user brings, such as schedules and masks, are equal to themselves only.
+An optax transformation is a pair of functions that close over their settings. The walk below follows closures down to
+numbers and arrays, which become leaves of the rule. The rest is equal for two transformations that were made in the
+same way. They share compiled programs, and a sweep can vary the numbers. Functions of the user, such as schedules and
+masks, are equal only to themselves.
 """
 
 import types
@@ -22,13 +22,13 @@ PLAIN = (bool, int, str, bytes, complex, type(None), type, np.dtype)
 
 
 class Closures(Reader):
-    """A transformation without the numbers in its closures, but for those that are `fixed`."""
+    """A transformation without the numbers in its closures, except `fixed` numbers."""
 
     def __init__(self, value: Any, fixed: dict[str, Any] | None = None):
         self.value, self.fixed = value, fixed or {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived, for cloudpickle and copies."""
+        """Return the state without cached values, for cloudpickle and copies."""
         return {"value": self.value, "fixed": self.fixed}
 
     def reads(self) -> Any:
@@ -36,7 +36,7 @@ class Closures(Reader):
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
-        """The numbers that are not fixed, by the names of the variables that hold them."""
+        """The numbers that are not fixed, by the names of their variables."""
         return {name: number for name, number in self._walked.numbers.items() if name not in self.fixed}
 
     @cached_property
@@ -62,10 +62,7 @@ class Closures(Reader):
     def holding(self, numbers: dict[str, Any]) -> Any:
         """Return the transformation with these numbers in its closures."""
         given = self.fixed | numbers
-        if (
-            all(number is given[name] for name, number in (self.fixed | self.numbers).items())
-            and not self.fixed
-        ):
+        if not self.fixed and all(number is given[name] for name, number in self.numbers.items()):
             return self.value
         return _Walk(given).copy(self.value, "")
 
@@ -76,7 +73,7 @@ class _Walk:
     def __init__(self, given: dict[str, Any] | None):
         self.given = given
         self.numbers: dict[str, Any] = {}
-        self.brought: list[Any] = []  # what is not of a library
+        self.brought: list[Any] = []  # objects of the user
         self.key: list[Hashable] = []
         self.cells: dict[int, tuple[int, types.CellType]] = {}
 
@@ -125,7 +122,7 @@ class _Walk:
         return copied
 
     def _cell(self, name: str, cell: types.CellType) -> types.CellType:
-        """Functions that share a variable go on sharing it."""
+        """Return the copy of a cell; functions that share a variable share its copy."""
         if id(cell) in self.cells:
             number, copied = self.cells[id(cell)]
             self.key.append(("cell", number))
@@ -142,7 +139,7 @@ class _Walk:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a program may take it as an argument."""
+    """Return whether a program can take the value as an argument."""
     if isinstance(value, float | np.floating):
         return True
     return isinstance(value, jax.Array | np.ndarray) and value.dtype != object

@@ -1,126 +1,34 @@
-"""A level's update rule: a number is plain gradient descent, the paper's case; optax brings the others."""
+"""The update rule of a level: a step size for gradient descent, an optax transformation, or one with a projection."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jax.core import Tracer
 from optax import tree
 
 from bilevel.checks import as_number, check_map, check_positive, signature
 from bilevel.identity import Static
+from bilevel.solvers.optax_rules import (
+    Transformation as Transformation,
+    as_transformation,
+    fix_numbers as fix_numbers,
+    flattened as flattened,
+    optax_update as optax_update,
+)
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rule_closures import Closures
-from bilevel.types import PyTree, Scalar, StepSize
+from bilevel.solvers.rule_base import Descent as Descent, Rule as Rule, ValueFunction as ValueFunction
+from bilevel.types import PyTree, StepSize
+from bilevel.words import described
 
-ValueFunction = Callable[[PyTree], Scalar]
-RESOLVED = 64  # times the precision: a step of that share of x is not lost to rounding
-
-
-class Rule(eqx.Module):
-    """`init(point) -> memory` and `update(gradient, memory, point, value) -> (point, memory)`.
-
-    `value` is the function that `gradient` is the gradient of at `point`; only rules that ask for it evaluate it.
-    """
-
-    constrained: ClassVar[bool] = False
-
-    @abstractmethod
-    def init(self, point: PyTree) -> PyTree: ...
-
-    @abstractmethod
-    def update(
-        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
-    ) -> tuple[PyTree, PyTree]: ...
-
-    def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
-        """Zero exactly where the rule has nothing left to do: the gradient, unless the rule is constrained."""
-        return gradient
-
-    def stationarity(self, point: PyTree, gradient: PyTree) -> Scalar:
-        """The norm of the gradient mapping."""
-        return tree.norm(self.gradient_mapping(point, gradient))
-
-
-class Descent(Rule):
-    """point ← point − step_size · gradient."""
-
-    step_size: Any
-
-    def init(self, point: PyTree) -> tuple[Any, ...]:
-        return ()
-
-    def update(
-        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
-    ) -> tuple[PyTree, PyTree]:
-        return tree.sub(point, scaled(self.step_size, gradient)), memory
-
-
-class Transformation(Rule):
-    """An optax transformation; the numbers in its closures are leaves."""
-
-    closures: Closures = eqx.field(static=True)
-    numbers: dict[str, Any]
-    injected: bool = eqx.field(static=True, default=False)  # by optax.inject_hyperparams
-    scale: Any = None  # of its updates; None: as they are
-
-    @property
-    def transformation(self) -> optax.GradientTransformation:
-        return self.closures.holding(self.numbers)
-
-    def on(self, point: PyTree) -> optax.GradientTransformation:
-        """Return the transformation with numbers that leave the types of a tree like `point` as they are."""
-        leaves = jax.tree.leaves(point)
-        strong = lambda number: (
-            isinstance(number, jax.Array) and number.ndim == 0 and not number.aval.weak_type
-        )
-        cast = lambda number: number.astype(leaves[0].dtype) if leaves and strong(number) else number
-        return self.closures.holding(jax.tree.map(cast, self.closures.fixed | self.numbers))
-
-    def init(self, point: PyTree) -> PyTree:
-        return self.on(point).init(point)
-
-    def update(
-        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
-    ) -> tuple[PyTree, PyTree]:
-        updates, memory = optax_update(self.on(point), gradient, memory, point, value)
-        if self.scale is not None:
-            updates = scaled(self.scale, updates)
-        return optax.apply_updates(point, updates), memory
-
-    def fixed(self, names: Sequence[str]) -> "Transformation":
-        """Return the same rule with the numbers of these names as constants."""
-        if not names:
-            return self
-        constants = {name: number for name, number in self.numbers.items() if name in names}
-        closures = Closures(self.closures.value, self.closures.fixed | constants)
-        left = {name: number for name, number in self.numbers.items() if name not in names}
-        return Transformation(closures, left, self.injected, self.scale)
-
-
-def optax_update(
-    transformation: optax.GradientTransformation,
-    gradient: PyTree,
-    memory: PyTree,
-    point: PyTree,
-    value: ValueFunction | None,
-) -> tuple[Any, ...]:
-    """Return the updates and the new memory; evaluate `value` only for a transformation that cannot do without."""
-    try:
-        return transformation.update(gradient, memory, point)
-    except TypeError:
-        if value is None or not isinstance(transformation, optax.GradientTransformationExtraArgs):
-            raise
-    return transformation.update(gradient, memory, point, value=value(point), grad=gradient, value_fn=value)
+RESOLVED = 64  # times the precision of x: rounding does not lose such a step
 
 
 class Settled(Rule):
-    """A rule whose every step ends with a map onto where the variable may be."""
+    """A rule that ends every step with a map onto the set of allowed values."""
 
     rule: Rule
     constrained: ClassVar[bool] = True
@@ -130,7 +38,7 @@ class Settled(Rule):
 
     @property
     def step_size(self) -> Any:
-        """Of plain descent; 1 for another rule."""
+        """The step size of plain descent; 1 for another rule."""
         return self.rule.step_size if isinstance(self.rule, Descent) else 1.0
 
     def init(self, point: PyTree) -> PyTree:
@@ -143,10 +51,10 @@ class Settled(Rule):
         return self.settle(point), memory
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
-        """Return (x − P(x − s·h))/s, zero exactly at constrained stationary points.
+        """Return (x − P(x − s·h))/s, which is zero exactly at constrained stationary points.
 
-        s is the step size, or 1 without one. If rounding loses all of s·h, a larger s is taken: the quotient would be
-        0, or 0/0, wherever x is.
+        s is the step size, or 1 without one. If rounding loses all of s·h, s is larger, since the quotient would be 0
+        or 0/0 at every x.
         """
         s = _not_lost(self.step_size, point, gradient)
         ahead = self.settle(tree.sub(point, scaled(s, gradient)))
@@ -154,23 +62,23 @@ class Settled(Rule):
 
 
 def check_projection(project: Any, point: PyTree) -> None:
-    """A function from trees like this one to themselves."""
+    """Raise if `project` does not map a tree like `point` to a tree like it."""
     try:
         out = jax.eval_shape(project, point)
     except Exception as error:
         raise TypeError(
-            f"project cannot be called with {_shown(point)}, or returns no arrays: pass a function from that tree to "
-            f"itself ({error})"
+            f"project cannot be called with {described(point)}, or returns no arrays: pass a function from that tree "
+            f"to itself ({error})"
         ) from error
     if signature(out) != signature(point):
         raise TypeError(
-            f"project returned {_shown(out)}, not a tree like its argument, {_shown(point)}: return the same tree, "
-            "shapes and dtypes"
+            f"project returned {described(out)}, not a tree like its argument, {described(point)}: return the same "
+            "tree, shapes and dtypes"
         )
 
 
 class Projected(Settled):
-    """Onto a closed convex set."""
+    """A rule that projects onto a closed convex set."""
 
     project: Static = eqx.field(static=True)
 
@@ -183,7 +91,7 @@ class Projected(Settled):
 
 
 class Proximal(Settled):
-    """By the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
+    """A rule with the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
 
     x: PyTree
     prox: Static = eqx.field(static=True)
@@ -193,7 +101,7 @@ class Proximal(Settled):
 
 
 def _not_lost(s: Any, point: PyTree, gradient: PyTree) -> Any:
-    """The step size, or if no entry of the point is changed by s·gradient, one by which the largest would be."""
+    """Return the step size; if s·gradient changes no entry of the point, one that changes the largest entry."""
     pairs = list(zip(jax.tree.leaves(point), jax.tree.leaves(scaled(s, gradient)), strict=True))
     lost = jnp.all(jnp.stack([jnp.all(a - b == a) for a, b in pairs]))
     largest = lambda leaves: jnp.max(
@@ -205,12 +113,8 @@ def _not_lost(s: Any, point: PyTree, gradient: PyTree) -> Any:
     return jnp.where(lost, jnp.where(slope > 0, visible, 1), jnp.asarray(s, float))
 
 
-def _shown(point: PyTree) -> Any:
-    return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", point)
-
-
 def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Projected:
-    """A rule for x, or for y, that stays in a closed convex set: `rule`, then `project`.
+    """Return a rule for x or y that stays in a closed convex set: a step of `rule`, then `project`.
 
         bl.aid(problem, inner=0.1, adjoint=0.1, outer=bl.projected(0.01, optax.projections.projection_simplex))
 
@@ -228,11 +132,11 @@ def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Pro
 
 
 def as_rule(value: Any, level: str) -> Rule:
-    """The rule that `value` stands for, or an error that names the level and the value."""
+    """Return the rule for a step size or an optax transformation; raise an error that names the level otherwise."""
     if isinstance(value, Rule):
         return value
     if isinstance(value, optax.GradientTransformation):
-        return _transformation(value)
+        return as_transformation(value)
     if isinstance(value, optax.MultiSteps):
         raise TypeError(
             f"the {level} rule is an optax.MultiSteps, which is not a transformation itself: pass its "
@@ -253,57 +157,5 @@ def as_rule(value: Any, level: str) -> Rule:
 def descend(
     rule: Rule, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
 ) -> tuple[PyTree, PyTree]:
-    """One step of `rule` from `point` along `gradient`: the new point and the rule's new memory."""
+    """Return the new point and the rule's new memory after one step from `point` along `gradient`."""
     return rule.update(gradient, memory, point, value)
-
-
-def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
-    """Return the solvers with the numbers of optax rules as constants where all solvers agree in them.
-
-    A constant is exact, and tells where the rule comes to rest; a number that differs is an argument of the program.
-    Numbers injected by `optax.inject_hyperparams` are always arguments.
-    """
-    is_rule = lambda node: isinstance(node, Transformation)
-    flat, structures = zip(*(jax.tree.flatten(solver, is_leaf=is_rule) for solver in solvers), strict=True)
-    columns = [_fixed(column) if is_rule(column[0]) else column for column in zip(*flat, strict=True)]
-    return [
-        structure.unflatten(row)
-        for structure, row in zip(structures, zip(*columns, strict=True), strict=True)
-    ]
-
-
-def _fixed(rules: Sequence[Transformation]) -> list[Transformation]:
-    if rules[0].injected:
-        return list(rules)
-    columns = {name: [rule.numbers[name] for rule in rules] for name in rules[0].numbers}
-    agreed = [
-        name for name, column in columns.items() if all(_is_constant(number, column[0]) for number in column)
-    ]
-    return [rule.fixed(agreed) for rule in rules]
-
-
-def _is_constant(number: Any, first: Any) -> bool:
-    """Whether it is a known number, not an array, and equal to the first one."""
-    known = isinstance(number, float | np.floating | np.ndarray | jax.Array) and not isinstance(
-        number, Tracer
-    )
-    return known and np.ndim(number) == 0 and type(number) is type(first) and repr(number) == repr(first)
-
-
-def _transformation(value: optax.GradientTransformation) -> Transformation:
-    closures = Closures(value)
-    return Transformation(closures, closures.numbers, bool(_injected(value)))
-
-
-def _injected(value: optax.GradientTransformation) -> dict[str, Any]:
-    """The numbers of a rule made by `optax.inject_hyperparams`; of any other, none."""
-    try:
-        with jax.ensure_compile_time_eval():
-            memory = value.init(jnp.zeros(()))
-    except (
-        Exception
-    ):  # a rule for trees of a certain shape: not an injected one, and none of our business here
-        return {}
-    if not isinstance(memory, optax.InjectStatefulHyperparamsState):
-        return {}
-    return {k: v for k, v in memory.hyperparams.items() if k not in memory.hyperparams_states}

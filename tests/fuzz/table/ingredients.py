@@ -87,7 +87,7 @@ CALLS = [
         also={"penalty": ("none",)},
     ),
     # What a batch holds is seen by the objectives only, and checked where it is used.
-    Call("bl.Batch", bl.Batch, {}, {"inner": "anything", "outer": "anything"}),
+    Call("bl.Batch", bl.Batch, {}, {"inner": "anything", "outer": "anything", "shared": "anything"}),
     Call("bl.Levels", bl.Levels, {}, {"inner": "anything", "outer": "anything"}),
 ]
 for sampler in (bl.epochs, bl.iid, bl.blocks):

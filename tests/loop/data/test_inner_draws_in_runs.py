@@ -22,6 +22,7 @@ def whole():
     return bl.run(SOLVER, data=given("epochs"), steps=6, **with_options(START))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_bitwise_the_unbroken_one(whole):
     half = bl.run(SOLVER, data=given("epochs"), steps=2, **with_options(START))
     resumed = bl.run(SOLVER, data=given("epochs"), steps=4, resume=half)
@@ -60,6 +61,7 @@ def test_an_iterable_that_ends_within_a_step_ends_the_run():
     assert (result.status.code, result.steps) == (bl.Code.EXHAUSTED, 2)
 
 
+@pytest.mark.slow
 def test_of_a_loader_only_the_last_outer_part_of_a_step_is_held():
     feed = Feed(as_loader(given("epochs"), 2 * N), SOLVER)
     held, last = feed.peek().data, batches(given("epochs"), N)[-1]

@@ -121,6 +121,7 @@ class Shuffling:
         return iter([np.full(3, float(k)) for k in self.rng.permutation(self.length)])
 
 
+@pytest.mark.slow
 def test_a_pair_of_unequal_lengths_reshuffles_at_every_pass():
     result = bl.run(AID, Z, Z, data=bl.loaders(Shuffling(5, 0), Shuffling(3, 1)), steps=15)
     for level, length, seed in (("inner", 5, 0), ("outer", 3, 1)):
@@ -134,6 +135,7 @@ def test_a_pair_of_unequal_lengths_reshuffles_at_every_pass():
         assert drawn.tolist() != cycled  # which has one order for ever
 
 
+@pytest.mark.slow
 def test_one_level_alone():
     problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum((y - 1.0) ** 2))
     result = bl.run(
@@ -238,6 +240,7 @@ def test_a_pair_of_which_one_raises_loses_nothing_of_the_other():
     assert seen(resumed) == resumed.trace["outer/batch"].tolist() == list(range(9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [3, 4, 5, 10])
 def test_the_other_draws_of_a_step_are_not_lost(k):
     unbroken = bl.run(SOBA, Z, Z, data=Counting(), steps=5)
@@ -267,6 +270,7 @@ def test_a_generator_does_not_survive_its_error_and_that_is_said(pair):
     assert again.value.result.steps == 3
 
 
+@pytest.mark.slow
 def test_an_objective_that_raises_gives_its_batch_back():
     trouble = [False]
 
@@ -420,6 +424,7 @@ def test_a_loader_with_a_position_can_be_resumed_from_twice():
 # Resuming with other objects, as in another process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [AID, SOBA], ids=["one draw", "three draws"])
 @pytest.mark.parametrize("every", [2, None])
 def test_a_position_by_grain_s_names(solver, every):
@@ -492,6 +497,7 @@ def test_another_loader_without_a_position_is_refused(other):
         bl.run(AID, data=other(), steps=2, resume=half)
 
 
+@pytest.mark.slow
 def test_data_in_memory_and_a_loader_are_not_exchanged():
     memory = bl.Batch(inner=np.ones(3), outer=np.ones(3))
     with pytest.raises(ValueError, match="the earlier run had its data in memory, this one has a loader"):
@@ -514,6 +520,7 @@ def test_a_step_of_three_draws_takes_three():
     assert (loader.given, seen(result)) == (18, [0, 3, 6, 9, 12, 15])
 
 
+@pytest.mark.slow
 def test_three_draws_give_what_three_draws_of_a_stream_give():
     class Listed:
         """A stream of the same batches."""
@@ -545,6 +552,7 @@ def test_draws_of_different_shapes_are_refused():
         bl.run(SOBA, Z, Z, data=ragged, steps=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warmup", [1, 3])
 def test_a_warm_up_takes_batches_of_its_own_from_streams_and_loaders_alike(warmup):
     arrays = np.arange(20.0)
@@ -584,6 +592,7 @@ def test_looking_ahead_never_pulls_a_batch_that_is_lost(every):
     assert next(loader).inner[0] == 7
 
 
+@pytest.mark.slow
 def test_ragged_batches_are_compiled_once_for_each_shape():
     traced = []
 
@@ -603,6 +612,7 @@ def test_ragged_batches_are_compiled_once_for_each_shape():
     )  # the mean is the same, whatever the rows
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_gives_back_what_it_undid():
     solver = bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)
     bad = [numbered(k) for k in range(4)] + [numbered(np.nan)] + [numbered(k) for k in range(5, 9)]

@@ -30,6 +30,7 @@ class Noting(Counting):
         return super().__next__()
 
 
+@pytest.mark.slow
 @SOLVERS
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_what_a_run_does_is_the_same_and_it_takes_no_batch_too_many(solver, prefetch):

@@ -27,6 +27,7 @@ def data():
     return bl.Batch(inner={"row": jnp.arange(ROWS), "twice": 2 * jnp.arange(ROWS)}, outer=jnp.arange(7.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 9, 10])
 def test_every_example_exactly_once_per_epoch(size):
     epochs = 6
@@ -38,6 +39,7 @@ def test_every_example_exactly_once_per_epoch(size):
     assert len(orders) == epochs  # reshuffled every time
 
 
+@pytest.mark.slow
 def test_the_arrays_of_a_level_stay_together_and_levels_are_independent():
     for batch in batches(bl.epochs(data(), bl.Batch(3, 2)), 12):
         np.testing.assert_array_equal(batch.inner["twice"], 2 * batch.inner["row"])
@@ -46,6 +48,7 @@ def test_the_arrays_of_a_level_stay_together_and_levels_are_independent():
     assert sorted(outer) == sorted([*range(7), *range(7)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bl.epochs, bl.iid])
 def test_a_cursor_follows_from_the_step_alone(make):
     stream = make(data(), bl.Batch(4, 3), seed=5)
@@ -57,6 +60,7 @@ def test_a_cursor_follows_from_the_step_alone(make):
             np.testing.assert_array_equal(a.outer, b.outer)
 
 
+@pytest.mark.slow
 def test_iid_draws_are_uniform_with_replacement():
     stream = bl.iid(data(), bl.Batch(10, None))
     drawn = np.ravel(draw(stream, stream.start(0), 400)[1].inner["row"])
@@ -67,6 +71,7 @@ def test_iid_draws_are_uniform_with_replacement():
     assert 0.5 < chi2 < 33.7
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_repeat():
     rows = lambda seed: np.concatenate(
         [b.inner["row"] for b in batches(bl.epochs(data(), bl.Batch(5, None), seed), 4)]
@@ -96,6 +101,7 @@ def regression():
     return bl.Problem(inner=inner, outer=outer), {"a": jnp.asarray(a), "b": jnp.asarray(a @ w)}
 
 
+@pytest.mark.slow
 def test_a_run_on_minibatches_is_bitwise_resumable_and_independent_of_chunks():
     problem, rows = regression()
     solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.05)
@@ -113,6 +119,7 @@ def test_a_run_on_minibatches_is_bitwise_resumable_and_independent_of_chunks():
     np.testing.assert_allclose(scanned.x, whole.x, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_any_iterator_of_batches_even_of_changing_shape():
     problem, rows = regression()
     solver = bl.itd(problem, inner=0.1, outer=0.05)

@@ -49,6 +49,7 @@ def test_by_hand(one):
     np.testing.assert_allclose(scanned(X0), one, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     {

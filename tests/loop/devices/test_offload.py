@@ -54,6 +54,7 @@ def kinds(tree):
     return {leaf.sharding.memory_kind for leaf in jax.tree.leaves(tree) if leaf.ndim}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host", "off"])
 @pytest.mark.parametrize("loader", [False, True])
 def test_the_same_run(replay, loader):
@@ -75,6 +76,7 @@ def test_the_same_run(replay, loader):
     assert kinds(aside.run) == {"device"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["host", "off"])
 def test_whoever_has_looked_at_it_holds_it(replay):
     """A view of the host's memory forbids, on some devices, that it be given to the next step."""
@@ -97,6 +99,7 @@ def test_whoever_has_looked_at_it_holds_it(replay):
         close(view, expected)
 
 
+@pytest.mark.slow
 def test_donated_memory_of_the_same_shape_is_not_taken_for_what_goes_to_the_host():
     """FSLA holds three more arrays like x, and a trace has columns as long as this x."""
     solver, (_, y0), data = setting()
@@ -116,6 +119,7 @@ def test_donated_memory_of_the_same_shape_is_not_taken_for_what_goes_to_the_host
             close(aside.run, plain.run)
 
 
+@pytest.mark.slow
 def test_resumed_with_and_without():
     solver, start, data = setting()
     run = lambda steps, option, **more: bl.run(
@@ -133,6 +137,7 @@ def test_resumed_with_and_without():
     jax.tree.map(np.testing.assert_array_equal, rest.run, whole.run)  # the same programs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "resume"),
     [("outer", "outer", "auto"), (None, "outer", "folder"), ("outer", None, "auto")],
@@ -162,6 +167,7 @@ def test_checkpoints_with_and_without(tmp_path, before, after, resume):
         assert kinds(each.run) == {"device"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_a_run_that_diverges_goes_back_all_the_same(replay):
     solver, start, data = setting(step=50.0)
@@ -206,6 +212,7 @@ class Own(bl.Solver):
         return self.State(x, y, memory), bl.Info(f.value, h, gradient, {})
 
 
+@pytest.mark.slow
 def test_a_solver_of_ones_own():
     solver, start, data = setting()
     runs = [
@@ -215,6 +222,7 @@ def test_a_solver_of_ones_own():
     close(*((each.run, each.trace) for each in runs))
 
 
+@pytest.mark.slow
 def test_hooks_and_probes_compute_with_what_they_are_shown():
     solver, start, data = setting()
     go_on = lambda event: jax.jit(solver.step)(event.state, data)[0].x
@@ -250,7 +258,7 @@ ASKED = {
     ),
     "no outer rule": (bl.tuning_free, {}, "remembers no array, but single numbers at most: leave it out"),
     "goes on from x": (
-        lambda p: bl.solvers.meha(p, inner=0.1, outer=optax.adam(0.1), penalty=1.0, proximal=1.0),
+        lambda p: bl.solvers.meha(p, inner=0.1, outer=optax.adam(0.1), penalty=1.0, proximal_step=1.0),
         {},
         "uses the new x",
     ),
@@ -279,6 +287,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ASKED)
 def test_what_cannot_be_is_said_before_any_work(case):
     solver, start, data = setting()
@@ -293,6 +302,7 @@ def test_what_cannot_be_is_said_before_any_work(case):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["itd", "stocbio", "f2sa", "saba"])
 def test_other_methods_and_a_constrained_x(name):
     problem, start, data = setting()[0].problem, *setting()[1:]

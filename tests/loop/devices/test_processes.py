@@ -16,6 +16,8 @@ import pytest
 import bilevel as bl
 from run_options import with_options
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 PATIENCE = 240  # seconds, for what takes a few on an idle machine
 

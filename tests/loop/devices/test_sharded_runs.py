@@ -64,6 +64,7 @@ def test_offloading_is_for_one_device():
         run(SOLVERS["aid"](nets.problem), mesh=MESH, offload="outer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_parameters_split_over_eight_devices(name):
     """The same trajectory, and whatever has x's or y's shape lies as that does, after the first step and the last."""
@@ -89,6 +90,7 @@ def test_parameters_split_over_eight_devices(name):
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(split.run)} == {8}
 
 
+@pytest.mark.slow
 def test_sharded_inputs_are_followed_without_a_mesh_argument():
     """Explicit meshes too, whose types no objective was written for; what is not on the mesh goes everywhere."""
     x0, y0 = nets.start()
@@ -105,12 +107,14 @@ def test_sharded_inputs_are_followed_without_a_mesh_argument():
     assert specs(again.run) == specs(split.run)
 
 
+@pytest.mark.slow
 def test_minibatches_are_split_too():
     data = bl.epochs(nets.batch(), size=bl.Batch(inner=16, outer=8), seed=3)
     solver = bl.stocbio(nets.of_rows, inner=0.1, adjoint=0.1, outer=0.1, products=2, batches="independent")
     same(run(solver, data=data, mesh=MESH).state, run(solver, data=data).state)
 
 
+@pytest.mark.slow
 def test_a_loader_s_batches_are_placed_as_they_come():
     whole = nets.batch()
     rows = lambda i: slice(8 * i, 8 * i + 8)
@@ -149,6 +153,7 @@ def test_a_short_last_batch_is_not_the_loader_s_error():
     assert caught.value.result.steps == 2
 
 
+@pytest.mark.slow
 def test_going_back_keeps_the_placement():
     """A run that diverges, and one that is halved: both return to kept copies."""
     quarrel = lambda **asked: bl.run(
@@ -170,6 +175,7 @@ def test_going_back_keeps_the_placement():
     assert halved.x.sharding.spec == halved.y.sharding.spec == P("data")
 
 
+@pytest.mark.slow
 def test_best_so_far_checkpoints_and_another_mesh(tmp_path):
     solver, best = SOLVERS["aid"](nets.problem), bl.hooks.Best()
     run(solver, steps=3, mesh=FSDP, checkpoint=tmp_path, hooks=[best], every=1)
@@ -186,6 +192,7 @@ def test_best_so_far_checkpoints_and_another_mesh(tmp_path):
         same(result.state, unbroken.state)
 
 
+@pytest.mark.slow
 def test_a_tree_of_partition_specs_is_followed_to_the_letter():
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     rule = {"in": P("data", "model"), "bias": P(), "out": P(("data", "model"))}
@@ -197,6 +204,7 @@ def test_a_tree_of_partition_specs_is_followed_to_the_letter():
     assert split.x.sharding.spec == P("model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ask", "says"),
     [

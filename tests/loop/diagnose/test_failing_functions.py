@@ -13,12 +13,13 @@ from run_options import with_options
 DEAD = {
     "itd": lambda p, rule: bl.itd(p, inner=rule, outer=0.1),
     "itd_3_steps": lambda p, rule: bl.itd(p, inner=rule, outer=0.1, inner_steps=3),
-    "rtho": lambda p, rule: bl.rtho(p, inner=rule, outer=0.1),
+    "rtho": lambda p, rule: bl.solvers.rtho(p, inner=rule, outer=0.1),
     "forward_itd": lambda p, rule: bl.solvers.forward_itd(p, inner=rule, outer=0.1, inner_steps=2),
     "sama": lambda p, rule: bl.solvers.sama(p, inner=rule, outer=0.1),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEAD)
 def test_a_rule_without_a_slope_is_named(name):
     """Where an entry of ∇_y g is exactly 0, as of the first here, Adam's root has an infinite slope."""
@@ -45,6 +46,7 @@ def test_a_rule_without_a_slope_that_x_does_not_see_is_not_blamed():
     assert "derivative of the inner rule" not in result.status.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["loader", "long", "offload"])
 def test_the_error_of_an_objective_that_raises_as_it_runs_is_told(how, monkeypatch):
     """After steps of the same chunk, whose rows go with it."""

@@ -109,6 +109,7 @@ def outcome(go: Callable, hooks: list):
         return error.result, error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_as_in_a_run(name):
     in_run, in_sweep = [], []

@@ -28,6 +28,7 @@ WILD = bl.aid(PLAIN, inner=3.0, adjoint=0.4, outer=0.1)  # 3 and 1.5 are too lar
 TAME = bl.aid(PLAIN, inner=0.75, adjoint=0.1, outer=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [10, 1024])
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_a_run_that_diverges_from_the_start_is_the_run_with_smaller_steps(every, replay):
@@ -52,6 +53,7 @@ def test_a_run_that_diverges_from_the_start_is_the_run_with_smaller_steps(every,
     assert still.status.code is bl.Code.DIVERGED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 1])
 def test_chunks_of_a_single_step_find_the_way_back_too(every):
     """One step before it overflows all is 1e150 already: the run must go back further than the chunk before."""
@@ -68,6 +70,7 @@ def test_chunks_of_a_single_step_find_the_way_back_too(every):
     np.testing.assert_allclose(result.x, bl.run(TAME, X0, Y0, steps=1200).x, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_again():
     traced = []
 
@@ -104,6 +107,7 @@ def test_nothing_is_compiled_again():
     assert len(traced) == after_one
 
 
+@pytest.mark.slow
 def test_it_goes_back_to_where_it_was_good_and_no_further():
     """An outer step of 0.1 becomes 60 at step 50. In float32 even a slow blow-up ends soon."""
     jumps = optax.sgd(lambda count: jnp.where(count < 50, jnp.float32(0.1), jnp.float32(60.0)))
@@ -128,6 +132,7 @@ def test_it_goes_back_to_where_it_was_good_and_no_further():
     np.testing.assert_allclose(result.x, 2.0, atol=1e-3)  # y*(x) = x, so f is least at x = 2
 
 
+@pytest.mark.slow
 def test_where_a_lower_rule_cannot_be_judged_all_levels_are_halved():
     solver = bl.aid(PLAIN, inner=optax.sgd(3.0), adjoint=0.4, outer=0.1)
     result = bl.run(
@@ -143,6 +148,7 @@ def test_where_a_lower_rule_cannot_be_judged_all_levels_are_halved():
     np.testing.assert_allclose(result.x, tame.x, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["itd 30", "itd 1", "aid 10"])
 def test_a_variable_that_runs_away_is_followed_by_smaller_steps_until_they_serve(method):
     """y⁴ overflows long before y's square does, and λ = 3 + 3y² is larger on the way than the 3 at the start."""
@@ -159,8 +165,8 @@ def test_a_variable_that_runs_away_is_followed_by_smaller_steps_until_they_serve
     start = jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)
     still = bl.run(solver, *start, steps=500, options=bl.RunOptions(every=50))
     assert still.status.code is bl.Code.DIVERGED
-    assert "lower the inner step size" in still.status.message
-    assert "no smaller step" not in still.status.message
+    assert "the inner step size" in still.status.message
+    assert "smaller steps cannot help" not in still.status.message
     result = bl.run(
         solver,
         *start,
@@ -170,6 +176,7 @@ def test_a_variable_that_runs_away_is_followed_by_smaller_steps_until_they_serve
     assert result.status.code is bl.Code.COMPLETED, result.status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["halve", "stop"])
 def test_a_resumed_run_keeps_the_smaller_steps(policy):
     whole = bl.run(
@@ -208,13 +215,14 @@ def test_a_resumed_run_keeps_the_smaller_steps(policy):
     assert saved[-1].halvings == whole.halvings
 
 
+@pytest.mark.slow
 def test_retries_are_bounded():
     hopeless = bl.aid(PLAIN, inner=1e6, adjoint=0.1, outer=0.1)
     result = bl.run(hopeless, X0, Y0, steps=500, options=bl.RunOptions(on_divergence="halve"))
     assert result.status.code is bl.Code.DIVERGED
     assert len(result.halvings) == 10
     assert "Halving the step sizes 10 times did not help" in result.status.message
-    assert "lower the inner step size" in result.status.message
+    assert "the inner step size" in result.status.message
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.state))
 
 
@@ -229,6 +237,7 @@ def numbered(steps: int):
     return [bl.Batch(rows=bl.Levels(None, jnp.array([k]))) for k in range(steps)]
 
 
+@pytest.mark.slow
 def test_a_loader_s_batches_are_seen_again_in_their_order():
     problem = bl.Problem(inner=g, outer=lambda x, y, *, rows: f(x, y) + 0.0 * rows[0].astype(float))
     seen = lambda state, info, batch: {"row": batch.rows.outer[0]}
@@ -254,6 +263,7 @@ def test_a_loader_s_batches_are_seen_again_in_their_order():
     np.testing.assert_array_equal(result.probes["y"], tame.probes["y"])
 
 
+@pytest.mark.slow
 def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
     a = np.ones((4, 2))
     a[2, 1] = np.nan
@@ -342,6 +352,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_every_kind_of_rule_goes_half_the_way(name):
     rule = as_rule(RULES[name], "outer")

@@ -93,7 +93,15 @@ def test_resumed_from_memory(unbroken, cut):
 @pytest.mark.parametrize("cut", [2, 3, 50])
 def test_resumed_from_disk(unbroken, cut, tmp_path):
     bl.run(WILD, X0, Y0, steps=cut, checkpoint=tmp_path / "auto", **with_options(HALVE))
-    on = bl.run(WILD, X0, Y0, steps=120, checkpoint=tmp_path / "auto", resume="auto", **with_options(HALVE))
+    on = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=120,
+        checkpoint=tmp_path / "auto",
+        resume="auto",
+        **with_options(HALVE),
+    )
     same(on, unbroken)
     bl.run(WILD, X0, Y0, steps=cut, checkpoint=tmp_path / "path", **with_options(HALVE))
     same(bl.run(WILD, steps=120 - cut, resume=tmp_path / "path", **with_options(HALVE)), unbroken)
@@ -117,6 +125,7 @@ def test_a_checkpoint_of_a_run_under_way_has_the_place_to_go_back_to(unbroken, t
     same(bl.run(WILD, steps=118, resume=blown_up, **with_options(HALVE)), unbroken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cut", "thin"), [(3, 7), (31, None), (32, 7), (40, None)])
 def test_from_a_loader_with_a_thinned_trace_and_an_optax_rule(cut, thin, tmp_path):
     """It diverges after step 30, in the middle of the run."""
@@ -124,7 +133,12 @@ def test_from_a_loader_with_a_thinned_trace_and_an_optax_rule(cut, thin, tmp_pat
     whole = bl.run(jump(30), *SMALL, data=Numbered(70), **with_options(options))
     assert whole.halvings
     assert whole.halvings[0][0] >= 20
-    half = bl.run(jump(30), *SMALL, data=(loader := Numbered(70)), **with_options(options | {"steps": cut}))
+    half = bl.run(
+        jump(30),
+        *SMALL,
+        data=(loader := Numbered(70)),
+        **with_options(options | {"steps": cut}),
+    )
     rest = options | {"steps": 70 - cut}
     same(bl.run(jump(30), data=loader, resume=half, **with_options(rest)), whole)
     same(
@@ -162,6 +176,7 @@ def test_ten_halvings_are_for_one_run_however_often_it_is_cut():
     assert len(more.halvings) > 10
 
 
+@pytest.mark.slow
 def test_a_result_without_the_place_is_resumed_from_where_it_is():
     """Of a run that would have stopped, or of an older checkpoint."""
     good = bl.run(
@@ -202,6 +217,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_without_a_halving_not_a_bit_changes(name):
     f = lambda x, y: jnp.sum(jnp.tanh(y - 2.0) ** 2) + 0.1 * jnp.sum(jnp.sin(3 * x) ** 2)
@@ -234,6 +250,7 @@ def test_an_event_has_the_step_sizes_in_force():
     assert result.halvings[-1][1] == 0.25
 
 
+@pytest.mark.slow
 def test_early_stopping_forgets_the_way_that_the_run_has_left():
     """By this metric the run is best while it blows up."""
     outer = lambda x, y: (jnp.sum((y - 2.0) ** 2), {"size": jnp.max(jnp.abs(y))})

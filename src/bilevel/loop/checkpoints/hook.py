@@ -10,7 +10,7 @@ from typing import Any
 
 from bilevel.checks import check_count
 from bilevel.loop.checkpoints.contents import packed
-from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, said, set_aside
+from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, reason, set_aside
 from bilevel.loop.checkpoints.reader import as_folder
 from bilevel.loop.hooks.base import Event, Hook
 from bilevel.loop.options import rhythm
@@ -133,7 +133,7 @@ class Checkpoint(Hook):
             self._failed(error, step)
 
     def _failed(self, error: Exception, step: int) -> None:
-        self._why = said(error)
+        self._why = reason(error)
         if not self._told:
             self._say(
                 f"step {step} could not be saved in {str(self.path)!r} ({self._why}): the run goes on, and tries again"

@@ -10,6 +10,7 @@ from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.state import RunState, dress
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
+from bilevel.solvers.messages import sentence
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Scene:
     def suspicion(self) -> str:
         """Return what the solver knows about its state."""
         given = self.seen()
-        return "" if given is None else self.solver.suspicion(self.run.solver, self.batch(given))
+        return "" if given is None else sentence(self.solver.suspicion(self.run.solver, self.batch(given)))
 
 
 def scene_of(plan: Plan, progress: Progress) -> Scene:

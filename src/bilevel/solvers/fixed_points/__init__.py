@@ -1,16 +1,15 @@
 """Where an inner rule comes to rest, y = U(x, y), and the adjoint system of that point.
 
-`trial` tries a rule out, `behavior` tells from that what kind it is, `refusals` has those that a method cannot follow,
-and `system` writes down the linear system of the others.
+A step size and the common optax rules state their fixed point. `classification` tries other rules, by means of
+`trial`, `schedules`, `decay` and `smaller_shapes`; `system` has the linear system and the rules that methods refuse.
 """
 
-from bilevel.solvers.fixed_points.refusals import (
-    check_plain as check_plain,
-    check_rests as check_rests,
-    check_rests_at_minima as check_rests_at_minima,
-)
 from bilevel.solvers.fixed_points.system import (
     System as System,
     adjoint_system as adjoint_system,
+    check_plain as check_plain,
+    check_rests as check_rests,
+    check_rests_at_minima as check_rests_at_minima,
+    fixed_point as fixed_point,
     residual as residual,
 )

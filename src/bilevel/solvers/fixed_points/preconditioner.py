@@ -1,12 +1,12 @@
 """Rules that decay y after rescaling the gradient, as AdamW does, with the scale held fixed in the adjoint system.
 
 Such a rule moves y by −s(P m + c y), where m averages the gradients, P is a positive diagonal made of their squares,
-and s is the rate. It rests where P∇_y g + cy = 0. With P held fixed, as it is at the moment, that is
-∇_y g + (c/P)y = 0, and the adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f with ∇Φ = ∇_x f − ∇²_xy g·v. What is left
-out is how P would change with x and y.
+and s is the rate. It rests where P∇_y g + cy = 0. With P held at its current value, that is ∇_y g + (c/P)y = 0, and
+the adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f with ∇Φ = ∇_x f − ∇²_xy g·v. The change of P with x and y is left
+out.
 
-P is read off the rule's own update: what averages gradients changes sign with them and is set to where it would settle
-under a constant gradient; what does not change sign (squares, counters) is held as it is.
+The update of the rule gives P. Averages of gradients change sign with the gradients, and are set to their limit under a
+constant gradient. Other memory (squares, counters) does not change sign, and stays as it is.
 """
 
 from dataclasses import replace
@@ -18,15 +18,16 @@ import numpy as np
 from optax import tree
 
 from bilevel.solvers.fixed_points.schedules import FAR
-from bilevel.solvers.fixed_points.trial import Case, Leaves, Trial
+from bilevel.solvers.fixed_points.trial import Case, Trial
+from bilevel.solvers.rule_base import FixedPoint
 from bilevel.solvers.rules import Rule, Settled, Transformation, ValueFunction, as_rule
 from bilevel.types import PyTree
 
-HUGE = 2.0**40  # of the updates, so that they are not lost in the digits of y
+HUGE = 2.0**40  # scale of the updates, so that they are not lost in the digits of y
 
 
 class Held(NamedTuple):
-    """How to take a memory apart: by its leaves."""
+    """The roles of the leaves of a memory."""
 
     odd: tuple[bool, ...]  # changes its sign with the gradients
     moving: tuple[int | None, ...]  # of a counter that stops y: a step at which the rule moves it
@@ -40,6 +41,9 @@ class FixedPreconditioner(Rule):
     def init(self, point: PyTree) -> PyTree:
         return self.rule.init(point)
 
+    def fixed_point(self, point: PyTree) -> FixedPoint | None:
+        return self.rule.fixed_point(point)
+
     def update(
         self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
     ) -> tuple[PyTree, PyTree]:
@@ -47,7 +51,7 @@ class FixedPreconditioner(Rule):
 
 
 def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
-    """An inner rule such as AdamW, for `bl.aid`, `bl.soba`, `bl.hoag` and `bl.stocbio`.
+    """Return an inner rule such as AdamW, for `bl.aid`, `bl.soba`, `bl.hoag` and `bl.stocbio`.
 
         rule = bl.fixed_preconditioner(optax.adamw(schedule, weight_decay=0.1))
         bl.aid(problem, inner=rule, adjoint=0.1, outer=0.1)
@@ -57,8 +61,8 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
 
         (∇²_yy g + diag(c/P)) v = ∇_y f,        ∇Φ ≈ ∇_x f − ∇²_xy g·v
 
-    This is an approximation: how P changes with x and y is left out. For a rule that rests at a point which does not
-    depend on P, such as `optax.adam`, nothing is left out.
+    This is an approximation: it leaves out how P changes with x and y. It is exact for a rule such as `optax.adam`,
+    which rests at a point that does not depend on P.
 
     Args:
         rule: an optax transformation that decays y after rescaling the gradient; it may clip the gradient before, decay
@@ -74,7 +78,7 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
 
 
 def shift(rule: FixedPreconditioner, held: Held, memory: PyTree, y: PyTree) -> PyTree:
-    """c/P, entry by entry, with P as in `memory`; zero where P is not known yet."""
+    """Return c/P, entry by entry, with P as in `memory`; zero where P is not known yet."""
     inner = rule.rule
     if isinstance(inner, Transformation):
         inner = replace(inner, scale=HUGE)
@@ -106,90 +110,70 @@ def shift(rule: FixedPreconditioner, held: Held, memory: PyTree, y: PyTree) -> P
     return jax.tree.map(ratio, gain, decay)
 
 
-def how_held(trial: Trial, time: int, active: Leaves) -> Held | None:
-    """How to take the rule's memory apart, or None if its updates are not −s(P m + cy)."""
+def how_held(trial: Trial, time: int, active: np.ndarray) -> Held | None:
+    """Return the roles of the rule's memory, or None if its updates are not −s(P m + cy)."""
     y, other, drawn = trial.draw(1), trial.draw(3), trial.draw(2)
     rng, end, t = np.random.default_rng(0), max(1, trial.steps // 12), np.arange(trial.steps)
-    quiet = t >= trial.steps - 2 * end
-    noise = np.where(quiet, 0.0, rng.normal(size=trial.steps))
-    gradients, nothing = trial.repeat(drawn, noise), trial.repeat(drawn, 0.0)
-    blank = [np.zeros_like(a) for a in y]
+    noise = np.where(t >= trial.steps - 2 * end, 0.0, rng.normal(size=trial.steps))
+    gradients, eps = trial.repeat(drawn, noise), max(trial.eps, default=0.0)
     pinned = _moving(trial, time, active)
     start = np.where(pinned, -1, 0)[None].repeat(trial.steps, axis=0)  # a schedule stays where it is
     start[0] = time
-    nudge = lambda by: [
-        p + q for p, q in zip(gradients, trial.repeat(drawn, by * (t >= trial.steps - end)), strict=True)
-    ]
-    points = [*((by * a.astype(float) for a in y) for by in (1.0, -30.0, 1e3)), other]
-    points = [[np.asarray(a, b.dtype) for a, b in zip(point, y, strict=True)] for point in points]
-    cases = [Case(blank, gradients, start), Case(blank, [-a for a in gradients], start)]
-    cases += [Case(blank, nudge(by), start) for by in (0.05, 0.1)]
-    for point in points:
-        cases += [Case(point, gradients, start), Case(point, nothing, start)]
+    nudge = lambda by: gradients + trial.repeat(drawn, by * (t >= trial.steps - end))
+    points = [*(trial.rounded(by * y) for by in (1.0, -30.0, 1e3)), other]
+    cases = [Case(0 * y, each, start) for each in (gradients, -gradients, nudge(0.05), nudge(0.1))]
+    cases += [Case(point, each, start) for point in points for each in (gradients, 0 * gradients)]
     plain, opposite, nudged, twice, *pairs = trial.run(cases)
-    eps = [float(jnp.finfo(dtype).eps) for _, dtype in trial.shapes]
 
     # Δ(γ, y) = Δ(γ, 0) − d y, with one d for every y, and a memory that does not depend on y.
     slopes = []
     for point, both, alone in zip(points, pairs[::2], pairs[1::2], strict=True):
-        for p, a, b, e in zip(plain.updates, both.updates, alone.updates, eps, strict=True):
-            if not np.all(np.abs(p + b - a) <= 64 * e * (np.abs(p) + np.abs(a) + np.abs(b))):
-                return None
-        if not _same(plain.memory, both.memory, max(eps)):
+        p, a, b = plain.updates, both.updates, alone.updates
+        if not np.all(np.abs(p + b - a) <= 64 * trial.eps * (np.abs(p) + np.abs(a) + np.abs(b))):
             return None
-        slopes.append([a / q.astype(float) for a, q in zip(alone.updates, point, strict=True)])
-    for one in slopes[1:]:
-        if not all(
-            np.allclose(a, b, rtol=1e3 * e, atol=0) for a, b, e in zip(one, slopes[0], eps, strict=True)
-        ):
+        if not all(_same(*each, eps) for each in zip(plain.memory, both.memory, strict=True)):
             return None
+        slopes.append(b / point)
+    if not all(np.all(np.abs(a - slopes[0]) <= 1e3 * trial.eps * np.abs(slopes[0])) for a in slopes[1:]):
+        return None
 
-    # A small gradient is answered in every step, in proportion, and against its direction.
-    for p, a, b, g, moves in zip(plain.updates, nudged.updates, twice.updates, drawn, active, strict=True):
-        one, two = ((each - p)[-end:] * np.sign(g.astype(float)) for each in (a, b))
-        if not np.all(~moves | ((one < 0) & (np.abs(two - 2 * one) <= 0.2 * np.abs(two)))):
-            return None
+    # Every step is proportional to a small gradient, and against its direction.
+    one, two = ((each.updates - plain.updates)[-end:] * np.sign(drawn) for each in (nudged, twice))
+    if not np.all(~active | ((one < 0) & (np.abs(two - 2 * one) <= 0.2 * np.abs(two)))):
+        return None
 
     odd = []
     for a, b in zip(plain.memory, opposite.memory, strict=True):
-        flips = bool(np.any(a)) and _same([a], [-b], max(eps))
-        if not flips and not _same([a], [b], max(eps)):
+        flips = bool(np.any(a)) and _same(a, -b, eps)
+        if not flips and not _same(a, b, eps):
             return None
         odd.append(flips)
-    if sum(a.size for a, flips in zip(plain.memory, odd, strict=True) if flips) > sum(a.size for a in y):
+    if sum(a.size for a, flips in zip(plain.memory, odd, strict=True) if flips) > trial.size:
         return None  # averages of averages
     moving = dict(zip(trial.counters, pinned, strict=True))
     return Held(tuple(odd), tuple(time if moving.get(i) else None for i in range(len(odd))))
 
 
-def _moving(trial: Trial, time: int, active: Leaves) -> np.ndarray:
-    """The counters that alone stop y, by a schedule that is zero at the start or at the end."""
+def _moving(trial: Trial, time: int, active: np.ndarray) -> np.ndarray:
+    """Return the counters that stop y, each by itself, by a schedule that is zero at the start or at the end."""
     gradient, y, n = trial.draw(2), trial.draw(1), len(trial.counters)
 
-    def moves(aheads: list[np.ndarray]) -> list[list[bool]]:
+    def moves(aheads: list[np.ndarray]) -> list[np.ndarray]:
         cases = []
         for ahead in aheads:
             jumps = np.zeros((trial.steps, n), int)
             jumps[0] = ahead
-            cases += [Case(y, trial.repeat(gradient, by), jumps) for by in (1.0, 0.0)]
-        found = [outcome.updates for outcome in trial.run(cases)]
-        first = lambda p, q: bool(np.any(p[:1] != q[:1]))
-        return [
-            [first(p, q) for p, q in zip(one, none, strict=True)]
-            for one, none in zip(found[::2], found[1::2], strict=True)
-        ]
+            cases += [Case(y, trial.repeat(by * gradient), jumps) for by in (1.0, 0.0)]
+        found = [outcome.updates[0] for outcome in trial.run(cases)]
+        return [trial.largest(p != q) for p, q in zip(found[::2], found[1::2], strict=True)]
 
     pinned = np.zeros(n, bool)
     for dead in (each for each in (FAR, 0) if each != time):
         base, *single = moves([np.full(n, dead), *np.where(np.eye(n, dtype=bool), time, dead)])
-        stopped = [bool(m.any()) and not b for m, b in zip(active, base, strict=True)]
-        revives = [any(s and f for s, f in zip(stopped, found, strict=True)) for found in single]
-        pinned |= np.array(revives, bool)
+        stopped = trial.largest(active) & ~base
+        pinned |= np.array([np.any(stopped & found) for found in single], bool)
     return pinned
 
 
-def _same(one: Leaves, other: Leaves, eps: float) -> bool:
-    return all(
-        np.all(np.abs(a - b) <= 64 * eps * np.maximum(np.abs(a), np.abs(b)))
-        for a, b in zip(one, other, strict=True)
-    )
+def _same(one: Any, other: Any, eps: float) -> bool:
+    return bool(np.all(np.abs(one - other) <= 64 * eps * np.maximum(np.abs(one), np.abs(other))))

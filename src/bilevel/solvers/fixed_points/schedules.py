@@ -1,4 +1,4 @@
-"""At which steps of its schedules a rule is to be tried: where y comes to rest, if every part still moves there."""
+"""The steps of its schedules at which a rule is tried: where y comes to rest, if every part still moves there."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -9,18 +9,22 @@ from bilevel.solvers.fixed_points.trial import Case, Trial
 
 FAR = 1_000_000  # steps
 WINDOWS, FEWER = 16, 8  # of consecutive looks; fewer for a y of many entries
+NO_COMMON_TIME = (
+    "the inner rule moves parts of y only at the start and others only later, so that there is no one point where it "
+    "rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.solvers.rtho"
+)
 
 
 class Candidates(NamedTuple):
-    times: tuple[int, ...]  # in the order in which they are to be preferred
-    move: list[bool]  # which leaves of y ever move
+    times: tuple[int, ...]  # the preferred one first
+    moves: np.ndarray  # which leaves of y ever move
 
 
 def candidates(trial: Trial) -> Candidates:
-    """Far ahead; the latest step at which every part moves well, compared with its best; and the start.
+    """Return a step far ahead, the latest step at which every part moves well, and the start.
 
-    The rule is run on a gradient that keeps its sign, and without one, while its counters jump: over every step at
-    first, then by a few percent at a time, so that every part of a schedule that lasts for longer is seen.
+    The rule runs with a gradient of constant sign, and without one, while its counters jump: first over every step,
+    then by a few percent at a time, so that every longer part of a schedule is seen.
     """
     times = _times(trial)
     y, gradient = trial.draw(1), trial.draw(2)
@@ -29,30 +33,23 @@ def candidates(trial: Trial) -> Candidates:
     for window in times:
         ahead = np.diff(window, prepend=window[0]) - 1  # a rule counts one step by itself
         ahead[0] = window[0]
-        cases += [
-            Case(y, trial.repeat(gradient, weights), ahead),
-            Case(y, trial.repeat(gradient, 0.0), ahead),
-        ]
-    outcomes = [outcome.updates for outcome in trial.run(cases)]
-    # [leaf][window, step, ...]
-    apart = [
-        np.stack([np.abs(p[i] - q[i]) for p, q in zip(outcomes[::2], outcomes[1::2], strict=True)])
-        for i in range(len(y))
-    ]
-    apart = [np.where(np.isfinite(leaf), leaf, 0) for leaf in apart]
-    largest = np.stack([leaf.max(axis=tuple(range(2, leaf.ndim)), initial=0) for leaf in apart])
-    peak = largest.max(axis=(1, 2), initial=0)
-    move = [bool(p > 0) for p in peak]
-    _check_overlap(apart, peak)
-    if not any(move):
-        return Candidates((FAR,), move)
-    share = (largest[peak > 0] / peak[peak > 0][:, None, None]).min(axis=0).ravel()
+        cases += [Case(y, trial.repeat(gradient, by), ahead) for by in (weights, 0.0)]
+    found = np.stack([outcome.updates for outcome in trial.run(cases)])
+    apart = np.abs(found[::2] - found[1::2])  # [window, step, entry]
+    apart = np.where(np.isfinite(apart), apart, 0)
+    largest = trial.largest(apart)  # [window, step, leaf]
+    peak = largest.max(axis=(0, 1), initial=0)
+    moves = peak > 0
+    _check_overlap(trial, apart, peak)
+    if not moves.any():
+        return Candidates((FAR,), moves)
+    share = (largest[..., moves] / peak[moves]).min(axis=-1).ravel()
     good = np.flatnonzero(share >= 0.5 * share.max()) if share.max() > 0 else np.zeros(1, int)
-    return Candidates(tuple(dict.fromkeys((FAR, int(times.ravel()[good[-1]]), 0))), move)
+    return Candidates(tuple(dict.fromkeys((FAR, int(times.ravel()[good[-1]]), 0))), moves)
 
 
 def _times(trial: Trial) -> np.ndarray:
-    """[windows, steps], increasing: every step of the first window, then in even proportions up to `FAR`."""
+    """Return increasing times [windows, steps]: every step of the first window, then geometric up to `FAR`."""
     windows = WINDOWS if trial.together > 1 else FEWER
     n = windows * trial.steps
     later = np.geomspace(trial.steps, FAR, n - trial.steps)
@@ -61,18 +58,10 @@ def _times(trial: Trial) -> np.ndarray:
     return times.reshape(windows, trial.steps)
 
 
-def _check_overlap(apart: list[np.ndarray], peak: np.ndarray) -> None:
-    """Parts may start one after the other, or stop so; but not stop before others start."""
-    windows = []
-    for w in range(apart[0].shape[0] if apart else 0):
-        moves = []
-        for leaf, p in zip(apart, peak, strict=True):
-            most = leaf[w].max(axis=0, initial=0)
-            moves.append(((most > 1e-5 * most.max(initial=0)) & (most > 1e-6 * p)).ravel())
-        windows.append(np.concatenate(moves))
-    windows.sort(key=np.count_nonzero)
-    if any(np.any(a & ~b) for a, b in pairwise(windows)):
-        raise ValueError(
-            "the inner rule moves parts of y only at the start and others only later, so that there is no one point "
-            "where it rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.rtho"
-        )
+def _check_overlap(trial: Trial, apart: np.ndarray, peak: np.ndarray) -> None:
+    """Raise if a part of y stops before another part starts."""
+    most = apart.max(axis=1, initial=0)  # [window, entry]
+    of_leaf = np.stack([trial.spread(window) for window in trial.largest(most)])
+    moves = sorted((most > 1e-5 * of_leaf) & (most > 1e-6 * trial.spread(peak)), key=np.count_nonzero)
+    if any(np.any(a & ~b) for a, b in pairwise(moves)):
+        raise ValueError(NO_COMMON_TIME)

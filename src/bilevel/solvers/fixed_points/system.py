@@ -1,8 +1,9 @@
-"""The adjoint system of the point where the inner rule rests.
+"""Where an inner rule comes to rest, y = U(x, y), and the adjoint system of that point.
+
 
 With y = U(x, y) the hypergradient is ∇Φ = ∇_x f + (∂_x U)ᵀw, where w = (∂_y U)ᵀw + ∇_y f. If U is gradient descent,
-v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. For other U the system is brought into the same form, so
-that every way to work on the adjoint serves it: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
+v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. Other U get the same form, which every adjoint
+method can solve: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
 
 * Entry by entry, y − U = a·∇_y g + d·y to first order: v = aw is zero on frozen entries (a = 0), and on the others
   (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c, and c(√v̂ + ε) in AdamW with v̂ held fixed.
@@ -14,7 +15,7 @@ that every way to work on the adjoint serves it: a symmetric operator K in the p
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +26,13 @@ from bilevel.batch import Batch
 from bilevel.oracles import Curvature
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_curvature
-from bilevel.solvers.fixed_points.classification import behavior
+from bilevel.solvers.fixed_points.boxes import check_box
+from bilevel.solvers.fixed_points.classification import classify
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, shift as held_shift
 from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Descent, Projected, Proximal, Rule
+from bilevel.solvers.rule_base import FixedPoint
+from bilevel.solvers.rules import Descent, Projected, Proximal, Rule, Settled
 from bilevel.types import PyTree, Scalar
 
 
@@ -43,6 +46,45 @@ class System(NamedTuple):
     ]  # v ↦ a function of x with the gradient ∇_x f − cross(v)
 
 
+def fixed_point(problem: Problem, rule: Rule, y: PyTree) -> FixedPoint:
+    """Return where the rule leaves y unchanged; raise if that cannot be known. Rules that do not state it are tried."""
+    stated = rule.fixed_point(y)
+    return classify(problem, rule, y) if stated is None else stated
+
+
+def check_rests(solver: Any, y: PyTree) -> None:
+    """Raise if the inner rule has no fixed point that can be differentiated."""
+    rule = solver.inner
+    if isinstance(rule, Projected) and not isinstance(rule.rule, Descent):
+        check_box(rule, y)
+    _unprojected(solver, y)
+
+
+def check_rests_at_minima(solver: Any, y: PyTree) -> None:
+    """Raise if the inner rule decays y, for methods that need ∇_y g = 0 at rest; y may be frozen or projected."""
+    decay = _unprojected(solver, y).decay
+    if decay is None or any(np.any(c) for c in jax.tree.leaves(decay)):
+        raise ValueError(
+            f"{solver.name} needs an inner rule that comes to rest where ∇_y g = 0, but this one decays y by itself: "
+            "put the decay into g, as 0.5 * c * ‖y‖²"
+        )
+
+
+def check_plain(solver: Any, y: PyTree) -> None:
+    """Raise if the inner rule decays, freezes or projects y, for methods that solve ∇²_yy g·v = ∇_y f."""
+    if isinstance(solver.inner, Settled) or not fixed_point(solver.problem, solver.inner, y).plain:
+        raise ValueError(
+            f"{solver.name} needs an inner rule that comes to rest where ∇_y g = 0 on all of y, but this one decays, "
+            "freezes or projects y: put a decay into g, leave what is frozen out of y, or take bl.aid, bl.soba, "
+            "bl.hoag or bl.stocbio, which follow such rules"
+        )
+
+
+def _unprojected(solver: Any, y: PyTree) -> FixedPoint:
+    rule = solver.inner
+    return fixed_point(solver.problem, rule.rule if isinstance(rule, Projected) else rule, y)
+
+
 def adjoint_system(
     problem: Problem,
     rule: Rule,
@@ -54,9 +96,9 @@ def adjoint_system(
     batch: Batch | None,
     gradient: PyTree | None = None,
 ) -> System:
-    """The system at (x, y), where ∇_y f is `b`; `rule` is the inner rule at x, with its memory.
+    """Return the system at (x, y), where ∇_y f is `b`; `rule` is the inner rule at x, with its memory.
 
-    Few rules ask for ∇_y g there, so that it is taken only for them, unless it is at hand as `gradient`.
+    Few rules need ∇_y g there. It is computed only for them, unless it is given as `gradient`.
     """
     here = lambda: problem.oracles.inner_gradient(x, y, batch) if gradient is None else gradient
     if isinstance(rule, Proximal) or (isinstance(rule, Projected) and isinstance(rule.rule, Descent)):
@@ -76,13 +118,13 @@ def adjoint_system(
 def entrywise(
     problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: Callable[[], PyTree]
 ) -> tuple[PyTree | None, PyTree]:
-    """Which entries move, and d/a there; `None` if all of them do and rest at ∇_y g = 0."""
+    """Return which entries move, and d/a there; `None` if all entries move and rest at ∇_y g = 0."""
     within = None
     if isinstance(rule, Projected):  # after a rule that is not plain descent
         ahead, _ = rule.rule.update(gradient(), memory, y)
         within = _inside(rule, ahead)
         rule = rule.rule
-    found = behavior(problem, rule, y)
+    found = fixed_point(problem, rule, y)
     if found.plain:
         return within, jax.tree.map(lambda a: 0.0, y)
     if found.decay is not None:
@@ -97,10 +139,10 @@ def entrywise(
 
 
 def residual(problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
-    """Zero exactly where the rule rests; ∇_y g for a rule that rests where that is zero."""
+    """Return a tree that is zero exactly where the rule rests: ∇_y g for plain rules."""
     if isinstance(rule, Projected | Proximal):
         return rule.gradient_mapping(y, residual(problem, rule.rule, memory, y, gradient))
-    found = behavior(problem, rule, y)
+    found = fixed_point(problem, rule, y)
     if found.plain:
         return gradient
     decay = found.decay
@@ -169,5 +211,5 @@ def _thresholded(
 
 
 def _inside(rule: Projected, ahead: PyTree) -> PyTree:
-    """Where the projection onto a box leaves its argument alone."""
+    """Return where the projection onto a box does not change its argument."""
     return jax.tree.map(lambda a, b: a == b, rule.settle(ahead), ahead)

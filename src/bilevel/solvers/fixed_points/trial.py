@@ -1,4 +1,8 @@
-"""A rule tried out on made-up gradients while y is held fixed: one compiled program, called as often as needed."""
+"""A rule tried out on synthetic gradients while y is held fixed, by one compiled program.
+
+Here y, gradients and updates are float64 vectors of all entries of y, the last axis of an array. They are rounded to
+the dtypes of the leaves when the program is called.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -15,56 +19,84 @@ from optax import tree
 from bilevel.solvers.rules import Rule, Transformation, optax_update
 from bilevel.types import PyTree
 
-STEPS, CASES = 48, 32  # of one call
+STEPS, CASES = 48, 32  # per call
 FEWER, MANY = 4, 100_000  # steps of one case at a time, if y has more entries than that
 SIZE = 0.05  # ‖γ‖ and ‖y‖ of the trial, below the usual limits of clipping by norm
 
-Leaves = list[Any]  # NumPy's arrays and numbers
 Shapes = tuple[tuple[tuple[int, ...], Any], ...]
 
 
 class Case(NamedTuple):
-    """y, a gradient for every step, and by how much the rule's counters are set ahead before every step."""
+    """y, a gradient for every step, and the increase of the rule's counters before every step."""
 
-    y: Leaves
-    gradients: Leaves  # [steps, ...]
+    y: np.ndarray  # [entries]
+    gradients: np.ndarray  # [steps, entries]
     ahead: np.ndarray  # [steps], or [steps, counters] for different counters
 
 
 class Outcome(NamedTuple):
-    updates: Leaves  # what the rule adds to y in each step, [steps, ...]
-    memory: Leaves  # after the last step
+    updates: np.ndarray  # the change of y in each step, [steps, entries]
+    memory: list[Any]  # after the last step
 
 
 class Trial:
     def __init__(self, rule: Rule, structure: Any, shapes: Shapes):
         self.rule, self.structure, self.shapes = rule, structure, shapes
-        self.many = sum(int(np.prod(shape)) for shape, _ in shapes) > MANY
-        self.steps, self.together = (FEWER, 1) if self.many else (STEPS, CASES)
+        sizes = [int(np.prod(shape)) for shape, _ in shapes]
+        self.cuts, self.size = np.cumsum(sizes)[:-1], sum(sizes)
+        self.eps = np.repeat([float(jnp.finfo(dtype).eps) for _, dtype in shapes], sizes)
+        self.steps, self.together = (FEWER, 1) if self.size > MANY else (STEPS, CASES)
 
     def of_one_step(self) -> "Trial":
-        """The same, sooner done if y has many entries."""
-        if not self.many:
+        """Return the same trial; if y has many entries, one of a single step, which takes less time."""
+        if self.size <= MANY:
             return self
         other = Trial(self.rule, self.structure, self.shapes)
         other.steps = 1
         return other
 
-    def draw(self, seed: int) -> Leaves:
-        """Numbers of norm `SIZE` in no order, with none near zero."""
-        rng = np.random.default_rng(seed)
-        drawn = [rng.uniform(-0.5, 0.5, shape) for shape, _ in self.shapes]
-        drawn = [a + np.where(a < 0, -0.5, 0.5) for a in drawn]
-        norm = np.sqrt(sum(np.sum(a * a) for a in drawn))
-        return [np.asarray(SIZE / norm * a, dtype) for a, (_, dtype) in zip(drawn, self.shapes, strict=True)]
+    def draw(self, seed: int) -> np.ndarray:
+        """Return random numbers of norm `SIZE`, with none near zero."""
+        drawn = np.random.default_rng(seed).uniform(-0.5, 0.5, self.size)
+        drawn = drawn + np.where(drawn < 0, -0.5, 0.5)
+        norm = np.sqrt(sum(np.sum(leaf * leaf) for leaf in self.leaves(drawn)))
+        return self.rounded(SIZE / norm * drawn)
 
-    def repeat(self, leaves: Leaves, weights: Any = 1.0) -> Leaves:
-        """The same leaves in every step, times a number per step."""
-        weights = np.broadcast_to(weights, self.steps)
-        return [(weights.reshape(-1, *(1,) * a.ndim) * a.astype(np.float64)).astype(a.dtype) for a in leaves]
+    def rounded(self, values: np.ndarray) -> np.ndarray:
+        """Return the values rounded to the dtypes of the leaves."""
+        parts = zip(np.split(values, self.cuts, axis=-1), self.shapes, strict=True)
+        return np.concatenate([part.astype(dtype).astype(np.float64) for part, (_, dtype) in parts], axis=-1)
+
+    def leaves(self, values: np.ndarray) -> list[np.ndarray]:
+        """Return the parts of a vector, shaped like the leaves of y."""
+        parts = zip(np.split(values, self.cuts, axis=-1), self.shapes, strict=True)
+        return [part.reshape(*values.shape[:-1], *shape) for part, (shape, _) in parts]
+
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """Return the largest entry of every leaf, as a last axis [leaves]; at least zero."""
+        parts = np.split(values, self.cuts, axis=-1)
+        return np.stack([part.max(axis=-1, initial=0) for part in parts], axis=-1)
+
+    def spread(self, of_leaves: Any) -> np.ndarray:
+        """Return a vector from one value for each leaf."""
+        return np.repeat(of_leaves, [int(np.prod(shape)) for shape, _ in self.shapes])
+
+    def repeat(self, values: np.ndarray, weights: Any = 1.0) -> np.ndarray:
+        """Return the same gradient for every step, times one number per step."""
+        return self.rounded(np.broadcast_to(weights, self.steps)[:, None] * values)
 
     def start_at(self, time: int) -> np.ndarray:
         return np.array([time] + [0] * (self.steps - 1))
+
+    def is_close(self, left: np.ndarray, right: np.ndarray, times: float = 8.0) -> bool:
+        """Return whether both are equal up to the rounding that differs between two compilations of one formula."""
+        slack = times * self.eps * np.maximum(np.abs(left), np.abs(right))
+        return bool(np.all(np.abs(left - right) <= slack))
+
+    def mixed(self, parity: int, even: np.ndarray, odd: np.ndarray) -> np.ndarray:
+        """Return every other entry of each leaf from one vector, the rest from the other."""
+        place = np.concatenate([np.arange(int(np.prod(shape))) for shape, _ in self.shapes])
+        return np.where(place % 2 == parity, even, odd)
 
     def run(self, cases: Sequence[Case]) -> list[Outcome]:
         found = []
@@ -74,43 +106,44 @@ class Trial:
         return found
 
     def _call(self, cases: list[Case]) -> list[Outcome]:
-        wide = lambda ahead: np.broadcast_to(
-            ahead[:, None] if ahead.ndim == 1 else ahead, (self.steps, len(self.counters))
-        )
-        stacked = lambda parts: [np.stack(leaves) for leaves in zip(*parts, strict=True)]
+        counters = len(self.counters)
+        wide = lambda ahead: np.broadcast_to(ahead.reshape(self.steps, -1), (self.steps, counters))
+        leaves = lambda vectors: self.arrays(np.stack(vectors))
         updates, memory = self._program(
-            stacked([case.y for case in cases]),
-            stacked([case.gradients for case in cases]),
+            leaves([case.y for case in cases]),
+            leaves([case.gradients for case in cases]),
             np.stack([wide(case.ahead) for case in cases]).astype(np.int32),
         )
-        taken = lambda leaves, i: [np.asarray(leaf[i], np.float64) for leaf in leaves]
-        return [Outcome(taken(updates, i), taken(memory, i)) for i in range(len(cases))]
+        flat = [np.asarray(leaf, np.float64).reshape(len(cases), self.steps, -1) for leaf in updates]
+        kept = [[np.asarray(leaf[i], np.float64) for leaf in memory] for i in range(len(cases))]
+        return [Outcome(*each) for each in zip(np.concatenate(flat, axis=-1), kept, strict=True)]
+
+    def arrays(self, values: np.ndarray) -> list[np.ndarray]:
+        pairs = zip(self.leaves(values), self.shapes, strict=True)
+        return [leaf.astype(dtype) for leaf, (_, dtype) in pairs]
 
     @cached_property
     def counters(self) -> list[int]:
-        """Which leaves of the memory count steps."""
-        first = lambda: self.rule.init(self._tree([jnp.zeros(*shape) for shape in self.shapes]))
+        """The places of the leaves of the memory that count steps."""
+        first = lambda: self.rule.init(self.structure.unflatten([jnp.zeros(*each) for each in self.shapes]))
         with jax.numpy_dtype_promotion("standard"):
             return _counters(jax.tree.leaves(jax.eval_shape(first)))
 
-    def _tree(self, leaves: Sequence[Any]) -> PyTree:
-        return self.structure.unflatten(leaves)
-
     def _series(self, y: Any, gradients: Any, ahead: Any) -> tuple[Any, Any]:
-        y = self._tree(y)
+        y = self.structure.unflatten(y)
 
         def step(memory, now):
             gradient, jump = now
-            memory, update = self._step(self._tree(gradient), set_ahead(memory, jump), y)
+            memory, update = self.step(self.structure.unflatten(gradient), set_ahead(memory, jump), y)
             return memory, jax.tree.leaves(update)
 
         memory, updates = lax.scan(step, _with_numbers(self.rule.init(y)), (gradients, ahead))
         no_keys = lambda leaf: 0 if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
         return updates, [no_keys(leaf) for leaf in jax.tree.leaves(memory)]
 
-    def _step(self, gradient: PyTree, memory: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
+    def step(self, gradient: PyTree, memory: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
         value = lambda z: 0.5 * tree.norm(tree.sub(tree.add(z, gradient), y), squared=True)  # ∇ = γ at y
-        if isinstance(self.rule, Transformation):  # a small update would be lost in the digits of y
+        if isinstance(self.rule, Transformation):  # rounding of y would lose a small update
             update, memory = optax_update(self.rule.on(y), gradient, memory, y, value)
             return memory, update
         after, memory = self.rule.update(gradient, memory, y, value)
@@ -118,14 +151,13 @@ class Trial:
 
     @cached_property
     def _program(self) -> Callable[..., Any]:
-        """The series of several cases, also while something else is being traced.
+        """The compiled series of several cases, which also runs while something else is being traced.
 
-        The compiler of a CPU must not make a multiplication of a division, after which schedules no longer end where
-        they say.
+        The compiler of a CPU must not replace divisions by multiplications: schedules would end at other steps.
         """
         example = (
-            [np.zeros((self.together, *shape), dtype) for shape, dtype in self.shapes],
-            [np.zeros((self.together, self.steps, *shape), dtype) for shape, dtype in self.shapes],
+            self.arrays(np.zeros((self.together, self.size))),
+            self.arrays(np.zeros((self.together, self.steps, self.size))),
             np.zeros((self.together, self.steps, len(self.counters)), np.int32),
         )
         as_written = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
@@ -138,7 +170,7 @@ class Trial:
                 return jax.device_get(program(*arguments))
             except (
                 TypeError
-            ):  # it was given numbers that are being traced: operation by operation they may drop out
+            ):  # it has numbers that are being traced: operation by operation they may drop out
                 with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
                     found = jax.jit(function)(*arguments)
             if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
@@ -153,7 +185,7 @@ class Trial:
 
 
 def set_ahead(memory: PyTree, jumps: Any) -> PyTree:
-    """The memory with its counters set ahead, each by a number of its own."""
+    """Return the memory with its counters set ahead, each by one of the jumps."""
     leaves, structure = jax.tree.flatten(memory)
     for i, jump in zip(_counters(leaves), jumps, strict=True):
         leaves[i] = leaves[i] + jnp.asarray(jump, leaves[i].dtype)
@@ -161,13 +193,13 @@ def set_ahead(memory: PyTree, jumps: Any) -> PyTree:
 
 
 def _counters(leaves: list[Any]) -> list[int]:
-    """Which leaves of a memory count steps: whole numbers."""
+    """Return the places of the leaves that count steps: whole numbers."""
     counts = lambda leaf: leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
     return [i for i, leaf in enumerate(leaves) if hasattr(leaf, "ndim") and counts(leaf)]
 
 
 def _with_numbers(memory: PyTree) -> PyTree:
-    """A rule's first memory with numbers for injected ones that are traced or zero."""
+    """Return a rule's first memory with a number in place of each injected one that is traced or zero."""
     injected = lambda part: isinstance(part, optax.InjectStatefulHyperparamsState)
 
     def number(value):

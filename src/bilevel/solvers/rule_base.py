@@ -1,0 +1,71 @@
+"""What an update rule is, and plain gradient descent."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+from optax import tree
+
+from bilevel.solvers.parts.trees import scaled
+from bilevel.types import PyTree, Scalar
+
+ValueFunction = Callable[[PyTree], Scalar]
+
+
+class FixedPoint(NamedTuple):
+    """Where an inner rule leaves y unchanged: ∇_y g + decay · y = 0 on the active entries, the others never move."""
+
+    active: PyTree  # where the gradient has any influence; one bool may stand for a leaf, or for all of y
+    decay: PyTree | None  # None if the rule has to be differentiated where it is used
+    plain: bool  # ∇_y g = 0, and all entries are active
+    held: Any = None  # how to hold the preconditioner fixed (`fixed_points.preconditioner.Held`)
+
+
+GRADIENT_ZERO = FixedPoint(active=True, decay=0.0, plain=True)
+
+
+class Rule(eqx.Module):
+    """`init(point) -> memory` and `update(gradient, memory, point, value) -> (point, memory)`.
+
+    `value` is the function that `gradient` is the gradient of at `point`; only rules that ask for it evaluate it.
+    """
+
+    constrained: ClassVar[bool] = False
+
+    @abstractmethod
+    def init(self, point: PyTree) -> PyTree: ...
+
+    @abstractmethod
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]: ...
+
+    def fixed_point(self, point: PyTree) -> FixedPoint | None:
+        """Return where the rule leaves a tree like `point` unchanged; None if it has to be tried out."""
+        return None
+
+    def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
+        """Return a tree that is zero exactly at fixed points: the gradient, unless the rule is constrained."""
+        return gradient
+
+    def stationarity(self, point: PyTree, gradient: PyTree) -> Scalar:
+        """Return the norm of the gradient mapping."""
+        return tree.norm(self.gradient_mapping(point, gradient))
+
+
+class Descent(Rule):
+    """point ← point − step_size · gradient."""
+
+    step_size: Any
+
+    def init(self, point: PyTree) -> tuple[Any, ...]:
+        return ()
+
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
+        return tree.sub(point, scaled(self.step_size, gradient)), memory
+
+    def fixed_point(self, point: PyTree) -> FixedPoint | None:
+        return GRADIENT_ZERO
