@@ -26,7 +26,13 @@ def test_a_diagnosis_is_remembered_and_that_of_a_run_that_had_none_is_of_its_end
         bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), inner=0.1, adjoint=0.1, outer=0.1
     )
     run = lambda name, **more: bl.run(
-        solver, START, START, steps=40, checkpoint=tmp_path / name, resume="auto", **with_options(more)
+        solver,
+        START,
+        START,
+        steps=40,
+        checkpoint=tmp_path / name,
+        resume="auto",
+        **with_options(more),
     )
     whole, again = (run("whole", diagnose=True).diagnosis for _ in range(2))
     assert again.looks["step"].tolist() == [10, 20, 30, 40]

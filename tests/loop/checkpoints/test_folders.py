@@ -25,7 +25,10 @@ from run_options import with_options
 
 def go(steps, folder, solver=AID, x0=X0, **more):
     return bl.run(
-        solver, x0, Y0, **with_options({"steps": steps, "checkpoint": folder, "resume": "auto"} | more)
+        solver,
+        x0,
+        Y0,
+        **with_options({"steps": steps, "checkpoint": folder, "resume": "auto"} | more),
     )
 
 

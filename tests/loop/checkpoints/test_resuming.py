@@ -39,7 +39,10 @@ DATA = bl.epochs(bl.Batch(inner=ARRAYS[:ROWS], outer=ARRAYS[ROWS:]), size=8, see
 def go(steps, folder=None, solver=SOLVER, **more):
     saved = {"checkpoint": folder, "resume": "auto"} if folder is not None else {}
     return bl.run(
-        solver, X0, Y0, **with_options({"data": DATA, "seed": 5, "warmup": 4, "steps": steps} | saved | more)
+        solver,
+        X0,
+        Y0,
+        **with_options({"data": DATA, "seed": 5, "warmup": 4, "steps": steps} | saved | more),
     )
 
 
@@ -286,6 +289,14 @@ def test_halved_steps_are_kept_across_processes(tmp_path):
     unbroken = bl.run(solver, start, start, steps=3000, **with_options(ask))
     assert unbroken.halvings
     bl.run(solver, start, start, steps=2000, checkpoint=tmp_path, **with_options(ask))
-    again = bl.run(solver, start, start, steps=3000, checkpoint=tmp_path, resume="auto", **with_options(ask))
+    again = bl.run(
+        solver,
+        start,
+        start,
+        steps=3000,
+        checkpoint=tmp_path,
+        resume="auto",
+        **with_options(ask),
+    )
     assert again.halvings == unbroken.halvings
     same(again, unbroken)

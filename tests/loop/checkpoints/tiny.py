@@ -15,5 +15,8 @@ def inner(x, y):
 def go(folder, steps=4, outer=lambda x, y: jnp.sum(y**2), prox=None, **more):
     solver = bl.aid(bl.Problem(inner=inner, outer=outer, prox=prox), inner=0.1, adjoint=0.1, outer=0.1)
     return bl.run(
-        solver, START, START, **with_options({"steps": steps, "checkpoint": folder, "resume": "auto"} | more)
+        solver,
+        START,
+        START,
+        **with_options({"steps": steps, "checkpoint": folder, "resume": "auto"} | more),
     )

@@ -93,7 +93,10 @@ def loaders():
     ask = dict(mesh=bl.sharded(mesh.mesh, x="data"), steps=6)
     ended(bl.run(solver, *nets.start(), data=Share(), **with_options(ask)), part="loader")
     # The loaders have different lengths: the run ends with the shorter one.
-    ended(bl.run(solver, *nets.start(), data=Share(3 + number), **with_options(ask)), part="shorter")
+    ended(
+        bl.run(solver, *nets.start(), data=Share(3 + number), **with_options(ask)),
+        part="shorter",
+    )
 
 
 class Odd(Share):

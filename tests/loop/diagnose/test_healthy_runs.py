@@ -61,7 +61,10 @@ def box() -> bl.Solver:
 
 def run(solver, x0=ONES, **options):
     return bl.run(
-        solver, x0, ONES.astype(x0.dtype), **with_options({"steps": 300, "diagnose": True} | options)
+        solver,
+        x0,
+        ONES.astype(x0.dtype),
+        **with_options({"steps": 300, "diagnose": True} | options),
     )
 
 

@@ -93,7 +93,15 @@ def test_resumed_from_memory(unbroken, cut):
 @pytest.mark.parametrize("cut", [2, 3, 50])
 def test_resumed_from_disk(unbroken, cut, tmp_path):
     bl.run(WILD, X0, Y0, steps=cut, checkpoint=tmp_path / "auto", **with_options(HALVE))
-    on = bl.run(WILD, X0, Y0, steps=120, checkpoint=tmp_path / "auto", resume="auto", **with_options(HALVE))
+    on = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=120,
+        checkpoint=tmp_path / "auto",
+        resume="auto",
+        **with_options(HALVE),
+    )
     same(on, unbroken)
     bl.run(WILD, X0, Y0, steps=cut, checkpoint=tmp_path / "path", **with_options(HALVE))
     same(bl.run(WILD, steps=120 - cut, resume=tmp_path / "path", **with_options(HALVE)), unbroken)
@@ -125,7 +133,12 @@ def test_from_a_loader_with_a_thinned_trace_and_an_optax_rule(cut, thin, tmp_pat
     whole = bl.run(jump(30), *SMALL, data=Numbered(70), **with_options(options))
     assert whole.halvings
     assert whole.halvings[0][0] >= 20
-    half = bl.run(jump(30), *SMALL, data=(loader := Numbered(70)), **with_options(options | {"steps": cut}))
+    half = bl.run(
+        jump(30),
+        *SMALL,
+        data=(loader := Numbered(70)),
+        **with_options(options | {"steps": cut}),
+    )
     rest = options | {"steps": 70 - cut}
     same(bl.run(jump(30), data=loader, resume=half, **with_options(rest)), whole)
     same(
