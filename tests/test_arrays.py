@@ -8,6 +8,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.arrays import ALIGNED, as_array, as_arrays, as_host
+from run_options import with_options
 
 pytestmark = pytest.mark.usefixtures("as_users_see_it")
 
@@ -76,7 +77,7 @@ SOLVER = bl.aid(
 def solve(x0=(0.5, 0.25), y0=(0.0, 1.0), data=None, **options):
     data = bl.Batch(inner={"a": NUMBERS}, outer=NUMBERS) if data is None else data
     as_given = lambda a: np.array(a) if isinstance(a, tuple) else a
-    return bl.run(SOLVER, as_given(x0), as_given(y0), data=data, **({"steps": 4} | options))
+    return bl.run(SOLVER, as_given(x0), as_given(y0), data=data, **with_options({"steps": 4} | options))
 
 
 @pytest.mark.slow
@@ -187,7 +188,7 @@ def test_what_is_given_is_copied():
 @pytest.mark.parametrize("replay", ["device", "host", "off"])
 def test_a_start_is_not_written_into(replay):
     x0, y0 = np.full(2, 0.5), jnp.ones(2)
-    solve(x0=x0, y0=y0, replay=replay)
+    solve(x0=x0, y0=y0, snapshots=replay)
     np.testing.assert_array_equal(x0, 0.5)
     np.testing.assert_array_equal(y0, 1.0)
 

@@ -96,9 +96,8 @@ def test_runs_in_threads_are_bitwise_those_one_after_the_other(q, same):
         return bl.run(
             *(solvers[k], jnp.ones(2), jnp.zeros(2)),
             steps=300,
-            every=50,
+            options=bl.RunOptions(every=50, probe=lambda state, info: {"x": state.x[0]}),
             progress=True,
-            probe=lambda state, info: {"x": state.x[0]},
             hooks=[lambda event: seen[k].append(event.step)],
         )
 
@@ -140,7 +139,9 @@ def test_control_c_reaches_the_run_of_the_main_thread_alone(q):
         assert asked.wait(60)
 
     thread = threading.Thread(
-        target=lambda: other.append(bl.run(solver, *start, steps=40, every=10, hooks=[beside]))
+        target=lambda: other.append(
+            bl.run(solver, *start, steps=40, options=bl.RunOptions(every=10), hooks=[beside])
+        )
     )
 
     def interrupt(event) -> None:
@@ -150,7 +151,7 @@ def test_control_c_reaches_the_run_of_the_main_thread_alone(q):
             asked.set()
 
     thread.start()
-    result = bl.run(solver, *start, steps=100, every=10, hooks=[interrupt])
+    result = bl.run(solver, *start, steps=100, options=bl.RunOptions(every=10), hooks=[interrupt])
     thread.join()
     assert result.status.code is bl.Code.INTERRUPTED
     assert result.steps == 20

@@ -98,7 +98,7 @@ def test_they_run_on_several_devices():
     given = bl.sharded(mesh, data="data")
     solver = SOLVERS["aid"](PROBLEM)
     plain = bl.run(solver, X0, Y0, data=bl.epochs(DATA, size=3), steps=3)
-    meshed = bl.run(solver, X0, Y0, data=bl.epochs(DATA, size=3), steps=3, mesh=given)
+    meshed = bl.run(solver, X0, Y0, data=bl.epochs(DATA, size=3), steps=3, options=bl.RunOptions(mesh=given))
     np.testing.assert_allclose(meshed.x, plain.x, rtol=1e-12)
 
 

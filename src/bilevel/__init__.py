@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below ha
     from bilevel.loop.data.streams import blocks as blocks, epochs as epochs, iid as iid
     from bilevel.loop.devices.mesh_spec import sharded as sharded
     from bilevel.loop.errors import RunError as RunError
+    from bilevel.loop.options import RunOptions as RunOptions
     from bilevel.loop.result import Result as Result
     from bilevel.loop.run import run as run
     from bilevel.loop.scan import scan as scan, warm_up as warm_up
@@ -64,6 +65,7 @@ else:
         "loop.checkpoints.reader": ("load",),
         "loop.errors": ("RunError",),
         "loop.data.loaders": ("loaders",),
+        "loop.options": ("RunOptions",),
         "loop.result": ("Result",),
         "loop.run": ("run",),
         "loop.scan": ("scan", "warm_up"),

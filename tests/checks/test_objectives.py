@@ -9,6 +9,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.loop.state import OBJECTIVES
+from run_options import with_options
 
 Z = jnp.zeros(2)
 ROWS = 6
@@ -29,7 +30,7 @@ def solver_of(inner=g, outer=f):
 
 
 def solve(inner=g, outer=f, **options):
-    return bl.run(solver_of(inner, outer), Z, Z, **({"steps": 3} | options))
+    return bl.run(solver_of(inner, outer), Z, Z, **with_options({"steps": 3} | options))
 
 
 def code(key):
@@ -412,7 +413,7 @@ def test_each_of_independent_draws_has_its_rows_and_its_key():
     solver = bl.soba(
         bl.Problem(inner=inner, outer=f), inner=0.1, adjoint=0.1, outer=0.1, batches="independent"
     )
-    bl.run(solver, Z, Z, data=bl.epochs(FULL, bl.Levels(1, None)), steps=1, every=1)
+    bl.run(solver, Z, Z, data=bl.epochs(FULL, bl.Levels(1, None)), steps=1, options=bl.RunOptions(every=1))
     jax.effects_barrier()
     assert len({row for row, _ in seen}) == 3  # of one epoch, none twice
     assert len({key for _, key in seen}) == 3
@@ -433,7 +434,7 @@ KEYED = solver_of(keyed_inner, keyed_outer)
 
 
 def keys_of(**options):
-    result = bl.run(KEYED, Z, Z, **options)
+    result = bl.run(KEYED, Z, Z, **with_options(options))
     return result.trace["inner/key"].tolist(), result.trace["outer/key"].tolist()
 
 
@@ -463,7 +464,7 @@ def test_all_evaluations_within_a_step_have_one_key(solver):
     problem = bl.Problem(inner=inner, outer=f)
     sizes = {"inner": 0.1, "outer": 0.1} | ({} if solver is bl.itd else {"adjoint": 0.1})
     more = {} if solver is bl.soba else {"inner_steps": 3, "batches": "shared"}
-    result = bl.run(solver(problem, **sizes, **more), Z, Z, steps=5, every=5)
+    result = bl.run(solver(problem, **sizes, **more), Z, Z, steps=5, options=bl.RunOptions(every=5))
     jax.effects_barrier()
     assert set(seen) == set(result.trace["inner/key"].tolist())
     assert len(set(seen)) == 5
@@ -488,7 +489,17 @@ def stochastic():
 @pytest.fixture(scope="module")
 def unbroken(stochastic):
     solver, data = stochastic
-    return bl.run(solver, Z, Z, data=data, steps=11, every=11, seed=2, warmup=2, model_state=jnp.float64(0))
+    return bl.run(
+        solver,
+        Z,
+        Z,
+        data=data,
+        steps=11,
+        options=bl.RunOptions(every=11),
+        seed=2,
+        warmup=2,
+        model_state=jnp.float64(0),
+    )
 
 
 @pytest.mark.slow
@@ -496,7 +507,15 @@ def unbroken(stochastic):
 def test_chunks_change_nothing(stochastic, unbroken, every):
     solver, data = stochastic
     other = bl.run(
-        solver, Z, Z, data=data, steps=11, every=every, seed=2, warmup=2, model_state=jnp.float64(0)
+        solver,
+        Z,
+        Z,
+        data=data,
+        steps=11,
+        options=bl.RunOptions(every=every),
+        seed=2,
+        warmup=2,
+        model_state=jnp.float64(0),
     )
     same((other.run, other.trace), (unbroken.run, unbroken.trace))
 
@@ -506,7 +525,7 @@ def test_chunks_change_nothing(stochastic, unbroken, every):
 def test_resuming_changes_nothing(stochastic, unbroken, cut):
     solver, data = stochastic
     half = bl.run(solver, Z, Z, data=data, steps=cut, seed=2, warmup=2, model_state=jnp.float64(0))
-    rest = bl.run(solver, data=data, steps=11 - cut, every=3, resume=half)
+    rest = bl.run(solver, data=data, steps=11 - cut, options=bl.RunOptions(every=3), resume=half)
     same((rest.run, rest.trace, rest.model_state), (unbroken.run, unbroken.trace, unbroken.model_state))
 
 
@@ -566,7 +585,7 @@ def test_what_a_resumed_run_would_not_heed_is_refused():
     solver = solver_of(keyed_inner, keyed_outer)
     for extra in ({"seed": 5}, {"model_state": jnp.zeros(1)}, {"warmup": 2}, {"x0": Z}):
         with pytest.raises(ValueError, match=r"a resumed run starts where the other ended: leave .* out"):
-            bl.run(solver, steps=2, resume=earlier, **extra)
+            bl.run(solver, steps=2, resume=earlier, **with_options(extra))
 
 
 # The state
@@ -672,7 +691,7 @@ def spoiled():
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3, 8, None])
 def test_a_metric_that_is_not_finite_is_named_and_stops_nothing(spoiled, every):
-    result = bl.run(spoiled, Z, Z, model_state=COUNT, steps=8, every=every)
+    result = bl.run(spoiled, Z, Z, model_state=COUNT, steps=8, options=bl.RunOptions(every=every))
     assert (result.status.code, result.steps) == (bl.Code.COMPLETED, 8)
     assert (result.status.variable, result.status.step) == ("outer/early", 4)
     assert "The metric 'outer/early' was not finite at step 4." in result.status.message
@@ -684,7 +703,7 @@ def test_a_metric_that_is_not_finite_is_named_and_stops_nothing(spoiled, every):
 def test_a_run_that_diverges_names_the_variable_and_no_metric_beyond_its_end():
     inner = lambda x, y: (g(x, y), {"loss": g(x, y)})
     solver = bl.aid(bl.Problem(inner=inner, outer=f), inner=50.0, adjoint=0.1, outer=0.1)
-    result = bl.run(solver, Z + 1.0, Z, steps=400, every=400)
+    result = bl.run(solver, Z + 1.0, Z, steps=400, options=bl.RunOptions(every=400))
     assert result.status.code is bl.Code.DIVERGED
     assert result.status.variable in ("x", "y", "v")
     assert np.isfinite(result.trace["inner/loss"]).all()

@@ -9,6 +9,7 @@ import bilevel as bl
 from bilevel.data import Examples
 from bilevel.problems.reweighting import initial_mlp
 from bilevel.problems.scores import accuracy
+from run_options import with_options
 
 INPUTS = np.random.default_rng(0).normal(size=(6, 4))
 LABELS = np.array([0, 1, 2, 0, 1, 2])
@@ -56,7 +57,7 @@ def test_a_run_inside_a_transformation_points_to_scan(traced):
     def run(t):
         given = {"x0": {"x0": t}, "data": {"data": bl.Batch(inner=t)}, "seed": {"seed": t}}
         more = given.get(traced, {"model_state": t} if traced == "model_state" else {})
-        return bl.run(solver, **({"x0": np.ones(2), "y0": np.ones(2)} | more), steps=1).x
+        return bl.run(solver, **with_options({"x0": np.ones(2), "y0": np.ones(2)} | more), steps=1).x
 
     words = "everything" if traced == "nothing" else traced
     with pytest.raises(TypeError, match=rf"inside jit, vmap or grad, where {words} is traced: use bl.scan"):

@@ -24,6 +24,7 @@ from bilevel.row_weights.fit import (
 )
 from bilevel.row_weights.models import initial, predictor, scale_of
 from bilevel.row_weights.padding import bucket, padded
+from run_options import with_options
 
 N, D, CLASSES = 60, 3, 3
 
@@ -221,7 +222,7 @@ def test_an_interrupt_ends_it(monkeypatch):
         def stop(event):
             raise KeyboardInterrupt
 
-        return bl.run(*given, **options, hooks=[stop])
+        return bl.run(*given, **with_options(options), hooks=[stop])
 
     monkeypatch.setattr(weighing, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):

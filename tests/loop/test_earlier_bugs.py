@@ -65,7 +65,7 @@ def test_a_tolerance_that_was_met_before_the_run_broke_was_met(every):
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: 0.5 * jnp.sum(y**2)
     )
     solver = bl.aid(problem, inner=0.5, adjoint=0.5, outer=25.0)
-    result = bl.run(solver, 1e-3 * X0, 1e-3 * X0, steps=600, tol=2e-3, every=every)
+    result = bl.run(solver, 1e-3 * X0, 1e-3 * X0, steps=600, tol=2e-3, options=bl.RunOptions(every=every))
     assert (result.status.code, result.steps) == (bl.Code.CONVERGED, 1)
 
 
@@ -84,8 +84,8 @@ def test_minibatches_refuse_rows_that_they_would_drop():
 
 def test_best_begins_anew_with_a_new_run():
     best = bl.hooks.Best()
-    bl.run(fit(), X0, Y0, steps=50, data=DATA, every=10, hooks=[best])
-    bl.run(fit(1e-9), X0, Y0, steps=10, data=DATA, every=5, hooks=[best])
+    bl.run(fit(), X0, Y0, steps=50, data=DATA, options=bl.RunOptions(every=10), hooks=[best])
+    bl.run(fit(1e-9), X0, Y0, steps=10, data=DATA, options=bl.RunOptions(every=5), hooks=[best])
     assert best.step <= 10
 
 
@@ -194,18 +194,30 @@ def test_a_sweep_checks_its_metric_before_the_work_and_names_what_broke_first():
 @pytest.mark.parametrize("replay", ["device", "host", "off"])
 def test_probes_keep_values_and_odd_ones_lose_nothing(replay):
     odd = iter([{"x": [[1], [1, 2]]}, {"x": "word"}, {"x": 3.0}])
-    result = bl.run(fit(), X0, Y0, steps=6, data=DATA, every=2, replay=replay, probe=lambda s, i: {"x": s.x})
+    result = bl.run(
+        fit(),
+        X0,
+        Y0,
+        steps=6,
+        data=DATA,
+        options=bl.RunOptions(every=2, snapshots=replay, probe=lambda s, i: {"x": s.x}),
+    )
     np.testing.assert_array_equal(result.probes["x"][-1], result.x)
-    assert bl.run(fit(), X0, Y0, steps=6, data=DATA, every=2, probe=lambda s, i: next(odd)).probes[
-        "x"
-    ].shape == (3,)
+    assert bl.run(
+        fit(),
+        X0,
+        Y0,
+        steps=6,
+        data=DATA,
+        options=bl.RunOptions(every=2, probe=lambda s, i: next(odd)),
+    ).probes["x"].shape == (3,)
 
 
 def test_hooks_cannot_spoil_the_trace_and_all_of_them_see_an_event(tmp_path):
     def spoil(event):
         event.trace.pop("outer_value")
 
-    result = bl.run(fit(), X0, Y0, steps=6, data=DATA, every=2, hooks=[spoil])
+    result = bl.run(fit(), X0, Y0, steps=6, data=DATA, options=bl.RunOptions(every=2), hooks=[spoil])
     assert len(result.trace["outer_value"]) == 6
 
     def fails(event):
@@ -214,7 +226,15 @@ def test_hooks_cannot_spoil_the_trace_and_all_of_them_see_an_event(tmp_path):
 
     path = tmp_path / "log.jsonl"
     with pytest.raises(bl.RunError) as failure:
-        bl.run(fit(), X0, Y0, steps=8, data=DATA, every=2, hooks=[fails, bl.hooks.JSONLines(path)])
+        bl.run(
+            fit(),
+            X0,
+            Y0,
+            steps=8,
+            data=DATA,
+            options=bl.RunOptions(every=2),
+            hooks=[fails, bl.hooks.JSONLines(path)],
+        )
     bl.run(fit(), steps=4, data=DATA, resume=failure.value.result, hooks=[bl.hooks.JSONLines(path)])
     assert len(path.read_text().splitlines()) == 8
     with pytest.raises(bl.RunError, match="a hook raised"):
@@ -238,7 +258,14 @@ def test_a_batch_that_does_not_fit_ends_the_run_with_the_steps_before_it():
     good = bl.Batch(inner=ROWS[:3], outer=ROWS[:3])
     for replay in ("device", "host", "off"):
         with pytest.raises(bl.RunError, match="an objective raised") as failure:
-            bl.run(fit(), X0, Y0, steps=30, every=20, data=[good] * 13 + [bad], replay=replay)
+            bl.run(
+                fit(),
+                X0,
+                Y0,
+                steps=30,
+                options=bl.RunOptions(every=20, snapshots=replay),
+                data=[good] * 13 + [bad],
+            )
         result = failure.value.result
         assert (result.steps, len(result.trace["outer_value"]), int(result.run.step)) == (13, 13, 13)
 

@@ -17,7 +17,14 @@ def stop(event):
 
 
 def run(outer=0.1, hooks=()):
-    return bl.run(bl.itd(PROBLEM, inner=0.1, outer=outer), 0.0, jnp.zeros(()), steps=60, every=2, hooks=hooks)
+    return bl.run(
+        bl.itd(PROBLEM, inner=0.1, outer=outer),
+        0.0,
+        jnp.zeros(()),
+        steps=60,
+        options=bl.RunOptions(every=2),
+        hooks=hooks,
+    )
 
 
 def sweep(*outer, hooks=()):

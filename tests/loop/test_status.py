@@ -8,6 +8,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.loop.status import diverged
+from run_options import with_options
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 Q = bl.problems.quadratic(kappa=4.0)
@@ -69,11 +70,23 @@ def test_bad_projections_are_refused():
 @pytest.mark.slow
 def test_replay_off_says_that_nothing_was_kept():
     solver = bl.aid(Q.problem, inner=1e3 * STEP, adjoint=STEP, outer=1e-3)
-    result = bl.run(solver, X0, Y0, steps=5_000, replay="off")
+    result = bl.run(solver, X0, Y0, steps=5_000, options=bl.RunOptions(snapshots="off"))
     assert result.status.code is bl.Code.DIVERGED
-    assert 'replay="off"' in result.status.message
-    kept = bl.run(solver, X0, Y0, steps=5_000, replay="host", every=100)
-    best = bl.run(solver, X0, Y0, steps=5_000, replay="device", every=7)
+    assert 'snapshots="off"' in result.status.message
+    kept = bl.run(
+        solver,
+        X0,
+        Y0,
+        steps=5_000,
+        options=bl.RunOptions(snapshots="host", every=100),
+    )
+    best = bl.run(
+        solver,
+        X0,
+        Y0,
+        steps=5_000,
+        options=bl.RunOptions(snapshots="device", every=7),
+    )
     assert kept.status == best.status
     np.testing.assert_array_equal(kept.x, best.x)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(kept.state))
@@ -92,7 +105,7 @@ def test_resuming_another_run_is_refused_before_any_work():
         ("its data was", solver, {"data": bl.Batch(inner=jnp.ones(3))}),
     ):
         with refused(words, other) as refusal:
-            bl.run(other, steps=3, resume=result, **more)
+            bl.run(other, steps=3, resume=result, **with_options(more))
         assert "x0=result.x" in str(refusal.value)
     again = bl.run(
         bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.05), steps=3, resume=result

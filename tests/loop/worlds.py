@@ -19,6 +19,7 @@ import numpy as np
 import optax
 
 import bilevel as bl
+from run_options import with_options
 
 NUMBER = 1.0
 LIST, DICT, ARRAY, NESTED = [1.0], {"a": 1.0}, np.ones(1), {"a": [types.SimpleNamespace(b=(1.0, [1.0]))]}
@@ -246,7 +247,7 @@ START = jnp.array([0.3])
 
 def result(solver, options):
     """What a run gives, in numbers."""
-    found = bl.run(solver, START, START, steps=4, **options)
+    found = bl.run(solver, START, START, steps=4, **with_options(options))
     seen = [found.x, found.y, found.trace["outer_value"], found.trace.get("a", 0.0)]
     return np.concatenate([np.ravel(each) for each in seen]).tolist()
 

@@ -180,7 +180,7 @@ class Contract:
             model_state=model.state0,
             data=task.data,
             steps=steps,
-            every=steps,
+            options=bl.RunOptions(every=steps),
         )
         jax.effects_barrier()
         masks = result.trace["inner/mask"].tolist()

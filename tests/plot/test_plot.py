@@ -39,7 +39,11 @@ def result(q):
 @pytest.fixture(scope="module")
 def thinned(q):
     return bl.run(
-        bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1), jnp.ones(2), jnp.zeros(2), steps=40, thin=7
+        bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1),
+        jnp.ones(2),
+        jnp.zeros(2),
+        steps=40,
+        options=bl.RunOptions(thin=7),
     )
 
 

@@ -175,7 +175,14 @@ def test_sharded_over_eight_devices_equals_unsharded(ran_on_data):
     case, solver = ran_on_data.case, ran_on_data.solver
     mesh = Mesh(np.array(jax.devices()), ("rows",))
     assert mesh.size == 8
-    sharded = bl.run(solver, case.x0, case.y0, data=case.data, steps=STEPS, every=STEPS, mesh=mesh)
+    sharded = bl.run(
+        solver,
+        case.x0,
+        case.y0,
+        data=case.data,
+        steps=STEPS,
+        options=bl.RunOptions(every=STEPS, mesh=mesh),
+    )
     assert_trees_equal(sharded.x, ran_on_data.whole.x, rtol=1e-8, atol=1e-11)
     everywhere = NamedSharding(mesh, PartitionSpec())
     assert all(leaf.sharding.is_equivalent_to(everywhere, leaf.ndim) for leaf in jax.tree.leaves(sharded.run))
@@ -192,9 +199,8 @@ def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(ran_on_data, t
             case.y0,
             data=case.data,
             steps=6,
-            every=2,
+            options=bl.RunOptions(every=2, probe=lambda state, info: {"value": info.outer_value}),
             hooks=[seen.append, bl.hooks.Best(), bl.hooks.EarlyStopping(patience=100)],
-            probe=lambda state, info: {"value": info.outer_value},
             tol=1e-300,
             progress=True,
         )
@@ -264,11 +270,27 @@ def test_a_run_survives_as_arrays(ran):
 
 def test_donating_changes_no_bit_and_keeps_no_copy(ran):
     case, solver = ran.case, ran.solver
-    kept = bl.run(solver, case.x0, case.y0, data=case.data, steps=5, every=2, replay="device")
+    kept = bl.run(
+        solver,
+        case.x0,
+        case.y0,
+        data=case.data,
+        steps=5,
+        options=bl.RunOptions(every=2, snapshots="device"),
+    )
     for policy in ("host", "off"):
-        donated = bl.run(solver, case.x0, case.y0, data=case.data, steps=5, every=2, replay=policy)
+        donated = bl.run(
+            solver,
+            case.x0,
+            case.y0,
+            data=case.data,
+            steps=5,
+            options=bl.RunOptions(every=2, snapshots=policy),
+        )
         assert_bitwise_equal(kept.run, donated.run)
-        again = bl.run(solver, data=case.data, steps=1, resume=donated, replay=policy)
+        again = bl.run(
+            solver, data=case.data, steps=1, resume=donated, options=bl.RunOptions(snapshots=policy)
+        )
         assert not any(
             leaf.is_deleted() for leaf in jax.tree.leaves(donated.run)
         )  # the user's result stays whole

@@ -6,6 +6,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 from training_by_hand import (
     ALPHA,
     BETA,
@@ -69,7 +70,7 @@ def test_loaders_give_their_batches_in_order():
     value, gradient, y, after = by_hand("epochs")
     keep = lambda state, info: {"h": info.hypergradient}
     how = dict(steps=1, seed=SEED, model_state=STATE0, record=keep)
-    result = bl.run(UNROLLED["itd"](ALPHA), X0, Y0, data=as_loader(given("epochs"), N), **how)
+    result = bl.run(UNROLLED["itd"](ALPHA), X0, Y0, data=as_loader(given("epochs"), N), **with_options(how))
     close(result.trace["h"][0], gradient)
     close(result.trace["outer_value"][0], value)
     close(result.y, y)

@@ -8,6 +8,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
+from run_options import with_options
 
 # Five quadratic tasks: support ½(y − c)ᵀA(y − c), query ½(y − d)ᵀE(y − d).
 RNG = np.random.default_rng(3)
@@ -247,7 +248,7 @@ def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
     solver = bl.solvers.fomaml(bl.Problem(inner=away, outer=away), inner=0.1, outer=0.1)
     data = stream(bl.Batch(inner=jnp.arange(7.0), outer=jnp.arange(7.0)), 3)
     seen = lambda state, info, batch: {"inner": batch.inner, "outer": batch.outer, "rows": batch.rows}
-    run = lambda *start, **how: bl.run(solver, *start, data=data, record=seen, **how)
+    run = lambda *start, **how: bl.run(solver, *start, data=data, record=seen, **with_options(how))
     whole, half = run(0.0, 0.0, steps=8, warmup=1).trace, run(0.0, 0.0, steps=4, warmup=1)
     for trace in (whole, run(steps=4, resume=half).trace):
         for other in (trace["outer"], trace["rows"].inner, trace["rows"].outer, whole["inner"]):

@@ -237,7 +237,15 @@ def test_maml_reaches_the_best_initialization_of_quadratic_tasks():
 def test_maml_draws_minibatches_of_tasks_and_keeps_its_state_s_type():
     data = tasks()
     solver = maml(SUPPORT_QUERY, inner=0.1, outer=0.05)
-    result = bl.run(solver, START, START, data=bl.iid(data, size=4, seed=0), steps=200, every=200, warmup=2)
+    result = bl.run(
+        solver,
+        START,
+        START,
+        data=bl.iid(data, size=4, seed=0),
+        steps=200,
+        options=bl.RunOptions(every=200),
+        warmup=2,
+    )
     assert result.state.y["w"].shape == (4, 3)
     meta_loss = jax.jit(lambda x: solver.step(solver.init(x, x, data), data)[1].outer_value)
     assert meta_loss(result.x) < meta_loss(START)

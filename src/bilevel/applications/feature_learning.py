@@ -218,7 +218,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     (known, unseen), instance = counties(seed), task(seed)
     batch = instance.data.inner
     measured = lambda state, info: {"phi": _value(state.x, batch)}
-    results = run_all(methods(), instance, steps, progress, every=max(1, steps // 40), probe=measured)
+    options = bl.RunOptions(every=max(1, steps // 40), probe=measured)
+    results = run_all(methods(), instance, steps, progress, options=options)
     found = {name: result.x for name, result in results.items()}
     curves = {name: (result.probes["step"], result.probes["phi"]) for name, result in results.items()}
     found["closed-form heads"], seen = exact(instance.x0, batch, steps)

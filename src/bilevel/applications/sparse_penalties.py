@@ -156,9 +156,9 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     step, y0 = 1 / instance.L, instance.y0
     unseen = jax.jit(lambda y: logistic(y, test))
     probe = lambda state, info: {"test": unseen(state.y), "kept": jnp.sum(state.y != 0)}
-    warmup, every = WARMUP if steps > 10 else 1, max(1, steps // 40)
-    options: dict[str, Any] = dict(data=instance.data, warmup=warmup, every=every, probe=probe)
-    result = bl.run(solver(instance.L), instance.x0, y0, steps=steps, progress=progress, **options).check()
+    more: dict[str, Any] = dict(data=instance.data, warmup=WARMUP if steps > 10 else 1, progress=progress)
+    options = bl.RunOptions(every=max(1, steps // 40), probe=probe)
+    result = bl.run(solver(instance.L), instance.x0, y0, steps=steps, options=options, **more).check()
 
     shared = lambda log_penalty: jnp.full_like(instance.x0, log_penalty)
     loss = lambda each: logistic(fitted(shared(each), y0, train, step), valid)

@@ -78,10 +78,11 @@ def locate(
 
     cache = cache_directory()
     missing = [name for name in names if not (cache / name).is_file()]
-    if missing and download is None:
-        return None
-    for name in missing:
-        download(name, cache / name)
+    if missing:
+        if download is None:
+            return None
+        for name in missing:
+            download(name, cache / name)
     return Found(tuple(cache / name for name in names), f"the cache ({cache})")
 
 

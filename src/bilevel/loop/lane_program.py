@@ -8,10 +8,9 @@ import numpy as np
 from jax import lax
 
 from bilevel.identity import Static
-from bilevel.loop.finite import health, overflows, parts
+from bilevel.loop.finite import LOOK_AHEAD, health, overflows, parts
 from bilevel.loop.lanes import Lanes
 from bilevel.loop.program import MANY_ROWS, ROW_BYTES, keeping
-from bilevel.loop.recovery.rollback import LOOK_AHEAD
 from bilevel.loop.scan import Record, step_and_record, take_step, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.memory import Tracing
@@ -109,6 +108,10 @@ class LaneProgram:
         )
         self.compiled = False
         self.seconds: float | None = None
+
+    def timed(self, seconds: float | None) -> None:
+        """Note that the program is compiled, and the seconds that a step takes, if they are known."""
+        self.compiled, self.seconds = True, seconds
 
 
 def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:

@@ -124,7 +124,7 @@ def diverged(
         if kept and warmup
         else f"the last finite state, after {step} steps, is returned"
         if kept
-        else 'no earlier state was kept (replay="off"), so the one returned is not finite'
+        else 'no earlier state was kept (snapshots="off"), so the one returned is not finite'
     )
     remedy = suspicion or _remedy(solver, list(because) or _with_earlier(broken), warmup)
     if data:
@@ -197,5 +197,5 @@ def failed(step: int, what: str, error: BaseException) -> Status:
     return Status(
         Code.FAILED,
         f"{what} raised {type(error).__name__} ({error}) after {_number(step)}. Fix it, then pass "
-        '`resume=error.result` (which is None only with replay="off").',
+        '`resume=error.result` (which is None only with snapshots="off").',
     )

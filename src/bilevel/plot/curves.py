@@ -172,7 +172,7 @@ def _bands(ax: Axes, steps: np.ndarray, values: np.ndarray) -> None:
         cuts = np.percentile(values, BANDS, axis=0)
     half = len(BANDS) // 2
     for i in range(half):
-        style = dict(color=COLORS[0], alpha=0.12 + 0.1 * i, linewidth=0)
+        style: Any = dict(color=COLORS[0], alpha=0.12 + 0.1 * i, linewidth=0)
         label = f"{BANDS[i]} to {BANDS[-1 - i]} % of {len(values):,}"
         ax.fill_between(steps, cuts[i], cuts[-1 - i], label=label, **style)
     draw_line(ax, steps, cuts[half], 0, label="median")

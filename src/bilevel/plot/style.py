@@ -28,7 +28,7 @@ WIDTH = 5.4  # inches: 11 points are 11 pixels on a narrow phone
 LOCK = RLock()  # settings belong to the process: one thread would restore those of another
 
 
-SETTINGS = {
+SETTINGS: Any = {
     "font.size": 11,
     "axes.titlesize": 11,
     "legend.fontsize": 10,

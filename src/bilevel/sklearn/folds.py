@@ -85,7 +85,8 @@ def tune(
     data, x = with_center(center, strength(value)), np.full(size, center)
     stop = bl.hooks.EarlyStopping(patience=PATIENCE, least=LEAST * abs(value))
     keep = lambda state, info: {"x": state.x}
-    result = bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=keep, **run).check()
+    options = bl.RunOptions(every=EVERY)
+    result = bl.run(solver, x, y, data=data, hooks=[stop], record=keep, options=options, **run).check()
     values, curve = result.trace["outer_value"], result.trace["outer/loss"]
     xs = np.concatenate([x[None], result.trace["x"]])  # at the start of each step
     best = int(np.nanargmin(values))

@@ -221,8 +221,8 @@ class ExplicitSolver(Solver):
     inner: Rule = eqx.field(converter=rule_of("inner"))
     outer: Rule = eqx.field(converter=rule_of("outer"))
 
-    # A method with a state of its own overrides this; hence `Any`.
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState | Any:
+    # A method with another state overrides this; hence `Any`.
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> ExplicitState | Any:
         x, y = self.prepare(x0, y0, batch)
         return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 from optax import tree
 
-from bilevel.batch import Batch, Draws
+from bilevel.batch import Batch
 from bilevel.oracles import Curvature, OuterGradients
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
 from bilevel.solvers.base import Solver
@@ -132,8 +132,12 @@ class ImplicitSolver(SystemSolver):
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
     traits: ClassVar[Traits] = Traits(inner_rule="differentiable")
 
-    # A method with a state of its own overrides this; hence `Any`.
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ImplicitState | Any:
+    # A method with another state overrides this; hence `Any`.
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> ImplicitState | Any:
+        return self.start(x0, y0, batch)
+
+    def start(self, x0: PyTree, y0: PyTree, batch: Any) -> ImplicitState:
+        """Return x0, y0, v = 0 and new memories of the three rules."""
         x, y = self.prepare(x0, y0, batch)
         v = tree.zeros_like(y)
         return ImplicitState(x, y, v, self.inner.init(y), self.adjoint.init(v), self.outer.init(x))

@@ -24,7 +24,7 @@ def solvers_with(trait: str) -> str:
     """Return the public names of the solvers that declare a trait, as a list for an error message."""
     from bilevel import solvers  # it imports all solvers, which import this module
 
-    factories = [name for name in solvers.__all__ if name != "kit"]
+    factories = [name for name in solvers.__all__ if name != "kit"]  # pyright: ignore[reportAttributeAccessIssue]
     has = lambda name: getattr(get_type_hints(getattr(solvers, name))["return"].traits, trait)
     return ", ".join(f"bl.solvers.{name}" for name in factories if has(name))
 

@@ -20,10 +20,13 @@ from faults.damage import PROBLEM, SOLVER as AID, X0, Y0
 import bilevel as bl
 from bilevel.locks import Lock
 from bilevel.loop.checkpoints import folder as folder_module
+from run_options import with_options
 
 
 def go(steps, folder, solver=AID, x0=X0, **more):
-    return bl.run(solver, x0, Y0, **{"steps": steps, "checkpoint": folder, "resume": "auto"} | more)
+    return bl.run(
+        solver, x0, Y0, **with_options({"steps": steps, "checkpoint": folder, "resume": "auto"} | more)
+    )
 
 
 def numbers(folder):
@@ -39,7 +42,7 @@ def whole():
 def saved(tmp_path_factory):
     """Checkpoints of steps 4, 6 and 8."""
     folder = tmp_path_factory.mktemp("saved")
-    bl.run(AID, X0, Y0, steps=8, checkpoint=folder, save_every=2)
+    bl.run(AID, X0, Y0, steps=8, checkpoint=folder, options=bl.RunOptions(save_every=2))
     assert [json.loads(contents(folder, n)["text"])["steps"] for n in numbers(folder)] == [4, 6, 8]
     return folder
 
@@ -339,7 +342,7 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path, whole):
 )
 def test_bad_input(tmp_path, as_users_see_it, bad, match):
     with pytest.raises((ValueError, TypeError), match=match):
-        bl.run(AID, X0, Y0, **{"steps": 3, "checkpoint": tmp_path / "new"} | bad)
+        bl.run(AID, X0, Y0, **with_options({"steps": 3, "checkpoint": tmp_path / "new"} | bad))
 
 
 def test_a_hook_of_ours_in_the_wrong_place(tmp_path):

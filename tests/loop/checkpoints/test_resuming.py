@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import bilevel as bl
+from run_options import with_options
 
 ROWS = 40
 
@@ -37,7 +38,9 @@ DATA = bl.epochs(bl.Batch(inner=ARRAYS[:ROWS], outer=ARRAYS[ROWS:]), size=8, see
 
 def go(steps, folder=None, solver=SOLVER, **more):
     saved = {"checkpoint": folder, "resume": "auto"} if folder is not None else {}
-    return bl.run(solver, X0, Y0, **{"data": DATA, "seed": 5, "warmup": 4, "steps": steps} | saved | more)
+    return bl.run(
+        solver, X0, Y0, **with_options({"data": DATA, "seed": 5, "warmup": 4, "steps": steps} | saved | more)
+    )
 
 
 def same(a, b):
@@ -280,9 +283,9 @@ def test_halved_steps_are_kept_across_processes(tmp_path):
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
     solver, start = bl.aid(problem, inner=0.4, adjoint=0.4, outer=3.0), jnp.ones(2)
     ask = dict(every=5, on_divergence="halve")
-    unbroken = bl.run(solver, start, start, steps=3000, **ask)
+    unbroken = bl.run(solver, start, start, steps=3000, **with_options(ask))
     assert unbroken.halvings
-    bl.run(solver, start, start, steps=2000, checkpoint=tmp_path, **ask)
-    again = bl.run(solver, start, start, steps=3000, checkpoint=tmp_path, resume="auto", **ask)
+    bl.run(solver, start, start, steps=2000, checkpoint=tmp_path, **with_options(ask))
+    again = bl.run(solver, start, start, steps=3000, checkpoint=tmp_path, resume="auto", **with_options(ask))
     assert again.halvings == unbroken.halvings
     same(again, unbroken)

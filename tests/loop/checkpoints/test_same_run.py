@@ -14,6 +14,7 @@ import pytest
 import bilevel as bl
 from bilevel.readings import parts
 from loop.checkpoints.tiny import START, go, inner
+from run_options import with_options
 
 LAMBDA = 0.5
 
@@ -160,9 +161,9 @@ def test_data_in_another_order_with_other_labels_or_without_a_nan(tmp_path):
 def test_a_start_in_another_order(tmp_path):
     solver = bl.aid(bl.Problem(inner=inner, outer=inner), inner=0.1, adjoint=0.1, outer=0.1)
     ask = dict(checkpoint=tmp_path, resume="auto")
-    bl.run(solver, jnp.linspace(-1, 1, 9), jnp.ones(9), steps=2, **ask)
+    bl.run(solver, jnp.linspace(-1, 1, 9), jnp.ones(9), steps=2, **with_options(ask))
     with pytest.raises(ValueError, match="it started from another x0"):
-        bl.run(solver, jnp.linspace(1, -1, 9), jnp.ones(9), steps=3, **ask)
+        bl.run(solver, jnp.linspace(1, -1, 9), jnp.ones(9), steps=3, **with_options(ask))
 
 
 class Settings:

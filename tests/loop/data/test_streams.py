@@ -108,7 +108,7 @@ def test_a_run_on_minibatches_is_bitwise_resumable_and_independent_of_chunks():
     stream = bl.epochs(bl.Batch(inner=rows), 4, seed=3)
     x0, y0 = jnp.zeros(2), jnp.zeros(2)
     whole = bl.run(solver, x0, y0, data=stream, steps=11)
-    chunked = bl.run(solver, x0, y0, data=stream, steps=11, every=2)
+    chunked = bl.run(solver, x0, y0, data=stream, steps=11, options=bl.RunOptions(every=2))
     first = bl.run(solver, x0, y0, data=stream, steps=4)
     resumed = bl.run(solver, data=stream, steps=7, resume=first)
     state = solver.init(x0, y0, bl.Batch(inner=rows))
@@ -125,7 +125,14 @@ def test_any_iterator_of_batches_even_of_changing_shape():
     solver = bl.itd(problem, inner=0.1, outer=0.05)
     cut = lambda i, j: bl.Batch(inner=jax.tree.map(lambda a: np.asarray(a[i:j]), rows))
     loader = [cut(0, 4), cut(4, 8), cut(8, 10)]  # the last one is ragged
-    result = bl.run(solver, jnp.zeros(2), jnp.zeros(2), data=itertools.cycle(loader), steps=7, every=2)
+    result = bl.run(
+        solver,
+        jnp.zeros(2),
+        jnp.zeros(2),
+        data=itertools.cycle(loader),
+        steps=7,
+        options=bl.RunOptions(every=2),
+    )
     state = solver.init(jnp.zeros(2), jnp.zeros(2), loader[0])
     for batch in itertools.islice(itertools.cycle(loader), 7):
         state, _ = solver.step(state, batch)

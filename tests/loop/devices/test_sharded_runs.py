@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import bilevel as bl
+from run_options import with_options
 
 STEPS = 5
 MESH = Mesh(np.array(jax.devices()), ("data",))
@@ -50,7 +51,12 @@ def promotion():
 def run(solver, steps=STEPS, data=None, **asked):
     data = nets.batch() if data is None else data
     start = {} if "resume" in asked else dict(zip(("x0", "y0"), nets.start(), strict=True))
-    return bl.run(solver, data=data, steps=steps, **start, **asked)
+    return bl.run(
+        solver,
+        data=data,
+        steps=steps,
+        **with_options({**start, **asked}),
+    )
 
 
 def test_offloading_is_for_one_device():
@@ -143,7 +149,7 @@ def test_a_short_last_batch_is_not_the_loader_s_error():
         "laying out the loader's batch raised .*batch.inner.* 12 rows cannot be split evenly .*drop_last=True"
     )
     with pytest.raises(bl.RunError, match=said) as caught:
-        bl.run(solver, 0.0, np.zeros(2), data=batches, mesh=MESH, steps=3)
+        bl.run(solver, 0.0, np.zeros(2), data=batches, options=bl.RunOptions(mesh=MESH), steps=3)
     assert caught.value.result.steps == 2
 
 
@@ -159,9 +165,7 @@ def test_going_back_keeps_the_placement():
         np.ones(16),
         np.ones(16),
         steps=600,
-        every=50,
-        replay="host",
-        **asked,
+        **with_options(asked | dict(every=50, snapshots="host")),
     )
     stopped = quarrel(mesh=bl.sharded(MESH, x="data", y="data"))
     assert stopped.status.code is bl.Code.DIVERGED
@@ -248,12 +252,18 @@ def test_what_does_not_divide_is_named_with_the_remedy():
         match=r"data.inner\[0\] has shape \(60, 16\), and its 60 rows cannot be split evenly "
         r"over the 8 devices of mesh axis 'data': leave 4 out, pad to 64",
     ):
-        bl.run(solver, x0, y0, data=nets.batch(60), steps=1, mesh=MESH)
+        bl.run(solver, x0, y0, data=nets.batch(60), steps=1, options=bl.RunOptions(mesh=MESH))
     odd = bl.Problem(inner=lambda x, y: jnp.sum(y**2), outer=lambda x, y: jnp.sum(y))
     with pytest.raises(
         ValueError, match=r"y0 has shape \(257, 257\), of which no dimension is divisible by the 8"
     ):
-        bl.run(bl.itd(odd, inner=0.1, outer=0.1), np.ones(2), np.ones((257, 257)), steps=1, mesh=FSDP)
+        bl.run(
+            bl.itd(odd, inner=0.1, outer=0.1),
+            np.ones(2),
+            np.ones((257, 257)),
+            steps=1,
+            options=bl.RunOptions(mesh=FSDP),
+        )
     two = Mesh(np.array(jax.devices()[:2]), ("data",))
     on = lambda leaf, mesh: jax.device_put(leaf, NamedSharding(mesh, P()))
     with pytest.raises(ValueError, match="lie on 2 different meshes of devices: put all of them on one"):

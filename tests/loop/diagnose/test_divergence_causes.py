@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 
 X = jnp.ones(2)
 X32 = X.astype(jnp.float32)
@@ -30,7 +31,7 @@ def edge(x):
 
 def named(solver, *words, steps=3000, x0=X, y0=X, variable=None, **options):
     """The status has these words, names the variable, and asks for no smaller step."""
-    result = bl.run(solver, x0, y0, steps=steps, **options)
+    result = bl.run(solver, x0, y0, steps=steps, **with_options(options))
     for word in words:
         assert word in result.status.message, result.status
     for word in ("lower the", "Does f depend on x"):
@@ -158,7 +159,9 @@ def test_a_probe_that_deletes_the_state_is_blamed_for_it():
     with pytest.raises(
         bl.RunError, match=r"a hook raised RuntimeError .it deleted or donated arrays of the run"
     ):
-        bl.run(bl.aid(P, inner=0.5, adjoint=0.5, outer=0.1), X, X, steps=10, probe=probe)
+        bl.run(
+            bl.aid(P, inner=0.5, adjoint=0.5, outer=0.1), X, X, steps=10, options=bl.RunOptions(probe=probe)
+        )
 
 
 ADAM, SGD = optax.adam(0.1), optax.sgd(0.1)
@@ -196,7 +199,13 @@ def losses(y):
 def test_an_x_that_only_scales_g_under_a_rule_that_is_scale_free(inner, x0, rule, expected):
     problem = bl.Problem(inner=inner, outer=f)
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict
-        result = bl.run(bl.itd(problem, inner=rule, outer=0.01), x0, jnp.zeros(3), steps=8, diagnose=True)
+        result = bl.run(
+            bl.itd(problem, inner=rule, outer=0.01),
+            x0,
+            jnp.zeros(3),
+            steps=8,
+            options=bl.RunOptions(diagnose=True),
+        )
     found = [each.sentence for each in result.diagnosis.findings if each.code == "scale_free"]
     assert len(found) == (expected is not None)
     assert not found or found[0].startswith(f"{expected}: g depends")

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 
 DEAD = {
     "itd": lambda p, rule: bl.itd(p, inner=rule, outer=0.1),
@@ -64,11 +65,17 @@ def test_the_error_of_an_objective_that_raises_as_it_runs_is_told(how, monkeypat
 
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
     if how == "long":
-        monkeypatch.setattr("bilevel.loop.session.LONG_STEPS", 0)
+        monkeypatch.setattr("bilevel.loop.single_run.LONG_STEPS", 0)
     data = {"data": itertools.repeat(bl.Batch())} if how == "loader" else {}
     more = {"offload": "outer"} if how == "offload" else {}
     solver = bl.soba(problem, inner=0.1, adjoint=0.1, outer=optax.sgd(0.1, momentum=0.9))
     with pytest.raises(bl.RunError) as caught:
-        bl.run(solver, jnp.zeros(2), jnp.zeros(2), steps=200, every=30, **data, **more)
+        bl.run(
+            solver,
+            jnp.zeros(2),
+            jnp.zeros(2),
+            steps=200,
+            **with_options({**data, **more} | dict(every=30)),
+        )
     assert "Array has been deleted" not in str(caught.value)
     assert "of the user's own" in str(caught.value.__cause__)

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 
 ACCUSATIONS = (
     "depend on x",
@@ -59,12 +60,17 @@ def box() -> bl.Solver:
 
 
 def run(solver, x0=ONES, **options):
-    return bl.run(solver, x0, ONES.astype(x0.dtype), **{"steps": 300, "diagnose": True} | options)
+    return bl.run(
+        solver, x0, ONES.astype(x0.dtype), **with_options({"steps": 300, "diagnose": True} | options)
+    )
 
 
 def resumed(steps: int) -> bl.Result:
     return bl.run(
-        aid(), steps=100, resume=run(aid(), steps=steps, diagnose=False, every=50), every=50, diagnose=True
+        aid(),
+        steps=100,
+        resume=run(aid(), steps=steps, diagnose=False, every=50),
+        options=bl.RunOptions(every=50, diagnose=True),
     )
 
 
@@ -73,7 +79,11 @@ def on_batches(kind: str) -> bl.Result:
     stream = bl.epochs(data, 5) if kind == "stream" else [data] * 300
     start = jnp.zeros(()), jnp.zeros(())
     return bl.run(
-        bl.soba(averages(), inner=0.1, adjoint=0.1, outer=0.05), *start, data=stream, steps=300, diagnose=True
+        bl.soba(averages(), inner=0.1, adjoint=0.1, outer=0.05),
+        *start,
+        data=stream,
+        steps=300,
+        options=bl.RunOptions(diagnose=True),
     )
 
 
@@ -81,7 +91,11 @@ def plateau() -> bl.Result:
     """Φ is next to flat where x begins, then falls, then is at rest."""
     bell = bl.Problem(inner=problem().g.function, outer=lambda x, y: -jnp.sum(jnp.exp(-0.5 * (y - 4.0) ** 2)))
     return bl.run(
-        bl.aid(bell, inner=0.5, adjoint=0.5, outer=0.2), 0.5 * ONES, 0.5 * ONES, steps=6000, every=2000
+        bl.aid(bell, inner=0.5, adjoint=0.5, outer=0.2),
+        0.5 * ONES,
+        0.5 * ONES,
+        steps=6000,
+        options=bl.RunOptions(every=2000),
     )
 
 
@@ -95,7 +109,7 @@ CONVERGED = {
     "at a bound": lambda: run(box()),
     "at a bound from the start": lambda: run(box(), 1.5 * ONES),
     "at the solution from the start": lambda: bl.run(
-        aid(), TARGET * ONES, TARGET * ONES, steps=50, diagnose=True
+        aid(), TARGET * ONES, TARGET * ONES, steps=50, options=bl.RunOptions(diagnose=True)
     ),
     "resumed on the way": lambda: resumed(300),
     "resumed at the solution": lambda: resumed(400),
@@ -113,7 +127,7 @@ OTHERS = {
     "on its way": lambda: run(aid(), steps=20, diagnose=False),
     "halved": lambda: run(aid(), on_divergence="halve", every=50),
     "a tolerance at the solution": lambda: bl.run(
-        aid(), TARGET * ONES, TARGET * ONES, steps=50, tol=1e-6, diagnose=True
+        aid(), TARGET * ONES, TARGET * ONES, steps=50, tol=1e-6, options=bl.RunOptions(diagnose=True)
     ),
     "with a schedule that ends": lambda: run(aid(optax.sgd(lambda k: 0.2 * jnp.cos(k.astype(float) / 200)))),
 }
@@ -174,7 +188,7 @@ def test_a_trace_without_a_row_has_its_columns():
     whole = bl.run(solver, *start, steps=10, record=keep)
     again = bl.run(solver, steps=10, resume=whole, record=keep)
     lane = bl.sweep([solver, solver], *start, steps=3, record=keep)[1]
-    thinned = bl.run(solver, *start, steps=10, record=keep, thin=3)
+    thinned = bl.run(solver, *start, steps=10, record=keep, options=bl.RunOptions(thin=3))
     for result in (whole, again, lane, thinned):
         assert (result.status.code, result.steps) == (bl.Code.DIVERGED, 0)
         assert set(result.trace) - {"step"} == {*good.trace, "y", "count"}

@@ -13,6 +13,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.loop.finite import risen
+from run_options import with_options
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 Q = bl.problems.quadratic(kappa=4.0)
@@ -82,7 +83,7 @@ def numbered(steps: int = 100):
 @pytest.mark.parametrize("every", [None, 1, 4, 50])
 def test_f_is_not_finite_while_the_variables_are(bad, every):
     solver = bl.aid(spoiled_after(7, bad), inner=STEP, adjoint=STEP, outer=0.1)
-    result = bl.run(solver, X0, Y0, data=numbered(), steps=50, every=every, tol=1e-9)
+    result = bl.run(solver, X0, Y0, data=numbered(), steps=50, options=bl.RunOptions(every=every), tol=1e-9)
     check(
         result,
         bl.Code.DIVERGED,
@@ -175,7 +176,7 @@ def test_a_second_derivative_of_g_that_is_not_there_is_named(method):
     solver = SECOND_ORDER[method](bl.Problem(inner=kinked, outer=f))
     words = "a second derivative of the inner objective g, though not its gradient, is NaN or infinite at that state"
     for policy in ("stop", "halve"):
-        result = bl.run(solver, Y0, Y0, steps=20, on_divergence=policy)
+        result = bl.run(solver, Y0, Y0, steps=20, options=bl.RunOptions(on_divergence=policy))
         check(result, bl.Code.DIVERGED, "x", 0, words, "smaller steps cannot help", never=["lower"])
         assert result.halvings == ()
 
@@ -194,7 +195,7 @@ def test_infinities_that_the_objectives_leave_out_are_not_blamed(kind):
         bl.aid(bl.Problem(inner=masked, outer=f), inner=1.5, adjoint=0.4, outer=0.1),
     )
     for options in (dict(steps=800), dict(steps=5, warmup=700), dict(steps=5, warmup=1100)):
-        result = bl.run(solver, X0, Y0, data=data, **options)
+        result = bl.run(solver, X0, Y0, data=data, **with_options(options))
         check(
             result,
             bl.Code.DIVERGED,
@@ -203,7 +204,7 @@ def test_infinities_that_the_objectives_leave_out_are_not_blamed(kind):
             "the inner step size",
             never=["clean the data"],
         )
-    mended = bl.run(solver, X0, Y0, data=data, steps=800, on_divergence="halve")
+    mended = bl.run(solver, X0, Y0, data=data, steps=800, options=bl.RunOptions(on_divergence="halve"))
     assert (mended.status.code, len(mended.halvings)) == (bl.Code.COMPLETED, 1)
 
 
@@ -293,7 +294,9 @@ def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
     np.testing.assert_array_equal(result.x, start[0])
     resumed = bl.run(calm, data=data(), steps=30, resume=result)
     np.testing.assert_array_equal(resumed.x, bl.run(calm, *start, data=data(), steps=30).x)
-    halved = bl.run(wild, *start, data=data(), steps=10, warmup=steps, on_divergence="halve")
+    halved = bl.run(
+        wild, *start, data=data(), steps=10, warmup=steps, options=bl.RunOptions(on_divergence="halve")
+    )
     assert (halved.status.code, halved.halvings[-1][1]) == (bl.Code.COMPLETED, 2**-5)
 
 

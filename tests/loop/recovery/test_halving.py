@@ -9,6 +9,7 @@ import pytest
 import bilevel as bl
 from bilevel.solvers.rules import Rule, as_rule
 from bilevel.solvers.step_scaling import has_steps, shorter, with_smaller_steps
+from run_options import with_options
 from zoo import ROWS
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
@@ -31,7 +32,13 @@ TAME = bl.aid(PLAIN, inner=0.75, adjoint=0.1, outer=0.1)
 @pytest.mark.parametrize("every", [10, 1024])
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_a_run_that_diverges_from_the_start_is_the_run_with_smaller_steps(every, replay):
-    result = bl.run(WILD, X0, Y0, steps=1200, every=every, replay=replay, on_divergence="halve")
+    result = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=1200,
+        options=bl.RunOptions(every=every, snapshots=replay, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED
     assert result.halvings == ((0, 0.5, 1.0), (0, 0.25, 1.0))
     assert (
@@ -42,7 +49,7 @@ def test_a_run_that_diverges_from_the_start_is_the_run_with_smaller_steps(every,
     np.testing.assert_array_equal(result.x, tame.x)  # the solver is data: the same program with other numbers
     np.testing.assert_array_equal(result.trace["outer_value"], tame.trace["outer_value"])
     assert tame.halvings == ()
-    still = bl.run(WILD, X0, Y0, steps=1200, every=every)
+    still = bl.run(WILD, X0, Y0, steps=1200, options=bl.RunOptions(every=every))
     assert still.status.code is bl.Code.DIVERGED
 
 
@@ -50,7 +57,13 @@ def test_a_run_that_diverges_from_the_start_is_the_run_with_smaller_steps(every,
 @pytest.mark.parametrize("every", [None, 1])
 def test_chunks_of_a_single_step_find_the_way_back_too(every):
     """One step before it overflows all is 1e150 already: the run must go back further than the chunk before."""
-    result = bl.run(WILD, X0, Y0, steps=1200, every=every, on_divergence="halve")
+    result = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=1200,
+        options=bl.RunOptions(every=every, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED
     assert [lower for _, lower, _ in result.halvings] == [0.5, 0.25]
     assert max(step for step, *_ in result.halvings) <= 2
@@ -67,15 +80,27 @@ def test_nothing_is_compiled_again():
 
     problem = bl.Problem(inner=g, outer=counted)
     calm = bl.run(
-        bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1), X0, Y0, steps=50, on_divergence="halve"
+        bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1),
+        X0,
+        Y0,
+        steps=50,
+        options=bl.RunOptions(on_divergence="halve"),
     )
     before = len(traced)
     one = bl.run(
-        bl.aid(problem, inner=1.5, adjoint=0.2, outer=0.05), X0, Y0, steps=2000, on_divergence="halve"
+        bl.aid(problem, inner=1.5, adjoint=0.2, outer=0.05),
+        X0,
+        Y0,
+        steps=2000,
+        options=bl.RunOptions(on_divergence="halve"),
     )
     after_one = len(traced)  # the first divergence has the objectives looked at, by programs of its own
     many = bl.run(
-        bl.aid(problem, inner=24.0, adjoint=0.2, outer=0.05), X0, Y0, steps=2000, on_divergence="halve"
+        bl.aid(problem, inner=24.0, adjoint=0.2, outer=0.05),
+        X0,
+        Y0,
+        steps=2000,
+        options=bl.RunOptions(on_divergence="halve"),
     )
     assert [len(each.halvings) for each in (calm, one, many)] == [0, 1, 5]
     assert before > 0
@@ -90,7 +115,12 @@ def test_it_goes_back_to_where_it_was_good_and_no_further():
         bl.aid(PLAIN, inner=0.5, adjoint=0.5, outer=jumps),
         (X0.astype(jnp.float32), Y0.astype(jnp.float32)),
     )
-    result = bl.run(solver, *start, steps=3000, every=50, on_divergence="halve")
+    result = bl.run(
+        solver,
+        *start,
+        steps=3000,
+        options=bl.RunOptions(every=50, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED
     assert "blow-up" not in result.status.message
     assert result.halvings[0] == (50, 1.0, 0.5)  # the lower levels' steps are small enough, and stay so
@@ -105,7 +135,13 @@ def test_it_goes_back_to_where_it_was_good_and_no_further():
 @pytest.mark.slow
 def test_where_a_lower_rule_cannot_be_judged_all_levels_are_halved():
     solver = bl.aid(PLAIN, inner=optax.sgd(3.0), adjoint=0.4, outer=0.1)
-    result = bl.run(solver, X0, Y0, steps=1200, every=100, on_divergence="halve")
+    result = bl.run(
+        solver,
+        X0,
+        Y0,
+        steps=1200,
+        options=bl.RunOptions(every=100, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED
     assert result.halvings == ((0, 0.5, 0.5), (0, 0.25, 0.25))
     tame = bl.run(bl.aid(PLAIN, inner=optax.sgd(0.75), adjoint=0.1, outer=0.025), X0, Y0, steps=1200)
@@ -127,27 +163,54 @@ def test_a_variable_that_runs_away_is_followed_by_smaller_steps_until_they_serve
         else bl.aid(quartic, inner=float(size), adjoint=0.1, outer=0.1)
     )
     start = jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)
-    still = bl.run(solver, *start, steps=500, every=50)
+    still = bl.run(solver, *start, steps=500, options=bl.RunOptions(every=50))
     assert still.status.code is bl.Code.DIVERGED
     assert "the inner step size" in still.status.message
     assert "smaller steps cannot help" not in still.status.message
-    result = bl.run(solver, *start, steps=500, every=50, on_divergence="halve")
+    result = bl.run(
+        solver,
+        *start,
+        steps=500,
+        options=bl.RunOptions(every=50, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED, result.status
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["halve", "stop"])
 def test_a_resumed_run_keeps_the_smaller_steps(policy):
-    whole = bl.run(WILD, X0, Y0, steps=1300, every=100, on_divergence="halve")
-    half = bl.run(WILD, X0, Y0, steps=1100, every=100, on_divergence="halve")
-    on = bl.run(WILD, steps=200, every=100, resume=half, on_divergence=policy)
+    whole = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=1300,
+        options=bl.RunOptions(every=100, on_divergence="halve"),
+    )
+    half = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=1100,
+        options=bl.RunOptions(every=100, on_divergence="halve"),
+    )
+    on = bl.run(
+        WILD,
+        steps=200,
+        options=bl.RunOptions(every=100, on_divergence=policy),
+        resume=half,
+    )
     assert half.halvings == on.halvings == whole.halvings != ()
     np.testing.assert_array_equal(on.x, whole.x)
     np.testing.assert_array_equal(on.trace["outer_value"], whole.trace["outer_value"])
     assert on.status == whole.status
     saved = []
     bl.run(
-        WILD, X0, Y0, steps=1300, every=100, on_divergence="halve", hooks=[lambda e: saved.append(e.so_far())]
+        WILD,
+        X0,
+        Y0,
+        steps=1300,
+        options=bl.RunOptions(every=100, on_divergence="halve"),
+        hooks=[lambda e: saved.append(e.so_far())],
     )
     assert saved[-1].halvings == whole.halvings
 
@@ -155,7 +218,7 @@ def test_a_resumed_run_keeps_the_smaller_steps(policy):
 @pytest.mark.slow
 def test_retries_are_bounded():
     hopeless = bl.aid(PLAIN, inner=1e6, adjoint=0.1, outer=0.1)
-    result = bl.run(hopeless, X0, Y0, steps=500, on_divergence="halve")
+    result = bl.run(hopeless, X0, Y0, steps=500, options=bl.RunOptions(on_divergence="halve"))
     assert result.status.code is bl.Code.DIVERGED
     assert len(result.halvings) == 10
     assert "Halving the step sizes 10 times did not help" in result.status.message
@@ -164,7 +227,7 @@ def test_retries_are_bounded():
 
 
 def test_a_warm_up_is_tried_again_too():
-    result = bl.run(WILD, X0, Y0, steps=50, warmup=1500, on_divergence="halve")
+    result = bl.run(WILD, X0, Y0, steps=50, warmup=1500, options=bl.RunOptions(on_divergence="halve"))
     assert result.status.code is bl.Code.COMPLETED
     tame = bl.run(TAME, X0, Y0, steps=50, warmup=1500)
     np.testing.assert_array_equal(result.x, tame.x)
@@ -184,13 +247,18 @@ def test_a_loader_s_batches_are_seen_again_in_their_order():
         X0,
         Y0,
         data=numbered(700),
-        on_divergence="halve",
-        **options,
+        **with_options(options | dict(on_divergence="halve")),
     )
     assert result.status.code is bl.Code.COMPLETED
     np.testing.assert_array_equal(result.trace["row"], np.arange(700))
     np.testing.assert_array_equal(result.probes["step"], np.arange(100, 701, 100))
-    tame = bl.run(bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1), X0, Y0, data=numbered(700), **options)
+    tame = bl.run(
+        bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1),
+        X0,
+        Y0,
+        data=numbered(700),
+        **with_options(options),
+    )
     np.testing.assert_array_equal(result.x, tame.x)
     np.testing.assert_array_equal(result.probes["y"], tame.probes["y"])
 
@@ -206,7 +274,7 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
         Y0,
         data=bl.Batch(inner=a),
         steps=20,
-        on_divergence="halve",
+        options=bl.RunOptions(on_divergence="halve"),
     )
     assert result.status.code is bl.Code.DIVERGED
     assert "clean the data" in result.status.message
@@ -215,7 +283,11 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
 
     rooted = bl.Problem(inner=g, outer=lambda x, y: f(x, y) + jnp.sqrt(jnp.sum((x - 1) ** 2)))
     result = bl.run(
-        bl.aid(rooted, inner=0.1, adjoint=0.1, outer=0.1), X0, Y0, steps=20, on_divergence="halve"
+        bl.aid(rooted, inner=0.1, adjoint=0.1, outer=0.1),
+        X0,
+        Y0,
+        steps=20,
+        options=bl.RunOptions(on_divergence="halve"),
     )
     assert (result.status.code, result.halvings) == (bl.Code.DIVERGED, ())
     assert "they cannot mend that" in result.status.message
@@ -228,7 +300,7 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
         Y0,
         data=numbered(50),
         steps=50,
-        on_divergence="halve",
+        options=bl.RunOptions(on_divergence="halve"),
     )
     assert (result.status.code, result.status.variable, result.steps) == (bl.Code.DIVERGED, "outer_value", 7)
     assert len(result.halvings) == 10  # a smaller step might have led elsewhere
@@ -238,12 +310,18 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
 @pytest.mark.usefixtures("as_users_see_it")
 def test_refused_before_any_work():
     with pytest.raises(ValueError, match=r"on_divergence must be .stop. or .halve., not .double."):
-        bl.run(WILD, X0, Y0, steps=2, on_divergence="double")
-    with pytest.raises(ValueError, match='replay="off" keeps nothing to go back to'):
-        bl.run(WILD, X0, Y0, steps=2, on_divergence="halve", replay="off")
+        bl.run(WILD, X0, Y0, steps=2, options=bl.RunOptions(on_divergence="double"))
+    with pytest.raises(ValueError, match='snapshots="off" keeps nothing to go back to'):
+        bl.run(
+            WILD,
+            X0,
+            Y0,
+            steps=2,
+            options=bl.RunOptions(on_divergence="halve", snapshots="off"),
+        )
     for solver in (bl.tuning_free(PLAIN), bl.solvers.s_tfbo(PLAIN), bl.solvers.d_tfbo(PLAIN)):
         with pytest.raises(ValueError, match=f"{solver.name} has no step sizes"):
-            bl.run(solver, X0, Y0, steps=2, on_divergence="halve")
+            bl.run(solver, X0, Y0, steps=2, options=bl.RunOptions(on_divergence="halve"))
 
 
 class Own(Rule):

@@ -205,7 +205,7 @@ def test_practical_step_sizes_work_and_no_bias_means_itd():
         advice = theory.advise(hidden.PROBLEM, x0, y0, data, steps=300)
         methods.add((alike, advice.method))
         solver = bl.aid(hidden.PROBLEM, **advice.practical._asdict())
-        result = bl.run(solver, x0, y0, data=data, steps=6000, every=2000)
+        result = bl.run(solver, x0, y0, data=data, steps=6000, options=bl.RunOptions(every=2000))
         assert slope(result.x, data) < 0.02 * slope(x0, data)
     assert methods == {(True, "ITD"), (False, "AID")}
 

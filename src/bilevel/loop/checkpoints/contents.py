@@ -64,7 +64,7 @@ def packed(
         "halvings": [list(halving) for halving in result.halvings],
         "seconds": result.seconds,
         "status": asdict(result.status),
-        "order": None if loader is not None else [list(key) for key in result.feed or ()],
+        "order": _order(result.feed),
         "tree": tree,
     }
     return contents, [words_of(array) for array in arrays], left_out
@@ -120,6 +120,11 @@ def shapes(template: RunState) -> list[list[Any]]:
     """Return the shapes and dtypes of the arrays of a run, in the same order."""
     leaves = map(words_of, jax.tree.leaves(_parts(template)))
     return [[list(leaf.shape), str(leaf.dtype)] for leaf in leaves]
+
+
+def _order(feed: Any) -> list[list[Any]] | None:
+    """Return the keys of the samplers that draw from data in memory; `None` for a loader."""
+    return None if isinstance(feed, Mark) else [list(key) for key in feed or ()]
 
 
 def _position(mark: Mark | None) -> dict[str, Any] | None:

@@ -15,9 +15,8 @@ from bilevel.loop.checkpoints.folder import Damaged, numbers_in, orbax, read_arr
 from bilevel.loop.checkpoints.origin import Origin
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.checkpoints.types import check_types
-from bilevel.loop.fingerprint import difference
 from bilevel.loop.result import Result
-from bilevel.loop.state import RunState
+from bilevel.loop.state import RunState, difference
 from bilevel.types import PyTree
 from bilevel.words import shown
 

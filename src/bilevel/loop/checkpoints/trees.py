@@ -73,7 +73,8 @@ def _described(node: Any, arrays: list[Any], depth: int) -> Any:
             flat = np.asarray(node).ravel().tolist()
             return {"objects": [_object(each, arrays, depth + 1) for each in flat], "shape": list(node.shape)}
         arrays.append(node)
-        kind = {"key": str(jax.random.key_impl(node))} if is_key(node) else {}
+        array: Any = node
+        kind = {"key": str(jax.random.key_impl(array))} if is_key(array) else {}
         return {"array": len(arrays) - 1, **kind}
     if isinstance(node, dict):
         ordered = isinstance(node, OrderedDict)

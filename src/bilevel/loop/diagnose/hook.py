@@ -57,7 +57,7 @@ class Record:
 
 
 class Diagnose(Hook):
-    """Look at the run a few times, and report in `result.diagnosis` what stands out; `bl.run(..., diagnose=True)`.
+    """Look at the run a few times, and report in `result.diagnosis` what stands out; `bl.RunOptions(diagnose=True)`.
 
     It looks between chunks and changes no bit of the result. Every run gets four looks, at the quarters of its steps,
     or where it ends earlier. It gets more, up to twenty, as long as all of them cost at most 2 % of the gradients and
@@ -67,6 +67,7 @@ class Diagnose(Hook):
 
     of_one_run = True  # not of a sweep
     reads_info = False
+    steers = False
 
     def __init__(self):
         self._record = Record()

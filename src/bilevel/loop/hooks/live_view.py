@@ -21,6 +21,7 @@ class Display(Hook):
     """Base class of hooks that draw a run, between chunks and at most twice per second."""
 
     reads_info = False
+    steers = False
     once = True  # of several processes, only the first draws
 
     def __init__(self, console: Any = None):
@@ -36,6 +37,7 @@ class Display(Hook):
         self._screen = screen(self._console or Console(stderr=True))
         self._began, self._compiled, self._drawn = (event.step, event.seconds), None, 0.0
         self._see(event)
+        self.draw()
 
     def __call__(self, event: Event) -> None:
         if self._screen is None:
@@ -92,7 +94,6 @@ class Progress(Display):
     def begin(self, event: Event) -> None:
         self._numbers = ""
         super().begin(event)
-        self.draw()
 
     def collect(self, event: Event, due: bool) -> None:
         outer, norm = (
@@ -133,16 +134,15 @@ class Live(Display):
             )
         super().__init__(console)
         self.tol: float | None = tol
-        self._forget_all()
+        self._clear()
 
-    def _forget_all(self) -> None:
+    def _clear(self) -> None:
         self._history, self._inner, self._new = History(), np.nan, []  # the last: rows outside the history
         self._outlook: Outlook | None = Outlook("starting", "", "fine")
 
     def begin(self, event: Event) -> None:
-        self._forget_all()
+        self._clear()
         super().begin(event)
-        self.draw()
 
     def collect(self, event: Event, due: bool) -> None:
         count = event.trace["outer_value"].shape[-1]  # of a sweep, lanes come first
@@ -181,7 +181,7 @@ class Live(Display):
         return View(*self._now, lines, self._outlook or outlook(history, self._now[1], self.tol))
 
     def end(self, result: Any) -> None:
-        status = getattr(result, "status", None)
+        status: Any = getattr(result, "status", None)
         if hasattr(status, "code"):
             mood = "bad" if status.code in ("diverged", "failed") else "good"
             self._outlook = Outlook(str(status.code), status.message, mood)

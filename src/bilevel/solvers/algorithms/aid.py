@@ -26,14 +26,14 @@ class AID(ImplicitSolver):
 
     def step(self, state: ImplicitState, batch: Batch | Draws | None = None) -> tuple[ImplicitState, Info]:
         x, y, inner = state.x, state.y, state.inner
-        y, inner, gradient, *met = inner_loop(
+        y, inner, gradient, last, model = inner_loop(
             self.problem, self.inner, self.inner_steps, x, y, inner, batch
         )  # line 4
-        system = self.system(x, y, inner, self.draws_after(batch, *met))
+        system = self.system(x, y, inner, self.draws_after(batch, last, model))
         v, adjoint, metrics = system.solve(state.v, state.adjoint)  # line 6
         hypergradient = system.hypergradient(v)  # line 7
         x, outer = descend(self.outer, hypergradient, state.outer, x, system.lagrangian(v))  # line 8
-        info = Info(system.f.value, hypergradient, self.residual(state, gradient), metrics, met[-1])
+        info = Info(system.f.value, hypergradient, self.residual(state, gradient), metrics, model)
         return ImplicitState(x, y, v, inner, adjoint, outer), info
 
     def draws_after(

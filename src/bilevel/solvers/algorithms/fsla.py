@@ -42,7 +42,7 @@ class FSLA(ImplicitSolver):
     traits: ClassVar[Traits] = Traits(inner_rule="plain", extra_draws=2)
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> FSLAState:
-        start = super().init(x0, y0, batch)
+        start = self.start(x0, y0, batch)
         return self._start_estimate(FSLAState(*start, start.x, start.x, jnp.int32(0)), batch)
 
     def step(self, state: FSLAState, batch: Batch | Draws | None = None) -> tuple[FSLAState, Info]:

@@ -45,7 +45,7 @@ class SABA(ImplicitSolver):
     traits: ClassVar[Traits] = Traits(inner_rule="plain", outer_at="start")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SABAState:
-        start = super().init(x0, y0, batch)
+        start = self.start(x0, y0, batch)
         counts = Levels(*(place(batch, level, self.name).of for level in Levels._fields))
         of_g, of_f = _first_epoch(self.problem, start.x, start.y, batch, counts)
         return SABAState(*start, average_of(of_g), average_of(of_f))

@@ -42,7 +42,7 @@ class SRBA(ImplicitSolver):
     traits: ClassVar[Traits] = Traits(inner_rule="plain", outer_at="start")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SRBAState:
-        start = super().init(x0, y0, batch)
+        start = self.start(x0, y0, batch)
         here = Point(start.x, start.y, start.v)
         return SRBAState(*start, here, tree.zeros_like(here), jnp.int32(0))
 

@@ -117,8 +117,7 @@ class TuningFree(Solver):
         rise = trial.value + drift - (f_here - unsolved)
         rise = jnp.where(noisy, jnp.maximum(rise, (slope + dot(there.hypergradient, move)) / 2), rise)
         step = Change(move, h, there.hypergradient, rise, trial.value, trial.agreed, noisy)
-        found = line_search(state, step, gain, rounding, blur)
-        accepted = found.accepted
+        accepted, finite, after, slack, local = line_search(state, step, gain, rounding, blur)
 
         corrected = lax.cond(
             noisy & accepted,
@@ -130,7 +129,7 @@ class TuningFree(Solver):
         metrics = {
             "outer_step_size": gain * beta,
             "accepted": accepted.astype(real),
-            "finite": found.finite.astype(real),
+            "finite": finite.astype(real),
             "noise": noise,
             "inner_gradient": tree.norm(g.gradient),
             "inner_steps": trial.inner_steps,
@@ -138,7 +137,7 @@ class TuningFree(Solver):
         }
         if self.project.value is not None:
             metrics["stationarity"] = self._stationarity(state, h)
-        state = TuningFreeState(x, y, v, found.step_size, found.slack, noise, seen, refused, found.local)
+        state = TuningFreeState(x, y, v, after, slack, noise, seen, refused, local)
         return state, Info(f.value, h, g.gradient, metrics)
 
     def _check_projection(self, x: PyTree) -> None:

@@ -70,7 +70,7 @@ class Trial:
     def leaves(self, values: np.ndarray) -> list[np.ndarray]:
         """Return the parts of a vector, shaped like the leaves of y."""
         parts = zip(np.split(values, self.cuts, axis=-1), self.shapes, strict=True)
-        return [part.reshape(*values.shape[:-1], *shape) for part, (shape, _) in parts]
+        return [part.reshape((*values.shape[:-1], *shape)) for part, (shape, _) in parts]
 
     def largest(self, values: np.ndarray) -> np.ndarray:
         """Return the largest entry of every leaf, as a last axis [leaves]; at least zero."""

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
+from bilevel.solvers.parts.lagrangian import tilted
 from bilevel.solvers.parts.trees import divide, dot, scaled
 from bilevel.types import PyTree, Scalar
 
@@ -61,12 +62,7 @@ def at_both(function: Callable[[Any], PyTree], now: Any, before: Any) -> tuple[P
 
 def leaning(function: Callable[[PyTree], Scalar], at: PyTree, estimate: PyTree) -> Callable[[PyTree], Scalar]:
     """Return the function plus a linear term that changes its gradient at a point into the estimate."""
-
-    def value(point: PyTree) -> Scalar:
-        slope = tree.sub(estimate, jax.grad(function)(at))
-        return function(point) + tree.vdot(slope, tree.sub(point, at))
-
-    return value
+    return lambda point: tilted(function, at, jax.grad(function)(at), estimate)(point)
 
 
 def noise_share(before: Any, now: Any, v: PyTree, floors: list[Scalar]) -> Scalar:
