@@ -1,9 +1,9 @@
-"""Refuses a package whose types say less to a user's checker than they did.
+"""Fail if a type checker of a user knows fewer types of the package than before.
 
 python .ci/known_types.py    (with the extra `lint`, in the environment that the package is installed in)
 
-Every public name has a type known in all its parts, but for estimators, whose base classes are scikit-learn's and have
-none. Of all the names in all modules, which pyright counts as public, at least the share LEAST has.
+Every public name has a completely known type, except for estimators, because their base classes in scikit-learn have
+no types. Of all names that pyright counts as public, at least the share LEAST has a known type.
 """
 
 import json
@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-LEAST = 0.97  # raise it with what is reached
+LEAST = 0.97  # raise it when the share rises
 PUBLIC = r"bilevel\.((adjoints|data|hooks|plot|problems|prox|theory)\.)?[A-Za-z]\w*"
 
 command = ["pyright", "--verifytypes", "bilevel", "--ignoreexternal", "--outputjson"]
@@ -22,10 +22,10 @@ if len(public) < 100:
     sys.exit(f"pyright found only {len(public)} public names: is this the environment of the package?")
 if unknown := [one["name"] for one in public if not one["isTypeKnown"] or one["isTypeAmbiguous"]]:
     sys.exit(
-        f"types that are not known in all their parts: {', '.join(unknown)}; {' '.join(command[:-1])} says why"
+        f"types that are not completely known: {', '.join(unknown)}; run {' '.join(command[:-1])} for the reason"
     )
 if (score := report["completenessScore"]) < LEAST:
     sys.exit(
-        f"{score:.2%} of all names have a known type, less than {LEAST:.2%}; {' '.join(command[:-1])} says which"
+        f"{score:.2%} of all names have a known type, less than {LEAST:.2%}; run {' '.join(command[:-1])} for the list"
     )
 print(f"types: {len(public)} public names known, {score:.2%} of all")

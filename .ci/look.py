@@ -1,6 +1,6 @@
-"""Opens every page of the built site in one browser, as wide as a desk's screen and as a telephone's: `look.py SITE`.
+"""Open every page of the built site in a browser, as wide as a desktop and as a phone: `look.py SITE`.
 
-No page may be wider than the window; on the desk no block of code and no table may need scrolling either.
+No page may be wider than the window. On the desktop, no block of code and no table may need scrolling.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESK, PHONE = 1280, 390
 
-# A page is loaded once, in a frame that then changes its width; what a page may do itself (themes, menus) it does.
+# Every page is loaded once, with its scripts, in a frame that then changes its width.
 LOOK = """<!doctype html><meta charset="utf-8"><body><script>
 const pages = PAGES, found = [];
 const frame = document.body.appendChild(document.createElement("iframe"));

@@ -1,4 +1,4 @@
-"""Prints pip constraints: the lowest version that pyproject.toml declares of every direct dependency.
+"""Print pip constraints: the lowest version that pyproject.toml declares of every direct dependency.
 
 python .ci/lowest.py [extra …] > constraints.txt
 """

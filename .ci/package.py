@@ -1,10 +1,10 @@
-"""Builds the source distribution and the wheel, and refuses them unless they are whole.
+"""Build the source distribution and the wheel, and fail unless both are complete.
 
 python .ci/package.py folder    (with the extra `release`; the folder must be new)
 
-The source distribution has every file that git tracks and no other. The wheel built from it is, byte for byte, the
-one built from the tree, and has every file of the package and every license. A package index would take both and show
-no dead link.
+The source distribution has exactly the files that git tracks. The wheel built from it equals the wheel built from the
+tree, byte for byte, and has every file of the package and every license. A package index accepts both and shows no
+dead link.
 """
 
 import re
@@ -33,11 +33,11 @@ def main(folder: Path) -> None:
 
     packed = contents(sdist)
     if tracked is None:
-        print("no git checkout: what the source distribution has is not compared with what is tracked")
+        print("no git checkout: the source distribution is not compared with the tracked files")
     else:
         same(packed, tracked | {"PKG-INFO"}, sdist.name)
     if wheel.read_bytes() != (folder / "tree" / wheel.name).read_bytes():
-        sys.exit("the wheel built from the source distribution is not the one built from the tree")
+        sys.exit("the wheel built from the source distribution differs from the wheel built from the tree")
     with ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = message_from_bytes(archive.read(f"{NAME}.dist-info/METADATA"))
@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
 
 
 def check_description(text: str) -> None:
-    """What a package index shows: the README's own code, and links that lead somewhere from there."""
+    """Fail unless a package index shows the code of the README, and only links that work there."""
     page = render(text)
     if page is None:
         sys.exit("the long description cannot be rendered")
@@ -64,7 +64,7 @@ def check_description(text: str) -> None:
 
 
 def tracked_files() -> set[str]:
-    """Those of the checkout; one that git neither tracks nor ignores would slip into what is built."""
+    """Return the tracked files. Fail if git neither tracks nor ignores a file, which would get into the package."""
     git = "git", "-c", "safe.directory=*"  # the checkout may be another user's
     list_of = lambda *options: run(*git, "ls-files", "-z", *options, quiet=True).split("\0")[:-1]
     if stray := list_of("--others", "--exclude-standard"):

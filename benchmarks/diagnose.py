@@ -49,7 +49,7 @@ def measured(make, rounds: int) -> list[str]:
 
     def once(diagnose: bool) -> tuple[float, bl.Result]:
         began = time.perf_counter()
-        result = bl.run(solver, x0, y0, data=data, steps=steps, diagnose=diagnose)
+        result = bl.run(solver, x0, y0, data=data, steps=steps, options=bl.RunOptions(diagnose=diagnose))
         return time.perf_counter() - began, result
 
     first = [once(flag)[0] for flag in (False, True)]  # compiles

@@ -39,7 +39,7 @@ SOLVERS = {  # every public one, with what it cannot do without and its defaults
     "bda": ((0.05, 1e-3), dict(inner_steps=5)),
     "bome": ((0.05, 1e-3), {}),
     "d_tfbo": ((), {}),
-    "darts": ((0.05, 1e-3), dict(xi=0.05)),
+    "darts": ((0.05, 1e-3), dict(virtual_step=0.05)),
     "darts_first_order": ((0.05, 1e-3), {}),
     "f2ba": ((0.05, 1e-3), dict(penalty=10.0)),
     "f2sa": ((0.05, 1e-3), dict(penalty=10.0)),
@@ -51,10 +51,10 @@ SOLVERS = {  # every public one, with what it cannot do without and its defaults
     "g_pbgd": ((0.05, 1e-3), dict(penalty=10.0)),
     "hoag": ((0.05, 1e-3), dict(max_inner_steps=20, max_adjoint_steps=10)),
     "iaptt": ((0.05, 1e-3), dict(inner_steps=5)),
-    "imaml": ((0.05, 1e-3), dict(strength=1.0)),
+    "imaml": ((0.05, 1e-3), dict(proximal_weight=1.0)),
     "itd": ((0.05, 1e-3), {}),
     "maml": ((0.05, 1e-3), {}),
-    "meha": ((0.05, 1e-3), dict(penalty=10.0, proximal=1.0)),
+    "meha": ((0.05, 1e-3), dict(penalty=10.0, proximal_step=1.0)),
     "mrbo": ((0.05, 0.05, 1e-3), {}),
     "pzobo": ((0.05, 1e-3), {}),
     "qnbo": ((0.05, 1e-3), {}),
@@ -67,7 +67,7 @@ SOLVERS = {  # every public one, with what it cannot do without and its defaults
     "srba": ((0.05, 0.05, 1e-3), {}),
     "stocbio": ((0.05, 0.05, 1e-3), {}),
     "sustain": ((0.05, 0.05, 1e-3), {}),
-    "tuning_free": ((), dict(accuracy=1.0)),
+    "tuning_free": ((), dict(tol=1.0)),
     "v_pbgd": ((0.05, 1e-3), dict(penalty=10.0)),
     "vrbo": ((0.05, 0.05, 1e-3), {}),
 }
@@ -132,16 +132,18 @@ def first_step(name: str) -> dict:
         jax.tree.map(jnp.asarray, bl.Batch(inner=rows(count(2000)), outer=rows(count(500))))
     )
     stream = bl.blocks(data, 500) if name in BLOCKS else data
-    make, run, (positional, named) = getattr(bl, name), bl.run, SOLVERS[name]
+    make, run, (positional, named) = getattr(bl.solvers, name), bl.run, SOLVERS[name]
+    levels = ("inner", "adjoint", "outer") if len(positional) == 3 else ("inner", "outer")
+    named = dict(zip(levels, positional, strict=False), **named)
     problem = bl.Problem(inner=counted("g", inner), outer=counted("f", plain))
 
     began = time.perf_counter()
-    result = run(make(problem, *positional, **named), x0, y0, data=stream, steps=1)
+    result = run(make(problem, **named), x0, y0, data=stream, steps=1)
     jax.block_until_ready(result.x)
     first = time.perf_counter() - began
     assert result.steps == 1, result.status
     began = time.perf_counter()
-    jax.block_until_ready(run(make(problem, *positional, **named), x0, y0, data=stream, steps=1).x)
+    jax.block_until_ready(run(make(problem, **named), x0, y0, data=stream, steps=1).x)
     return {"first": first, "second": time.perf_counter() - began, **calls}
 
 

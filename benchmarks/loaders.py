@@ -117,7 +117,7 @@ def rows(rounds: int, steps: int, quick: bool):
     variants = {
         "by hand, the step donated": lambda: by_hand(plain, x0, y0, Loader(), steps),
         "`bl.run`": lambda: run(Loader()),
-        "`bl.run`, `prefetch=0`": lambda: run(Loader(), prefetch=0),
+        "`bl.run`, `prefetch=0`": lambda: run(Loader(), options=bl.RunOptions(prefetch=0)),
         "`bl.run`, hooks": lambda: run(
             Loader(), hooks=[Quiet(), bl.hooks.EarlyStopping("outer_value", patience=10**6)]
         ),
@@ -146,7 +146,9 @@ def rows(rounds: int, steps: int, quick: bool):
             "the loader alone": lambda before=before: list(itertools.islice(Loader(before), steps)) and None,
             "by hand, the step donated": lambda before=before: by_hand(plain, x0, y0, Loader(before), steps),
             "`bl.run`": lambda before=before: run(Loader(before)),
-            "`bl.run`, `prefetch=0`": lambda before=before: run(Loader(before), prefetch=0),
+            "`bl.run`, `prefetch=0`": lambda before=before: run(
+                Loader(before), options=bl.RunOptions(prefetch=0)
+            ),
         }
         slower = lambda each: max(each["the steps alone"], each["the loader alone"])
         yield from timed(name, variants, slower, rounds, steps)

@@ -34,7 +34,7 @@ from stochastic_problems import (
 
 import bilevel as bl
 from bilevel.theory import Blocks, Noise, stochastic
-from bilevel.theory.certificates.stochastic.search import candidates
+from bilevel.theory.certificates.stochastic.bounds import candidates
 
 jax.config.update("jax_enable_x64", True)
 
@@ -42,7 +42,8 @@ CERTIFICATES: dict[str, Callable[..., Any]] = {"AID": stochastic.aid, "SOBA": st
 
 
 def solver_of(name: str, problem: bl.Problem, *sizes: Any) -> bl.Solver:
-    return bl.aid(problem, *sizes, batches="independent") if name == "AID" else bl.soba(problem, *sizes)
+    steps = dict(zip(("inner", "adjoint", "outer"), sizes, strict=True))
+    return bl.aid(problem, **steps, batches="independent") if name == "AID" else bl.soba(problem, **steps)
 
 
 def stacked(trees: list) -> Any:

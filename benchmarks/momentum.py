@@ -23,7 +23,7 @@ import record
 
 import bilevel as bl
 from bilevel.theory import Blocks, Certificate, Constants, momentum, star
-from bilevel.theory.certificates.momentum_gains import Loop
+from bilevel.theory.certificates.momentum_gains import MomentumLoop
 
 jax.config.update("jax_enable_x64", True)
 
@@ -204,7 +204,7 @@ def breaks(kappas: Sequence[float]) -> Iterator[list]:
         k = Blocks(1 / kappa, 1.0, 0.0, 1e-9, 1.0, 0.0, 0.0)
         found = [half_parabola(METHODS[rule](k), k.mu) for rule in THREE]
         _, y = found[THREE.index("Nesterov")]
-        loop = Loop(*rule_of(momentum.aid(k))[:2], 1 / kappa, 1.0)
+        loop = MomentumLoop(*rule_of(momentum.aid(k))[:2], 1 / kappa, 1.0)
         numbers = y.min(), np.linalg.norm(y), loop.free, loop.drift / kappa
         yield [
             f"{kappa:g}",

@@ -17,7 +17,7 @@ import record
 
 from bilevel.theory import Blocks, momentum
 from bilevel.theory.certificates.momentum import MomentumCertificate
-from bilevel.theory.certificates.momentum_gains import Loop
+from bilevel.theory.certificates.momentum_gains import MomentumLoop
 
 Array = np.ndarray
 
@@ -197,7 +197,7 @@ def smooth(
 
 def _formula_for(c: MomentumCertificate, k: Blocks) -> MomentumCertificate:
     """The certificate's formula for other blocks with the same μ and L_yy, whether or not it holds there."""
-    loop = Loop(float(c.alpha), float(c.m), float(k.mu), float(k.L_yy), c.nesterov)
+    loop = MomentumLoop(float(c.alpha), float(c.m), float(k.mu), float(k.L_yy), c.nesterov)
     per_a = k.f_xy + k.L_xy * loop.force * k.f_yy
     gain = k.L_xy * loop.drift * (per_a + k.f_xy + k.f_yy * k.y_slope)
     return replace(c, constants=k, unit_gain=gain, transient=(per_a * loop.free, k.L_xy * loop.free))

@@ -55,8 +55,12 @@ def peak() -> int:
 def measure(examples: int, width: int, steps: int, where: str) -> str:
     solver, start, data = setting(examples, width)
     option = None if where == "device" else "outer"
-    run = lambda steps, **more: bl.run(
-        solver, *start, data=data, steps=steps, offload=option, replay="off", **more
+    run = lambda steps, every=None: bl.run(
+        solver,
+        *start,
+        data=data,
+        steps=steps,
+        options=bl.RunOptions(every=every, offload=option, snapshots="off"),
     )
     run(2, every=1)  # compiles
     begun = time.perf_counter()

@@ -31,7 +31,8 @@ from jax import lax
 from jax.sharding import Mesh
 
 import bilevel as bl
-from bilevel.loop.session import Session
+from bilevel.loop.policies import Alone
+from bilevel.loop.single_run import Request, Start, begun, plan_of
 
 LAYERS, WIDTH, ROWS = 4, 64, 256
 SOLVERS: dict[str, Callable[[bl.Problem], bl.Solver]] = {
@@ -90,10 +91,10 @@ def task() -> tuple[bl.Problem, Any, Any, bl.Batch]:
 
 def compiled_step(solver: bl.Solver, x0: Any, y0: Any, data: Any, mesh: Any) -> str:
     """The text of the compiled step that `bl.run` would take in its loop."""
-    session = Session(solver, None, data, 1, None, "auto", None, [], None, False, mesh=mesh)
-    session.begin(x0, y0, 0, None)
-    course = session.course
-    lowered = course.program._step.lower(course.leaves, course.run, course.source.stream)
+    request = Request(solver, data, None, (), bl.RunOptions(mesh=mesh), Alone())
+    plan, progress = begun(plan_of(request, 1, None), Start(x0, y0, None, 0, 0))
+    method = progress.method
+    lowered = method.program._step.lower(method.leaves, progress.run, plan.source.stream)
     return lowered.compile().as_text()
 
 

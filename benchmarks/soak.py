@@ -53,7 +53,13 @@ def many_steps(
     """One run of `steps` steps, looked at `points` times on the way; a warm-up run compiles first."""
     q = bl.problems.quadratic(kappa=4.0)
     solver = bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1 / q.L)
-    bl.run(solver, X0, Y0, steps=2 * every, thin=thin, every=every)
+    bl.run(
+        solver,
+        X0,
+        Y0,
+        steps=2 * every,
+        options=bl.RunOptions(thin=thin, every=every),
+    )
     began, looks = time.perf_counter(), []
     marks = {round(steps * (k + 1) / points / every) * every for k in range(points)}
 
@@ -62,7 +68,7 @@ def many_steps(
             looks.append(seen(event.step, began))
 
     yield seen(0, began)
-    bl.run(solver, X0, Y0, steps=steps, thin=thin, every=every, hooks=[look])
+    bl.run(solver, X0, Y0, steps=steps, options=bl.RunOptions(thin=thin, every=every), hooks=[look])
     yield from looks
 
 
@@ -78,7 +84,7 @@ def fresh_run(k: int, steps: int = 20) -> bl.Result:
         *(solver, X0, Y0),
         steps=steps,
         record=lambda state, info: {"y": state.y},
-        probe=lambda state, info: {"x": float(state.x[0])},
+        options=bl.RunOptions(probe=lambda state, info: {"x": float(state.x[0])}),
     )
 
 

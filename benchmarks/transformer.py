@@ -116,7 +116,15 @@ class ByLibrary:
 
     def run(self, steps: int, clock: Clock) -> bl.Result:
         x, y, data = self.at()
-        return bl.run(self.solver, x, y, data=data, steps=steps, every=CHUNK, replay="off", hooks=[clock])
+        return bl.run(
+            self.solver,
+            x,
+            y,
+            data=data,
+            steps=steps,
+            options=bl.RunOptions(every=CHUNK, snapshots="off"),
+            hooks=[clock],
+        )
 
     def after(self, steps: int) -> tuple:
         result = self.run(steps, Clock())

@@ -190,9 +190,8 @@ def main():
         y0,
         data=data,
         steps=steps,
-        every=EVERY,
+        options=bl.RunOptions(every=EVERY, probe=lambda state, info: {"unseen": held_out(state.y)}),
         record=lambda state, info: {"weights": state.x},
-        probe=lambda state, info: {"unseen": held_out(state.y)},
         progress=True,
     )
     print(result.status)

@@ -1,7 +1,4 @@
-"""The command `bilevel`, up to where the package is loaded: JAX takes a second, in which Ctrl-C may come too.
-
-A module beside the package, as whatever is within it loads JAX first.
-"""
+"""The command `bilevel`, outside the package: importing the package loads JAX, which takes a second."""
 
 import os
 import signal
@@ -10,8 +7,8 @@ INTERRUPTED = 128 + 2  # as in bilevel/cli/errors.py
 
 
 def main() -> None:
-    # Not by an exception, which an extension module that is being loaded may turn into another one.
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, as under nohup
+    # An extension module that is being loaded may replace an exception, so Ctrl-C ends the process at once.
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # under nohup it is ignored
     if ours:
         signal.signal(signal.SIGINT, _leave)
     from bilevel.cli import main as command
@@ -21,7 +18,7 @@ def main() -> None:
     try:
         command()
     finally:
-        if ours:  # all is done, and what the interpreter has to clean up it does in no time
+        if ours:  # the work is done, and the interpreter needs no time to clean up
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -1,7 +1,7 @@
-"""Annotations are checked at run time: by jaxtyping where they name a shape, else by beartype alone.
+"""Check annotations at run time: with jaxtyping if they name a shape, otherwise only with beartype.
 
-jaxtyping binds the arguments, remembers sizes and checks twice, before a call and after it. For the many functions
-whose annotations name no shape, beartype finds the same faults in a fraction of the time.
+jaxtyping binds the arguments, remembers sizes, and checks before and after a call. Most annotations name no shape: for
+these, beartype finds the same faults in a fraction of the time.
 """
 
 import inspect
@@ -17,7 +17,7 @@ BY_BEARTYPE = beartype(conf=BeartypeConf(violation_type=jaxtyping.TypeCheckError
 
 
 def check(package: str) -> None:
-    """In all that is imported of it from here on."""
+    """Check the annotations of every module of the package that is imported later."""
     jaxtyping.jaxtyped = _checked
     jaxtyping.install_import_hook(package, "beartype.beartype")
 
@@ -41,7 +41,7 @@ def _checked(*, typechecker: Callable, by_jaxtyping: Callable = jaxtyping.jaxtyp
 def _may_name_a_shape(function: FunctionType) -> bool:
     try:
         annotations = inspect.get_annotations(function, eval_str=True)
-    except NameError:  # of something that is defined below
+    except NameError:  # the annotation is defined below
         return True
     return any(map(_names_a_shape, annotations.values()))
 

@@ -1,4 +1,4 @@
-"""One climate for every test: x64, strict promotion, eight forced devices, annotations checked at run time."""
+"""Configure every test: x64, strict promotion, eight forced devices, annotations checked at run time."""
 
 import atexit
 import gc
@@ -27,8 +27,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["BILEVEL_TESTS_COMPILED"] = tempfile.mkdtemp(prefix="bilevel-tests-")
     atexit.register(shutil.rmtree, os.environ["BILEVEL_TESTS_COMPILED"], ignore_errors=True)
 
-# What this process or a child of it has compiled in this invocation, neither compiles again. One folder a process: JAX
-# writes no file in one piece, so that another process might read half of it.
+# This process and its children compile each program once per invocation. Each process has its own folder, because JAX
+# does not write files atomically, and another process might read half of one.
 COMPILED = Path(os.environ["BILEVEL_TESTS_COMPILED"]) / os.environ.get("PYTEST_XDIST_WORKER", "main")
 for name, value in {
     "jax_compilation_cache_dir": str(COMPILED),
@@ -38,57 +38,39 @@ for name, value in {
     jax.config.update(name, value)
     os.environ[name.upper()] = str(value)
 
-# Nearly all of the time goes into compiling programs that run once, for a moment, so they are not made fast. Only
-# machine code is concerned; operations and memory are counted before. The pages' code, which the tests start in
-# processes of its own, is compiled so too.
+# Most of the time goes into compiling programs that run once and briefly, so compile them without optimization. This
+# changes only machine code: operations and memory are counted earlier. The code of the pages, which runs in separate
+# processes, is compiled in the same way.
 flags = os.environ.get("XLA_FLAGS")
 quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-if jax.__version_info__ < (0, 11):  # later ones do not know it; halves what is left
+if jax.__version_info__ < (0, 11):  # later versions reject these flags, which halve the remaining time
     quickly += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ["XLA_FLAGS"] = os.environ["BILEVEL_TESTS_XLA_FLAGS"] = f"{flags or ''} {quickly}".strip()
-jax.jit(lambda: 0)()  # they are read at the first compilation
+jax.jit(lambda: 0)()  # JAX reads the flags at the first compilation
 if flags is None:
     del os.environ["XLA_FLAGS"]
 else:
     os.environ["XLA_FLAGS"] = flags
 
-# A shell has what it starts in the background ignore Ctrl-C, and so would all that the tests start.
+# Processes that a shell starts in the background ignore Ctrl-C, and so would all children of the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-gc.set_threshold(50_000, 10, 10)  # at Python's own 700, a sixth of the time goes into looking for garbage
+gc.set_threshold(
+    50_000, 10, 10
+)  # with Python's default of 700, a sixth of the time goes into garbage collection
 
 settings.register_profile(
     "bilevel", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("bilevel")
 
-SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().split())  # measured: see mark_slow.py
-MADE = {"tables", "fill"}  # fixtures that take as long: every experiment in miniature
-
-
-def pytest_collection_modifyitems(items):
-    """Marks slow what was measured to be, and of the tests over the zoo all but one solver of each kind."""
-    from zoo import QUICK, Row  # which imports the package
-
-    for item in items:
-        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        rows = [one for one in parameters if isinstance(one, Row)]
-        named = item.nodeid.split("[")[0] in SLOW
-        if (
-            any(row.name not in QUICK for row in rows)
-            or (named and not rows)
-            or MADE & set(item.fixturenames)
-        ):
-            item.add_marker("slow")
-
-
-# Of the 65,530 that Linux gives a process: beyond them compiled code has no place, and the process crashes.
+# Linux allows 65,530 memory maps per process. Beyond this number, compiled code does not fit and the process crashes.
 MOST_MAPS = 20_000
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _room_for_compiled_code():
-    """A worker compiles some ten thousand programs in its life, each with pieces of memory of its own."""
+    """Clear compiled programs: a worker compiles about ten thousand, each with separate memory maps."""
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
@@ -106,7 +88,7 @@ def q():
 
 @pytest.fixture(scope="module")
 def aid(q):
-    """Return a solver of `q`. The problem keeps its program, so one module compiles it once."""
+    """Return a solver of `q`. The problem keeps its program, so each module compiles it once."""
     import bilevel as bl
 
     return bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1)
@@ -114,7 +96,7 @@ def aid(q):
 
 @pytest.fixture
 def collector():
-    """Looks at what is made from here on. At all that a worker has made, it would look for a second every time."""
+    """Return the garbage collector, which then skips older objects: looking at all of them takes a second."""
     gc.freeze()
     yield gc
     gc.unfreeze()
@@ -122,7 +104,7 @@ def collector():
 
 @pytest.fixture
 def as_users_see_it():
-    """Without the run-time type checks, which would refuse some bad input first, in words users never see."""
+    """Disable the run-time type checks, which would reject some bad input earlier and with other messages."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -130,7 +112,7 @@ def as_users_see_it():
 
 @pytest.fixture(autouse=True)
 def _figures_are_closed():
-    """pyplot keeps what it opens, and warns of the twenty-first."""
+    """Close all figures: pyplot keeps them, and warns at the twenty-first."""
     yield
     if pyplot := sys.modules.get("matplotlib.pyplot"):
         pyplot.close("all")

@@ -10,7 +10,7 @@ MEASURED = Path(__file__).parents[1] / "docs" / "measured"
 
 
 def outcomes(name: str) -> dict[str, Outcome]:
-    """By seed."""
+    """Return the scores by seed."""
     path = MEASURED / f"{name}.csv"
     assert path.exists(), f"bilevel examples {name} --seeds 3 --out docs/measured writes {path}"
     scores: dict[str, dict[str, dict[str, float]]] = {}
@@ -21,8 +21,8 @@ def outcomes(name: str) -> dict[str, Outcome]:
 
 
 def check(name: str, scores: Mapping[str, Mapping[str, float]]) -> None:
-    """What the page shows has the methods and the measures of this trial."""
+    """Raise if the recorded scores have other methods or measures than this trial."""
     measures = lambda scores: {method: set(row) for method, row in scores.items()}
     for seed, outcome in outcomes(name).items():
         kept, new = measures(outcome.scores), measures(scores)
-        assert kept == new, f"seed {seed} of docs/measured/{name}.csv has {kept}, a trial {new}"
+        assert kept == new, f"seed {seed} of docs/measured/{name}.csv has {kept}, a trial has {new}"

@@ -8,6 +8,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.arrays import ALIGNED, as_array, as_arrays, as_host
+from run_options import with_options
 
 pytestmark = pytest.mark.usefixtures("as_users_see_it")
 
@@ -76,9 +77,10 @@ SOLVER = bl.aid(
 def solve(x0=(0.5, 0.25), y0=(0.0, 1.0), data=None, **options):
     data = bl.Batch(inner={"a": NUMBERS}, outer=NUMBERS) if data is None else data
     as_given = lambda a: np.array(a) if isinstance(a, tuple) else a
-    return bl.run(SOLVER, as_given(x0), as_given(y0), data=data, **({"steps": 4} | options))
+    return bl.run(SOLVER, as_given(x0), as_given(y0), data=data, **with_options({"steps": 4} | options))
 
 
+@pytest.mark.slow
 def test_as_a_start(form):
     given = solve(x0=form([0.5, 0.25]), y0=form([0.0, 1.0]))
     np.testing.assert_array_equal(given.x, solve().x)
@@ -89,6 +91,7 @@ def test_as_data(form):
     np.testing.assert_array_equal(given.x, solve().x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bl.epochs, bl.iid])
 def test_in_minibatches(form, make):
     plain, same = (
@@ -98,6 +101,7 @@ def test_in_minibatches(form, make):
     np.testing.assert_array_equal(solve(data=same).x, solve(data=plain).x)
 
 
+@pytest.mark.slow
 def test_from_a_loader(form):
     parts = [NUMBERS[:3], NUMBERS[3:], NUMBERS[1:4], NUMBERS[2:5]]
     plain, same = (
@@ -109,6 +113,7 @@ def test_from_a_loader(form):
     np.testing.assert_array_equal(solve(data=pair).x, solve(data=plain).x)
 
 
+@pytest.mark.slow
 def test_a_real_torch_tensor():
     torch = pytest.importorskip("torch")
     tensor = torch.tensor(NUMBERS, requires_grad=True)
@@ -118,6 +123,7 @@ def test_a_real_torch_tensor():
     np.testing.assert_array_equal(solve(x0=torch.tensor([0.5, 0.25], dtype=torch.float64)).x, solve().x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_floating_types_are_kept(dtype):
     assert as_array(np.ones(3, dtype), "a").dtype == dtype
@@ -159,6 +165,7 @@ def aligned(shape) -> np.ndarray:
     return raw[-raw.ctypes.data % line :][:size].view(float).reshape(shape)
 
 
+@pytest.mark.slow
 def test_what_is_given_is_copied():
     """A loader may fill one buffer again and again, and a user may go on with an array."""
     buffer = aligned((1024, 2))
@@ -181,7 +188,7 @@ def test_what_is_given_is_copied():
 @pytest.mark.parametrize("replay", ["device", "host", "off"])
 def test_a_start_is_not_written_into(replay):
     x0, y0 = np.full(2, 0.5), jnp.ones(2)
-    solve(x0=x0, y0=y0, replay=replay)
+    solve(x0=x0, y0=y0, snapshots=replay)
     np.testing.assert_array_equal(x0, 0.5)
     np.testing.assert_array_equal(y0, 1.0)
 
@@ -222,6 +229,7 @@ def test_what_is_refused_as_a_start(name):
         solve(y0={"w": REFUSED[name][0]})
 
 
+@pytest.mark.slow
 def test_empty_arrays():
     with pytest.raises(ValueError, match=r"the inner arrays must share their first axis.*\[0\]"):
         bl.epochs(bl.Batch(inner=np.zeros((0, 2)), outer=NUMBERS), 1)
@@ -276,3 +284,12 @@ def test_a_copy_on_the_host_is_the_same_and_our_own(array):
     assert copy.flags.c_contiguous
     assert not np.shares_memory(copy, array)
     assert copy.size == 0 or copy.ctypes.data % ALIGNED == 0
+
+
+def test_an_array_of_numpy_compiles_nothing():
+    """A program for every shape would stay in memory."""
+    programs = jax.devices()[0].client.live_executables
+    before = len(programs())
+    made = as_array(np.arange(12.0).reshape(3, 4)[:, ::2], "x")
+    np.testing.assert_array_equal(made, [[0, 2], [4, 6], [8, 10]])
+    assert len(programs()) <= before

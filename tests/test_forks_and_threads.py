@@ -65,7 +65,7 @@ def test_a_child_of_a_process_in_which_jax_worked_is_told_so(before):
     said = forked(before).strip().splitlines()
     assert len(said) == 3
     for line in said:
-        assert line.startswith("refused: this process was forked from one in which JAX had begun to work")
+        assert line.startswith("refused: this process was forked from one in which JAX had started to work")
         assert 'multiprocessing.get_context("spawn")' in line
 
 
@@ -80,6 +80,7 @@ def q():
     return bl.problems.quadratic(kappa=4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same", [True, False], ids=["one solver", "different solvers"])
 def test_runs_in_threads_are_bitwise_those_one_after_the_other(q, same):
     """Programs are kept with the problem, which all of them share: here the first of them may be compiled at once."""
@@ -95,9 +96,8 @@ def test_runs_in_threads_are_bitwise_those_one_after_the_other(q, same):
         return bl.run(
             *(solvers[k], jnp.ones(2), jnp.zeros(2)),
             steps=300,
-            every=50,
+            options=bl.RunOptions(every=50, probe=lambda state, info: {"x": state.x[0]}),
             progress=True,
-            probe=lambda state, info: {"x": state.x[0]},
             hooks=[lambda event: seen[k].append(event.step)],
         )
 
@@ -139,7 +139,9 @@ def test_control_c_reaches_the_run_of_the_main_thread_alone(q):
         assert asked.wait(60)
 
     thread = threading.Thread(
-        target=lambda: other.append(bl.run(solver, *start, steps=40, every=10, hooks=[beside]))
+        target=lambda: other.append(
+            bl.run(solver, *start, steps=40, options=bl.RunOptions(every=10), hooks=[beside])
+        )
     )
 
     def interrupt(event) -> None:
@@ -149,7 +151,7 @@ def test_control_c_reaches_the_run_of_the_main_thread_alone(q):
             asked.set()
 
     thread.start()
-    result = bl.run(solver, *start, steps=100, every=10, hooks=[interrupt])
+    result = bl.run(solver, *start, steps=100, options=bl.RunOptions(every=10), hooks=[interrupt])
     thread.join()
     assert result.status.code is bl.Code.INTERRUPTED
     assert result.steps == 20

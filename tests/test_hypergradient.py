@@ -20,6 +20,7 @@ def test_it_is_the_closed_form_at_the_inner_solution():
     np.testing.assert_allclose(found, QUADRATIC.hypergradient(X), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ridge_logistic", "trees"])
 def test_it_is_the_slope_of_the_value(name):
     case = PROBLEMS[name](jnp.float64)
@@ -61,6 +62,7 @@ def test_it_maps_over_points():
     np.testing.assert_allclose(found, jax.vmap(QUADRATIC.hypergradient)(xs), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_it_has_derivatives_in_both_modes():
     problem = bl.Problem(
         outer=lambda x, y, data: jnp.sum((y - data) ** 2),
@@ -80,6 +82,7 @@ def test_it_has_derivatives_in_both_modes():
         np.testing.assert_allclose(reverse, expected, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_hand_written_loop_reaches_the_solution():
     problem, x, y = QUADRATIC.problem, X, jnp.zeros(2)
     for _ in range(300):
@@ -124,6 +127,7 @@ def test_a_problem_with_a_proximal_map_is_refused():
         bl.hypergradient(problem, X, X)
 
 
+@pytest.mark.slow
 def test_points_and_data_are_checked():
     with pytest.raises(ValueError, match="x contains NaN"):
         bl.hypergradient(QUADRATIC.problem, X * jnp.nan, Y)

@@ -28,6 +28,7 @@ def central(function, point, direction, h=1e-5):
     return (function(point + h * direction) - function(point - h * direction)) / (2 * h)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_products_equal_dense_hessian_blocks(problem):
     case, _, g, (x, y, v), (tx, ty, tv) = flat(problem)
@@ -53,6 +54,7 @@ def test_products_equal_dense_hessian_blocks(problem):
     np.testing.assert_allclose(ravel_pytree(known.cross(other))[0], 2 * xy @ v, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_gradients_and_products_equal_finite_differences(problem):
     case, f, g, (x, y, v), (tx, ty, tv) = flat(problem)
@@ -92,6 +94,7 @@ def test_the_quadratic_by_hand():
     np.testing.assert_allclose(outer.y, [0.7, 0.7], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_closed_forms_of_the_quadratic_agree_with_autodiff_through_the_solution():
     q = bl.problems.quadratic(mu=0.3, kappa=4.0, m=0.7)
     x = jnp.array([0.5, -2.0])

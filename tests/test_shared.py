@@ -50,6 +50,7 @@ SOLVERS = {
 TAKES = {"saba": ("full", "blocks"), "vrbo": ("full", "epochs", "iid", "blocks")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_run_is_that_with_the_constants_written_in(solver, stream):
@@ -91,12 +92,13 @@ def test_every_task_of_a_meta_learner_sees_the_same_constants():
     np.testing.assert_allclose(adapted, result.x[None] + 0.2 * (2 * tasks - result.x[None]), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_they_run_on_several_devices():
     mesh = jax.sharding.Mesh(jax.devices()[:1], ("data",))
     given = bl.sharded(mesh, data="data")
     solver = SOLVERS["aid"](PROBLEM)
     plain = bl.run(solver, X0, Y0, data=bl.epochs(DATA, size=3), steps=3)
-    meshed = bl.run(solver, X0, Y0, data=bl.epochs(DATA, size=3), steps=3, mesh=given)
+    meshed = bl.run(solver, X0, Y0, data=bl.epochs(DATA, size=3), steps=3, options=bl.RunOptions(mesh=given))
     np.testing.assert_allclose(meshed.x, plain.x, rtol=1e-12)
 
 

@@ -40,6 +40,6 @@ def ridge(task, tolerance):
     placed(task)  # in float64 from here on
     problem = bl.Problem(inner=penalized, outer=squares)
     solver = bl.hoag(
-        problem, inner=optax.lbfgs(1.0, linesearch=None), outer=task.beta, tolerance=lambda k: tolerance
+        problem, inner=optax.lbfgs(1.0, linesearch=None), outer=task.beta, tol=lambda k: tolerance
     )
     return runs(solver, task)

@@ -50,7 +50,7 @@ def damaged_checkpoints(kinds: Sequence[Callable[[Path], None]] = DAMAGES) -> di
     """By kind of damage, how often which outcome was met with."""
     with tempfile.TemporaryDirectory() as room:
         saved = Path(room) / "saved"
-        bl.run(SOLVER, X0, Y0, steps=8, checkpoint=saved, save_every=2)
+        bl.run(SOLVER, X0, Y0, steps=8, checkpoint=saved, options=bl.RunOptions(save_every=2))
         newest = max(
             (path for path in saved.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)
         )

@@ -58,9 +58,8 @@ def run(folder: Path, steps: int, save_every: int | None, *, checkpoint: bool = 
     ready = iter([lambda: print("ready", flush=True)])
     folder.mkdir(parents=True, exist_ok=True)
     hooks = [best, bl.hooks.CSV(folder / "trace.csv", thin=7), lambda event: next(ready, lambda: None)()]
-    saved = (
-        dict(checkpoint=folder / "checkpoints", save_every=save_every, resume="auto") if checkpoint else {}
-    )
+    saved = dict(checkpoint=folder / "checkpoints", resume="auto") if checkpoint else {}
+    probe = lambda state, info: {"largest": jnp.max(jnp.abs(state.x))}
     result = bl.run(
         solver,
         jnp.zeros(ROWS),
@@ -69,9 +68,8 @@ def run(folder: Path, steps: int, save_every: int | None, *, checkpoint: bool = 
         data=data,
         seed=3,
         warmup=20,
-        every=5,
         hooks=hooks,
-        probe=lambda state, info: {"largest": jnp.max(jnp.abs(state.x))},
+        options=bl.RunOptions(every=5, probe=probe, save_every=save_every if checkpoint else None),
         **saved,
     )
     return result, best

@@ -42,7 +42,7 @@ class Camera(bl.hooks.Live):
 
 def draw(file: Path, solver: Any, x0: Any, y0: Any, data: Any) -> None:
     camera = Camera(tol=1e-6)
-    bl.run(solver, x0, y0, data=data, steps=STEPS, every=EVERY, hooks=[camera])
+    bl.run(solver, x0, y0, data=data, steps=STEPS, options=bl.RunOptions(every=EVERY), hooks=[camera])
     console = Console(record=True, width=WIDTH, height=30, file=io.StringIO(), force_terminal=True)
     console.print(camera.view)
     text = console.export_svg(title='progress="live"', theme=MONOKAI, unique_id="live")

@@ -1,12 +1,12 @@
 """Bilevel optimization on JAX: min over x of f(x, y*(x)), where y*(x) minimizes g(x, y).
 
-The whole public surface. A name is loaded when it is first asked for, so that a program waits for the solver that it
-uses and not for forty, and `import bilevel` for little besides JAX. The package's modules are loaded in the same way.
+These are the public names; `bl.solvers` has all solvers. Python loads a name when a program first uses it. So `import
+bilevel` loads little except JAX, and a program loads only the solvers that it uses.
 """
 
 from typing import TYPE_CHECKING
 
-import bilevel.forks  # watches from the beginning on  # noqa: F401
+import bilevel.forks  # it starts to watch at import  # noqa: F401
 from bilevel.namespaces import lazy_names
 
 if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below have the same names
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below ha
     from bilevel.loop.data.streams import blocks as blocks, epochs as epochs, iid as iid
     from bilevel.loop.devices.mesh_spec import sharded as sharded
     from bilevel.loop.errors import RunError as RunError
+    from bilevel.loop.options import RunOptions as RunOptions
     from bilevel.loop.result import Result as Result
     from bilevel.loop.run import run as run
     from bilevel.loop.scan import scan as scan, warm_up as warm_up
@@ -37,49 +38,23 @@ if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below ha
     from bilevel.loop.sweep import Sweep as Sweep, sweep as sweep
     from bilevel.problem import Problem as Problem
     from bilevel.solvers import (
-        acc_f2ba as acc_f2ba,
         aid as aid,
-        bda as bda,
-        bome as bome,
-        d_tfbo as d_tfbo,
-        darts as darts,
-        darts_first_order as darts_first_order,
-        f2ba as f2ba,
         f2sa as f2sa,
-        f2sa_p as f2sa_p,
-        f3sa as f3sa,
-        fomaml as fomaml,
-        forward_itd as forward_itd,
-        fsla as fsla,
-        g_pbgd as g_pbgd,
         hoag as hoag,
-        iaptt as iaptt,
         imaml as imaml,
         itd as itd,
         maml as maml,
-        meha as meha,
-        mrbo as mrbo,
-        pzobo as pzobo,
-        qnbo as qnbo,
-        reptile as reptile,
-        rtho as rtho,
-        s_tfbo as s_tfbo,
         saba as saba,
-        sama as sama,
         soba as soba,
-        srba as srba,
         stocbio as stocbio,
-        sustain as sustain,
         tuning_free as tuning_free,
-        v_pbgd as v_pbgd,
-        vrbo as vrbo,
     )
     from bilevel.solvers.adjoints import Adjoint as Adjoint
     from bilevel.solvers.base import Info as Info, Solver as Solver
     from bilevel.solvers.fixed_points.preconditioner import fixed_preconditioner as fixed_preconditioner
     from bilevel.solvers.rules import Rule as Rule, projected as projected
+    from bilevel.theory.estimation._advise import advise as advise
     from bilevel.theory.estimation.advice import Advice as Advice
-    from bilevel.theory.estimation.advising import advise as advise
 else:
     _MODULES = ("adjoints", "data", "hooks", "plot", "problems", "prox", "solvers", "theory")
     _NAMES = {
@@ -90,6 +65,7 @@ else:
         "loop.checkpoints.reader": ("load",),
         "loop.errors": ("RunError",),
         "loop.data.loaders": ("loaders",),
+        "loop.options": ("RunOptions",),
         "loop.result": ("Result",),
         "loop.run": ("run",),
         "loop.scan": ("scan", "warm_up"),
@@ -104,17 +80,19 @@ else:
         "solvers.fixed_points.preconditioner": ("fixed_preconditioner",),
         "solvers.rules": ("Rule", "projected"),
         "theory.estimation.advice": ("Advice",),
-        "theory.estimation.advising": ("advise",),
+        "theory.estimation._advise": ("advise",),
     }
-    _SOLVERS = (
-        "acc_f2ba", "aid", "bda", "bome", "d_tfbo", "darts", "darts_first_order", "f2ba", "f2sa", "f2sa_p",
-        "f3sa", "fomaml", "forward_itd", "fsla", "g_pbgd", "hoag", "iaptt", "imaml", "itd", "maml", "meha",
-        "mrbo", "pzobo", "qnbo", "reptile", "rtho", "s_tfbo", "saba", "sama", "soba", "srba", "stocbio",
-        "sustain", "tuning_free", "v_pbgd", "vrbo",
+    _SOLVERS = ("aid", "f2sa", "hoag", "imaml", "itd", "maml", "saba", "soba", "stocbio", "tuning_free")
+    _MOVED = (
+        "acc_f2ba", "bda", "bome", "d_tfbo", "darts", "darts_first_order", "f2ba", "f2sa_p", "f3sa", "fomaml",
+        "forward_itd", "fsla", "g_pbgd", "iaptt", "meha", "mrbo", "pzobo", "qnbo", "reptile", "rtho", "s_tfbo",
+        "sama", "srba", "sustain", "v_pbgd", "vrbo",
     )  # fmt: skip
     _HOMES = {name: f"bilevel.{home}" for home, names in _NAMES.items() for name in names}
     _HOMES |= dict.fromkeys(_SOLVERS, "bilevel.solvers")
-    __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES, _MODULES)
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__, _HOMES, _MODULES, dict.fromkeys(_MOVED, "bilevel.solvers")
+    )
 
 
 __version__ = "0.2.0"

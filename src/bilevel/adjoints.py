@@ -1,3 +1,3 @@
-"""`bilevel.solvers.adjoints` under its public name, for `from bilevel.adjoints import cg`."""
+"""The public name of `bilevel.solvers.adjoints`, for `from bilevel.adjoints import cg`."""
 
 from bilevel.solvers.adjoints import *  # noqa: F403

@@ -30,8 +30,8 @@ def as_array(leaf: Any, name: str) -> jax.Array:
     plain = _plain(leaf, name)
     if isinstance(plain, jax.Array):
         return plain
-    # Always a copy: `asarray` of JAX 0.10.0 shares aligned memory, which its owner may overwrite.
-    return _made(lambda a: jnp.array(np.ascontiguousarray(a).reshape(a.shape)), plain, leaf, name)
+    # Always a copy: its owner may overwrite the memory. `jnp.array` would compile a program for every shape.
+    return _made(lambda a: jax.device_put(_copied(a)), plain, leaf, name)
 
 
 def as_host(leaf: Any, name: str) -> Any:

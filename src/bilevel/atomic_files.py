@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever happens meanwhile: a kill, a full disk, another reader."""
+"""Files that appear whole or not at all, in spite of kills, full disks and other readers."""
 
 import os
 import re
@@ -10,7 +10,7 @@ PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")  # the names of files that are st
 
 
 class Unsaved(OSError):
-    """A file could not be written. What had its name before, or nothing, is there as it was."""
+    """A file could not be written. An earlier file of this name is unchanged."""
 
     def __init__(self, path: Path, reason: str, number: int | None = None):
         super().__init__(number, reason, str(path))
@@ -21,10 +21,10 @@ class Unsaved(OSError):
 
 
 def write(path: Path, content: bytes) -> Path:
-    """Write `content` to `path`, making its folder if need be, with the permissions of any new file (umask).
+    """Write `content` to `path`, and create its folder; the file has the permissions of any new file (umask).
 
-    Other readers see the old state or all of the new one, nothing between: the bytes go to a temporary file in the
-    same folder, to the disk, and only then get their name. Raises `Unsaved`.
+    Other readers see the old file or the whole new one: the bytes go to a temporary file in the same folder, are
+    flushed to the disk, and only then get their name. Raises `Unsaved`.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def try_folder(folder: Path) -> None:
-    """An `OSError` if nothing can be written into it. A full disk still takes empty files, so there is something."""
+    """Raise `OSError` if the folder cannot be written into, also on a full disk, which still accepts empty files."""
     probe = new_part(folder / "writable")
     try:
         probe.write_bytes(bytes(4096))
@@ -54,21 +54,21 @@ def try_folder(folder: Path) -> None:
 
 
 def content_of(path: Path, at_most: int) -> bytes:
-    """The bytes of a file of ours; a `ValueError` if it is none, or larger than any of ours."""
+    """Return the bytes of a file; raise `ValueError` if it is no regular file or too large."""
     about = path.stat()
-    if not stat.S_ISREG(about.st_mode) or about.st_size > at_most:  # to read a pipe would be to wait for ever
-        raise ValueError(f"{path} is no file of at most {at_most:,} bytes")
+    if not stat.S_ISREG(about.st_mode) or about.st_size > at_most:  # reading a pipe would wait forever
+        raise ValueError(f"{path} is no regular file of at most {at_most:,} bytes")
     with path.open("rb") as file:
         return file.read(at_most)
 
 
 def new_part(path: Path) -> Path:
-    """A name beside `path` that nobody else uses."""
+    """Return an unused name in the folder of `path`."""
     return path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
 
 
 def remove_parts(folder: Path) -> None:
-    """Removes what a killed process has left unfinished; only while nobody else writes into the folder."""
+    """Remove the unfinished files of killed processes; call it only while no other process writes into the folder."""
     for path in folder.iterdir():
         if PART.fullmatch(path.name):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""An objective that knows where its model ends and its loss begins, and so its Gauss–Newton curvature."""
+"""An objective made of a model and a loss, with its Gauss–Newton curvature."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from bilevel.types import Metrics, PyTree, Scalar
 
 
 class Composed:
-    """The objective that `bl.composed` makes: called like any other, picklable if its parts are."""
+    """The objective of `bl.composed`. It is picklable if its parts are."""
 
     def __init__(
         self, model: Callable[..., Any], loss: Callable[..., Any], penalty: Callable[..., Any] | None
@@ -44,13 +44,13 @@ class Composed:
         return (loss, metrics) if metrics else loss
 
     def gauss_newton(self, x: PyTree, y: PyTree, *data: Any, **extras: Any) -> Callable[[PyTree], PyTree]:
-        """v ↦ Jᵀ(∇²loss)J·v + ∇²penalty·v, with J = ∂model/∂y, from one linearization of each."""
+        """Return v ↦ Jᵀ(∇²loss)J·v + ∇²penalty·v, with J = ∂model/∂y, from one linearization of each."""
         predictions, J = jax.linearize(lambda y: self._predictions(x, y, data, extras)[0], y)
         for path, leaf in jax.tree_util.tree_leaves_with_path(predictions):
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise TypeError(
                     f"the predictions{jax.tree_util.keystr(path)} of the composed model have dtype {leaf.dtype}, but "
-                    "Gauss-Newton differentiates the loss in them: return floating arrays alone"
+                    "Gauss-Newton differentiates the loss in them: return only floating arrays"
                 )
         JT = jax.linear_transpose(J, y)
         _, curve = jax.linearize(jax.grad(lambda p: self._loss(x, p, data, extras)[0]), predictions)
@@ -102,36 +102,35 @@ def composed(
     loss: Callable[..., Any],
     penalty: Callable[..., Scalar] | None = None,
 ) -> Composed:
-    """The inner objective g(x, y) = loss(x, model(x, y, batch), batch) + penalty(x, y).
+    """Return the inner objective g(x, y) = loss(x, model(x, y, batch), batch) + penalty(x, y).
 
-    It is an objective like any other; what it adds is that
-    `bl.adjoints.gauss_newton` can leave the model's own curvature out:
+    It is an ordinary objective. In addition, `bl.adjoints.gauss_newton` can leave out the model's curvature:
 
         ∇²_yy g = Jᵀ(∇²loss)J + Σ_i (∂loss/∂p_i) ∇²_yy p_i + ∇²_yy penalty,        p = model(x, y), J = ∂p/∂y
 
-    The first term is positive semidefinite if the loss is convex in the predictions, as squared errors and
-    cross-entropies of logits are, with any weights that are not negative; the second is the only one that a
-    network makes indefinite, and it is small where the model fits.
+    The first term is positive semidefinite if the loss is convex in the predictions, such as squared errors and
+    cross-entropies of logits with non-negative weights. Only the second term can be indefinite for a network, and it is
+    small where the model fits.
 
-    Each part takes data or not, `(x, y)` or `(x, y, batch)`, and may ask for the keywords `key` and `rows`. A model
-    that asks for `state` returns `(predictions, state)`. A loss may return `(loss, metrics)`.
+    Each part takes `(x, y)` or `(x, y, batch)`, and may ask for the keywords `key` and `rows`. A model that asks for
+    `state` returns `(predictions, state)`. A loss may return `(loss, metrics)`.
 
     Args:
         model: x, y and a batch to the predictions, any pytree of floating arrays.
         loss: x, the predictions and a batch to a scalar.
-        penalty: x and y to a scalar, such as a ridge; its Hessian is kept as it is.
+        penalty: x and y to a scalar, such as a ridge; its Hessian stays unchanged.
     """
     return Composed(model, loss, penalty)
 
 
 def _ask(part: Objective, x: PyTree, at: PyTree, data: tuple[Any, ...], extras: dict[str, Any]) -> Any:
-    """What a part returns, called with what it takes."""
+    """Return the value of a part, called with the arguments that it takes."""
     given = {name: extras[name] for name in part.extras if name in extras}
     return part.function(x, at, *(() if part.batch == "never" else data), **given)
 
 
 def _signature(parts: list[Objective]) -> inspect.Signature:
-    """(x, y), with a batch and the keywords that any part asks for."""
+    """Return (x, y) with a batch and the keywords that any part asks for."""
     empty, taken = inspect.Parameter.empty, {part.batch for part in parts}
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "y")]
     if taken != {"never"}:

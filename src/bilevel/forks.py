@@ -1,8 +1,8 @@
-"""A forked child in which JAX would hang: told from one in which it works, and refused with what to do instead.
+"""Raise in a forked process in which JAX would hang.
 
-JAX's threads do not survive `fork`. A child of a process in which JAX had begun to work waits for them for ever; a
-child of one that had only imported it is fine. JAX does not tell which it is, but its threads have names, where the
-operating system tells them, and what it compiles it reports.
+The threads of JAX do not survive `fork`. The child of a process in which JAX has started to work waits for them
+forever; the child of a process that has only imported JAX works. JAX warns in both cases. This module notes whether JAX
+has compiled anything, and reads the names of JAX's threads where the operating system has them.
 """
 
 import os
@@ -12,38 +12,38 @@ from pathlib import Path
 import jax.monitoring
 
 
-class _Seen:
-    """What is known of this process and of the one it was forked from."""
+class _Jax:
+    """The state of JAX in this process and in its parent."""
 
-    worked = False  # JAX has begun to work here
-    broken = False  # it had in the parent
-
-
-def _compiled(event: str, *_: object, **__: object) -> None:
-    if "backend_compile" in event:  # to trace a function takes no backend
-        _Seen.worked = True
+    has_worked = False
+    had_worked_in_parent = False
 
 
-def _in_parent() -> None:
+def _note_compilation(event: str, *_: object, **__: object) -> None:
+    if "backend_compile" in event:  # tracing starts no threads
+        _Jax.has_worked = True
+
+
+def _before_fork() -> None:
     with suppress(OSError):
         names = (task.read_text() for task in Path("/proc/self/task").glob("*/comm"))
-        _Seen.worked |= any("xla" in name.lower() for name in names)
+        _Jax.has_worked |= any("xla" in name.lower() for name in names)
 
 
 def _in_child() -> None:
-    _Seen.broken, _Seen.worked = _Seen.broken or _Seen.worked, False
+    _Jax.had_worked_in_parent, _Jax.has_worked = _Jax.had_worked_in_parent or _Jax.has_worked, False
 
 
-jax.monitoring.register_event_duration_secs_listener(_compiled)
+jax.monitoring.register_event_duration_secs_listener(_note_compilation)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_child=_in_child)
 
 
 def check_fork() -> None:
-    """An error in a child of a process in which JAX had begun to work; called by everything that drives a device."""
-    if _Seen.broken:
+    """Raise in the child of a process in which JAX has worked."""
+    if _Jax.had_worked_in_parent:
         raise RuntimeError(
-            "this process was forked from one in which JAX had begun to work, and JAX does not survive a fork: it "
+            "this process was forked from one in which JAX had started to work, and JAX does not survive a fork: it "
             'would hang here. Start workers with multiprocessing.get_context("spawn"), or fork before anything is '
             "computed"
         )

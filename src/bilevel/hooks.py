@@ -7,8 +7,7 @@ from bilevel.loop.hooks.base import Event as Event, Hook as Hook, Stop as Stop
 from bilevel.loop.hooks.best_so_far import Best as Best
 from bilevel.loop.hooks.early_stopping import EarlyStopping as EarlyStopping
 from bilevel.loop.hooks.files import CSV as CSV, JSONLines as JSONLines
-from bilevel.loop.hooks.live_view import Live as Live
+from bilevel.loop.hooks.live_view import Live as Live, Progress as Progress
 from bilevel.loop.hooks.probe import Probe as Probe
-from bilevel.loop.hooks.progress_bar import Progress as Progress
 from bilevel.loop.hooks.tensorboard_log import TensorBoard as TensorBoard
 from bilevel.loop.hooks.tolerance import Tolerance as Tolerance

@@ -1,4 +1,4 @@
-"""A folder for one writer at a time."""
+"""Locks on folders, for one writer at a time."""
 
 import os
 import sys
@@ -9,10 +9,10 @@ _held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 class Lock:
-    """Holds a folder until it is closed or the process ends, however that ends. `BlockingIOError` if another one does.
+    """Lock a folder until `close` or the end of the process; raise `BlockingIOError` if it is locked already.
 
-    The lock is on the folder itself, so that it leaves no file behind. A forked child does not hold it. Where the file
-    system knows no locks, there is none.
+    The lock is on the folder itself and leaves no file. A forked child does not hold it. On file systems without
+    locks, nothing is locked.
     """
 
     def __init__(self, folder: Path):
@@ -34,7 +34,7 @@ class Lock:
         _held.add(self)
 
     def holds(self, folder: Path) -> bool:
-        """Whether the lock is on what is called so now; where there are no locks, it is."""
+        """Whether the lock is on the folder that has this name now; true where there are no locks."""
         if self._descriptor is None:
             return True
         return os.path.samestat(os.fstat(self._descriptor), os.stat(folder))

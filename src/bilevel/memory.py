@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from bilevel.readings import Reading, reading
+from bilevel.readings import Reading, nodes, reading
 
 _numbers = itertools.count(1)
 _context = jax.make_user_context(0)  # part of the keys under which JAX keeps what it has traced
@@ -64,6 +64,30 @@ class Tracing:
 
     def __init__(self) -> None:
         self._number = next(_numbers)
+        self._read: dict[Any, Reading] = {}  # by the classes in arguments, by the structure of the arguments
+
+    def refresh(self, structure: Any) -> bool:
+        """Return whether classes in arguments read other things than before; then trace again."""
+        classes = nodes(structure)
+        before = self._read.get(structure) if classes else None
+        if not classes or (before is not None and before.is_current(classes)):
+            return False
+        self._read[structure] = now = reading(classes)
+        if before is None or before == now:
+            return False
+        self._read, self._number = {structure: now}, next(_numbers)
+        return True
+
+    def jit_alone(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function compiled; it follows what the classes of its arguments read."""
+        jitted = self.jit(function)
+
+        def call(*arguments: Any) -> Any:
+            if self.refresh(jax.tree.structure(arguments)):
+                jitted.clear_cache()
+            return jitted(*arguments)
+
+        return call
 
     def jit(self, function: Callable[..., Any], **options: Any) -> "Jitted":
         """Return the function compiled as by `jax.jit`."""

@@ -159,7 +159,7 @@ class Problem:
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
         """Return `function(problem, *static, ...)` compiled, and keep it with the problem."""
-        make = lambda: Tracing().jit(partial(function, self, *static))
+        make = lambda: Tracing().jit_alone(partial(function, self, *static))
         return self.kept("compiled", by_identity((function, *static)), (function, static), make)
 
     @property

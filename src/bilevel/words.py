@@ -1,4 +1,4 @@
-"""What a value looks like in an error message, or a text when printed: short, and never an error of its own."""
+"""Values in error messages, and text for terminals: short, and without errors of their own."""
 
 import sys
 from collections.abc import Iterable
@@ -25,18 +25,17 @@ MOST = 8  # arrays that are listed
 
 
 def shown(value: Any) -> str:
-    """`repr(value)` on one line, cut off where it is long; the type where there is none (a deleted array)."""
+    """Return `repr(value)` on one line, shortened; the type if `repr` raises, as for a deleted array."""
     try:
         text = " ".join(repr(value).split())
     except Exception:
         digits = isinstance(value, int)  # Python refuses to write out thousands of them
-        text = "a whole number of thousands of digits" if digits else f"<{type(value).__name__}>"
+        text = "a whole number with thousands of digits" if digits else f"<{type(value).__name__}>"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"
 
 
 def printable(text: str, stream: Any = None) -> str:
-    """In letters that standard output, or another stream, has: under LANG=C, or piped on Windows, `print` raises for
-    others."""
+    """Return the text in letters of standard output, or of another stream; `print` raises for other letters."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
@@ -47,7 +46,7 @@ def printable(text: str, stream: Any = None) -> str:
 
 
 def one_line(name: str) -> str:
-    """A name of the user's, with escapes for whatever breaks a line or a terminal would obey."""
+    """Return a name with escapes for line breaks and control characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
@@ -56,12 +55,12 @@ def listed(names: Iterable[str]) -> str:
 
 
 def described(tree: Any) -> Any:
-    """The tree with dtypes and shapes in place of its arrays."""
+    """Return the tree with dtypes and shapes in place of its arrays."""
     return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}", tree)
 
 
 def shapes(tree: Any) -> str:
-    """Its arrays by their places, without what else a module holds."""
+    """Return the dtypes and shapes of the arrays of a tree, by their paths."""
     leaves = [(path, described(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
     each = [
         f"{jax.tree_util.keystr(path, simple=True, separator='.')} {leaf}".strip() for path, leaf in leaves

@@ -100,6 +100,7 @@ def test_names_agree(name):
     assert application(name).title
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "few-shot-omniglot"])
 def test_tasks_have_a_yardstick(name):
     task = application(name).task(0)

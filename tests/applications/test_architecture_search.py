@@ -45,12 +45,14 @@ def plain_logits(mixture, y, images):
     return np.stack(ninths, axis=1).reshape(len(images), -1) @ y["classes"]
 
 
+@pytest.mark.slow
 def test_the_network_is_one_of_plain_convolutions(network, images):
     mixture = jax.nn.softmax(jnp.asarray(np.random.default_rng(1).normal(size=(6, 5)), jnp.float32), axis=1)
     found = jax.jit(app.logits)(mixture, network, images)
     assert np.allclose(found, plain_logits(mixture, network, images), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_cell_depends_on_the_kernels_that_it_uses_and_on_no_others(network, images):
     cell = np.array([4, 3, 0, 1, 4, 2])
     batch = app.Examples(images, jnp.arange(3, dtype=jnp.int32))
@@ -97,6 +99,7 @@ def test_random_cells_have_the_size_that_they_should(as_users_see_it):
         assert into == [1, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_short_trial_and_its_picture(monkeypatch):
     monkeypatch.setattr(app, "SIZES", (80, 80, 50))
     methods = app.methods(app.PROBLEM)

@@ -19,6 +19,7 @@ def bundled(monkeypatch, tmp_path):
     monkeypatch.setenv("BILEVEL_CACHE", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_derivative_of_training_by_finite_differences():
     """In float64: two steps from each of two random starts, then the loss on real images."""
     rng = np.random.default_rng(0)
@@ -78,6 +79,7 @@ def test_centers_are_those_of_scikit_learn(digits):
         np.testing.assert_allclose(found.inputs[own], theirs.cluster_centers_, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_judge_trains_with_momentum(digits):
     key, some = jax.random.key(5), app.drawn(digits, 0)
     some = Examples(jnp.asarray(some.inputs), jnp.asarray(some.targets))
@@ -101,6 +103,7 @@ def short(monkeypatch):
     monkeypatch.setattr(app, "parts", lambda seed: tuple(part.take(np.arange(300)) for part in whole))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_short_trial_and_its_picture():
     with jax.numpy_dtype_promotion("standard"):
@@ -115,6 +118,7 @@ def test_a_short_trial_and_its_picture():
     assert len(figure.axes) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_the_start_of_y_stays_zero():
     task = app.APPLICATION.task(0)

@@ -27,6 +27,7 @@ def small():
     return jax.tree.map(jnp.asarray, (x, batch))
 
 
+@pytest.mark.slow
 def test_heads_are_ridge_regressions_without_their_fold(small):
     linear = pytest.importorskip("sklearn.linear_model")
     x, batch = small
@@ -38,6 +39,7 @@ def test_heads_are_ridge_regressions_without_their_fold(small):
         np.testing.assert_allclose(heads[:, k], ridge.coef_, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_outer_value_is_the_error_on_the_folds_left_out(small):
     x, batch = small
     A, heads = np.asarray(app.phi(x, batch.examples.inputs)), np.asarray(app.heads(x, batch))
@@ -45,6 +47,7 @@ def test_the_outer_value_is_the_error_on_the_folds_left_out(small):
     np.testing.assert_allclose(app.value(x, batch), np.mean(off), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_aid_finds_the_slope_of_the_closed_form(small):
     """Near y*, with the adjoint solved: its hypergradient against differences of Φ, in every entry of x."""
     x, batch = small
@@ -58,6 +61,7 @@ def test_aid_finds_the_slope_of_the_closed_form(small):
     np.testing.assert_allclose(jax.flatten_util.ravel_pytree(info.hypergradient)[0], slopes, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_two_steps_of_everything():
     with jax.numpy_dtype_promotion("standard"):  # optax.adam
         outcome = app.trial(0, 2, False)

@@ -20,6 +20,7 @@ def pictures():
     return jnp.asarray(np.broadcast_to(number[..., None, None], (30, 20, 2, 2)))
 
 
+@pytest.mark.slow
 def test_a_task_has_five_characters_and_no_drawing_twice(pictures):
     drawn = app.episodes(jax.random.key(0), pictures, 40, 3)
     assert drawn.inner[0].shape == (40, 5, 2, 2)
@@ -35,6 +36,7 @@ def test_a_task_has_five_characters_and_no_drawing_twice(pictures):
     assert len(np.unique(drawn.inner[0] // 20)) == 30
 
 
+@pytest.mark.slow
 def test_reptile_gets_the_queries_and_the_classifier_its_own_labels(pictures):
     key = jax.random.key(1)
     _, plain = app.Episodes(key, pictures).next(jnp.uint32(4))
@@ -45,6 +47,7 @@ def test_reptile_gets_the_queries_and_the_classifier_its_own_labels(pictures):
     np.testing.assert_array_equal(some.inner[0][..., 0, 0] // 20, some.inner[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [20, 5])
 def test_the_convolution_is_jax_s(side):
     rng = np.random.default_rng(0)
@@ -58,6 +61,7 @@ def test_the_convolution_is_jax_s(side):
     assert ours.shape == theirs.shape
 
 
+@pytest.mark.slow
 def test_nearest_neighbors_by_hand():
     rng = np.random.default_rng(0)
     images = jnp.asarray(rng.random((12, 20, 20, 20)).astype(np.float32))
@@ -84,6 +88,7 @@ def test_a_turned_character_is_another():
     np.testing.assert_array_equal(turned[4, 1], images[1, 1].T[::-1])  # by 90° against the clock
 
 
+@pytest.mark.slow
 def test_a_short_trial_and_its_picture(monkeypatch):
     rng = np.random.default_rng(0)
     monkeypatch.setattr(app, "SPLIT", (20, 8, 12))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
 import bilevel as bl
@@ -10,6 +11,7 @@ import recorded
 from bilevel.applications import few_shot_sinusoids as app
 
 
+@pytest.mark.slow
 def test_points_of_both_levels_lie_on_one_wave():
     batch = app.waves(jax.random.key(3), 30)
     t, u = (np.concatenate(pair, axis=1).astype(float) for pair in zip(batch.inner, batch.outer, strict=True))
@@ -34,17 +36,19 @@ def test_the_stream_has_new_waves_at_every_step_and_the_same_ones_again():
     jax.tree.map(np.testing.assert_array_equal, second, again)
 
 
+@pytest.mark.slow
 def test_adaptation_is_that_of_the_solvers():
     x, new = app.initial(np.random.default_rng(1)), app.waves(jax.random.key(1), 4)
     loss = jax.vmap(lambda y, query: app.PROBLEM.f(x, y, bl.Batch(None, query)))
     plain = bl.solvers.fomaml(app.PROBLEM, inner=0.05, outer=1.0, inner_steps=3)
-    tied = bl.solvers.imaml(app.PROBLEM, inner=0.05, outer=1.0, strength=2.0, inner_steps=3)
+    tied = bl.imaml(app.PROBLEM, inner=0.05, outer=1.0, proximal_weight=2.0, inner_steps=3)
     for solver, tie in ((plain, 0.0), (tied, 2.0)):
         errors, _ = app.adapted(x, new, 0.05, tie, 3)
         assert errors.shape == (4, 4)
         np.testing.assert_allclose(errors[:, -1], loss(solver.adapt(x, new), new.outer), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_pretraining_follows_the_gradient_of_the_mean_loss():
     x, batch = app.initial(np.random.default_rng(2)), app.waves(jax.random.key(2), 3)
     solver = bl.solvers.reptile(app.PROBLEM, inner=1.0, outer=1.0, inner_steps=1)
@@ -55,6 +59,7 @@ def test_pretraining_follows_the_gradient_of_the_mean_loss():
         np.testing.assert_allclose(after.x[name] - x[name], -gradient[name], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_short_trial_and_its_picture(monkeypatch):
     many = app.waves
     monkeypatch.setattr(app, "waves", lambda key, tasks, *shots: many(key, min(tasks, 20), *shots))
@@ -68,6 +73,7 @@ def test_a_short_trial_and_its_picture(monkeypatch):
     assert len(figure.axes) == 2
 
 
+@pytest.mark.slow
 def test_the_task_can_be_run():
     task = app.APPLICATION.task(1)
     solver = bl.solvers.reptile(task.problem, inner=0.02, outer=0.5, inner_steps=1)

@@ -45,6 +45,7 @@ def derivatives(function, x, y):
     return jax.jit(lambda *at: [function(*at), *jax.grad(function, argnums=both)(*at), *curvature(*at)])(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("player", [0, 1], ids=["leader", "follower"])
 def test_derivatives_are_unbiased_to_second_order(game, point, player):
     x, y = point
@@ -63,6 +64,7 @@ def test_derivatives_are_unbiased_to_second_order(game, point, player):
     )
 
 
+@pytest.mark.slow
 def test_what_is_played_has_the_right_frequencies(game, point):
     x, y = point
     played = app.play(x, y, game, jax.random.key(0), samples=20_000)
@@ -73,6 +75,7 @@ def test_what_is_played_has_the_right_frequencies(game, point):
     assert (np.abs(seen - expected) <= 5 * np.sqrt(expected / 20_000) + 1e-12).all()
 
 
+@pytest.mark.slow
 def test_the_best_response_is_one(game):
     x = jnp.asarray([0.3, -0.2, 1.0])
     y = app.best_response(x, game)
@@ -82,6 +85,7 @@ def test_the_best_response_is_one(game):
         assert own(y + 0.1 * np.random.default_rng(seed).normal(size=y.shape)) < own(y)
 
 
+@pytest.mark.slow
 def test_the_hypergradient_is_that_of_backward_induction(game):
     x = jnp.asarray([0.3, -0.2, 1.0])
     data, respond = bl.Batch(inner=game, outer=game), lambda x: app.best_response(x, game)
@@ -100,6 +104,7 @@ def test_brute_force_finds_a_minimum(game):
     )
 
 
+@pytest.mark.slow
 def test_a_short_trial_and_its_picture():
     outcome = app.APPLICATION.trial(0, 2, False)
     recorded.check("policy-game", outcome.scores)

@@ -36,6 +36,7 @@ def test_the_closed_form_is_the_slope_of_its_own_value(world, x):
         assert np.isclose(rise / (2 * h), gradient @ direction, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_single_loop_aid_arrives_at_the_closed_form(world, x):
     still = bl.aid(app.PROBLEM, inner=0.3, adjoint=0.3, outer=1e-30)  # x stays where it is; y and v settle
     data = bl.Batch(inner=world, outer=world)
@@ -62,6 +63,7 @@ def test_the_agent_could_not_do_better(world, x):
         assert (value(other / other.sum(axis=1, keepdims=True)) <= np.asarray(y) + 1e-12).all()
 
 
+@pytest.mark.slow
 def test_the_return_is_the_sum_of_discounted_rewards(world):
     pi = jnp.full((app.SIDE**2, app.ACTIONS), 0.25)
     P, r, at = np.einsum("sa,sat->st", pi, world.P), np.sum(pi * world.r, axis=1), np.asarray(world.rho)
@@ -77,6 +79,7 @@ def test_a_bonus_put_down_carelessly_is_worse_than_none(world):
     assert -app.closed_form(half_way, world)[0] < 0 < -app.closed_form(0 * half_way, world)[0]
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")  # for optax
 def test_the_projection_is_optax_own():
     for scale in (0.001, 0.1, 10.0):  # the first is inside
@@ -85,6 +88,7 @@ def test_the_projection_is_optax_own():
         assert np.allclose(app.within_budget(jnp.asarray(x)), there, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_hill_climbing_never_descends_and_stays_within_the_budget(world, x):
     value = lambda x: jnp.sum((x - 1.0) ** 2)
     found = app.hill_climbing(value, jnp.asarray(x), 0, 50)
@@ -92,6 +96,7 @@ def test_hill_climbing_never_descends_and_stays_within_the_budget(world, x):
     assert jnp.sum(jnp.abs(found)) <= app.BUDGET + 1e-9
 
 
+@pytest.mark.slow
 def test_a_short_trial_and_its_picture():
     outcome = app.APPLICATION.trial(0, 2, False)
     recorded.check("reward-shaping", outcome.scores)

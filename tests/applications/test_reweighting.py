@@ -42,6 +42,7 @@ def test_pairwise_noise_moves_the_given_share_to_the_next_class():
         app.next_labels(labels, 2.0, classes=10, seed=0)
 
 
+@pytest.mark.slow
 def test_losses_are_their_formulas(few):
     noisy, _, y = few
     p, rows = chances(y, noisy.inputs), np.array([5, 0, 3, 1, 2, 4])
@@ -58,6 +59,7 @@ def test_losses_are_their_formulas(few):
     np.testing.assert_allclose(app.corrected(x, y, noisy, rows=rows), expected)
 
 
+@pytest.mark.slow
 def test_the_weighting_network_weighs_gradients_and_is_not_differentiated_itself(few):
     noisy, _, y = few
     x = jax.tree.map(jnp.asarray, initial_mlp(1, 5, 1, seed=3, dtype=np.float64))
@@ -67,6 +69,7 @@ def test_the_weighting_network_weighs_gradients_and_is_not_differentiated_itself
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), ours, jax.grad(frozen)(y))
 
 
+@pytest.mark.slow
 def test_one_step_weights_are_cut_and_normalized_slopes(few, monkeypatch):
     """One step on a batch of all images: weights from differences of the trusted loss after that step."""
     noisy, trusted, y = few
@@ -85,6 +88,7 @@ def test_one_step_weights_are_cut_and_normalized_slopes(few, monkeypatch):
     np.testing.assert_allclose(found, 6 * expected / expected.sum(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_steps_of_everything(monkeypatch):
     for name, smaller in dict(STEPS=2, TRAIN=300, TRUSTED=60, TEST=100, BATCH=30, HIDDEN=16).items():
         monkeypatch.setattr(app, name, smaller)

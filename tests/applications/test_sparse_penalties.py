@@ -38,12 +38,14 @@ def test_documents_are_of_length_one_and_separable_by_the_telling_words(few):
     assert agree > 0.9 > np.mean(np.sign(a[:, others] @ astray[:-1] + astray[-1]) == labels)
 
 
+@pytest.mark.slow
 def test_smoothness_is_the_largest_curvature(few):
     train = few[0][0]
     exact = np.linalg.norm(dense(train), 2) ** 2 / (4 * len(train.labels))
     assert exact <= app.smoothness(train) <= 1.06 * exact
 
 
+@pytest.mark.slow
 def test_one_penalty_is_scikit_learns(few, monkeypatch):
     linear = pytest.importorskip("sklearn.linear_model")
     train = few[0][0]
@@ -60,6 +62,7 @@ def test_one_penalty_is_scikit_learns(few, monkeypatch):
     np.testing.assert_allclose(y, peer.coef_[0], atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_penalty", [-8.0, -10.5])
 def test_models_are_fitted_to_the_end(log_penalty):
     """In the single precision of the example: no penalized model is better by much than what it finds."""
@@ -78,6 +81,7 @@ def test_models_are_fitted_to_the_end(log_penalty):
     assert abs(np.sum(y != 0) - np.sum(best != 0)) <= 0.05 * np.sum(best != 0)
 
 
+@pytest.mark.slow
 def test_hypergradient_is_the_slope_of_refitting(monkeypatch):
     """In double precision, on a model small enough to be fitted exactly."""
     rng = np.random.default_rng(0)
@@ -96,6 +100,7 @@ def test_hypergradient_is_the_slope_of_refitting(monkeypatch):
     np.testing.assert_allclose(info.hypergradient, slopes, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_steps_of_everything(monkeypatch):
     monkeypatch.setattr(app, "MOST", 20)
     with jax.numpy_dtype_promotion("standard"):  # optax.adam

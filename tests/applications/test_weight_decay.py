@@ -20,6 +20,7 @@ def bundled(monkeypatch, tmp_path):
     monkeypatch.setenv("BILEVEL_CACHE", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_augmentation_turns_and_moves(monkeypatch):
     """With the random numbers fixed: nothing at strength zero, a quarter turn, and a move by whole pixels."""
     images = jnp.asarray(np.random.default_rng(0).random((1, app.SIDE, app.SIDE)))
@@ -31,6 +32,7 @@ def test_augmentation_turns_and_moves(monkeypatch):
     np.testing.assert_allclose(done(0.0, 2.0)[:-2, :-2], image[2:, 2:], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_patches_times_a_matrix_are_a_convolution():
     rng = np.random.default_rng(0)
     for side in (7, 14):
@@ -42,6 +44,7 @@ def test_patches_times_a_matrix_are_a_convolution():
         np.testing.assert_allclose(app.patches(images) @ W, peer, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_method_finds_the_slope_of_training(monkeypatch):
     """Three steps with momentum, in double precision: RTHO's last hypergradient by differences, in all directions."""
     rng = np.random.default_rng(0)
@@ -53,7 +56,9 @@ def test_the_method_finds_the_slope_of_training(monkeypatch):
     problem, data = app.problem_of(app.mlp), bl.Batch(inner=examples(8), outer=examples(8))
     x = app.Hyper(rng.normal(size=3) - 2, rng.normal(size=2), np.float64(-2))
     y0, data, x = jax.tree.map(jnp.asarray, (y0, data, x))
-    still = bl.rtho(problem, inner=optax.sgd(1.0, momentum=app.MOMENTUM), outer=1e-300)  # x stays where it is
+    still = bl.solvers.rtho(
+        problem, inner=optax.sgd(1.0, momentum=app.MOMENTUM), outer=1e-300
+    )  # x stays where it is
     run = bl.start(still, x, y0, data)
     found = bl.scan(still, run, data, steps=3, record=lambda state, info: info.hypergradient)[1]
 
@@ -75,6 +80,7 @@ def test_the_method_finds_the_slope_of_training(monkeypatch):
     assert abs(last[-1]) > 1e-3  # the learning rate has a slope
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", app.MODELS)
 def test_the_random_search_has_at_least_the_budget_of_the_method(model):
     """By XLA's count, between 13 and 14 training steps in one step, as weight-decay.md says."""
@@ -99,6 +105,7 @@ def test_draws_stay_in_the_box():
         jax.tree.map(np.testing.assert_array_equal, app.within(app.single(x)), app.single(x))
 
 
+@pytest.mark.slow
 def test_two_steps_of_everything(monkeypatch):
     for name, smaller in dict(STEPS=2, TRAIN=100, VALID=100, TEST=50, BATCH=20).items():
         monkeypatch.setattr(app, name, smaller)

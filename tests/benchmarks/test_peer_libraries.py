@@ -47,6 +47,7 @@ def test_the_references_derivatives_are_those_of_its_losses():
         assert problem.cross(x, losses_dot)[i] == pytest.approx((slopes[0] - slopes[1]) / (2 * e), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of other libraries
 @pytest.mark.parametrize(
     ("contestant", "entry"), PAIRS, ids=[f"{c.module}-{entry.method}" for c, entry in PAIRS]

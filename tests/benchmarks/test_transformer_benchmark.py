@@ -31,6 +31,7 @@ def test_every_form_of_the_layers_is_one_function():
         np.testing.assert_allclose(other, plain, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_iterates_that_are_not_those_by_hand_are_not_timed():
     form = Form(remat=True)
     by_hand, ours = (

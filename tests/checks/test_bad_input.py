@@ -10,6 +10,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.oracles import Oracles
+from run_options import with_options
 
 Q = bl.problems.quadratic()
 X0 = jnp.ones(2)
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("as_users_see_it")
 
 def solve(outer=Q.f, inner=Q.g, x0=X0, y0=X0, data=None, **options):
     solver = bl.aid(bl.Problem(inner=inner, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
-    return bl.run(solver, x0, y0, data=data, **({"steps": 3} | options))
+    return bl.run(solver, x0, y0, data=data, **with_options({"steps": 3} | options))
 
 
 def with_batch(x, y, batch):
@@ -204,6 +205,7 @@ def test_nothing_is_computed_before_a_refusal():
     assert computed == []
 
 
+@pytest.mark.slow
 def test_resuming_and_starting_do_not_mix():
     result = solve()
     solver = bl.aid(Q.problem, inner=0.1, adjoint=0.1, outer=0.1)
@@ -232,7 +234,13 @@ def test_arrays_of_a_level_must_share_their_rows():
     with pytest.raises(TypeError, match=r"data must be a bl\.Batch, not dict"):
         bl.epochs({"inner": jnp.zeros(3)}, 1)
     with pytest.raises(bl.RunError, match="probe must return a dict") as refusal:
-        bl.run(bl.itd(Q.problem, inner=0.1, outer=0.1), X0, X0, steps=1, probe=lambda s, i: 3.0)
+        bl.run(
+            bl.itd(Q.problem, inner=0.1, outer=0.1),
+            X0,
+            X0,
+            steps=1,
+            options=bl.RunOptions(probe=lambda s, i: 3.0),
+        )
     assert isinstance(refusal.value.__cause__, TypeError)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.loop.state import OBJECTIVES
+from run_options import with_options
 
 Z = jnp.zeros(2)
 ROWS = 6
@@ -29,7 +30,7 @@ def solver_of(inner=g, outer=f):
 
 
 def solve(inner=g, outer=f, **options):
-    return bl.run(solver_of(inner, outer), Z, Z, **({"steps": 3} | options))
+    return bl.run(solver_of(inner, outer), Z, Z, **with_options({"steps": 3} | options))
 
 
 def code(key):
@@ -95,6 +96,7 @@ ACCEPTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_signatures_that_are_understood(name):
     function, data, batch, extras = ACCEPTED[name]
@@ -140,6 +142,7 @@ def test_signatures_that_are_refused(name, level, as_users_see_it):
         assert word in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_what_a_partial_binds_stays_bound():
     noisy = lambda x, y, *, key: (g(x, y), {"key": code(key)})
     fixed = functools.partial(noisy, key=jax.random.key(3))
@@ -188,6 +191,7 @@ def test_rows_from_a_loader_that_gives_none():
         solve(inner=inner, data=[bl.Batch(inner=TARGETS)])
 
 
+@pytest.mark.slow
 def test_a_step_by_hand_says_what_it_lacks():
     solver = solver_of(lambda x, y, *, key: g(x, y))
     with pytest.raises(
@@ -316,6 +320,7 @@ def test_returns_that_are_refused(name, as_users_see_it):
         assert word in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_an_optional_state_that_is_not_there_is_left_out():
     seen = []
 
@@ -328,6 +333,7 @@ def test_an_optional_state_that_is_not_there_is_left_out():
     assert solve(inner=inner, model_state=jnp.ones(3)).model_state.shape == (3,)
 
 
+@pytest.mark.slow
 def test_a_state_of_python_numbers_and_of_other_byte_orders():
     inner = lambda x, y, *, state: (g(x, y), {}, {"n": state["n"] + jnp.ones((), state["n"].dtype)})
     for start, dtype in ((0.0, np.float64), (np.zeros((), ">f4"), np.float32), (0, np.int64)):
@@ -335,6 +341,7 @@ def test_a_state_of_python_numbers_and_of_other_byte_orders():
         assert (float(end), end.dtype, end.weak_type) == (3.0, dtype, False)
 
 
+@pytest.mark.slow
 def test_a_function_may_write_into_the_state_it_is_given():
     """Each evaluation has a tree of its own: one that was written into would leak from one to the next."""
 
@@ -351,6 +358,7 @@ def test_a_function_may_write_into_the_state_it_is_given():
 # Rows
 
 
+@pytest.mark.slow
 def test_rows_of_a_full_batch_are_all_of_them_in_order():
     inner = lambda x, y, batch, *, rows: (
         g(x, y),
@@ -364,6 +372,7 @@ def test_rows_of_a_full_batch_are_all_of_them_in_order():
     np.testing.assert_array_equal(result.trace["outer/count"], 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bl.epochs, bl.iid])
 def test_rows_of_minibatches_name_the_rows_that_came(make):
     right = lambda batch, rows: jnp.all(batch == TARGETS[rows])
@@ -376,6 +385,7 @@ def test_rows_of_minibatches_name_the_rows_that_came(make):
     assert not np.array_equal(result.trace["inner/first"], result.trace["outer/first"])
 
 
+@pytest.mark.slow
 def test_a_level_without_a_size_has_all_rows():
     outer = lambda x, y, batch, *, rows: (
         f(x, y),
@@ -384,6 +394,7 @@ def test_a_level_without_a_size_has_all_rows():
     assert solve(outer=outer, data=bl.epochs(FULL, bl.Levels(2, None))).trace["outer/all"].all()
 
 
+@pytest.mark.slow
 def test_rows_that_a_loader_or_a_batch_names():
     inner = lambda x, y, batch, *, rows: (g(x, y), {"row": rows[0]})
     named = lambda k: bl.Batch(inner=TARGETS, rows=bl.Levels(inner=np.array([10 * k])))
@@ -391,6 +402,7 @@ def test_rows_that_a_loader_or_a_batch_names():
     np.testing.assert_array_equal(solve(inner, data=named(4)).trace["inner/row"], [40, 40, 40])
 
 
+@pytest.mark.slow
 def test_each_of_independent_draws_has_its_rows_and_its_key():
     seen = []
 
@@ -401,7 +413,7 @@ def test_each_of_independent_draws_has_its_rows_and_its_key():
     solver = bl.soba(
         bl.Problem(inner=inner, outer=f), inner=0.1, adjoint=0.1, outer=0.1, batches="independent"
     )
-    bl.run(solver, Z, Z, data=bl.epochs(FULL, bl.Levels(1, None)), steps=1, every=1)
+    bl.run(solver, Z, Z, data=bl.epochs(FULL, bl.Levels(1, None)), steps=1, options=bl.RunOptions(every=1))
     jax.effects_barrier()
     assert len({row for row, _ in seen}) == 3  # of one epoch, none twice
     assert len({key for _, key in seen}) == 3
@@ -422,10 +434,11 @@ KEYED = solver_of(keyed_inner, keyed_outer)
 
 
 def keys_of(**options):
-    result = bl.run(KEYED, Z, Z, **options)
+    result = bl.run(KEYED, Z, Z, **with_options(options))
     return result.trace["inner/key"].tolist(), result.trace["outer/key"].tolist()
 
 
+@pytest.mark.slow
 def test_keys_are_a_function_of_seed_and_step_and_differ_between_the_levels():
     inner, outer = keys_of(steps=20, seed=4)
     base = jax.random.fold_in(jax.random.key(4), OBJECTIVES)  # apart from a data stream's of the same seed
@@ -439,6 +452,7 @@ def test_keys_are_a_function_of_seed_and_step_and_differ_between_the_levels():
     assert not {*inner, *outer} & {*other[0], *other[1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [bl.aid, bl.itd, bl.soba])
 def test_all_evaluations_within_a_step_have_one_key(solver):
     seen = []
@@ -448,9 +462,9 @@ def test_all_evaluations_within_a_step_have_one_key(solver):
         return jnp.sum((y - x) ** 2 + 0.01 * y**4), {"key": code(key)}
 
     problem = bl.Problem(inner=inner, outer=f)
-    sizes = (0.1, 0.1) if solver is bl.itd else (0.1, 0.1, 0.1)
+    sizes = {"inner": 0.1, "outer": 0.1} | ({} if solver is bl.itd else {"adjoint": 0.1})
     more = {} if solver is bl.soba else {"inner_steps": 3, "batches": "shared"}
-    result = bl.run(solver(problem, *sizes, **more), Z, Z, steps=5, every=5)
+    result = bl.run(solver(problem, **sizes, **more), Z, Z, steps=5, options=bl.RunOptions(every=5))
     jax.effects_barrier()
     assert set(seen) == set(result.trace["inner/key"].tolist())
     assert len(set(seen)) == 5
@@ -475,26 +489,47 @@ def stochastic():
 @pytest.fixture(scope="module")
 def unbroken(stochastic):
     solver, data = stochastic
-    return bl.run(solver, Z, Z, data=data, steps=11, every=11, seed=2, warmup=2, model_state=jnp.float64(0))
+    return bl.run(
+        solver,
+        Z,
+        Z,
+        data=data,
+        steps=11,
+        options=bl.RunOptions(every=11),
+        seed=2,
+        warmup=2,
+        model_state=jnp.float64(0),
+    )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3, None])
 def test_chunks_change_nothing(stochastic, unbroken, every):
     solver, data = stochastic
     other = bl.run(
-        solver, Z, Z, data=data, steps=11, every=every, seed=2, warmup=2, model_state=jnp.float64(0)
+        solver,
+        Z,
+        Z,
+        data=data,
+        steps=11,
+        options=bl.RunOptions(every=every),
+        seed=2,
+        warmup=2,
+        model_state=jnp.float64(0),
     )
     same((other.run, other.trace), (unbroken.run, unbroken.trace))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 4, 10])
 def test_resuming_changes_nothing(stochastic, unbroken, cut):
     solver, data = stochastic
     half = bl.run(solver, Z, Z, data=data, steps=cut, seed=2, warmup=2, model_state=jnp.float64(0))
-    rest = bl.run(solver, data=data, steps=11 - cut, every=3, resume=half)
+    rest = bl.run(solver, data=data, steps=11 - cut, options=bl.RunOptions(every=3), resume=half)
     same((rest.run, rest.trace, rest.model_state), (unbroken.run, unbroken.trace, unbroken.model_state))
 
 
+@pytest.mark.slow
 def test_scan_from_a_started_run_is_the_same_loop(stochastic, unbroken):
     solver, data = stochastic
 
@@ -513,6 +548,7 @@ def test_scan_from_a_started_run_is_the_same_loop(stochastic, unbroken):
     np.testing.assert_array_equal(joined["outer/key"], unbroken.trace["outer/key"])
 
 
+@pytest.mark.slow
 def test_scan_under_vmap_over_seeds(stochastic):
     solver, data = stochastic
 
@@ -528,6 +564,7 @@ def test_scan_under_vmap_over_seeds(stochastic):
         np.testing.assert_array_equal(many[seed], alone.trace["outer/key"])
 
 
+@pytest.mark.slow
 def test_each_warm_up_step_has_a_key_of_its_own_that_no_step_has():
     seen = []
 
@@ -548,12 +585,13 @@ def test_what_a_resumed_run_would_not_heed_is_refused():
     solver = solver_of(keyed_inner, keyed_outer)
     for extra in ({"seed": 5}, {"model_state": jnp.zeros(1)}, {"warmup": 2}, {"x0": Z}):
         with pytest.raises(ValueError, match=r"a resumed run starts where the other ended: leave .* out"):
-            bl.run(solver, steps=2, resume=earlier, **extra)
+            bl.run(solver, steps=2, resume=earlier, **with_options(extra))
 
 
 # The state
 
 
+@pytest.mark.slow
 def test_the_state_is_updated_once_a_step_where_the_inner_level_sets_out():
     inner = lambda x, y, *, state: (
         g(x, y),
@@ -573,11 +611,13 @@ def test_the_state_is_updated_once_a_step_where_the_inner_level_sets_out():
     assert int(result.model_state["n"]) == 6
 
 
+@pytest.mark.slow
 def test_a_warm_up_step_updates_the_state():
     inner = lambda x, y, *, state: counted(g(x, y), state)
     assert int(solve(inner, model_state=COUNT, warmup=4, steps=3).model_state["n"]) == 7
 
 
+@pytest.mark.slow
 def test_a_state_that_only_the_outer_objective_reads_stays():
     outer = lambda x, y, *, state: f(x, y) + jnp.sum(state)
     np.testing.assert_array_equal(solve(outer=outer, model_state=jnp.arange(3.0)).model_state, np.arange(3.0))
@@ -586,6 +626,7 @@ def test_a_state_that_only_the_outer_objective_reads_stays():
 # Metrics
 
 
+@pytest.mark.slow
 def test_metrics_go_into_the_trace_by_level_with_their_dtypes():
     inner = lambda x, y: (
         g(x, y),
@@ -609,6 +650,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_outer_metrics_belong_to_the_outer_value(method):
     """A metric that is the loss must be the loss in the trace: same point, same batch."""
@@ -619,6 +661,7 @@ def test_the_outer_metrics_belong_to_the_outer_value(method):
     np.testing.assert_allclose(result.trace["outer/loss"], result.trace["outer_value"], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_metrics_in_a_sweep():
     inner = lambda x, y, *, key, state: (g(x, y), {"key": code(key), "n": state["n"]}, {"n": state["n"] + 1})
     outer = lambda x, y: (f(x, y), {"first": y[0], "positive": y[0] > 0.0})
@@ -645,9 +688,10 @@ def spoiled():
     return solver_of(inner, outer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3, 8, None])
 def test_a_metric_that_is_not_finite_is_named_and_stops_nothing(spoiled, every):
-    result = bl.run(spoiled, Z, Z, model_state=COUNT, steps=8, every=every)
+    result = bl.run(spoiled, Z, Z, model_state=COUNT, steps=8, options=bl.RunOptions(every=every))
     assert (result.status.code, result.steps) == (bl.Code.COMPLETED, 8)
     assert (result.status.variable, result.status.step) == ("outer/early", 4)
     assert "The metric 'outer/early' was not finite at step 4." in result.status.message
@@ -655,16 +699,18 @@ def test_a_metric_that_is_not_finite_is_named_and_stops_nothing(spoiled, every):
     assert np.isnan(result.trace["outer/early"][4:]).all()
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_names_the_variable_and_no_metric_beyond_its_end():
     inner = lambda x, y: (g(x, y), {"loss": g(x, y)})
     solver = bl.aid(bl.Problem(inner=inner, outer=f), inner=50.0, adjoint=0.1, outer=0.1)
-    result = bl.run(solver, Z + 1.0, Z, steps=400, every=400)
+    result = bl.run(solver, Z + 1.0, Z, steps=400, options=bl.RunOptions(every=400))
     assert result.status.code is bl.Code.DIVERGED
     assert result.status.variable in ("x", "y", "v")
     assert np.isfinite(result.trace["inner/loss"]).all()
     assert "metric" not in result.status.message
 
 
+@pytest.mark.slow
 def test_half_precision_metrics_are_looked_at_and_the_user_s_own_columns_are_not():
     inner = lambda x, y: (g(x, y), {"half": jnp.asarray(jnp.nan, jnp.bfloat16)})
     result = solve(inner, record=lambda state, info: {"inner/tree": {"x": state.x}})

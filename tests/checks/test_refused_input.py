@@ -9,6 +9,7 @@ import bilevel as bl
 from bilevel.data import Examples
 from bilevel.problems.reweighting import initial_mlp
 from bilevel.problems.scores import accuracy
+from run_options import with_options
 
 INPUTS = np.random.default_rng(0).normal(size=(6, 4))
 LABELS = np.array([0, 1, 2, 0, 1, 2])
@@ -56,7 +57,7 @@ def test_a_run_inside_a_transformation_points_to_scan(traced):
     def run(t):
         given = {"x0": {"x0": t}, "data": {"data": bl.Batch(inner=t)}, "seed": {"seed": t}}
         more = given.get(traced, {"model_state": t} if traced == "model_state" else {})
-        return bl.run(solver, **({"x0": np.ones(2), "y0": np.ones(2)} | more), steps=1).x
+        return bl.run(solver, **with_options({"x0": np.ones(2), "y0": np.ones(2)} | more), steps=1).x
 
     words = "everything" if traced == "nothing" else traced
     with pytest.raises(TypeError, match=rf"inside jit, vmap or grad, where {words} is traced: use bl.scan"):
@@ -71,6 +72,7 @@ def test_a_sweep_inside_a_transformation_points_to_scan():
         jax.jit(lambda x: bl.sweep(SOLVER, x, x, steps=1).x)(jnp.ones(2))
 
 
+@pytest.mark.slow
 def test_double_precision_in_a_program_that_has_none():
     wide, earlier = jnp.ones(2), bl.run(SOLVER, jnp.ones(2), jnp.ones(2), steps=1)
     assert wide.dtype == jnp.float64

@@ -221,6 +221,7 @@ def test_a_hostile_cell_adds_no_row_and_no_formula(cell, separator):
     check_ranked([cell, "plain", "-5", "y\rz"], separator)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.text("=+-@＝＋－＠\t\r\n\v\x85\u2028 ,;|'\"a1.", max_size=8), min_size=4, max_size=4))
 def test_whatever_the_cells_ranked_csv_is_read_back(cells):

@@ -57,6 +57,7 @@ def test_a_column_without_a_name_is_called_by_its_number(table):
     assert table(",a,\n0,1,2\n").header == ("column 1", "a", "column 3")
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.lists(

@@ -24,6 +24,7 @@ from bilevel.row_weights.fit import (
 )
 from bilevel.row_weights.models import initial, predictor, scale_of
 from bilevel.row_weights.padding import bucket, padded
+from run_options import with_options
 
 N, D, CLASSES = 60, 3, 3
 
@@ -66,6 +67,7 @@ def judges(rows):
     return Rows(*(part[: 15 if len(rows.fold) == N else 64] for part in rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(N, D, CLASSES), (320, 16, 4)], ids=["as it is", "padded"])
 def test_models_are_scikit_learn_s(table, sizes):
     inputs, labels, fold = table
@@ -80,6 +82,7 @@ def test_models_are_scikit_learn_s(table, sizes):
         np.testing.assert_allclose(ours(inputs), theirs.predict_proba(standard), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_padding_has_no_gradient(table):
     _, y, rows, constants, _ = models_of(table, 320, 16, 4, rounds=1)
     x, y, rows, constants = jax.tree.map(jnp.asarray, (np.zeros(320, np.float32), y, rows, constants))
@@ -93,6 +96,7 @@ def test_padding_has_no_gradient(table):
         assert not np.any(padding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [None, 4])
 def test_padding_does_not_change_the_result(hidden, monkeypatch, table):
     inputs, labels, _ = table
@@ -106,6 +110,7 @@ def test_padding_does_not_change_the_result(hidden, monkeypatch, table):
     np.testing.assert_allclose(first.predict(inputs), second.predict(inputs), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_the_curvature_is_at_most_one(table):
     x, y, rows, constants, _ = models_of(table, N, D, CLASSES, rounds=1)
     x, rows, constants = jax.tree.map(jnp.asarray, (x, rows, constants))
@@ -116,6 +121,7 @@ def test_the_curvature_is_at_most_one(table):
         assert 0 < np.linalg.eigvalsh(hessian(at))[-1] <= 1 + 1e-5
 
 
+@pytest.mark.slow
 def test_hypergradients_against_differences(table):
     """Φ(x) by models trained to the end; along a random direction, at weights of about one half."""
     _, y, rows, constants, _ = models_of(table, N, D, CLASSES, rounds=1)
@@ -171,6 +177,7 @@ def test_buckets_are_few():
     assert len({bucket(count, 256) for count in range(1, 20_001)}) <= 40
 
 
+@pytest.mark.slow
 def test_minibatches_rank_as_full_batches_do(monkeypatch):
     """Digits, of which a third have the next digit's label."""
     inputs, labels = load_digits(return_X_y=True)
@@ -205,6 +212,7 @@ def test_bad_input_is_named(table, change, message):
         weigh(**(given | dict(classes=3) | change))
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it(monkeypatch):
     """`run` itself ends a run well that was interrupted; half-learned weights are not what was asked for."""
     rng = np.random.default_rng(0)
@@ -214,7 +222,7 @@ def test_an_interrupt_ends_it(monkeypatch):
         def stop(event):
             raise KeyboardInterrupt
 
-        return bl.run(*given, **options, hooks=[stop])
+        return bl.run(*given, **with_options(options), hooks=[stop])
 
     monkeypatch.setattr(weighing, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):

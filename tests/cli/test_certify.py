@@ -18,10 +18,11 @@ def invoke(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     app = typer.Typer()
     app.callback()(lambda: None)
-    certify.register(app)
+    app.command()(certify.certify)
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 
+@pytest.mark.slow
 def test_table_shows_the_analyses_side_by_side(invoke):
     result = invoke(*ARGUMENTS)
     assert result.exit_code == 0
@@ -43,6 +44,7 @@ def test_table_shows_the_analyses_side_by_side(invoke):
     assert "K = 10,000" in result.stdout
 
 
+@pytest.mark.slow
 def test_json_carries_the_numbers_of_the_library(invoke):
     result = invoke(*ARGUMENTS, "--gap", "2", "--y-distance", "3", "--c-y", "0.5", "--json")
     assert result.exit_code == 0
@@ -75,6 +77,7 @@ def test_json_carries_the_numbers_of_the_library(invoke):
     assert report["run"]["steps"] == 10_000
 
 
+@pytest.mark.slow
 def test_json_says_null_where_there_is_no_bound(invoke, monkeypatch):
     monkeypatch.setattr(theory.Certificate, "bound", lambda self, *start, **options: np.inf)
     result = invoke(*ARGUMENTS, "--json")
@@ -110,6 +113,7 @@ def test_bad_values_get_one_line_and_exit_status_two(invoke, option, value, mess
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_condition_number_one(invoke):
     result = invoke("certify", "--mu", "1", "--L", "1", "--M", "0", "--rho", "0", "--json")
     assert result.exit_code == 0

@@ -13,6 +13,7 @@ import bilevel as bl
 from bilevel.cli import app, main, plain_text
 
 
+@pytest.mark.slow
 def test_demo_shows_both_algorithms_beside_their_closed_forms():
     result = CliRunner().invoke(app, ["demo", "--kappa", "3", "--steps", "20000"])
     assert result.exit_code == 0
@@ -49,6 +50,7 @@ def run_until(stop, monkeypatch):
     monkeypatch.setattr(bl, "run", run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_demo_that_is_stopped_says_how_far_it_came(monkeypatch, sent, status):
     run_until(lambda: os.kill(os.getpid(), sent), monkeypatch)
@@ -68,6 +70,7 @@ def test_a_demo_that_is_stopped_before_its_first_step(monkeypatch):
     assert (result.exit_code, result.stderr) == (130, "bilevel: stopped; steps taken: none\n")
 
 
+@pytest.mark.slow
 def test_a_screen_that_takes_nothing(monkeypatch, capsys):
     class Full(io.StringIO):
         def write(self, text):

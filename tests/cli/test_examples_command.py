@@ -34,6 +34,7 @@ def command(monkeypatch, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_table_scores_and_a_picture(command, tmp_path):
     result = command("reweighting", "--seeds", "3")
     assert result.exit_code == 0, result.output
@@ -108,14 +109,15 @@ def test_a_seed_that_diverges_is_no_score(command, tmp_path):
     assert not (tmp_path / "out/reweighting.csv").exists()
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES.values(), "parts"])
 def test_no_run_that_was_interrupted_is_scored(name):
-    """`bl.run` turns Ctrl-C into a status: `check` raises it again."""
-    module = ast.parse(examples._file(name).read_text(encoding="utf-8"))
-    nodes = list(ast.walk(module))
-    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "bl.run"]
+    """`bl.run` turns Ctrl-C into a status: `check` raises it again, also in `run_all` of the shared parts."""
+    source = examples._file(next(iter(MODULES))).with_name(f"{name}.py")
+    nodes = list(ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
+    called = [node for node in nodes if isinstance(node, ast.Call)]
+    calls = [node for node in called if ast.unparse(node.func) == "bl.run"]
     checked = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "check"]
-    assert calls
+    assert calls or any(ast.unparse(node.func) == "run_all" for node in called)
     assert set(calls) <= set(checked)
 
 

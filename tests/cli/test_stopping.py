@@ -37,6 +37,7 @@ def wait_for_ever_unless(sent, dropped, collector):
     pytest.fail("the signal was lost")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_signal_ends_it_even_where_exceptions_are_dropped(capsys, collector, sent, status, dropped):
@@ -92,6 +93,7 @@ def test_a_current_folder_that_is_gone_is_named(monkeypatch, capsys, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_other_dropped_exceptions_are_told_as_ever(monkeypatch, collector):
     class Broken:
         def __del__(self):

@@ -86,6 +86,7 @@ def test_every_oracle_is_counted():
         assert getattr(CountedOracles, name) is not getattr(Oracles, name), f"{name} is not counted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_each_derivative_has_its_own_count_and_the_plain_value(name):
     method, cost = METHODS[name]
@@ -96,6 +97,7 @@ def test_each_derivative_has_its_own_count_and_the_plain_value(name):
     assert same(method(ORACLES, X, Y), method(PLAIN.oracles, X, Y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["outer_gradients", "inner_gradients"])
 def test_a_gradient_counts_however_it_is_taken_out_and_not_if_it_is_not_used(name):
     def unpacked(pair):
@@ -118,6 +120,7 @@ def test_a_gradient_counts_however_it_is_taken_out_and_not_if_it_is_not_used(nam
         assert counts == (Counts(expected) if name == "outer_gradients" else Counts(0, expected))
 
 
+@pytest.mark.slow
 def test_a_product_without_its_gradient():
     assert calls(lambda x, y: ORACLES.linearize(x, y).hessian(y), X, Y) == Counts(hessian_products=1)
     assert calls(lambda x, y: ORACLES.linearize(x, y).cross(y), X, Y) == Counts(cross_products=1)
@@ -145,6 +148,7 @@ def test_loops_count_the_turns_they_take(turns):
     ) == Counts(0, turns)
 
 
+@pytest.mark.slow
 def test_a_condition_that_takes_derivatives_counts_once_more_than_its_loop():
     def program(y):
         long = lambda y: jnp.sum(ORACLES.inner_gradient(X, y) ** 2) > 1e-6
@@ -159,6 +163,7 @@ def test_a_condition_that_takes_derivatives_counts_once_more_than_its_loop():
     assert counts == Counts(gradients_g=turns + turns + 1)
 
 
+@pytest.mark.slow
 def test_loops_drop_what_dies_in_them():
     def scanned(wanted):
         def body(carry, a):
@@ -199,6 +204,7 @@ def test_a_variable_that_only_a_later_turn_needs_is_alive():
     assert calls(lambda: chain(4)) == Counts(gradients_g=4)
 
 
+@pytest.mark.slow
 def test_scans_inside_scans_forwards_and_backwards():
     def inner(y, a):
         return y - a * ORACLES.inner_gradient(X, y), ORACLES.outer_gradients(X, y).x
@@ -213,6 +219,7 @@ def test_scans_inside_scans_forwards_and_backwards():
     assert same(plain, jax.jit(program)(Y))
 
 
+@pytest.mark.slow
 def test_branches_count_when_taken():
     def program(i, y):
         return lax.switch(
@@ -240,6 +247,7 @@ def test_branches_count_when_taken():
     assert calls(often, Y) == Counts(gradients_g=4)
 
 
+@pytest.mark.slow
 def test_vmap_counts_every_element():
     dense = lambda x, y: jax.vmap(ORACLES.linearize(x, y).hessian)(jnp.eye(2))
     assert calls(dense, X, Y) == Counts(hessian_products=2)
@@ -254,6 +262,7 @@ def test_vmap_counts_every_element():
     assert calls(looped, jnp.ones((5, 2))) == Counts(gradients_g=15)
 
 
+@pytest.mark.slow
 def test_a_loop_under_vmap_goes_on_for_all_until_the_last_has_finished():
     def loop(turns, y):
         body = lambda carry: (carry[0] - 1, carry[1] - 0.1 * ORACLES.inner_gradient(X, carry[1]))
@@ -276,6 +285,7 @@ def test_vmap_over_part_of_a_tree():
     assert calls(empty.oracles.inner_gradient, X, jnp.zeros(0)) == Counts(gradients_g=1)
 
 
+@pytest.mark.slow
 def test_through_every_kind_of_call():
     @jax.custom_vjp
     def with_vjp(y):
@@ -292,6 +302,7 @@ def test_through_every_kind_of_call():
     assert calls(again, Y) == Counts(gradients_g=1, hessian_products=1)
 
 
+@pytest.mark.slow
 def test_inside_a_linear_solve_of_lineax():
     def solve(b):
         g = ORACLES.linearize(X, Y)
@@ -321,6 +332,7 @@ def test_what_cannot_be_counted_is_refused():
     assert calls(lambda y: harmless(ORACLES.inner_gradient(X, y)), Y) == Counts(gradients_g=1)
 
 
+@pytest.mark.slow
 def test_whoever_differentiates_an_objective_or_an_oracle_is_counted():
     problem = counted(PLAIN)
     assert calls(problem.f, X, Y) == Counts()
@@ -334,6 +346,7 @@ def test_whoever_differentiates_an_objective_or_an_oracle_is_counted():
     assert calls(jax.grad(energy), Y) == Counts(hessian_products=2)
 
 
+@pytest.mark.slow
 def test_a_line_search_is_counted_against_callbacks():
     ticks = []
 
@@ -384,6 +397,7 @@ SOLVERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_counts_of_a_step(name):
     make, per_step = SOLVERS[name]
@@ -398,6 +412,7 @@ def test_the_counts_of_a_step(name):
     assert same((after, info), jax.jit(lambda state: solver.step(state))(state))
 
 
+@pytest.mark.slow
 def test_a_counted_step_counts_along_a_scan():
     solver = aid(PLAIN, inner=1 / L, adjoint=gradient_steps(1 / L, 3), outer=0.1 / L)
     step = counted_step(solver)
@@ -416,6 +431,7 @@ def test_a_counted_step_counts_along_a_scan():
     np.testing.assert_array_equal(before.Mv, 4 * np.arange(5))
 
 
+@pytest.mark.slow
 def test_with_data_runs_keys_and_states():
     def inner(x, y, rows, *, key, state):
         noise = jax.random.normal(key, y.shape, y.dtype)

@@ -29,6 +29,7 @@ def space_ga_script():
     return import_module("build_bundled_space_ga")
 
 
+@pytest.mark.slow
 @given(st.integers(1, 5_500_000), st.integers(1, 5_500_000), st.integers(0, 24))
 def test_a_fraction_is_recovered_from_its_double(p, q, whole):
     number = Fraction(p % q, q) + whole
@@ -120,6 +121,7 @@ def test_ar_member():
         import_module("elect80").ar_member(archive, b"control")
 
 
+@pytest.mark.slow
 def test_the_mnist_script_keeps_every_value(tmp_path, monkeypatch, capsys):
     table = np.random.default_rng(0).integers(0, 256, (5000, 785))
     table[:, -1] %= 10

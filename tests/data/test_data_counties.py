@@ -92,6 +92,7 @@ def test_bundled_scale_agrees_with_the_published_line():
     np.testing.assert_array_equal(data.inputs.max(axis=0), np.ones(6))
 
 
+@pytest.mark.slow
 def test_full_file_from_a_folder(text, published, tmp_path, no_network):
     (tmp_path / "space_ga").write_text(text)
     data = space_ga(tmp_path)
@@ -102,12 +103,14 @@ def test_full_file_from_a_folder(text, published, tmp_path, no_network):
     np.testing.assert_array_equal(data.targets[own.rows], own.targets)
 
 
+@pytest.mark.slow
 def test_six_digits_are_enough(published, tmp_path):
     (tmp_path / "space_ga").write_text(full_text(bundled_counties(), 6))
     (tmp_path / "space_ga_scale").write_text(full_text(counties._bundled_scaled(), 6))
     assert len(space_ga(tmp_path)) == len(space_ga_scale(tmp_path)) == COUNTIES
 
 
+@pytest.mark.slow
 def test_the_scaled_file_is_not_taken_for_the_raw_one(tmp_path):
     (tmp_path / "space_ga").write_text(full_text(counties._bundled_scaled(), 6))
     with pytest.raises(DataError, match=r"line 1: POP is 0\.005920.* not space_ga's value"):
@@ -125,6 +128,7 @@ def swap_lines(text: str) -> str:
     return "".join([second, first, *others])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -146,6 +150,7 @@ def test_a_spoilt_file_is_named(text, tmp_path, spoil, message):
     assert str(caught.value).startswith(str(tmp_path / "space_ga"))
 
 
+@pytest.mark.slow
 def test_counties_that_are_not_bundled_must_lie_within_the_range(text, tmp_path):
     outside = np.setdiff1d(np.arange(COUNTIES), bundled_counties().rows)[0] + 1
     (tmp_path / "space_ga").write_text(replace_line(text, outside, FIRST.replace("5:-8.66", "5:+8.66")))
@@ -153,6 +158,7 @@ def test_counties_that_are_not_bundled_must_lie_within_the_range(text, tmp_path)
         space_ga(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("load", "precision"), [(space_ga, 17), (space_ga, 6), (space_ga_scale, 6)])
 def test_counties_that_were_made_up_are_not_the_data_set(tmp_path, load, precision):
     """43 lines that are counties by the look of them, in a file that is otherwise right."""
@@ -166,6 +172,7 @@ def last_digit(line: str) -> str:
     return line.replace("1:9.97292032725", "1:9.97292132725")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [last_digit, lambda line: line.replace("6:32542207", "6:32542207.25")])
 def test_a_value_that_was_changed_a_little_is_noticed(text, published, tmp_path, change):
     """Within the tolerance that lets copies in other digits pass."""
@@ -176,6 +183,7 @@ def test_a_value_that_was_changed_a_little_is_noticed(text, published, tmp_path,
         space_ga(tmp_path)
 
 
+@pytest.mark.slow
 def test_other_digits_of_the_same_numbers_are_the_same_data(text, published, tmp_path):
     """Twelve digits, and errors of a few units in the last place of a double: the counts are the same."""
     inputs, targets = parse_libsvm(text.encode(), "space_ga", 6)
@@ -204,6 +212,7 @@ def test_a_missing_file_is_named(tmp_path):
         space_ga_scale(tmp_path)
 
 
+@pytest.mark.slow
 def test_download(text, published, server, cache, monkeypatch):
     monkeypatch.setattr(counties, "MIRROR", server.address + "/")
     server.answers["/space_ga"] = replace_line(text, 1, FIRST.replace("9.97", "9.98")).encode()

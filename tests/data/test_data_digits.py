@@ -124,6 +124,7 @@ def test_swapped_files_are_noticed(small, tmp_path):
         mnist(tmp_path)
 
 
+@pytest.mark.slow
 def test_download_fills_the_cache_once(small, server, cache, monkeypatch):
     monkeypatch.setattr(digits, "MIRRORS", (server.address + "/gone/", server.address + "/mnist/"))
     server.answers |= {f"/mnist/{name}": content for name, content in small.items()}
@@ -136,6 +137,7 @@ def test_download_fills_the_cache_once(small, server, cache, monkeypatch):
     assert len(server.asked) == requests
 
 
+@pytest.mark.slow
 def test_a_failed_download_keeps_the_good_files_and_goes_on_from_there(small, server, cache, monkeypatch):
     monkeypatch.setattr(digits, "MIRRORS", (server.address + "/mnist/",))
     first, second, *_ = small

@@ -106,6 +106,7 @@ def test_an_endless_answer_is_cut_short(server, monkeypatch):
         fetch(server.address + "/file")
 
 
+@pytest.mark.slow
 def test_a_slow_drip_is_given_up(server, cache, monkeypatch):
     """A byte now and then keeps every timeout of a socket from expiring, in the body and in the headers."""
     done = threading.Event()

@@ -12,6 +12,7 @@ def numbered(n: int) -> Examples:
     return Examples(np.arange(n)[:, None] * 10.0, np.arange(n), "numbers")
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=4), st.integers(0, 10), st.integers(0, 2**32))
 def test_split_sets_are_disjoint_and_keep_pairs_together(sizes, left_over, seed):
     whole = numbered(sum(sizes) + left_over)
@@ -34,6 +35,7 @@ def test_split_by_integer_seed_repeats_and_by_generator_goes_on():
     assert not np.array_equal(one.targets, two.targets)
 
 
+@pytest.mark.slow
 def test_split_is_uniform():
     """Each of n examples is in a set of size s with probability s/n: binomial counts, within six deviations."""
     whole, rng, runs = numbered(10), np.random.default_rng(0), 2000

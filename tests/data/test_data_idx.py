@@ -33,6 +33,7 @@ def test_every_truncation_is_an_error_that_names_the_file(content):
             parse_idx(content[:length], "some/images", (2, 3, 4))
 
 
+@pytest.mark.slow
 @given(position=st.integers(0, len(PACKED) - 1), flip=st.integers(1, 255))
 def test_a_damaged_byte_never_changes_a_value(position, flip):
     damaged = bytearray(PACKED)

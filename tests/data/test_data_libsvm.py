@@ -10,6 +10,7 @@ from bilevel.data import DataError, parse_libsvm
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@pytest.mark.slow
 @given(arrays.arrays(float, st.tuples(st.integers(1, 6), st.integers(2, 5)), elements=finite))
 def test_round_trip_is_exact(table):
     targets, inputs = table[:, 0], table[:, 1:]

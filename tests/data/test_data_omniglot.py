@@ -75,6 +75,7 @@ def folder(files, monkeypatch, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_characters_in_both_archives_count_once(folder, no_network):
     data = omniglot(folder, size=105)
     assert data.names == (
@@ -101,6 +102,7 @@ def test_drawings_are_shrunk_by_areas():
     np.testing.assert_allclose(shrunk(small, 4), fine.reshape(4, 15, 4, 15).mean(axis=(1, 3)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_characters_are_split_without_overlap(folder):
     data = omniglot(folder, size=15)
     first, second = data.split(2, 3, seed=0)
@@ -214,6 +216,7 @@ def test_downloads_go_to_https_addresses():
     assert module.MIRROR.endswith("/")
 
 
+@pytest.mark.slow
 def test_the_real_archives(reference, no_network):
     if not all((reference / archive.name).is_file() for archive in ARCHIVES):
         pytest.skip("BILEVEL_DATA has no Omniglot")

@@ -7,6 +7,7 @@ from bilevel.data import DataError, mnist, space_ga, space_ga_scale
 from bilevel.data.counties import bundled_counties
 
 
+@pytest.mark.slow
 def test_every_bundled_image_is_in_mnist_with_its_label(reference):
     full, bundled = mnist(reference), mnist()
     assert (len(full.train), len(full.test)) == (60_000, 10_000)
@@ -64,6 +65,7 @@ def test_first_line_and_size_of_space_ga(reference):
     assert full.inputs[0, 0] == 9.9729203272514653
 
 
+@pytest.mark.slow
 def test_copies_in_six_digits_are_taken_and_in_eight_are_not(reference, tmp_path):
     """Eight digits are neither the published numbers nor those of a copy that is known."""
     full = space_ga(reference)

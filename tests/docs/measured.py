@@ -1,4 +1,4 @@
-"""The tables of a page: those that a command wrote into docs/measured/, and those that stand in its own text."""
+"""The tables of a page: those that a command wrote into docs/measured/, and those in its text."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Table:
 
     @property
     def measured(self) -> bool:
-        """Whether there are numbers in it, beyond names of theorems and of options."""
+        """Return whether it has numbers other than names of theorems and options."""
         return any(MEASUREMENT.fullmatch(cell.strip("* ")) for row in self.rows for cell in row[1:])
 
 
@@ -45,7 +45,7 @@ class Record:
     @property
     def command(self) -> re.Match:
         found = COMMAND.search(self.path.read_text().rpartition("|\n")[2])
-        assert found, f"{self.path} does not say below its table which command wrote it"
+        assert found, f"{self.path} does not name the command that wrote it below its table"
         return found
 
 
@@ -54,7 +54,7 @@ def records() -> list[Record]:
 
 
 def tables(text: str) -> list[Table]:
-    """Of Markdown, outside of code."""
+    """Return the tables of a Markdown text, outside of code."""
     found: list[list[tuple[str, ...]]] = [[]]
     for line in FENCED.sub("", text).splitlines():
         if line.startswith("|"):

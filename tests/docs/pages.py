@@ -1,4 +1,4 @@
-"""What a page shows, in its order: code, commands, and what they print."""
+"""The blocks of a page in their order: code, commands and their output."""
 
 import json
 import re
@@ -21,7 +21,7 @@ class Part:
 
 
 def parts(page: str) -> list[Part]:
-    """The fenced blocks of a Markdown page or the cells of a notebook; what a block prints is a part of it."""
+    """Return the fenced blocks of a Markdown page or the cells of a notebook, each with its output."""
     text = (ROOT / page).read_text()
     return _cells(json.loads(text)) if page.endswith(".ipynb") else _blocks(text)
 
@@ -60,11 +60,11 @@ TOKEN = re.compile(rf"(?P<number>{NUMBER})|(?P<space>\s+)|(?P<rest>.)")
 
 
 def differs(shown: str, printed: str) -> str | None:
-    """None if the page shows what was printed, else both.
+    """Return None if the page shows the printed output, otherwise both.
 
-    They agree to the letter but for these: numbers with a point or an exponent may differ by a unit of the last
-    digit that is shown, since platforms round differently (whole numbers may not); `...` stands for anything; and
-    stretches of space are all one.
+    They must agree exactly, with three exceptions: numbers with a point or an exponent may differ by a unit of the last
+    digit, because platforms round differently (whole numbers may not); `...` stands for anything; and all
+    stretches of space are equal.
     """
     text, here = _tight(printed), 0
     first, *others = _tight(shown).split("...")
@@ -98,7 +98,7 @@ def _close(piece: str, match: re.Match) -> bool:
 
 
 def _tight(text: str) -> str:
-    """Without the space by which NumPy lines up the ends of arrays."""
+    """Return the text without the space that NumPy adds at the ends of arrays."""
     return re.sub(r"(?<=\[)\s+|\s+(?=\])", "", text.strip())
 
 
@@ -107,7 +107,7 @@ def _value(number: str) -> float:
 
 
 def _unit(number: str) -> float:
-    """A unit of the last digit shown, and a little for the rounding of decimal fractions; of whole numbers none."""
+    """Return a unit of the last digit, slightly enlarged for the rounding of decimals; 0 for whole numbers."""
     digits, _, exponent = number.lower().partition("e")
     if "." not in digits and not exponent:
         return 0.0

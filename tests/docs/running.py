@@ -1,7 +1,7 @@
-"""Runs what a page shows, in a process of its own that costs hardly more than the page.
+"""Run the code of a page in a separate process, at hardly more cost than the code itself.
 
-A server process of this worker has imported what pages import and computed nothing; for every page it forks a
-child, which JAX survives (see `bilevel.forks`). Python's own forkserver does all of it.
+A server process has imported the libraries of the pages and computed nothing. It forks a child for every page, which
+JAX survives (see `bilevel.forks`). This is Python's forkserver.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ IMPORTED = ["jax.numpy", "matplotlib.pyplot", "optax", "bilevel", "bilevel.cli"]
 
 
 def run(parts: list[Part], where: Path, name: str = "page", arguments: tuple[str, ...] = ()) -> list[str]:
-    """What each part printed. An AssertionError with the traceback if one raises."""
+    """Return the output of each part. Raise an AssertionError with the traceback if one raises."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     ours, theirs = context.Pipe(duplex=False)

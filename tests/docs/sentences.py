@@ -1,8 +1,8 @@
 """The figures in the sentences of a page: what is shown, and how precisely.
 
 A figure is a number with a point or an exponent, one from a thousand on, or one that counts times, per cents, seconds
-or bytes. Counts below a thousand are not: two nodes are two nodes. Neither are names: of theorems, of versions of
-Python, of licenses, of years, of issues. Code is run elsewhere, and tables have their own tests (test_measured.py).
+or bytes. Counts below a thousand are not. Neither are names: of theorems, versions of Python, licenses, years,
+issues. Code is run elsewhere, and tables have separate tests (test_measured.py).
 """
 
 import json
@@ -40,7 +40,7 @@ EXPONENTS = r"(?<!10)\^\{[^{}]*\}|_\{[^{}]*\}"
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of a page, where it stands in its prose."""
+    """A number of a page, and its place in the text."""
 
     shown: str
     unit: str
@@ -49,7 +49,7 @@ class Figure:
 
     @property
     def plain(self) -> bool:
-        """A count below a thousand, which nobody has to answer for."""
+        """Return whether this is a count below a thousand, which needs no origin."""
         return self.shown.strip("-−").isdecimal() and self.value < 1000 and not self.unit
 
     @property
@@ -58,7 +58,7 @@ class Figure:
 
     @property
     def precision(self) -> float:
-        """Half a unit of the last digit that is shown."""
+        """Return half a unit of the last digit that is shown."""
         return 0.5 * 10.0 ** (self._exponent - len(self._digits.partition(".")[2]))
 
     @property
@@ -79,7 +79,7 @@ class Figure:
 
 @cache
 def prose(page: str) -> str:
-    """The text of a page, in one line, without blocks of code, tables and the targets of links."""
+    """Return the text of a page in one line, without blocks of code, tables and the targets of links."""
     text = (ROOT / page).read_text()
     if page.endswith(".ipynb"):
         cells = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
@@ -89,14 +89,14 @@ def prose(page: str) -> str:
 
 
 def _words(block: re.Match) -> str:
-    """Of a fenced block: those of a note, of a caption, of a table that is a list; of code none."""
+    """Return the words of a fenced block: of a note, a caption or a list, and none of code."""
     name = re.match(r"\{([\w-]+)\}", block[1])
     return block[2] if name and name[1] not in ("code-block", "include", "eval-rst", "toctree") else ""
 
 
 @cache
 def figures(page: str) -> tuple[Figure, ...]:
-    """Every number in the prose of a page, plain ones too."""
+    """Return every number in the text of a page, also plain ones."""
     text = CODE.sub(lambda code: code[0] if FORMULA.search(code[0]) else "`" * len(code[0]), prose(page))
     variables = lambda formula: re.sub(r"(?<=\d)[a-df-zA-Z]", r"\\", formula[0])  # no units: 2s, 12x
     text = re.sub(r"\$+[^$]*\$+", variables, text)
@@ -110,5 +110,5 @@ def figures(page: str) -> tuple[Figure, ...]:
 
 
 def _blank(pattern: str, text: str, by: str = " ") -> str:
-    """The same text, as long, without what matches."""
+    """Return the text with the matches replaced by as many other characters."""
     return re.sub(pattern, lambda match: by * len(match[0]), text)

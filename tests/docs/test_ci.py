@@ -1,4 +1,4 @@
-"""`.ci/run`, with stand-ins for what it calls: whatever fails makes it fail, is seen, and leaves nothing behind."""
+"""`.ci/run` with stand-ins for its programs: a failure of one is shown, ends it, and leaves no process running."""
 
 import os
 import select
@@ -40,7 +40,7 @@ fi
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A folder with a space in its name, and in it nothing but the script and the stand-ins."""
+    """Make a folder with a space in its name that has only the script and the stand-ins."""
     folder = tmp_path / "a checkout"
     (folder / ".ci").mkdir(parents=True)
     shutil.copy(ROOT / ".ci" / "run", folder / ".ci")
@@ -90,13 +90,13 @@ def test_what_fails_once_fails_all_and_is_seen(checkout, fails):
     assert "no luck" in done.stdout
 
 
-def test_where_one_lane_fails_nothing_of_the_other_goes_on(checkout):
-    """A pipe that all of its processes hold open: it ends with the last of them."""
+def test_a_failure_in_one_lane_ends_the_other(checkout):
+    """All of its processes hold a pipe open, which ends with the last of them."""
     held, open_end = os.pipe()
     done, _ = ran(checkout, "ruff check .", "python benchmarks/reliability.py", pass_fds=[open_end])
     os.close(open_end)
     ended, _, _ = select.select([held], [], [], 20)
     os.close(held)
-    assert ended, "what the other lane had started goes on"
+    assert ended, "a process of the other lane is still running"
     assert done.returncode == 3
-    assert "faults: 50 kills" in done.stdout  # what the other had said
+    assert "faults: 50 kills" in done.stdout  # the output of the other lane

@@ -1,4 +1,4 @@
-"""What pages say in words about their tables: who leads, by how much, and against whom."""
+"""Comparisons in sentences agree with the tables: which method leads, by how much, and against which."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Score:
 
 
 def ranked(name: str) -> dict[str, list[Score]]:
-    """The methods of every row, the best first."""
+    """Return the methods of every row, the best first."""
     found, falls = {}, "log-loss" in name or "seconds" in name
     for row in rows(f"estimators-{name}"):
         (_, label), *cells = row.items()
@@ -32,7 +32,7 @@ def ranked(name: str) -> dict[str, list[Score]]:
 
 
 def lead(scores: list[Score]) -> float:
-    """Of the best of ours over the best of the others, in spreads of the larger; 0 and less if there is none."""
+    """Return how far our best is ahead of the best other, in units of the larger spread; 0 or less if it is not."""
     ours, theirs = (next(each for each in scores if each.ours == own) for own in (True, False))
     gain = ours.mean - theirs.mean if scores[0].mean > scores[-1].mean else theirs.mean - ours.mean
     return gain / max(ours.spread, theirs.spread, 1e-9)

@@ -1,7 +1,7 @@
-"""What a step of every method costs: the cells of three tables are evaluated, and counted again in what runs.
+"""Costs of a step of every method: the cells of three tables are evaluated and compared with counts.
 
-They stand in methods.md, methods-unrolled-and-first-order.md and methods-stochastic.md; minibatches.md says how many
-batches a step draws, and large-models.md what it costs in forward passes.
+The tables are in methods.md, methods-unrolled-and-first-order.md and methods-stochastic.md. The number of batches per
+step is in minibatches.md, and the cost in forward passes in large-models.md.
 """
 
 import re
@@ -42,7 +42,7 @@ def of_task(x, y, rows):
 META = bl.Problem(inner=of_task, outer=of_task)
 ROWS = np.random.default_rng(0).normal(size=(2, TASKS, 4, N_Y))
 
-# By the first cell: a solver, and what the letters stand for. Those that the method decides are metrics of the step.
+# By the first cell: a solver, and the values of the letters. A letter that the method decides is a metric of the step.
 s, n = "adjoint_steps", "inner_steps"
 IMPLICIT = {
     "`aid` (Algorithm 1)": (lambda p: bl.aid(p, inner=A, adjoint=A, outer=B), {}),
@@ -95,7 +95,7 @@ IMPLICIT = {
         lambda p: bl.stocbio(p, inner=A, adjoint=A, outer=B, inner_steps=4, products=3),
         {"N": 4, "Q": 3},
     ),
-    "`darts`": (lambda p: bl.solvers.darts(p, inner=A, outer=B, xi=A), {}),
+    "`darts`": (lambda p: bl.solvers.darts(p, inner=A, outer=B, virtual_step=A), {}),
     "`darts_first_order`": (lambda p: bl.solvers.darts_first_order(p, inner=A, outer=B), {}),
     "`sama`": (lambda p: bl.solvers.sama(p, inner=A, outer=B), {}),
 }
@@ -120,7 +120,7 @@ OTHERS = {
         lambda p: bl.solvers.forward_itd(p, inner=A, outer=B, inner_steps=3),
         {"N": 3},
     ),
-    "`rtho(inner_steps=N)`": (lambda p: bl.rtho(p, inner=A, outer=B, inner_steps=3), {"N": 3}),
+    "`rtho(inner_steps=N)`": (lambda p: bl.solvers.rtho(p, inner=A, outer=B, inner_steps=3), {"N": 3}),
     "`bda(inner_steps=N)`": (lambda p: bl.solvers.bda(p, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`iaptt(inner_steps=N)`, worst at t̂": (
         lambda p: bl.solvers.iaptt(p, inner=A, outer=B, inner_steps=4),
@@ -128,7 +128,7 @@ OTHERS = {
     ),
     "`maml(inner_steps=N)`, per task": (lambda p: bl.maml(META, inner=A, outer=B, inner_steps=4), {"N": 4}),
     "`imaml(inner_steps=N)`, per task, s steps of CG taken": (
-        lambda p: bl.solvers.imaml(META, inner=A, outer=B, strength=1.0, inner_steps=4),
+        lambda p: bl.imaml(META, inner=A, outer=B, proximal_weight=1.0, inner_steps=4),
         {"N": 4, "s": s},
     ),
     "`fomaml(inner_steps=N)`, per task": (
@@ -152,7 +152,7 @@ OTHERS = {
         {"T": 4},
     ),
     "`f3sa`": (lambda p: bl.solvers.f3sa(p, inner=A, outer=B, penalty=5.0), {}),
-    "`meha`": (lambda p: bl.solvers.meha(p, inner=A, outer=B, penalty=5.0, proximal=1.0), {}),
+    "`meha`": (lambda p: bl.solvers.meha(p, inner=A, outer=B, penalty=5.0, proximal_step=1.0), {}),
     "`bome(inner_steps=T)`": (lambda p: bl.solvers.bome(p, inner=A, outer=B, inner_steps=4), {"T": 4}),
     "`v_pbgd(inner_steps=T)`": (
         lambda p: bl.solvers.v_pbgd(p, inner=A, outer=B, penalty=5.0, inner_steps=4),
@@ -263,6 +263,7 @@ def check_memory(cell: str, state, letters: dict) -> None:
     assert not of_x or like(state, N_X) == int(of_x.removesuffix(" of x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPLICIT)
 def test_implicit_methods(name):
     cells, (make, letters) = rows("methods.md")[name], IMPLICIT[name]
@@ -271,6 +272,7 @@ def test_implicit_methods(name):
     check_memory(cells[4], make(PROBLEM).init(X0, Y0), letters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_unrolled_and_first_order_methods(name):
     cells, (make, letters) = rows("methods-unrolled-and-first-order.md")[name], OTHERS[name]
@@ -282,6 +284,7 @@ def test_unrolled_and_first_order_methods(name):
         check_memory(cells[4], state, letters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_methods_for_small_batches(name):
     cells, (make, letters, count), case = (
@@ -320,7 +323,7 @@ SEVERAL = {
         for make in (
             bl.itd,
             bl.solvers.forward_itd,
-            bl.rtho,
+            bl.solvers.rtho,
             bl.solvers.bda,
             bl.solvers.iaptt,
             bl.solvers.pzobo,
@@ -337,7 +340,7 @@ SEVERAL = {
 
 
 def several(make, more):
-    return lambda **how: make(PROBLEM, A, B, inner_steps=4, **more, **how)
+    return lambda **how: make(PROBLEM, inner=A, outer=B, inner_steps=4, **more, **how)
 
 
 DRAWS = {
@@ -391,7 +394,7 @@ ON_A_NETWORK = {
 
 
 def operations_of_a_layer(step_of) -> float:
-    """By the compiler, of one layer more: what is done once for all of them, and not for the first, drops out."""
+    """Return the operations of one more layer, as counted by the compiler: constant parts cancel."""
     rows, width = 64, 256
     real = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
 
@@ -411,6 +414,7 @@ def operations_of_a_layer(step_of) -> float:
     return (total(4) - total(3)) / (2 * rows * width**2)
 
 
+@pytest.mark.slow
 def test_large_models_says_how_many_forward_passes_a_step_takes():
     (table,) = (t for t in tables((ROOT / "docs/how-to/large-models.md").read_text()) if t.measured)
     told = {name: (state, float(work)) for name, state, work in table.rows}

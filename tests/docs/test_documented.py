@@ -1,4 +1,4 @@
-"""Whatever the documentation shows runs: every code block, every command and the examples."""
+"""Every code block, every command and every example of the documentation runs."""
 
 import importlib.util
 import os
@@ -23,7 +23,7 @@ PAGES = [
     ),
 ]
 
-# What a page's first block takes for granted: the reader's own losses, starting point and data.
+# Definitions that the first block of a page assumes: losses, starting points and data of the reader.
 PRELUDES = {
     "README.md": """
         import jax, jax.numpy as jnp
@@ -33,7 +33,7 @@ PRELUDES = {
         validation_loss = lambda x, y, batch: jnp.mean((batch[0] @ y - batch[1]) ** 2)
         weighted_training_loss = lambda x, y, batch: jnp.mean(jax.nn.sigmoid(x) * (batch[0] @ y - batch[1]) ** 2)
         """,
-    # Packages that CI has not: with the signatures of theirs that the page uses, and what they were given.
+    # Stand-ins for packages that CI does not install, with their signatures; they record their arguments.
     "docs/how-to/see-a-run.md": """
         import contextlib, sys, types
         logged = {"wandb": {}, "mlflow": {}}
@@ -43,7 +43,7 @@ PRELUDES = {
         sys.modules["mlflow"] = types.SimpleNamespace(start_run=contextlib.nullcontext, log_metrics=log_metrics)
         """,
 }
-# What a page's blocks promise, asked for after they ran.
+# Checks of the promises of a page, after its blocks ran.
 POSTLUDES = {
     "README.md": 'assert result.status.code == "completed" and result.x.shape == (20,) and best.step > 0',
     "docs/diagnose.md": (
@@ -82,7 +82,7 @@ SHORTER = {"docs/how-to/models.md": ("steps=400", "steps=40")}  # the code is tr
 
 
 def shown(page: str) -> list[Part]:
-    """What is run of a page: its code, and the commands below which it shows what they print."""
+    """Return the parts of a page to run: its code, and the commands with an output below them."""
     return [
         replace(part, code=part.code.replace(*SHORTER.get(page, ("", ""))))
         for part in parts(page)
@@ -105,6 +105,7 @@ def test_no_line_of_code_is_wider_than_a_page(page):
     assert [line for part in shown for line in part.code.splitlines() if len(line) > WIDTH] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if shown(page)])
 def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_it_shows(page, tmp_path):
     for name in NEEDS.get(page, []):
@@ -135,6 +136,7 @@ def test_every_picture_is_drawn_by_a_page_that_shows_it():
     assert saved == drawn
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_single_loop_is_drawn(tmp_path):
     script = Part("python", (ROOT / "docs" / "pictures" / "single_loop.py").read_text())
     run([script], tmp_path, "single_loop.py")
@@ -145,6 +147,7 @@ EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 EXAMPLES.remove("domain_weights.py")  # benchmarks/domain_weights.py runs it, for test_measured.py
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_run(example, tmp_path):
     program = [Part("python", (ROOT / "examples" / example).read_text())]
@@ -152,7 +155,7 @@ def test_examples_run(example, tmp_path):
 
 
 def commands() -> set[tuple[str, str]]:
-    """`bilevel …` wherever it is shown, in a block or in a line, with the page."""
+    """Return every command `bilevel …` in a block or in a line, with its page."""
     found = set()
     for page in PAGES:
         shown = [line for block in blocks(page, "sh", "bash", "") for line in block.code.splitlines()]
@@ -177,6 +180,7 @@ def test_every_command_that_is_shown_exists_with_its_options():
         assert {word for word in words if word.startswith("--")} <= options | {"--help"}, f"{page}: {command}"
 
 
+@pytest.mark.slow
 def test_the_command_for_a_method_of_one_s_own_works_on_the_page_s_code(tmp_path):
     page = "docs/how-to/write-a-solver.md"
     (tmp_path / "mine.py").write_text(blocks(page, "python")[0].code + blocks(page, "python")[-1].code)
@@ -190,7 +194,7 @@ def test_the_command_for_a_method_of_one_s_own_works_on_the_page_s_code(tmp_path
 
 
 def in_toctrees(page: str) -> list[str]:
-    """The pages that this one's toctrees name, as `name` or as `Title <name>`."""
+    """Return the pages in the toctrees of a page, written as `name` or as `Title <name>`."""
     entries = [line for block in blocks(page, "{toctree}") for line in block.code.splitlines()]
     names = [re.sub(r".*<(.*)>", r"\1", entry) for entry in entries if entry and not entry.startswith(":")]
     return [os.path.normpath(f"{os.path.dirname(page)}/{name}") for name in names]

@@ -1,4 +1,4 @@
-"""The page on other libraries: its code is that of the files, its tables those of the evidence, all answers right."""
+"""The page on other libraries: its code equals the files, its tables equal the evidence, and all answers are right."""
 
 import importlib
 import re
@@ -60,10 +60,11 @@ def test_the_closed_form_is_the_slope_of_the_value():
     assert np.isclose((ahead - behind) / 2e-5, problem.hypergradient(x) @ direction, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", side_by_side.ENTRIES, ids=lambda entry: entry.library)
 def test_an_answer_is_right(entry):
     try:
-        with warnings.catch_warnings():  # theirs are not ours to mend
+        with warnings.catch_warnings():  # we cannot fix theirs
             warnings.simplefilter("ignore")
             importlib.import_module(f"elsewhere.{entry.module}")
     except ImportError as error:

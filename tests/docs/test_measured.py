@@ -1,4 +1,4 @@
-"""Every number of a table on a page is produced: by a command that writes the file the page shows, or by a test."""
+"""Every table of numbers on a page is a file that a command wrote, or a test computes it."""
 
 import argparse
 import sys
@@ -15,10 +15,10 @@ import recorded
 from bilevel.applications import MODULES, application
 from bilevel.applications.table import as_markdown
 
-# Tables in a page's own text, by their heads, and the test that makes their numbers again.
+# Tables in the text of a page, by their heads, and the test that computes their numbers.
 COSTS = "method | gradients of f | gradients of g | Hessian products | cross products"
 TESTED: dict[str, dict[str, str]] = {
-    "README.md": {"method | operations of a step | converges to": "tests/solvers/test_cost.py"},
+    "README.md": {"method | operations per step | converges to": "tests/solvers/test_cost.py"},
     "docs/concepts/methods-stochastic.md": {COSTS: "tests/docs/test_counts.py"},
     "docs/concepts/methods-unrolled-and-first-order.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
     "docs/concepts/methods.md": {f"{COSTS} | memory": "tests/docs/test_counts.py"},
@@ -56,7 +56,7 @@ NEEDS = {"worst_case": ("cvxpy", "clarabel")}
 
 
 def scripts() -> dict[str, list[measured.Record]]:
-    """The benchmarks that wrote something that is shown."""
+    """Return the records on the pages by the benchmark that wrote them."""
     found: dict[str, list[measured.Record]] = {}
     for record in records():
         if record.command[2]:
@@ -105,7 +105,7 @@ def test_the_command_below_a_table_has_no_folder_and_says_that_it_was_quick(give
 
 @pytest.mark.parametrize("record", records(), ids=lambda record: record.path.stem)
 def test_no_column_of_a_record_is_empty(record):
-    """A command fills every column it names: an empty one was copied from elsewhere."""
+    """A command fills every column that it has, so an empty column was copied from another file."""
     for table in record.tables:
         empty = [
             head
@@ -128,7 +128,7 @@ def test_what_does_not(cell):
 
 
 def check_rows(new: Table, kept: Table, what: str, repeatable: bool) -> None:
-    """Rows of the same names, and of a repeatable table the same numbers; fewer rows will do."""
+    """Raise unless the new rows have known names and, in a repeatable table, the same numbers."""
     assert new.head == kept.head, what
     for row in new.rows:
         if repeatable:

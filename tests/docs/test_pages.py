@@ -1,4 +1,4 @@
-"""What counts as the output that a page shows, and that a page which shows another is found out."""
+"""The comparison of a page with the output of its code finds differences."""
 
 import json
 
@@ -114,7 +114,7 @@ def test_parts_of_a_page_share_names_files_and_commands_but_no_process(tmp_path)
 
 
 def test_a_backend_loaded_by_the_first_picture_stays_interactive():
-    """As a notebook's does, which else shows its first picture alone."""
+    """Otherwise a notebook shows only its first picture."""
     was = matplotlib.is_interactive()
     try:
         with look():

@@ -20,7 +20,7 @@ ROOMS = ["limit", "momentum", "prior", "sharp", "star", "tight", "recursions"]
 
 
 def reached(path: str):
-    """What the path stands for: the longest module in it, and attributes from there."""
+    """Return the object at this path: the longest module in it, then attributes."""
     parts = path.split(".")
     found = bilevel
     for i, part in enumerate(parts[1:], 2):
@@ -31,7 +31,7 @@ def reached(path: str):
 
 
 def public(module: ModuleType) -> dict[str, object]:
-    """What a module offers: `__all__`, or what it imports by name; modules inside it are not names of their own."""
+    """Return the public names of a module: `__all__`, or its names without underscores, except modules."""
     names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
     return {
         name: getattr(module, name) for name in names if not isinstance(getattr(module, name), ModuleType)
@@ -56,7 +56,7 @@ def test_every_certificate_is_in_the_reference(room):
         name for name, value in public(module).items() if getattr(value, "__module__", "") == module.__name__
     }
     assert own == {path.rpartition(".")[2] for path in SHOWN if path.startswith(f"bilevel.theory.{room}.")}
-    assert any(f".. automodule:: {module.__name__}\n" in page for page in PAGES)  # what it is about
+    assert any(f".. automodule:: {module.__name__}\n" in page for page in PAGES)  # its introduction
 
 
 def test_every_estimator_is_in_the_reference():

@@ -1,6 +1,7 @@
-"""The page on troubles has an entry for every way a run can end, and what it quotes is what is said."""
+"""The page "Troubleshooting" has an entry for every status code, and quotes the real messages."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_an_operation_without_a_second_derivative_is_explained(kind):
     problem, start = PROBLEMS[kind], (jnp.ones(()), jnp.zeros(()))
@@ -78,7 +80,7 @@ def test_first_derivatives_suffice_the_methods_that_the_error_names():
     assert re.findall(r"bl\.([\w.]+)", FIRST) == ["solvers.bome", "f2sa", "solvers.sama"]
     for method in (bl.solvers.bome, bl.f2sa, bl.solvers.sama):
         options = {"penalty": 10.0} if method is bl.f2sa else {}
-        state = (solver := method(PROBLEMS["a callback"], 0.1, 0.1, **options)).init(
+        state = (solver := method(PROBLEMS["a callback"], inner=0.1, outer=0.1, **options)).init(
             jnp.ones(()), jnp.zeros(())
         )
         jax.eval_shape(lambda state, step=solver.step: step(state)[0].x, state)
@@ -103,6 +105,7 @@ def shrunk(y):
     return jax.lax.while_loop(lambda z: jnp.sum(z**2) > 1, lambda z: z / 2, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["inner", "outer"])
 @pytest.mark.parametrize(
     ("operation", "words"),
@@ -119,9 +122,9 @@ def test_an_operation_without_a_first_derivative_is_named_at_either_level(level,
     fine = lambda x, y: jnp.sum((y - x) ** 2)
     parts = {"inner": fine, "outer": fine} | {level: lambda x, y: fine(x, y) + operation(y)}
     problem, start = bl.Problem(**parts), (jnp.ones(()), jnp.zeros(()))
-    for make in (bl.aid, lambda problem, *steps: bl.solvers.bome(problem, *steps[:2])):
+    for make in (partial(bl.aid, adjoint=0.1), bl.solvers.bome):
         with pytest.raises(NoDerivative, match=rf"^the {level} objective {words}"):
-            bl.run(make(problem, 0.1, 0.1, 0.1), *start, steps=3)
+            bl.run(make(problem, inner=0.1, outer=0.1), *start, steps=3)
     with pytest.raises(NoDerivative, match=rf"^the {level} objective {words}"):
         bl.sweep(bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1), *start, steps=3)
 
@@ -129,7 +132,7 @@ def test_an_operation_without_a_first_derivative_is_named_at_either_level(level,
 def test_meta_learners_explain_it_too():
     loss = lambda x, y, batch: OPERATIONS["a kernel"](y - batch)
     data = bl.Batch(inner=jnp.ones(3), outer=jnp.ones(3))
-    solver = bl.solvers.imaml(bl.Problem(inner=loss, outer=loss), inner=0.1, outer=0.1, strength=1.0)
+    solver = bl.imaml(bl.Problem(inner=loss, outer=loss), inner=0.1, outer=0.1, proximal_weight=1.0)
     with pytest.raises((bl.RunError, NoDerivative), match="second derivatives of the inner objective"):
         bl.run(solver, 1.0, 1.0, data=data, steps=3)
 

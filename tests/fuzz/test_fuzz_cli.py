@@ -132,17 +132,20 @@ def test_certify_with_two_odd_numbers():
     assert_fine([["certify", *words(CERTIFY | {o: draw.choice(numbers) for o in pick()})] for _ in range(30)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--kappa", "--steps"])
 def test_demo(option):
     assert_fine([["demo", option, value] for value in ODD])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--out"], ["--method"], ["--task"], []], ids=str)
 def test_compare(arguments):
     tasks = [] if not arguments else ["quadratic"]
     assert_fine([["compare", "--quick", *tasks, *arguments, value] for value in ODD])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--out"], ["--seeds"], ["--data"], ["--format"], []], ids=str)
 def test_reproduce(arguments):
     experiments = [] if not arguments else ["fig2"]
@@ -151,6 +154,7 @@ def test_reproduce(arguments):
     )
 
 
+@pytest.mark.slow
 def test_unknown_names():
     assert_fine([[value] for value in ODD if value not in ("", "--")])
     assert_fine(

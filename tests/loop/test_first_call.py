@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import bilevel as bl
-from zoo import PROBLEMS, QUICK, ROWS
+from zoo import PROBLEMS, QUICK
 
 
 def counted(instance, calls):
@@ -23,7 +23,8 @@ def counted(instance, calls):
     return bl.Problem(inner=noting("g", instance.problem.inner), outer=noting("f", instance.problem.outer))
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.name in QUICK], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", QUICK, ids=str)
 def test_every_line_of_a_method_is_traced_once(row):
     """Beside that, each objective is tried once; the peek at the first step, its loop and its replay add nothing."""
     instance, calls = PROBLEMS[row.problems[-1]](jnp.float64), []

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import bilevel as bl
+from run_options import with_options
 
 SIZE = 1003  # of x and y, and of no other array
 PROBLEM = bl.Problem(
@@ -28,7 +29,7 @@ class KeepsItsEvent:
 
 def run(solver=SOLVER, data=DATA, **options):
     options = {"steps": 4, "x0": jnp.ones(SIZE), "y0": jnp.ones(SIZE)} | options
-    return bl.run(solver, data=data, **options)
+    return bl.run(solver, data=data, **with_options(options))
 
 
 def loader():
@@ -62,7 +63,7 @@ WAYS = {
     "a stream": lambda _: run(data=bl.epochs(DATA, size=2)),
     "a loader": lambda _: run(data=loader()),
     "a warm-up": lambda _: run(warmup=2),
-    "no replay": lambda _: run(replay="off"),
+    "no replay": lambda _: run(snapshots="off"),
     "halving": lambda _: run(on_divergence="halve"),
     "divergence": lambda _: run(bl.soba(PROBLEM, inner=1e5, adjoint=1e5, outer=1e5), steps=30),
     "a probe": lambda _: run(probe=lambda state, info: {"a": 1.0}),
@@ -81,6 +82,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_held(way, tmp_path):
     alive = lambda: sum(SIZE in array.shape for array in jax.live_arrays())

@@ -26,7 +26,7 @@ def diverging() -> tuple:
 
 def halving() -> tuple:
     solver = bl.aid(problem(), inner=3.0, adjoint=0.1, outer=0.01)
-    return solver, bl.run(solver, X0, Y0, steps=500, on_divergence="halve")
+    return solver, bl.run(solver, X0, Y0, steps=500, options=bl.RunOptions(on_divergence="halve"))
 
 
 def thinned_with_hooks() -> tuple:
@@ -34,7 +34,14 @@ def thinned_with_hooks() -> tuple:
     hooks = [bl.hooks.Best(), lambda event: event.so_far()]
     record, probe = lambda state, info: {"y": state.y}, lambda state, info: {"x": state.x[0]}
     return solver, bl.run(
-        solver, X0, Y0, steps=50, every=10, thin=7, hooks=hooks, record=record, probe=probe, warmup=3
+        solver,
+        X0,
+        Y0,
+        steps=50,
+        options=bl.RunOptions(every=10, thin=7, probe=probe),
+        hooks=hooks,
+        record=record,
+        warmup=3,
     )
 
 
@@ -45,7 +52,7 @@ def raising() -> tuple:
         raise OSError("no more")
 
     with pytest.raises(bl.RunError):
-        bl.run(solver, X0, Y0, steps=50, every=10, hooks=[breaks])
+        bl.run(solver, X0, Y0, steps=50, options=bl.RunOptions(every=10), hooks=[breaks])
     return solver, None
 
 
@@ -75,6 +82,7 @@ def test_runs_with_fresh_functions_leave_nothing_behind(collector):
     assert len(set(objects)) == 1
 
 
+@pytest.mark.slow
 def test_a_million_steps_are_looked_at_on_the_way():
     points = list(soak.many_steps(steps=20_000, thin=100, points=4, every=1000))
     assert [point.count for point in points] == [0, 5_000, 10_000, 15_000, 20_000]
@@ -86,7 +94,14 @@ def test_short_chunks_hold_no_more_than_their_rows():
     held = []
     q = bl.problems.quadratic(kappa=4.0)
     solver = bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1 / q.L)
-    bl.run(solver, X0, Y0, steps=3_000, every=10, hooks=[lambda event: held.append(event.trace)])
+    bl.run(
+        solver,
+        X0,
+        Y0,
+        steps=3_000,
+        options=bl.RunOptions(every=10),
+        hooks=[lambda event: held.append(event.trace)],
+    )
     columns = [column for trace in held for column in trace.values()]
     assert all(len(column) == 10 for column in columns)
     assert all(isinstance(column, np.ndarray) and column.base is None for column in columns)

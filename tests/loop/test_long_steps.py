@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.loop import session
+from bilevel.loop import single_run
 
 ROWS = 24
 
@@ -14,7 +14,7 @@ ROWS = 24
 @pytest.fixture
 def long(monkeypatch):
     """Makes every run from here on a large one."""
-    return lambda: monkeypatch.setattr(session, "LONG_STEPS", 0)
+    return lambda: monkeypatch.setattr(single_run, "LONG_STEPS", 0)
 
 
 def setting(step=0.1):
@@ -30,6 +30,7 @@ def setting(step=0.1):
     return bl.aid(problem, inner=step, adjoint=step, outer=0.5), (jnp.zeros(ROWS), jnp.zeros(3)), data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host", "off"])
 def test_the_same_run(long, replay):
     solver, start, data = setting()
@@ -37,7 +38,15 @@ def test_the_same_run(long, replay):
     long()
     told = []
     hook = lambda event: told.append((event.step, float(event.info.outer_value)))
-    run = bl.run(solver, *start, data=data, steps=30, warmup=3, every=7, replay=replay, hooks=[hook])
+    run = bl.run(
+        solver,
+        *start,
+        data=data,
+        steps=30,
+        warmup=3,
+        options=bl.RunOptions(every=7, snapshots=replay),
+        hooks=[hook],
+    )
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11),
         (run.x, run.y, run.trace),
@@ -50,6 +59,7 @@ def test_the_same_run(long, replay):
     assert (program.donating if replay != "device" else program.keeping).one._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_resumed_bit_for_bit(long, tmp_path):
     long()
     solver, start, data = setting()
@@ -62,12 +72,13 @@ def test_resumed_bit_for_bit(long, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, (saved.run, saved.trace), (whole.run, whole.trace))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_it_goes_back_when_it_breaks(long, replay):
     solver, start, data = setting(step=50.0)
     loop = bl.run(solver, *start, data=data, steps=400)
     long()
-    run = bl.run(solver, *start, data=data, steps=400, replay=replay)
+    run = bl.run(solver, *start, data=data, steps=400, options=bl.RunOptions(snapshots=replay))
     assert loop.status.code is run.status.code is bl.Code.DIVERGED
     assert abs(run.steps - loop.steps) <= 1  # rounding may tip the last one
     assert len(run.trace["outer_value"]) == run.steps

@@ -11,8 +11,9 @@ from jax import lax
 
 import bilevel as bl
 from bilevel.loop.data.streams import Given, as_stream
+from bilevel.loop.policies import OnDevice
 from bilevel.loop.program import program_of, rows_of
-from bilevel.loop.recovery.snapshots import Kept, policy_for
+from bilevel.loop.recovery.snapshots import snapshots_for
 
 F32 = jnp.float32
 
@@ -82,11 +83,14 @@ def lowered(solver, x0, y0, data):
     run = jax.eval_shape(program.start, leaves, x0, y0, stream, 0, None)
     fit = program.fit(leaves, run, stream, 2)
     assert fit.bytes == size(run) > 2**20
-    calls = program.donating if Kept(policy_for("auto", fit.bytes, halve=False)).donates else program.keeping
+    calls = (
+        program.donating if snapshots_for("auto", fit.bytes, False, OnDevice()).donates else program.keeping
+    )
     one = calls.one.lower(leaves, run, Given(data), jax.eval_shape(fit.rows), 0)
     return calls.chunk.lower(leaves, run, stream, fit.blank, 2), one, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "rule", "model"),
     [
@@ -114,6 +118,7 @@ def test_rows_of_the_trace_stay_small_next_to_the_state():
         assert rows_of(row, 10**6, arguments + 1) * size(row) <= max(1024 * size(row), arguments // 100)
 
 
+@pytest.mark.slow
 def test_between_two_chunks_there_is_one_state_on_the_device(collector):
     problem, x0, y0, data = network(256, 4, 16)
     solver, alive = SOLVERS["AID"](problem, RULES["sgd"]), []
@@ -129,18 +134,29 @@ def test_between_two_chunks_there_is_one_state_on_the_device(collector):
             alive.append(on_device() - before)
 
     before = on_device()
-    result = bl.run(solver, x0, y0, data=data, steps=6, every=2, hooks=[Count()], warmup=2)
+    result = bl.run(
+        solver, x0, y0, data=data, steps=6, options=bl.RunOptions(every=2), hooks=[Count()], warmup=2
+    )
     program = solver.problem.memory.values("programs")[-1]
     assert program.donating.chunk._cache_size() == program.donating.warm_up._cache_size() == 1
     assert program.keeping.chunk._cache_size() == program.keeping.warm_up._cache_size() == 0
     assert 0.99 * size(result.run) <= max(alive) <= 1.05 * size(result.run)
 
 
+@pytest.mark.slow
 def test_a_hook_that_reads_the_info_has_all_of_it_and_changes_rounding_at_most():
     problem, x0, y0, data = network(256, 4, 16)
     solver, infos = SOLVERS["AID"](problem, RULES["sgd"]), []
     plain = bl.run(solver, x0, y0, data=data, steps=5)
-    told = bl.run(solver, x0, y0, data=data, steps=5, every=5, hooks=[lambda event: infos.append(event.info)])
+    told = bl.run(
+        solver,
+        x0,
+        y0,
+        data=data,
+        steps=5,
+        options=bl.RunOptions(every=5),
+        hooks=[lambda event: infos.append(event.info)],
+    )
 
     def close(a, b):  # entries of one array are sums of terms as large as its largest
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, np.abs(b).max()))

@@ -17,7 +17,14 @@ def stop(event):
 
 
 def run(outer=0.1, hooks=()):
-    return bl.run(bl.itd(PROBLEM, inner=0.1, outer=outer), 0.0, jnp.zeros(()), steps=60, every=2, hooks=hooks)
+    return bl.run(
+        bl.itd(PROBLEM, inner=0.1, outer=outer),
+        0.0,
+        jnp.zeros(()),
+        steps=60,
+        options=bl.RunOptions(every=2),
+        hooks=hooks,
+    )
 
 
 def sweep(*outer, hooks=()):
@@ -58,6 +65,7 @@ def test_a_run_that_failed_raises_run_error():
         caught.value.result.check()
 
 
+@pytest.mark.slow
 def test_a_sweep_fails_only_if_every_lane_did():
     one_good = sweep(0.1, 1e30)
     assert one_good.check() is one_good
@@ -71,6 +79,7 @@ def test_an_interrupted_sweep_raises_keyboard_interrupt():
         found.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [PerFeatureRidge, PerFeatureLasso])
 def test_ctrl_c_ends_a_fit(model, monkeypatch):
     """Half-tuned penalties are no fit, and a grid search must end."""

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import bilevel as bl
-from bilevel.loop.chunk_length import GROWTH, SECONDS, Pace
+from bilevel.loop.chunks import GROWTH, SECONDS, Pace
 
 X0 = jnp.ones(2)
 
@@ -22,8 +22,9 @@ def take_step(solver, state):
     return solver.step(state)
 
 
+@pytest.mark.slow
 def test_the_trace_is_plain_numpy_and_says_what_happened(q, aid):
-    result = bl.run(aid, X0, jnp.zeros(2), steps=50, every=7)
+    result = bl.run(aid, X0, jnp.zeros(2), steps=50, options=bl.RunOptions(every=7))
     assert result.status.code is bl.Code.COMPLETED
     assert "resume" in result.status.message
     assert set(result.trace) == {"outer_value", "hypergradient_norm", "adjoint_residual"}
@@ -40,12 +41,20 @@ def test_the_trace_is_plain_numpy_and_says_what_happened(q, aid):
 
 
 def test_record_keeps_what_it_is_told_of_every_step(q, aid):
-    result = bl.run(aid, X0, jnp.zeros(2), steps=9, every=4, record=lambda state, info: {"x": state.x})
+    result = bl.run(
+        aid,
+        X0,
+        jnp.zeros(2),
+        steps=9,
+        options=bl.RunOptions(every=4),
+        record=lambda state, info: {"x": state.x},
+    )
     assert result.trace["x"].shape == (9, 2)
     np.testing.assert_array_equal(result.trace["x"][-1], result.x)
     assert "outer_value" in result.trace
 
 
+@pytest.mark.slow
 def test_a_probe_is_called_once_a_chunk_with_the_state_and_info_of_that_step(q, aid):
     seen = []
 
@@ -53,7 +62,13 @@ def test_a_probe_is_called_once_a_chunk_with_the_state_and_info_of_that_step(q, 
         seen.append((state, info))
         return {"distance": np.linalg.norm(state.x - q.solution)}
 
-    result = bl.run(aid, X0, jnp.zeros(2), steps=10, every=4, probe=probe)
+    result = bl.run(
+        aid,
+        X0,
+        jnp.zeros(2),
+        steps=10,
+        options=bl.RunOptions(every=4, probe=probe),
+    )
     np.testing.assert_array_equal(result.probes["step"], [4, 8, 10])
     assert result.probes["distance"].shape == (3,)
     for (_, info), k in zip(seen, (4, 8, 10), strict=True):
@@ -78,6 +93,7 @@ def linear(q):
     return bl.Problem(inner=q.g, outer=lambda x, y: q.m * jnp.sum(y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inner", "adjoint", "blamed", "level"), [(1.0, 1e3, "v", "adjoint"), (1e3, 1.0, "y", "inner")]
 )
@@ -86,7 +102,7 @@ def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_
     q, linear, inner, adjoint, blamed, level, every
 ):
     solver = bl.aid(linear, inner=inner / q.L, adjoint=adjoint / q.L, outer=1e-3)
-    result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=every)
+    result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, options=bl.RunOptions(every=every))
     assert result.status.code is bl.Code.DIVERGED
     # independently: step by step until something is not finite
     state, k = solver.init(X0, jnp.zeros(2)), 0
@@ -110,12 +126,13 @@ def test_divergence_names_the_variable_and_the_step_and_returns_the_last_finite_
     assert all(len(values) == k for values in result.trace.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 1, 13])
 def test_a_loss_that_overflows_first_is_blamed_on_the_variables_that_follow(q, every):
     solver = bl.aid(
         q.problem, inner=1.0 / q.L, adjoint=1e3 / q.L, outer=1e-3
     )  # f is quadratic in x: it overflows at 1e154
-    result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=every)
+    result = bl.run(solver, X0, jnp.zeros(2), steps=5_000, options=bl.RunOptions(every=every))
     assert result.status.code is bl.Code.DIVERGED
     state, k = solver.init(X0, jnp.zeros(2)), 0
     while np.isfinite((out := take_step(solver, state))[1].outer_value):
@@ -128,6 +145,7 @@ def test_a_loss_that_overflows_first_is_blamed_on_the_variables_that_follow(q, e
     assert np.all(np.isfinite(result.trace["outer_value"]))
 
 
+@pytest.mark.slow
 def test_divergence_on_the_first_step_returns_the_start(q):
     problem = bl.Problem(outer=lambda x, y: jnp.sum(y) * jnp.inf, inner=q.g)
     result = bl.run(bl.itd(problem, inner=0.1, outer=0.1), X0, X0, steps=5)
@@ -137,22 +155,33 @@ def test_divergence_on_the_first_step_returns_the_start(q):
     np.testing.assert_array_equal(result.x, X0)
 
 
+@pytest.mark.slow
 def test_divergence_on_an_iterator_is_found_too(q):
     solver = bl.aid(q.problem, inner=1.0 / q.L, adjoint=1e3 / q.L, outer=1e-3)
     plain = bl.run(solver, X0, jnp.zeros(2), steps=5_000)
-    fed = bl.run(solver, X0, jnp.zeros(2), steps=5_000, every=50, data=(bl.Batch() for _ in range(10_000)))
+    fed = bl.run(
+        solver,
+        X0,
+        jnp.zeros(2),
+        steps=5_000,
+        options=bl.RunOptions(every=50),
+        data=(bl.Batch() for _ in range(10_000)),
+    )
     assert fed.status == plain.status
     np.testing.assert_allclose(fed.x, plain.x, rtol=1e-10)
 
 
 def test_an_exhausted_iterator_is_an_outcome_not_an_error(aid):
-    result = bl.run(aid, X0, jnp.zeros(2), steps=10, every=4, data=iter([bl.Batch()] * 6))
+    result = bl.run(
+        aid, X0, jnp.zeros(2), steps=10, options=bl.RunOptions(every=4), data=iter([bl.Batch()] * 6)
+    )
     assert result.status.code is bl.Code.EXHAUSTED
     assert result.steps == 6
     assert "6 of 10" in result.status.message
     assert len(result.trace["outer_value"]) == 6
 
 
+@pytest.mark.slow
 def test_control_c_returns_what_there_is_so_far(aid):
     def probe(state, info):
         if not hasattr(probe, "step"):
@@ -161,15 +190,22 @@ def test_control_c_returns_what_there_is_so_far(aid):
             signal.raise_signal(signal.SIGINT)
         return {}
 
-    result = bl.run(aid, X0, jnp.zeros(2), steps=100, every=10, probe=probe)
+    result = bl.run(
+        aid,
+        X0,
+        jnp.zeros(2),
+        steps=100,
+        options=bl.RunOptions(every=10, probe=probe),
+    )
     assert result.status.code is bl.Code.INTERRUPTED
     assert result.steps == 20
     assert len(result.trace["outer_value"]) == 20
     resumed = bl.run(aid, steps=80, resume=result)
-    whole = bl.run(aid, X0, jnp.zeros(2), steps=100, every=10)
+    whole = bl.run(aid, X0, jnp.zeros(2), steps=100, options=bl.RunOptions(every=10))
     np.testing.assert_array_equal(resumed.x, whole.x)
 
 
+@pytest.mark.slow
 def test_finite_optimizer_memory_is_not_required():
     """optax's plateau rule starts from an infinite best value: that is not divergence."""
     q = bl.problems.quadratic()
@@ -188,7 +224,7 @@ def test_progress_on_a_terminal_shows_rate_value_norm_and_steps(aid, monkeypatch
     screen = io.StringIO()
     terminal = lambda **_: Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr("rich.console.Console", terminal)
-    result = bl.run(aid, X0, jnp.zeros(2), steps=30, every=10, progress=True)
+    result = bl.run(aid, X0, jnp.zeros(2), steps=30, options=bl.RunOptions(every=10), progress=True)
     shown = screen.getvalue()
     assert "AID" in shown
     assert "30/30" in shown
@@ -212,6 +248,7 @@ def test_chunks_are_paced_by_the_clock():
     assert Pace(1e-5).steps(3) == 3
 
 
+@pytest.mark.slow
 def test_a_run_of_ever_so_many_steps_can_begin(aid):
     result = bl.run(aid, X0, jnp.zeros(2), steps=10**15, tol=1e-8)
     assert result.status.code is bl.Code.CONVERGED
@@ -223,6 +260,7 @@ def test_seconds_are_those_of_the_run(aid):
     assert 0 < result.seconds <= time.perf_counter() - began
 
 
+@pytest.mark.slow
 def test_equinox_modules_are_trees_like_any_other():
     eqx = pytest.importorskip("equinox")
     model = eqx.nn.MLP(3, "scalar", width_size=4, depth=1, key=jax.random.key(0), dtype=jnp.float64)

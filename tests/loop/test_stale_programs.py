@@ -1,15 +1,21 @@
 """A run uses what its functions read now, not what they read when an earlier run was compiled."""
 
+import ctypes
 import gc
 import json
 import os
 import subprocess
 import sys
+import threading
 import types
-from collections import ChainMap, UserDict, deque
+import weakref
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
+from configparser import ConfigParser
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -169,6 +175,44 @@ class _Array:
         return np.full(2, self.numbers)
 
 
+class _Hashed(_Holder):
+    def __hash__(self):
+        return 1
+
+
+class _Meta(type):
+    more = 1.0
+
+
+class _WithMeta(metaclass=_Meta):
+    def __class_getitem__(cls, item):
+        return ITEMS[0]
+
+
+class _Unreadable:
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("these numbers are on another device")
+
+
+class _Attached(_Unreadable):
+    def __init__(self):
+        self.hidden = ctypes.c_double(1.0)
+
+    def detach(self):
+        return np.full(2, self.hidden.value)
+
+
+def _parser():
+    parser = ConfigParser()
+    parser["training"] = {"rate": "0.1"}
+    return parser
+
+
+def _add(thing):
+    thing.held += 1
+
+
+KEPT, ITEMS, CONTEXT, LOCAL = _Holder(1.0), [1.0], ContextVar("CONTEXT", default=1.0), threading.local()
 # Every kind of object that can change, and ways to change it.
 MUTABLE = {
     "code": (_function, lambda f: setattr(f, "__code__", f.__code__.replace(co_name="g"))),
@@ -200,6 +244,27 @@ MUTABLE = {
     "an array of objects": (lambda: np.array([1.0, None], object), lambda a: a.__setitem__(0, 2.0)),
     "a buffer": (lambda: memoryview(bytearray(b"ab")), lambda a: a.__setitem__(0, 3)),
     "an object with numbers": (_Array, lambda a: setattr(_Array, "numbers", _Array.numbers + 1.0)),
+    "a bound method of an array": (lambda: np.ones(2).sum, lambda a: a.__self__.__setitem__(0, 3.0)),
+    "a bound operator of an array": (lambda: np.ones(2).__add__, lambda a: a.__self__.__setitem__(0, 3.0)),
+    "an object in a set": (lambda: {_Hashed(1.0)}, lambda a: _add(*a)),
+    "an object in a frozen set": (lambda: frozenset({_Hashed(1.0)}), lambda a: _add(*a)),
+    "a default factory": (
+        lambda: defaultdict(_function()),
+        lambda a: setattr(a.default_factory, "more", 1.0),
+    ),
+    "a user's list": (lambda: UserList([1.0]), lambda a: a.append(2.0)),
+    "a parser": (_parser, lambda a: a["training"].update(rate="0.2")),
+    "a section of a parser": (lambda: _parser()["training"], lambda a: a.update(rate="0.2")),
+    "the values of a dict": (lambda: DICT.values(), lambda a: DICT.update(b=DICT["b"] + 1)),
+    "a weak reference": (lambda: weakref.ref(KEPT), lambda a: _add(a())),
+    "a weak proxy": (lambda: weakref.proxy(KEPT), _add),
+    "a weak dict": (lambda: weakref.WeakValueDictionary(a=KEPT), lambda a: _add(a["a"])),
+    "a context variable": (lambda: CONTEXT, lambda a: a.set(a.get() + 1)),
+    "the contents of a cell": (lambda: types.CellType(1.0), lambda a: setattr(a, "cell_contents", 2.0)),
+    "a thread's object": (lambda: LOCAL, lambda a: setattr(a, "held", 2.0)),
+    "a metaclass": (lambda: _WithMeta, lambda a: setattr(_Meta, "more", 2.0)),
+    "items of a class": (lambda: _WithMeta, lambda a: ITEMS.append(2.0)),
+    "numbers that require gradients": (_Attached, lambda a: setattr(a.hidden, "value", 2.0)),
     "a jitted function": (
         lambda: jax.jit(_function()),
         lambda f: setattr(f.__wrapped__, "__defaults__", (3.0,)),
@@ -215,6 +280,13 @@ def test_a_change_of_anything_mutable_is_seen(kind):
     before = reading(value)
     assert reading(value) == before
     change(value)
+    assert not before.is_current(value)
+    assert reading(value) != before
+
+
+def test_numbers_that_cannot_be_read_are_equal_to_no_others():
+    value = _Unreadable()
+    before = reading(value)
     assert not before.is_current(value)
     assert reading(value) != before
 
@@ -248,6 +320,7 @@ def test_what_a_function_only_collects_in_or_counts_is_not_read():
     assert len(seen) == traced == count == counts["y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
@@ -287,6 +360,52 @@ def test_numbers_within_optax_rules_are_swept_and_equal_single_runs():
     assert not np.allclose(swept[0].x, swept[1].x)
 
 
+class _Scaled(eqx.Module):
+    numbers: jax.Array
+    settings: worlds.Object = eqx.field(static=True)
+
+    def __call__(self):
+        return self.settings.a * worlds.NUMBER * self.numbers
+
+
+TREES = {
+    "run": lambda solver, y: bl.run(solver, X, y, steps=4).y.numbers,
+    "run with data": lambda solver, y: (
+        bl.run(solver, X, y, steps=4, data=bl.Batch(inner=y, outer=y)).y.numbers
+    ),
+    "sweep": lambda solver, y: bl.sweep([solver, solver], X, y, steps=4)[0].y.numbers,
+    "hypergradient": lambda solver, y: bl.hypergradient(solver.problem, X, y),
+}
+
+
+@pytest.mark.parametrize(
+    "change", [worlds.set_global, worlds.put_at(worlds.OBJECT)], ids=["global", "static"]
+)
+@pytest.mark.parametrize("way", TREES)
+def test_classes_of_trees_are_followed(way, change):
+    """The functions of the problem do not name the class of y: they call its methods."""
+    if way == "run with data":
+        functions = {
+            "inner": lambda x, y, batch: 0.5 * jnp.sum((y.numbers - x * batch()) ** 2),
+            "outer": lambda x, y, batch: jnp.sum((y.numbers - 2.0) ** 2),
+        }
+    else:
+        functions = {
+            "inner": lambda x, y: 0.5 * jnp.sum((y() - x) ** 2),
+            "outer": lambda x, y: jnp.sum((y() - 2.0) ** 2),
+        }
+    fresh = lambda: bl.itd(bl.Problem(**functions), inner=0.1, outer=0.1)
+    solver, y, found = fresh(), _Scaled(X, worlds.OBJECT), []
+    try:
+        for value in (1.0, 2.0, 1.0):
+            change(value)
+            found.append(TREES[way](solver, y))
+            np.testing.assert_array_equal(found[-1], TREES[way](fresh(), y))
+    finally:
+        change(1.0)
+    assert not np.allclose(found[0], found[1])
+
+
 def test_functions_are_equal_to_themselves_only():
     make = lambda: lambda x: jnp.clip(x, 0.0, 1.0)
     rules = [bl.projected(0.1, make()) for _ in "ab"]
@@ -314,6 +433,7 @@ def test_equal_solvers_have_equal_hashes():
     assert one != other
 
 
+@pytest.mark.slow
 def test_compiled_programs_of_a_problem_are_bounded():
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2))
     gc.collect()

@@ -8,12 +8,14 @@ import pytest
 
 import bilevel as bl
 from bilevel.loop.status import diverged
+from run_options import with_options
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 Q = bl.problems.quadratic(kappa=4.0)
 STEP = 1 / Q.L
 
 
+@pytest.mark.slow
 def test_memory_that_is_infinite_from_the_beginning_is_not_divergence():
     outer = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=3))
     solver = bl.itd(Q.problem, inner=STEP, outer=outer)
@@ -21,6 +23,7 @@ def test_memory_that_is_infinite_from_the_beginning_is_not_divergence():
         assert bl.run(solver, X0, X0, steps=5).status.code is bl.Code.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_method_without_step_sizes_is_not_told_to_lower_one():
     edge = bl.Problem(
         inner=lambda x, y: jnp.sum((y - x**1.5) ** 2), outer=lambda x, y: jnp.sum(y)
@@ -35,6 +38,7 @@ def test_a_method_without_step_sizes_is_not_told_to_lower_one():
     assert "lower the" not in otherwise
 
 
+@pytest.mark.slow
 def test_a_projecting_rule_converges_by_its_own_measure():
     """min ½‖y − c‖² with y*(x) = x and x ≥ 0: at x = max(c, 0) the raw hypergradient is not zero."""
     c = jnp.array([2.0, -3.0])
@@ -63,13 +67,26 @@ def test_bad_projections_are_refused():
         bl.projected(-1, optax.projections.projection_non_negative)
 
 
+@pytest.mark.slow
 def test_replay_off_says_that_nothing_was_kept():
     solver = bl.aid(Q.problem, inner=1e3 * STEP, adjoint=STEP, outer=1e-3)
-    result = bl.run(solver, X0, Y0, steps=5_000, replay="off")
+    result = bl.run(solver, X0, Y0, steps=5_000, options=bl.RunOptions(snapshots="off"))
     assert result.status.code is bl.Code.DIVERGED
-    assert 'replay="off"' in result.status.message
-    kept = bl.run(solver, X0, Y0, steps=5_000, replay="host", every=100)
-    best = bl.run(solver, X0, Y0, steps=5_000, replay="device", every=7)
+    assert 'snapshots="off"' in result.status.message
+    kept = bl.run(
+        solver,
+        X0,
+        Y0,
+        steps=5_000,
+        options=bl.RunOptions(snapshots="host", every=100),
+    )
+    best = bl.run(
+        solver,
+        X0,
+        Y0,
+        steps=5_000,
+        options=bl.RunOptions(snapshots="device", every=7),
+    )
     assert kept.status == best.status
     np.testing.assert_array_equal(kept.x, best.x)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(kept.state))
@@ -88,7 +105,7 @@ def test_resuming_another_run_is_refused_before_any_work():
         ("its data was", solver, {"data": bl.Batch(inner=jnp.ones(3))}),
     ):
         with refused(words, other) as refusal:
-            bl.run(other, steps=3, resume=result, **more)
+            bl.run(other, steps=3, resume=result, **with_options(more))
         assert "x0=result.x" in str(refusal.value)
     again = bl.run(
         bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.05), steps=3, resume=result
@@ -124,6 +141,7 @@ RULES = {
 NO_REST = "lookahead-free adamw", "lion"  # where they rest depends on their memory: not for an inner level
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_the_family_of_optax_rules_runs_at_every_level(name):
     rule = RULES[name]()
@@ -141,6 +159,7 @@ def test_the_family_of_optax_rules_runs_at_every_level(name):
     assert not np.array_equal(result.x, X0)
 
 
+@pytest.mark.slow
 def test_extra_arguments_are_the_value_the_gradient_and_the_function_of_each_level():
     seen = {}
 
@@ -163,6 +182,7 @@ def test_extra_arguments_are_the_value_the_gradient_and_the_function_of_each_lev
     np.testing.assert_allclose(seen["outer"][1], info.hypergradient)
 
 
+@pytest.mark.slow
 def test_itd_refuses_to_differentiate_through_a_line_search():
     with jax.numpy_dtype_promotion("standard"), pytest.raises(TypeError, match="searches along a line"):
         bl.run(bl.itd(Q.problem, inner=optax.lbfgs(), outer=0.1), X0, Y0, steps=2)

@@ -18,7 +18,7 @@ from rich.text import Text
 import bilevel as bl
 from bilevel.cli.tables import print_table
 from bilevel.loop.diagnose.report import Diagnosis, Finding
-from bilevel.loop.hooks.progress_bar import _Bar
+from bilevel.loop.hooks.drawing import View
 from bilevel.loop.ranking import lane_names
 from bilevel.loop.status import Status
 
@@ -117,6 +117,7 @@ def test_in_a_notebook_it_is_a_table_in_which_nothing_of_the_user_s_is_markup(re
     assert html.count("<tr>") == html.count("</tr>") == 4
 
 
+@pytest.mark.slow
 def test_a_sweep_prints_its_lanes_from_the_best_to_those_that_diverged(q):
     betas = [1e30, *np.geomspace(1e-3, 0.1, 11)]
     found = bl.sweep(
@@ -142,6 +143,7 @@ def test_lanes_are_named_by_what_was_given_to_their_solvers(q):
     assert names == ["adjoint 0.1, outer.learning_rate 0.001", "adjoint 0.2, outer.learning_rate 0.01"]
 
 
+@pytest.mark.slow
 def test_lanes_that_differ_in_no_number_of_their_solvers_are_numbered(q):
     found = bl.sweep(bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1), X0, Y0, steps=2, seeds=[4, 5])
     assert list(rows(str(found))) == ["best: lane 0", "lane 1"]
@@ -157,12 +159,11 @@ def test_a_table_of_a_command_is_whole_on_a_narrow_terminal(monkeypatch, capsys)
     assert "…" not in shown
 
 
-def test_a_bar_has_the_letters_of_its_stream(result):
+def test_a_bar_has_the_letters_of_its_stream():
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True, width=120)
-    bar = _Bar(bl.hooks.Event(0, 2, result.run, None, {}, 0.0, "AID"), console)
-    bar.close()
+    console.print(View("AID", 1, 2, 1.0, 5.0, numbers="f 3  ‖∇Φ‖≈2"))
     console.file.seek(0)
-    assert "f -  |grad Phi|~-" in Text.from_ansi(console.file.read()).plain
+    assert "f 3  |grad Phi|~2" in Text.from_ansi(console.file.read()).plain
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])

@@ -29,6 +29,7 @@ def regression():
     return bl.Problem(inner=inner, outer=lambda x, y, rows: (error(y, rows), {"size": jnp.sum(y**2)})), data
 
 
+@pytest.mark.slow
 def test_step_sizes_as_one_by_one_the_best_marked_and_divergence_contained():
     betas = [1e-3, 1e-2, 0.1, 1e3]
     swept = bl.sweep([aid(beta) for beta in betas], X0, Y0, steps=300, metric="hypergradient_norm")
@@ -49,6 +50,19 @@ def test_step_sizes_as_one_by_one_the_best_marked_and_divergence_contained():
     assert "best is lane 2" in repr(swept)
 
 
+def test_a_lane_that_diverges_does_not_clear_the_inner_step_size():
+    """v and x overflow first, because y grows."""
+    problem = bl.Problem(
+        inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 2.0) ** 2)
+    )
+    solvers = [bl.aid(problem, inner=inner, adjoint=0.5, outer=0.1) for inner in (0.5, 3.0)]
+    x = jnp.ones(2, jnp.float32)
+    status = bl.sweep(solvers, x, 0 * x, steps=200)[1].status
+    assert "v and x became infinite" in status.message
+    assert "lower the inner or adjoint or outer step size" in status.message
+
+
+@pytest.mark.slow
 def test_a_lane_is_a_result_that_run_can_resume():
     swept = bl.sweep([aid(0.01), aid(0.1)], X0, Y0, steps=40)
     resumed = bl.run(aid(0.1), steps=60, resume=swept[1])
@@ -57,6 +71,7 @@ def test_a_lane_is_a_result_that_run_can_resume():
     assert resumed.steps == len(resumed.trace["outer_value"]) == 100
 
 
+@pytest.mark.slow
 def test_seeds_and_starts_and_data_orders_by_product():
     problem, data = regression()
     solver = bl.aid(problem, inner=0.05, adjoint=0.05, outer=0.1)
@@ -74,6 +89,7 @@ def test_seeds_and_starts_and_data_orders_by_product():
     assert swept.best == int(np.argmax(swept.scores))
 
 
+@pytest.mark.slow
 def test_zip_pairs_the_lists_and_data_may_differ_by_lane():
     problem, data = regression()
     shifted = bl.Batch(inner=(data.inner[0], data.inner[1] + 1.0), outer=data.outer)
@@ -84,6 +100,7 @@ def test_zip_pairs_the_lists_and_data_may_differ_by_lane():
         np.testing.assert_allclose(swept[i].x, alone.x, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_injected_optax_hyperparameters_are_swept_and_do_not_recompile():
     traces = []
 
@@ -120,6 +137,7 @@ def test_injected_optax_hyperparameters_are_swept_and_do_not_recompile():
     assert len(traces) == built_once  # a rule made again the same way is the same rule
 
 
+@pytest.mark.slow
 def test_hooks_see_all_lanes_and_may_stop_them():
     seen = []
 
@@ -133,6 +151,7 @@ def test_hooks_see_all_lanes_and_may_stop_them():
     assert all(status.code is bl.Code.STOPPED for status in swept.status)
 
 
+@pytest.mark.slow
 def test_a_metric_may_be_a_function_of_x_and_y():
     swept = bl.sweep(
         [aid(0.01), aid(0.1)], X0, Y0, steps=50, metric=lambda x, y: jnp.linalg.norm(x - Q.solution)
@@ -140,6 +159,7 @@ def test_a_metric_may_be_a_function_of_x_and_y():
     np.testing.assert_allclose(swept.scores, [np.linalg.norm(swept[i].x - Q.solution) for i in range(2)])
 
 
+@pytest.mark.slow
 def test_warm_up_comes_first_in_every_lane():
     swept = bl.sweep([aid(0.01), aid(0.1)], X0, Y0, steps=10, warmup=30)
     alone = bl.run(aid(0.1), X0, Y0, steps=10, warmup=30)

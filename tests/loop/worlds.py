@@ -5,8 +5,10 @@ process, after the number was changed to 2, is compared with.
 """
 
 import json
+import os
 import sys
 import types
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -17,12 +19,13 @@ import numpy as np
 import optax
 
 import bilevel as bl
+from run_options import with_options
 
 NUMBER = 1.0
 LIST, DICT, ARRAY, NESTED = [1.0], {"a": 1.0}, np.ones(1), {"a": [types.SimpleNamespace(b=(1.0, [1.0]))]}
 SPACE, MODULE = types.SimpleNamespace(a=1.0), types.ModuleType("settings")
 MODULE.a = 1.0
-SET = {1}
+SET, CONTEXT = {1}, ContextVar("CONTEXT", default=1.0)
 
 
 class Class:
@@ -127,6 +130,14 @@ def from_inside():
     return a
 
 
+def quoted():
+    return globals()["NUMBER"]
+
+
+def set_environment(value):
+    os.environ["BILEVEL_TEST_NUMBER"] = str(value)
+
+
 def set_global(value):
     global NUMBER
     NUMBER = value
@@ -157,6 +168,11 @@ WAYS = {
     "a module": (lambda: MODULE.a, put_at(MODULE)),
     "a module, imported inside": (module_inside, put_at(MODULE)),
     "a name of a module, imported inside": (from_inside, put_at(MODULE)),
+    "a name in quotes": (lambda: getattr(MODULE, "a"), put_at(MODULE)),  # noqa: B009
+    "a global in quotes": (quoted, set_global),
+    "a dict of a module": (lambda: vars(MODULE)["a"], put_at(MODULE)),
+    "the environment": (lambda: float(os.environ["BILEVEL_TEST_NUMBER"]), set_environment),
+    "a context variable": (lambda: CONTEXT.get(), CONTEXT.set),
     "a class": (lambda: Class.a, put_at(Class)),
     "a slot": (lambda: SLOTS.a, put_at(SLOTS)),
     "a dataclass": (lambda: DATA.a, put_at(DATA)),
@@ -213,7 +229,7 @@ SLOTS_FOR = {
     ),
     "f2sa's penalty": lambda a: (bl.f2sa(problem(), inner=0.1, outer=0.1, penalty=lambda k: 3.0 * a()), {}),
     "hoag's tolerance": lambda a: (
-        bl.hoag(problem(), inner=0.1, outer=0.1, tolerance=lambda k: 0.1 ** (3 * a() - 2) / (k + 1)),
+        bl.hoag(problem(), inner=0.1, outer=0.1, tol=lambda k: 0.1 ** (3 * a() - 2) / (k + 1)),
         {},
     ),
     "tuning_free's projection": lambda a: (bl.tuning_free(problem(), project=clip(a)), {}),
@@ -231,7 +247,7 @@ START = jnp.array([0.3])
 
 def result(solver, options):
     """What a run gives, in numbers."""
-    found = bl.run(solver, START, START, steps=4, **options)
+    found = bl.run(solver, START, START, steps=4, **with_options(options))
     seen = [found.x, found.y, found.trace["outer_value"], found.trace.get("a", 0.0)]
     return np.concatenate([np.ravel(each) for each in seen]).tolist()
 

@@ -6,6 +6,7 @@ import pytest
 from model_contract import ROWS, make_task
 
 import bilevel as bl
+from run_options import with_options
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,7 +24,11 @@ def task(model):
 def run(model, task):
     def go(**options):
         start = {} if "resume" in options else dict(x0=jnp.zeros(ROWS), y0=model.y0, model_state=model.state0)
-        return bl.run(task.solver, **start, data=task.data, **options)
+        return bl.run(
+            task.solver,
+            **with_options({**start, **options}),
+            data=task.data,
+        )
 
     return go
 

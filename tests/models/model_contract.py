@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import bilevel as bl
 from bilevel.loop.state import OBJECTIVES
@@ -120,6 +121,7 @@ def _step_by_hand(model):
 class Contract:
     """To be inherited by a class per framework, in a module with a fixture `model`; the others are in conftest.py."""
 
+    @pytest.mark.slow
     def test_it_learns_and_trusts_wrong_labels_less(self, run, task):
         best = bl.hooks.Best("outer/accuracy", mode="max")
         result = run(steps=250, every=10, hooks=[best])
@@ -131,6 +133,7 @@ class Contract:
         assert best.step == 10 * (1 + np.argmax(result.trace["outer/accuracy"][9::10]))
         assert jax.tree.structure(best.model_state) == jax.tree.structure(result.model_state)
 
+    @pytest.mark.slow
     def test_early_stopping_by_the_metric(self, run):
         result = run(
             steps=250, every=7, hooks=[bl.hooks.EarlyStopping("outer/accuracy", mode="max", patience=20)]
@@ -139,6 +142,7 @@ class Contract:
         assert result.status.code is bl.Code.STOPPED
         assert result.steps == len(accuracy) == np.argmax(accuracy) + 1 + 20
 
+    @pytest.mark.slow
     def test_every_variable_and_the_statistics_are_those_of_a_loop_written_by_hand(self, model, task, run):
         steps, seed = 6, 3
         ys = []
@@ -164,6 +168,7 @@ class Contract:
         close(model.statistics(result.model_state)[0], mean)
         close(model.statistics(result.model_state)[1], variance)
 
+    @pytest.mark.slow
     def test_a_step_has_one_dropout_mask_and_the_next_step_another(self, model, task):
         steps = 8
         solver = bl.aid(task.problem, inner=ALPHA, adjoint=ETA, outer=BETA, inner_steps=2, batches="shared")
@@ -175,7 +180,7 @@ class Contract:
             model_state=model.state0,
             data=task.data,
             steps=steps,
-            every=steps,
+            options=bl.RunOptions(every=steps),
         )
         jax.effects_barrier()
         masks = result.trace["inner/mask"].tolist()
@@ -184,12 +189,14 @@ class Contract:
         assert len(task.seen) > 2 * steps
         assert 0 not in masks
 
+    @pytest.mark.slow
     def test_a_resumed_run_is_an_unbroken_one(self, run):
         whole, half = run(steps=20, every=20, seed=7), run(steps=9, every=4, seed=7)
         resumed = run(steps=11, resume=half)
         for part in ("x", "y", "model_state", "trace", "run"):
             same(getattr(resumed, part), getattr(whole, part))
 
+    @pytest.mark.slow
     def test_a_sweep_over_seeds_gives_what_single_runs_give(self, model, task, run):
         found = bl.sweep(
             task.solver,
@@ -211,6 +218,7 @@ class Contract:
         means = [np.asarray(model.statistics(found[lane].model_state)[0]) for lane in (0, 1)]
         assert not np.array_equal(*means)  # other masks, other parameters, other statistics
 
+    @pytest.mark.slow
     def test_a_warm_up_moves_the_statistics_on_batches_of_its_own(self, model, task, warmed):
         begun, once, twice, _ = warmed
         cursor, mean = task.data.start(0), np.asarray(model.statistics(model.state0)[0])
@@ -223,6 +231,7 @@ class Contract:
             np.testing.assert_allclose(model.statistics(after.model)[0], mean, rtol=1e-4, atol=1e-6)
         same(twice.cursor, cursor)
 
+    @pytest.mark.slow
     def test_warm_up_within_a_run(self, task, run, warmed):
         """The run goes on in data and statistics where the warm-up ended."""
         after, _ = jax.jit(lambda run, data: bl.scan(task.solver, run, data, steps=4))(warmed[3], task.data)

@@ -50,6 +50,7 @@ def model():
 
 
 class TestEquinox(Contract):
+    @pytest.mark.slow
     def test_the_state_is_equinox_s_own(self, model, run):
         result = run(steps=3)
         assert isinstance(result.model_state, eqx.nn.State)

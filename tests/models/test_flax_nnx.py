@@ -44,6 +44,7 @@ def model():
 
 
 class TestNNX(Contract):
+    @pytest.mark.slow
     def test_what_comes_back_is_a_model(self, model, run):
         result = run(steps=3)
         assert isinstance(result.y, nnx.State)

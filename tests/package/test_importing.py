@@ -1,4 +1,4 @@
-"""`import bilevel` loads little and computes nothing; every name is what it says, whatever was imported before."""
+"""`import bilevel` loads little and computes nothing; names do not depend on earlier imports."""
 
 import ast
 import subprocess
@@ -15,14 +15,14 @@ MODULES = {"adjoints", "data", "hooks", "plot", "problems", "prox", "solvers", "
 
 
 def fresh(*code: str, fails: bool = False) -> str:
-    """What a new interpreter prints: its output, or its last words where it is to fail."""
+    """Return the output of a new interpreter, or its error output if it must fail."""
     ran = subprocess.run([sys.executable, *code], capture_output=True, text=True, timeout=100, check=False)
     assert (ran.returncode != 0) == fails, ran.stderr
     return ran.stderr if fails else ran.stdout
 
 
 def written() -> dict[str, str]:
-    """The imports that `__init__.py` shows to readers and type checkers: name → the module it is imported from."""
+    """Return the imports that `__init__.py` shows to readers and type checkers, as name → module."""
     tree = ast.parse(Path(bl.__file__).read_text())
     shown = next(node for node in tree.body if isinstance(node, ast.If))
     assert ast.unparse(shown.test) == "TYPE_CHECKING"
@@ -47,6 +47,14 @@ def test_a_name_asked_for_after_its_module_was_imported_is_no_module(monkeypatch
         assert getattr(bl, name) is known
 
 
+def test_solvers_that_moved_still_work_with_a_warning():
+    assert len([name for name in bl.solvers.__all__ if name in bl.__all__]) == 10
+    for name in set(bl.solvers.__all__) - {"kit"} - set(bl.__all__):
+        with pytest.warns(DeprecationWarning, match=f"bl.{name} is now bl.solvers.{name}"):
+            assert getattr(bl, name) is getattr(bl.solvers, name)
+
+
+@pytest.mark.slow
 def test_names_that_are_not_there():
     with pytest.raises(AttributeError, match="module 'bilevel' has no attribute 'adi'"):
         bl.adi  # noqa: B018
@@ -58,8 +66,9 @@ def test_names_that_are_not_there():
     assert "has no attribute 'aidd'. Did you mean: 'aid'?" in said
 
 
+@pytest.mark.slow
 def test_modules_are_there_in_a_fresh_process_whatever_was_asked_for_before():
-    """Each is asked for as an attribute before anything has imported it, and loads no more than itself needs."""
+    """Each is used as an attribute before anything imports it, and loads only its dependencies."""
     fresh(
         "-c",
         """
@@ -77,12 +86,14 @@ for name in ("lab", "cli", "counting", "solvers", "loop", "checks", "batch"):
     )
 
 
+@pytest.mark.slow
 def test_python_m_is_the_command():
     assert fresh("-m", "bilevel", "--version") == f"bilevel {bl.__version__}\n"
 
 
+@pytest.mark.slow
 def test_importing_loads_little_and_computes_nothing():
-    """The last two lines: JAX takes the number of its devices until something has been computed, and not after."""
+    """JAX accepts the number of devices only before the first computation: see the last two lines."""
     fresh(
         "-c",
         """
@@ -105,8 +116,9 @@ assert jax.device_count("cpu") == 3
     )
 
 
+@pytest.mark.slow
 def test_names_first_asked_for_in_many_threads_at_once():
-    """And modules imported afterwards put themselves in nobody's place."""
+    """Modules that are imported later do not replace these names."""
     fresh(
         "-c",
         """

@@ -1,8 +1,10 @@
-"""Layers: the core knows nothing of what is built on it, and no two folders import each other."""
+"""Layers: the core imports nothing that is built on it, and no two folders import each other."""
 
 import ast
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -13,6 +15,7 @@ ROOT = Path(bilevel.__file__).parent
 SATELLITES = {
     "applications", "cleaning", "cli", "data", "lab", "plot", "problems", "row_weights", "sklearn", "theory",
 }  # fmt: skip
+DEPENDENCIES = {"equinox", "jax", "jaxtyping", "numpy", "optax"}  # of the core
 FORBIDDEN_TO_THEORY = {"applications", "cleaning", "cli", "lab", "plot", "problems", "sklearn"}
 
 
@@ -93,6 +96,38 @@ def test_no_folders_import_each_other():
         return seen
 
     assert [name for name in sorted(graph) if name and name in reachable(name)] == []
+
+
+def libraries(nodes: list[ast.stmt]) -> Iterator[str]:
+    """Find the libraries that these statements import, without those inside functions."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.split(".")[0]
+        elif isinstance(node, ast.Try | ast.With) or (
+            isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING"
+        ):
+            yield from libraries(node.body)
+
+
+def test_the_core_needs_five_libraries():
+    """Others are imported inside the functions that need them; rich is for hooks that draw, loaded with them."""
+    allowed = {*sys.stdlib_module_names, *DEPENDENCIES, "bilevel", "bilevel_command", "jaxlib"}
+    wrong = {
+        (path.relative_to(ROOT).as_posix(), library)
+        for name, path in modules().items()
+        if part(name) not in SATELLITES
+        for library in libraries(ast.parse(path.read_text()).body)
+        if library not in allowed and (library != "rich" or not name.startswith("bilevel.loop.hooks."))
+    }
+    assert not wrong
+
+
+def test_the_dependencies_are_declared():
+    project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
+    declared = {requirement.partition(">=")[0] for requirement in project["dependencies"]}
+    assert declared == DEPENDENCIES | {"matplotlib", "rich", "typer"}
 
 
 def test_importing_bilevel_loads_no_library_that_only_satellites_use():

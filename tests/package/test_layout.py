@@ -1,4 +1,4 @@
-"""Every file is the module its path says it is: no function hides one, and none hides a function."""
+"""Every module is reachable by its path: no function hides a module, and no module hides a function."""
 
 import importlib
 import sys
@@ -12,11 +12,12 @@ import bilevel
 from bilevel import theory
 
 ROOT = Path(bilevel.__file__).parent
-# From the disk and not by pkgutil.walk_packages, which passes over a package that cannot be imported.
+# Read from the disk, because pkgutil.walk_packages skips packages that cannot be imported.
 PATHS = sorted(path.relative_to(ROOT.parent).with_suffix("") for path in ROOT.rglob("*.py"))
 MODULES = [".".join(path.parts).removesuffix(".__init__") for path in PATHS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_is_importable_and_reachable_by_its_path(name):
     """`import a.b.c` and the attribute `a.b.c` agree, which a re-export of the module's own name would break."""
@@ -27,7 +28,7 @@ def test_every_module_is_importable_and_reachable_by_its_path(name):
             raise
         pytest.skip(f"{name} needs {error.name}, which is an extra")
     assert isinstance(module, ModuleType)
-    assert module.__doc__, f"{name} does not say what it is"
+    assert module.__doc__, f"{name} has no docstring"
     reached = reduce(getattr, name.split(".")[1:], bilevel)
     assert reached is sys.modules[name], f"{name} is hidden behind {reached!r}"
 

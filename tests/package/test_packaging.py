@@ -1,4 +1,4 @@
-"""What is said about the package agrees with the package. `.ci/package.py` builds it and looks inside."""
+"""The metadata agree with the package. `.ci/package.py` builds and checks the distributions."""
 
 import re
 import tomllib

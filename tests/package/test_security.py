@@ -1,7 +1,9 @@
-"""What SECURITY.md says of the source: nothing runs code out of data, and one module uses the network."""
+"""SECURITY.md is right: nothing runs code from data, and one module uses the network."""
 
 import ast
 from pathlib import Path
+
+import pytest
 
 import bilevel
 from bilevel.applications import MODULES
@@ -59,6 +61,7 @@ def test_the_search_finds_what_it_is_meant_to_find():
     assert "allow_pickle" in keywords(tree)
 
 
+@pytest.mark.slow
 def test_no_code_is_made_out_of_data():
     for path, tree in SOURCES.items():
         assert not {name.split(".")[0] for name in imports(tree)} & CODE_FROM_DATA, path
@@ -66,6 +69,7 @@ def test_no_code_is_made_out_of_data():
         assert not keywords(tree) & {"allow_pickle", "shell"}, path
 
 
+@pytest.mark.slow
 def test_one_module_reads_archives_and_none_unpacks_them():
     assert {path for path, tree in SOURCES.items() if "zipfile" in imports(tree)} == {"data/characters.py"}
     for path, tree in SOURCES.items():
@@ -83,8 +87,9 @@ def imports_what_it_is_told(tree: ast.AST) -> bool:
     return any(not isinstance(node.args[0], ast.Constant) for node in named)
 
 
+@pytest.mark.slow
 def test_modules_are_imported_by_name_in_one_place():
-    """For `--method` and `--task` of the comparison; packages and applications import what their tables name."""
+    """`--method` and `--task` of the comparison; packages and applications import the entries of their tables."""
     told = {path for path, tree in SOURCES.items() if imports_what_it_is_told(tree)}
     assert told == {"namespaces.py", "applications/__init__.py", "lab/compare/plugins.py"}
     assert all(name.isidentifier() for name in MODULES.values())

@@ -79,6 +79,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
     yield from (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
 
 
+@pytest.mark.slow
 def test_no_decision_depends_on_the_text_of_an_exception():
     found = [
         f"{path}: {function.name}: {words}"

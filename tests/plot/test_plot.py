@@ -39,7 +39,11 @@ def result(q):
 @pytest.fixture(scope="module")
 def thinned(q):
     return bl.run(
-        bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1), jnp.ones(2), jnp.zeros(2), steps=40, thin=7
+        bl.aid(q.problem, inner=0.1, adjoint=0.1, outer=0.1),
+        jnp.ones(2),
+        jnp.zeros(2),
+        steps=40,
+        options=bl.RunOptions(thin=7),
     )
 
 
@@ -181,6 +185,7 @@ def test_the_weights_of_a_result_are_its_x(result):
     assert edges[-1] == pytest.approx(2 * float(result.x.max()))
 
 
+@pytest.mark.slow
 def test_the_best_lane_is_thick_and_one_that_diverged_ends_in_a_cross(found):
     ax = bl.plot.sweep(found)
     lines = {line.get_label(): line for line in ax.get_lines()}

@@ -38,6 +38,7 @@ def instances() -> dict[str, Instance]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", instances())
 def test_every_instance_runs_and_gets_better_by_its_own_yardstick(name):
     instance = instances()[name]
@@ -56,6 +57,7 @@ def test_the_yardstick_of_a_quadratic_is_its_closed_form():
     )
 
 
+@pytest.mark.slow
 def test_the_yardsticks_by_newton_and_by_closed_form_agree():
     p = random_quadratic(1)
     phi = lambda x: p.problem.f(x, p.inner_solution(x), p.data)
@@ -63,6 +65,7 @@ def test_the_yardsticks_by_newton_and_by_closed_form_agree():
     np.testing.assert_allclose(p.instance().measure(x), np.linalg.norm(jax.grad(phi)(x)), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_quadratic_given_as_data_is_the_same_problem():
     q = quadratic(kappa=4.0)
     run = lambda problem, data: bl.run(
@@ -81,6 +84,7 @@ def test_examples_are_a_tree_of_their_arrays():
         whole.inputs = None
 
 
+@pytest.mark.slow
 def test_minibatches_of_examples_find_their_weights():
     """Examples as they were read are a level of the data; a minibatch knows its rows, and so do the weights."""
     train, valid = examples(20, 5, 1, whole=True), examples(15, 5, 2, whole=True)

@@ -26,6 +26,7 @@ def test_all_forms_are_pairs_of_row_numbers():
             assert not set(train.tolist()) & set(held.tolist())
 
 
+@pytest.mark.slow
 def test_masks_are_the_rows_they_mark():
     mask = np.arange(40) < 20
     by_mask, by_number = PerFeatureRidge(cv=[(mask, ~mask)]), PerFeatureRidge(cv=[(HALF, REST)])
@@ -35,6 +36,7 @@ def test_masks_are_the_rows_they_mark():
     np.testing.assert_array_equal(masked.coef_, numbered.coef_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "y"), [(PerFeatureRidge, Y), (PerFeatureLogisticRegression, CLASSES)])
 def test_rows_that_are_drawn_twice_count_twice(kind, y):
     """Every training row twice is the same mean, so the same problem."""
@@ -67,6 +69,7 @@ def test_what_it_may_not_be(name):
     assert words in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_generator_that_is_used_up():
     pairs = ((train, held) for train, held in [(HALF, REST)])
     model = PerFeatureRidge(cv=pairs).fit(X, Y)
@@ -74,6 +77,7 @@ def test_a_generator_that_is_used_up():
         model.fit(X, Y)
 
 
+@pytest.mark.slow
 def test_groups_of_rows_by_their_folds():
     groups = np.arange(40) // 10
     model = PerFeatureRidge(cv=list(GroupKFold(4).split(X, Y, groups))).fit(X, Y)
@@ -116,6 +120,7 @@ def test_parameters_are_refused_by_name(name):
             PerFeatureRidge(**{name: value}).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_the_curve_says_which_entry_was_taken():
     model = PerFeatureRidge(cv=5, spread=3.0).fit(X, Y)
     assert model.n_iter_ == len(model.validation_curve_)

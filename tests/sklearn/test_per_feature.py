@@ -26,12 +26,14 @@ def sample(estimator, rows=60):
     return X[:rows], y[:rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ALL)
 @pytest.mark.filterwarnings("default")
 def test_scikit_learns_own_checks(estimator):
     check_estimator(estimator(max_iter=3), on_skip=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ALL)
 def test_works_among_scikit_learns_tools(estimator):
     X, y = sample(estimator)
@@ -48,6 +50,7 @@ def test_works_among_scikit_learns_tools(estimator):
     assert copy.spread == best.spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ALL)
 def test_units_of_features_do_not_matter(estimator):
     X, y = sample(estimator)
@@ -59,6 +62,7 @@ def test_units_of_features_do_not_matter(estimator):
     np.testing.assert_allclose(getattr(theirs, of)(X * units), getattr(ours, of)(X), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", REGRESSORS)
 def test_groups_share_a_penalty(estimator):
     X, y = sample(estimator)
@@ -71,6 +75,7 @@ def test_groups_share_a_penalty(estimator):
     assert abs(np.log(ratios[0] / ratios[1])) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ALL)
 def test_folds_may_be_given_in_any_way(estimator):
     X, y = sample(estimator)

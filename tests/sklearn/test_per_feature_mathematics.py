@@ -43,6 +43,7 @@ def test_ridge_is_the_solution_of_its_normal_equations(rows, features):
     np.testing.assert_allclose(squares.ridge(X, Y, penalties), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_ridge_with_its_own_penalties_on_all_rows():
     X, y = regression()
     fitted = PerFeatureRidge(spread=2.0).fit(X, y)
@@ -53,6 +54,7 @@ def test_ridge_with_its_own_penalties_on_all_rows():
     assert np.ptp(np.log(fitted.alpha_ / X.var(0))) > 0.1
 
 
+@pytest.mark.slow
 def test_several_outputs_share_the_penalties():
     X, y = regression()
     both = np.stack([y, X[:, 0] - y], axis=1)
@@ -64,6 +66,7 @@ def test_several_outputs_share_the_penalties():
         np.testing.assert_allclose(b, output.mean() - X.mean(0) @ w, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_one_penalty_for_all_is_scikit_learns_model():
     X, y = regression()
     X = (X - X.mean(0)) / X.std(0)
@@ -74,6 +77,7 @@ def test_one_penalty_for_all_is_scikit_learns_model():
     np.testing.assert_allclose(ours.coef_, Lasso(ours.alpha_[0], tol=1e-10).fit(X, y).coef_, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_one_penalty_for_all_is_scikit_learns_classifier(classes):
     X, y = classification(classes=classes)
@@ -84,6 +88,7 @@ def test_one_penalty_for_all_is_scikit_learns_classifier(classes):
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_logistic_gradient_is_zero_with_its_own_penalties(classes):
     X, y = classification(classes=classes)
@@ -114,6 +119,7 @@ def test_lasso_has_exact_zeros_and_is_optimal():
     assert 0 < zeros < 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_sparse_logistic_has_exact_zeros_and_is_optimal(classes):
     X, y = classification(classes=classes, features=12)  # ten columns of noise
@@ -135,6 +141,7 @@ def by_hand(solve, X, Y, parts, x):
     return total / sum(len(out) for _, out in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ridge", "lasso"])
 def test_padded_hypergradient_is_that_of_validation_by_hand(kind):
     """Value and derivative by every penalty's logarithm, against central differences of the loss by hand."""
@@ -147,7 +154,7 @@ def test_padded_hypergradient_is_that_of_validation_by_hand(kind):
     if kind == "lasso":
         solver = spectral(problem, 1 / smoothness, folds.bounded_l1, tolerance=1e-9)
     else:
-        solver = bl.tuning_free(problem, project=folds.bounded, accuracy=1e-8)
+        solver = bl.tuning_free(problem, project=folds.bounded, tol=1e-8)
     step = jax.jit(solver.step)
     state, info = step(solver.init(np.pad(x, (0, 12)), y0, data), data)
     if kind == "ridge":  # whose first step brings y and v to x
@@ -159,6 +166,7 @@ def test_padded_hypergradient_is_that_of_validation_by_hand(kind):
     np.testing.assert_array_equal(info.hypergradient[4:], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_padded_logistic_problem_is_that_of_scikit_learn_fold_by_fold(classes):
     """Its own models of the folds are stationary points of the padded g, and f is their mean log-loss held out."""
@@ -237,6 +245,7 @@ def test_folds_are_no_more_than_rows_or_members_of_the_largest_class():
     assert set(rows) | set(out) == set(range(7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [squares, entropy])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_groups_have_the_penalty_of_their_number(loss, sparse):

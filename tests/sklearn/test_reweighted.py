@@ -17,6 +17,7 @@ import sklearn
 from bilevel.sklearn import ReweightedClassifier, reweighted_classifier
 
 
+@pytest.mark.slow
 @parametrize_with_checks([ReweightedClassifier()])
 def test_scikit_learn_s_own_checks(estimator, check):
     check(estimator)
@@ -40,6 +41,7 @@ def fitted(tumors):
     return ReweightedClassifier(random_state=0).fit(X, y, X_trusted=X_trusted, y_trusted=y_trusted)
 
 
+@pytest.mark.slow
 def test_wrong_labels_lose_their_weight(tumors, fitted):
     *_, wrong, true = tumors
     assert fitted.sample_weight_.shape == wrong.shape
@@ -127,6 +129,7 @@ def test_what_is_wrong_with_trusted_rows_is_told_of_them():
         ReweightedClassifier().fit(X * 1e300, y)
 
 
+@pytest.mark.slow
 def test_in_a_grid_search_over_a_pipeline(tumors):
     X, y, *_ = tumors
     steps = make_pipeline(StandardScaler(), ReweightedClassifier(max_iter=2, random_state=0))
@@ -156,6 +159,7 @@ def test_names_of_columns(tumors):
         model.predict(table[names[::-1]])
 
 
+@pytest.mark.slow
 def test_a_network_learns_what_is_not_linear():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(290, 2))

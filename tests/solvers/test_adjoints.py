@@ -57,6 +57,7 @@ def test_krylov_solvers_report_that_they_were_stopped_early(make):
     np.testing.assert_allclose(metrics["adjoint_residual"], left, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("H", [POSITIVE, INDEFINITE], ids=["positive", "indefinite"])
 def test_minres_has_the_least_residual_in_the_krylov_space(H):
     r = B - H @ V0

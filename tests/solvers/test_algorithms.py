@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from marks import slow
 
 A, ETA, BETA = 0.11, 0.07, 0.05
 
@@ -24,6 +25,7 @@ def nonlinear():
     return bl.Problem(inner=g, outer=f), grad_y, hess, cross, f_x, f_y
 
 
+@pytest.mark.slow
 def test_aid_is_algorithm_1_in_its_order(nonlinear):
     problem, grad_y, hess, cross, f_x, f_y = nonlinear
     x, y, v = np.array([0.4, -0.8]), np.array([1.1, -0.3]), np.zeros(2)
@@ -45,6 +47,7 @@ def test_aid_is_algorithm_1_in_its_order(nonlinear):
         np.testing.assert_allclose(info.outer_value, value, rtol=1e-13)
 
 
+@pytest.mark.mathematics("itd")
 def test_itd_is_algorithm_2_with_the_cross_product_at_the_warm_start(nonlinear):
     problem, grad_y, _, cross, f_x, f_y = nonlinear
     x, y = np.array([0.4, -0.8]), np.array([1.1, -0.3])
@@ -70,6 +73,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_itd_differentiates_through_any_inner_rule(nonlinear, rule):
     """The hypergradient equals automatic differentiation through the whole step, at every step of a run."""
@@ -88,7 +92,7 @@ def test_itd_differentiates_through_any_inner_rule(nonlinear, rule):
             np.testing.assert_allclose(info.hypergradient, expected, rtol=1e-11)
 
 
-@pytest.mark.parametrize("kappa", [1.5, 2.0, 10.0])
+@pytest.mark.parametrize("kappa", [slow(1.5), 2.0, slow(10.0)])
 def test_limits_on_the_quadratic(kappa):
     """AID reaches the stationary point; ITD stops where ‖∇Φ‖² = m²(κ−1)², both in closed form."""
     q = bl.problems.quadratic(kappa=kappa)

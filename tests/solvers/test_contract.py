@@ -20,14 +20,10 @@ from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of
 from bilevel.problems import Instance
 from bilevel.solvers.rules import fix_numbers
-from zoo import PROBLEMS, ROWS, Row
+from marks import slow
+from zoo import PROBLEMS, ROWS, SOME_SLOW, Row
 
 STEPS = 6
-
-every_pair = pytest.mark.parametrize(
-    ("row", "problem"), [(row, problem) for row in ROWS for problem in row.problems], ids=str
-)
-every_row = pytest.mark.parametrize("row", ROWS, ids=str)
 
 
 def build(row, problem, dtype=jnp.float64):
@@ -58,8 +54,16 @@ def shaped(tree):
     return jax.tree.map(lambda a: (a.shape, a.dtype), tree)
 
 
-@every_pair
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (slow if problem != row.problems[-1] else pytest.param)(row, problem)
+        for row in ROWS
+        for problem in row.problems
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [slow(jnp.float32), jnp.float64], ids=["float32", "float64"])
 def test_a_step_keeps_the_state_s_type(row, problem, dtype):
     case, solver = build(row, problem, dtype)
     state = jax.eval_shape(solver.init, case.x0, case.y0, case.data)
@@ -120,7 +124,7 @@ class Runs:
         return Ran(self.row, case, solver, held, whole, len(traces))
 
 
-@pytest.fixture(scope="module", params=ROWS, ids=str)
+@pytest.fixture(scope="module", params=SOME_SLOW, ids=str)
 def runs(request):
     gc.freeze()  # what is older need not be looked through for what the last of these tests drops
     yield Runs(request.param)
@@ -171,7 +175,14 @@ def test_sharded_over_eight_devices_equals_unsharded(ran_on_data):
     case, solver = ran_on_data.case, ran_on_data.solver
     mesh = Mesh(np.array(jax.devices()), ("rows",))
     assert mesh.size == 8
-    sharded = bl.run(solver, case.x0, case.y0, data=case.data, steps=STEPS, every=STEPS, mesh=mesh)
+    sharded = bl.run(
+        solver,
+        case.x0,
+        case.y0,
+        data=case.data,
+        steps=STEPS,
+        options=bl.RunOptions(every=STEPS, mesh=mesh),
+    )
     assert_trees_equal(sharded.x, ran_on_data.whole.x, rtol=1e-8, atol=1e-11)
     everywhere = NamedSharding(mesh, PartitionSpec())
     assert all(leaf.sharding.is_equivalent_to(everywhere, leaf.ndim) for leaf in jax.tree.leaves(sharded.run))
@@ -188,9 +199,8 @@ def test_split_hooked_and_resumed_is_bitwise_equal_with_one_trace(ran_on_data, t
             case.y0,
             data=case.data,
             steps=6,
-            every=2,
+            options=bl.RunOptions(every=2, probe=lambda state, info: {"value": info.outer_value}),
             hooks=[seen.append, bl.hooks.Best(), bl.hooks.EarlyStopping(patience=100)],
-            probe=lambda state, info: {"value": info.outer_value},
             tol=1e-300,
             progress=True,
         )
@@ -260,11 +270,27 @@ def test_a_run_survives_as_arrays(ran):
 
 def test_donating_changes_no_bit_and_keeps_no_copy(ran):
     case, solver = ran.case, ran.solver
-    kept = bl.run(solver, case.x0, case.y0, data=case.data, steps=5, every=2, replay="device")
+    kept = bl.run(
+        solver,
+        case.x0,
+        case.y0,
+        data=case.data,
+        steps=5,
+        options=bl.RunOptions(every=2, snapshots="device"),
+    )
     for policy in ("host", "off"):
-        donated = bl.run(solver, case.x0, case.y0, data=case.data, steps=5, every=2, replay=policy)
+        donated = bl.run(
+            solver,
+            case.x0,
+            case.y0,
+            data=case.data,
+            steps=5,
+            options=bl.RunOptions(every=2, snapshots=policy),
+        )
         assert_bitwise_equal(kept.run, donated.run)
-        again = bl.run(solver, data=case.data, steps=1, resume=donated, replay=policy)
+        again = bl.run(
+            solver, data=case.data, steps=1, resume=donated, options=bl.RunOptions(snapshots=policy)
+        )
         assert not any(
             leaf.is_deleted() for leaf in jax.tree.leaves(donated.run)
         )  # the user's result stays whole
@@ -283,7 +309,7 @@ def test_dropped_is_freed(runs):
 
 
 @pytest.mark.usefixtures("as_users_see_it")
-@every_row
+@pytest.mark.parametrize("row", ROWS, ids=str)
 def test_bad_input_is_refused_before_any_compute(row):
     case, solver = build(row, row.problems[-1])
     assert case.data is not None

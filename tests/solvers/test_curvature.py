@@ -76,6 +76,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjoint", ALL.values(), ids=ALL)
 def test_damping_any_adjoint_is_that_adjoint_on_the_damped_matrix(adjoint):
     plain = adjoint if isinstance(adjoint, bl.Adjoint) else adjoints.one_step(adjoint)
@@ -350,6 +351,7 @@ OUTLIERS = np.concatenate([np.geomspace(1e4, 1e2, 8), np.linspace(0.9, 1.1, SIZE
 BOTH_SIGNS = OUTLIERS * np.where(np.arange(SIZE) % 2, -1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "values"),
     [(adjoints.cg, OUTLIERS), (adjoints.minres, OUTLIERS), (adjoints.minres, BOTH_SIGNS)],

@@ -48,6 +48,7 @@ def scanned(attention):
     return lambda q, k, v: jax.lax.scan(layer, jnp.zeros_like(v), (q[None], k[None], v[None]))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "within", [lambda attention: attention, scanned, jax.jit], ids=["bare", "loop", "jit"]
 )

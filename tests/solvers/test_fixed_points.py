@@ -97,7 +97,7 @@ METHODS = {
         1,
     ),
     "soba": (lambda p, rule: bl.soba(p, inner=rule, adjoint=STEP, outer=STILL), 400),
-    "hoag": (lambda p, rule: bl.hoag(p, inner=rule, outer=STILL, tolerance=lambda k: 1e-13), 2),
+    "hoag": (lambda p, rule: bl.hoag(p, inner=rule, outer=STILL, tol=lambda k: 1e-13), 2),
     "stocbio": (
         lambda p, rule: bl.stocbio(p, inner=rule, adjoint=STEP, outer=STILL, products=400, batches="shared"),
         1,
@@ -105,6 +105,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_implicit_method_agrees_with_retraining(kind):
     problem, rule = KINDS[kind]
@@ -134,6 +135,7 @@ def test_every_implicit_method_agrees_with_retraining(kind):
         assert jnp.linalg.norm(residual) < 1e-12, name  # whatever the rule, y is at rest and Info says so
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["L1", "box that moves with x"])
 def test_unrolled_methods_differentiate_the_proximal_map(name):
     problem, _ = KINDS[name]
@@ -145,13 +147,14 @@ def test_unrolled_methods_differentiate_the_proximal_map(name):
         bl.itd(problem, inner=STEP, outer=STILL, **many),
         bl.itd(problem, inner=STEP, outer=STILL, checkpoint_every=20, **many),
         bl.solvers.forward_itd(problem, inner=STEP, outer=STILL, **many),
-        bl.rtho(problem, inner=STEP, outer=STILL, **many),
+        bl.solvers.rtho(problem, inner=STEP, outer=STILL, **many),
     ):
         np.testing.assert_allclose(
             jax.jit(solver.step)(solver.init(X, y))[1].hypergradient, expected, rtol=1e-8
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["decay, some frozen", "projected, ball", "L1", "box that moves with x"])
 def test_the_function_for_line_searches_has_the_hypergradient(kind):
     problem, rule = KINDS[kind]
@@ -201,6 +204,7 @@ REST = {  # what is zero at rest, from what optax documents of each rule: (decay
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REST)
 def test_the_decay_of_a_rule_is_found(name):
     rule, decay = REST[name]
@@ -241,6 +245,7 @@ def test_a_rule_whose_rest_depends_on_its_memory_is_refused_with_the_reason(meth
     bl.itd(PLAIN, inner=rule, outer=0.1).init(X, Y)  # which differentiates the steps themselves
 
 
+@pytest.mark.slow
 def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
     before = lambda function, then: optax.chain(optax.stateless(function), then)
     for rule in (
@@ -258,6 +263,7 @@ def test_what_a_trial_must_not_take_for_weight_decay_or_for_plain_descent():
         bl.aid(PLAIN, inner=bl.projected(optax.sgd(0.1), far), adjoint=0.1, outer=0.1).init(X, Y)
 
 
+@pytest.mark.slow
 def test_a_y_that_is_wholly_frozen_has_no_adjoint():
     solver = bl.aid(PLAIN, inner=optax.set_to_zero(), adjoint=adjoints.cg(), outer=0.1)
     _, info = solver.step(solver.init(X, Y))
@@ -274,6 +280,7 @@ def test_parts_whose_step_sizes_begin_or_end_at_zero():
         fixed_point(PLAIN, as_rule(parts(fades, begins), "inner"), y)
 
 
+@pytest.mark.slow
 def test_numbers_that_are_traced_or_injected():
     start = lambda rule: bl.aid(PLAIN, inner=rule, adjoint=0.1, outer=0.1).init(X, Y).y
     with pytest.raises(ValueError, match=r"being traced.*inject_hyperparams"):
@@ -321,6 +328,7 @@ if tuple(map(int, optax.__version__.split(".")[:3])) > (0, 2, 5):  # which takes
 """
 
 
+@pytest.mark.slow
 def test_a_schedule_that_ends_at_zero_does_so_however_the_compiler_divides():
     """A compiler that multiplies by 0.01 where optax divides by 100 leaves 1e-8 of it; tests are compiled otherwise."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
@@ -338,6 +346,7 @@ def test_a_rule_that_gives_nan_is_told_from_one_that_decays():
         fixed_point(PLAIN, as_rule(optax.adam(1e-3), "inner"), {"w": jnp.ones((3, 4), "float16")})
 
 
+@pytest.mark.slow
 def test_a_projected_rule_that_decays_is_at_rest_where_it_rests():
     """½(y − 3)² decayed by ½: at rest y − 3 + y/2 = 0."""
     problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y))
@@ -364,10 +373,10 @@ class TestProx:
     def test_methods_that_do_not_mind_it_refuse_the_problem(self):
         for make in (
             lambda p: bl.f2sa(p, inner=0.1, outer=0.1, penalty=10.0),
-            lambda p: bl.solvers.darts(p, inner=0.1, outer=0.1, xi=0.1),
+            lambda p: bl.solvers.darts(p, inner=0.1, outer=0.1, virtual_step=0.1),
             lambda p: bl.tuning_free(p),
         ):
-            with pytest.raises(ValueError, match=r"proximal map: take bl\.aid"):
+            with pytest.raises(ValueError, match=r"proximal map: take one of bl\.solvers\.aid"):
                 make(self.sparse)
 
     def test_the_inner_rule_must_be_a_step_size(self):
@@ -389,6 +398,7 @@ class TestProx:
         with pytest.raises(TypeError, match=r"prox returned .* like y"):
             bl.aid(with_prox(lambda x, z, step: z[:2]), inner=0.1, adjoint=0.1, outer=0.1).init(X, Y)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("prox", "h"),
         [
@@ -421,6 +431,7 @@ class TestProx:
             others = jax.vmap(objective)(jnp.concatenate([nearby, fewer]))
             assert jnp.all(others >= objective(y) - 1e-12)
 
+    @pytest.mark.slow
     def test_zeros_are_exact_and_sklearn_finds_the_same_path(self):
         linear_model = pytest.importorskip("sklearn.linear_model")
         alphas, l1_ratio = np.geomspace(2.0, 0.02, 8), 0.6
@@ -458,6 +469,7 @@ class TestProx:
         assert 0 < zeros < 3
 
 
+@pytest.mark.slow
 def test_tolerances_of_hoag_do_not_depend_on_units():
     def counts(scale_f, scale_g):
         problem = bl.Problem(inner=lambda x, y: scale_g * g(x, y), outer=lambda x, y: scale_f * f(x, y))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from zoo import PROBLEMS, ROWS
+from zoo import PROBLEMS, ROWS, SOME_SLOW
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def computing_in_half(problem):
     return bl.Problem(inner=rounded(problem.inner), outer=rounded(problem.outer))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("row", SOME_SLOW, ids=str)
 def test_a_state_keeps_its_types_whatever_the_objectives_compute_in(row):
     case = PROBLEMS["trees" if "trees" in row.problems else row.problems[0]](jnp.float32)
     solver = row.make(computing_in_half(case.problem), case.L)
@@ -42,6 +42,7 @@ def test_a_state_keeps_its_types_whatever_the_objectives_compute_in(row):
         assert info.outer_value.dtype == jnp.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["aid", "itd", "soba"])
 def test_values_agree_to_the_accuracy_of_half(name):
     row = next(row for row in ROWS if row.name == name)

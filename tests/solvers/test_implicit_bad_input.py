@@ -79,16 +79,22 @@ def as_users_run_it():
             lambda: stocbio(P, inner=0.1, adjoint=0.1, outer=0.1, batches="cut"),
             'must be "shared" or "independent", not \'cut\'',
         ),
-        (lambda: darts(P, inner=0.1, outer=0.1, xi=0.0), "xi must be a positive number, not 0.0"),
         (
-            lambda: darts(P, inner=0.1, outer=0.1, xi=0.1, epsilon=-1.0),
-            "epsilon must be a positive number, not -1.0",
+            lambda: darts(P, inner=0.1, outer=0.1, virtual_step=0.0),
+            "virtual step size must be a positive number, not 0.0",
+        ),
+        (
+            lambda: darts(P, inner=0.1, outer=0.1, virtual_step=0.1, displacement=-1.0),
+            "displacement must be a positive number, not -1.0",
         ),
         (
             lambda: darts_first_order(P, inner=0.0, outer=0.1),
             "inner step size must be a positive number, not 0.0",
         ),
-        (lambda: sama(P, inner=0.1, outer=0.1, epsilon=0.0), "epsilon must be a positive number, not 0.0"),
+        (
+            lambda: sama(P, inner=0.1, outer=0.1, displacement=0.0),
+            "displacement must be a positive number, not 0.0",
+        ),
     ],
 )
 def test_bad_settings(build, message):
@@ -98,4 +104,4 @@ def test_bad_settings(build, message):
 
 def test_a_tolerance_must_be_a_function():
     with pytest.raises(TypeError, match=r"function of the step number, not 0.001: pass e.g. optax"):
-        hoag(P, inner=0.1, outer=0.1, tolerance=1e-3)  # pyright: ignore[reportArgumentType]
+        hoag(P, inner=0.1, outer=0.1, tol=1e-3)  # pyright: ignore[reportArgumentType]

@@ -27,10 +27,11 @@ UNBIASED = {
         p, inner=1 / L, adjoint=adjoints.quasi_newton(steps=1, memory=3), outer=beta
     ),
     "soba": lambda p, L, beta: soba(p, inner=1 / L, adjoint=1 / L, outer=beta),
-    "hoag": lambda p, L, beta: hoag(p, inner=1 / L, outer=beta, tolerance=geometric),
+    "hoag": lambda p, L, beta: hoag(p, inner=1 / L, outer=beta, tol=geometric),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", UNBIASED.values(), ids=UNBIASED.keys())
 def test_unbiased_methods_reach_the_minimizer_of_the_quadratic(make):
     q = bl.problems.quadratic(kappa=2.0)
@@ -38,6 +39,7 @@ def test_unbiased_methods_reach_the_minimizer_of_the_quadratic(make):
     np.testing.assert_allclose(x, q.solution, rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", UNBIASED.values(), ids=UNBIASED.keys())
 def test_unbiased_methods_reach_a_stationary_point_of_ridge_logistic(make):
     p, dense = ridge()
@@ -47,6 +49,7 @@ def test_unbiased_methods_reach_a_stationary_point_of_ridge_logistic(make):
     assert float(jnp.linalg.norm(dense.hypergradient(x))) < 1e-11
 
 
+@pytest.mark.slow
 def test_quasi_newton_at_both_levels_reaches_a_stationary_point():
     """qNBO with its inner level: optax's L-BFGS recursion, which is not written for strict promotion."""
     p, dense = ridge()
@@ -68,7 +71,7 @@ BIASED = {
         lambda L: series(1 / L, Q),
     ),
     "darts": (
-        lambda p, L, b: darts(p, inner=1 / L, outer=b, xi=0.8 / L),
+        lambda p, L, b: darts(p, inner=1 / L, outer=b, virtual_step=0.8 / L),
         lambda L: lambda H, f_y: 0.8 / L * f_y,
     ),
     "darts, first order": (
@@ -79,6 +82,7 @@ BIASED = {
 }
 
 
+@pytest.mark.mathematics("darts_first_order")
 @pytest.mark.parametrize(("make", "adjoint"), BIASED.values(), ids=BIASED.keys())
 def test_biased_methods_reach_their_predicted_point_on_ridge_logistic(make, adjoint):
     # ∇_x g is quadratic in y here, so the central differences of DARTS and SAMA are exact.
@@ -105,8 +109,12 @@ def test_biased_limits_on_the_quadratic_in_closed_form():
     np.testing.assert_allclose(
         limit(stocbio(p, inner=eta, adjoint=eta, outer=beta, products=Q)), -q.L * truncated / z, **close
     )
-    np.testing.assert_allclose(limit(darts(p, inner=eta, outer=beta, xi=eta)), -q.L * eta * q.m / z, **close)
-    np.testing.assert_allclose(limit(darts(p, inner=eta, outer=beta, xi=eta)), q.itd_limit(eta), **close)
+    np.testing.assert_allclose(
+        limit(darts(p, inner=eta, outer=beta, virtual_step=eta)), -q.L * eta * q.m / z, **close
+    )
+    np.testing.assert_allclose(
+        limit(darts(p, inner=eta, outer=beta, virtual_step=eta)), q.itd_limit(eta), **close
+    )
     np.testing.assert_allclose(limit(sama(p, inner=eta, outer=beta)), q.itd_limit(eta), **close)
     np.testing.assert_allclose(limit(darts_first_order(p, inner=eta, outer=beta)), np.zeros(2), **close)
 
@@ -131,6 +139,7 @@ EXACT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", EXACT.values(), ids=EXACT.keys())
 def test_an_exact_adjoint_gives_the_exact_hypergradient(make):
     q = bl.problems.quadratic(kappa=8.0)

@@ -32,6 +32,7 @@ def case():
     return p, dense, jnp.linspace(-0.5, 1.0, 5), jnp.linspace(0.3, -0.3, 5)
 
 
+@pytest.mark.mathematics("aid")
 def test_aid_with_several_steps(case):
     p, dense, x, y = case
     state, _ = follow(
@@ -49,6 +50,7 @@ def test_aid_with_several_steps(case):
         np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+@pytest.mark.mathematics("soba")
 def test_soba_moves_all_three_from_the_same_point(case):
     p, dense, x, y = case
     state, _ = follow(soba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA), x, y, p.data)
@@ -61,9 +63,10 @@ def test_soba_moves_all_three_from_the_same_point(case):
         np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+@pytest.mark.mathematics("darts")
 def test_darts_steps_y_before_x(case):
     p, dense, x, y = case
-    state, _ = follow(darts(p.problem, inner=ALPHA, outer=BETA, xi=ETA), x, y, p.data)
+    state, _ = follow(darts(p.problem, inner=ALPHA, outer=BETA, virtual_step=ETA), x, y, p.data)
     for _ in range(K):
         y = y - ALPHA * dense.inner_gradient(x, y)
         ahead = y - ETA * dense.inner_gradient(x, y)
@@ -82,6 +85,7 @@ def cubic():
     return bl.Problem(outer=f, inner=g), Dense(lambda x, y, _: f(x, y), lambda x, y, _: g(x, y), (), ())
 
 
+@pytest.mark.mathematics("darts", "sama")
 @pytest.mark.parametrize("name", ["darts", "sama"])
 def test_the_difference_s_error_is_the_predicted_multiple_of_epsilon_squared(name):
     """Central difference of sin along v over a displacement ε: −cos(y) v³ h²/6 a coordinate, h = ε/‖v‖."""
@@ -92,12 +96,12 @@ def test_the_difference_s_error_is_the_predicted_multiple_of_epsilon_squared(nam
         ahead = at - ETA * jax.grad(problem.inner, 1)(x, at)
         f_x, f_y = dense.outer_gradients(x, ahead)
         v = ETA * f_y
-        make = lambda epsilon: darts(problem, inner=ALPHA, outer=BETA, xi=ETA, epsilon=epsilon)
+        make = lambda epsilon: darts(problem, inner=ALPHA, outer=BETA, virtual_step=ETA, displacement=epsilon)
     else:
         at = y - ALPHA * jax.grad(problem.inner, 1)(x, y)
         f_x, f_y = dense.outer_gradients(x, at)
         v = ALPHA * f_y
-        make = lambda epsilon: sama(problem, inner=ALPHA, outer=BETA, epsilon=epsilon)
+        make = lambda epsilon: sama(problem, inner=ALPHA, outer=BETA, displacement=epsilon)
     exact = f_x - dense.cross(x, at) @ v
     for epsilon in (1e-1, 1e-2, 1e-3):
         solver = make(epsilon)
@@ -107,6 +111,7 @@ def test_the_difference_s_error_is_the_predicted_multiple_of_epsilon_squared(nam
         np.testing.assert_allclose(info.hypergradient - exact, leading, rtol=epsilon**2 / 2 + 1e-4)
 
 
+@pytest.mark.slow
 def test_sama_adapts_to_the_inner_rule(case):
     """v is (∂u/∂∇_y g)ᵀ∇_y f for the rule's own update u, here a dense Jacobian of rmsprop's."""
     p, dense, x, y = case
@@ -125,10 +130,11 @@ def test_sama_adapts_to_the_inner_rule(case):
     np.testing.assert_allclose(info.hypergradient, f_x - dense.cross(state.x, y_hat) @ v, rtol=1e-9)
 
 
+@pytest.mark.mathematics("hoag")
 def test_hoag_keeps_to_its_tolerances_and_stops_no_later_than_needed(case):
     p, dense, x, y = case
     tolerance = lambda k: 0.2 * 0.7**k
-    solver = hoag(p.problem, inner=1 / p.L, outer=BETA, tolerance=tolerance)
+    solver = hoag(p.problem, inner=1 / p.L, outer=BETA, tol=tolerance)
     state, step = solver.init(x, y, p.data), jax.jit(solver.step)
     counts, scale = [], 0.0
     for k in range(12):
@@ -157,6 +163,7 @@ def independent(*batches):
     return Draws(jax.tree.map(stack, *batches), bl.Batch())
 
 
+@pytest.mark.slow
 def test_aid_takes_a_draw_for_each_of_y_v_and_x(case):
     p, dense, x, y = case
     solver = aid(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, batches="independent")
@@ -179,6 +186,7 @@ def test_aid_takes_a_draw_for_each_of_y_v_and_x(case):
     np.testing.assert_allclose(info.outer_value, p.f(at, y, for_x.outer), rtol=1e-12)
 
 
+@pytest.mark.mathematics("stocbio")
 def test_stocbio_uses_a_draw_for_every_term(case):
     p, dense, x, y = case
     N, Q = 2, 3
@@ -244,6 +252,7 @@ def test_stocbio_is_unbiased_but_for_the_truncation():
     assert abs(shared - unbiased) > 5e-3 * abs(unbiased)  # the product of one batch with itself is not
 
 
+@pytest.mark.slow
 def test_stocbio_draws_from_a_stream(case):
     """The mean hypergradient of many steps with minibatches is that of the expectation, at a point held fixed."""
     p, dense, x, y = case
@@ -260,6 +269,7 @@ def test_stocbio_draws_from_a_stream(case):
     assert jnp.linalg.norm(error) < 0.02 * jnp.linalg.norm(expected)
 
 
+@pytest.mark.slow
 def test_soba_costs_about_thirty_percent_less_than_algorithm_1():
     """By XLA's own count of operations on the reweighting task."""
     shape = lambda *dimensions, dtype=jnp.float32: jax.ShapeDtypeStruct(dimensions, dtype)

@@ -6,6 +6,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 from training_by_hand import (
     ALPHA,
     BETA,
@@ -32,7 +33,7 @@ UNROLLED = {
         PROBLEM, inner=inner, outer=BETA, inner_steps=N, checkpoint_every=2
     ),
     "forward_itd": lambda inner: bl.solvers.forward_itd(PROBLEM, inner=inner, outer=BETA, inner_steps=N),
-    "rtho": lambda inner: bl.rtho(PROBLEM, inner=inner, outer=BETA, inner_steps=N),
+    "rtho": lambda inner: bl.solvers.rtho(PROBLEM, inner=inner, outer=BETA, inner_steps=N),
 }
 
 
@@ -43,6 +44,7 @@ SLOW = [
 CASES = [("itd", "epochs"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "data"), CASES)
 def test_the_hypergradient_is_that_of_the_loop_by_hand(method, data):
     value, gradient, y, after = by_hand(data)
@@ -68,7 +70,7 @@ def test_loaders_give_their_batches_in_order():
     value, gradient, y, after = by_hand("epochs")
     keep = lambda state, info: {"h": info.hypergradient}
     how = dict(steps=1, seed=SEED, model_state=STATE0, record=keep)
-    result = bl.run(UNROLLED["itd"](ALPHA), X0, Y0, data=as_loader(given("epochs"), N), **how)
+    result = bl.run(UNROLLED["itd"](ALPHA), X0, Y0, data=as_loader(given("epochs"), N), **with_options(how))
     close(result.trace["h"][0], gradient)
     close(result.trace["outer_value"][0], value)
     close(result.y, y)
@@ -105,7 +107,7 @@ def test_truncation_holds_y_and_the_state_before_it_fixed():
 def test_rtho_differentiates_the_whole_run():
     """Z is the derivative of the run in one shift of every x_k."""
     steps, xs = 2, [X0]
-    solver = bl.rtho(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N)
+    solver = bl.solvers.rtho(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N)
     for k in range(steps):
 
         def outer(shift, k=k):
@@ -159,10 +161,10 @@ def test_iaptt_judges_all_iterates_on_the_last_draw():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [bl.itd, bl.solvers.forward_itd, bl.rtho])
+@pytest.mark.parametrize("make", [bl.itd, bl.solvers.forward_itd, bl.solvers.rtho])
 def test_shared_is_one_batch_and_one_key_but_not_one_state(make):
     _, gradient, y, _ = by_hand("epochs", shared=True)
-    solver = make(PROBLEM, ALPHA, BETA, inner_steps=N, batches="shared")
+    solver = make(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N, batches="shared")
     h, end = one_step(solver, given("epochs"))
     close(h, gradient)
     close(end.y, y)
@@ -170,11 +172,13 @@ def test_shared_is_one_batch_and_one_key_but_not_one_state(make):
     assert end.model_state["n"] == N
 
 
+@pytest.mark.slow
 def test_the_counter_moves_with_every_inner_step():
     _, end = one_step(bl.itd(PROBLEM, inner=1e-3, outer=BETA, inner_steps=200), given("epochs"), steps=5)
     assert end.model_state["n"] == 1000
 
 
+@pytest.mark.slow
 def test_a_step_by_hand_takes_one_batch_for_all_draws_and_a_key_for_each():
     _, gradient, _, after = by_hand("whole")
     batch = bl.Batch(inner=DATA.inner, outer=DATA.outer, key=Hand([], 0).key, state=STATE0)

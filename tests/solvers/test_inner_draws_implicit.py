@@ -38,7 +38,7 @@ def test_pzobo_runs_its_loops_on_the_same_draws():
         )
     )
     h, result = one_step(
-        bl.solvers.pzobo(PROBLEM, inner=ALPHA, outer=BETA, mu=mu, inner_steps=N), given("epochs")
+        bl.solvers.pzobo(PROBLEM, inner=ALPHA, outer=BETA, displacement=mu, inner_steps=N), given("epochs")
     )
     close(h, f_x + u * ((y_of(X0 + mu * u)[0] - y) / mu @ f_y))
     assert result.model_state["n"] == N
@@ -91,6 +91,7 @@ PENALTY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", PENALTY)
 def test_penalty_methods_draw_for_every_step(method):
     hand = Hand(drawn("epochs", N), 0)
@@ -162,6 +163,7 @@ def test_v_pbgd_and_bome_train_their_z():
     assert result.model_state["n"] == N
 
 
+@pytest.mark.slow
 def test_d_tfbo_draws_for_every_step_on_y():
     hand = Hand(drawn("epochs", N), 0)
 

@@ -166,6 +166,7 @@ def of_step(name: str) -> tuple[float, int]:
     return cost(solver.step, jax.eval_shape(solver.init, X, Y, DATA), DATA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_costs_its_passes(passes, name):
     operations, _ = of_step(name)
@@ -270,6 +271,7 @@ def v_pbgd(x, y, v, tokens, others):
 BY_HAND = [aid, soba, itd, itd_3_steps, aid_steps, stocbio, v_pbgd]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", BY_HAND, ids=lambda step: step.__name__)
 def test_the_memory_of_a_step_is_that_of_one_written_by_hand(step):
     operations, memory = cost(step, X, Y, Y, TOKENS, TOKENS)

@@ -8,6 +8,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
+from run_options import with_options
 
 # Five quadratic tasks: support ½(y − c)ᵀA(y − c), query ½(y − d)ᵀE(y − d).
 RNG = np.random.default_rng(3)
@@ -53,8 +54,8 @@ MAKE = {
     "maml": lambda problem, rule, n: bl.maml(problem, inner=rule, outer=0.05, inner_steps=n),
     "fomaml": lambda problem, rule, n: bl.solvers.fomaml(problem, inner=rule, outer=0.05, inner_steps=n),
     "reptile": lambda problem, rule, n: bl.solvers.reptile(problem, inner=rule, outer=0.05, inner_steps=n),
-    "imaml": lambda problem, rule, n: bl.solvers.imaml(
-        problem, inner=rule, outer=0.05, inner_steps=n, strength=LAMBDA
+    "imaml": lambda problem, rule, n: bl.imaml(
+        problem, inner=rule, outer=0.05, inner_steps=n, proximal_weight=LAMBDA
     ),
 }
 
@@ -92,6 +93,7 @@ def implicit_gradient(y):
     return np.mean([np.linalg.solve(EYE + a / LAMBDA, b) for a, b in pairs], axis=0)
 
 
+@pytest.mark.mathematics("fomaml", "reptile", "imaml")
 @pytest.mark.parametrize(
     ("name", "steps", "y", "estimate"),
     [
@@ -118,12 +120,13 @@ def test_imaml_reaches_the_best_start_of_tied_adaptation():
     left = np.einsum("tij,tjk,tkl->il", LAMBDA * R, E, LAMBDA * R)
     fixed = np.einsum("tij,tjk,tk->ti", R, A, C) - D
     best = np.linalg.solve(left, -np.einsum("tij,tjk,tk->i", LAMBDA * R, E, fixed))
-    solver = bl.solvers.imaml(BOWLS, inner=ALPHA, outer=1.0, strength=LAMBDA, inner_steps=300)
+    solver = bl.imaml(BOWLS, inner=ALPHA, outer=1.0, proximal_weight=LAMBDA, inner_steps=300)
     result = bl.run(solver, X, X, data=BOWL_DATA, steps=150)
     np.testing.assert_allclose(result.x, best, rtol=1e-7)
     assert result.trace["adjoint_residual"].max() < 1e-4
 
 
+@pytest.mark.slow
 def test_imaml_s_estimate_is_the_slope_of_solving_the_tied_problems_again():
     """Central differences of x ↦ mean f(x, y*(x)), y* by Newton's method on ĝ to convergence; the losses contain x."""
     flat, unravel = ravel_pytree(START)
@@ -147,14 +150,15 @@ def test_imaml_s_estimate_is_the_slope_of_solving_the_tied_problems_again():
     assert meta_loss(flat)[1] < 1e-14
     h = 1e-5
     slope = [(meta_loss(flat + h * e)[0] - meta_loss(flat - h * e)[0]) / (2 * h) for e in np.eye(flat.size)]
-    solver = bl.solvers.imaml(
-        CURVED, inner=0.3, outer=0.05, strength=LAMBDA, inner_steps=200, adjoint=bl.adjoints.cg(1e-12)
+    solver = bl.imaml(
+        CURVED, inner=0.3, outer=0.05, proximal_weight=LAMBDA, inner_steps=200, adjoint=bl.adjoints.cg(1e-12)
     )
     _, info = one_step(solver, START, DATA)
     np.testing.assert_allclose(ravel_pytree(info.hypergradient)[0], slope, rtol=1e-7)
     np.testing.assert_allclose(info.outer_value, meta_loss(flat)[0], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_imaml_ties_gauss_newton_curvature_too():
     """Of a model that is linear in y it is the Hessian."""
     inner = bl.composed(
@@ -162,8 +166,8 @@ def test_imaml_ties_gauss_newton_curvature_too():
         loss=lambda x, p, task: jnp.mean(jnp.log(jnp.cosh(p - task[1]))),
     )
     problem, cg = bl.Problem(inner=inner, outer=curved), bl.adjoints.cg(1e-12)
-    make = lambda adjoint: bl.solvers.imaml(
-        problem, inner=0.1, outer=0.1, strength=LAMBDA, inner_steps=3, adjoint=adjoint
+    make = lambda adjoint: bl.imaml(
+        problem, inner=0.1, outer=0.1, proximal_weight=LAMBDA, inner_steps=3, adjoint=adjoint
     )
     (_, exact), (_, other) = (
         one_step(make(adjoint), START, DATA) for adjoint in (cg, bl.adjoints.gauss_newton(cg))
@@ -194,6 +198,7 @@ def test_fomaml_is_maml_with_the_derivatives_of_the_inner_gradients_dropped():
     assert_trees_close(info.hypergradient, expected, rtol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps"), [("maml", None), ("fomaml", 5), ("reptile", None), ("imaml", 5)])
 def test_adapt_is_the_inner_loop_written_by_hand(name, steps):
     solver = MAKE[name](CURVED, MOMENTUM, 2)
@@ -213,6 +218,7 @@ def test_adapt_is_the_inner_loop_written_by_hand(name, steps):
         assert_trees_close(jax.tree.map(lambda a, i=i: a[i], found), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_maml_adapts_as_its_differentiated_loop_does():
     solver = MAKE["maml"](CURVED, 0.1, 3)
     state, _ = one_step(solver, START, DATA)
@@ -234,6 +240,7 @@ def test_adapt_gives_each_task_a_key_and_the_model_s_state():
     np.testing.assert_allclose(shift, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [bl.iid, bl.epochs])
 def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
     """The data are the tasks' numbers; once in one run and once in two halves."""
@@ -241,7 +248,7 @@ def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
     solver = bl.solvers.fomaml(bl.Problem(inner=away, outer=away), inner=0.1, outer=0.1)
     data = stream(bl.Batch(inner=jnp.arange(7.0), outer=jnp.arange(7.0)), 3)
     seen = lambda state, info, batch: {"inner": batch.inner, "outer": batch.outer, "rows": batch.rows}
-    run = lambda *start, **how: bl.run(solver, *start, data=data, record=seen, **how)
+    run = lambda *start, **how: bl.run(solver, *start, data=data, record=seen, **with_options(how))
     whole, half = run(0.0, 0.0, steps=8, warmup=1).trace, run(0.0, 0.0, steps=4, warmup=1)
     for trace in (whole, run(steps=4, resume=half).trace):
         for other in (trace["outer"], trace["rows"].inner, trace["rows"].outer, whole["inner"]):
@@ -290,12 +297,12 @@ def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
             "inner step size must be a positive number",
         ),
         (
-            lambda s: bl.solvers.imaml(CURVED, inner=0.1, outer=0.1, strength=0.0),
+            lambda s: bl.imaml(CURVED, inner=0.1, outer=0.1, proximal_weight=0.0),
             ValueError,
-            "strength of the tie must be a positive",
+            "proximal weight must be a positive",
         ),
         (
-            lambda s: bl.solvers.imaml(CURVED, inner=0.1, outer=0.1, strength=1.0, adjoint=0.1),
+            lambda s: bl.imaml(CURVED, inner=0.1, outer=0.1, proximal_weight=1.0, adjoint=0.1),
             TypeError,
             "adjoint must be one of bl.adjoints, not 0.1",
         ),

@@ -10,6 +10,7 @@ import bilevel as bl
 from bilevel import f2sa
 from bilevel.batch import Draws
 from bilevel.solvers import f2ba, f2sa_p, f3sa, meha, v_pbgd
+from marks import slow
 
 # f has curvature in y (with f linear in y, as in the paper's quadratic, the penalty has no bias at all):
 #   f(x, y) = ½‖y − c‖² + ½ τ‖x‖²        g(x, y) = ½ yᵀHy − yᵀBx
@@ -63,14 +64,15 @@ METHODS = {  # how to build each for a penalty, and where it must end
     ),
     "meha": (
         lambda c: meha(
-            QUADRATIC, inner=1 / (2 * L), outer=0.2, penalty=c, proximal=0.5, auxiliary=1 / (L + 2)
+            QUADRATIC, inner=1 / (2 * L), outer=0.2, penalty=c, proximal_step=0.5, auxiliary=1 / (L + 2)
         ),
         lambda c: moreau_solution(c, 0.5),
     ),
 }
 
 
-@pytest.mark.parametrize("penalty", [2.0, 20.0])
+@pytest.mark.mathematics("f2sa", "f3sa", "f2ba", "meha")
+@pytest.mark.parametrize("penalty", [2.0, slow(20.0)])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_limit_on_the_quadratic_is_the_penalized_one(method, penalty):
     make, solution = METHODS[method]
@@ -108,6 +110,7 @@ def test_the_paper_s_quadratic_is_solved_exactly_by_any_penalty():
     np.testing.assert_allclose(x, q.solution, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["f2sa", "f2ba"])
 def test_the_limit_on_ridge_logistic(method):
     """∇L_λ vanishes there, with both inner problems solved by Newton's method; so does ∇Φ up to O(1/λ)."""
@@ -133,10 +136,11 @@ def test_the_limit_on_ridge_logistic(method):
     assert 1e-7 < jnp.linalg.norm(dense.hypergradient(x)) < 1 / penalty
 
 
+@pytest.mark.slow
 def test_meha_on_ridge_logistic_is_stationary_for_the_penalized_envelope():
     p, dense = ridge()
     penalty, gamma = 20.0, 0.5
-    solver = meha(p.problem, inner=0.25 / p.L, outer=2.0, penalty=penalty, proximal=gamma)
+    solver = meha(p.problem, inner=0.25 / p.L, outer=2.0, penalty=penalty, proximal_step=gamma)
     x = last_x(solver, jnp.zeros(5), jnp.zeros(5), p.data, steps=40_000)
 
     def residual(unknown):  # of y and θ at this x
@@ -165,7 +169,7 @@ def test_meha_on_ridge_logistic_is_stationary_for_the_penalized_envelope():
 
 
 def test_f3sa_on_full_batches_is_f2sa():
-    left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.3, penalty=5.0) for make in (f2sa, f3sa))
+    left, right = (make(QUADRATIC, inner=1 / ABOVE_L, outer=0.3, penalty=5.0) for make in (f2sa, f3sa))
     a, b = left.init(X0, Y0), right.init(X0, Y0)
     of_left, of_right = jax.jit(left.step), jax.jit(right.step)
     for _ in range(8):
@@ -175,6 +179,7 @@ def test_f3sa_on_full_batches_is_f2sa():
         np.testing.assert_allclose(of_a.hypergradient, of_b.hypergradient, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_f3sa_averages_noise_away():
     """On minibatches the estimate of ∇_y g that moves z scatters far less than the gradient itself, as in F2SA."""
     p = bl.problems.ridge_logistic(train=200, valid=200)
@@ -186,7 +191,7 @@ def test_f3sa_averages_noise_away():
         _, kept = jax.jit(lambda: bl.scan(solver, start, stream, steps=1000, record=keep))()
         return jnp.sum(jnp.var(kept[500:], axis=0))
 
-    plain, averaging = (make(p.problem, 0.02, 1e-3, penalty=5.0) for make in (f2sa, f3sa))
+    plain, averaging = (make(p.problem, inner=0.02, outer=1e-3, penalty=5.0) for make in (f2sa, f3sa))
     gradient = lambda state, info: info.inner_gradient  # of the batch, in both
     estimate = scatter(averaging, lambda state, info: state.lower.g_z)
     assert estimate < 0.3 * scatter(plain, gradient)
@@ -226,9 +231,9 @@ def test_f2sa_takes_a_draw_for_every_gradient():
 
 @pytest.mark.parametrize("make", [f2sa, f2ba], ids=["f2sa", "f2ba"])
 def test_a_constant_schedule_is_the_constant(make):
-    left, right = (make(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=c) for c in (5.0, lambda k: 5.0))
+    left, right = (make(QUADRATIC, inner=1 / ABOVE_L, outer=0.1, penalty=c) for c in (5.0, lambda k: 5.0))
     np.testing.assert_allclose(last_x(left, X0, Y0, steps=20), last_x(right, X0, Y0, steps=20), rtol=1e-13)
-    growing = make(QUADRATIC, 1 / ABOVE_L, 0.1, penalty=lambda k: 5.0 + k.astype(float))
+    growing = make(QUADRATIC, inner=1 / ABOVE_L, outer=0.1, penalty=lambda k: 5.0 + k.astype(float))
     _, trace = bl.scan(growing, growing.init(X0, Y0), steps=4)
     np.testing.assert_allclose(trace["penalty"], [5.0, 6.0, 7.0, 8.0])
 
@@ -258,11 +263,11 @@ def test_a_constant_schedule_is_the_constant(make):
             "penalty must be a positive number, not -2.0",
         ),
         (
-            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal=0.0),
-            "proximal parameter must be a positive number, not 0.0",
+            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal_step=0.0),
+            "proximal step must be a positive number, not 0.0",
         ),
         (
-            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal=1.0, auxiliary=-1.0),
+            lambda: meha(QUADRATIC, inner=0.1, outer=0.1, penalty=1.0, proximal_step=1.0, auxiliary=-1.0),
             "auxiliary step size must be a positive number",
         ),
     ],
@@ -286,6 +291,7 @@ def assert_found_out(message):
     assert 3 / 2.09 < bound < 3 / 0.585
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -313,6 +319,7 @@ def test_it_is_found_out_while_the_run_is_finite_or_in_the_warm_up():
     assert_found_out(bl.run(solver, X0, Y0, steps=1, warmup=5000).status.message)
 
 
+@pytest.mark.slow
 def test_a_step_too_large_is_not_taken_for_it():
     result = bl.run(f2ba(QUADRATIC, inner=3.0, outer=0.1, penalty=10.0), X0, Y0, steps=1000)
     assert result.status.code == bl.Code.DIVERGED

@@ -71,6 +71,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_diagonal_is_that_of_the_formula(kind):
     tx, steps = KINDS[kind](), 150  # the last hundred of the schedule have the rate 0
@@ -150,6 +151,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_runs_resume_bit_for_bit(method):
     solver = METHODS[method](bl.fixed_preconditioner(optax.adamw(warm_up, weight_decay=C)))
@@ -161,6 +163,7 @@ def test_runs_resume_bit_for_bit(method):
     np.testing.assert_array_equal(rest.y, whole.y)
 
 
+@pytest.mark.slow
 def test_a_sweep_over_the_decay_agrees_with_runs():
     rule = lambda c: bl.fixed_preconditioner(optax.inject_hyperparams(optax.adamw)(1e-2, weight_decay=c))
     solvers = [bl.aid(PROBLEM, inner=rule(c), adjoint=0.1, outer=0.01) for c in (0.1, 0.5)]
@@ -169,6 +172,7 @@ def test_a_sweep_over_the_decay_agrees_with_runs():
         np.testing.assert_allclose(swept[i].x, bl.run(solver, X, Y, steps=5).x, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_around_rules_that_need_no_holding_nothing_changes():
     for tx in (optax.adam(1e-2), optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-2))):
         bare, wrapped = (
@@ -179,6 +183,7 @@ def test_around_rules_that_need_no_holding_nothing_changes():
     assert bl.fixed_preconditioner(once) is once
 
 
+@pytest.mark.slow
 def test_projected_around_it_and_refusals():
     box = optax.projections.projection_non_negative
     rule = bl.projected(bl.fixed_preconditioner(optax.adamw(1e-2, weight_decay=C)), box)

@@ -52,6 +52,7 @@ def recurrence(steps, P, T, Q, memory):
     return x, y, v, refused
 
 
+@pytest.mark.mathematics("qnbo")
 @pytest.mark.parametrize(("P", "T", "Q", "memory"), [(1, 3, 2, 6), (2, 1, 1, 40)])
 def test_the_recurrence_with_dense_matrices(P, T, Q, memory):
     solver = bl.solvers.qnbo(

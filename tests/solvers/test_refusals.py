@@ -19,6 +19,7 @@ def _minres(H, b, dtype, **options):
     return np.asarray(v, float), float(said["adjoint_residual"]), int(said["adjoint_steps"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_minres_ends_at_least_squares_where_the_hessian_is_singular(dtype):
     rows, columns, rng = 20, 60, np.random.default_rng(0)
@@ -31,6 +32,7 @@ def test_minres_ends_at_least_squares_where_the_hessian_is_singular(dtype):
     assert steps < 3 * rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preconditioner", [None, bl.adjoints.nystrom(5, 1e-3)])
 def test_minres_still_solves_what_is_ill_conditioned_and_indefinite(preconditioner):
     rng = np.random.default_rng(1)
@@ -57,7 +59,7 @@ def test_minres_never_makes_the_residual_grow():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda k: bl.hoag(PROBLEM, inner=0.1, outer=0.1, tolerance=k),
+        lambda k: bl.hoag(PROBLEM, inner=0.1, outer=0.1, tol=k),
         lambda k: bl.solvers.v_pbgd(PROBLEM, inner=0.1, outer=0.1, penalty=k),
         lambda k: bl.f2sa(PROBLEM, inner=0.1, outer=0.1, penalty=k),
         lambda k: bl.solvers.fsla(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1, momentum=k),
@@ -72,8 +74,8 @@ def test_a_schedule_is_looked_at_where_it_begins(make, wrong):
 
 def test_schedules_that_go_wrong_later_or_are_no_weight():
     with pytest.raises(ValueError, match=r"tolerance at step 1000 must be.*not nan"):
-        bl.hoag(PROBLEM, inner=0.1, outer=0.1, tolerance=lambda k: jnp.where(k > 9, jnp.nan, 0.1))
-    bl.hoag(PROBLEM, inner=0.1, outer=0.1, tolerance=optax.exponential_decay(0.01, 1, 0.5))  # underflows
+        bl.hoag(PROBLEM, inner=0.1, outer=0.1, tol=lambda k: jnp.where(k > 9, jnp.nan, 0.1))
+    bl.hoag(PROBLEM, inner=0.1, outer=0.1, tol=optax.exponential_decay(0.01, 1, 0.5))  # underflows
     with pytest.raises(ValueError, match=r"momentum at step 0.*at most 1, not 2.0"):
         bl.solvers.sustain(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1, momentum=lambda k: 2.0)
     with pytest.raises(ValueError, match=r"fading of inner step 0 must be.*not nan"):
@@ -214,7 +216,7 @@ def test_entries_for_examples_that_meet_a_batch_of_some_are_told_of_rows(entries
 @pytest.mark.parametrize("make", [bl.saba, bl.solvers.srba], ids=["saba", "srba"])
 def test_methods_that_remember_batches_need_rows(make, data):
     loss = lambda x, y, data: jnp.sum((y - x) ** 2)
-    solver = make(bl.Problem(outer=loss, inner=loss), 0.1, 0.1, 0.1)
+    solver = make(bl.Problem(outer=loss, inner=loss), inner=0.1, adjoint=0.1, outer=0.1)
     with pytest.raises(ValueError, match="need one row per example, but their shapes are"):
         bl.run(solver, jnp.ones(2), jnp.ones(2), data=bl.Batch(data, data), steps=1)
 

@@ -65,6 +65,7 @@ def test_a_rule_rests_at_the_same_point_under_every_schedule(schedule):
         assert np.all(seen.active["w"]), name
 
 
+@pytest.mark.slow
 @family
 def test_what_the_refusal_of_adamw_names_is_accepted(schedule):
     for name, make in HELD.items():
@@ -75,6 +76,7 @@ def test_what_the_refusal_of_adamw_names_is_accepted(schedule):
         assert np.all(seen.active["w"]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", QUICK)
 def test_a_refusal_names_only_what_would_be_accepted(schedule):
     for make in REFUSED.values():
@@ -131,6 +133,7 @@ class TestStandIns:
             "b": False,
         }
 
+    @pytest.mark.slow
     def test_what_tells_entries_apart_is_judged_on_the_true_shapes(self):
         y = {"w": jnp.ones((40, 50))}
         with pytest.raises(ValueError, match="a part of the gradient only"):

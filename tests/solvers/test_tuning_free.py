@@ -39,6 +39,7 @@ def hypergradient(problem, x, y, data):
     return jax.grad(problem.f)(x, y, data) - cross.T @ v
 
 
+@pytest.mark.mathematics("tuning_free")
 def test_the_iterates_do_not_depend_on_any_units():
     """Exactly, by the recurrence: the units are powers of two here, so that not even rounding differs."""
     p, _ = ridge()
@@ -88,6 +89,7 @@ LOG_RIDGES = bl.Problem(
 )
 
 
+@pytest.mark.slow
 def test_log_ridges_from_far_away_do_not_freeze():
     """Training and validation labels of different weight vectors, x₀ = −3: an accumulator of norms never recovers."""
     of = lambda seed: tuple(signed(rng, (60, 5)) for rng in [np.random.default_rng(seed)] for _ in range(2))
@@ -104,6 +106,7 @@ def test_log_ridges_from_far_away_do_not_freeze():
     assert jnp.max(relative(bl.Batch(inner=jnp.asarray(inner), outer=jnp.asarray(outer)))) < 1e-3
 
 
+@pytest.mark.slow
 def test_poisson_log_ridges_do_not_freeze():
     rng = np.random.default_rng(0)
     draw = lambda a: (jnp.asarray(a), jnp.asarray(1.0 * rng.poisson(np.exp(a @ rng.normal(size=5) / 2))))
@@ -119,6 +122,7 @@ def test_poisson_log_ridges_do_not_freeze():
     assert at(state.x) < 1e-3 * at(x0)
 
 
+@pytest.mark.slow
 def test_a_quartic_inner_problem_with_little_curvature_where_it_starts():
     c = jnp.asarray(np.random.default_rng(0).normal(size=4))
     problem = bl.Problem(
@@ -130,6 +134,7 @@ def test_a_quartic_inner_problem_with_little_curvature_where_it_starts():
     assert at(state.x) < 1e-3 * at(jnp.ones(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa", [10.0, 1000.0])
 def test_levels_that_feed_back_on_each_other(kappa):
     """With f = ½‖y − c‖² the adjoint follows y and y follows x: too long an outer step would spiral away."""
@@ -151,6 +156,7 @@ def test_levels_that_feed_back_on_each_other(kappa):
     assert norms.min() < 1e-3 * np.linalg.norm(gradient(np.zeros(4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "project",
     [lambda x: jnp.clip(x, -0.5, 0.5), lambda x: x / jnp.maximum(1, jnp.linalg.norm(x))],
@@ -169,6 +175,7 @@ def test_a_projection_ends_at_the_constrained_minimizer(project):
     assert result.trace["stationarity"][-1] <= 1e-8 < 0.1 < result.trace["hypergradient_norm"][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outer", "project", "solution"),
     [
@@ -190,6 +197,7 @@ def test_a_long_step_into_a_bounded_set_is_not_convergence(outer, project, solut
     np.testing.assert_allclose(result.x, jnp.asarray(solution), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_minibatches_are_noticed_and_settle():
     rng = np.random.default_rng(3)
     data = bl.Batch(*(jnp.asarray(signed(rng, (60, 5))) for _ in range(2)))
@@ -208,6 +216,7 @@ def test_minibatches_are_noticed_and_settle():
     assert jnp.median(relative) < 0.1
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_not_a_number_is_withdrawn():
     edge = bl.Problem(
         inner=lambda x, y: jnp.sum((y - x**1.5) ** 2), outer=lambda x, y: jnp.sum((y - 0.01) ** 2)
@@ -217,6 +226,7 @@ def test_a_trial_that_is_not_a_number_is_withdrawn():
     np.testing.assert_allclose(result.x, 0.01 ** (2 / 3), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_rounding_is_not_noise():
     """A network in float32 on one batch: its derivatives differ between two compilations of the same formula."""
     rng = np.random.default_rng(2)
@@ -268,6 +278,7 @@ def test_a_singular_inner_hessian_is_said_to_stall():
     assert "singular" in result.status.message
 
 
+@pytest.mark.slow
 def test_a_run_that_has_stalled_says_so():
     """A gradient that is not f's: no step along it lowers Φ."""
 
@@ -302,6 +313,7 @@ def test_starting_at_the_solution_stays_there():
         np.testing.assert_array_equal(trace, jnp.zeros(5))
 
 
+@pytest.mark.mathematics("s_tfbo")
 def test_s_tfbo_is_its_recurrence():
     q = bl.problems.quadratic(mu=0.3, kappa=3.0, m=0.7)
     z, L, m = np.array([0.9, 0.3]), 0.9, 0.7
@@ -320,6 +332,7 @@ def test_s_tfbo_is_its_recurrence():
         np.testing.assert_allclose(info.metrics["outer_step_size"], 1 / (np.sqrt(a) * phi), rtol=1e-12)
 
 
+@pytest.mark.mathematics("d_tfbo")
 def test_d_tfbo_is_its_recurrence():
     """As the authors' program has it, with a full batch and without the 10⁻⁸ that it adds to the accumulators."""
     q = bl.problems.quadratic(mu=0.3, kappa=3.0, m=0.7)
@@ -363,6 +376,7 @@ def test_s_tfbo_depends_on_units():
     )
 
 
+@pytest.mark.slow
 def test_bad_input():
     problem = bl.problems.quadratic().problem
     with pytest.raises(TypeError, match="project"):
@@ -378,8 +392,8 @@ def test_bad_input():
         init(lambda x: x * jnp.nan)
     away = tuning_free(problem, project=lambda x: jnp.where(x == 1, x, jnp.nan))
     assert "all NaN" in bl.run(away, jnp.ones(2), jnp.zeros(2), steps=12).status.message
-    with pytest.raises(ValueError, match=r"accuracy is the weight of .* and at most 1, not 2\.0"):
-        tuning_free(problem, accuracy=2.0)
+    with pytest.raises(ValueError, match=r"tol is the weight of .* and at most 1, not 2\.0"):
+        tuning_free(problem, tol=2.0)
     with pytest.raises(ValueError, match="max_inner_steps"):
         tuning_free(problem, max_inner_steps=0)
     for make in (s_tfbo, d_tfbo):

@@ -9,9 +9,9 @@ from implicit_reference import last_x, ridge
 from jax.flatten_util import ravel_pytree
 
 import bilevel as bl
-from bilevel import itd, rtho
+from bilevel import itd
 from bilevel.counting import Counts, oracle_calls
-from bilevel.solvers import forward_itd
+from bilevel.solvers import forward_itd, rtho
 from zoo import PROBLEMS
 
 X0, Y0 = jnp.array([0.4, -0.8]), jnp.array([1.1, -0.3])
@@ -54,6 +54,7 @@ def by_autodiff(rule, steps, truncate, x, y, memory):
     return jax.jit(jax.grad(whole_loop))(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize(("steps", "truncate", "every"), LOOPS)
 def test_the_hypergradient_is_autodiff_through_the_loop(rule, steps, truncate, every):
@@ -68,10 +69,13 @@ def test_the_hypergradient_is_autodiff_through_the_loop(rule, steps, truncate, e
         np.testing.assert_allclose(info.inner_gradient, jax.grad(inner, 1)(state.x, state.y), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_forward_mode_equals_reverse_mode(rule):
     with jax.numpy_dtype_promotion("standard"):
-        reverse, forward = (make(NONLINEAR, rule, 0.05, inner_steps=5) for make in (itd, forward_itd))
+        reverse, forward = (
+            make(NONLINEAR, inner=rule, outer=0.05, inner_steps=5) for make in (itd, forward_itd)
+        )
         a, b = reverse.init(X0, Y0), forward.init(X0, Y0)
         for _ in range(3):
             (a, left), (b, right) = jax.jit(reverse.step)(a), jax.jit(forward.step)(b)
@@ -80,9 +84,12 @@ def test_forward_mode_equals_reverse_mode(rule):
             np.testing.assert_allclose(a.y, b.y, rtol=1e-12)
 
 
+@pytest.mark.mathematics("forward_itd")
 def test_forward_mode_equals_reverse_mode_on_trees():
     case = PROBLEMS["trees"](float)
-    reverse, forward = (make(case.problem, 1 / case.L, 0.05, inner_steps=4) for make in (itd, forward_itd))
+    reverse, forward = (
+        make(case.problem, inner=1 / case.L, outer=0.05, inner_steps=4) for make in (itd, forward_itd)
+    )
     infos = [jax.jit(s.step)(s.init(case.x0, case.y0, case.data), case.data)[1] for s in (reverse, forward)]
     left, right = (ravel_pytree(info.hypergradient)[0] for info in infos)
     np.testing.assert_allclose(left, right, rtol=1e-10)
@@ -106,6 +113,7 @@ def test_the_biased_limit_on_the_quadratic(steps, truncate):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "truncate"), [(1, None), (8, None), (8, 3)])
 def test_the_biased_limit_on_ridge_logistic(steps, truncate):
     """At the limit y is y*(x), and f_x − ∇²_xy g H⁻¹(I − (I − αH)ᵀ)f_y vanishes there, by dense algebra."""
@@ -124,6 +132,7 @@ def test_the_biased_limit_on_ridge_logistic(steps, truncate):
     assert 1e-6 < jnp.linalg.norm(dense.hypergradient(x)) <= bound
 
 
+@pytest.mark.slow
 def test_a_long_loop_has_no_bias_left_on_ridge_logistic():
     p, dense = ridge()
     solver = itd(p.problem, inner=1 / p.L, outer=1.0, inner_steps=200, checkpoint_every=14)
@@ -131,6 +140,7 @@ def test_a_long_loop_has_no_bias_left_on_ridge_logistic():
     assert jnp.linalg.norm(dense.hypergradient(x)) < 1e-10
 
 
+@pytest.mark.mathematics("rtho")
 def test_rtho_has_no_bias_with_one_step():
     q = bl.problems.quadratic(kappa=5.0)
     x = last_x(rtho(q.problem, inner=1 / q.L, outer=0.5 / q.L), jnp.ones(2), jnp.zeros(2), steps=2000)
@@ -140,6 +150,7 @@ def test_rtho_has_no_bias_with_one_step():
     assert jnp.linalg.norm(dense.hypergradient(x)) < 1e-10
 
 
+@pytest.mark.slow
 def test_checkpointing_makes_memory_grow_like_the_square_root():
     """By the compiler's own account of temporary memory, on a y so long that the stored iterates dominate."""
     size = 20_000
@@ -196,6 +207,7 @@ def test_counts(make, expected):
     assert oracle_calls(solver, solver.init(X0, Y0)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_oracles_of_forward_mode_and_aggregation_equal_dense_blocks(problem):
     case = PROBLEMS[problem](float)
@@ -242,6 +254,6 @@ def test_bad_input_to_itd(wrong, message):
 @pytest.mark.parametrize("make", [forward_itd, rtho])
 def test_bad_input_to_forward_mode(make):
     with pytest.raises(ValueError, match="inner_steps must be a whole number of at least 1, not -1"):
-        make(NONLINEAR, 0.1, 0.1, inner_steps=-1)
+        make(NONLINEAR, inner=0.1, outer=0.1, inner_steps=-1)
     with pytest.raises(ValueError, match="inner step size must be a positive number, not nan"):
-        make(NONLINEAR, float("nan"), 0.1)
+        make(NONLINEAR, inner=float("nan"), outer=0.1)

@@ -10,6 +10,7 @@ import bilevel as bl
 from bilevel import itd, maml
 from bilevel.counting import Counts, oracle_calls
 from bilevel.solvers import bda, iaptt
+from marks import slow
 
 X0, Y0 = jnp.array([0.4, -0.8]), jnp.array([1.1, -0.3])
 
@@ -41,7 +42,10 @@ def last_state(solver, x0, y0, steps, data=None):
     return jax.jit(lambda data: bl.scan(solver, solver.init(x0, y0, data), data, steps=steps)[0])(data)
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.mathematics("bda")
+@pytest.mark.parametrize(
+    "rule", [slow(RULES["gradient_descent"]), RULES["momentum"]], ids=["gradient_descent", "momentum"]
+)
 def test_bda_is_autodiff_through_the_aggregated_loop(rule):
     def aggregated(x, y, t):
         a = 0.6 / (t + 1)
@@ -104,11 +108,12 @@ def test_bda_s_bias_on_the_quadratic():
     np.testing.assert_allclose(state.x, -0.1 * through / z, rtol=1e-9)
 
 
+@pytest.mark.mathematics("iaptt")
 @pytest.mark.parametrize(
     ("rule", "start"),
     [
-        (RULES["momentum"], [1.1, -0.3]),
-        (RULES["gradient_descent"], [0.1, 0.2]),
+        slow(RULES["momentum"], [1.1, -0.3]),
+        slow(RULES["gradient_descent"], [0.1, 0.2]),
         (RULES["momentum"], [-2.0, 2.0]),
     ],
     ids=["momentum", "gradient_descent", "momentum_from_afar"],
@@ -131,6 +136,7 @@ def test_iaptt_is_autodiff_of_the_worst_value_along_the_loop(rule, start):
     assert int(info.metrics["truncated_at"]) == 1 + np.argmax(values)
 
 
+@pytest.mark.slow
 def test_iaptt_truncates_at_different_lengths():
     """Which step is the worst depends on the start: the loop is not always walked back whole."""
     solver = iaptt(NONLINEAR, inner=0.1, outer=0.05, inner_steps=5)
@@ -179,8 +185,9 @@ SUPPORT_QUERY = bl.Problem(outer=loss, inner=loss)
 START = {"w": jnp.array([0.1, -0.2, 0.3]), "b": jnp.array(0.5)}
 
 
-@pytest.mark.parametrize("rule", [0.1, RULES["momentum"]], ids=["float", "momentum"])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.mathematics("maml")
+@pytest.mark.parametrize("rule", [slow(0.1), RULES["momentum"]], ids=["float", "momentum"])
+@pytest.mark.parametrize("steps", [1, slow(3)])
 def test_maml_is_autodiff_through_the_adaptation_of_every_task(rule, steps):
     data = tasks()
     optax_rule = optax.sgd(rule) if isinstance(rule, float) else rule
@@ -226,10 +233,19 @@ def test_maml_reaches_the_best_initialization_of_quadratic_tasks():
     np.testing.assert_allclose(result.y, best - alpha * np.einsum("ijk,ik->ij", A, best - c), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_maml_draws_minibatches_of_tasks_and_keeps_its_state_s_type():
     data = tasks()
     solver = maml(SUPPORT_QUERY, inner=0.1, outer=0.05)
-    result = bl.run(solver, START, START, data=bl.iid(data, size=4, seed=0), steps=200, every=200, warmup=2)
+    result = bl.run(
+        solver,
+        START,
+        START,
+        data=bl.iid(data, size=4, seed=0),
+        steps=200,
+        options=bl.RunOptions(every=200),
+        warmup=2,
+    )
     assert result.state.y["w"].shape == (4, 3)
     meta_loss = jax.jit(lambda x: solver.step(solver.init(x, x, data), data)[1].outer_value)
     assert meta_loss(result.x) < meta_loss(START)
@@ -241,6 +257,7 @@ def test_maml_draws_minibatches_of_tasks_and_keeps_its_state_s_type():
     assert describe(after) == describe(state)
 
 
+@pytest.mark.slow
 def test_maml_averages_metrics_and_state_over_tasks_with_a_key_for_each():
     data = tasks()
 
@@ -267,6 +284,7 @@ def test_maml_averages_metrics_and_state_over_tasks_with_a_key_for_each():
     np.testing.assert_allclose(np.std(trace["inner/noise"]), 8**-0.5, rtol=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -291,6 +309,7 @@ def test_counts_of_maml(rule, on_the_way_back):
     assert oracle_calls(solver, solver.init(START, START, data), data) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [0.1, RMSPROP], ids=["float", "rmsprop"])
 def test_iaptt_pays_only_for_the_steps_it_walks_back(rule):
     solver, lengths = iaptt(NONLINEAR, inner=rule, outer=0.1, inner_steps=5), set()

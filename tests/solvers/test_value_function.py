@@ -107,6 +107,7 @@ def same(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.mathematics("bome")
 @pytest.mark.parametrize("barrier", ["gradient", "value"])
 def test_bome_step_for_step(barrier):
     solver = bome(QUADRATIC, inner=2 * XI, outer=XI, inner_steps=3, auxiliary=1 / L, barrier=barrier)
@@ -115,6 +116,7 @@ def test_bome_step_for_step(barrier):
         same(state.y, y)
 
 
+@pytest.mark.mathematics("v_pbgd", "g_pbgd")
 def test_pbgd_step_for_step():
     solver = v_pbgd(QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, inner_steps=2, auxiliary=0.3)
     for state, (x, y, z) in followed(solver, v_pbgd_step, (X, Y, Y)):
@@ -126,6 +128,7 @@ def test_pbgd_step_for_step():
         same(state.y, y)
 
 
+@pytest.mark.mathematics("f2sa_p")
 @pytest.mark.parametrize("p", [2, 3])
 def test_f2sa_p_step_for_step(p):
     solver, shares = (
@@ -147,6 +150,7 @@ def test_f2sa_p_of_order_one_is_f2ba():
     same(last_x(b, X0, Y0, steps=20), last_x(a, X0, Y0, steps=20))
 
 
+@pytest.mark.mathematics("acc_f2ba")
 def test_accelerated_f2ba_step_for_step():
     radius, theta, restarts = 0.2, 0.8, []
 
@@ -160,7 +164,7 @@ def test_accelerated_f2ba_step_for_step():
         return point + theta * (point - last), point, y, z, n, moved
 
     solver = acc_f2ba(
-        QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, radius=radius, momentum=theta, inner_steps=2
+        QUADRATIC, inner=A, outer=XI, penalty=LAMBDA, radius=radius, lookahead=theta, inner_steps=2
     )
     start = X, X, Y, Y, 0, 0.0
     for state, (x, last, y, z, n, moved) in followed(solver, step, start, steps=30):
@@ -173,6 +177,7 @@ def test_accelerated_f2ba_step_for_step():
     assert 2 < sum(restarts) < 28  # both branches were taken
 
 
+@pytest.mark.slow
 def test_accelerated_f2ba_is_faster_and_between_f2ba_with_and_without_nesterov_s_momentum():
     common = dict(penalty=20.0, inner_steps=5)
     plain = f2ba(QUADRATIC, inner=A, outer=XI, **common)
@@ -181,7 +186,7 @@ def test_accelerated_f2ba_is_faster_and_between_f2ba_with_and_without_nesterov_s
     )  # drops its momentum at every step
     same(last_x(at_once, X0, Y0, steps=20), last_x(plain, X0, Y0, steps=20))
     nesterov = f2ba(QUADRATIC, inner=A, outer=optax.sgd(XI, momentum=0.8, nesterov=True), **common)
-    for_ever = acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=1e9, momentum=0.8, **common)  # never does
+    for_ever = acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=1e9, lookahead=0.8, **common)  # never does
     same(last_x(for_ever, X0, Y0, steps=20), last_x(nesterov, X0, Y0, steps=20))
     error = lambda solver: jnp.linalg.norm(last_x(solver, X0, Y0, steps=120) - penalized_solution(20.0))
     assert error(acc_f2ba(QUADRATIC, inner=A, outer=XI, radius=0.1, **common)) < error(plain) / 50
@@ -233,6 +238,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("solver", "solution", "steps"), LIMITS.values(), ids=LIMITS)
 def test_the_limit_on_the_quadratic(solver, solution, steps):
     x = last_x(solver, X0, Y0, steps=steps)
@@ -281,8 +287,9 @@ class TestPZOBO:
     """On the quadratic the end of the inner loop is affine in x, so a difference is exact whatever μ is."""
 
     Q, N, BETA = 3, 4, 0.1
-    solver = pzobo(QUADRATIC, inner=A, outer=BETA, mu=0.5, directions=Q, inner_steps=N)
+    solver = pzobo(QUADRATIC, inner=A, outer=BETA, displacement=0.5, directions=Q, inner_steps=N)
 
+    @pytest.mark.mathematics("pzobo")
     def test_step_for_step(self):
         """benchmark_bilevel's solvers/pzobo.py, with the directions that this solver draws."""
         number, start = iter(range(5)), self.solver.init(X0, Y0)
@@ -338,7 +345,7 @@ def test_counts_of_an_odd_order():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: bome(p, inner=0.1, outer=0.1, eta=-1.0), "rate eta must be a positive number, not -1.0"),
+        (lambda p: bome(p, inner=0.1, outer=0.1, rate=-1.0), "rate must be a positive number, not -1.0"),
         (
             lambda p: bome(p, inner=0.1, outer=0.1, barrier="log"),
             'must be "gradient" or "value", not \'log\'',
@@ -368,12 +375,12 @@ def test_counts_of_an_odd_order():
             "radius must be a positive number",
         ),
         (
-            lambda p: acc_f2ba(p, inner=0.1, outer=0.1, penalty=1.0, radius=1.0, momentum=1.0),
-            "momentum must be below 1, not 1.0",
+            lambda p: acc_f2ba(p, inner=0.1, outer=0.1, penalty=1.0, radius=1.0, lookahead=1.0),
+            "lookahead must be below 1, not 1.0",
         ),
         (
-            lambda p: pzobo(p, inner=0.1, outer=0.1, mu=0.0),
-            "displacement mu must be a positive number, not 0.0",
+            lambda p: pzobo(p, inner=0.1, outer=0.1, displacement=0.0),
+            "displacement must be a positive number, not 0.0",
         ),
         (
             lambda p: pzobo(p, inner=0.1, outer=0.1, directions=0),

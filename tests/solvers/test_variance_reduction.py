@@ -15,6 +15,7 @@ from jax import lax
 import bilevel as bl
 from bilevel.loop.data.streams import draw
 from bilevel.solvers.parts import whole
+from marks import slow
 
 K, ALPHA, ETA, BETA, SIZE = 7, 0.3, 0.2, 0.15, 4
 N, M, D = 12, 8, 3  # inner examples, outer examples, entries of x and of y
@@ -109,7 +110,8 @@ def close(state, **expected):
         np.testing.assert_allclose(getattr(state, name), value, rtol=1e-10, atol=1e-13, err_msg=name)
 
 
-@pytest.mark.parametrize("filled", [True, False], ids=["filled", "as in the authors' code"])
+@pytest.mark.mathematics("saba")
+@pytest.mark.parametrize("filled", [slow(True), False], ids=["filled", "as in the authors' code"])
 def test_saba(filled):
     """Without the first pass it is the authors' code step for step (theirs has −v for v)."""
     p, solver = sampled(), bl.saba(sampled().problem, inner=ALPHA, adjoint=ETA, outer=BETA)
@@ -145,7 +147,8 @@ def test_saba(filled):
     close(state.of_g.mean, gradient=last_g.mean(axis=0)[0], cross=last_g.mean(axis=0)[2])
 
 
-@pytest.mark.parametrize("make", [bl.blocks, bl.epochs])
+@pytest.mark.mathematics("srba")
+@pytest.mark.parametrize("make", [slow(bl.blocks), bl.epochs])
 def test_srba(make, monkeypatch):
     """With the full pass in pieces, and in one."""
     if make is bl.blocks:
@@ -188,6 +191,7 @@ def THETA(k):
     return 0.9 / (1 + jnp.asarray(k, float))
 
 
+@pytest.mark.mathematics("mrbo")
 def test_mrbo():
     p = sampled()
     solver = bl.solvers.mrbo(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA, products=2, momentum=THETA)
@@ -196,6 +200,7 @@ def test_mrbo():
     _momentum(p, state, drawn, lambda k: invert)
 
 
+@pytest.mark.mathematics("sustain")
 def test_sustain():
     p, Q = sampled(), 4
     solver = bl.solvers.sustain(
@@ -226,7 +231,8 @@ def _momentum(p, state, drawn, invert):
     close(state, x=now[0], y=now[1])
 
 
-@pytest.mark.parametrize("batches", ["independent", "shared"])
+@pytest.mark.mathematics("vrbo")
+@pytest.mark.parametrize("batches", [slow("independent"), "shared"])
 def test_vrbo(batches):
     p, Q, turns, period = sampled(), 2, 2, 3
     solver = bl.solvers.vrbo(
@@ -254,6 +260,7 @@ def test_vrbo(batches):
     close(state, x=x, y=y)
 
 
+@pytest.mark.mathematics("fsla")
 def test_fsla():
     p = sampled()
     solver = bl.solvers.fsla(
@@ -272,6 +279,7 @@ def test_fsla():
     close(state, x=x, y=y, v=v)
 
 
+@pytest.mark.slow
 def test_constant_step_sizes_reach_the_solution_where_soba_does_not():
     p = sampled()
     left = {}
@@ -287,6 +295,7 @@ def test_constant_step_sizes_reach_the_solution_where_soba_does_not():
     assert left["SOBA"] > 1e-3
 
 
+@pytest.mark.slow
 def test_saba_on_blocks_resumes_bitwise_and_sweeps():
     p, stream = sampled(), bl.blocks(sampled().data, bl.Levels(inner=SIZE, outer=None), seed=1)
     solver = bl.saba(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA)
@@ -308,6 +317,7 @@ def test_saba_on_blocks_resumes_bitwise_and_sweeps():
     assert np.any(swept[1].x != swept[0].x)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_users_see_it")
 def test_data_that_do_not_fit_are_refused():
     p = sampled()
@@ -339,11 +349,12 @@ def test_numbers_that_do_not_fit_are_refused():
         with pytest.raises(
             ValueError, match=r"momentum is the weight of the new gradient and at most 1, not 1\.5"
         ):
-            make(p, ALPHA, ETA, BETA, momentum=1.5)
+            make(p, inner=ALPHA, adjoint=ETA, outer=BETA, momentum=1.5)
         with pytest.raises(ValueError, match=r"not 'each'"):
-            make(p, ALPHA, ETA, BETA, batches="each")
+            make(p, inner=ALPHA, adjoint=ETA, outer=BETA, batches="each")
 
 
+@pytest.mark.slow
 def test_blocks_come_once_per_epoch_in_another_order():
     data = bl.Batch(inner=jnp.arange(10, 34), outer=jnp.arange(8.0))
     stream = bl.blocks(data, bl.Levels(inner=2, outer=4), seed=3)
@@ -407,6 +418,7 @@ def test_amigo(recipes):
     close(state, x=x, y=y, v=v)
 
 
+@pytest.mark.slow
 def test_ttsa(recipes):
     """With the mean over p of Q η Π_{j<p} (I − ηH_j), on the batches that were drawn."""
     p, Q = sampled(), 3
@@ -427,6 +439,7 @@ def test_ttsa(recipes):
     close(state, x=x, y=y)
 
 
+@pytest.mark.slow
 def test_biadam(recipes):
     p, Q, m, memory, epsilon = sampled(), 2, 0.4, 0.9, 1e-3
     solver = recipes.biadam(

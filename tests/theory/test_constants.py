@@ -46,6 +46,7 @@ def test_scalars_stay_scalars_and_arrays_broadcast():
     assert grid.L_Phi[1, 3] == Constants(0.1, grid.L[3], 1.0, 1.0).L_Phi
 
 
+@pytest.mark.slow
 @given(mu=positive, ratio=st.floats(1, 1e3), M=nonnegative, rho=nonnegative)
 def test_printed_smoothness_covers_joint_lipschitz_constants(mu, ratio, M, rho):
     """Derivation with joint constants gives (1 + κ)√(1 + κ²)(L + ρM/μ); the printed L_Φ is never below it."""

@@ -83,6 +83,7 @@ def replace_fields(k, **changes):
     return Blocks(**{name: changes.get(name, getattr(k, name)) for name in FIELDS})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("units", UNITS)
 def test_limits_and_momentum_do_not_depend_on_units(units):
     a, b, c, d = units
@@ -184,6 +185,7 @@ def test_larger_blocks_never_have_a_smaller_bound_at_a_fixed_step(start, roundin
             assert np.all(after >= before * (1 - rounding)), name
 
 
+@pytest.mark.slow
 def test_arrays_agree_with_scalar_calls_and_constants_with_their_blocks():
     k = Constants(np.array([[1.0], [0.1]]), 1.0, np.array([0.0, 0.5, 2.0]), 0.3)
     for make in (star.aid, star.soba, star.itd):
@@ -198,6 +200,7 @@ def test_arrays_agree_with_scalar_calls_and_constants_with_their_blocks():
                 assert steps[i, j] == pytest.approx(one.best_beta(20, 1.0, y_error[j]), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_best_step_is_within_its_slack_of_the_lowest_bound():
     shares = np.geomspace(1e-12, 1.0, 400)
     for certificate in every_certificate():
@@ -238,6 +241,7 @@ def test_a_linear_phi_admits_every_step_and_none_is_best():
             limit.aid(k).instance()
 
 
+@pytest.mark.slow
 def test_large_condition_numbers_have_finite_bounds():
     k = Constants(1.0, np.array([1.0, 1e6, 1e12]), 1.0, 1.0)
     every = [c for method in ("AID", "ITD", "SOBA") for c in theory.analyses(k, method).values()]
@@ -266,6 +270,7 @@ def test_runs_of_any_length_end_and_have_finite_bounds():
     )
 
 
+@pytest.mark.slow
 def test_numbers_out_of_range_have_an_infinite_bound_never_a_wrong_one():
     for certificate in every_certificate():
         beta = 0.5 * certificate.beta_max
@@ -382,6 +387,7 @@ def test_bad_input(wrong, error, words):
 # The command line.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [["--gap", "1e308"], ["--M", "0", "--y-distance", "1"]])
 def test_certify_prints_valid_json_whatever_the_numbers(more):
     out = CliRunner().invoke(
@@ -393,6 +399,7 @@ def test_certify_prints_valid_json_whatever_the_numbers(more):
     assert (report["aid"]["star"]["bound"] is None) == ("1e308" in more)
 
 
+@pytest.mark.slow
 def test_certify_prints_on_a_terminal_without_greek_letters(monkeypatch):
     import io
     import sys

@@ -69,7 +69,9 @@ def keep(state: Any, info: bl.Info) -> dict[str, jax.Array]:
 
 
 best = bl.hooks.Best("outer/worst")
-result = bl.run(aid, x0, y0, data=data, steps=4, every=2, hooks=[best, stop], record=keep)
+result = bl.run(
+    aid, x0, y0, data=data, steps=4, options=bl.RunOptions(every=2), hooks=[best, stop], record=keep
+)
 assert_type(result, bl.Result)
 assert_type(result.status, bl.Status)
 assert_type(result.status.code, bl.Code)

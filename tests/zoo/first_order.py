@@ -35,7 +35,7 @@ ROWS = [
     Row(
         "meha",
         lambda problem, L: bl.solvers.meha(
-            problem, inner=0.5 / L, outer=0.1 / L, penalty=5.0, proximal=1 / L
+            problem, inner=0.5 / L, outer=0.1 / L, penalty=5.0, proximal_step=1 / L
         ),
     ),
     Row(

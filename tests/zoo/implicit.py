@@ -59,12 +59,12 @@ ROWS: list[Row] = [
     Row("soba", lambda problem, L: soba(problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L)),
     Row(
         "hoag",
-        lambda problem, L: hoag(problem, inner=1 / L, outer=0.2 / L, tolerance=DECREASING),
+        lambda problem, L: hoag(problem, inner=1 / L, outer=0.2 / L, tol=DECREASING),
     ),
     Row(
         "stocbio", lambda problem, L: stocbio(problem, inner=1 / L, adjoint=1 / L, outer=0.1 / L, products=3)
     ),
-    Row("darts", lambda problem, L: darts(problem, inner=1 / L, outer=0.1 / L, xi=1 / L)),
+    Row("darts", lambda problem, L: darts(problem, inner=1 / L, outer=0.1 / L, virtual_step=1 / L)),
     Row("darts_first_order", lambda problem, L: darts_first_order(problem, inner=1 / L, outer=0.1 / L)),
     Row("sama", lambda problem, L: sama(problem, inner=1 / L, outer=0.1 / L)),
     Row("sama_optax", lambda problem, L: sama(problem, inner=optax.rmsprop(1e-2), outer=optax.rmsprop(1e-2))),

@@ -19,8 +19,8 @@ ROWS = [
     ),
     Row(
         "imaml",
-        lambda problem, L: bl.solvers.imaml(
-            problem, inner=0.5 / L, outer=0.1 / L, strength=1.0, inner_steps=4
+        lambda problem, L: bl.imaml(
+            problem, inner=0.5 / L, outer=0.1 / L, proximal_weight=1.0, inner_steps=4
         ),
         TASKS,
     ),

@@ -24,7 +24,7 @@ ROWS = [
     ),
     Row(
         "rtho",
-        lambda problem, L: bl.rtho(
+        lambda problem, L: bl.solvers.rtho(
             problem, inner=optax.sgd(0.5 / L, momentum=0.5), outer=optax.rmsprop(1e-2)
         ),
     ),

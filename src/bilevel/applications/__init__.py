@@ -1,10 +1,10 @@
-"""What people come for, ready to run and to adapt: `bilevel examples` lists and runs them."""
+"""Applications, ready to run and to adapt: `bilevel examples` lists and runs them."""
 
 from importlib import import_module
 
 from bilevel.applications.base import Application as Application, Outcome as Outcome
 
-MODULES = {  # by the name on the command line; each has its APPLICATION
+MODULES = {  # by the name on the command line; each module has an APPLICATION
     "weight-decay": "weight_decay",
     "sparse-penalties": "sparse_penalties",
     "reweighting": "reweighting",
@@ -19,7 +19,7 @@ MODULES = {  # by the name on the command line; each has its APPLICATION
 
 
 def application(name: str) -> Application:
-    """The application of that name, loaded when it is asked for."""
+    """Return the application of that name; its module is loaded now."""
     if name not in MODULES:
         raise ValueError(f"there is no application {name!r}: take one of {', '.join(MODULES)}")
     return import_module(f"bilevel.applications.{MODULES[name]}").APPLICATION

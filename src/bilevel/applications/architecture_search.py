@@ -1,16 +1,16 @@
-"""Architecture search: what a network's cell is made of, chosen by gradients while its weights train (DARTS).
+"""Architecture search: the operations of a cell, chosen by gradients while its weights train (DARTS).
 
-A cell has nodes 0 … 3. Node 0 is its input, and every later node adds up what comes along the edges from all earlier
-ones. On each edge several operations are mixed, with the weights softmax(x_edge) (Liu, Simonyan & Yang 2019):
+A cell has nodes 0 … 3. Node 0 is its input, and every later node sums over the edges from all earlier nodes. Each edge
+mixes several operations with the weights softmax(x_edge) (Liu, Simonyan & Yang 2019):
 
     node_j = Σ_{i<j} Σ_o softmax(x_ij)_o · o(node_i)       o: none, skip, mean 3 × 3, convolution 1 × 1 or 3 × 3
 
     g(x, y) = cross-entropy on the training half + ½c‖y‖²        f(x, y) = cross-entropy on the validation half
 
-x holds the mixtures of the six edges, y the weights of the network. At the end each edge keeps its strongest operation,
-each node its two strongest edges, and the cell is trained anew from scratch on both halves.
+x has the mixtures of the six edges, y the weights of the network. At the end each edge keeps its strongest operation,
+each node its two strongest edges, and the cell is trained from scratch on both halves.
 
-To adapt it: other images in `digits`, another operation as one more line in `OPERATIONS` and `operations`.
+To adapt it, change the images in `digits`, or the operations in `OPERATIONS` and `logits`.
 """
 
 from functools import partial
@@ -25,8 +25,10 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.parts import descend, halved, run_all, share_right
 from bilevel.applications.table import spread
 from bilevel.data.examples import Examples
+from bilevel.plot.style import BLUE, ORANGE, SKY
 from bilevel.problems.instance import Instance
 
 OPERATIONS = ("none", "skip", "mean 3×3", "conv 1×1", "conv 3×3")
@@ -37,16 +39,13 @@ DECAY = 1e-3
 RATE, MOMENTUM, BATCH = 0.05, 0.9, 32
 SIZES = 1500, 1500, 1000  # images to train on, to validate with and to test on
 
-# Images
-
 
 def digits(seed: int) -> tuple[Examples, Examples, Examples]:
-    """Training, validation and test images: of 14 × 14 points, each the mean of four."""
+    """Return training, validation and test images of 14 × 14 points, each the mean of four."""
     mnist = bl.data.mnist()
     train, valid = mnist.train.split(*SIZES[:2], seed=seed)
     (test,) = mnist.test.split(SIZES[2], seed=seed)
-    halved = lambda images: images.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 14 * 14)
-    small = lambda e: Examples(halved(e.inputs), e.targets, e.source)
+    small = lambda e: Examples(halved(e.inputs).reshape(-1, 14 * 14), e.targets, e.source)
     return small(train), small(valid), small(test)
 
 
@@ -54,7 +53,7 @@ def digits(seed: int) -> tuple[Examples, Examples, Examples]:
 
 
 def initial(seed: int) -> dict[str, Any]:
-    """Gaussian weights of variance 2/fan-in; two kernels for each edge."""
+    """Return Gaussian weights of variance 2/fan-in; two kernels for each edge."""
     rng = np.random.default_rng(seed)
     kernel = lambda *shape: (rng.normal(size=shape) * np.sqrt(2 / shape[-2])).astype(np.float32)
     return {
@@ -66,7 +65,7 @@ def initial(seed: int) -> dict[str, Any]:
 
 
 def shifts(side: int, stride: int = 1) -> np.ndarray:
-    """(9, points, points): matrices that pick each point's neighbors, and zero beyond the border."""
+    """Return (9, points, points) matrices that select the neighbors of each point, zero outside the image."""
     line = [np.eye(side, k=k, dtype=np.float32)[::stride] for k in (-1, 0, 1)]
     return np.stack([np.kron(down, right) for down in line for right in line])
 
@@ -82,7 +81,7 @@ def normalized(h: Any) -> Any:
 
 def logits(mixture: Any, y: dict[str, Any], images: Any) -> Any:
     """`mixture` has a row for each edge, a column for each operation. Nodes are (points, images, channels)."""
-    # A 1 × 1 kernel is the middle of a 3 × 3 one, and convolutions are linear: one does for both
+    # A 1 × 1 kernel is the middle of a 3 × 3 kernel, and convolutions are linear: one serves both.
     middle = jnp.pad(y["1×1"], ((0, 0), (4 * CHANNELS, 4 * CHANNELS), (0, 0)))
     _, skip, mean, one, three = mixture.T[..., None, None]  # one for each edge
     kernels = one * middle + three * y["3×3"]
@@ -133,7 +132,7 @@ def task(seed: int) -> Instance:
         data=bl.epochs(data, size=BATCH, seed=seed),
         L=1 / RATE,
         measure=lambda x: 1 - percent_right(discretized(x), y0, both(train, valid), test, 2 * STEPS) / 100,
-        label=f"share of wrong labels of the test, after training the cell anew for {2 * STEPS} steps",
+        label=f"share of wrong labels of the test, after training the cell for {2 * STEPS} steps",
     )
 
 
@@ -141,7 +140,7 @@ def task(seed: int) -> Instance:
 
 
 def discretized(x: Any) -> np.ndarray:
-    """Each edge keeps its strongest operation, none apart, and each node its strongest edges."""
+    """Keep the strongest operation except "none" of each edge, and the strongest edges of each node."""
     weights = np.array(jax.nn.softmax(jnp.asarray(x), axis=1))[:, 1:]
     cell = 1 + weights.argmax(axis=1)
     for j in range(1, NODES):
@@ -152,15 +151,14 @@ def discretized(x: Any) -> np.ndarray:
 
 
 def random_cell(rng: np.random.Generator, like: np.ndarray | None = None) -> np.ndarray:
-    """Operations at random, or those of another cell in another order: as many weights, in other places."""
+    """Return random operations, or a random order of those of another cell."""
     cell = np.zeros(len(EDGES), int)
     for j in range(1, NODES):
         into = [edge for edge, (_, end) in enumerate(EDGES) if end == j]
         cell[rng.choice(into, min(KEPT, len(into)), replace=False)] = 1
     used = np.count_nonzero(cell)
-    cell[cell > 0] = (
-        rng.integers(1, len(OPERATIONS), used) if like is None else rng.permutation(like[like > 0])
-    )
+    random = lambda: rng.integers(1, len(OPERATIONS), used)
+    cell[cell > 0] = random() if like is None else rng.permutation(like[like > 0])
     return cell
 
 
@@ -170,22 +168,20 @@ def weights_of(cell: np.ndarray) -> int:
 
 @partial(jax.jit, static_argnames="steps")
 def trained(mixture: Any, y: dict[str, Any], examples: Examples, *, steps: int) -> Any:
-    """From scratch, by gradient descent with momentum and a rate that falls to zero."""
+    """Train from scratch by gradient descent with momentum and a rate that falls to zero."""
     rule = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
 
-    def step(carry, key):
-        y, memory = carry
+    def gradient(y, key):
         rows = jax.random.choice(key, len(examples), (BATCH,))
         batch = jax.tree.map(lambda part: part[rows], examples)
-        updates, memory = rule.update(jax.grad(training_loss, argnums=1)(mixture, y, batch), memory, y)
-        return (optax.apply_updates(y, updates), memory), None
+        return jax.grad(training_loss, argnums=1)(mixture, y, batch)
 
-    return lax.scan(step, (y, rule.init(y)), jax.random.split(jax.random.key(0), steps))[0][0]
+    return descend(rule, gradient, y, jax.random.split(jax.random.key(0), steps))
 
 
 @jax.jit
 def accuracy(mixture: Any, y: dict[str, Any], examples: Examples) -> Any:
-    return 100 * jnp.mean(jnp.argmax(logits(mixture, y, examples.inputs), axis=1) == examples.targets)
+    return 100 * share_right(logits(mixture, y, examples.inputs), examples.targets)
 
 
 def both(train: Examples, valid: Examples) -> Examples:
@@ -193,12 +189,9 @@ def both(train: Examples, valid: Examples) -> Examples:
 
 
 def percent_right(cell: np.ndarray, y0: dict[str, Any], train: Examples, test: Examples, steps: int) -> float:
-    """Of the test's images, by this cell in a network trained from scratch."""
+    """Return the test accuracy of this cell in a network trained from scratch."""
     mixture = jax.nn.one_hot(cell, len(OPERATIONS), dtype=jnp.float32)
     return float(accuracy(mixture, trained(mixture, y0, train, steps=steps), test))
-
-
-# One seed: all of it
 
 
 def methods(problem: bl.Problem) -> dict[str, bl.Solver]:
@@ -206,17 +199,15 @@ def methods(problem: bl.Problem) -> dict[str, bl.Solver]:
     return {
         "AID": bl.aid(problem, inner=inner, adjoint=0.1, outer=outer),
         "ITD": bl.itd(problem, inner=inner, outer=outer),
-        "DARTS": bl.solvers.darts(problem, inner=inner, outer=outer, xi=RATE),
+        "DARTS": bl.solvers.darts(problem, inner=inner, outer=outer, virtual_step=RATE),
         "DARTS, first order": bl.solvers.darts_first_order(problem, inner=inner, outer=outer),
     }
 
 
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
     this, (train, valid, test) = task(seed), digits(seed)
-    known, found = both(train, valid), {}
-    for name, solver in methods(this.problem).items():
-        run = bl.run(solver, this.x0, this.y0, data=this.data, steps=steps, progress=progress).check()
-        found[name] = discretized(run.x)
+    known, runs = both(train, valid), run_all(methods(this.problem), this, steps, progress)
+    found = {name: discretized(run.x) for name, run in runs.items()}
 
     def score(cell):
         right = percent_right(cell, this.y0, known, test, 2 * steps)
@@ -225,19 +216,18 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     scores = {name: score(cell) for name, cell in found.items()}
     rng, count = np.random.default_rng(seed), 5 if steps > 20 else 1
     mean = lambda cells: {k: float(np.mean([s[k] for s in cells])) for k in cells[0]}
-    scores["random, operations of AID's"] = mean(
-        [score(random_cell(rng, found["AID"])) for _ in range(count)]
-    )
-    scores["random, any operations"] = mean([score(random_cell(rng)) for _ in range(count)])
+    several = lambda like: mean([score(random_cell(rng, like)) for _ in range(count)])
+    scores["random, operations of AID's"] = several(found["AID"])
+    scores["random, any operations"] = several(None)
     scores["3×3 convolutions only"] = score(random_cell(rng, np.full(len(EDGES) - 1, 4)))
     return Outcome(scores, found)
 
 
-COLORS = dict(zip(OPERATIONS, ("#ffffff", "#999999", "#E69F00", "#56B4E9", "#0072B2"), strict=True))
+COLORS = dict(zip(OPERATIONS, ("#ffffff", "#999999", ORANGE, SKY, BLUE), strict=True))
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
-    """The cells that AID found with the first three seeds, and the accuracies of all."""
+    """Draw the cells that AID found with the first three seeds, and the accuracies of all."""
     shown = outcomes[:3]
     figure.set_size_inches(9, 1.6 + 1.1 * len(shown))
     grid = figure.add_gridspec(len(shown), 2, width_ratios=(1.15, 1))
@@ -249,20 +239,20 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     bars = figure.add_subplot(grid[:, 1])
     names = list(outcomes[0].scores)
     percent = np.array([[each.scores[name]["test accuracy %"] for name in names] for each in outcomes])
-    bars.errorbar(percent.mean(axis=0), range(len(names)), xerr=spread(percent), fmt="o", color="#0072B2")
+    bars.errorbar(percent.mean(axis=0), range(len(names)), xerr=spread(percent), fmt="o", color=BLUE)
     bars.set_yticks(range(len(names)), names)
     bars.invert_yaxis()
-    bars.set_title("test accuracy after training anew, %", fontsize=10)
+    bars.set_title("test accuracy after training from scratch, %", fontsize=10)
     bars.grid(axis="x", color="#dddddd")
     bars.spines[["top", "right"]].set_visible(False)
 
 
 def draw_cell(axes: Any, cell: np.ndarray) -> None:
-    """Nodes in a row; an edge to the next one is straight, a longer one an arc."""
+    """Draw the nodes in a row; an edge to the next node is straight, a longer one is an arc."""
     for (i, j), operation in zip(EDGES, (OPERATIONS[o] for o in cell), strict=True):
         if operation == "none":
             continue
-        bend = {1: 0.0, 2: -0.45}.get(j - i, 0.4)  # over one node above it, over more below them
+        bend = {1: 0.0, 2: -0.45}.get(j - i, 0.4)  # above one node, below two
         look = dict(arrowstyle="-|>", color=COLORS[operation], lw=3, connectionstyle=f"arc3,rad={bend}")
         axes.annotate("", (j, 0), (i, 0), arrowprops=dict(**look, shrinkA=14, shrinkB=14, mutation_scale=16))
         height, ground = (-0.5 * bend * (j - i), BEHIND) if bend else (-0.17, None)

@@ -1,37 +1,37 @@
-"""What all applications are: a task, methods and baselines on it, scores with a spread over seeds, and a picture."""
+"""An application: a task, methods and baselines, scores with a spread over seeds, and a picture."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:  # loaded by those who draw
+if TYPE_CHECKING:  # matplotlib is loaded when a picture is drawn
     from matplotlib.figure import Figure
 
     from bilevel.problems.instance import Instance
 
 
 class Outcome(NamedTuple):
-    """Of one seed."""
+    """The results of one seed."""
 
     scores: Mapping[str, Mapping[str, float]]  # by method or baseline, then by measure
-    seen: Any = None  # what the picture is made of
+    seen: Any = None  # data for the picture
 
 
 @dataclass(frozen=True)
 class Application:
-    """One of those that `bilevel examples` runs.
+    """An application that `bilevel examples` runs.
 
     Args:
-        name: as the command line has it, such as "few-shot".
-        title: what it does, in a line.
-        task: from a seed to the task itself: problem, start, data and yardstick, to be run by `bl.run`.
-        steps: the number of outer steps that its table was made with.
-        trial: (seed, steps, progress) ↦ `Outcome`. All work shrinks with `steps`, also that of the baselines; data and
-            starts depend on the seed. `progress` is for `bl.run`.
-        draw: fills an empty figure from the outcomes, one for every seed.
-        better: the measures whose larger values are better; for the others it is the smaller ones.
-        neutral: those of which neither is: they describe, and no method is marked as the best of them.
-        source: where the data come from, in a line.
+        name: the name on the command line, such as "few-shot".
+        title: one line on its purpose.
+        task: a function from a seed to the task: problem, start, data and measure, for `bl.run`.
+        steps: the number of outer steps of its published table.
+        trial: (seed, steps, progress) ↦ `Outcome`. All work shrinks with `steps`, also the baselines; data and starts
+            depend on the seed. `progress` is for `bl.run`.
+        draw: a function that fills an empty figure from the outcomes, one per seed.
+        better: the measures with better larger values; for the others, smaller is better.
+        neutral: the measures that only describe; no method is marked as the best.
+        source: one line on the origin of the data.
     """
 
     name: str

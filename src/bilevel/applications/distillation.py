@@ -1,13 +1,12 @@
-"""Data distillation: ten synthetic images of each digit, from which a network with random weights learns to read.
+"""Data distillation: ten synthetic images of each digit that train a network from random weights.
 
     g(x, y) = mean cross-entropy of network(y, ·) on the images x, ten of each class
     f(x, y) = the same on real images;        y(x): fifteen steps with momentum on g from random weights
 
-After Wang et al. 2018. Weights are new at every step, two networks at a time, so that the images serve any start and
-not one. In the words of `bl.maml` every network is a task: its random weights w are the task's data, and y is how far
-it has moved from them. y begins at zero, which the outer rule leaves as it is: it learns the images and the rate alone.
-The images are judged by the test accuracy of networks that they have not met, against ten real images of each digit and
-against the centers of ten clusters of each digit, from which they begin.
+After Wang et al. 2018. Every step draws two new networks, so the images do not depend on one start. For `bl.maml` every
+network is a task: its random weights w are the data of the task, and y is the distance from them. y starts at zero, and
+the outer rule does not change that start: it learns only the images and the rate. The score is the test accuracy of new
+networks, compared with ten real images of each digit and with the centers of ten clusters, where the images start.
 """
 
 from dataclasses import dataclass
@@ -23,20 +22,20 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.fresh_stream import FreshStream
+from bilevel.applications.parts import FreshStream, run_all
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
 
-EACH, NETWORKS, BATCH = 10, 2, 200  # images of each class, networks and real images a step
-HIDDEN, FEW = 32, 15  # rectifiers, and training steps that x is differentiated through
-MOMENTUM = optax.sgd(1.0, momentum=0.9)  # how all networks train; the rate multiplies the loss
+EACH, NETWORKS, BATCH = 10, 2, 200  # images of each class, networks and real images per step
+HIDDEN, FEW = 32, 15  # rectifiers, and differentiated training steps
+MOMENTUM = optax.sgd(1.0, momentum=0.9)  # the rule of all networks; the rate multiplies the loss
 RATE = 0.02  # of Adam on x
 LABELS = np.repeat(np.arange(CLASSES, dtype=np.int32), EACH)
-RATES = (0.05, 0.1, 0.2)  # what any set of images may train with
+RATES = (0.05, 0.1, 0.2)  # training rates to choose from
 
 
-# Model: one hidden layer; all of y in one place, so that a network is w + y
+# Model: one hidden layer; a network is w + y
 
 
 class Weights(NamedTuple):
@@ -47,7 +46,7 @@ class Weights(NamedTuple):
 
 
 def random_weights(key: Any, hidden: int = HIDDEN) -> Weights:
-    """Gaussian, of variance 2/fan-in (He)."""
+    """Return Gaussian weights of variance 2/fan-in (He)."""
     first, second = jax.random.split(key)
     normal = lambda key, *shape: jax.random.normal(key, shape, jnp.float32) * (2 / shape[0]) ** 0.5
     zeros = lambda count: jnp.zeros((1, count), jnp.float32)
@@ -67,12 +66,12 @@ def loss(w: Weights, images: Any, labels: Any) -> Any:
 
 class Point(NamedTuple):
     images: Any  # of x: one row of 784 gray values each
-    log_rate: Any  # of x: the logarithm of the step size that goes with the images
-    moved: Weights  # of y: how far training has come
+    log_rate: Any  # of x: the logarithm of the step size for the images
+    moved: Weights  # of y: the change of the weights by training
 
 
 def synthetic_loss(x: Point, y: Point, w: Weights) -> Any:
-    """Multiplied by the rate, so that steps of size 1 are steps of that size."""
+    """Return the loss times the rate, so that a step of size 1 has this rate."""
     return jnp.exp(x.log_rate) * loss(optax.tree.add(w, y.moved), x.images, jnp.asarray(LABELS))
 
 
@@ -87,7 +86,7 @@ PROBLEM = bl.Problem(inner=synthetic_loss, outer=real_loss)
 @partial(jax.tree_util.register_dataclass, data_fields=["key", "real"], meta_fields=[])
 @dataclass(frozen=True)
 class Fresh(FreshStream):
-    """New networks, and some of the real images, at every step."""
+    """A stream of new networks and some of the real images."""
 
     key: Any
     real: Examples
@@ -100,30 +99,27 @@ class Fresh(FreshStream):
 
 
 def solver(steps: int) -> Any:
-    """`moved` is where y begins, and stays zero. The images may leave [0, 1]: they then teach far more."""
+    """Return the solver. `moved`, the start of y, stays zero. The images may leave [0, 1], which helps much."""
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     kinds = Point("learned", "learned", Weights(*["kept"] * 4))
     rule = optax.multi_transform({"learned": adam, "kept": optax.set_to_zero()}, kinds)
     return bl.maml(PROBLEM, inner=MOMENTUM, outer=rule, inner_steps=FEW)
 
 
-# What to compare with, and how to judge
-
-
 def drawn(real: Examples, seed: int) -> Examples:
-    """Ten real images of each class, at random."""
+    """Return ten random real images of each class."""
     rng, targets = np.random.default_rng(seed), np.asarray(real.targets)
     classes = [np.flatnonzero(targets == digit) for digit in range(CLASSES)]
     return real.take(np.concatenate([rng.choice(rows, EACH, replace=False) for rows in classes]))
 
 
 def centers(real: Examples, seed: int, rounds: int = 20) -> Examples:
-    """The ten centers of each class by k-means (Lloyd's algorithm, begun at images drawn at random)."""
+    """Return the ten centers of each class by k-means (Lloyd's algorithm, from random images)."""
     found = np.array(drawn(real, seed).inputs).reshape(CLASSES, EACH, -1)
     for digit in range(CLASSES):
         images = np.asarray(real.inputs)[np.asarray(real.targets) == digit]
         for _ in range(rounds):
-            # Squared distances, without ‖image‖², which does not depend on the center.
+            # Squared distances without ‖image‖², which is the same for all centers.
             squares = np.sum(found[digit] ** 2, axis=1) - 2 * images @ found[digit].T
             nearest = np.argmin(squares, axis=1)
             for i in set(nearest):
@@ -135,14 +131,13 @@ def centers(real: Examples, seed: int, rounds: int = 20) -> Examples:
 def accuracies(
     key, some: Examples, rate, valid: Examples, test: Examples, *, every=FEW, blocks=1, hidden=HIDDEN
 ):
-    """(of `valid`, of `test`): what a network gets right after every so many steps from a random start.
+    """Return the accuracies on `valid` and `test` after every block of steps from a random start.
 
-    A step sees a hundred of the images: all of them, or some at random where there are more.
+    A step uses a hundred images: all, or a random part of more.
     """
     of_weights, of_rows = jax.random.split(key)
-    right = lambda w, on: jnp.mean(
-        lax.argmax(scores(w, on.inputs), 1, jnp.int32) == on.targets, dtype=jnp.float32
-    )
+    label = lambda w, images: lax.argmax(scores(w, images), 1, jnp.int32)
+    right = lambda w, on: jnp.mean(label(w, on.inputs) == on.targets, dtype=jnp.float32)
 
     def step(point, key):
         w, memory = point
@@ -163,30 +158,24 @@ def accuracies(
 
 
 def judged(some: Examples, rates: tuple[float, ...], on: tuple[Examples, Examples], **lengths: int) -> float:
-    """The mean test accuracy of three networks, with the rate and the number of steps that are best in validation."""
+    """Return the mean test accuracy of three networks, with the best rate and number of steps in validation."""
     of_starts = jax.random.split(jax.random.key(10**6), 3)
     seen = [[accuracies(key, some, rate, *on, **lengths) for key in of_starts] for rate in rates]
     valid, test = np.moveaxis(np.array(seen), 2, 0).mean(axis=2)  # rates × blocks
     return float(test.flat[np.argmax(valid)])
 
 
-# Task, trial, picture
-
-
 def parts(seed: int) -> tuple[Examples, Examples, Examples]:
-    """To learn from, to choose by, to test on."""
+    """Return images for training, validation and test."""
     digits = bl.data.mnist()
     train, valid = digits.train.split(3500, 500, seed=seed)
+    test = digits.test.take(np.arange(min(len(digits.test), 2000)))
     on_device = lambda part: Examples(jnp.asarray(part.inputs), jnp.asarray(part.targets), part.source)
-    return (
-        on_device(train),
-        on_device(valid),
-        on_device(digits.test.take(np.arange(min(len(digits.test), 2000)))),
-    )
+    return on_device(train), on_device(valid), on_device(test)
 
 
 def task(seed: int) -> Instance:
-    """Starts from the centers of clusters."""
+    """Return the task; the images start at the centers of clusters."""
     train, valid, _ = parts(seed)
     zero = jax.tree.map(jnp.zeros_like, random_weights(jax.random.key(0)))
     x0 = Point(centers(train, seed).inputs, jnp.log(jnp.float32(0.1)), zero)
@@ -200,12 +189,10 @@ def task(seed: int) -> Instance:
 
 
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
-    """Every set of images trains the network that the synthetic ones were made for, and one four times as wide."""
+    """Train the network of the synthetic images, and one four times as wide, with every set of images."""
     instance, (train, valid, test) = task(seed), parts(seed)
-    result = bl.run(
-        solver(steps), instance.x0, instance.y0, data=instance.data, steps=steps, progress=progress
-    ).check()
-    rates = *RATES, float(jnp.exp(result.x.log_rate))  # for all sets alike
+    (result,) = run_all({"MAML": solver(steps)}, instance, steps, progress).values()
+    rates = *RATES, float(jnp.exp(result.x.log_rate))  # the same for all sets
     synthetic = Examples(result.x.images, jnp.asarray(LABELS))
     sets = {"ten synthetic": synthetic, "ten k-means centers": centers(train, seed)}
     sets |= {f"ten real, draw {i + 1}": drawn(train, seed + 1000 * i) for i in range(3)}
@@ -222,7 +209,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
-    """The images, and what networks learn from them."""
+    """Draw the images, and the accuracies of networks trained on them."""
     *left, right = figure.subplots(1, 3, width_ratios=(1.5, 1.5, 1))
     for axes, (name, images) in zip(left, outcomes[0].seen["pictures"].items(), strict=True):
         tiles = images.reshape(CLASSES, EACH, 28, 28).transpose(0, 2, 1, 3).reshape(CLASSES * 28, EACH * 28)

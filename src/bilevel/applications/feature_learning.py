@@ -1,15 +1,15 @@
-"""Feature learning: a layer of features with ridge heads on top, each head judged on the fold that it has not seen.
+"""Feature learning: a layer of features with ridge heads, each head validated on its unseen fold.
 
     g(x, y) = Σ_k mean_{i ∉ F_k} ½(φ(a_i; x)ᵀy_k − b_i)² + (μ/2) ‖y_k‖²        φ(a; x) = (tanh(Wᵀa + c), 1)
     f(x, y) = mean_i ½(φ(a_i; x)ᵀy_k(i) − b_i)², i in fold k(i)                x = (W, c, log μ)
 
-f is the cross-validation error, as a function of the features and of the ridge μ: features that only help a head to
-remember its own counties are worth nothing. One bilevel problem has all K folds. The heads have a closed form,
+f is the cross-validation error as a function of the features and of the ridge μ: features that only memorize the
+training counties do not lower it. One bilevel problem has all K folds. The heads have a closed form,
 
     y_k*(x) = (A_kᵀA_k/n_k + μI)⁻¹ A_kᵀb_k/n_k        with A_k the features of all folds but the k-th,
 
-so that what a method does can be compared with the truth. To solve for the heads at every step and to differentiate
-through the solution is one row of the table; with a head that has no closed form that row is gone, and the others stay.
+so every method can be compared with the exact solution. One row of the table solves for the heads at every step and
+differentiates through the solution; that needs a closed form, and the other methods do not.
 """
 
 from typing import Any, NamedTuple
@@ -23,20 +23,21 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.parts import run_all
 from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
 
 FEATURES, FOLDS = 40, 4
 STEPS = 600
-RIDGES = 10.0 ** np.arange(-7.0, 0.0)  # what the baselines try
+RIDGES = 10.0 ** np.arange(-7.0, 0.0)  # tried by the baselines
 RATE = 1e-2  # of Adam, on the features, for every method and for the network
 
 
-# The data: which share of a county voted, from its people, schooling, houses, income and place
+# The data: the turnout of a county, from population, education, houses, income and place
 
 
 def counties(seed: int) -> tuple[Examples, Examples]:
-    """Two thousand to learn from and the rest to judge by, in the units of the former."""
+    """Return two thousand counties for training and the rest for the test, in units of the former."""
     table = bl.data.space_ga()
     known, unseen = table.split(2000, len(table) - 2000, seed=seed)
     inputs = bl.data.standardize(known.inputs, unseen.inputs)
@@ -51,11 +52,8 @@ class Folded(NamedTuple):
 
 
 def folded(examples: Examples, folds: int = FOLDS) -> Folded:
-    """They were drawn in random order, so every K-th is a random fold."""
+    """Take every K-th example as a fold: their order is random."""
     return Folded(examples, np.eye(folds, dtype=np.float32)[np.arange(len(examples)) % folds])
-
-
-# The problem
 
 
 class Features(NamedTuple):
@@ -65,7 +63,7 @@ class Features(NamedTuple):
 
 
 def initial(seed: int, inputs: int, features: int = FEATURES) -> Features:
-    """Random features: where the methods start, and with a good ridge one of the baselines."""
+    """Return random features: the start of the methods, and with a good ridge a baseline."""
     rng = np.random.default_rng(seed)
     W = rng.normal(size=(inputs, features)) / np.sqrt(inputs)
     return Features(jnp.float32(W), jnp.float32(rng.normal(size=features)), jnp.float32(np.log(1e-3)))
@@ -77,15 +75,14 @@ def phi(x: Features, inputs: Any) -> jax.Array:
 
 
 def errors(x: Features, y: Any, batch: Folded) -> jax.Array:
-    """n × K: half the square that head k is off on county i."""
+    """Return half the squared error of head k on county i, n × K."""
     return 0.5 * (phi(x, batch.examples.inputs) @ y - batch.examples.targets[:, None]) ** 2
 
 
 def training(x: Features, y: Any, batch: Folded) -> jax.Array:
     seen = 1 - batch.fold
-    return jnp.sum(errors(x, y, batch) * seen / seen.sum(axis=0, keepdims=True)) + 0.5 * jnp.exp(
-        x.log_ridge
-    ) * jnp.sum(y * y)
+    loss = jnp.sum(errors(x, y, batch) * seen / seen.sum(axis=0, keepdims=True))
+    return loss + 0.5 * jnp.exp(x.log_ridge) * jnp.sum(y * y)
 
 
 def validation(x: Features, y: Any, batch: Folded) -> jax.Array:
@@ -96,19 +93,19 @@ PROBLEM = bl.Problem(inner=training, outer=validation)
 
 
 def heads(x: Features, batch: Folded) -> jax.Array:
-    """y*(x): one column per fold, in closed form."""
+    """Return y*(x) in closed form, one column per fold."""
     A, seen = phi(x, batch.examples.inputs), 1 - batch.fold
     solve = lambda weights: _ridge(A, batch.examples.targets, weights / weights.sum(), x.log_ridge)
     return jax.vmap(solve, in_axes=1, out_axes=1)(seen)
 
 
 def value(x: Features, batch: Folded) -> jax.Array:
-    """Φ(x): no method can be mistaken about how good its x is."""
+    """Return the exact Φ(x)."""
     return validation(x, heads(x, batch), batch)
 
 
 def refitted(x: Features, examples: Examples) -> jax.Array:
-    """The head to use in the end, from all examples."""
+    """Return the final head, fitted to all examples."""
     A = phi(x, examples.inputs)
     return _ridge(A, examples.targets, jnp.full(len(A), 1 / len(A), A.dtype), x.log_ridge)
 
@@ -129,29 +126,25 @@ def task(seed: int) -> Instance:
         data=bl.Batch(inner=batch, outer=batch),
         L=FEATURES + 2.0,  # features are at most 1: λ_max(AᵀA/n) ≤ FEATURES + 1
         measure=lambda x: _value(x, batch),
-        label="Φ(x), by the closed-form heads",
+        label="Φ(x) with the closed-form heads",
     )
 
 
 _value, _refitted = jax.jit(value), jax.jit(refitted)
 
 
-# The methods, and what a practitioner would do otherwise
-
-
 def methods() -> dict[str, bl.Solver]:
-    """The heads are badly conditioned least squares, hence momentum and conjugate gradients."""
+    """Use momentum and conjugate gradients, because the heads are badly conditioned least squares."""
     momentum, adam = optax.sgd(0.05, momentum=0.9, nesterov=True), optax.adam(RATE)
+    cg = bl.adjoints.cg(1e-3, max_steps=10)
     return {
-        "AID": bl.aid(
-            PROBLEM, inner=momentum, adjoint=bl.adjoints.cg(1e-3, max_steps=10), outer=adam, inner_steps=5
-        ),
+        "AID": bl.aid(PROBLEM, inner=momentum, adjoint=cg, outer=adam, inner_steps=5),
         "ITD": bl.itd(PROBLEM, inner=momentum, outer=adam, inner_steps=5),
     }
 
 
 def exact(x0: Features, batch: Folded, steps: int) -> tuple[Features, np.ndarray]:
-    """Adam on Φ itself, differentiated through the closed form; and Φ along the way."""
+    """Run Adam on Φ, differentiated through the closed form; return x and the values of Φ."""
     adam = optax.adam(RATE)
 
     def step(carry: Any, _: Any) -> Any:
@@ -165,21 +158,19 @@ def exact(x0: Features, batch: Folded, steps: int) -> tuple[Features, np.ndarray
 
 
 class Network(NamedTuple):
-    layer: Features  # of which the ridge stays
+    layer: Features  # the ridge is constant
     y: Any
 
 
 def network(start: Network, train: Examples, judges: Examples, steps: int) -> tuple[Network, jax.Array]:
-    """The same layer and head trained together by Adam, as usual; and the mean square on `judges` after each step."""
+    """Train the layer and a head together by Adam; return them and the squared error on `judges` after each step."""
     adam, whole = optax.adam(RATE), Folded(train, np.zeros((len(train), 1), np.float32))
 
     def step(carry: Any, _: Any) -> Any:
         net, memory = carry
         gradient = jax.grad(lambda net: training(net.layer, net.y, whole))(net)
-        still = gradient._replace(
-            layer=gradient.layer._replace(log_ridge=jnp.zeros_like(net.layer.log_ridge))
-        )
-        updates, memory = adam.update(still, memory, net)
+        layer = gradient.layer._replace(log_ridge=jnp.zeros_like(net.layer.log_ridge))
+        updates, memory = adam.update(gradient._replace(layer=layer), memory, net)
         net = jax.tree.map(jnp.add, net, updates)
         return (net, memory), mean_square(net.layer, net.y[:, 0], judges)
 
@@ -195,13 +186,11 @@ def mean_square(x: Features, y: Any, examples: Examples) -> jax.Array:
 
 
 def early_stopped(x0: Features, known: Examples, unseen: Examples, steps: int) -> tuple[float, float]:
-    """Decay and length chosen on one fold in four, then as long on all examples: (test error, held-out error)."""
+    """Choose decay and length on one fold of four, then train on all examples: (test error, held-out error)."""
     held = np.arange(len(known)) % FOLDS == 0
-    tried = []
+    tried, y0 = [], jnp.zeros((FEATURES + 1, 1), jnp.float32)
     for ridge in RIDGES[::2]:
-        start = Network(
-            x0._replace(log_ridge=jnp.float32(np.log(ridge))), jnp.zeros((FEATURES + 1, 1), jnp.float32)
-        )
+        start = Network(x0._replace(log_ridge=jnp.float32(np.log(ridge))), y0)
         curve = np.asarray(_network(start, known.take(~held), known.take(held), steps)[1])
         tried.append((curve.min(), int(curve.argmin()), start))
     best, length, start = min(tried, key=lambda each: each[0])
@@ -209,7 +198,7 @@ def early_stopped(x0: Features, known: Examples, unseen: Examples, steps: int) -
 
 
 def least_squares(known: Examples, unseen: Examples) -> tuple[float, float]:
-    """Linear in the inputs: (test error, cross-validation error)."""
+    """Fit a linear model: (test error, cross-validation error)."""
     with_one = lambda examples: np.column_stack([examples.inputs, np.ones(len(examples), np.float32)])
 
     def off(train: Examples, judges: Examples) -> float:
@@ -217,25 +206,22 @@ def least_squares(known: Examples, unseen: Examples) -> tuple[float, float]:
         return float(np.mean((with_one(judges) @ w - judges.targets) ** 2))
 
     folds = [np.arange(len(known)) % FOLDS == k for k in range(FOLDS)]
-    return off(known, unseen) ** 0.5, float(
-        np.mean([off(known.take(~k), known.take(k)) for k in folds])
-    ) ** 0.5
+    cross = float(np.mean([off(known.take(~k), known.take(k)) for k in folds]))
+    return off(known, unseen) ** 0.5, cross**0.5
 
 
 TEST: str = "test error"
-CROSS: str = "cross-validation error"  # roots of mean squares; 1 is the spread of the targets
+CROSS: str = "cross-validation error"  # root mean squares; the targets have a standard deviation of 1
 
 
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
     (known, unseen), instance = counties(seed), task(seed)
     batch = instance.data.inner
-    curves, found = {}, {}
-    for name, solver in methods().items():
-        measured = lambda state, info: {"phi": _value(state.x, batch)}
-        options: dict[str, Any] = dict(every=max(1, steps // 40), probe=measured, progress=progress)
-        result = bl.run(solver, instance.x0, instance.y0, data=instance.data, steps=steps, **options).check()
-        found[name] = result.x
-        curves[name] = result.probes["step"], result.probes["phi"]
+    measured = lambda state, info: {"phi": _value(state.x, batch)}
+    options = bl.RunOptions(every=max(1, steps // 40), probe=measured)
+    results = run_all(methods(), instance, steps, progress, options=options)
+    found = {name: result.x for name, result in results.items()}
+    curves = {name: (result.probes["step"], result.probes["phi"]) for name, result in results.items()}
     found["closed-form heads"], seen = exact(instance.x0, batch, steps)
     curves["closed-form heads"] = np.arange(steps), seen
     ridges = [instance.x0._replace(log_ridge=jnp.float32(np.log(ridge))) for ridge in RIDGES]
@@ -257,9 +243,8 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left.legend()
     names = list(outcomes[0].scores)
     for i, name in enumerate(names):
-        right.plot(
-            [o.scores[name][TEST] for o in outcomes], [i] * len(outcomes), "o", alpha=0.6, color=f"C{i}"
-        )
+        errors_of = [o.scores[name][TEST] for o in outcomes]
+        right.plot(errors_of, [i] * len(outcomes), "o", alpha=0.6, color=f"C{i}")
     right.set(title=f"{TEST}, a dot per seed", yticks=range(len(names)), yticklabels=names)
     right.invert_yaxis()
     right.grid(axis="x", alpha=0.3)

@@ -1,11 +1,11 @@
-"""Few-shot regression: a start from which a few gradient steps on ten points find a sine wave that nobody saw before.
+"""Few-shot regression: a start from which a few gradient steps on ten points fit a new sine wave.
 
     f(x, y; Q_i) = (1/|Q_i|) Σ_{(t, u) ∈ Q_i} (network(y, t) − u)²        the error on other points of wave i
     g(x, y; S_i) = the same on its ten support points S_i                 y_i(x): five gradient steps on g from x
 
-Every wave has its own amplitude in [0.1, 5] and phase in [0, π]; points lie in [−5, 5] (Finn et al. 2017). x is where
-the weights y of a network begin. MAML, first-order MAML, Reptile and implicit MAML are compared with a random start and
-with a network pretrained on the points of all waves together. Each meets 25 new waves at every step.
+A wave has a random amplitude in [0.1, 5] and phase in [0, π]; points are in [−5, 5] (Finn et al. 2017). x is the start
+of the weights y of a network. MAML, first-order MAML, Reptile and implicit MAML are compared with a random start and
+with a network pretrained on the points of all waves together. Every step draws 25 new waves.
 """
 
 from dataclasses import dataclass
@@ -16,27 +16,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.fresh_stream import FreshStream
+from bilevel.applications.parts import FreshStream, adapted as adapted_by, descend
 from bilevel.problems.instance import Instance
 
 SHOTS, TASKS, HIDDEN = 10, 25, 40
 FEW = 5  # gradient steps on a new wave
 ALPHA, RATE, TIE = 0.02, 5e-3, 0.2  # of adaptation, of Adam on x, and iMAML's λ
-COUNTS = (1, FEW, 50)  # the numbers of steps that are reported
-RATES = (0.003, 0.01, 0.02, 0.04)  # a start may adapt with the one that suits it, on validation waves
-LEISURE = 300  # steps of Adam, for who is in no hurry
+COUNTS = (1, FEW, 50)  # the reported numbers of steps
+RATES = (0.003, 0.01, 0.02, 0.04)  # rates of adaptation; every start uses the best on validation waves
+LEISURE = 300  # steps of Adam in a long adaptation
 
 
-# Data: new waves at every step, from a key and the number of the step alone
+# Data: new waves at every step
 
 
 def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
-    """(t, u) of so many points for either level; one row per wave."""
+    """Return (t, u) of `shots` points for each level; one row per wave."""
     uniform = lambda key, shape, low, high: jax.random.uniform(key, shape, jnp.float32, low, high)
     of_amplitude, of_phase, of_points = jax.random.split(key, 3)
     amplitude, phase = uniform(of_amplitude, (tasks, 1), 0.1, 5.0), uniform(of_phase, (tasks, 1), 0.0, np.pi)
@@ -68,15 +67,10 @@ def network(y: Any, t: Any) -> Any:
 
 def initial(rng: np.random.Generator) -> Any:
     normal = lambda *shape: (rng.normal(size=shape) / shape[0] ** 0.5).astype(np.float32)
-    kinks = rng.uniform(-5, 5, (1, HIDDEN)).astype(np.float32)  # spread over where the points lie
+    kinks = rng.uniform(-5, 5, (1, HIDDEN)).astype(np.float32)  # spread over the range of the points
     a = normal(1, HIDDEN)
-    return {
-        "a": a,
-        "b": a * kinks,
-        "c": normal(HIDDEN, HIDDEN),
-        "d": 0 * normal(1, HIDDEN),
-        "e": normal(HIDDEN),
-    }
+    first = {"a": a, "b": a * kinks, "c": normal(HIDDEN, HIDDEN)}
+    return first | {"d": 0 * normal(1, HIDDEN), "e": normal(HIDDEN)}
 
 
 def squares(x: Any, predicted: Any, examples: Any) -> Any:
@@ -87,7 +81,7 @@ def predicted(x: Any, y: Any, examples: Any) -> Any:
     return network(y, examples[0])
 
 
-# A composed loss has a Gauss–Newton curvature, which is positive: iMAML's systems need that.
+# A composed loss has a Gauss–Newton curvature, which is positive, as the systems of iMAML need.
 LOSS = bl.composed(predicted, squares)
 PROBLEM = bl.Problem(inner=LOSS, outer=lambda x, y, examples: squares(x, predicted(x, y, examples), examples))
 
@@ -99,13 +93,10 @@ def learners(steps: int) -> dict[str, Any]:
         "MAML": bl.maml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
         "first-order MAML": bl.solvers.fomaml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
         "Reptile": bl.solvers.reptile(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
-        "implicit MAML": bl.solvers.imaml(
-            PROBLEM, inner=ALPHA, outer=adam, strength=TIE, inner_steps=15, adjoint=implicit
+        "implicit MAML": bl.imaml(
+            PROBLEM, inner=ALPHA, outer=adam, proximal_weight=TIE, inner_steps=15, adjoint=implicit
         ),
     }
-
-
-# Task, trial, picture
 
 
 def task(seed: int) -> Instance:
@@ -124,40 +115,21 @@ def task(seed: int) -> Instance:
 
 @partial(jax.jit, static_argnums=4)
 def adapted(x: Any, new: bl.Batch, rate: Any, tie: Any, steps: int) -> tuple[Any, Any]:
-    """The errors on other points after 0, 1, … steps, a row per wave, and the networks in the end."""
-
-    def one(support, query):
-        tied = lambda y: PROBLEM.g(x, y, bl.Batch(support)) + tie / 2 * _square_distance(y, x)
-
-        def step(y, _):
-            return optax.tree.add_scale(y, -rate, jax.grad(tied)(y)), error(y)
-
-        error = lambda y: PROBLEM.f(x, y, bl.Batch(None, query))
-        y, errors = lax.scan(step, x, length=steps)
-        return jnp.append(errors, error(y)), y
-
-    return jax.vmap(one)(new.inner, new.outer)
+    """Return the errors on other points after 0, 1, … steps, one row per wave, and the last networks."""
+    error = lambda y, query: PROBLEM.f(x, y, bl.Batch(None, query))
+    return adapted_by(PROBLEM, error, x, new, rate, tie, steps)
 
 
 @partial(jax.jit, static_argnums=2)
 def at_leisure(x: Any, new: bl.Batch, steps: int) -> Any:
-    """The error on other points after Adam took its time on the support points; one per wave."""
-    adam = optax.adam(1e-2)
+    """Return the error of each wave on other points after many steps of Adam on the support points."""
 
     def one(support, query):
-        def step(point, _):
-            y, memory = point
-            update, memory = adam.update(jax.grad(lambda y: PROBLEM.g(x, y, bl.Batch(support)))(y), memory)
-            return (optax.apply_updates(y, update), memory), None
-
-        (y, _), _ = lax.scan(step, (x, adam.init(x)), length=steps)
+        gradient = lambda y, _: jax.grad(lambda y: PROBLEM.g(x, y, bl.Batch(support)))(y)
+        y = descend(optax.adam(1e-2), gradient, x, None, steps)
         return PROBLEM.f(x, y, bl.Batch(None, query))
 
     return jax.vmap(one)(new.inner, new.outer)
-
-
-def _square_distance(y: Any, x: Any) -> Any:
-    return optax.tree.norm(optax.tree.sub(y, x), squared=True)
 
 
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
@@ -169,26 +141,22 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     # Reptile with one step of size 1 is Adam on the mean loss; it gets the query points as well.
     pooled = bl.solvers.reptile(PROBLEM, inner=1.0, outer=learners(steps)["Reptile"].outer, inner_steps=1)
     all_points = Waves(stream.key, shots=2 * SHOTS)
-    starts["pretrained on all waves"] = (
-        bl.run(pooled, x0, x0, data=all_points, steps=steps, progress=progress).check().x
-    )
-    starts["from scratch"] = x0
+    pretrained = bl.run(pooled, x0, x0, data=all_points, steps=steps, progress=progress).check()
+    starts |= {"pretrained on all waves": pretrained.x, "from scratch": x0}
     valid, test = (waves(jax.random.key(seed + offset), 400) for offset in (2 * 10**6, 3 * 10**6))
-    judged = {
-        name: _judged(x, valid, test, TIE * (name == "implicit MAML"), steps) for name, x in starts.items()
-    }
-    shown = {name: starts[name] for name in ("MAML", "pretrained on all waves")}
+    tie = lambda name: TIE * (name == "implicit MAML")
+    judged = {name: _judged(x, valid, test, tie(name), steps) for name, x in starts.items()}
     seen = {
         "curves": {name: curves for name, (_, curves) in judged.items()},
-        "starts": shown,
+        "starts": {name: starts[name] for name in ("MAML", "pretrained on all waves")},
         "wave": _tallest(test),
     }
     return Outcome({name: scores for name, (scores, _) in judged.items()}, seen)
 
 
 def _judged(x: Any, valid: bl.Batch, test: bl.Batch, tie: float, steps: int) -> tuple[dict[str, float], Any]:
-    """The scores of a start; for every number of steps it adapts with the rate that is best for it on `valid`."""
-    most = max(COUNTS) if steps > max(COUNTS) else FEW  # a short trial is short throughout
+    """Return the scores of a start; for every number of steps it adapts with the best rate on `valid`."""
+    most = max(COUNTS) if steps > max(COUNTS) else FEW  # a short trial is short in all parts
     on_valid = np.array([np.mean(adapted(x, valid, rate, tie, most)[0], axis=0) for rate in RATES])
     on_valid = np.where(np.isfinite(on_valid), on_valid, np.inf)
     on_test = np.array([adapted(x, test, rate, tie, most)[0] for rate in RATES])
@@ -202,13 +170,13 @@ def _judged(x: Any, valid: bl.Batch, test: bl.Batch, tie: float, steps: int) -> 
 
 
 def _tallest(new: bl.Batch) -> bl.Batch:
-    """The wave to draw: on a flat one every start looks good."""
+    """Return the wave to draw: every start looks good on a flat one."""
     row = int(np.argmax(np.ptp(new.outer[1], axis=1)))
     return jax.tree.map(lambda a: a[row : row + 1], new)
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
-    """One wave, and the error after so many steps."""
+    """Draw one wave, and the error after every number of steps."""
     left, right = figure.subplots(1, 2)
     seen = outcomes[0].seen
     t = np.linspace(-5, 5, 200, dtype=np.float32)
@@ -217,9 +185,8 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     for name, x in seen["starts"].items():
         _, y = adapted(x, seen["wave"], ALPHA, 0.0, FEW)
         left.plot(t, network(x, t), ":", color=colors[name], label=f"{name}, start")
-        left.plot(
-            t, network(jax.tree.map(lambda a: a[0], y), t), color=colors[name], label=f"after {FEW} steps"
-        )
+        last = network(jax.tree.map(lambda a: a[0], y), t)
+        left.plot(t, last, color=colors[name], label=f"after {FEW} steps")
     left.plot(support_t[0], support_u[0], "k.", markersize=9, label=f"{SHOTS} points of a new wave")
     left.plot(query_t[0], query_u[0], "ko", markersize=5, fillstyle="none", label="other points")
     left.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
@@ -229,7 +196,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
         right.fill_between(steps, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
         right.plot(steps, mean, color=color, label=name)
     right.set(
-        yscale="log", xlabel="gradient steps on the ten points", title="mean squared error on other points"
+        yscale="log", title="mean squared error on other points", xlabel="gradient steps on the ten points"
     )
     right.set_xscale("symlog", linthresh=5)
     right.set_xticks([0, *COUNTS], ["0", *map(str, COUNTS)])

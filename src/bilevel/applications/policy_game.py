@@ -1,24 +1,23 @@
-"""A Stackelberg game of two policies, from sampled trajectories: an inspector commits, a plant responds.
+"""A Stackelberg game of two policies with sampled trajectories: an inspector commits, a plant responds.
 
-In each of T periods the inspector (the leader) sees how polluted a river is, s = 0, 1, 2, and inspects with probability
-σ(x_s). The plant (the follower) pollutes with probability σ(y_ts), which earns it 1. A plant that is caught is fined
-instead, and nothing flows. What flows makes the river dirtier, otherwise it recovers, both by chance. The inspector
+In each of T periods the inspector (the leader) sees the pollution of a river, s = 0, 1, 2, and inspects with
+probability σ(x_s). The plant (the follower) pollutes with probability σ(y_ts) and earns 1. If it is caught, it pays a
+fine, and nothing flows. The river gets dirtier if something flows and recovers otherwise, both by chance. The inspector
 pays for dirt and for inspections; the plant maximizes its own return with an entropy bonus of temperature τ:
 
     g(x, y) = −E Σ_t (r_F(s_t, a_t, b_t) + τ H(y_ts))        f(x, y) = −E Σ_t r_L(s_t, a_t, b_t)
 
-g has one stationary point, which backward induction finds. A leader who commits inspects more than pays at the moment,
-because that deters. Players who each follow their own gradient miss this: once the plant is deterred, inspections
-seem a waste.
+g has one stationary point, which backward induction finds. A leader who commits inspects more often than pays at the
+moment, because that deters. Two players who each follow their own gradient miss this effect.
 
-Nobody knows the expectations here: f and g are averages over trajectories that are drawn with the step's key, from the
-policies of that very x and y. Their gradient would miss that x and y change which trajectories are drawn. Each term is
-therefore multiplied by a factor that is always 1, but whose derivatives are right (DiCE, Foerster et al. 2018):
+The expectations are unknown: f and g are averages over trajectories that are drawn with the key of the step from the
+policies x and y. A plain gradient misses that x and y change the distribution of trajectories. Each term is therefore
+multiplied by a factor that is always 1 and has the right derivatives (DiCE, Foerster et al. 2018):
 
-    □_t = exp(c_t − stop_gradient(c_t)),   c_t = Σ_{u ≤ t} log σ'(x, a_u) + log σ'(y, b_u)   (of what was drawn)
+    □_t = exp(c_t − stop_gradient(c_t)),   c_t = Σ_{u ≤ t} log σ'(x, a_u) + log σ'(y, b_u)   (of the drawn actions)
 
-As p·∇ⁿ□ = ∇ⁿp for a trajectory of probability p, the derivatives of all orders, so also ∇²_yy g and ∇²_xy g, are
-unbiased. A product of two estimates is so only if they are independent: hence `batches="independent"`.
+As p·∇ⁿ□ = ∇ⁿp for a trajectory of probability p, derivatives of all orders are unbiased, also ∇²_yy g and ∇²_xy g. A
+product of two estimates is unbiased only if they are independent: hence `batches="independent"`.
 """
 
 from functools import partial
@@ -32,18 +31,18 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.parts import run_all
 from bilevel.applications.table import spread
+from bilevel.plot.style import BLACK, BLUE, PURPLE, VERMILION
 from bilevel.problems.instance import Instance
 
 LEVELS, PERIODS = 3, 6
 TAU = 0.5  # the plant's temperature
 SAMPLES = 500  # trajectories for each estimate
 
-# The game
-
 
 class Game(NamedTuple):
-    """By state, the leader's action and the follower's: 1 is to inspect, and to pollute."""
+    """Tables by state, action of the leader and action of the follower; 1 is to inspect or to pollute."""
 
     P: Any  # (states, 2, 2, states)
     leader: Any  # (states, 2, 2)
@@ -64,7 +63,7 @@ def game(seed: int) -> Game:
 
 
 def log_chance(logit: Any, action: Any) -> Any:
-    """log σ(logit) of the action 1, log σ(−logit) of the action 0."""
+    """Return log σ(logit) for action 1, log σ(−logit) for action 0."""
     return jax.nn.log_sigmoid(jnp.where(action == 1, logit, -logit))
 
 
@@ -73,11 +72,8 @@ def entropy(logit: Any) -> Any:
     return -p * log_chance(logit, 1) - (1 - p) * log_chance(logit, 0)
 
 
-# What is sampled
-
-
 class Played(NamedTuple):
-    """(periods, trajectories) of each."""
+    """States and actions, each (periods, trajectories)."""
 
     s: Any
     a: Any
@@ -85,7 +81,7 @@ class Played(NamedTuple):
 
 
 def play(x: Any, y: Any, game: Game, key: Any, samples: int = SAMPLES) -> Played:
-    """Trajectories, from any state to begin with; what is drawn has no derivative."""
+    """Draw trajectories from random initial states; a draw has no derivative."""
     x, y = lax.stop_gradient((x, y))
     draw = jax.random.uniform(key, (len(y) + 1, 3, samples), x.dtype)
 
@@ -105,13 +101,15 @@ def box(c: Any) -> Any:
 
 
 def first_order_box(c: Any) -> Any:
-    """The usual score function: also 1, with the right gradient, but without the second derivative ∇c∇cᵀ."""
+    """The usual score function: also 1 with the right gradient, without the second derivative ∇c∇cᵀ."""
     return 1 + c - lax.stop_gradient(c)
 
 
 def dice(x: Any, y: Any, game: Game, played: Played, box: Any = box) -> tuple[Any, Any]:
-    """The leader's and the follower's return of each trajectory, with derivatives of all orders as if it were drawn
-    anew from x and y. A reward depends on the actions up to its own period, the entropy of a state on those before."""
+    """Return both players' returns of each trajectory, with the derivatives of their expectations in x and y.
+
+    A reward depends on the actions up to its own period, the entropy of a state on the actions before it.
+    """
     s, a, b = played
     own = jnp.take_along_axis(y, s, axis=1)
     chances = log_chance(x[s], a) + log_chance(own, b)
@@ -132,11 +130,11 @@ def outer(x: Any, y: Any, game: Game, *, key: Any, box: Any = box) -> Any:
 PROBLEM = bl.Problem(inner=inner, outer=outer)
 FIRST_ORDER = bl.Problem(inner=partial(inner, box=first_order_box), outer=partial(outer, box=first_order_box))
 
-# What is known exactly, as the game is small: the yardstick
+# The exact solution of this small game, for comparison
 
 
 def returns(x: Any, y: Any, game: Game) -> tuple[Any, Any]:
-    """The expectations themselves, by carrying the distribution of the states along."""
+    """Return the exact expectations, from the distribution of the states."""
     inspect = jnp.stack([jax.nn.sigmoid(-x), jax.nn.sigmoid(x)], axis=1)
 
     def period(at, logits):
@@ -150,7 +148,7 @@ def returns(x: Any, y: Any, game: Game) -> tuple[Any, Any]:
 
 
 def best_response(x: Any, game: Game, periods: int = PERIODS) -> Any:
-    """y*(x) by backward induction: the logit is the advantage of polluting over τ."""
+    """Return y*(x) by backward induction: the logit is the advantage of polluting over τ."""
     inspect = jnp.stack([jax.nn.sigmoid(-x), jax.nn.sigmoid(x)], axis=1)
 
     def period(value, _):
@@ -161,7 +159,7 @@ def best_response(x: Any, game: Game, periods: int = PERIODS) -> Any:
 
 
 def committed(x: Any, game: Game) -> Any:
-    """Φ(x): the leader's loss if the follower responds at its best."""
+    """Return Φ(x), the loss of the leader if the follower responds optimally."""
     return -returns(x, best_response(x, game), game)[0]
 
 
@@ -180,12 +178,12 @@ def task(seed: int) -> Instance:
         data=bl.Batch(inner=here, outer=here),
         L=0.3,
         measure=partial(committed, game=here),
-        label="the leader's loss, if the follower responds at its best",
+        label="loss of the leader if the follower responds optimally",
     )
 
 
 def brute_force(game: Game, points: int = 41) -> np.ndarray:
-    """The best of all x on a grid of probabilities, then of all on a finer one around it."""
+    """Return the best x on a grid of probabilities, refined twice."""
     value = jax.jit(jax.vmap(partial(committed, game=game)))
     best, reach = np.full(LEVELS, 0.5), 0.5
     for _ in range(3):
@@ -195,8 +193,6 @@ def brute_force(game: Game, points: int = 41) -> np.ndarray:
         best, reach = grid[np.argmin(value(logits))], 2 * reach / (points - 1)
     return np.log(best / (1 - best)).astype(game.P.dtype)
 
-
-# One seed: all of it
 
 LENGTHS = dict(inner=3.0, outer=0.3)  # step sizes: the curvature of g is about τ·p(1 − p)·(share of visits)
 
@@ -221,18 +217,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     best = float(value(optimum[None])[0])
     scores: dict[str, dict[str, float]] = {}
     seen: dict[str, Any] = {"brute force": (optimum, None)}
-    for name, solver in methods().items():
-        keep = lambda state, info: {"x": state.x, "y": state.y}
-        run = bl.run(
-            solver,
-            this.x0,
-            this.y0,
-            data=this.data,
-            steps=steps,
-            seed=seed,
-            record=keep,
-            progress=progress,
-        ).check()
+    keep = lambda state, info: {"x": state.x, "y": state.y}
+    for name, run in run_all(methods(), this, steps, progress, seed=seed, record=keep).items():
         values, last = value(run.trace["x"]), -(-steps // 4)
         as_played = float(jnp.mean(played(run.trace["x"][-last:], run.trace["y"][-last:])))
         scores[name] = score(float(jnp.mean(values[-last:])), as_played, best)
@@ -244,26 +230,26 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def score(committed: float, as_played: float, best: float) -> dict[str, float]:
-    """Means over the last quarter of a run: against the best response, and against the follower as it was then."""
+    """Return means over the last quarter of a run: against the best response, and against the actual follower."""
     return {"return": committed, "as played": as_played, "short of the best": best - committed}
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     figure.set_size_inches(9, 3.5)
     course, choice = figure.subplots(1, 2, width_ratios=(1.2, 1))
-    looks = {"AID": "#0072B2", "AID, no second-order terms": "#CC79A7", "simultaneous play": "#D55E00"}
+    looks = {"AID": BLUE, "AID, no second-order terms": PURPLE, "simultaneous play": VERMILION}
     for name, color in looks.items():
         for outcome in outcomes:
             short = np.maximum(outcome.seen[name][1], 1e-5)
             course.semilogy(short, color=color, lw=0.9, alpha=0.8)
     course.set(xlabel="step", title="short of the best return there is", ylim=(1e-4, None))
-    looks = {"brute force": "#000000", **looks}
+    looks = {"brute force": BLACK, **looks}
     for i, (name, color) in enumerate(looks.items()):
         chances = np.asarray(jax.nn.sigmoid(np.stack([outcome.seen[name][0] for outcome in outcomes])))
         at = np.arange(LEVELS) + 0.2 * (i - 1.5)
         choice.bar(at, chances.mean(axis=0), 0.18, yerr=spread(chances), color=color, label=name)
     choice.set_xticks(range(LEVELS), ["clean river", "polluted", "badly polluted"])
-    choice.set(title="how often the inspector comes", ylim=(0, 1))
+    choice.set(title="frequency of inspections", ylim=(0, 1))
     figure.legend(*choice.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     for axes in (course, choice):
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,18 +1,18 @@
-"""Reward shaping: where on a map to put bonuses and fines, so that a short-sighted agent serves a far-sighted designer.
+"""Reward shaping: bonuses and fines on a map that make a short-sighted agent serve a far-sighted designer.
 
 An agent walks on a slippery grid. It follows the best policy of an entropy-regularized Markov decision process with its
-own discount γ, so that a goal far away hardly draws it. The designer's discount δ is closer to one. He may put a bonus
-or a fine x_s on the cells, in all no more than a budget: ‖x‖₁ ≤ B. A bonus is paid at every visit, and whoever
-puts it down carelessly teaches the agent to walk in circles.
+discount γ, so a far goal hardly attracts it. The discount δ of the designer is closer to one. The designer may put a
+bonus or a fine x_s on the cells within a budget: ‖x‖₁ ≤ B. A bonus is paid at every visit, so a careless bonus teaches
+the agent to walk in circles.
 
-y is the value that the agent gives to each cell. At its best policy it is the fixed point of the soft Bellman operator,
-the only minimizer and the only stationary point of g, as I − γP_π is never singular:
+y is the agent's value of each cell. For its best policy it is the fixed point of the soft Bellman operator, which is
+the only minimizer and the only stationary point of g, because I − γP_π is never singular:
 
     (T_x y)_s = τ log (1/4) Σ_a exp(q_sa/τ),    q_sa = r_sa + Σ_s' P_sas' (x_s' + γ y_s'),    π_y(a|s) ∝ exp(q_sa/τ)
 
     g(x, y) = ½ ‖y − T_x y‖²        f(x, y) = −ρᵀ(I − δP_π)⁻¹ r_π,  the designer's return, without bonuses, under π_y
 
-To adapt it, write another `world`: everything else takes P, r and ρ as they come.
+To adapt it, write another `world`: the rest works with any P, r and ρ.
 """
 
 import math
@@ -28,28 +28,25 @@ from matplotlib.figure import Figure
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.table import spread
+from bilevel.plot.style import BLUE, GREEN, ORANGE, VERMILION
 from bilevel.problems.instance import Instance
 
 SIDE, ACTIONS = 6, 4
-GAMMA, DELTA, TAU = 0.8, 0.97, 0.05  # the agent's discount, the designer's, and the agent's temperature
-BUDGET = 1.0  # as much as the goal itself is worth
-SLIP, MIRE = 0.2, -0.3  # how often a move goes astray, and what it costs to step into the mire
+GAMMA, DELTA, TAU = 0.8, 0.97, 0.05  # discounts of agent and designer, and temperature of the agent
+BUDGET = 1.0  # the value of the goal
+SLIP, MIRE = 0.2, -0.3  # probability of a random move, and cost of a step into the mire
 RATE = 0.03  # of the outer level
-SHARES = [
-    np.float32(share) for share in (0.05, 0.1, 0.2, 0.5, 1.0)
-]  # of the budget: more is not always better
+SHARES = np.array([0.05, 0.1, 0.2, 0.5, 1.0], np.float32)  # of the budget: more is not always better
 MOVES = {"↑": (-1, 0), "→": (0, 1), "↓": (1, 0), "←": (0, -1)}
-
-# The world
 
 
 class World(NamedTuple):
-    """What happens, and what it is worth to both; the last cell is the goal, where everything ends."""
+    """Transitions and rewards; the last cell is the goal, where a walk ends."""
 
-    P: Any  # (cells, actions, cells): where a move leads; a move from the goal leads to it
-    r: Any  # (cells, actions): what a move is worth, bonuses apart
-    rho: Any  # (cells,): where the walk begins
-    paid: Any  # (cells,): 1 where a move earns the bonus of the cell it leads to, 0 at the goal, where none is made
+    P: Any  # (cells, actions, cells): probabilities of the next cell; a move from the goal stays there
+    r: Any  # (cells, actions): reward of a move without bonuses
+    rho: Any  # (cells,): probabilities of the first cell
+    paid: Any  # (cells,): 1 if a move from here earns the bonus of the next cell; 0 at the goal
 
 
 def mire(seed: int) -> np.ndarray:
@@ -58,7 +55,7 @@ def mire(seed: int) -> np.ndarray:
 
 
 def world(seed: int) -> World:
-    """A grid with a seventh of its cells in the mire, from the first cell to the last."""
+    """Return a grid with a seventh of its cells in the mire; start and goal are the first and last cell."""
     cells = SIDE * SIDE
     into = np.where(mire(seed), MIRE, 0.0)
     into[-1] = 1.0
@@ -74,9 +71,6 @@ def world(seed: int) -> World:
     return World(*(part.astype(np.float32) for part in (P, r, start, paid)))
 
 
-# The two objectives
-
-
 def action_values(x: Any, y: Any, world: World) -> Any:
     return world.r + world.paid[:, None] * (world.P @ x) + GAMMA * (world.P @ y)
 
@@ -86,7 +80,7 @@ def policy(x: Any, y: Any, world: World) -> Any:
 
 
 def bellman(x: Any, y: Any, world: World) -> Any:
-    """Entropy is measured against the uniform policy, so that a cell without rewards, such as the goal, is worth 0."""
+    """Measure entropy relative to the uniform policy: a cell without rewards has value 0."""
     return TAU * (jax.nn.logsumexp(action_values(x, y, world) / TAU, axis=1) - math.log(ACTIONS))
 
 
@@ -108,14 +102,14 @@ PROBLEM = bl.Problem(inner=inner, outer=outer)
 
 @jax.jit
 def within_budget(x: Any) -> Any:
-    """The nearest point of the ball ‖x‖₁ ≤ B: all entries shrink by one threshold, or by none if x is inside."""
+    """Project onto ‖x‖₁ ≤ B: all entries shrink by one threshold, which is 0 inside the ball."""
     sizes = jnp.sort(jnp.abs(x), descending=True)
     threshold = jnp.max((jnp.cumsum(sizes) - BUDGET) / jnp.arange(1, len(x) + 1, dtype=x.dtype))
     return jnp.sign(x) * jnp.maximum(jnp.abs(x) - jnp.maximum(threshold, 0), 0)
 
 
 def soft_values(x: Any, world: World, sweeps: int = 100) -> Any:
-    """y*(x) by soft value iteration: the error shrinks by γ in every sweep."""
+    """Return y*(x) by soft value iteration: the error shrinks by γ in every sweep."""
     return lax.fori_loop(0, sweeps, lambda _, y: bellman(x, y, world), jnp.zeros_like(x))
 
 
@@ -129,7 +123,7 @@ def task(seed: int) -> Instance:
         data=bl.Batch(inner=here, outer=here),
         L=(1 + GAMMA) ** 2,
         measure=lambda x: outer(x, soft_values(x, here), here),
-        label="minus the designer's return",
+        label="minus the return of the designer",
     )
 
 
@@ -137,7 +131,7 @@ def task(seed: int) -> Instance:
 
 
 def closed_form(x: Any, world: World) -> tuple[float, np.ndarray]:
-    """Φ(x) and ∇Φ(x) by the implicit function theorem.
+    """Return Φ(x) and ∇Φ(x) by the implicit function theorem.
 
     dy = (I − γP_π)⁻¹ P_π dx from the fixed point, dπ = π (dq − Σ_b π_b dq_b)/τ from the policy, and from the policy
     gradient theorem dΦ = −Σ_s d_s Σ_a dπ_sa Q_sa, with d the designer's discounted visits and Q his own values.
@@ -160,24 +154,24 @@ def closed_form(x: Any, world: World) -> tuple[float, np.ndarray]:
 
 
 def exact_descent(world: World, steps: int) -> np.ndarray:
-    """Projected gradient descent on Φ itself: what the methods above aim at, and as many steps of the same length."""
+    """Run projected gradient descent on Φ, with the steps of the methods above."""
     x = np.zeros(len(world.rho), np.float32)
     for _ in range(steps):
         x = np.asarray(within_budget((x - RATE * closed_form(x, world)[1]).astype(np.float32)))
     return x
 
 
-# What a practitioner would do without derivatives, within the same budget
+# Baselines without derivatives, within the same budget
 
 
 def toward_goal() -> np.ndarray:
-    """The nearer to the goal, the larger the bonus; none at the start."""
+    """Return bonuses that grow toward the goal, zero at the start."""
     near = np.add.outer(np.arange(SIDE), np.arange(SIDE)).ravel().astype(np.float32)
     return near / near.sum()
 
 
 def hill_climbing(value: Callable[[Any], Any], x: Any, seed: int, tries: int) -> Any:
-    """Gaussian changes, kept if they are better: longer by half after a success, shorter by a tenth after a failure."""
+    """Keep Gaussian changes that are better; lengthen by half after a success, shorten by a tenth otherwise."""
 
     def attempt(carry, key):
         x, best, length = carry
@@ -191,12 +185,9 @@ def hill_climbing(value: Callable[[Any], Any], x: Any, seed: int, tries: int) ->
     return lax.scan(attempt, start, jax.random.split(jax.random.key(seed), tries))[0][0]
 
 
-# One seed: all of it
-
-
 @jax.jit
 def reaches(x: Any, world: World) -> Any:
-    """The probability that thirty moves lead to the goal."""
+    """Return the probability that thirty moves reach the goal."""
     pi = policy(x, soft_values(x, world), world)
     P = jnp.einsum("sa,sat->st", pi, world.P)
     return lax.fori_loop(0, 30, lambda _, at: at @ P, world.rho)[-1]
@@ -233,18 +224,17 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
-    """Two maps of the first seed, before and after; and the returns of all."""
+    """Draw two maps of the first seed, before and after, and the returns of all seeds."""
     figure.set_size_inches(9, 3.3)
     before, after, bars = figure.subplots(1, 3, width_ratios=(1, 1, 0.9))
     here, wet, found = outcomes[0].seen
-    image = None
-    for axes, name in ((before, "no bonus"), (after, "AID")):
-        image = draw_map(axes, found[name], here, wet)
-        axes.set_title(name if name == "no bonus" else f"bonuses found by {name}", fontsize=10)
+    draw_map(before, found["no bonus"], here, wet).axes.set_title("no bonus", fontsize=10)
+    image = draw_map(after, found["AID"], here, wet)
+    after.set_title("bonuses found by AID", fontsize=10)
     figure.colorbar(image, ax=[before, after], shrink=0.75, label="bonus or fine")
     names = list(outcomes[0].scores)
     returns = np.array([[each.scores[name]["return"] for name in names] for each in outcomes])
-    shade = ["#0072B2"] * 3 + ["#009E73"] + ["#999999"] * (len(names) - 4)
+    shade = [BLUE] * 3 + [GREEN] + ["#999999"] * (len(names) - 4)
     bars.barh(names, returns.mean(axis=0), xerr=spread(returns), color=shade)
     bars.invert_yaxis()
     bars.set_title("the designer's return", fontsize=10)
@@ -252,7 +242,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
 
 
 def draw_map(axes: Any, x: Any, world: World, wet: np.ndarray) -> Any:
-    """Colors are bonuses, crosses the mire, the dot the start, the star the goal; arrows, where moves tend to lead."""
+    """Draw bonuses as colors, the mire as crosses, the start as a dot, the goal as a star, mean moves as arrows."""
     image = axes.imshow(np.reshape(x, (SIDE, SIDE)), cmap="RdBu", vmin=-0.25, vmax=0.25)
     pi = np.asarray(policy(x, soft_values(x, world), world))
     down, right = np.array(list(MOVES.values())).T @ pi.T
@@ -262,9 +252,9 @@ def draw_map(axes: Any, x: Any, world: World, wet: np.ndarray) -> Any:
         columns[walk], rows[walk], right[walk], down[walk],
         angles="xy", scale_units="xy", scale=1.3, pivot="mid", width=0.012,
     )  # fmt: skip
-    axes.plot(columns[wet], rows[wet], "x", color="#D55E00", markersize=15, alpha=0.5)
-    axes.plot(0, 0, "o", color="#009E73", markersize=9)
-    axes.plot(SIDE - 1, SIDE - 1, "*", color="#E69F00", markersize=16)
+    axes.plot(columns[wet], rows[wet], "x", color=VERMILION, markersize=15, alpha=0.5)
+    axes.plot(0, 0, "o", color=GREEN, markersize=9)
+    axes.plot(SIDE - 1, SIDE - 1, "*", color=ORANGE, markersize=16)
     axes.set(xticks=[], yticks=[])
     return image
 

@@ -1,4 +1,4 @@
-"""Wrong labels: train on many labels of which some are wrong, guided by a few that can be trusted.
+"""Wrong labels: train on many labels, some of them wrong, with the help of a few trusted ones.
 
 f is the mean of ℓ over trusted images, ℓ the cross-entropy of a network with parameters y, and g one of
 
@@ -6,7 +6,7 @@ f is the mean of ℓ over trusted images, ℓ the cross-entropy of a network wit
     weighting network    Σ_i w(ℓ_i; x) ℓ_i(y) / Σ_i w(ℓ_i; x)       x: a network, from loss to weight (Shu et al. 2019)
     label correction     mean_i H(softmax(s·onehot(b_i) + x_i), p(y; a_i))     x: ten logits for every image
 
-A fourth method are the weights that one step from the present y asks for, cut at zero and normalized (Ren et al. 2018):
+A fourth method uses the weights of one step from the current y, clipped at zero and normalized (Ren et al. 2018):
 
     w ∝ max(0, −∂/∂ε f(y − α ∇_y Σ_i ε_i ℓ_i)) at ε = 0
 """
@@ -25,12 +25,13 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.checks import as_number, check_generator, check_labels
+from bilevel.applications.parts import descend, share_right
+from bilevel.checks import check_generator, check_labels
 from bilevel.data.examples import Examples
+from bilevel.data.noise import check_share
 from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import MLP, initial_mlp, logits, losses
 from bilevel.problems.scores import roc_auc
-from bilevel.words import shown
 
 CLASSES, HIDDEN, FOLDS = 10, 64, 3
 TRAIN, TRUSTED, TEST = 3000, 500, 1000
@@ -40,21 +41,14 @@ RATE = 0.1  # of the network, with momentum 0.9, for every method and baseline
 STEP = 0.3  # of the one-step weights, without momentum
 
 
-# The data
-
-
 def next_labels(
     labels: np.ndarray, probability: float, *, classes: int, seed: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`(noisy, wrong)`: each label becomes the next class with the given probability, the last class the first.
+    """Return `(noisy, wrong)`: each label becomes the next class with the given probability, the last the first.
 
-    The harder kind of noise: wrong labels of a class agree with each other, and at ½ nobody can tell which is which.
+    This is the harder kind of noise, because the wrong labels of a class agree with each other.
     """
-    share = as_number(probability)
-    if share is None or not 0 <= share <= 1:
-        raise ValueError(
-            f"probability={shown(probability)} is not between 0 and 1: pass the share of labels to move"
-        )
+    share = check_share(probability)
     check_labels(labels, "labels", classes)
     wrong = check_generator(seed).random(np.shape(labels)) < share
     return np.where(wrong, (labels + 1) % classes, labels).astype(labels.dtype), wrong
@@ -67,7 +61,7 @@ class Digits(NamedTuple):
     noisy: Examples
     trusted: Examples
     test: Examples
-    wrong: np.ndarray  # which of the noisy ones: known to the judge only
+    wrong: np.ndarray  # which of the noisy ones; only for the scores
 
 
 def digits(seed: int, kind: str, share: float) -> Digits:
@@ -82,7 +76,7 @@ def digits(seed: int, kind: str, share: float) -> Digits:
 
 
 def decay(y: MLP) -> jax.Array:
-    """For all methods and baselines: without it a network learns wrong labels by heart, whatever their weight."""
+    """Return the penalty of all methods and baselines, without which a network memorizes wrong labels."""
     return 0.5 * DECAY * (jnp.sum(y.W1**2) + jnp.sum(y.W2**2))
 
 
@@ -91,12 +85,12 @@ def weighted(x: Any, y: MLP, batch: Examples, *, rows: Any) -> jax.Array:
 
 
 def weight(x: MLP, each: Any) -> jax.Array:
-    """Of images with these losses."""
+    """Return the weights of images with these losses."""
     return jax.nn.sigmoid(logits(x, each[:, None]))[:, 0]
 
 
 def weighted_by_network(x: MLP, y: MLP, batch: Examples) -> jax.Array:
-    """w is constant in y, as published; relative to its batch, by us, lest the network learn a step size instead."""
+    """w is constant in y, as published. We normalize it in a batch, or the network would learn a step size."""
     each = losses(y, batch)
     w = weight(x, lax.stop_gradient(each))
     return jnp.sum(w * each) / jnp.sum(w) + decay(y)
@@ -106,7 +100,7 @@ CONFIDENCE = 4.0  # s: a given label starts with exp(4) times the chance of any 
 
 
 def belief(x: Any, labels: Any) -> jax.Array:
-    """Soft labels: what is given, as far as x leaves it."""
+    """Return soft labels: the given labels, shifted by x."""
     return jax.nn.softmax(CONFIDENCE * jax.nn.one_hot(labels, CLASSES, dtype=x.dtype) + x)
 
 
@@ -126,7 +120,7 @@ CORRECTION = bl.Problem(inner=corrected, outer=trusted_loss)
 
 
 def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
-    """A weight for every image; the other inner losses go with the same data."""
+    """Return the task with a weight for every image; the other inner losses use the same data."""
     noisy, trusted, test, _ = digits(seed, kind, share)
     sizes = bl.Levels(inner=BATCH, outer=None)
     y0 = initial_mlp(noisy.inputs.shape[1], HIDDEN, CLASSES, seed=seed)
@@ -135,18 +129,13 @@ def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
         weights = jnp.concatenate([jax.nn.sigmoid(x), jnp.ones(TRUSTED, jnp.float32)])
         return 1 - accuracy(trained(y0, joined(noisy, trusted), weights, STEPS, seed), test)
 
-    return Instance(
-        name="reweighting",
-        problem=WEIGHTS,
-        x0=jnp.zeros(TRAIN, jnp.float32),
-        y0=y0,
-        data=bl.epochs(bl.Batch(inner=noisy, outer=trusted), size=sizes, seed=seed),
-        measure=wrong,
-        label=f"share of wrong labels of the test after {STEPS} steps with these weights",
-    )
+    data, x0 = bl.Batch(inner=noisy, outer=trusted), jnp.zeros(TRAIN, jnp.float32)
+    label = f"share of wrong labels of the test after {STEPS} steps with these weights"
+    stream = bl.epochs(data, size=sizes, seed=seed)
+    return Instance("reweighting", WEIGHTS, x0, y0, stream, measure=wrong, label=label)
 
 
-# The methods end with a verdict on the labels, on which the same plain training follows for all of them
+# Every method ends with a verdict on the labels; the same plain training follows
 
 
 class Verdict(NamedTuple):
@@ -161,29 +150,23 @@ class Method(NamedTuple):
 
 
 def methods() -> dict[str, Method]:
-    """The weighting network starts with nearly the same weight for all losses."""
-    small, per_class = initial_mlp(1, 100, 1, seed=0), np.zeros((TRAIN, CLASSES), np.float32)
-    small = small._replace(W2=0.1 * small.W2)
+    per_class, small = np.zeros((TRAIN, CLASSES), np.float32), initial_mlp(1, 100, 1, seed=0)
+    small = small._replace(W2=0.1 * small.W2)  # nearly the same weight for all losses
     rule, adam = optax.sgd(RATE, momentum=0.9), optax.adam
+    per_image = bl.aid(WEIGHTS, inner=rule, adjoint=RATE, outer=adam(0.1))
+    by_network = bl.itd(NETWORK, inner=rule, outer=adam(1e-3))
+    correction = bl.aid(CORRECTION, inner=rule, adjoint=RATE, outer=adam(0.1))
+    by_weight = lambda x, y, noisy: Verdict(noisy.targets, jax.nn.sigmoid(x))
+    by_loss = lambda x, y, noisy: Verdict(noisy.targets, weight(x, losses(y, noisy)))
     return {
-        "weight per image": Method(
-            bl.aid(WEIGHTS, inner=rule, adjoint=RATE, outer=adam(0.1)),
-            np.zeros(TRAIN, np.float32),
-            lambda x, y, noisy: Verdict(noisy.targets, jax.nn.sigmoid(x)),
-        ),
-        "weighting network": Method(
-            bl.itd(NETWORK, inner=rule, outer=adam(1e-3)),
-            small,
-            lambda x, y, noisy: Verdict(noisy.targets, weight(x, losses(y, noisy))),
-        ),
-        "label correction": Method(
-            bl.aid(CORRECTION, inner=rule, adjoint=RATE, outer=adam(0.1)), per_class, judged_by_belief
-        ),
+        "weight per image": Method(per_image, np.zeros(TRAIN, np.float32), by_weight),
+        "weighting network": Method(by_network, small, by_loss),
+        "label correction": Method(correction, per_class, by_belief),
     }
 
 
-def judged_by_belief(x: Any, y: MLP, noisy: Examples) -> Verdict:
-    """What is believed most, weighted by 1; for the ranking, how much is left of the given label."""
+def by_belief(x: Any, y: MLP, noisy: Examples) -> Verdict:
+    """Return the most believed labels, and the belief in the given ones for the ranking."""
     believed = belief(x, noisy.targets)
     left = jnp.take_along_axis(believed, noisy.targets[:, None], axis=1)[:, 0]
     return Verdict(jnp.argmax(believed, axis=1), left)
@@ -191,7 +174,7 @@ def judged_by_belief(x: Any, y: MLP, noisy: Examples) -> Verdict:
 
 @partial(jax.jit, static_argnums=3)
 def one_step_weights(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: Any) -> jax.Array:
-    """Ren et al. 2018: along a training with weights made anew for every batch, the mean weight of each image."""
+    """Train with new weights for every batch, and return the mean weight of each image (Ren et al. 2018)."""
 
     def step(carry: Any, key: Any) -> Any:
         y, total, times = carry
@@ -210,29 +193,23 @@ def one_step_weights(y: MLP, noisy: Examples, trusted: Examples, steps: int, see
 
 @partial(jax.jit, static_argnums=3)
 def trained(y: MLP, examples: Examples, weights: Any, steps: int, seed: Any) -> MLP:
-    """Plain training on batches in which every image comes as often as its weight says."""
-    rule = optax.sgd(RATE, momentum=0.9)
+    """Train on batches that contain an image in proportion to its weight."""
 
-    def step(carry: Any, key: Any) -> Any:
-        y, memory = carry
+    def gradient(y: MLP, key: Any) -> MLP:
         rows = jax.random.choice(key, len(examples), (BATCH,), p=weights / jnp.sum(weights))
         batch = jax.tree.map(lambda a: a[rows], examples)
-        gradient = jax.grad(lambda y: jnp.mean(losses(y, batch)) + decay(y))(y)
-        updates, memory = rule.update(gradient, memory, y)
-        return (optax.apply_updates(y, updates), memory), None
+        return jax.grad(lambda y: jnp.mean(losses(y, batch)) + decay(y))(y)
 
-    y = jax.tree.map(jnp.asarray, y)
-    return lax.scan(step, (y, rule.init(y)), jax.random.split(jax.random.key(seed), steps))[0][0]
+    keys = jax.random.split(jax.random.key(seed), steps)
+    return descend(optax.sgd(RATE, momentum=0.9), gradient, jax.tree.map(jnp.asarray, y), keys)
 
 
 def accuracy(y: MLP, examples: Examples) -> jax.Array:
-    return jnp.mean(
-        jnp.argmax(logits(y, jnp.asarray(examples.inputs)), axis=1) == jnp.asarray(examples.targets)
-    )
+    return share_right(logits(y, jnp.asarray(examples.inputs)), examples.targets)
 
 
 def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: int) -> np.ndarray:
-    """The loss of each label under a network that has not seen it: what filtering goes by."""
+    """Return the loss of each label under a network that has not seen it, for filtering."""
     everything, found = joined(noisy, trusted), np.zeros(TRAIN, np.float32)
     for k in range(FOLDS):
         mine = np.arange(TRAIN) % FOLDS == k
@@ -242,30 +219,30 @@ def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: in
 
 
 def joined(noisy: Examples, trusted: Examples) -> Examples:
-    both = [
-        np.concatenate(pair) for pair in zip(jax.tree.leaves(noisy), jax.tree.leaves(trusted), strict=True)
-    ]
-    return Examples(jnp.asarray(both[0]), jnp.asarray(both[1]))
+    both = lambda a, b: jnp.asarray(np.concatenate([a, b]))
+    return Examples(both(noisy.inputs, trusted.inputs), both(noisy.targets, trusted.targets))
 
 
 def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: bool) -> dict[str, Verdict]:
-    """By method or baseline."""
+    """Return the verdict of every method and baseline."""
     noisy, trusted = jax.tree.map(jnp.asarray, data[:2])
     found = {}
     for name, (solver, x0, verdict) in methods().items():
         options: dict[str, Any] = dict(data=instance.data, steps=steps, warmup=steps // 3, progress=progress)
-        result = bl.run(solver, x0, instance.y0, **options).check()  # warmed up, until losses tell something
+        result = bl.run(solver, x0, instance.y0, **options).check()  # warm-up, until the losses differ
         found[name] = verdict(result.x, result.y, noisy)
     plain = (jax.tree.map(jnp.asarray, instance.y0), noisy, trusted, steps, seed)
-    found["one-step weights"] = Verdict(noisy.targets, one_step_weights(*plain))
-    found["filtering by loss"] = Verdict(noisy.targets, -out_of_fold(*plain))
-    found["unweighted"] = Verdict(noisy.targets, np.ones(TRAIN, np.float32))
-    found["trusted only"] = Verdict(noisy.targets, np.zeros(TRAIN, np.float32))
-    return found
+    baselines = {
+        "one-step weights": one_step_weights(*plain),
+        "filtering by loss": -out_of_fold(*plain),
+        "unweighted": np.ones(TRAIN, np.float32),
+        "trusted only": np.zeros(TRAIN, np.float32),
+    }
+    return found | {name: Verdict(noisy.targets, weights) for name, weights in baselines.items()}
 
 
 def training_weights(name: str, verdict: Verdict, share: float) -> np.ndarray:
-    """Corrected labels all count. Filtering is told how many labels are right, and keeps as many, of least loss."""
+    """Return 1 for corrected labels. Filtering keeps the true number of right labels, with the least losses."""
     if name == "label correction":
         return np.ones(TRAIN, np.float32)
     if name == "filtering by loss":
@@ -277,8 +254,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     scores: dict[str, dict[str, float]] = {}
     seen = {}
     for kind, share in NOISES if steps > 10 else NOISES[-1:]:
-        setting, data = f"{share:.0%} {kind}", digits(seed, kind, share)
-        instance = task(seed, kind, share)
+        setting, data, instance = f"{share:.0%} {kind}", digits(seed, kind, share), task(seed, kind, share)
         for name, verdict in verdicts(seed, instance, data, steps, progress).items():
             labels = replace(data.noisy, targets=np.asarray(verdict.labels, np.int32))
             weights = np.concatenate([training_weights(name, verdict, share), np.ones(TRUSTED, np.float32)])
@@ -295,11 +271,9 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1.4, 1))
     settings = [measure.removeprefix("accuracy, ") for measure in outcomes[0].scores["unweighted"]]
     for i, name in enumerate(outcomes[0].scores):
-        all_of = lambda setting, name=name: [each.scores[name][f"accuracy, {setting}"] for each in outcomes]
-        style = (
-            {"linestyle": "-", "marker": "o"} if i < 4 else {"linestyle": "--", "marker": "s", "alpha": 0.6}
-        )
-        left.plot(settings, [np.mean(all_of(setting)) for setting in settings], label=name, **style)
+        means = [np.mean([each.scores[name][f"accuracy, {s}"] for each in outcomes]) for s in settings]
+        style, alpha = ("o-", 1.0) if i < 4 else ("s--", 0.6)
+        left.plot(settings, means, style, alpha=alpha, label=name)
     left.set(title="test accuracy", ylabel="squares: baselines")
     left.tick_params(axis="x", labelsize=8)
     left.legend(fontsize=7)

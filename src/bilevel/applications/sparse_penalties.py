@@ -1,14 +1,14 @@
-"""Thousands of penalties: logistic regression on words, an L1 penalty for each word, learned on validation documents.
+"""Thousands of penalties: logistic regression on words with an L1 penalty for each word.
 
     g(x, y) = (1/n) Σ_i log(1 + exp(−b_i a_iᵀy)) + Σ_j exp(x_j) |y_j|
     f(x, y) = (1/n') Σ_i log(1 + exp(−b'_i a'_iᵀy)) + (c/V) Σ_j (x_j − x̄)²
 
-A single penalty that is strong enough to silence five thousand words that say nothing also shrinks the few that say
-something. With one for each word both can be had, but no grid has five thousand dimensions. The L1 term is given by its
-proximal map, so that coefficients are exactly zero, and its hypergradient is that of the sparse model.
+A single penalty that removes five thousand irrelevant words also shrinks the coefficients of the few relevant ones. One
+penalty per word avoids that, but no grid has five thousand dimensions. The problem gives the L1 term as a proximal map,
+so coefficients are exactly zero, and the hypergradient is the one of the sparse model.
 
-Five thousand hyperparameters can overfit the validation documents as parameters overfit the training documents. The
-second term of f is against that: penalties agree unless the documents insist.
+Five thousand hyperparameters can overfit the validation documents. The second term of f keeps penalties close to each
+other unless the documents are clear.
 """
 
 from typing import Any, NamedTuple
@@ -24,20 +24,20 @@ from bilevel.applications.base import Application, Outcome
 from bilevel.checks import check_count
 from bilevel.problems.instance import Instance
 
-WORDS, TELLING, COMMON = 5000, 30, 300  # words; those that tell; they are among so many of the most common
+WORDS, TELLING, COMMON = 5000, 30, 300  # words; relevant words, which are among the most common ones
 SIZES = (1500, 1500, 4000)  # documents for training, validation and test
 STEPS = 400
-GRID = np.arange(-6.0, -12.6, -0.5)  # logarithms of the one penalty that the baseline tries
+GRID = np.arange(-6.0, -12.6, -0.5)  # logarithms of the single penalty of the baseline
 AGREEMENT = 0.5  # c
 WARMUP = 300  # steps on y before the first on x
-SOLVED, MOST = 1e-8, 20_000  # a model is fitted when a step moves y by this share, or after so many
+SOLVED, MOST = 1e-8, 20_000  # a fit ends when a step moves y by this share, or after so many steps
 
 
-# The data: made-up documents, as sparse as real ones
+# The data: artificial documents, as sparse as real ones
 
 
 class Documents(NamedTuple):
-    """Row i has the numbers of the words in document i and their weights; empty places have weight 0."""
+    """Row i has the indices of the words in document i and their weights; empty places have weight 0."""
 
     words: Any
     weights: Any
@@ -45,12 +45,12 @@ class Documents(NamedTuple):
 
 
 def documents(seed: int, sizes: tuple[int, ...] = SIZES) -> tuple[list[Documents], np.ndarray]:
-    """Sets of documents, and which words tell the classes apart.
+    """Return sets of documents, and the relevant words.
 
-    Word r of the vocabulary is drawn with a probability near 1/r (Zipf), 40 to 160 words a document. Weights are
+    Word r of the vocabulary is drawn with a probability near 1/r (Zipf), 40 to 160 words per document. Weights are
     tf-idf, as from scikit-learn's TfidfVectorizer(sublinear_tf=True): (1 + log count) · idf, each document of length
-    one. A document's label is the side of its median on which a sum over the telling words falls, so that a model that
-    knows them and their coefficients would make no mistake.
+    one. The label says whether a sum over the relevant words is above its median, so a model with the right
+    coefficients makes no mistake.
     """
     for size in sizes:
         check_count(size, "the number of documents")
@@ -79,7 +79,7 @@ def documents(seed: int, sizes: tuple[int, ...] = SIZES) -> tuple[list[Documents
 
 
 def smoothness(docs: Documents) -> float:
-    """λ_max(AᵀA)/4n: the curvature of the loss is nowhere larger. By the power method, and 5 % to be safe."""
+    """Return an upper bound of the curvature of the loss, λ_max(AᵀA)/4n, by the power method plus 5 %."""
     v, largest = np.ones(WORDS), 0.0
     for _ in range(50):
         scores = np.sum(v[docs.words] * docs.weights, axis=1)
@@ -87,9 +87,6 @@ def smoothness(docs: Documents) -> float:
         largest = np.linalg.norm(v)
         v /= largest
     return float(1.05 * largest / (4 * len(docs.labels)))
-
-
-# The problem
 
 
 def scores(y: Any, docs: Documents) -> jax.Array:
@@ -130,17 +127,16 @@ def task(seed: int) -> Instance:
 
 
 def solver(L: float) -> bl.Solver:
-    """CG, because the telling directions are flat beside those of common words."""
-    return bl.aid(
-        PROBLEM, inner=1 / L, adjoint=bl.adjoints.cg(1e-3, max_steps=5), outer=optax.adam(0.05), inner_steps=3
-    )
+    """Use CG, because the relevant directions are much flatter than those of common words."""
+    cg = bl.adjoints.cg(1e-3, max_steps=5)
+    return bl.aid(PROBLEM, inner=1 / L, adjoint=cg, outer=optax.adam(0.05), inner_steps=3)
 
 
 @jax.jit
 def fitted(x: Any, y0: Any, docs: Documents, step: Any) -> jax.Array:
-    """y*(x), by accelerated proximal gradient steps (Beck and Teboulle 2009) from y0, until they hardly move.
+    """Return y*(x) by accelerated proximal gradient steps from y0 (Beck and Teboulle 2009).
 
-    Their momentum begins anew where it points uphill (O'Donoghue and Candès 2015).
+    The momentum restarts when it points uphill (O'Donoghue and Candès 2015).
     """
 
     def advance(carry: Any) -> Any:
@@ -154,27 +150,19 @@ def fitted(x: Any, y0: Any, docs: Documents, step: Any) -> jax.Array:
     return jax.lax.while_loop(moving, advance, (y0, y0, jnp.int32(0), jnp.int32(0), jnp.array(True)))[0]
 
 
-# The trial
-
-
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
     (train, valid, test), telling = documents(seed)
     instance = task(seed)
     step, y0 = 1 / instance.L, instance.y0
     unseen = jax.jit(lambda y: logistic(y, test))
-    options: dict[str, Any] = dict(
-        every=max(1, steps // 40), warmup=WARMUP if steps > 10 else 1, progress=progress
-    )
     probe = lambda state, info: {"test": unseen(state.y), "kept": jnp.sum(state.y != 0)}
-    result = bl.run(
-        solver(instance.L), instance.x0, y0, data=instance.data, steps=steps, probe=probe, **options
-    ).check()
+    more: dict[str, Any] = dict(data=instance.data, warmup=WARMUP if steps > 10 else 1, progress=progress)
+    options = bl.RunOptions(every=max(1, steps // 40), probe=probe)
+    result = bl.run(solver(instance.L), instance.x0, y0, steps=steps, options=options, **more).check()
 
     shared = lambda log_penalty: jnp.full_like(instance.x0, log_penalty)
-    best = min(
-        GRID[:: 1 if steps > 10 else 6],
-        key=lambda each: logistic(fitted(shared(each), y0, train, step), valid),
-    )
+    loss = lambda each: logistic(fitted(shared(each), y0, train, step), valid)
+    best = min(GRID[:: 1 if steps > 10 else 6], key=loss)
     everything = jax.tree.map(lambda *parts: np.concatenate(parts), train, valid)
     models = {
         "5,000 penalties": fitted(result.x, result.y, train, step),
@@ -183,13 +171,9 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
         "one penalty, refitted on all": fitted(shared(best), y0, everything, step),
     }
     rows = {name: judged(np.asarray(y), test, telling) for name, y in models.items()}
-    penalties = np.exp(np.asarray(result.x))
-    seen = {
-        "steps": result.probes["step"],
-        "test": result.probes["test"],
-        "valid": result.trace["outer/loss"],
-    }
-    return Outcome(rows, seen | {"penalties": penalties, "telling": telling, "best": float(np.exp(best))})
+    seen = {name: result.probes[name] for name in ("step", "test")} | {"valid": result.trace["outer/loss"]}
+    seen |= {"penalties": np.exp(np.asarray(result.x)), "telling": telling, "best": float(np.exp(best))}
+    return Outcome(rows, seen)
 
 
 def judged(y: np.ndarray, test: Documents, telling: np.ndarray) -> dict[str, float]:
@@ -206,22 +190,15 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left, right = figure.subplots(1, 2)
     seen = outcomes[0].seen
     left.plot(seen["valid"], label="validation")
-    left.plot(seen["steps"], seen["test"], label="test")
-    for name, color in {
-        "5,000 penalties": "C1",
-        "one penalty": "gray",
-    }.items():  # the run's own y lags behind its x
-        left.axhline(
-            outcomes[0].scores[name]["test loss"], color=color, linestyle="--", label=f"test, {name}, fitted"
-        )
+    left.plot(seen["step"], seen["test"], label="test")
+    for name, color in {"5,000 penalties": "C1", "one penalty": "gray"}.items():  # y of the run lags behind x
+        loss = outcomes[0].scores[name]["test loss"]
+        left.axhline(loss, color=color, linestyle="--", label=f"test, {name}, fitted")
     left.set(title="loss", xlabel="step")
     left.legend(fontsize=8)
     others = np.setdiff1d(np.arange(WORDS), seen["telling"])
-    for words, label, style in (
-        (others, "other words", {"s": 3, "alpha": 0.4}),
-        (seen["telling"], "telling", {"s": 14}),
-    ):
-        right.scatter(words + 1, seen["penalties"][words], label=label, **style)
+    for words, label, size, alpha in ((others, "other words", 3, 0.4), (seen["telling"], "telling", 14, 1)):
+        right.scatter(words + 1, seen["penalties"][words], label=label, s=size, alpha=alpha)
     right.axhline(seen["best"], color="gray", linestyle="--", label="the best single one")
     right.set(title="penalty of each word", xlabel="rank of the word", xscale="log", yscale="log")
     right.legend(fontsize=8)

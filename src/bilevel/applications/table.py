@@ -1,4 +1,4 @@
-"""What the seeds say together: a mean and a spread for every method and measure, the best marked."""
+"""Tables over seeds: mean and spread for every method and measure, with the best marked."""
 
 import csv
 import io
@@ -15,12 +15,12 @@ Cell = tuple[float, float | None]  # the mean, and the standard deviation of sev
 
 
 def measures(outcomes: Sequence[Outcome]) -> list[str]:
-    """In the order in which they first occur: not every method has every one."""
+    """Return all measures in the order of their first occurrence; a method may lack some."""
     return list(dict.fromkeys(name for one in outcomes for row in one.scores.values() for name in row))
 
 
 def cells(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Cell]]:
-    """By method, then by measure."""
+    """Return the cells by method, then by measure."""
     table: dict[str, dict[str, Cell]] = {}
     for method in dict.fromkeys(method for one in outcomes for method in one.scores):
         for measure in measures(outcomes):
@@ -32,12 +32,12 @@ def cells(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Cell]]:
 
 
 def spread(values: np.ndarray) -> np.ndarray:
-    """The standard deviation over the first axis, for a picture: the same as in the table, and nothing for one seed."""
+    """Return the standard deviation over the first axis, as in the table; zero for one seed."""
     return values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
 
 
 def form(table: dict[str, dict[str, Cell]], measure: str) -> str:
-    """How all numbers of a measure are written: the largest mean to three digits, below ten with three decimals."""
+    """Return the format of a measure: three digits of the largest mean, three decimals below ten."""
     largest = max((abs(row[measure][0]) for row in table.values() if measure in row), default=0.0)
     if not 1e-4 <= largest < 1e6:
         return "z.3g"
@@ -52,12 +52,9 @@ def shown(table: dict[str, dict[str, Cell]], method: str, measure: str) -> str:
 
 
 def best(application: Application, table: dict[str, dict[str, Cell]], measure: str) -> str | None:
-    """The method whose mean is the best as it is shown, if there is one alone."""
-    means = {
-        method: float(f"{row[measure][0]:{form(table, measure)}}")
-        for method, row in table.items()
-        if measure in row
-    }
+    """Return the method with the best mean as printed, or None if several have it."""
+    printed = lambda row: float(f"{row[measure][0]:{form(table, measure)}}")
+    means = {method: printed(row) for method, row in table.items() if measure in row}
     choose = max if measure in application.better else min
     first = [method for method, mean in means.items() if mean == choose(means.values())]
     judged = measure not in application.neutral and len(means) > 1
@@ -65,9 +62,9 @@ def best(application: Application, table: dict[str, dict[str, Cell]], measure: s
 
 
 def parts(measures: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Tables by the heads of their first columns, each from measures to the heads of theirs.
+    """Return for every table, by its first heading, the headings of its measures.
 
-    Measures such as "accuracy, little noise" and "accuracy, much noise" are a table of their own, "accuracy".
+    Measures such as "accuracy, little noise" and "accuracy, much noise" form a separate table, "accuracy".
     """
     first = Counter(measure.partition(", ")[0] for measure in measures)
     found: dict[str, dict[str, str]] = {}
@@ -79,18 +76,15 @@ def parts(measures: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def as_markdown(application: Application, outcomes: Sequence[Outcome]) -> str:
-    """A table, or several; methods that have none of its measures are not in one."""
+    """Return the tables in Markdown; a table omits methods without any of its measures."""
     table = cells(outcomes)
     bold = lambda method, measure: "**" if best(application, table, measure) == method else ""
     cell = lambda method, measure: shown(table, method, measure).join([bold(method, measure)] * 2)
     found = []
     for head, columns in parts(measures(outcomes)).items():
         rows = [[head, *columns.values()], ["---"] * (1 + len(columns))]
-        rows += [
-            [method, *(cell(method, m) for m in columns)]
-            for method in table
-            if table[method].keys() & columns
-        ]
+        methods = [method for method in table if table[method].keys() & columns]
+        rows += [[method, *(cell(method, m) for m in columns)] for method in methods]
         found.append("\n".join(map(_line, rows)))
     return "\n\n".join(found)
 

@@ -4,10 +4,10 @@
     x = (log decays d, strengths s of rotation and shift, log rate r)
 
 ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random amounts of
-size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with momentum) on g, so that e^r
-is the learning rate. It does not move the minimizer of g, only the way there: methods that differentiate the minimizer
-(AID) cannot learn it, those that differentiate the steps can. With six hyperparameters that is done in forward mode:
-`bl.rtho` carries the derivative of y by each of them along the run (Franceschi et al. 2017).
+size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with momentum) on g, so e^r is
+the learning rate. The rate does not change the minimizer of g: methods that differentiate the minimizer (AID) cannot
+learn it, but methods that differentiate the steps can. For six hyperparameters `bl.solvers.rtho` uses forward mode: it
+carries the derivatives of y along the run (Franceschi et al. 2017).
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.parts import halved, patches, share_right
 from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import cross_entropies
@@ -44,14 +45,11 @@ def digits(seed: int) -> Digits:
     images = bl.data.mnist()
     train, valid = images.train.split(TRAIN, VALID, seed=seed)
     (test,) = images.test.split(TEST, seed=seed)
-    halved = lambda a: a.reshape(-1, SIDE, 2, SIDE, 2).mean(axis=(2, 4))
-    return Digits(
-        *(Examples(halved(each.inputs), each.targets, each.source) for each in (train, valid, test))
-    )
+    return Digits(*(Examples(halved(e.inputs), e.targets, e.source) for e in (train, valid, test)))
 
 
 def moved(images: Any, strength: Any, key: Any) -> jax.Array:
-    """Each image turned by `strength[0]` · normal radians and moved by `strength[1]` · normal pixels both ways."""
+    """Turn each image by `strength[0]` · normal radians, and move it by `strength[1]` · normal pixels both ways."""
     noise = jax.random.normal(key, (3, len(images)), images.dtype)
     angle, shift = strength[0] * noise[0], strength[1] * noise[1:]
     center = (SIDE - 1) / 2
@@ -79,20 +77,11 @@ def mlp(y: Any, images: Any) -> jax.Array:
 
 
 def cnn(y: Any, images: Any) -> jax.Array:
-    """Two convolutions of 3 × 3 in steps of two, and a linear layer. Patches times a matrix are a convolution."""
+    """Two 3 × 3 convolutions with stride 2, and a linear layer."""
     hidden = images[..., None]
     for W, b in y[:-1]:
         hidden = jax.nn.relu(patches(hidden) @ W + b[None, None, None, :])
     return hidden.reshape(len(hidden), -1) @ y[-1][0] + y[-1][1][None, :]
-
-
-def patches(images: Any) -> jax.Array:
-    """n × h × w × c to n × ⌈h/2⌉ × ⌈w/2⌉ × 9c: the pixel and its eight neighbors, zero beyond the edge."""
-    _, h, w, _ = images.shape
-    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    return jnp.concatenate(
-        [padded[:, i : i + h : 2, j : j + w : 2] for i in range(3) for j in range(3)], axis=3
-    )
 
 
 SHAPES = {
@@ -103,13 +92,10 @@ MODELS: dict[str, Callable[..., Any]] = {"MLP": mlp, "CNN": cnn}
 
 
 def initial(model: str, seed: int) -> list[tuple[Any, ...]]:
-    """Gaussian weights of variance 2/fan-in (He), zero biases."""
+    """Return Gaussian weights of variance 2/fan-in (He), and zero biases."""
     rng = np.random.default_rng(seed)
     layer = lambda rows, columns: (rng.normal(size=(rows, columns)) * np.sqrt(2 / rows), np.zeros(columns))
     return [tuple(np.float32(each) for each in layer(*shape)) for shape in SHAPES[model]]
-
-
-# The problem
 
 
 class Hyper(NamedTuple):
@@ -120,7 +106,7 @@ class Hyper(NamedTuple):
     rate: Any
 
 
-DEFAULT = Hyper(np.log(np.full(3, 5e-4)), np.full(2, -np.inf), np.log(0.02))  # as textbooks have it
+DEFAULT = Hyper(np.log(np.full(3, 5e-4)), np.full(2, -np.inf), np.log(0.02))  # textbook values
 START = Hyper(np.log(np.full(3, 5e-4)), np.log(np.array([0.03, 0.1])), np.log(0.02))
 LOWEST = Hyper(np.log(np.full(3, 1e-6)), np.log(np.array([0.01, 0.03])), np.log(2e-3))
 HIGHEST = Hyper(np.log(np.full(3, 1e-1)), np.log(np.array([0.6, 2.5])), np.log(0.2))
@@ -156,24 +142,22 @@ def task(seed: int, model: str = "MLP") -> Instance:
     return Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
 
 
-# The method and the baselines
-
-
 def within(x: Hyper) -> Hyper:
-    """The box in which the random search draws, too."""
+    """Project onto the box, which is also the box of the random search."""
     return jax.tree.map(jnp.clip, x, single(LOWEST), single(HIGHEST))
 
 
 def solver(problem: bl.Problem) -> bl.Solver:
-    """Steps of size one on g, whose scale is the learning rate; Adam on logarithms, inside of the box."""
+    """Return the solver: steps of size one on g, and Adam on the logarithms within the box."""
     careful = optax.chain(optax.clip(1.0), optax.adam(0.02))
-    return bl.rtho(problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=bl.projected(careful, within))
+    return bl.solvers.rtho(
+        problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=bl.projected(careful, within)
+    )
 
 
 def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps: int) -> list[Any]:
-    """The network trained with each of these hyperparameters, constant, all in one program."""
-    # Only its steps on y are taken.
-    plain = bl.itd(problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=1.0)
+    """Train a network with each of these constant hyperparameters, all in one program."""
+    plain = bl.itd(problem, inner=optax.sgd(1.0, momentum=MOMENTUM), outer=1.0)  # only for its steps on y
 
     def train(x: Hyper, data: Any) -> Any:
         return bl.warm_up(plain, bl.start(plain, x, y0, data), data, steps=steps).y
@@ -184,15 +168,14 @@ def trained(problem: bl.Problem, y0: Any, data: Any, choices: list[Hyper], steps
 
 
 def accuracy(model: str, y: Any, examples: Examples) -> jax.Array:
-    found = jnp.argmax(MODELS[model](y, jnp.asarray(examples.inputs)), axis=1)
-    return jnp.mean(found == jnp.asarray(examples.targets))
+    return share_right(MODELS[model](y, jnp.asarray(examples.inputs)), examples.targets)
 
 
-TRIES = 14  # a step of the method costs between 13 and 14 training steps, by XLA's count of operations
+TRIES = 14  # a step of the method costs 13 to 14 training steps in operations of XLA
 
 
 def drawn(seed: int, count: int) -> list[Hyper]:
-    """Uniformly in the box, that is in orders of magnitude."""
+    """Draw uniformly in the box, that is in orders of magnitude."""
     rng = np.random.default_rng(seed)
     return [jax.tree.map(lambda low, high: rng.uniform(low, high), LOWEST, HIGHEST) for _ in range(count)]
 
@@ -207,9 +190,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
         result = bl.run(solver(instance.problem), instance.x0, instance.y0, **options).check()
         late = {name: np.log(result.trace[name][-(steps // 4 + 1) :]).mean(axis=0) for name in Hyper._fields}
         tries = drawn(seed, TRIES if steps > 10 else 2)
-        retrained, default, *others = trained(
-            instance.problem, instance.y0, instance.data, [Hyper(**late), DEFAULT, *tries], steps
-        )
+        choices = [Hyper(**late), DEFAULT, *tries]
+        retrained, default, *others = trained(instance.problem, instance.y0, instance.data, choices, steps)
         loss = jax.jit(lambda y, examples, problem=instance.problem: problem.outer(None, y, examples))
         best = min(others, key=lambda y: loss(y, valid))
         networks = {
@@ -226,7 +208,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
-    """The hyperparameters along the run: of the first seed in full color, of the others faint."""
+    """Draw the hyperparameters along the run: the first seed in full color, the others faint."""
     titles = {"decay": "weight decay", "strength": "augmentation", "rate": "learning rate"}
     labels = {
         "decay": [f"layer {i + 1}" for i in range(3)],
@@ -237,11 +219,10 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     for row, model in zip(axes, MODELS, strict=True):
         for axis, name in zip(row, titles, strict=True):
             for k, outcome in enumerate(outcomes):
-                curves = np.reshape(outcome.seen[model][name], (len(outcome.seen[model][name]), -1))
-                for i, curve in enumerate(curves.T):
-                    axis.semilogy(
-                        curve, color=f"C{i}", alpha=0.25 if k else 1, label=None if k else labels[name][i]
-                    )
+                curves = outcome.seen[model][name]
+                for i, curve in enumerate(np.reshape(curves, (len(curves), -1)).T):
+                    style = {"alpha": 0.25} if k else {"label": labels[name][i]}
+                    axis.semilogy(curve, color=f"C{i}", **style)
             if name != "rate":
                 axis.legend(fontsize=7)
             axis.set_title(f"{model}: {titles[name]}", fontsize=10)

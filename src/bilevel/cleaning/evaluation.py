@@ -1,16 +1,16 @@
-"""What a ranking is worth, measured on the trusted rows, whose labels are known to be right.
+"""The quality of a ranking, measured on the trusted rows by cross-validation.
 
-A fifth of them at a time lose that status: half of these get a wrong label, and all are hidden among the data. Then
-everything is done again as for the real ranking, and the ranking is judged by where the wrong ones come out. Half of
-the wrong labels are drawn evenly from the other classes, half are the class that the row is most easily taken for.
+In every fold, a fifth of them is hidden among the data, and half of these get a wrong label. The ranking is computed
+again and judged by the positions of the wrong labels. Half of the wrong labels are drawn evenly from the other classes,
+half are the most similar class.
 
-Of the data, a sample is enough for that. As it is ranked together with rows of which the truth is known, it also shows
-how many labels of the data are wrong, as prevalence is estimated with a test that errs (Rogan and Gladen, 1978). The
-test is that the suggested label differs from the given one. With s, t and f the shares of the data, of the labels made
-wrong and of the right ones for which it does, the share of wrong labels is π = (s − f) / (t − f).
+A sample of the data is enough for that. It is ranked together with rows of known labels, so it also shows the share of
+wrong labels in the data, as the prevalence with an imperfect test (Rogan and Gladen, 1978). The test is that the
+suggested label differs from the given one. s, t and f are the shares of rows with this difference in the data, among
+the labels made wrong, and among the right ones. The share of wrong labels is π = (s − f) / (t − f).
 
-Trusted rows are often chosen by class, as five of each are needed. So each counts as much as its class is more frequent
-in the data than among them, and n rows of different weights w count as (Σw)²/Σw² in a standard error.
+Trusted rows are often chosen by class, as five of each are needed. So the weight of a row is the frequency of its class
+in the data relative to the trusted rows, and n rows of weights w count as (Σw)²/Σw² in a standard error.
 """
 
 from collections.abc import Callable
@@ -21,26 +21,26 @@ from scipy.stats import betabinom
 
 FOLDS = 5
 SAMPLE = 5_000  # rows of the data in each fold
-RIGHT, EVENLY, LOOKALIKE = 0, 1, 2  # what was done to the label of a trusted row
-MANY = 10_000  # future cases; more change no digit that is shown, and take seconds
+RIGHT, EVENLY, LOOKALIKE = 0, 1, 2  # the change of the label of a trusted row
+MANY = 10_000  # future cases; more change no printed digit and take seconds
 ROUNDING = 1e-9
-LEAST_GAIN = 0.2  # of t − f, to say anything about the data
+LEAST_GAIN = 0.2  # the smallest t − f for an estimate
 
 Weigh = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Any]
 
 
 class Worth(NamedTuple):
-    """One entry for each trusted row that was hidden, and the suspicion of the data beside them."""
+    """The evaluation: one entry per hidden trusted row, and the suspicion of the sampled data."""
 
     change: np.ndarray  # RIGHT, EVENLY or LOOKALIKE
     suspicion: np.ndarray
     correct: np.ndarray  # whether the suggested label is the true one
     disputed: np.ndarray  # whether it differs from the given one
-    weight: np.ndarray  # of its class in the data, by that among the trusted rows
+    weight: np.ndarray  # frequency of its class in the data relative to the trusted rows
     data: np.ndarray  # suspicion of the sampled rows of the data, from all folds
     data_disputed: np.ndarray
-    row: np.ndarray  # the numbers of these rows: most may be in several folds
-    alike: np.ndarray  # whether the given label of a trusted row is the lookalike's, however it was drawn
+    row: np.ndarray  # the numbers of these rows; a row may be in several folds
+    alike: np.ndarray  # whether the given label is the lookalike, also by chance
     classes: int
 
     @property
@@ -48,15 +48,15 @@ class Worth(NamedTuple):
         return self.change != RIGHT
 
     def area(self, *changes: int) -> float:
-        """Under the ROC curve: how often a wrong label is more suspicious than a right one. Ties count half."""
+        """Return the area under the ROC curve: how often a wrong label is more suspicious than a right one."""
         picked = self.wrong if not changes else np.isin(self.change, changes)
         return roc_area(*self._part(picked), *self._part(~self.wrong))
 
     def interval(self) -> tuple[float, float]:
-        """Of 95 %, for the area, after Hanley and McNeil (1982): wide if trusted rows are few.
+        """Return a 95 % interval for the area, after Hanley and McNeil (1982).
 
-        Their variance is zero at an area of one, after however few rows. So it is taken at an area that half an error
-        among as many comparisons as there are rows of the rarer kind would leave.
+        Their variance is zero at an area of one. So it is taken at the area after half an error among as many
+        comparisons as there are rows of the rarer kind.
         """
         area = self.area()
         wrong, right = (effective(self.weight[part]) for part in (self.wrong, ~self.wrong))
@@ -70,7 +70,7 @@ class Worth(NamedTuple):
 
     @property
     def suggested(self) -> float:
-        """How often the suggested label was the true one, for labels made wrong."""
+        """Return the share of labels made wrong with the true label as suggestion."""
         return float(np.average(self.correct[self.wrong], weights=self.weight[self.wrong]))
 
     def suggested_interval(self) -> tuple[float, float]:
@@ -78,7 +78,7 @@ class Worth(NamedTuple):
         return predicted(self.suggested, effective(self.weight[self.wrong]))
 
     def rates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Thresholds, falling, and the shares of the wrong, the right and the data's labels at or above each."""
+        """Return falling thresholds, and the shares of wrong, right and data labels at or above each."""
         thresholds = np.unique(self.suspicion)[::-1]
         return (
             thresholds,
@@ -88,10 +88,10 @@ class Worth(NamedTuple):
         )
 
     def share_wrong(self) -> tuple[float, float, float] | None:
-        """π and a 95 % interval, as far as the data's faults are like those made here; `None` if nothing can be said.
+        """Return π and a 95 % interval if the errors in the data are like those made here; None without an estimate.
 
-        f is the share of suggestions that are not the truth, whatever label was given: a row is judged by a model that
-        has not seen it. The interval is that of the delta method; every share is taken one row away from 0 and 1.
+        f is the share of wrong suggestions for any given label, because the model has not seen the row. The interval is
+        from the delta method; every share is taken one row away from 0 and 1.
         """
         s, s_error = _share(
             self.data_disputed, np.ones(len(self.data_disputed)), float(len(np.unique(self.row)))
@@ -118,10 +118,9 @@ class Worth(NamedTuple):
     def found_interval(self, reviewed: float, wrong: int) -> tuple[float, float]:
         """Return a 95 % interval for the share of `wrong` labels that are in the first `reviewed` of the data.
 
-        It is unknown whether these labels are wrong evenly or lookalikes. So the interval is computed for both kinds,
-        and reaches from the lower of the lower ends to the higher of the upper ends. A label drawn evenly from C
-        classes is a lookalike's with probability 1/(C − 1), and 1/2 are drawn so on purpose: lookalikes get the weight
-        1/C if they stand for labels drawn evenly. With two classes both kinds are one.
+        The wrong labels of the data may be drawn evenly or be lookalikes, so the interval contains those of both
+        kinds. A label drawn evenly from C classes is the lookalike with probability 1/(C − 1), and half of the labels
+        are lookalikes: a lookalike has the weight 1/C for labels drawn evenly. With two classes both kinds are equal.
         """
         ends = []
         for kind in (self.alike, np.where(self.alike, 1 / self.classes, 1.0)):
@@ -146,11 +145,12 @@ def worth(
     folds: int = FOLDS,
     fold_done: Callable[[int], None] = lambda fold: None,
 ) -> Worth:
-    """`weigh(inputs, labels, trusted_inputs, trusted_labels)` makes the ranking; `likeness` is what the trusted rows
-    are taken for, a probability for each class."""
+    """Evaluate the ranking `weigh(inputs, labels, trusted_inputs, trusted_labels)`; `likeness` has the probabilities of
+    the classes for the trusted rows."""
     rng = np.random.default_rng(seed)
-    size = len(trusted_labels) // folds  # the same in all folds, so that one compiled program serves them
-    order = _dealt(trusted_labels, rng)
+    size = len(trusted_labels) // folds  # the same in all folds, for one compiled program
+    # By class, and random within: every fold gets its part of every class.
+    order = np.lexsort((rng.random(len(trusted_labels)), trusted_labels))
     classes = likeness.shape[1]
     in_data, among = (np.bincount(part, minlength=classes) / len(part) for part in (labels, trusted_labels))
     weight = np.divide(in_data, among, out=np.zeros(classes), where=among > 0)[trusted_labels]
@@ -178,9 +178,9 @@ def worth(
 def wrong_labels(
     labels: np.ndarray, likeness: np.ndarray, rng: np.random.Generator, fold: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`(given, change)`: half of the labels as they are, a quarter drawn evenly, a quarter those of the lookalike.
+    """Return `(given, change)`: half of the labels unchanged, a quarter drawn evenly, a quarter lookalikes.
 
-    Folds of two or three rows have not all of these; each begins with another.
+    Small folds lack some of these, so each fold starts with another kind.
     """
     count, classes = likeness.shape
     change = np.array([RIGHT, EVENLY, RIGHT, LOOKALIKE])[(rng.permutation(count) + fold) % 4]
@@ -211,18 +211,18 @@ def predicted(share: float, count: float, future: int = MANY) -> tuple[float, fl
 def roc_area(
     positive: np.ndarray, weight: np.ndarray, negative: np.ndarray, other_weight: np.ndarray
 ) -> float:
-    """The share of pairs in which the positive is the larger one, each by its weights; ties count half."""
+    """Return the weighted share of pairs with a larger positive; ties count half."""
     less, at_most = (_below(positive, negative, other_weight, side) for side in ("left", "right"))
     return float(np.average((less + at_most) / 2, weights=weight))
 
 
 def effective(weight: np.ndarray) -> float:
-    """As many rows of equal weight have a mean of this variance (Kish, 1965)."""
+    """Return the effective number of rows of equal weight (Kish, 1965)."""
     return float(weight.sum() ** 2 / np.sum(weight**2))
 
 
 def _below(at: np.ndarray, values: np.ndarray, weight: np.ndarray, side: Any) -> np.ndarray:
-    """The share of the values below each point, or with side "right" not above it."""
+    """Return the share of the values below each point; with side "right", not above it."""
     order = np.argsort(values)
     total = np.r_[0.0, np.cumsum(weight[order])]
     return total[np.searchsorted(values[order], at, side=side)] / total[-1]
@@ -233,12 +233,7 @@ def _above(at: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.ndarray
 
 
 def _share(holds: np.ndarray, weight: np.ndarray, count: float | None = None) -> tuple[float, float]:
-    """How often it holds, and the standard error of that; `count` is the number of rows, if some are there twice."""
+    """Return a share and its standard error; `count` is the number of different rows."""
     count, share = effective(weight) if count is None else count, np.average(holds, weights=weight)
     inside = (share * count + 1) / (count + 2)
     return float(share), float(np.sqrt(inside * (1 - inside) / count))
-
-
-def _dealt(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows ordered by class, and at random within, so that every fold gets its part of every class."""
-    return np.lexsort((rng.random(len(labels)), labels))

@@ -1,4 +1,4 @@
-"""`ranked.csv` and `weights.csv`."""
+"""The files `ranked.csv` and `weights.csv`."""
 
 import csv
 import re
@@ -10,20 +10,20 @@ import numpy as np
 from bilevel.cleaning import cells
 from bilevel.cleaning.findings import Findings
 
-SIGNS = "=+\\-@＝＋－＠"  # the full-width ones count in Chinese and Japanese settings
+SIGNS = "=+\\-@＝＋－＠"  # full-width signs start a formula in Chinese and Japanese settings
 BREAKS = "\r\n\v\f\x1c-\x1e\x85\u2028\u2029"
 SIGN = re.compile(f"[{SIGNS}]")
-# A sign where a reader may begin a cell: at the start, after a line break, after the separator of another country.
+# A sign where a reader may start a cell: at the start, after a line break, or after another common separator.
 FORMULA = re.compile(rf"(^\s*|[{BREAKS}][^\S{BREAKS}]*|[,;\t|])([{SIGNS}][^{BREAKS},;\t|]*)")
 INDENTED = re.compile(r"[\t\r\n]\s*\S")  # some spreadsheets strip this indentation
 NUMBERS = cells.number, cells.number_with_thousands, cells.number_with_comma
 
 
 def ranked_csv(found: Findings) -> tuple[str, int]:
-    """Return every row of the table, the most suspicious first, trusted ones last; and how many cells were disarmed.
+    """Return the rows, the most suspicious first and trusted ones last, and the number of disarmed cells.
 
-    Spreadsheets compute cells that begin with one of =+-@. `disarmed` puts an apostrophe in front. The table's own
-    separator is kept.
+    Spreadsheets compute cells that begin with one of =+-@, so `disarmed` puts an apostrophe in front. The separator is
+    the one of the table.
     """
     names = ["row", "suspicion", "weight", "given_label", "suggested_label", "suggested_probability"]
     lines, count = _Lines([]), 0
@@ -40,7 +40,7 @@ def ranked_csv(found: Findings) -> tuple[str, int]:
 
 
 class _Lines(NamedTuple):
-    """A file for `csv.writer`, whose lines end in a line feed."""
+    """A file for `csv.writer` with line feeds as line ends."""
 
     written: list[str]
 
@@ -49,19 +49,17 @@ class _Lines(NamedTuple):
 
 
 def weights_csv(found: Findings) -> str:
-    """A line for every row of the table, in its order, with commas in any case: made for `sample_weight`."""
+    """Return one line per row of the table, separated by commas, for `sample_weight`."""
     count = len(found.table)
     weights, suspicion = np.full(count, "1", object), np.full(count, "", object)
     weights[found.rows] = [f"{value:.6g}" for value in found.weights]
     suspicion[found.rows] = [f"{value:.6g}" for value in found.suspicion]
-    lines = (
-        f"{i},{weight},{doubt}\n" for i, (weight, doubt) in enumerate(zip(weights, suspicion, strict=True), 1)
-    )
-    return "row,weight,suspicion\n" + "".join(lines)
+    rows = zip(range(1, count + 1), weights, suspicion, strict=True)
+    return "row,weight,suspicion\n" + "".join(f"{i},{weight},{doubt}\n" for i, weight, doubt in rows)
 
 
 def _ranked(found: Findings) -> Iterator[tuple[list[str], int]]:
-    """What was found out about each row, and its place in the table."""
+    """Return the results of each row, and its index in the table."""
     labels = [disarmed(name) for name in found.classes]
     for i in found.order:
         about = [f"{found.suspicion[i]:.6g}", f"{found.weights[i]:.6g}", labels[found.given[i]]]
@@ -73,7 +71,7 @@ def _ranked(found: Findings) -> Iterator[tuple[list[str], int]]:
 
 
 def disarmed(cell: str) -> str:
-    """Return the cell with an apostrophe wherever a spreadsheet could begin to compute; numbers and lone signs stay."""
+    """Return the cell with an apostrophe wherever a formula could start; numbers and single signs stay."""
     if SIGN.search(cell) and not _is_number(cell):
         cell = FORMULA.sub(lambda found: found[1] + ("" if _is_number(found[2]) else "'") + found[2], cell)
     return f"'{cell}" if INDENTED.match(cell) and not _is_number(cell) else cell

@@ -1,4 +1,4 @@
-"""All that is known at the end, in one value, from which files, page and terminal are written."""
+"""The result of a ranking, from which files, page and terminal output are written."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,26 +14,26 @@ LONGEST = 48  # characters of a cell on the page or the terminal
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """Arrays have one entry for each row that was judged; `rows` says where in the table it stands."""
+    """The result; arrays have one entry per judged row, and `rows` are the indices in the table."""
 
     table: Table
     label: str
     classes: tuple[str, ...]
     rows: np.ndarray
-    given: np.ndarray  # labels, as places in `classes`
+    given: np.ndarray  # labels, as indices in `classes`
     weights: np.ndarray
     suspicion: np.ndarray
     probabilities: np.ndarray
     encoding: Encoding
-    telling: list[str]  # the columns in use, those first that tell the labels apart
-    trusted: int  # how many rows
-    worth: Worth | None  # None if it was not asked for
+    telling: list[str]  # the columns in use, the most informative first
+    trusted: int  # number of trusted rows
+    worth: Worth | None  # None with --no-check
     notes: tuple[str, ...]
     made: dict[str, str]  # settings and versions
 
     @cached_property
     def order(self) -> np.ndarray:
-        """The most suspicious first; of equals, the first in the file."""
+        """Return the rows, the most suspicious first; equal ones in the order of the file."""
         return np.argsort(-self.suspicion, kind="stable")
 
     @cached_property
@@ -42,26 +42,26 @@ class Findings:
 
     @cached_property
     def sureness(self) -> np.ndarray:
-        """The probability of the suggested label."""
+        """Return the probability of the suggested label."""
         return self.probabilities[np.arange(len(self.rows)), self.suggested]
 
     @cached_property
     def disputed(self) -> np.ndarray:
-        """Where the suggested label is another than the given one."""
+        """Return whether the suggested label differs from the given one."""
         return self.suggested != self.given
 
     @cached_property
     def expected(self) -> tuple[int, int, int] | None:
-        """How many of the labels are wrong, at least and at most, as far as the trusted rows can tell."""
+        """Return the number of wrong labels and its interval, estimated on the trusted rows."""
         shares = self.worth.share_wrong() if self.worth else None
         if shares is None:
             return None
-        share, least, most = (round(share * len(self.rows)) for share in shares)
-        return share, least, most
+        wrong, least, most = (round(share * len(self.rows)) for share in shares)
+        return wrong, least, most
 
 
 def tame(cell: str, longest: int = LONGEST) -> str:
-    """One short line without anything that a terminal or a browser would obey: a table is a stranger's text."""
+    """Return one short line without control characters, because a table is untrusted text."""
     line = " ".join(cell.split())
     line = line if len(line) <= longest else f"{line[: longest - 1]}…"
     return "".join(letter if letter.isprintable() else "�" for letter in line)

@@ -1,4 +1,4 @@
-"""From two files to what a ranking is made of; every refusal of a table comes from here or before."""
+"""The inputs of a ranking, from one or two tables; bad tables are refused here or in `table.py`."""
 
 import difflib
 from collections import Counter
@@ -8,22 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
-from bilevel.cleaning.cells import number
-from bilevel.cleaning.encoding import DECIMAL_COMMA, READABLE, Encoding, fit_encoding
+from bilevel.cleaning.cells import DECIMAL_COMMA, number
+from bilevel.cleaning.encoding import READABLE, Encoding, fit_encoding
 from bilevel.cleaning.table import Table, TableError, is_missing, labels_of, read_table
 from bilevel.words import shown
 
-PER_CLASS = 5  # trusted rows: one in each fold when the ranking is judged
+PER_CLASS = 5  # trusted rows of a class: one for each fold of the evaluation
 MOST_CLASSES = 100
-MOST_NUMBERS = 20  # labels with a fraction; more of them are measurements
+MOST_NUMBERS = 20  # labels with a fraction; more are measurements
 YES, NO = frozenset({"true", "1", "yes", "y", "t", "1.0"}), frozenset({"false", "0", "no", "n", "f", "0.0"})
-NAMED = 5  # of a list, in a message
-TELLING = 0.9  # of the rows are like no other, if cells tell rows apart
+NAMED = 5  # names of a list in a message
+UNIQUE = 0.9  # the share of unique rows from which cells identify rows
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Arrays for the model; `rows` says where in the table each row to be judged stands."""
+    """Arrays for the model; `rows` are the table's indices of the rows to judge."""
 
     table: Table
     classes: tuple[str, ...]
@@ -44,7 +44,7 @@ def read_inputs(
     leave_out: Collection[str] = (),
     categories: Collection[str] = (),
 ) -> Inputs:
-    """The table in `data`, encoded, and its trusted rows, which are in a file of their own or marked in a column."""
+    """Return the encoded table and its trusted rows, from a second file or marked in a column."""
     if (trusted is None) == (trusted_column is None):
         raise TableError("say which labels are trusted: either --trusted FILE or --trusted-column COLUMN")
     table = read_table(data)
@@ -54,72 +54,75 @@ def read_inputs(
     if label in leave_out or label in categories or label == trusted_column:
         raise TableError(f"{shown(label)} is the label column: name another one")
     labels = labels_of(table, label)
-    if trusted is not None:
-        return _from_two_files(table, labels, label, read_table(trusted), leave_out, categories)
-    return _from_one_file(table, labels, label, trusted_column or "", leave_out, categories)
+    classes = tuple(sorted(set(labels), key=_natural))
+    codes = {name: i for i, name in enumerate(classes)}
+    coded = lambda labels: np.array([codes[name] for name in labels], np.int32)
+    notes = _similar_labels(labels)
+    if trusted is None:
+        mark = trusted_column or ""
+        marked = _marked(table, mark)
+        right = [labels[i] for i in np.flatnonzero(marked)]
+        given = [labels[i] for i in np.flatnonzero(~marked)]
+        if not given:
+            raise TableError(f"{data}: every row is trusted in {shown(mark)}, so there is none to judge")
+        _check_labels(data, given, data, right, label)
+        encoding, inputs = fit_encoding(table, label, {*leave_out, mark}, categories)
+        judged, trusted_inputs = np.flatnonzero(~marked), inputs[marked]
+    else:
+        other = read_table(trusted)
+        _check_columns(table, other, leave_out)
+        right = labels_of(other, label)
+        _check_labels(data, labels, trusted, right, label)
+        encoding, inputs = fit_encoding(table, label, leave_out, categories)
+        notes = _check_cells(encoding, table, other) + notes
+        judged, more = _rows_to_judge(table, labels, other, right, label)
+        notes += more
+        trusted_inputs = encoding(other)
+    parts = judged, inputs[judged], coded(labels)[judged], trusted_inputs, coded(right)
+    return Inputs(table, classes, encoding, *parts, tuple(notes))
 
 
-def _from_two_files(
-    table: Table,
-    labels: list[str],
-    label: str,
-    trusted: Table,
-    leave_out: Collection[str],
-    categories: Collection[str],
-) -> Inputs:
-    needed = [name for name in table.header if name not in leave_out]
-    if missing := [name for name in needed if name not in trusted.places]:
+def _check_columns(table: Table, trusted: Table, leave_out: Collection[str]) -> None:
+    missing = [name for name in table.header if name not in leave_out and name not in trusted.places]
+    if missing:
         raise TableError(
             f"{trusted.path} lacks the {_plural('column', len(missing))} {_listed(missing)} of {table.path}: both need "
             "the same columns, in any order; a column that does not matter can be left out with --ignore"
         )
-    told = labels_of(trusted, label)
-    _check_labels(table.path, labels, trusted.path, told, label)
-    encoding, inputs = fit_encoding(table, label, leave_out, categories)
-    extra = [name for name in trusted.header if name not in table.places]
-    notes = [f"Columns that only the trusted rows have were not used: {_listed(extra)}."] if extra else []
-    notes += _read_alike(encoding, trusted) + _alike(labels)
-    checked = known_rows(table, trusted, label)
-    judged = np.setdiff1d(np.arange(len(table)), list(checked))
+
+
+def _rows_to_judge(
+    table: Table, labels: list[str], trusted: Table, right: list[str], label: str
+) -> tuple[np.ndarray, list[str]]:
+    """Return the rows that are not trusted rows, and notes on the others."""
+    known = known_rows(table, trusted, label)
+    judged = np.setdiff1d(np.arange(len(table)), list(known))
     if not len(judged):
         raise TableError(
-            f"every row of {table.path} is also in {trusted.path}: trust those alone that somebody has checked"
+            f"every row of {table.path} is also in {trusted.path}: trust only rows that were checked"
         )
-    if checked:
-        notes.append(
-            f"{_rows(len(checked))} of the table {_are(len(checked))} also among the trusted ones, and not judged."
-        )
-    if other := [table.lines[i] for i, j in checked.items() if labels[i] != told[j]]:
+    notes = []
+    if count := len(known):
+        are = "is" if count == 1 else "are"
+        notes.append(f"{_rows(count)} of the table {are} also among the trusted ones, and not judged.")
+    if other := [table.lines[i] for i, j in known.items() if labels[i] != right[j]]:
         where = ", ".join(f"{line:,}" for line in other[:NAMED]) + (", …" if other[NAMED:] else "")
         has = "has" if len(other) == 1 else "have"
         notes.append(
             f"{_rows(len(other))} of the table {has} another label than the trusted copy: line {where}."
         )
-    classes = tuple(sorted(set(labels), key=_natural))
-    places = {name: i for i, name in enumerate(classes)}
-    coded = lambda labels: np.array([places[name] for name in labels], np.int32)
-    return Inputs(
-        table,
-        classes,
-        encoding,
-        judged,
-        inputs[judged],
-        coded(labels)[judged],
-        encoding(trusted),
-        coded(told),
-        tuple(notes),
-    )
+    return judged, notes
 
 
 def known_rows(table: Table, trusted: Table, label: str) -> dict[int, int]:
-    """Which rows of the table are which trusted ones, cell for cell but for the label; none if cells tell no row.
+    """Return the trusted row of each row of the table with the same cells except the label.
 
-    Where many rows share all their cells, a row that looks like a trusted one need not be it.
+    Return nothing if many rows share all their cells: then equal rows need not be the same row.
     """
     names = [name for name in table.header if name != label and name in trusted.places]
     keys, others = (_keys(part, [part.index(name) for name in names]) for part in (table, trusted))
     often, often_there = Counter(keys), Counter(others)
-    if sum(count == 1 for count in often.values()) < TELLING * len(keys):
+    if sum(count == 1 for count in often.values()) < UNIQUE * len(keys):
         return {}
     where = {key: j for j, key in enumerate(others) if often_there[key] == 1}
     return {i: where[key] for i, key in enumerate(keys) if often[key] == 1 and key in where}
@@ -129,9 +132,10 @@ def _keys(table: Table, places: list[int]) -> list[tuple[str, ...]]:
     return [tuple(row[i].strip() for i in places) for row in table.rows]
 
 
-def _read_alike(encoding: Encoding, trusted: Table) -> list[str]:
-    """Notes on trusted cells that the data's columns do not know; a column of them is refused."""
-    notes = []
+def _check_cells(encoding: Encoding, table: Table, trusted: Table) -> list[str]:
+    """Return notes on columns and cells of trusted rows that the data lack; raise if a whole column differs."""
+    extra = [name for name in trusted.header if name not in table.places]
+    notes = [f"Columns that only the trusted rows have were not used: {_listed(extra)}."] if extra else []
     for column in encoding.columns:
         if not column.parts:
             continue
@@ -142,9 +146,7 @@ def _read_alike(encoding: Encoding, trusted: Table) -> list[str]:
             values = column.read(cells)
             odd = [c for c, value in zip(cells, values, strict=True) if value != value and not is_missing(c)]
             if column.form == DECIMAL_COMMA and not any("," in cell for cell in cells):
-                odd = [
-                    cell for cell in cells if "." in cell and not is_missing(cell)
-                ]  # 1.234 with a decimal point
+                odd = [cell for cell in cells if "." in cell and not is_missing(cell)]  # with a decimal point
         if not odd:
             continue
         if column.kind != "category" and len(odd) > (1 - READABLE) * len(cells):
@@ -154,22 +156,19 @@ def _read_alike(encoding: Encoding, trusted: Table) -> list[str]:
                 f"{trusted.path}, line {line:,}: {shown(odd[0])} in {shown(column.name)} is no {column.kind}{form}, "
                 f"as the data's are: write both files alike, or leave the column out with --ignore"
             )
-        what = "what it is in no row of the data" if column.kind == "category" else f"no {column.kind}"
-        notes.append(
-            f"In {_rows(len(odd))} of the trusted ones {shown(column.name)} is {what}: {_listed(set(odd))}."
-        )
+        what = "a value of no row of the data" if column.kind == "category" else f"no {column.kind}"
+        where = f"In {_rows(len(odd))} of the trusted ones"
+        notes.append(f"{where} {shown(column.name)} is {what}: {_listed(set(odd))}.")
     return notes
 
 
-def _alike(labels: list[str]) -> list[str]:
-    """A note on labels that are written in two ways."""
+def _similar_labels(labels: list[str]) -> list[str]:
+    """Return notes on labels that are written in two ways."""
     written: dict[str | float, set[str]] = {}
     for name in set(labels):
         written.setdefault(_meant(name), set()).add(name)
-    twice = [names for names in written.values() if len(names) > 1]
-    return [
-        f"Labels that differ in writing only count as different: {_listed(sorted(names))}." for names in twice
-    ]
+    note = "Labels that differ only in writing count as different"
+    return [f"{note}: {_listed(sorted(names))}." for names in written.values() if len(names) > 1]
 
 
 def _meant(label: str) -> str | float:
@@ -177,36 +176,8 @@ def _meant(label: str) -> str | float:
     return label.casefold() if value is None or value != value else value
 
 
-def _from_one_file(
-    table: Table,
-    labels: list[str],
-    label: str,
-    mark: str,
-    leave_out: Collection[str],
-    categories: Collection[str],
-) -> Inputs:
-    chosen = _marked(table, mark)
-    pick = lambda wanted: [
-        name for name, is_trusted in zip(labels, chosen, strict=True) if is_trusted == wanted
-    ]
-    if not pick(False):
-        raise TableError(
-            f"{table.path}: every row is trusted in {shown(mark)}, so that there is none to judge"
-        )
-    _check_labels(table.path, pick(False), table.path, pick(True), label)
-    encoding, inputs = fit_encoding(table, label, {*leave_out, mark}, categories)
-    classes = tuple(sorted(set(labels), key=_natural))
-    places = {name: i for i, name in enumerate(classes)}
-    codes = np.array([places[name] for name in labels], np.int32)
-    rows = np.flatnonzero(~chosen)
-    notes = tuple(_alike(labels))
-    return Inputs(
-        table, classes, encoding, rows, inputs[~chosen], codes[~chosen], inputs[chosen], codes[chosen], notes
-    )
-
-
 def _marked(table: Table, column: str) -> np.ndarray:
-    """Which rows are trusted: true, 1 or yes; false, 0, no or an empty cell if not."""
+    """Return the trusted rows: true, 1 or yes; other rows have false, 0, no or an empty cell."""
     table.index(column, "column of trusted rows")
     cells = table.column(column)
     marks = [cell.strip().lower() for cell in cells]
@@ -220,7 +191,7 @@ def _marked(table: Table, column: str) -> np.ndarray:
 
 
 def _check_labels(path: Path, labels: list[str], trusted_path: Path, trusted: list[str], label: str) -> None:
-    counts, told = Counter(labels), Counter(trusted)
+    counts, right = Counter(labels), Counter(trusted)
     if len(counts) == 1:
         raise TableError(
             f"{path}: all labels in {shown(label)} are {shown(labels[0])}; there must be at least two classes"
@@ -232,21 +203,17 @@ def _check_labels(path: Path, labels: list[str], trusted_path: Path, trusted: li
             f"{path}: the label column {shown(label)} has {len(counts):,} different values ({few}): that looks like a "
             f"measurement or a name, not a class; put it into at most {MOST_CLASSES} classes"
         )
-    if unknown := [name for name in told if name not in counts]:
+    if unknown := [name for name in right if name not in counts]:
         same = [name for name in counts if _meant(name) == _meant(unknown[0])]
         near = same or difflib.get_close_matches(unknown[0], counts, n=1)
-        hint = (
-            f"did you mean {shown(near[0])}?"
-            if near
-            else f"{path} has {_listed(sorted(counts, key=_natural))}"
-        )
+        every = f"{path} has {_listed(sorted(counts, key=_natural))}"
+        hint = f"did you mean {shown(near[0])}?" if near else every
         raise TableError(
             f"{trusted_path}: no row of the data has the trusted label {shown(unknown[0])}: {hint}"
         )
-    if short := [name for name in sorted(counts, key=_natural) if told[name] < PER_CLASS]:
-        have = ", ".join(f"{told[name]} of {shown(name)}" for name in short[:NAMED]) + (
-            ", …" if short[NAMED:] else ""
-        )
+    if short := [name for name in sorted(counts, key=_natural) if right[name] < PER_CLASS]:
+        have = ", ".join(f"{right[name]} of {shown(name)}" for name in short[:NAMED])
+        have += ", …" if short[NAMED:] else ""
         raise TableError(
             f"{trusted_path}: too few trusted rows ({have}): {PER_CLASS} of each of the {len(counts)} classes are "
             f"needed, {PER_CLASS * len(counts)} at least; check more rows, or join or leave out rare classes"
@@ -254,7 +221,7 @@ def _check_labels(path: Path, labels: list[str], trusted_path: Path, trusted: li
 
 
 def _natural(name: str) -> tuple[int, float, str]:
-    """2 before 10, and numbers before words."""
+    """Return a sort key: numbers by value, before words."""
     value = number(name)
     return (1, 0.0, name) if value is None or value != value else (0, value, name)
 
@@ -266,10 +233,6 @@ def _listed(names: Collection[str]) -> str:
 
 def _rows(count: int) -> str:
     return f"{count:,} {_plural('row', count)}"
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def _plural(word: str, count: int) -> str:

@@ -1,6 +1,6 @@
-"""A CSV file as a table of strings, or one line that says what is wrong with it and where.
+"""A CSV file as a table of strings, or an error with the place and the fix.
 
-What a cell means is decided elsewhere (`encoding.py`): here, nothing is guessed but the separator.
+This module guesses only the separator; `encoding.py` interprets the cells.
 """
 
 import csv
@@ -19,23 +19,19 @@ MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
 MISSING_VALUE = MISSING | {"none", "-", "."}
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 SEPARATOR_LINE = re.compile(r"sep=.\r?\n", re.IGNORECASE)
-# What a file begins with that is no text, what it is, and what to do. Where that could also be a header, more is asked.
+# Content of files that are no text: the pattern, the format, and the fix.
+UNPACK = "unpack it first, e.g. {} {{path}} > unpacked.csv"
+SHEET = "save the sheet as CSV in UTF-8"
 FORMATS = {
-    rb"\x1f\x8b": ("compressed with gzip", "unpack it first, e.g. gunzip -c {path} > unpacked.csv"),
-    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": (
-        "compressed with bzip2",
-        "unpack it first, e.g. bunzip2 -c {path} > unpacked.csv",
-    ),
-    rb"\xfd7zXZ\0": ("compressed with xz", "unpack it first, e.g. xz -dc {path} > unpacked.csv"),
-    rb"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, e.g. zstd -dc {path} > unpacked.csv"),
+    rb"\x1f\x8b": ("compressed with gzip", UNPACK.format("gunzip -c")),
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": ("compressed with bzip2", UNPACK.format("bunzip2 -c")),
+    rb"\xfd7zXZ\0": ("compressed with xz", UNPACK.format("xz -dc")),
+    rb"\x28\xb5\x2f\xfd": ("compressed with zstd", UNPACK.format("zstd -dc")),
     rb"PK(\x03\x04|\x05\x06)": (
         "a workbook or a zip archive, not a CSV file",
-        "save the sheet as CSV in UTF-8, or unpack the archive",
+        f"{SHEET}, or unpack the archive",
     ),
-    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
-        "an old workbook (.xls), not a CSV file",
-        "save the sheet as CSV in UTF-8",
-    ),
+    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old workbook (.xls), not a CSV file", SHEET),
     rb"(?s)PAR1.*PAR1\Z": (
         "a Parquet file, not a CSV file",
         "convert it first, e.g. pandas.read_parquet({path!r}).to_csv('table.csv', index=False)",
@@ -45,19 +41,19 @@ FIRST_SHOWN = 5
 
 
 class TableError(ValueError):
-    """A table that cannot be used; the message is one line, with the place and the fix."""
+    """A table that cannot be used; the message is one line with the place and the fix."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The cells as they stand in the file, row by row; `lines` says in which line of the file a row begins."""
+    """The cells of the file, row by row; `lines` are the lines of the file where the rows begin."""
 
     path: Path
     header: tuple[str, ...]
     rows: list[list[str]]
     lines: list[int]
     separator: str
-    places: Mapping[str, int] = field(init=False, repr=False)  # of each column's cell in a row
+    places: Mapping[str, int] = field(init=False, repr=False)  # the index of each column
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", {name: i for i, name in enumerate(self.header)})
@@ -70,7 +66,7 @@ class Table:
         return [row[index] for row in self.rows]
 
     def index(self, name: str, what: str = "column") -> int:
-        """Where the column stands; a `TableError` with the nearest names if there is none."""
+        """Return the index of a column, or raise with the nearest name."""
         if (place := self.places.get(name)) is not None:
             return place
         folded = {one.casefold(): one for one in self.header}
@@ -86,10 +82,10 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """The table in a CSV file with a header line: UTF-8, separated by `,` `;` tab or `|`."""
+    """Read a CSV file with a header line: UTF-8, separated by `,` `;` tab or `|`."""
     text = _decoded(_content(path), path)
-    if told := SEPARATOR_LINE.match(text):  # as Excel writes it
-        text = "\n" + text[told.end() :]  # lines keep their numbers
+    if line := SEPARATOR_LINE.match(text):  # written by Excel
+        text = "\n" + text[line.end() :]  # lines keep their numbers
     separator = _separator(text, path)
     rows = csv.reader(
         io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=separator != "\t", strict=True
@@ -99,7 +95,7 @@ def read_table(path: Path) -> Table:
     begun = 1
     try:
         for row in rows:
-            if row:  # an empty line is none
+            if row:  # skip empty lines
                 if not header:
                     header = _header(row, path)
                 else:
@@ -128,7 +124,7 @@ def is_missing(cell: str) -> bool:
 
 
 def labels_of(table: Table, column: str) -> list[str]:
-    """The labels, without spaces around them; refused if one is missing."""
+    """Return the labels without spaces around them, or raise if one is missing."""
     labels = [cell.strip() for cell in table.column(column)]
     empty = [i for i, label in enumerate(labels) if label.lower() in MISSING]
     if empty:
@@ -189,17 +185,15 @@ def _decoded(content: bytes, path: Path) -> str:
 
 
 def _separator(text: str, path: Path) -> str:
-    """The one that cuts the header into most columns; a comma if in doubt."""
+    """Return the separator with most columns in the header; a comma in doubt."""
     start = text.lstrip("\r\n")[: csv.field_size_limit()]
 
     def columns(separator: str) -> int:
+        rows = csv.reader(io.StringIO(start, newline=""), delimiter=separator, skipinitialspace=True)
         try:
-            first = next(
-                csv.reader(io.StringIO(start, newline=""), delimiter=separator, skipinitialspace=True)
-            )
+            return len(next(rows))
         except (csv.Error, StopIteration):
             return 0
-        return len(first)
 
     best = max(SEPARATORS, key=columns)
     if columns(best) < 2:
@@ -211,7 +205,7 @@ def _separator(text: str, path: Path) -> str:
 
 
 def _header(row: list[str], path: Path) -> tuple[str, ...]:
-    """The names of the columns; one without a name, as pandas writes for its index, is called by its number."""
+    """Return the names of the columns; a column without a name, such as the index of pandas, gets its number."""
     names = tuple(name.strip() or f"column {i}" for i, name in enumerate(row, 1))
     first: dict[str, int] = {}
     for i, name in enumerate(names, 1):

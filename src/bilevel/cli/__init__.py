@@ -1,4 +1,4 @@
-"""The command line: one file a command, registered here."""
+"""The command line: one file per command, registered here."""
 
 import io
 import os
@@ -13,15 +13,12 @@ from bilevel.cli.errors import INTERRUPTED, REFUSED, TERMINATED, UNSAVED, say
 from bilevel.cli.usage_errors import OneLine
 
 app = typer.Typer(
-    cls=OneLine,
-    name="bilevel",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    cls=OneLine, name="bilevel", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
-for command in (reproduce, demo, certify, compare, examples, clean):
-    command.register(app)
+COMMANDS = reproduce.reproduce, demo.demo, certify.certify, compare.compare, examples.examples, clean.clean
+for command in COMMANDS:
+    app.command()(command)
 
 
 def _version(wanted: bool) -> bool:
@@ -40,7 +37,7 @@ def _options(
     """Single-loop bilevel optimization with convergence certificates."""
 
 
-def _somewhere() -> bool:
+def _is_folder_there() -> bool:
     try:
         return bool(os.getcwd())
     except OSError:
@@ -55,17 +52,17 @@ def main() -> None:
         try:
             app()
         finally:
-            if sys.stdout is not None:  # which it is where it was closed before the start
+            if sys.stdout is not None:  # None if it was closed before the start
                 sys.stdout.flush()
-    except OSError as error:  # standard output leads to a full disk, say; every command handles its own files
-        if not _somewhere():
+    except OSError as error:  # from standard output: every command handles the errors of its files
+        if not _is_folder_there():
             say("the current folder is gone: change into another one")
             sys.exit(REFUSED)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter does not fail on it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter fails again when it flushes
         say(f"could not print ({error.strerror or error}); files that were finished are kept")
         sys.exit(UNSAVED)
     except SystemExit as end:
         if end.code not in (INTERRUPTED, TERMINATED):
             raise
         sys.stderr.flush()
-        os._exit(end.code)  # a compilation that was interrupted may crash the interpreter when it cleans up
+        os._exit(end.code)  # an interrupted compilation may crash the interpreter when it cleans up

@@ -26,8 +26,8 @@ ROWS = {
 }
 
 
-def _real(text: str | float | int) -> float:  # typer sends defaults through the parser, too
-    # A parser that ends the program itself keeps the complaint to one line; click would print a usage screen.
+def _real(text: str | float | int) -> float:  # typer parses defaults too
+    # Exit here with one line: click would print a usage screen.
     try:
         return float(text)
     except ValueError:
@@ -51,53 +51,39 @@ def certify(
         bool, typer.Option("--json", help="Print JSON instead of a table (null for infinity).")
     ] = False,
 ) -> None:
-    """Certified step sizes and convergence bounds for single-loop AID, ITD and SOBA, by every analysis.
+    """Print certified step sizes and convergence bounds of single-loop AID, ITD and SOBA, by every analysis.
 
     The run starts from v₀ = 0 and a y₀ warmed up by gradient descent at x₀.
     """
+    values = f"mu = {mu:g}, L = {L:g}, M = {M:g}, rho = {rho:g}, gap = {gap:g}"
+    units = f"with {values}: measure x, y, f or g in other units"
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             report = certificates(theory.Constants(mu, L, M, rho), steps, gap, y_distance, c_y)
     except ValueError as error:
         fail(str(error))
     except (OverflowError, ZeroDivisionError):
-        fail(
-            f"mu = {mu:g}, L = {L:g}, M = {M:g}, rho = {rho:g}, gap = {gap:g} lead beyond what float64 holds: measure "
-            "x, y, f or g in other units"
-        )
-    if unknown := _unbounded(report):
-        fail(
-            f"{unknown} is beyond what float64 holds with mu = {mu:g}, L = {L:g}, M = {M:g}, rho = {rho:g}, "
-            f"gap = {gap:g}: measure x, y, f or g in other units"
-        )
+        fail(f"a number is out of the range of float64 {units}")
+    if unknown := _first_unbounded(report):
+        fail(f"{unknown} is out of the range of float64 {units}")
     if as_json:
         typer.echo(json.dumps(_finite(report), indent=2, allow_nan=False))
     else:
         _show(report)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("certify")(certify)
-
-
 def certificates(
     constants: theory.Constants, steps: float, gap: float, y_distance: float = 0.0, c_y: float = 1.0
 ) -> dict[str, Any]:
-    """Everything the command prints, as plain Python values; all analyses start from the same errors."""
+    """Return everything that the command prints, as plain Python values, from the same initial errors."""
     aid, itd = theory.aid(constants), theory.itd(constants)
     at_aid = min(y_distance, c_y * constants.mu), aid.warmup_steps(y_distance, c_y)
-    # Its theorem wants y₀ within R_y of y*(x₀).
+    # ITD's theorem needs y₀ within R_y of y*(x₀).
     at_itd = (min(y_distance, itd.R_y), itd.warmup_steps(y_distance)) if itd.R_y > 0 else at_aid
     starts = {"AID": at_aid, "ITD": at_itd, "SOBA": at_aid}
+    fields = {name: getattr(constants, name) for name in ("mu", "L", "M", "rho", "kappa")}
     return {
-        "constants": {
-            "mu": constants.mu,
-            "L": constants.L,
-            "M": constants.M,
-            "rho": constants.rho,
-            "kappa": constants.kappa,
-            "L_Phi": constants.L_Phi_blockwise,
-        },
+        "constants": {**fields, "L_Phi": constants.L_Phi_blockwise},
         "run": {"steps": int(steps) if steps == steps // 1 else steps, "gap": gap, "y_distance": y_distance},
         **{
             method.lower(): {
@@ -106,7 +92,7 @@ def certificates(
             }
             for method in starts
         },
-        "itd_lower_bound": float(theory.lower_bound(constants).value),  # with α = 1/L, the paper's
+        "itd_lower_bound": float(theory.lower_bound(constants).value),  # with the paper's α = 1/L
     }
 
 
@@ -124,20 +110,19 @@ def _column(
         "bound": certificate.bound(steps, gap, y_error, beta=beta),
         "inherent_error": certificate.inherent_error,
     }
-    # NumPy scalars as Python ones, so that JSON and formatting see numbers.
-    python = lambda value: value.item() if isinstance(value, np.generic) else value
+    python = lambda value: value.item() if isinstance(value, np.generic) else value  # for JSON
     return {name: python(value) for name, value in answers.items() if value is not None}
 
 
 def _limit(certificate: theory.Certificate) -> dict[str, float]:
-    """What ITD with this α is left with on its worst problem."""
+    """Return the error that ITD with this α keeps on its worst problem."""
     if certificate.method != "ITD":
         return {}
     return {"lower_bound": float(theory.lower_bound(certificate.constants, certificate.alpha).value)}
 
 
-def _unbounded(report: dict[str, Any]) -> str:
-    """A step size that is not finite, or a number that is none, if there is one."""
+def _first_unbounded(report: dict[str, Any]) -> str:
+    """Return the first infinite step size or NaN, or ""."""
     for method in ("aid", "itd", "soba"):
         for name, column in report[method].items():
             for key, value in column.items():
@@ -148,7 +133,7 @@ def _unbounded(report: dict[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: a bound that an analysis does not have is null."""
+    """Replace infinity, which JSON lacks, by null: the analysis has no such bound."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     return None if isinstance(value, float) and not np.isfinite(value) else value
@@ -172,7 +157,7 @@ def _show(report: dict[str, Any]) -> None:
                 table.add_row(label, *(_cell(cell) for cell in cells))
         print_table(table)
     console.print(
-        "Bounds are on (1/K) Σ ‖∇Φ(x_k)‖². ITD's worst case is what some problem keeps with that α "
+        "Bounds are on (1/K) Σ ‖∇Φ(x_k)‖². The worst case of ITD is the error that one problem keeps with this α "
         "as K grows: no analysis can have a smaller inherent error."
     )
 

@@ -1,4 +1,4 @@
-"""`bilevel clean`: rank the rows of a table whose label is probably wrong, as files and as a page."""
+"""`bilevel clean`: rank the rows of a table by how likely their label is wrong, and write files and a page."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,113 +9,96 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from bilevel.atomic_files import write
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.program_cache import programs_kept
+from bilevel.cli.progress import progress_bars
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.words import shown
 
 FILES = ("ranked.csv", "weights.csv", "report.html")
 SHOWN = 10  # rows on the terminal
+LIMITS = {"--hidden": (0, 4096), "--steps": (1, 1_000_000), "--seed": (0, 2**31 - 1)}
 
 
 def clean(
-    data: Annotated[Path, typer.Argument(help="the table: a CSV file with a header line, in UTF-8")],
-    label: Annotated[str, typer.Option("--label", metavar="COLUMN", help="the column with the labels")],
+    data: Annotated[Path, typer.Argument(help="The table: a CSV file with a header line, in UTF-8.")],
+    label: Annotated[str, typer.Option("--label", metavar="COLUMN", help="The column with the labels.")],
     trusted: Annotated[
         Path | None,
-        typer.Option("--trusted", help="a CSV file of rows whose labels are right, with the same columns"),
+        typer.Option("--trusted", help="A CSV file of rows with correct labels and the same columns."),
     ] = None,
     trusted_column: Annotated[
         str | None,
         typer.Option(
-            "--trusted-column", metavar="COLUMN", help="or the column that marks them by true, 1 or yes"
+            "--trusted-column", metavar="COLUMN", help="Or a column with true, 1 or yes in these rows."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="folder for the ranking and the report")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the ranking and the report.")] = Path(
         "report"
     ),
     ignore: Annotated[
-        list[str] | None,
-        typer.Option("--ignore", metavar="COLUMN", help="a column to ignore; repeatable"),
+        list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="A column to ignore; repeatable.")
     ] = None,
     category: Annotated[
         list[str] | None,
-        typer.Option("--category", metavar="COLUMN", help="a column of numbers that are codes; repeatable"),
+        typer.Option("--category", metavar="COLUMN", help="A column of numbers that are codes; repeatable."),
     ] = None,
     hidden: Annotated[
-        int, typer.Option("--hidden", help="hidden units of the model; 0 for a linear one")
+        int, typer.Option("--hidden", help="Hidden units of the model; 0: a linear model.")
     ] = 0,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="number of steps on the weights", show_default="the usual")
+        int | None, typer.Option("--steps", help="Number of steps on the weights.", show_default="the usual")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="random seed")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     no_check: Annotated[
-        bool, typer.Option("--no-check", help="do not check the ranking on the trusted rows")
+        bool, typer.Option("--no-check", help="Do not check the ranking on the trusted rows.")
     ] = False,
 ) -> None:
     """Rank the rows of a table by how likely their label is wrong, using a few rows with trusted labels.
 
-    Columns may hold numbers, categories, dates and missing values; the report says how each column was used.
+    Columns may hold numbers, categories, dates and missing values; the report explains how each column was used.
     """
+    from bilevel.cleaning.inputs import read_inputs
+
     saved: list[Path] = []
-    with stoppable(lambda: f"saved: {', '.join(map(str, saved)) or 'nothing'}"), ExitStack() as held:
+    with stoppable(lambda: f"saved: {_names(saved)}"), ExitStack() as held:
         screen = Console(stderr=True)
         try:
             settings = _settings(hidden, steps, seed)
-            _spare(out, [data, *([trusted] if trusted else [])])
-            with _doing(screen, "Reading"):
-                inputs = _read(data, label, trusted, trusted_column, ignore or [], category or [])
+            _check_out(out, [data, *([trusted] if trusted else [])])
+            with _spinner(screen, "Reading"):
+                inputs = read_inputs(data, label, trusted, trusted_column, ignore or [], category or [])
             held.enter_context(taken(out))
         except ValueError as error:
             fail(" ".join(str(error).split()))
-        held.enter_context(programs_kept())
-        found = _judge(inputs, label, settings, not no_check, screen)
+        found = _rank(inputs, label, settings, not no_check, screen)
         _conclude(found, out, saved, screen)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("clean")(clean)
-
-
 def _settings(hidden: int, steps: int | None, seed: int) -> dict[str, Any]:
-    """What `weigh` is told; it knows best what it is not told."""
-    for name, value, least, most in (
-        ("--hidden", hidden, 0, 4096),
-        ("--steps", steps, 1, 1_000_000),
-        ("--seed", seed, 0, 2**31 - 1),
-    ):
+    """Return the arguments of `weigh`; it has its own default for `steps`."""
+    for (name, (least, most)), value in zip(LIMITS.items(), (hidden, steps, seed), strict=True):
         if value is not None and not least <= value <= most:
-            raise ValueError(
-                f"{name} must be between {least} and {most:,}, not {shown(value)}: leave it out if in doubt"
-            )
+            limits = f"between {least} and {most:,}"
+            raise ValueError(f"{name} must be {limits}, not {shown(value)}: leave it out if in doubt")
     return {"hidden": hidden or None, "seed": seed} | ({} if steps is None else {"steps": steps})
 
 
-def _spare(out: Path, given: list[Path]) -> None:
-    """A file that is read must not be one of those that are written."""
+def _check_out(out: Path, given: list[Path]) -> None:
+    """Raise if the report would overwrite an input file."""
     written = {(out / name).resolve() for name in FILES}
     for path in given:
         if path.resolve() in written:
             raise ValueError(f"{path} would be overwritten by the report: choose another folder with --out")
 
 
-def _read(
-    data: Path, label: str, trusted: Path | None, column: str | None, ignore: list[str], category: list[str]
-):
-    from bilevel.cleaning.inputs import read_inputs
-
-    return read_inputs(data, label, trusted, column, ignore, category)
-
-
-def _judge(inputs: Any, label: str, settings: dict[str, Any], checked: bool, screen: Console) -> Any:
-    """Fits the weights, and finds out on the trusted rows what they are worth."""
+def _rank(inputs: Any, label: str, settings: dict[str, Any], checked: bool, screen: Console) -> Any:
+    """Fit the weights, and evaluate the ranking on the trusted rows."""
     import bilevel
     from bilevel.cleaning.encoding import telling
     from bilevel.cleaning.evaluation import FOLDS, worth
@@ -125,17 +108,14 @@ def _judge(inputs: Any, label: str, settings: dict[str, Any], checked: bool, scr
     rank = partial(weigh, classes=len(inputs.classes), **settings)
     data = inputs.inputs, inputs.labels, inputs.trusted_inputs, inputs.trusted_labels
     weighed = rank(*data, progress=screen.is_terminal)
-    judged = None
+    evaluated = None
     if checked:
         likeness = weighed.predict(inputs.trusted_inputs)
-        with _bar(screen, "Checking on the trusted rows", FOLDS) as advance:
-            judged = worth(rank, *data, likeness, seed=settings["seed"], fold_done=advance)
+        with progress_bars() as bars:
+            bar = bars.add_task("Checking on the trusted rows", total=FOLDS)
+            advance = lambda fold: bars.advance(bar)
+            evaluated = worth(rank, *data, likeness, seed=settings["seed"], fold_done=advance)
     model = f"{settings['hidden']} hidden units" if settings["hidden"] else "linear"
-    made = {
-        "program": f"bilevel {bilevel.__version__}, command clean",
-        "data": f"{inputs.table.path.name}, {len(inputs.table):,} rows of {len(inputs.table.header)} columns",
-        "model": f"{model}, seed {settings['seed']}",
-    }
     return Findings(
         table=inputs.table,
         label=label,
@@ -148,45 +128,48 @@ def _judge(inputs: Any, label: str, settings: dict[str, Any], checked: bool, scr
         encoding=inputs.encoding,
         telling=telling(inputs.encoding, inputs.inputs, np.argmax(weighed.probabilities, axis=1)),
         trusted=len(inputs.trusted_labels),
-        worth=judged,
+        worth=evaluated,
         notes=inputs.notes,
-        made=made,
+        made={
+            "program": f"bilevel {bilevel.__version__}, command clean",
+            "data": f"{inputs.table.path.name}, {len(inputs.table):,} rows of {len(inputs.table.header)} columns",
+            "model": f"{model}, seed {settings['seed']}",
+        },
     )
 
 
 def _conclude(found: Any, out: Path, saved: list[Path], screen: Console) -> None:
-    """Writes the files, and prints the first rows."""
+    """Write the files, and print the first rows."""
     from bilevel.cleaning.files import ranked_csv, weights_csv
     from bilevel.cleaning.report import as_page
 
+    failure, disarmed = None, 0
     try:
-        with _doing(screen, "Writing"):
+        with _spinner(screen, "Writing"):
             ranked, disarmed = ranked_csv(found)
-            contents = dict(zip(FILES, (ranked, weights_csv(found), as_page(found)), strict=True))
-            for name, content in contents.items():
+            for name, content in zip(FILES, (ranked, weights_csv(found), as_page(found)), strict=True):
                 saved.append(write(out / name, content.encode("utf-8", "backslashreplace")))
     except OSError as error:
-        _print(found)
-        fail(f"could not save {error}; saved: {', '.join(map(str, saved)) or 'nothing'}", UNSAVED)
-    _print(found)
-    if disarmed:
-        typer.echo(
-            f"Cells that a spreadsheet could compute now have an apostrophe in front in ranked.csv: {disarmed:,}"
-        )
-    typer.echo(f"Written: {', '.join(map(str, saved))}")
-
-
-def _print(found: Any) -> None:
+        failure = error
     print_table(_table(found))
     Console().print(Text("\n".join([_summary(found), *found.notes])))
+    if failure:
+        fail(f"could not save {failure}; saved: {_names(saved)}", UNSAVED)
+    if disarmed:
+        escaped = "Cells that a spreadsheet could compute now have an apostrophe in front in ranked.csv"
+        typer.echo(f"{escaped}: {disarmed:,}")
+    typer.echo(f"Written: {_names(saved)}")
+
+
+def _names(saved: list[Path]) -> str:
+    return ", ".join(map(str, saved)) or "nothing"
 
 
 def _table(found: Any) -> Table:
     from bilevel.cleaning.findings import tame
 
-    table = Table(
-        title=Text(f"The {min(SHOWN, len(found.rows))} most suspicious of {len(found.rows):,} rows")
-    )
+    count = min(SHOWN, len(found.rows))
+    table = Table(title=Text(f"The {count} most suspicious of {len(found.rows):,} rows"))
     for heading, right in {"row": 1, "given": 0, "suggested": 0, "": 1, "suspicion": 1, "weight": 1}.items():
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for i in found.order[:SHOWN]:
@@ -212,24 +195,6 @@ def _summary(found: Any) -> str:
 
 
 @contextmanager
-def _doing(screen: Console, what: str) -> Iterator[None]:
-    if screen.is_terminal:
-        with screen.status(what):
-            yield
-    else:
+def _spinner(screen: Console, what: str) -> Iterator[None]:
+    with screen.status(what) if screen.is_terminal else ExitStack():
         yield
-
-
-@contextmanager
-def _bar(screen: Console, what: str, total: int) -> Iterator[Any]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-    )
-    progress = Progress(
-        *columns, TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal
-    )
-    with progress:
-        task = progress.add_task(what, total=total)
-        yield lambda _: progress.advance(task)

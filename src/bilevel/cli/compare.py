@@ -1,53 +1,43 @@
-"""`bilevel compare`: all methods on three tasks, and yours, as a figure, a CSV file and a table."""
+"""`bilevel compare`: all methods and yours on three tasks, as a figure, a CSV file and a table."""
 
 import csv
 import io
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from bilevel.atomic_files import write
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.program_cache import programs_kept
+from bilevel.cli.progress import progress_bars
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 
 UNFINISHED = "compare-unfinished.csv"
-COLUMNS = (
-    "task",
-    "method",
-    "family",
-    "outer_rate",
-    "steps",
-    "gradients",
-    "products",
-    "calls",
-    "seconds",
-    "value",
-)
+ABOUT = "task", "method", "family", "outer_rate"
+COLUMNS = *ABOUT, "steps", "gradients", "products", "calls", "seconds", "value"
+
+Results = dict[str, tuple[Any, list[Any]]]  # by name of the task: the task and its curves
 
 
 def compare(
     tasks: Annotated[
         list[str] | None,
-        typer.Argument(help="quadratic, ridge_logistic, reweighting; all of them if no task is named"),
+        typer.Argument(help="quadratic, ridge_logistic, reweighting; without a name, all of them."),
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
             "--method",
             metavar="MODULE:NAME",
-            help="a method of your own beside ours: a Method, or a function of (problem, L, outer) -> solver",
+            help="Your method: a Method, or a function of (problem, L, outer) -> solver.",
         ),
     ] = None,
     task: Annotated[
@@ -55,17 +45,17 @@ def compare(
         typer.Option(
             "--task",
             metavar="MODULE:NAME",
-            help="a task of your own: a problems.Instance, or a function that makes one",
+            help="Your task: a problems.Instance, or a function that returns one.",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="eight methods and small budgets")] = False,
-    out: Annotated[Path, typer.Option("--out", help="folder for the figure and the data")] = Path("results"),
+    quick: Annotated[bool, typer.Option("--quick", help="Eight methods and small budgets.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the figure and the data.")] = Path("results"),
 ) -> None:
-    """Compare the methods: stationarity against oracle calls and against wall-clock.
+    """Compare the methods: stationarity against oracle calls and against wall-clock time.
 
-    Modules named with --method and --task are looked for in the current folder, too. Both may be given several times.
+    Modules of --method and --task are also searched for in the current folder. Both options are repeatable.
     """
-    results: dict[str, tuple[Any, list[Any]]] = {}
+    results: Results = {}
     saved: list[Path] = []
     with stoppable(lambda: _left(results, saved, out)), ExitStack() as held:
         try:
@@ -74,34 +64,26 @@ def compare(
             held.enter_context(taken(out))
         except ValueError as error:
             fail(str(error))
-        held.enter_context(programs_kept())
         _measure(chosen, methods, results, out / UNFINISHED)
         _conclude(results, saved, out)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("compare")(compare)
-
-
 def _tasks(names: list[str], yours: list[str], quick: bool) -> list[Any]:
-    """The tasks that were named; all of ours if none was."""
+    """Return the named tasks; without a name, all of ours."""
     from bilevel.lab.compare import TASKS
     from bilevel.lab.compare.plugins import your_task
 
     if unknown := [name for name in names if name not in TASKS]:
-        raise ValueError(
-            f"unknown task {unknown[0]!r}: choose from {', '.join(TASKS)}, or pass --task module:name"
-        )
-    ours = dict.fromkeys(names if names or yours else TASKS)
-    with jax.enable_x64(
-        True
-    ):  # so that the arrays of both are made in double precision, unless they say otherwise
-        mine = [_named("--task", address, lambda address: your_task(address, quick)) for address in yours]
-        return _distinct("task", [*(TASKS[name](quick) for name in ours), *mine])
+        ours = ", ".join(TASKS)
+        raise ValueError(f"unknown task {unknown[0]!r}: choose from {ours}, or pass --task module:name")
+    chosen = dict.fromkeys(names if names or yours else TASKS)
+    with jax.enable_x64(True):  # the arrays of all tasks are in double precision by default
+        added = [_named("--task", address, lambda address: your_task(address, quick)) for address in yours]
+        return _distinct("task", [*(TASKS[name](quick) for name in chosen), *added])
 
 
 def _methods(yours: list[str], tasks: list[Any], quick: bool) -> list[Any]:
-    """Ours, or those that stand for them all, and yours; each of yours has made a solver for every task."""
+    """Return our methods and yours, after each of yours has made a solver for every task."""
     from bilevel.lab.compare import METHODS
     from bilevel.lab.compare.plugins import check_method, your_method
 
@@ -113,7 +95,7 @@ def _methods(yours: list[str], tasks: list[Any], quick: bool) -> list[Any]:
 
 
 def _named(option: str, address: str, make: Callable[[str], Any]) -> Any:
-    """What `make` makes of the option's value, its complaints told apart by the option."""
+    """Return `make(address)`; an error starts with the name of the option."""
     try:
         return make(address)
     except ValueError as error:
@@ -127,28 +109,26 @@ def _distinct(kind: str, named: list[Any]) -> list[Any]:
     return named
 
 
-def _measure(
-    tasks: list[Any], methods: list[Any], results: dict[str, tuple[Any, list[Any]]], unfinished: Path
-) -> None:
-    """Fills `results`, and keeps on the disk what there is of them, for whoever stops it."""
+def _measure(tasks: list[Any], methods: list[Any], results: Results, unfinished: Path) -> None:
+    """Fill `results`, and write each new curve to the disk in case the command is stopped."""
     from bilevel.lab.compare import measure
 
-    with _progress(len(tasks) * len(methods)) as report:
-        for task in tasks:
-            for method in methods:
-                report(f"{task.name}: {method.name}")
-                if not (method.small_x and task.large_x):
-                    with jax.enable_x64(task.x64):
-                        curve = measure(method, task)
-                    results.setdefault(task.name, (task, []))[1].append(curve)
-                    with suppress(OSError):  # if the disk is full now, it need not be in the end
-                        write(unfinished, _as_csv(results).encode())
+    with progress_bars(transient=False) as bars:
+        bar = bars.add_task("", total=len(tasks) * len(methods), completed=-1)
+        for task, method in itertools.product(tasks, methods):
+            bars.update(bar, description=f"{f'{task.name}: {method.name}':<36}", advance=1)
+            if method.small_x and task.large_x:
+                continue
+            with jax.enable_x64(task.x64):
+                curve = measure(method, task)
+            results.setdefault(task.name, (task, []))[1].append(curve)
+            with suppress(OSError):  # a disk that is full now may have room at the end
+                write(unfinished, _as_csv(results).encode())
 
 
-def _conclude(results: dict[str, tuple[Any, list[Any]]], saved: list[Path], out: Path) -> None:
-    """Prints the table, and writes data and figure; the data are printed if they cannot be written."""
-    # Loads every solver, which other commands need not wait for.
-    from bilevel.lab.compare.plot import draw, save
+def _conclude(results: Results, saved: list[Path], out: Path) -> None:
+    """Print the table, and write data and figure; print the data if they cannot be written."""
+    from bilevel.lab.compare.plot import draw, save  # loads every solver
 
     print_table(_summary(results))
     try:
@@ -165,8 +145,8 @@ def _conclude(results: dict[str, tuple[Any, list[Any]]], saved: list[Path], out:
     typer.echo(f"Written: {', '.join(map(str, saved))}")
 
 
-def _left(results: dict[str, tuple[Any, list[Any]]], saved: list[Path], out: Path) -> str:
-    """What remains of a comparison that is stopped, and where."""
+def _left(results: Results, saved: list[Path], out: Path) -> str:
+    """Return what a stopped comparison leaves, and where."""
     if saved:
         return f"saved: {saved[0]}, without a figure"
     if not results:
@@ -180,22 +160,7 @@ def _left(results: dict[str, tuple[Any, list[Any]]], saved: list[Path], out: Pat
     return f"the {count} curves measured so far are in {out / UNFINISHED}"
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", style="bold", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-    )
-    with Progress(
-        *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal
-    ) as progress:
-        bar = progress.add_task("", total=total, completed=-1)
-        yield lambda what: progress.update(bar, description=f"{what:<36}", advance=1)
-
-
-def _as_csv(results: dict[str, tuple[Any, list[Any]]]) -> str:
+def _as_csv(results: Results) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
@@ -208,7 +173,7 @@ def _as_csv(results: dict[str, tuple[Any, list[Any]]]) -> str:
     return text.getvalue()
 
 
-def _summary(results: dict[str, tuple[Any, list[Any]]]) -> Table:
+def _summary(results: Results) -> Table:
     tasks = [task for task, _ in results.values()]
     caption = Text("\n".join(f"{task.name}: {task.label}" for task in tasks))
     table = Table(title="Where the oracle calls led", caption=caption)

@@ -1,4 +1,4 @@
-"""`bilevel demo`: both algorithms on the paper's quadratic, beside the closed-form answers."""
+"""`bilevel demo`: AID and ITD on the paper's quadratic, compared with the closed-form answers."""
 
 from typing import Annotated
 
@@ -19,20 +19,18 @@ from bilevel.words import shown
 
 def demo(
     kappa: Annotated[
-        float, typer.Option(help="condition number L/μ of the inner problem, at least 1")
+        float, typer.Option(help="Condition number L/μ of the inner problem, at least 1.")
     ] = 10.0,
-    steps: Annotated[int, typer.Option(help="iterations of each algorithm")] = 50_000,
+    steps: Annotated[int, typer.Option(help="Iterations of each algorithm.")] = 50_000,
 ) -> None:
-    """Run single-loop AID and ITD on the paper's two-dimensional problem, beside its closed forms."""
+    """Run single-loop AID and ITD on the paper's two-dimensional problem, and print the closed-form limits."""
     if not 1 <= kappa < float("inf"):
         fail(f"--kappa must be a number of at least 1 (L ≥ μ always), not {kappa:g}: pass e.g. --kappa 10")
     if kappa > LARGEST_KAPPA:
-        fail(
-            f"--kappa must be at most {LARGEST_KAPPA:g}, not {kappa:g}: no float64 tells 1 − 1/κ from one then"
-        )
+        fail(f"--kappa must be at most {LARGEST_KAPPA:g}, not {kappa:g}: above it 1 − 1/κ is 1 in float64")
     if not 1 <= steps <= MANY:
         fail(f"--steps must be at least 1 and below 2**63, not {shown(steps)}: pass e.g. --steps 50000")
-    taken: list[str] = []  # steps, by algorithm
+    taken: list[str] = []  # steps of each algorithm
     with stoppable(lambda: f"steps taken: {', '.join(taken) or 'none'}"), jax.enable_x64(True):
         _demo(kappa, steps, taken)
 
@@ -71,7 +69,3 @@ def _demo(kappa: float, steps: int, taken: list[str]) -> None:
         "AID finds the stationary point of Φ. One-step ITD cannot: its estimator is biased, and at its limit "
         "‖∇Φ‖² = M²(κ−1)², the inherent error that the paper proves to be of order κ²."
     )
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(demo)

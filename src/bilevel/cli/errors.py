@@ -1,12 +1,11 @@
-"""How a command ends when it cannot do what it was asked: one clear line on standard error, and an exit status."""
+"""Exit statuses, and the line on standard error that explains one."""
 
 from typing import NoReturn
 
 import typer
 
-# Beside these, 0 is success, and 1 also an unforeseen error with a traceback. docs/how-to/command-line.md has
-# the table.
-REFUSED = 2  # nothing was done: bad input, data not available, a folder not writable or in use
+# 0 is success; 1 is also an unexpected error with a traceback. docs/how-to/command-line.md has the table.
+REFUSED = 2  # nothing was done: bad input, missing data, or a folder that cannot be written or is in use
 BROKEN = 1  # a run diverged
 UNSAVED = 3  # the work was done, but not all of it could be saved
 INTERRUPTED = 128 + 2  # Ctrl-C

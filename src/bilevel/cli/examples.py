@@ -16,7 +16,6 @@ from bilevel.atomic_files import write
 from bilevel.checks import MANY
 from bilevel.cli.errors import BROKEN, UNSAVED, fail, say
 from bilevel.cli.folder import taken
-from bilevel.cli.program_cache import programs_kept
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 from bilevel.data.errors import DataError
@@ -26,27 +25,25 @@ from bilevel.loop.errors import RunError
 def examples(
     name: Annotated[
         str | None,
-        typer.Argument(help="which one to run, or your own as module:NAME; without a name they are listed"),
+        typer.Argument(help="Which one to run, or your own as module:NAME; without a name they are listed."),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(help="how many times, each with data and a start of its own", show_default="1"),
+        int | None, typer.Option(help="Number of runs, each with other data and start.", show_default="1")
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(help="outer steps, if not as many as its table has; the baselines do less, too"),
+        typer.Option(help="Outer steps, instead of the number of its table; baselines do less too."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="folder for picture, table and scores")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder for picture, table and scores.")] = Path("results"),
     source: Annotated[
-        bool, typer.Option("--source", help="run nothing: print the file, to read and to adapt")
+        bool, typer.Option("--source", help="Only print the source file, to adapt it.")
     ] = False,
 ) -> None:
-    """Run an application: what people use bilevel optimization for, beside what they would do without it."""
+    """Run an application of bilevel optimization, and compare it with its baselines."""
     if name is None:
         if source or seeds is not None or steps is not None:
-            fail(
-                f"say which example: bilevel examples {next(iter(MODULES))} …; without options they are listed"
-            )
+            first = next(iter(MODULES))
+            fail(f"say which example: bilevel examples {first} …; without options they are listed")
         _list()
         return
     seeds = 1 if seeds is None else seeds
@@ -64,12 +61,7 @@ def examples(
             held.enter_context(taken(out))
         except ValueError as error:
             fail(str(error))
-        held.enter_context(programs_kept())
         _run(_chosen(name), range(seeds), steps, out, done)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("examples")(examples)
 
 
 def _list() -> None:
@@ -80,7 +72,7 @@ def _list() -> None:
 
 
 def _chosen(name: str) -> Application:
-    """One of ours, or somebody's own."""
+    """Return one of our applications, or the user's."""
     from bilevel.lab.compare.plugins import Unusable, find
 
     if ":" not in name:
@@ -91,9 +83,8 @@ def _chosen(name: str) -> Application:
     except Unusable as error:
         fail(f"{name}: {error}")
     if not isinstance(found, Application):
-        fail(
-            f"{name} is no bilevel.applications.Application: see the end of bilevel examples reweighting --source"
-        )
+        hint = "see the end of bilevel examples reweighting --source"
+        fail(f"{name} is no bilevel.applications.Application: {hint}")
     return found
 
 
@@ -111,7 +102,7 @@ def _file(name: str) -> Path:
 
 
 def _run(chosen: Application, seeds: range, steps: int | None, out: Path, done: list[Outcome]) -> None:
-    """Every seed's scores are on the disk before the next one begins, and a trial of few steps replaces no table."""
+    """Run all seeds, and save the scores after each; a short trial has files of another name."""
     taken = steps or chosen.steps
     path = out / (chosen.name if taken == chosen.steps else f"{chosen.name}-{taken}-steps")
     for seed in seeds:
@@ -124,18 +115,16 @@ def _run(chosen: Application, seeds: range, steps: int | None, out: Path, done: 
         except RunError as error:
             fail(f"seed {seed} has no score: {error}", BROKEN)
         done.append(outcome)
-        _save(
-            path.with_name(f"{path.name}.csv"), as_csv(list(seeds)[: len(done)], done).encode(), done, chosen
-        )
-    _save(path.with_name(f"{path.name}.md"), _page(chosen, done, taken).encode(), done, chosen)
-    _save(path.with_name(f"{path.name}.png"), _picture(chosen, done), done, chosen)
+        _save(path, "csv", as_csv(seeds[: len(done)], done).encode(), done, chosen)
+    _save(path, "md", _page(chosen, done, taken).encode(), done, chosen)
+    _save(path, "png", _picture(chosen, done), done, chosen)
     print_table(_table(chosen, done, taken))
     typer.echo(f"Written: {', '.join(f'{path}.{kind}' for kind in ('md', 'csv', 'png'))}")
 
 
-def _save(path: Path, content: bytes, done: list[Outcome], chosen: Application) -> None:
+def _save(path: Path, kind: str, content: bytes, done: list[Outcome], chosen: Application) -> None:
     try:
-        write(path, content)
+        write(path.with_name(f"{path.name}.{kind}"), content)
     except OSError as error:
         print_table(_table(chosen, done, chosen.steps))
         fail(f"could not save {error}; what there is of the table is printed above", UNSAVED)
@@ -162,15 +151,14 @@ def _table(chosen: Application, outcomes: list[Outcome], steps: int) -> Table:
 
 
 def _page(chosen: Application, outcomes: list[Outcome], steps: int) -> str:
-    """The table with what it was made by, for a page."""
+    """Return the table in Markdown, with the command, date and machine that made it."""
     import jax
 
     import bilevel
     from bilevel.lab.paper.environment import machine
 
-    command = f"bilevel examples {chosen.name} --seeds {len(outcomes)}" + (
-        f" --steps {steps}" if steps != chosen.steps else ""
-    )
+    shorter = f" --steps {steps}" if steps != chosen.steps else ""
+    command = f"bilevel examples {chosen.name} --seeds {len(outcomes)}{shorter}"
     versions = f"bilevel {bilevel.__version__}, jax {jax.__version__}"
     made_by = f"`{command}`, {datetime.date.today()}: {versions}; {machine()}. {_shortened(chosen, steps)}"
     source = f"Data: {chosen.source.rstrip('.')}." if chosen.source else ""

@@ -1,4 +1,4 @@
-"""The folder that a command writes into: made, tried and taken before the work, so that none is done in vain."""
+"""The output folder of a command: created, locked and tested before the work starts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,35 +10,31 @@ from bilevel.locks import Lock
 
 @contextmanager
 def taken(folder: Path) -> Iterator[Path]:
-    """The folder, made if need be, for this process alone; a `ValueError` says why it cannot be had.
+    """Lock the folder for this process, or raise a `ValueError` with the reason.
 
-    The lock is on the folder itself and ends with the process, however that ends. Where the file system knows no locks
-    there is none: then two runs at once do each other's work twice, but every file is still whole.
+    The lock is on the folder itself and ends with the process. Some file systems have no locks. Two runs at once then
+    do the same work twice, and every file is still complete.
     """
-    with _explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = Lock(folder)
+    lock = None
     try:
-        with _explained(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = Lock(folder)
             remove_parts(folder)
             try_folder(folder)
+        except BlockingIOError as error:
+            fix = "wait until it has ended, or name another folder with --out"
+            raise ValueError(f"another bilevel is writing into {folder}: {fix}") from error
+        except FileExistsError as error:
+            raise ValueError(
+                f"cannot write into {folder}, which is no folder: name another one with --out"
+            ) from error
+        except (OSError, ValueError) as error:  # ValueError: an impossible name
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise ValueError(
+                f"cannot write into {folder} ({reason}): name another folder with --out"
+            ) from error
         yield folder
     finally:
-        lock.close()
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except BlockingIOError as error:
-        raise ValueError(
-            f"another bilevel is writing into {folder}: wait until it has ended, or name another folder with --out"
-        ) from error
-    except FileExistsError as error:
-        raise ValueError(
-            f"cannot write into {folder}, which is no folder: name another one with --out"
-        ) from error
-    except (OSError, ValueError) as error:  # ValueError: a name that no folder can have
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise ValueError(f"cannot write into {folder} ({reason}): name another folder with --out") from error
+        if lock is not None:
+            lock.close()

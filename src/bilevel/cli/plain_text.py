@@ -1,4 +1,4 @@
-"""Plain letters for terminals that cannot show others: alpha for α, <= for ≤, ||grad Phi||^2 for ‖∇Φ‖²."""
+"""ASCII for terminals without other letters: alpha for α, <= for ≤, ||grad Phi||^2 for ‖∇Φ‖²."""
 
 import codecs
 import unicodedata
@@ -13,19 +13,18 @@ MARKS = {"<super>": "^", "<sub>": "_"}
 
 
 def plain(text: str) -> str:
-    """Return the text in ASCII; a question mark stands for what has no plain form."""
-    return "".join(
-        MARKS.get(place, "") + "".join(map(_letter, letters)) for place, letters in groupby(text, _place)
-    )
+    """Return the text in ASCII; a letter without a plain form becomes a question mark."""
+    groups = groupby(text, _place)
+    return "".join(MARKS.get(place, "") + "".join(map(_letter, letters)) for place, letters in groups)
 
 
 def fitting(text: str, encoding: str) -> str:
-    """Return the text with plain letters for those that the encoding does not have."""
+    """Return the text with plain letters instead of those that the encoding lacks."""
     return text.encode(encoding, NAME).decode(encoding)
 
 
 def _place(letter: str) -> str:
-    """Whether it is raised or lowered."""
+    """Return "<super>" or "<sub>" for a raised or lowered letter."""
     return unicodedata.decomposition(letter).partition(" ")[0] if not letter.isascii() else ""
 
 

@@ -1,20 +1,19 @@
-"""`bilevel reproduce`: every experiment of the paper, the figures, and a report that says what holds."""
+"""`bilevel reproduce`: the experiments of the paper, its figures, and a report on its claims."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from bilevel.atomic_files import Unsaved
 from bilevel.cli.errors import UNSAVED, fail, say
 from bilevel.cli.folder import taken
-from bilevel.cli.program_cache import programs_kept
+from bilevel.cli.progress import progress_bars
 from bilevel.cli.signals import stoppable
 from bilevel.cli.tables import print_table
 
@@ -26,7 +25,7 @@ def reproduce(
     experiments: Annotated[
         list[str] | None,
         typer.Argument(
-            help="fig1, fig2, table1, fig3-features, fig3-reweighting, fig3 for both; all if none."
+            help="fig1, fig2, table1, fig3-features, fig3-reweighting, fig3 for both; default: all."
         ),
     ] = None,
     out: Annotated[
@@ -35,24 +34,24 @@ def reproduce(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A shortened protocol, under 45 seconds.")] = False,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="INTEGER", help="How many seeds, where there is chance.")
+        str | None,
+        typer.Option("--seeds", metavar="INTEGER", help="Number of seeds of the random experiments."),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", help="Folder with the original data files.", show_default="bundled data"),
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch the original data into the cache.")
+        bool, typer.Option("--download", help="Load the original data into the cache.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run again what is already there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run experiments again that have results.")] = False,
     format: Annotated[
-        list[str] | None,
-        typer.Option("--format", help="Another format for the figures besides png and svg: pdf."),
+        list[str] | None, typer.Option("--format", help="Another format of the figures: pdf.")
     ] = None,
 ) -> None:
     """Run the paper's experiments and write figures and a report into a folder.
 
-    What is already there, computed from the same settings, data and code, is kept.
+    Results from the same settings, data and code are kept and not computed again.
     """
     from bilevel.data import DataError
     from bilevel.lab.paper.experiment import Options
@@ -69,22 +68,17 @@ def reproduce(
             held.enter_context(taken(folder))
             jobs = [prepare(experiment, options, folder) for experiment in picked]
             if quick and not force:
-                _spare(jobs)
+                _refuse_to_replace(jobs)
         except (ValueError, DataError, OSError) as error:
             fail(str(error))
-        held.enter_context(programs_kept())
         console = Console()
         _warn(folder)
         _perform(jobs, force, console)
         _conclude(jobs, folder, formats, console)
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(reproduce)
-
-
-def _spare(jobs: list[Any]) -> None:
-    """A trial takes the place of a full reproduction only where that is asked for."""
+def _refuse_to_replace(jobs: list[Any]) -> None:
+    """Raise if results of a short run would replace results of the full protocol."""
     if full := [job.experiment.name for job in jobs if job.shortens]:
         raise ValueError(
             f"{jobs[0].out} has {', '.join(full)} of the full protocol, which --quick would replace: "
@@ -93,7 +87,7 @@ def _spare(jobs: list[Any]) -> None:
 
 
 def _warn(folder: Path) -> None:
-    """One line for every manifest in the folder that nothing can be made of."""
+    """Print a warning for every manifest in the folder that is not valid."""
     from bilevel.lab.paper.manifest import fault
     from bilevel.lab.paper.registry import EXPERIMENTS
 
@@ -103,11 +97,13 @@ def _warn(folder: Path) -> None:
 
 
 def _perform(jobs: list[Any], force: bool, console: Console) -> None:
-    """Runs what is not there yet, with a bar for the experiment at hand and one for all of them."""
+    """Run the experiments without results, with a bar for the current one and a bar for all."""
     from bilevel.lab.paper.runner import Unfiled, perform
     from bilevel.lab.paper.tables import as_csv
 
-    with _bars(len(jobs)) as (progress, overall):
+    percent, doing = TextColumn("{task.percentage:>3.0f}%"), TextColumn("[dim]{task.fields[doing]}")
+    with progress_bars(percent, TimeRemainingColumn(), doing) as progress:
+        overall = progress.add_task("All experiments", total=len(jobs), doing="")
         for job in jobs:
             title = job.experiment.title
             if job.done and not force:
@@ -135,24 +131,8 @@ def _perform(jobs: list[Any], force: bool, console: Console) -> None:
             progress.advance(overall)
 
 
-@contextmanager
-def _bars(count: int) -> Iterator[tuple[Progress, Any]]:
-    """Bars on standard error, and only where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[doing]}"),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress, progress.add_task("[bold]All experiments", total=count, doing="")
-
-
 def _conclude(jobs: list[Any], folder: Path, formats: tuple[str, ...], console: Console) -> None:
-    """Writes the report and prints its verdicts; these are printed, too, if it cannot be written."""
+    """Write the report, and print its verdicts even if it cannot be written."""
     from bilevel.lab.paper.claims import judge
     from bilevel.lab.paper.report import write_report
     from bilevel.lab.paper.results import read_results
@@ -184,13 +164,8 @@ def _table(claims: list[Any]) -> Table:
     for heading, share in {"verdict": 2, "claim": 5, "paper": 2, "ours": 6}.items():
         table.add_column(heading, ratio=share, overflow="fold")
     for claim in claims:
-        style = STYLES[claim.verdict]
-        table.add_row(
-            Text(claim.verdict, style),
-            Text(f"{claim.where}: {claim.claim}"),
-            Text(claim.paper),
-            Text(claim.ours),
-        )
+        about = f"{claim.where}: {claim.claim}", claim.paper, claim.ours
+        table.add_row(Text(claim.verdict, STYLES[claim.verdict]), *map(Text, about))
     return table
 
 

@@ -1,6 +1,5 @@
-"""Ctrl-C and SIGTERM: the command stops, says what is left of its work, and exits with 130 or 143."""
+"""Ctrl-C and SIGTERM: the command stops, reports what was saved, and exits with 130 or 143."""
 
-import _thread
 import signal
 import sys
 import threading
@@ -18,62 +17,43 @@ AGAIN_SECONDS = 0.02
 
 @contextmanager
 def stoppable(last_words: Callable[[], str]) -> Iterator[None]:
-    """Within, SIGTERM does what Ctrl-C does; a `KeyboardInterrupt` that gets here ends the command with a sentence."""
+    """Treat SIGTERM like Ctrl-C, and end the command with one line if a `KeyboardInterrupt` gets here."""
     terminated = threading.Event()
 
-    def term(number: int, frame: FrameType | None) -> None:
+    def terminate(number: int, frame: FrameType | None) -> None:
         terminated.set()
         interrupt = signal.getsignal(signal.SIGINT)
-        if callable(interrupt):  # `bl.run` has its own, which finishes the step under way
+        if callable(interrupt):  # `bl.run` has its own handler, which finishes the current step
             interrupt(signal.SIGINT, frame)
         else:
             raise KeyboardInterrupt
 
-    with _term_is(term), _sent_again():
-        try:
-            yield
-        except KeyboardInterrupt:
-            say(f"stopped; {last_words()}")
-            raise typer.Exit(TERMINATED if terminated.is_set() else INTERRUPTED) from None
-
-
-@contextmanager
-def _term_is(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    # Only the main thread may do this, and a handler that somebody else installed is not ours to replace.
+    hook = sys.unraisablehook
+    # Only the main thread can set a handler. A handler that the user installed stays.
     main = threading.current_thread() is threading.main_thread()
     ours = main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
-        signal.signal(signal.SIGTERM, handler)
+        signal.signal(signal.SIGTERM, terminate)
+    sys.unraisablehook = lambda dropped: _send_again(dropped, hook)
     try:
         yield
+    except KeyboardInterrupt:
+        say(f"stopped; {last_words()}")
+        raise typer.Exit(TERMINATED if terminated.is_set() else INTERRUPTED) from None
     finally:
+        sys.unraisablehook = hook
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-@contextmanager
-def _sent_again() -> Iterator[None]:
-    """An interrupt that falls where Python drops exceptions, as in the collector of garbage, comes again."""
-    usual = sys.unraisablehook
-
-    def hook(dropped: Any) -> None:
-        if isinstance(dropped.exc_value, KeyboardInterrupt):
-            again = threading.Timer(AGAIN_SECONDS, _interrupt_main_thread)
-            again.daemon = True
-            again.start()
-        else:
-            usual(dropped)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = usual
-
-
-def _interrupt_main_thread() -> None:
-    if sys.platform == "win32":
-        _thread.interrupt_main()
+def _send_again(dropped: Any, hook: Callable[[Any], Any]) -> None:
+    """Send an interrupt again that Python dropped, for example in the garbage collector."""
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        again = threading.Timer(AGAIN_SECONDS, signal.raise_signal, [signal.SIGINT])
+        if sys.platform != "win32":  # this also wakes the main thread if it waits
+            main = threading.main_thread().ident or 0
+            again = threading.Timer(AGAIN_SECONDS, signal.pthread_kill, [main, signal.SIGINT])
+        again.daemon = True
+        again.start()
     else:
-        # This also wakes the main thread if it waits.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        hook(dropped)

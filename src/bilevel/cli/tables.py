@@ -1,16 +1,16 @@
-"""Tables on a terminal: whole ones, however narrow it is."""
+"""Tables that lose no digit on a narrow terminal."""
 
 from rich.console import Console
 from rich.table import Table
 
 from bilevel.cli.plain_text import fitting
 
-ROOMY = 80  # characters, as where there is no terminal: narrower tables lose digits
-WIDEST = 10_000  # more than any of them takes
+ROOMY = 80  # characters; narrower tables lose digits
+WIDEST = 10_000  # more than any table needs
 
 
 def print_table(table: Table) -> None:
-    """On standard output. Where there is no room for its numbers, the terminal breaks the lines instead."""
+    """Print a table on standard output; on a narrow terminal its lines wrap, and no number is cut."""
     console = Console()
     _fit(table, console.encoding)
     natural = console.measure(table, options=console.options.update_width(WIDEST)).maximum
@@ -19,7 +19,7 @@ def print_table(table: Table) -> None:
 
 
 def _fit(table: Table, encoding: str) -> None:
-    """Names for letters that the terminal does not have, before columns are as wide as what is in them."""
+    """Replace letters that the terminal lacks, before the widths of columns are computed."""
     fit = lambda part: fitting(part, encoding) if isinstance(part, str) else part
     table.title, table.caption = fit(table.title), fit(table.caption)
     for column in table.columns:

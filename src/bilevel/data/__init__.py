@@ -3,10 +3,10 @@
 import warnings
 from typing import Any
 
-from .cache import cache_directory
 from .characters import Omniglot, omniglot
 from .counties import FEATURES as SPACE_GA_FEATURES, space_ga, space_ga_scale
 from .digits import Mnist, mnist
+from .directories import cache_directory
 from .errors import DataError
 from .examples import Examples
 from .idx import parse_idx

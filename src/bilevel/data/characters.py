@@ -6,16 +6,13 @@ import re
 import zipfile
 import zlib
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from bilevel.checks import check_count, check_flag, check_generator
 
-from .directories import Directory, locate
-from .download import download as download_file
+from .directories import Directory, load
 from .errors import DataError
-from .files import read
 
 SIDE, DRAWERS = 105, 20
 LARGEST_ARCHIVE = 16 * 1024 * 1024  # bytes; the larger of the two has 1,580,917
@@ -23,56 +20,52 @@ LARGEST_IMAGE = 4096  # bytes; the largest has 419
 DRAWING = re.compile(r"images_background_small\d/([^/]+)/(character\d\d)/\d{4}_(\d\d)\.png")
 MIRROR = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
 PACKED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
-PREFIX = "omniglot_"  # of local file names: "images_background_small1.zip" is too general for a shared folder
+PREFIX = "omniglot_"  # of local files: "images_background_small1.zip" is too general for a shared folder
 
 
 @dataclass(frozen=True)
 class Archive:
-    """One file of the data set: its name, the characters in it, and the SHA-256 of their pixels as bits."""
+    """One file of the data set: its name, its number of characters, and the SHA-256 of their pixels as bits."""
 
     name: str
     characters: int
     sha256: str
 
-    def parse(self, content: bytes, name: str) -> dict[tuple[str, str], np.ndarray]:
-        """By alphabet and character: twenty drawings of 105 × 105, where true is ink."""
-        drawings = _drawings(content, name)
+    def parse(self, content: bytes, label: str) -> dict[tuple[str, str], np.ndarray]:
+        """Return twenty drawings of 105 × 105, true for ink, by alphabet and character."""
+        drawings = _drawings(content, label)
         characters: dict[tuple[str, str], list[np.ndarray]] = {}
         for alphabet, character, drawer in sorted(drawings):
             characters.setdefault((alphabet, character), []).append(drawings[alphabet, character, drawer])
         if len(characters) != self.characters or {len(rows) for rows in characters.values()} != {DRAWERS}:
             raise DataError(
-                f"{name}: holds {len(drawings)} drawings of {len(characters)} characters, expected "
+                f"{label}: holds {len(drawings)} drawings of {len(characters)} characters, expected "
                 f"{self.characters} characters with {DRAWERS} drawings each; this is another archive"
             )
         found = {key: np.stack(rows) for key, rows in characters.items()}
-        # Of the pixels, not of the file: a copy that was packed again is the same data.
+        # The digest is of the pixels: a copy that was packed again has the same data.
         digest = hashlib.sha256(np.packbits(np.concatenate(list(found.values()))).tobytes()).hexdigest()
         if digest != self.sha256:
             raise DataError(
-                f"{name}: has the form of Omniglot's {self.name} but other pixels (SHA-256 {self.sha256[:12]}... "
+                f"{label}: has the form of Omniglot's {self.name} but other pixels (SHA-256 {self.sha256[:12]}... "
                 "expected); it is damaged or another data set: replace it by a fresh copy"
             )
         return found
 
 
+SHA256 = (
+    "3d758fccc2c901be720c3bcb42baf84f8ee80190203b06f7217ff6d5b8c85bab",
+    "e99be4aa829997ff6b2d6e8d8f330fe3895b34c0790184da626a0957418b40aa",
+)
 ARCHIVES = (
-    Archive(
-        "omniglot_images_background_small1.zip",
-        136,
-        "3d758fccc2c901be720c3bcb42baf84f8ee80190203b06f7217ff6d5b8c85bab",
-    ),
-    Archive(
-        "omniglot_images_background_small2.zip",
-        156,
-        "e99be4aa829997ff6b2d6e8d8f330fe3895b34c0790184da626a0957418b40aa",
-    ),
+    Archive(f"{PREFIX}images_background_small1.zip", 136, SHA256[0]),
+    Archive(f"{PREFIX}images_background_small2.zip", 156, SHA256[1]),
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Omniglot:
-    """`images[c, d]` is character c as drawn by person d: float32 in [0, 1], 1 is ink. `names[c]` says which it is."""
+    """Drawings: `images[c, d]` is character c by person d, float32 in [0, 1], 1 is ink; `names[c]` is its name."""
 
     images: np.ndarray  # characters × 20 × size × size
     names: tuple[str, ...]  # such as "Greek/character01"
@@ -82,7 +75,7 @@ class Omniglot:
         return len(self.names)
 
     def split(self, *sizes: int, seed: int | np.random.Generator) -> tuple["Omniglot", ...]:
-        """Sets of so many characters, no character in two of them; the rest is left out."""
+        """Return disjoint sets with these numbers of characters; the rest is left out."""
         counts = [check_count(size, "the number of characters in a set") for size in sizes]
         if not counts or sum(counts) > len(self):
             raise ValueError(
@@ -91,17 +84,16 @@ class Omniglot:
             )
         order, ends = check_generator(seed).permutation(len(self)), np.cumsum(counts)
         rows = [order[end - count : end] for count, end in zip(counts, ends, strict=True)]
-        return tuple(
-            replace(self, images=self.images[r], names=tuple(self.names[i] for i in r)) for r in rows
-        )
+        part = lambda r: replace(self, images=self.images[r], names=tuple(self.names[i] for i in r))
+        return tuple(map(part, rows))
 
 
 def omniglot(directory: Directory = None, *, size: int = 28, download: bool = False) -> Omniglot:
-    """The 242 characters of Omniglot's two small background sets, from `directory` (or `$BILEVEL_DATA`), else the
-    cache, else, with `download=True`, the network. None of it is bundled.
+    """Return the 242 characters of Omniglot's two small background sets, from `directory` (or `$BILEVEL_DATA`), else
+    the cache, else, with `download=True`, the network. None of it is bundled.
 
-    Greek and Latin are in both archives and are here once. Drawings are shrunk from 105 × 105 to `size` × `size` by
-    taking the mean over the area of each new pixel. B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level concept
+    Greek and Latin are in both archives and are returned once. Drawings are shrunk from 105 × 105 to `size` × `size`:
+    a new pixel is the mean over its area. B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level concept
     learning through probabilistic program induction", Science 2015; MIT license.
     """
     check_flag(download, "download")
@@ -109,7 +101,8 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
         raise ValueError(
             f"size={size}: the drawings have {SIDE} × {SIDE} pixels; pass at most {SIDE}, such as 28"
         )
-    found = locate([archive.name for archive in ARCHIVES], directory, _download if download else None)
+    urls = (lambda name: [MIRROR + name.removeprefix(PREFIX)]) if download else None
+    found = load(ARCHIVES, directory, LARGEST_ARCHIVE, urls)
     if found is None:
         raise DataError(
             "Omniglot is not bundled and not in the cache: get it once (3 MB) by "
@@ -117,22 +110,23 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
             f"BILEVEL_DATA to a folder with {' and '.join(archive.name for archive in ARCHIVES)}"
         )
     characters: dict[tuple[str, str], np.ndarray] = {}
-    for archive, path in zip(ARCHIVES, found.files, strict=True):
-        for key, drawings in archive.parse(read(path, LARGEST_ARCHIVE), str(path)).items():
+    parts, place = found
+    for archive, part in zip(ARCHIVES, parts, strict=True):
+        for key, drawings in part.items():
             if key in characters and not np.array_equal(characters[key], drawings):
+                name = f"{place}, {archive.name}"
                 raise DataError(
-                    f"{path}: its {'/'.join(key)} differs from the other archive's; get both anew"
+                    f"{name}: its {'/'.join(key)} differs from the other archive's; get both again"
                 )
             characters[key] = drawings
     keys = sorted(characters)
     names = tuple("/".join(key) for key in keys)
-    return Omniglot(
-        shrunk(np.stack([characters[key] for key in keys]), size), names, f"Omniglot from {found.place}"
-    )
+    images = shrunk(np.stack([characters[key] for key in keys]), size)
+    return Omniglot(images, names, f"Omniglot from {place}")
 
 
 def shrunk(images: np.ndarray, size: int) -> np.ndarray:
-    """A picture A Aᵀ for pictures of the last two axes: A_ij is the share that old row j has in new row i."""
+    """Return A image Aᵀ for images on the last two axes; A_ij is the share of old row j in new row i."""
     side = images.shape[-1]
     edges = np.arange(size + 1) * side / size
     low, high = edges[:-1, None], edges[1:, None]
@@ -143,7 +137,7 @@ def shrunk(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def _drawings(content: bytes, name: str) -> dict[tuple[str, str, str], np.ndarray]:
-    """Every picture in the archive by alphabet, character and drawer. Nothing is unpacked to disk."""
+    """Return every picture in the archive by alphabet, character and drawer. Nothing is unpacked to disk."""
     found = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -169,10 +163,10 @@ def _drawings(content: bytes, name: str) -> dict[tuple[str, str, str], np.ndarra
 
 
 def _picture(content: bytes, name: str) -> np.ndarray:
-    """True where there is ink, which the files have as black on white."""
+    """Return True for ink, which is black on white in the files."""
     from matplotlib.image import imread
 
-    sides = tuple(int.from_bytes(content[i : i + 4], "big") for i in (16, 20))  # as the header has them
+    sides = tuple(int.from_bytes(content[i : i + 4], "big") for i in (16, 20))  # from the header
     if sides != (SIDE, SIDE):
         raise DataError(
             f"{name}: is no PNG picture of {SIDE} × {SIDE} pixels; this is another data set, or a damaged copy"
@@ -186,8 +180,3 @@ def _picture(content: bytes, name: str) -> np.ndarray:
             f"{name}: is a picture of shape {gray.shape}, expected {(SIDE, SIDE)}; this is another data set"
         )
     return gray < 0.5
-
-
-def _download(name: str, destination: Path) -> None:
-    archive = next(archive for archive in ARCHIVES if archive.name == name)
-    download_file([MIRROR + name.removeprefix(PREFIX)], destination, archive.parse)

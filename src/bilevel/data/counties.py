@@ -4,13 +4,11 @@ import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from .county_digests import is_published
-from .directories import Directory, locate
-from .download import download as download_file
+from .directories import Directory, load
 from .errors import DataError
 from .examples import Examples
 from .files import bundled, read, unpack
@@ -29,7 +27,7 @@ TOLERANCE = 1e-5  # copies are printed with six significant digits or more
 
 @dataclass(frozen=True)
 class Counties:
-    """The counties of the bundled table: `rows` are their places in the original files, counted from zero."""
+    """The counties of the bundled table; `rows` are their row numbers in the original files, from zero."""
 
     rows: np.ndarray
     inputs: np.ndarray
@@ -37,82 +35,83 @@ class Counties:
 
 
 def space_ga(directory: Directory = None, *, download: bool = False) -> Examples:
-    """space_ga from `directory` (or `$BILEVEL_DATA`), else the cache, else, with `download=True`, the network,
-    else the bundled 3,064 of the 3,107 counties. `result.source` says which.
+    """Return space_ga from `directory` (or `$BILEVEL_DATA`), else the cache, else, with `download=True`, the network,
+    else the bundled 3,064 of the 3,107 counties. `result.source` names the source.
 
     Inputs (float64, columns `FEATURES`): ln POP, ln EDUCATION, ln HOUSES, ln INCOME, longitude and latitude in
-    millionths of a degree. Targets: ln(VOTES / POP). As published: scale before use (`standardize`).
+    millionths of a degree. Targets: ln(VOTES / POP). The values are as published: scale before use (`standardize`).
     """
-    return _load("space_ga", bundled_counties, directory, download)
+    return _load(CountyFile("space_ga", bundled_counties), directory, download)
 
 
 def space_ga_scale(directory: Directory = None, *, download: bool = False) -> Examples:
-    """Like `space_ga`, with each feature scaled linearly to [-1, 1] over all counties; targets are not scaled.
+    """Return `space_ga` with each feature scaled linearly to [-1, 1] over all counties; targets are not scaled.
 
-    The original file has six significant digits. The bundled counties include both extremes of every column,
-    so that they are scaled as they are there, at full precision.
+    The original file has six significant digits. The bundled counties include both extremes of every column, so their
+    scale is the same, at full precision.
     """
-    return _load("space_ga_scale", _bundled_scaled, directory, download)
+    return _load(CountyFile("space_ga_scale", _bundled_scaled), directory, download)
 
 
-def _load(name: str, own_counties: Callable[[], Counties], directory: Directory, download: bool) -> Examples:
-    def check(content: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:
+@dataclass(frozen=True)
+class CountyFile:
+    name: str
+    bundled: Callable[[], Counties]
+
+    def parse(self, content: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:
         inputs, targets = parse_libsvm(content, label, len(FEATURES))
-        _require_same_counties(inputs, targets, own_counties(), label, name)
-        if not is_published(name, inputs, targets):
+        self._check_rows(inputs, targets, label)
+        if not is_published(self.name, inputs, targets):
             raise DataError(
-                f"{label}: resembles {name}, but its values as a whole are not those published (SHA-256): "
+                f"{label}: resembles {self.name}, but its values as a whole are not those published (SHA-256): "
                 "counties were changed, or numbers rounded; get the original file"
             )
         return inputs, targets
 
-    def fetch(name: str, destination: Path) -> None:
-        download_file([MIRROR + name], destination, check)
+    def _check_rows(self, inputs: np.ndarray, targets: np.ndarray, label: str) -> None:
+        """Raise with the first wrong line, which a digest of the whole file cannot name.
 
-    found = locate([name], directory, fetch if download else None)
+        The bundled counties must be in their rows; the other rows must be in the range of the bundled ones.
+        """
+        if len(inputs) != COUNTIES:
+            raise DataError(
+                f"{label}: has {len(inputs)} lines, expected the {COUNTIES} counties of {self.name}"
+            )
+        known = self.bundled()
+        found = np.column_stack([targets, inputs])
+        expected = np.column_stack([known.targets, known.inputs])
+        slack = TOLERANCE * np.maximum(1.0, np.abs(expected).max(axis=0))
+        within = (found >= expected.min(axis=0) - slack) & (found <= expected.max(axis=0) + slack)
+        close = TOLERANCE * np.maximum(1.0, np.abs(expected))
+        within[known.rows] = np.abs(found[known.rows] - expected) <= close
+        if not within.all():
+            row, column = np.argwhere(~within)[0]
+            quantity = ("the target", *FEATURES)[column]
+            raise DataError(
+                f"{label}, line {row + 1}: {quantity} is {found[row, column]:.10g}, which is not {self.name}'s value; "
+                "the file is damaged or another data set"
+            )
+
+
+def _load(file: CountyFile, directory: Directory, download: bool) -> Examples:
+    found = load([file], directory, LARGEST_FILE, (lambda name: [MIRROR + name]) if download else None)
     if found is None:
-        own = own_counties()
-        return Examples(
-            own.inputs, own.targets, f"bundled {name} ({len(own.rows):,} of {COUNTIES:,} counties)"
-        )
-    (path,) = found.files
-    return Examples(*check(read(path, LARGEST_FILE), str(path)), f"full {name} from {found.place}")
-
-
-def _require_same_counties(
-    inputs: np.ndarray, targets: np.ndarray, known: Counties, label: str, name: str
-) -> None:
-    """Names the first line that is not the data set's, which a digest of the whole could not.
-
-    The bundled counties must be there, row by row; the few others must lie within their range, which is that
-    of the whole data set.
-    """
-    if len(inputs) != COUNTIES:
-        raise DataError(f"{label}: has {len(inputs)} lines, expected the {COUNTIES} counties of {name}")
-    found = np.column_stack([targets, inputs])
-    expected = np.column_stack([known.targets, known.inputs])
-    slack = TOLERANCE * np.maximum(1.0, np.abs(expected).max(axis=0))
-    within = (found >= expected.min(axis=0) - slack) & (found <= expected.max(axis=0) + slack)
-    within[known.rows] = np.abs(found[known.rows] - expected) <= TOLERANCE * np.maximum(1.0, np.abs(expected))
-    if not within.all():
-        row, column = np.argwhere(~within)[0]
-        quantity = ("the target", *FEATURES)[column]
-        raise DataError(
-            f"{label}, line {row + 1}: {quantity} is {found[row, column]:.10g}, which is not {name}'s value; "
-            "the file is damaged or another data set"
-        )
+        own = file.bundled()
+        source = f"bundled {file.name} ({len(own.rows):,} of {COUNTIES:,} counties)"
+        return Examples(own.inputs, own.targets, source)
+    ((inputs, targets),), place = found
+    return Examples(inputs, targets, f"full {file.name} from {place}")
 
 
 def bundled_counties() -> Counties:
-    """The bundled table of whole numbers, turned into space_ga's logarithms."""
+    """Return the logarithms of space_ga, from the bundled table of whole numbers."""
     path = bundled(BUNDLED_NAME)
     content = unpack(read(path, 1_000_000), str(path), at_most=1_000_000)
     if hashlib.sha256(content).hexdigest() != BUNDLED_SHA256:
         raise DataError(
             f"{path}: is damaged (SHA-256 {BUNDLED_SHA256[:12]}... expected); install the package again"
         )
-    _header, _, body = content.decode("ascii").partition("\n")
-    table = np.loadtxt(io.StringIO(body), delimiter=",", dtype=np.int64)
+    table = np.loadtxt(io.BytesIO(content), delimiter=",", dtype=np.int64, skiprows=1)
     row, _fips, votes, pop, education, houses, income, longitude, latitude = table.T
     logarithms = np.log(np.stack([pop, education, houses, income], axis=1))
     inputs = np.column_stack([logarithms, longitude, latitude])

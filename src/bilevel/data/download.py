@@ -1,4 +1,4 @@
-"""Downloads: over https only, checked as a whole before anything is written."""
+"""Downloads over https, checked as a whole before anything is written."""
 
 import http.client
 import threading
@@ -15,11 +15,11 @@ from .errors import DataError
 BLOCK = 64 * 1024
 LARGEST = 64 * 1024 * 1024
 PATIENCE_SECONDS = 30.0  # without a single byte
-DEADLINE_SECONDS = 600.0  # for one file from one address, whatever it sends meanwhile
+DEADLINE_SECONDS = 600.0  # for one file from one address, even if it sends something
 
 
 def https_only() -> urllib.request.OpenerDirector:
-    """An opener that knows no other scheme than https, so that a redirect cannot leave it either."""
+    """Return an opener for https only, also after a redirect."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -34,9 +34,9 @@ def https_only() -> urllib.request.OpenerDirector:
 
 
 def download(urls: Sequence[str], destination: Path, check: Callable[[bytes, str], object]) -> None:
-    """Fetch the first of `urls` whose content passes `check(content, url)` and store it at `destination`.
+    """Store the content of the first of `urls` that passes `check(content, url)` at `destination`.
 
-    `check` raises `DataError` on anything but the expected content. `destination` appears whole or not at all.
+    `check` raises a `DataError` for other content than expected. `destination` appears complete or not at all.
     """
     failures: list[str] = []
     for url in urls:
@@ -55,31 +55,23 @@ def download(urls: Sequence[str], destination: Path, check: Callable[[bytes, str
             ) from error
         return
     raise DataError(
-        f"{destination.name} could not be downloaded; nothing was stored. "
-        + "; ".join(failures)
-        + ". Get the file by other means and name its folder (directory=... or BILEVEL_DATA)."
+        f"{destination.name} could not be downloaded; nothing was stored. {'; '.join(failures)}. "
+        "Get the file by other means and name its folder (directory=... or BILEVEL_DATA)."
     )
 
 
 def fetch(url: str) -> bytes:
-    """The whole content at `url`, with a progress bar on a terminal; given up after `DEADLINE_SECONDS`."""
+    """Return the content at `url`, with a progress bar on a terminal, or raise after `DEADLINE_SECONDS`."""
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    screen = Console(stderr=True)
+    columns = "{task.description}", bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn()
+    drawn = bars.Progress(
+        *columns, bars.TimeRemainingColumn(), console=screen, disable=not screen.is_terminal
+    )
     transfer, deadline = Transfer(url), time.monotonic() + DEADLINE_SECONDS
-    with (
-        transfer,
-        Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar,
-    ):
+    with transfer, drawn as bar:
         task = bar.add_task(url.rsplit("/", 1)[-1], total=None)
         ended = False
         while not ended:
@@ -93,9 +85,9 @@ def fetch(url: str) -> bytes:
 
 
 class Transfer:
-    """A download under way in a thread of its own, so that whoever waits for it can give up at any moment.
+    """A download in a separate thread, so that the caller can stop waiting at any moment.
 
-    A socket's timeout starts anew with every byte, and none covers looking up the address or reading the headers.
+    The timeout of a socket restarts with every byte, and does not cover the address lookup or the headers.
     """
 
     def __init__(self, url: str):
@@ -112,7 +104,7 @@ class Transfer:
         self._unwanted.set()
 
     def result(self) -> bytes:
-        """What was received once it has ended, or why it was not."""
+        """Return the content after the end, or raise the error of the thread."""
         match self._error:
             case None:
                 return bytes(self.content)
@@ -135,7 +127,8 @@ class Transfer:
 
     def _receive(self) -> None:
         with https_only().open(self.url, timeout=PATIENCE_SECONDS) as response:
-            self.announced = _announced_size(response.headers.get("Content-Length"))
+            size = response.headers.get("Content-Length", "")
+            self.announced = int(size) if size.isdecimal() else None
             while not self._unwanted.is_set() and (block := response.read1(BLOCK)):
                 self.content += block
                 if len(self.content) > LARGEST:
@@ -146,7 +139,3 @@ class Transfer:
             raise DataError(
                 f"{self.url}: the connection ended after {len(self.content)} of {self.announced} bytes"
             )
-
-
-def _announced_size(header: str | None) -> int | None:
-    return int(header) if header is not None and header.isdecimal() else None

@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The error of all data sets."""
 
 
 class DataError(ValueError):

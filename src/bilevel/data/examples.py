@@ -1,4 +1,4 @@
-"""Examples: inputs and targets that travel together and know where they come from."""
+"""Inputs and targets of a data set, and their source."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,9 +12,9 @@ from bilevel.checks import check_array, check_count, check_generator, check_kind
 
 
 class Examples(eqx.Module):
-    """`inputs[i]` belongs to `targets[i]`; `source` says in words where they were read from.
+    """Inputs and targets, one row per example; `source` describes their origin in words.
 
-    A pytree of two arrays, so that it is one level's part of a `Batch` as it is, and a minibatch of it is one as well.
+    This is a pytree of two arrays, so it can be one level of a `Batch`, and a minibatch of it is `Examples` again.
     """
 
     inputs: Any  # one row per example
@@ -25,7 +25,7 @@ class Examples(eqx.Module):
         check_array(self.inputs, "inputs")
         check_array(self.targets, "targets")
         check_kind(
-            self.source, str, "source", "a text", "say where the examples were read from, or leave it out"
+            self.source, str, "source", "a text", "describe the origin of the examples, or leave it out"
         )
         if len(self.inputs) != len(self.targets):
             raise ValueError(
@@ -36,12 +36,12 @@ class Examples(eqx.Module):
         return len(self.targets)
 
     def take(self, rows: np.ndarray) -> "Examples":
-        """The examples at `rows` (indices or a mask), in that order."""
+        """Return the examples at `rows` (indices or a mask), in that order."""
         rows = _rows(rows, len(self))
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows])
 
     def split(self, *sizes: int, seed: int | np.random.Generator) -> tuple["Examples", ...]:
-        """Disjoint sets of the given sizes, drawn uniformly without replacement; the rest is left out.
+        """Return disjoint sets of the given sizes, drawn uniformly without replacement; the rest is left out.
 
         `train, valid = examples.split(2000, 500, seed=0)`. The same integer seed gives the same sets.
         """
@@ -60,7 +60,7 @@ class Examples(eqx.Module):
 
 
 def _rows(rows: Any, count: int) -> Any:
-    """Numbers of rows that exist, or one truth for each of them."""
+    """Return `rows`, or raise unless they are a mask or numbers of existing rows."""
     check_array(rows, "rows", 1)
     if isinstance(rows, Tracer):
         return rows

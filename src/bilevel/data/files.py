@@ -1,4 +1,4 @@
-"""Bytes in: whole files or an error, never a part of one."""
+"""Read whole files, or raise: never a part of one."""
 
 import gzip
 import io
@@ -12,12 +12,12 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def bundled(name: str) -> Traversable:
-    """A file that ships with the package."""
+    """Return a file that ships with the package."""
     return files("bilevel.data") / "bundled" / name
 
 
 def read(path: Traversable, at_most: int) -> bytes:
-    """The content of a file, as it lies there; one of more bytes than that is refused before it fills the memory."""
+    """Return the content of a file, or raise before reading more than `at_most` bytes into memory."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, io.SEEK_END)
@@ -35,10 +35,9 @@ def read(path: Traversable, at_most: int) -> bytes:
 
 
 def unpack(content: bytes, name: str, at_most: int) -> bytes:
-    """`content` decompressed if it is gzip, else itself; at most `at_most` + 1 bytes are ever produced.
+    """Return `content`, decompressed if it is gzip; at most `at_most` + 1 bytes are ever produced.
 
-    The extra byte lets the caller see that there was more. Reading past the last expected byte also makes gzip
-    compare its checksum, so that a damaged file cannot pass.
+    The extra byte shows the caller that there was more. Gzip also compares its checksum only after the last byte.
     """
     if not content.startswith(GZIP_MAGIC):
         return content

@@ -14,11 +14,10 @@ UNSIGNED_BYTE = 0x08
 
 
 def parse_idx(content: bytes, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The uint8 array of the given shape held by an IDX file, gzipped or plain.
+    """Return the uint8 array of the given shape in an IDX file, gzipped or plain.
 
-    An IDX file is a big-endian header, namely the magic number 0x0000TTDD (type TT, here 0x08 for unsigned
-    bytes, and number of dimensions DD) and one 32-bit size per dimension, and then the values in C order.
-    `name` is used in error messages only.
+    The file starts with a big-endian header: the magic number 0x0000TTDD (type TT, here 0x08 for unsigned bytes; number
+    of dimensions DD) and one 32-bit size per dimension. The values follow in C order. `name` is for error messages.
     """
     check_kind(content, bytes, "content", "the bytes of a file", "pass path.read_bytes()")
     check_kind(name, str, "name", "a text", "pass the name of the file")

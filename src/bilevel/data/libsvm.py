@@ -1,4 +1,4 @@
-"""LIBSVM's text format, `target 1:value 2:value ...`, one example a line."""
+"""LIBSVM's text format: `target 1:value 2:value ...`, one example per line."""
 
 import math
 import re
@@ -9,17 +9,16 @@ from bilevel.checks import check_count, check_kind
 
 from .errors import DataError
 
-# Narrower than float(), which also takes "nan", "1_000" and padding.
+# float() also accepts "nan", "1_000" and spaces.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 ENTRY = re.compile(r"([1-9]\d*):(.+)", re.ASCII)
 
 
 def parse_libsvm(content: bytes, name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
-    """`(inputs, targets)` in float64, inputs of shape (lines, features); features left out of a line are zero.
+    """Return `(inputs, targets)` in float64, inputs of shape (lines, features); missing features are zero.
 
-    Indices must rise within a line and lie in 1..features, numbers must be finite, and the last line must end
-    like every other: a file that stops in the middle of a number would otherwise pass. `name` is used in error
-    messages only.
+    Indices must rise within a line and be in 1..features, and numbers must be finite. The last line must end with a
+    newline, or a file that stops in the middle of a number would pass. `name` is for error messages.
     """
     check_kind(content, bytes, "content", "the bytes of a file", "pass path.read_bytes()")
     check_kind(name, str, "name", "a text", "pass the name of the file")

@@ -1,4 +1,4 @@
-"""Putting columns on a common scale."""
+"""Scaling of columns."""
 
 import numpy as np
 
@@ -6,23 +6,23 @@ from bilevel.checks import check_matrix
 
 
 def standardize(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
-    """`(a − mean) / sd` column by column for `reference` and every other array, with the *reference's* moments.
+    """Return `(a − mean) / sd` by column for `reference` and every other array, with the *reference's* moments.
 
-    Name the training set as the reference, so that nothing of the validation set leaks into the scale. sd is
-    the population's (divisor n). A column that is constant in the reference is only shifted, to zero there.
+    Pass the training set as the reference, so that the scale contains nothing of the validation set. sd has the divisor
+    n. A column that is constant in the reference is only shifted.
     """
     arrays = _matrices(reference, others)
     reference = arrays[0]
     mean, sd = reference.mean(axis=0), reference.std(axis=0)
-    # A constant column's computed sd may be a rounding error instead of zero; dividing by it would blow it up.
+    # The computed sd of a constant column may be a rounding error instead of zero.
     sd = np.where(np.ptp(reference, axis=0) > 0, sd, np.ones_like(sd))
     return tuple((array - mean) / sd for array in arrays)
 
 
 def unit_range(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
-    """`2 (a − min) / (max − min) − 1` column by column, with the *reference's* range: svm-scale's rule.
+    """Return `2 (a − min) / (max − min) − 1` by column, with the *reference's* range, as svm-scale does.
 
-    A column that is constant in the reference has no range and is an error.
+    Raise if a column is constant in the reference.
     """
     arrays = _matrices(reference, others)
     reference = arrays[0]

@@ -1,120 +1,156 @@
-"""A piece of a run between two looks of the host: one compiled call, or one for every batch of a loader."""
+"""The stage that takes steps: one compiled call for many, or one call for every batch of a loader."""
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bilevel.loop.chunk_length import SECONDS
-from bilevel.loop.course import Course
 from bilevel.loop.data.streams import draw
-from bilevel.loop.devices.mesh_spec import CannotBeSplit
+from bilevel.loop.errors import Failure, caught
+from bilevel.loop.plan import Plan, Progress
+from bilevel.loop.policies import lost
 from bilevel.loop.program import Fit
-from bilevel.loop.recovery.snapshots import lost
 from bilevel.loop.state import dress
 from bilevel.loop.trace import Columns
-from bilevel.solvers.base import Info, explained
+from bilevel.solvers.base import explained as explained_error
 from bilevel.types import PyTree
 
+SECONDS = 0.25  # of work between two looks of the host
+GROWTH = 64  # at most, from one chunk to the next: a first guess may be far off
 IN_FLIGHT = 2  # steps on a loader's batches that the host may be ahead of the device
 
 
-def take_chunk(
-    course: Course, fit: Fit, wanted: int, every: int | None
-) -> tuple[Columns, int, Info | None, Any]:
-    """At most `wanted` steps; fewer where the data end, the loader fails, the time is up or Ctrl-C came."""
+class Pace:
+    """Choose the lengths of chunks by the clock: short ones first, then longer until one takes about `SECONDS`."""
+
+    def __init__(self, seconds_per_step: float | None, every: int | None = None):
+        self.every = every
+        self.seconds_per_step = seconds_per_step
+        self._last = 1 if seconds_per_step is None else None
+
+    def steps(self, left: int, at: int = 0) -> int:
+        """Return the length of the chunk that begins at step `at`: with `every`, up to its next multiple."""
+        if self.every is not None:
+            return min(self.every - at % self.every, left)
+        if self.seconds_per_step is None:
+            return min(1, left)
+        wanted = max(1, round(SECONDS / max(self.seconds_per_step, 1e-9)))
+        if self._last is not None:
+            wanted = min(wanted, GROWTH * self._last)
+        return min(wanted, left)
+
+    def took(self, steps: int, seconds: float, compiled: bool) -> None:
+        """Note the time of a chunk; one during which something was compiled does not predict the next."""
+        self._last = max(steps, 1)
+        if not compiled:
+            self.seconds_per_step = seconds / max(steps, 1)
+
+
+class Chunk(NamedTuple):
+    """The steps of one chunk."""
+
+    progress: Progress  # its run is after these steps, its step is still before them
+    rows: Columns
+    done: int
+    flags: Any  # whether each array of the run is finite
+
+
+def take_chunk(plan: Plan, progress: Progress, fit: Fit, wanted: int) -> Chunk | Failure:
+    """Take at most `wanted` steps; fewer if the data end, the loader raises, the time is up or Ctrl-C came."""
     try:
-        if course.at_once:
-            course.run, rows, info, seen = course.calls.chunk(
-                course.leaves, course.run, course.source.stream, fit.blank, wanted, course.tells
-            )
-            rows, seen = _on_host((rows, seen))
-            done = wanted
-        else:
-            rows, done, info = _one_by_one(course, fit, wanted, every)
-            seen = course.watch.look(course.run)
-    except Exception as error:  # from the objectives, as they run or as they are traced
-        course.recover()
-        raise course.fail("an objective", _explained(course, error)) from error
-    # A view would keep the whole buffer alive, which has room for far more rows than a short chunk fills.
-    return jax.tree.map(lambda a: a[:done].copy(), rows), done, info, seen
+        return (
+            _at_once(plan, progress, fit, wanted)
+            if plan.at_once
+            else _one_by_one(plan, progress, fit, wanted)
+        )
+    except Exception as error:  # from the objectives, while they run or are traced
+        return plan.team.named(Failure("an objective", _explained(plan, progress, error)))
 
 
-def _one_by_one(course: Course, fit: Fit, wanted: int, every: int | None) -> tuple[Columns, int, Info | None]:
-    """A compiled call for each step, as on a loader's batches; the loader works while the device does."""
-    rows, info, done, flying = fit.rows(), None, 0, []
-    course.run = course.placed(course.run)
-    paced = every is not None or course.source.stream is not None  # else by what the loader takes
+def _at_once(plan: Plan, progress: Progress, fit: Fit, wanted: int) -> Chunk:
+    method = progress.method
+    run, rows, info, flags = plan.calls(method).chunk(
+        method.leaves, progress.run, plan.source.stream, fit.blank, wanted, plan.keep_info
+    )
+    rows, flags = _on_host((rows, flags))
+    return Chunk(progress.after(run, info), _first(rows, wanted), wanted, flags)
+
+
+def _one_by_one(plan: Plan, progress: Progress, fit: Fit, wanted: int) -> Chunk | Failure:
+    """Take steps by a compiled call each; the loader works while the device does."""
+    method, source = progress.method, plan.source
+    one, rows, info, failure = plan.calls(method).one, fit.rows(), None, None
+    run, done, flying, ended = plan.storage.stored(progress.run), 0, [], False
+    paced = plan.every is not None or source.stream is not None  # else by the time that the loader takes
     deadline = np.inf if paced else time.perf_counter() + SECONDS
-    while done < wanted and not course.interrupts.asked and time.perf_counter() < deadline:
-        given = next_batch(course)
+    while done < wanted and not plan.interrupts.asked and time.perf_counter() < deadline:
+        given, failure = next_batch(plan)
         if given is None:
-            return _on_host(rows), done, info
-        info = None  # of the step before: not to be alive next to this one's
-        try:
-            course.run, rows, info = course.calls.one(
-                course.leaves, course.run, given, rows, done, course.tells
-            )
-        except Exception as error:  # while it was traced or dispatched: the steps before it are whole
-            course.failure = "an objective", _explained(course, error, given)
-            course.give_back(1)
+            ended = True
             break
+        info = None  # of the step before: it must not be alive next to this one's
+        moved, raised = caught("an objective", one, method.leaves, run, given, rows, done, plan.keep_info)
+        if raised is not None:  # while the step was traced or dispatched: the steps before it are whole
+            explained = _explained(plan, progress.after(run, None), raised.error, given)
+            failure = raised.blamed("an objective", explained)
+            del explained
+            plan.source.give_back(plan.snapshots.drop(1))
+            break
+        run, rows, info = moved
+        del moved
         done += 1
         flying.append(info.outer_value)
         if len(flying) > IN_FLIGHT:
             jax.block_until_ready(flying.pop(0))
-    if course.failure is not None and lost(rows):  # with the steps that they were of
-        raise course.failure[1]
-    if course.step + done < course.total and course.failure is None:
-        _look_ahead(course)
-    return _on_host(rows), done, info
+    if failure is not None and lost(rows):  # with the steps that they belong to
+        return failure
+    if failure is None and not ended and progress.step + done < plan.total:
+        failure = _look_ahead(plan)
+    rows, after = _on_host(rows), progress.after(run, info, failure)
+    return Chunk(after, _first(rows, done), done, plan.watch.look(plan.storage.fetched(run)))
 
 
-def _explained(course: Course, error: Exception, given: Any = None) -> Exception:
-    """The error, or one that says which derivative an objective lacks; that shows when a step is compiled."""
-    given = course.source.stream if given is None else given
-    if given is None or not course.whole:
+def _explained(plan: Plan, progress: Progress, error: Exception, given: Any = None) -> Exception:
+    """Return the error, or one that names the derivative that an objective lacks."""
+    given = plan.source.stream if given is None else given
+    if given is None or not progress.is_whole:
         return error
-    _, batch = draw(given, course.run.cursor, course.solver.draws, course.solver.traits.same_rows)
-    return explained(error, course.solver, course.run.solver, dress(course.solver, course.run, batch))
+    solver, run = progress.method.solver, progress.run
+    _, batch = draw(given, run.cursor, solver.draws, solver.traits.same_rows)
+    return explained_error(error, solver, run.solver, dress(solver, run, batch))
 
 
-def next_batch(course: Course) -> Any:
-    """The loader's next batch; one that raises ends the chunk, with the steps before it kept."""
-    if course.source.stream is not None:
-        return course.source.stream
-    try:
-        taken = course.source.take()
-    except KeyboardInterrupt:  # within the loader: what is done is kept
-        course.interrupts.asked = True
-        return None
-    except Exception as error:
-        course.failure = whose(error), error
-        return None
+def next_batch(plan: Plan) -> tuple[Any, Failure | None]:
+    """Return the data of the next step; `None` if there are none, with what the loader raised if it did."""
+    if plan.source.stream is not None:
+        return plan.source.stream, None
+    taken, failure = caught("the loader", plan.source.take, interruptible=True)
+    if failure is not None and failure.is_interrupt:  # within the loader: the steps so far are kept
+        failure.forget()
+        plan.interrupts.ask()
+        return None, None
     if taken is None:
-        return None
+        return None, plan.source.blamed(failure)
     given, kept = taken
-    course.kept.taken.append(kept)
-    return given
+    plan.snapshots.taken.append(kept)
+    return given, None
 
 
-def whose(error: Exception) -> str:
-    """What raised it, as data were asked for."""
-    return "laying out the loader's batch" if isinstance(error, CannotBeSplit) else "the loader"
+def _look_ahead(plan: Plan) -> Failure | None:
+    _, failure = caught("the loader", plan.source.peek, interruptible=plan.team.several)
+    if failure is not None and failure.is_interrupt:
+        failure.forget()
+        plan.interrupts.hear()  # all processes will learn of it
+        return None
+    return plan.source.blamed(failure)
 
 
-def _look_ahead(course: Course) -> None:
-    try:
-        course.source.peek()
-    except KeyboardInterrupt:
-        if not course.team.several:
-            raise
-        course.interrupts.heard = True  # all will hear of it
-    except Exception as error:
-        course.failure = whose(error), error
+def _first(rows: PyTree, count: int) -> PyTree:
+    """Return copies of the first rows: a view would keep the whole buffer, which has room for far more."""
+    return jax.tree.map(lambda a: a[:count].copy(), rows)
 
 
 def _on_host(tree: PyTree) -> PyTree:
-    """As NumPy arrays, fetched all at once where memory is far away."""
+    """Return the tree as NumPy arrays, fetched all at once where memory is far away."""
     return jax.device_get(tree) if jax.default_backend() != "cpu" else jax.tree.map(np.asarray, tree)

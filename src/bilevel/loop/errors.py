@@ -1,5 +1,6 @@
 """The error of a run that did not end well."""
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -16,3 +17,45 @@ class RunError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.result)
+
+
+class Failure:
+    """What raised during a run.
+
+    A traceback holds the frames of the run, and these hold the failure. `forget` opens that circle.
+    """
+
+    def __init__(self, what: str, error: BaseException | None):
+        self.what, self.error = what, error
+
+    @property
+    def is_interrupt(self) -> bool:
+        return isinstance(self.error, KeyboardInterrupt)
+
+    def blamed(self, what: str, error: BaseException | None = None) -> "Failure":
+        """Return the failure under another name, or with an error that explains it."""
+        after = Failure(what, error or self.error)
+        self.forget()
+        return after
+
+    def forget(self) -> None:
+        self.error = None
+
+    def run_error(self, message: str, result: Any) -> RunError:
+        """Return the error that ends the run; its cause is what raised."""
+        error = RunError(message, result)
+        error.__cause__ = self.error
+        self.forget()
+        return error
+
+
+def caught(
+    what: str, function: Callable[..., Any], *arguments: Any, interruptible: bool = False
+) -> tuple[Any, Failure | None]:
+    """Return what the function returns and None, or None and the failure: with `interruptible`, also of Ctrl-C."""
+    try:
+        return function(*arguments), None
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) and not interruptible:
+            raise
+        return None, Failure(what, error)

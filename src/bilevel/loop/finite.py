@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -12,13 +13,13 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool
 
 from bilevel.arrays import at_hand
-from bilevel.loop.devices.offload import fetched
 from bilevel.loop.state import RunState
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
 FAR = 1e3
+LOOK_AHEAD = 200  # steps, after only the loss has become infinite, within which a variable may follow
 PIECE = 2**16
 BEFORE = re.compile(r"^(\[\d+\])?\.data(\.stacked)?(?=\.)")  # the level: which of the batches that were kept
 NORM = "hypergradient_norm"
@@ -67,7 +68,7 @@ class Watch:
         self._fine = _first_look(solver, run) if remembers or run.model is not None else None
 
     def look(self, run: RunState) -> np.ndarray:
-        return np.asarray(self.solver.compiled(health)(fetched(run)))
+        return np.asarray(self.solver.compiled(health)(run))
 
     def broken(self, flags: np.ndarray, run: RunState) -> list[str]:
         """The variables that are not finite; if all are, the first of the rest that no longer is."""
@@ -106,7 +107,7 @@ def _first_look(solver: Solver, run: RunState) -> np.ndarray:
     leaves = [leaf for _, leaf in parts(solver, run)]
     if at_hand(leaves):
         return np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
-    return np.asarray(solver.compiled(health)(fetched(run)))
+    return np.asarray(solver.compiled(health)(run))
 
 
 @jax.jit
@@ -193,19 +194,23 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
     """
     if taken < 10 or not len(values):
         return None
-    last = _last(values)
-    medians = np.array([np.median(part) for part in np.array_split(values, min(5, len(values)))])
-    down = medians[np.argmax(medians) :]
-    calming = len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2
-    if last.min() > values[0] + _far(values) and not calming:
+    last, count = _last(values), len(values)
+    medians = cache(lambda: np.array([np.median(part) for part in np.array_split(values, min(5, count))]))
+    if last.min() > values[0] + _far(values) and not _calms(medians()):
         return float(values[0]), float(np.median(last))
-    if len(values) < 20:
+    if count < 20:
         return None
-    since = medians[np.argmin(medians) :]
+    since = medians()[np.argmin(medians()) :]
     rises = np.diff(since)
     steady = len(rises) > 1 and (rises > 0).all() and rises[-1] >= rises.max()
-    beyond = since[-1] > max(medians[0], since[0] + _far(since))
+    beyond = since[-1] > max(medians()[0], since[0] + _far(since))
     return (float(since[0]), float(since[-1])) if steady and beyond else None
+
+
+def _calms(medians: np.ndarray) -> bool:
+    """Return whether the values have come down steadily since their highest fifth."""
+    down = medians[np.argmax(medians) :]
+    return bool(len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2)
 
 
 def _last(values: np.ndarray) -> np.ndarray:

@@ -1,174 +1,187 @@
-"""The hooks of a run: told what happens, in their order, and asked whether it is to end."""
+"""The stages that call the hooks of a run: each learns what happens, and may ask that the run ends."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
-from weakref import WeakMethod
 
-from bilevel.loop.course import Course
+from bilevel.loop.driver import DECIDES, LAST, SEES, back_to, has_diverged, recovered
+from bilevel.loop.errors import caught
 from bilevel.loop.hooks.base import Event, Hook, Stop, closing
-from bilevel.loop.hooks.calls import (
-    DECIDES,
-    RANKS,
-    ask,
-    earliest,
-    gone_on,
-    in_order,
-    notes,
-    of_rank,
-    steps_to_next_mark,
-)
-from bilevel.loop.recovery.snapshots import lost
+from bilevel.loop.plan import Plan, Progress
+from bilevel.loop.policies import NoHooks, lost
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status, interrupted
 from bilevel.loop.trace import Columns
-from bilevel.solvers.base import Info
+
+RANKS = DECIDES, SEES, LAST
 
 
-class Audience:
-    """`event()(info, rows)` is what there is to tell where the run stands.
+class HookRunner(NoHooks):
+    """The hooks of one run, or of a sweep."""
 
-    A weak reference to it: in a circle, a run's arrays would outlive its result until the garbage collector comes.
-    """
-
-    def __init__(
-        self, hooks: list[Hook], course: Course, event: "WeakMethod[Callable[[Info | None, Columns], Event]]"
-    ):
-        self.hooks = in_order(hooks, course.team.leads)
-        self._probed = set(course.log.probed)  # the names that probes have returned
-        self._course, self._method = course, event
+    def __init__(self, hooks: Sequence[Hook], leads: bool, probed: frozenset[str]):
+        here = [hook for hook in hooks if leads or not hook.once]  # those that this process calls
+        self.hooks = sorted(here, key=lambda hook: rank(hook) == LAST)
+        self._probed = set(probed)  # the names that probes have returned
         self._begun: list[Hook] = []
 
-    def _event(self, info: Info | None, rows: Columns) -> Event:
-        event = self._method()
-        assert event is not None, "the session is over"
-        probes, step = self.probes, self._course.step
-        values = {name: value for probe in probes for name, value in probe.values(step).items()}
-        self._probed |= values.keys()
-        return replace(event(info, rows), probes=values, probed=frozenset(self._probed) if probes else None)
-
     @property
-    def reads_info(self) -> bool:
-        """Whether anyone may look at a step's gradients."""
+    def reads_info(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return whether a hook may look at the gradients of a step."""
         return any(hook.reads_info for hook in self.hooks)
 
     @property
-    def probes(self) -> list[Hook]:
+    def _probes(self) -> list[Hook]:
         return [hook for hook in self.hooks if hook.measures]
 
     @property
-    def diagnosis(self) -> Any:
+    def diagnosis(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         return next((found for hook in self._begun if (found := hook.diagnosis) is not None), None)
 
-    def begin(self) -> None:
+    def probe_rows(self) -> list[Any]:
+        """Return the rows that the probes hold."""
+        return [row for probe in self._probes for row in probe.rows]
+
+    def take_probe_rows(self) -> list[Any]:
+        """Return these rows; the probes drop them."""
+        return [row for probe in self._probes for row in probe.take_rows()]
+
+    def begin(self, plan: Plan, progress: Progress) -> Progress:
         for hook in self.hooks:
             self._begun.append(hook)
-            self._call(hook.begin, self._event(None, {}))
+            progress, _ = self._call(hook.begin, plan, progress, self._event(plan, progress, {}))
+        return progress
 
-    def end(self, result: Result) -> None:
-        """For all that were told of the beginning."""
-        course = self._course
+    def end(self, plan: Plan, progress: Progress, result: Any) -> Progress:
+        """Call `end` of every hook that was called at the beginning."""
+        failure, diverged = progress.failure, has_diverged(progress) and progress.failure is None
         for hook in self._begun:
-            try:
-                if result.status.code is Code.DIVERGED:
-                    hook.broke(course.cause.sentence, course.cause.levels if course.bad_data is None else ())
-                hook.end(result)
-            except Exception as error:
-                self._course.failure = self._course.failure or ("a hook", error)
+            if diverged:
+                levels = progress.cause.levels if progress.bad_data is None else ()
+                _, raised = caught("a hook", hook.broke, progress.cause.sentence, levels)
+                failure = failure or raised
+                if raised is not None:
+                    continue
+            _, raised = caught("a hook", hook.end, result)
+            failure = failure or raised
+        return replace(progress, failure=failure)
 
     def closing(self) -> AbstractContextManager[None]:
-        """For those that were told of the beginning."""
+        """Return a context that closes the hooks that have begun, if its block raises."""
         return closing(self._begun)
 
     def leave(self) -> None:
-        """The run is over. A hook that keeps an event would keep the run, which keeps the hook."""
+        """Forget the hooks: one that keeps an event would keep the run, which keeps the hook."""
         self.hooks, self._begun = [], []
 
     def notes(self) -> str:
-        """What they have to say about the end."""
-        return notes(self._begun)
+        """Return what the hooks add to the status."""
+        return "".join(f" {note}" for hook in self._begun if (note := hook.note.strip()))
 
-    def remember(self, result: Result) -> None:
-        """Those with a memory are told of the end of a run that needed no more steps."""
+    def remember(self, plan: Plan, progress: Progress, result: Result) -> None:
+        """Call the hooks that have a state at the end of a run that needed no more steps."""
         for hook in self.hooks:
             if hook.remembers:
                 self._begun.append(hook)
-                hook.begin(self._event(None, {}))
+                hook.begin(self._event(plan, progress, {}))
                 hook.end(result)
 
-    def steps_to_next_mark(self, left: int) -> int:
-        return steps_to_next_mark(self.hooks, self._course.step, left)
+    def steps_to_next_mark(self, step: int, left: int) -> int:
+        """Return the steps until a multiple of a hook's stride, or until the end."""
+        strides = [stride for hook in self.hooks if (stride := hook.stride)]
+        return min([left, *(stride - step % stride for stride in strides)])
 
     def forget(self, step: int) -> None:
-        """What was seen of the steps after this one, from which the run went back."""
+        """Forget what the hooks saw after this step, to which the run went back."""
         for hook in self.hooks:
             hook.forget(step)
 
-    def tell(self, info: Info | None, start: int, ranks: Sequence[int] = RANKS) -> Info | None:
-        """Call probes, then hooks that decide: if one stops the run at an earlier step, the others see it end there.
-
-        Returns the Info of the step at which the run is then.
-        """
-        course = self._course
+    def tell(self, plan: Plan, progress: Progress, start: int, ranks: Sequence[int] = RANKS) -> Progress:
+        """Call probes, then hooks that decide: if one stops the run at an earlier step, the others see it end there."""
         if DECIDES in ranks:
-            self._call_probes(info, start)
-        for rank in ranks:
-            group = [hook for hook in of_rank(self.hooks, rank) if not hook.measures]
-            if course.step <= start or not (group or course.team.several):
+            progress = self._call_probes(plan, progress, start)
+        for each in ranks:
+            group = [hook for hook in self.hooks if rank(hook) == each and not hook.measures]
+            if progress.step <= start or not (group or plan.team.several):
                 continue
-            event = self._event(info, course.log.rows(start))
-            stops = [stop for hook in group if (stop := self._call(hook, event)) is not None]
-            if course.team.several:  # a process that stopped alone would leave the others waiting
-                told = course.team.all(
-                    [[stop.reason[:300], stop.code.value, stop.step] for stop in stops[:8]]
-                )
+            event, stops = self._event(plan, progress, plan.log.rows(start)), []
+            for hook in group:
+                progress, stop = self._call(hook, plan, progress, event)
+                stops += [] if stop is None else [stop]
+            if plan.team.several:  # a process that stopped alone would leave the others waiting
+                told = plan.team.all([[stop.reason[:300], stop.code.value, stop.step] for stop in stops[:8]])
                 stops = [Stop(reason, Code(code), step) for each in told for reason, code, step in each]
             # What a deciding hook saw before the run broke comes first, whatever the chunks.
-            broke = course.status is not None and course.status.code is Code.DIVERGED
-            if stops and (course.status is None or (broke and rank == 0)):
-                seen = course.step
-                info = self._stop(earliest(stops, course.step)) or info
-                if course.step < seen:  # what the probes returned was of a later state
-                    for probe in self.probes:
-                        probe.forget(course.step)
-                    self._call_probes(info, start)
-        return info
+            if stops and (progress.status is None or (has_diverged(progress) and each == DECIDES)):
+                seen = progress.step
+                progress = _stopped(plan, progress, earliest(stops, seen))
+                if progress.step < seen:  # what the probes returned was of a later state
+                    for probe in self._probes:
+                        probe.forget(progress.step)
+                    progress = self._call_probes(plan, progress, start)
+        return progress
 
-    def _call_probes(self, info: Info | None, start: int) -> None:
-        if self.probes and self._course.step > start:
-            event = self._event(info, self._course.log.rows(start))
-            for probe in self.probes:
-                self._call(probe, event)
+    def _event(self, plan: Plan, progress: Progress, rows: Columns) -> Event:
+        probes = self._probes
+        values = {name: value for probe in probes for name, value in probe.values(progress.step).items()}
+        self._probed |= values.keys()
+        probed = frozenset(self._probed) if probes else None
+        return replace(plan.event(plan, progress, rows), probes=values, probed=probed)
 
-    def _stop(self, stop: Stop) -> Info | None:
-        """Ends the run at the step that was asked for, if it can go back there; returns the Info there."""
-        course, seen, reason = self._course, None, stop.reason
-        passed = stop.step is not None and stop.step < course.step
-        if stop.step is not None and passed and course.kept.possible and course.kept_step <= stop.step:
-            run, seen = course.again(course.kept.run(), course.kept_step, stop.step)
-            course.back_to(stop.step, run)
-        elif passed:
-            reason += gone_on(course.step)
-        course.status = Status(stop.code, reason)
-        return seen
+    def _call_probes(self, plan: Plan, progress: Progress, start: int) -> Progress:
+        if self._probes and progress.step > start:
+            event = self._event(plan, progress, plan.log.rows(start))
+            for probe in self._probes:
+                progress, _ = self._call(probe, plan, progress, event)
+        return progress
 
-    def _call(self, hook: Callable[..., Any], event: Event) -> Stop | None:
-        """The stop that the hook asks for; one that raises ends the run once the others have seen the event too."""
-        course, stop = self._course, None
-        try:
-            stop = ask(hook, event)
-            if lost(course.run):
-                raise RuntimeError(
-                    "it deleted or donated arrays of the run: copy them first, as with jnp.copy(event.state.x)"
-                )
-        except Exception as error:
-            course.failure = course.failure or ("a hook", error)
-            if lost(course.run):
-                course.recover()
-        except KeyboardInterrupt:  # the steps are whole
-            if course.team.several:
-                course.interrupts.heard = True  # all will hear of it
-            else:
-                course.interrupts.asked, course.status = True, course.status or interrupted(course.step)
-        return stop
+    def _call(
+        self, hook: Callable[..., Any], plan: Plan, progress: Progress, event: Event
+    ) -> tuple[Progress, Stop | None]:
+        """Call a hook. If it raises, the run ends once the others have seen the event too."""
+        stop, failure = caught("a hook", _asked, hook, event, progress.run, interruptible=True)
+        if failure is None:
+            return progress, stop
+        if failure.is_interrupt:  # the steps are whole
+            failure.forget()
+            if plan.team.several:
+                plan.interrupts.hear()  # all processes will learn of it
+                return progress, None
+            plan.interrupts.ask()
+            return replace(progress, status=progress.status or interrupted(progress.step)), None
+        progress = recovered(plan, progress) if lost(progress.run) else progress
+        return replace(progress, failure=progress.failure or failure), None
+
+
+def _asked(hook: Callable[..., Any], event: Event, run: Any) -> Stop | None:
+    """Return the stop that the hook asks for, if it does; raise if the hook deleted arrays of the run."""
+    said = hook(event)
+    if isinstance(said, Stop) and not isinstance(said.step, int | None):
+        raise TypeError(f"a Stop's step must be a whole number or None, not {said.step!r}")
+    if lost(run):
+        raise RuntimeError(
+            "it deleted or donated arrays of the run: copy them first, as with jnp.copy(event.state.x)"
+        )
+    return said if isinstance(said, Stop) else None
+
+
+def _stopped(plan: Plan, progress: Progress, stop: Stop) -> Progress:
+    """End the run at the step that was asked for, if it can go back there."""
+    reason, passed = stop.reason, stop.step is not None and stop.step < progress.step
+    if passed and plan.snapshots.possible and plan.kept_step(progress) <= stop.step:
+        run, info = plan.again(plan, progress, plan.snapshots.run(), plan.kept_step(progress), stop.step)
+        progress = back_to(plan, progress, stop.step, run)
+        progress = replace(progress, info=info or progress.info)
+    elif passed:
+        reason += f" (The run had gone on to step {progress.step}, and kept nothing to go back to.)"
+    return replace(progress, status=Status(stop.code, reason))
+
+
+def rank(hook: Hook) -> int:
+    return DECIDES if hook.decides else LAST if hook.last else SEES
+
+
+def earliest(stops: Sequence[Stop], step: int) -> Stop:
+    """Return the first to end the run, which is at `step`; of several at the same step, the first in order."""
+    return min(stops, key=lambda stop: step if stop.step is None else stop.step)

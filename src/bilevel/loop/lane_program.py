@@ -8,13 +8,13 @@ import numpy as np
 from jax import lax
 
 from bilevel.identity import Static
-from bilevel.loop.finite import health, overflows, parts
+from bilevel.loop.finite import LOOK_AHEAD, health, overflows, parts
 from bilevel.loop.lanes import Lanes
 from bilevel.loop.program import MANY_ROWS, ROW_BYTES, keeping
-from bilevel.loop.recovery.rollback import LOOK_AHEAD
 from bilevel.loop.scan import Record, step_and_record, take_step, warm_step
 from bilevel.loop.state import RunState, start
 from bilevel.memory import Tracing
+from bilevel.readings import nodes
 from bilevel.solvers.base import Solver, without_numbers
 
 
@@ -109,6 +109,10 @@ class LaneProgram:
         self.compiled = False
         self.seconds: float | None = None
 
+    def timed(self, seconds: float | None) -> None:
+        """Note that the program is compiled, and the seconds that a step takes, if they are known."""
+        self.compiled, self.seconds = True, seconds
+
 
 def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
     """Kept with the problem, like the programs of single runs."""
@@ -116,7 +120,7 @@ def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
     shapes = tuple((jnp.shape(a), jnp.result_type(a)) for a in arrays)
     axes = tuple(jax.tree.leaves(chosen.axes, is_leaf=lambda leaf: leaf is None))
     key = chosen.structure, structure, shapes, axes, Static(record), len(chosen.lanes)
-    reads = without_numbers(chosen.structure), record
+    reads = without_numbers(chosen.structure), record, nodes(structure)
     return chosen.solvers[0].problem.kept("sweeps", key, reads, lambda: LaneProgram(chosen, record))
 
 

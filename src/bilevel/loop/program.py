@@ -14,8 +14,6 @@ from jax import lax
 
 from bilevel.identity import Static
 from bilevel.loop.data.streams import Stream
-from bilevel.loop.devices.offload import check_offloadable, in_two, postponed
-from bilevel.loop.devices.state_sharding import Places
 from bilevel.loop.finite import health
 from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, step_and_record, warm_step
 from bilevel.loop.state import RunState, start
@@ -63,9 +61,7 @@ class Calls(NamedTuple):
 class Program:
     """The compiled functions of one solver structure and one record; each takes the solver's leaves first."""
 
-    def __init__(
-        self, structure: Any, record: Record | None, offload: bool = False, places: Places | None = None
-    ):
+    def __init__(self, structure: Any, record: Record | None, offload: bool = False, places: Any = None):
         # A closure, not the bound method: the garbage collector does not see through the latter.
         solver_of = lambda leaves: structure.unflatten(leaves)
         keep = keeping(record)
@@ -77,6 +73,8 @@ class Program:
         def step(leaves: list[Any], run: RunState, stream: Stream):
             solver = solver_of(leaves)
             if offload:
+                from bilevel.loop.devices.offload import postponed
+
                 solver, run = postponed(solver, run, run.x)
             after, info, row = step_and_record(solver, run, stream, keep)
             return hold(after), info, everywhere(row)
@@ -109,7 +107,7 @@ class Program:
             begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
             return hold(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
 
-        self.start = tracing.jit(begin)
+        self._start = tracing.jit(begin)
         # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
         self.keeping = Calls(
             tracing.jit(one, static_argnames="whole", donate_argnames="rows"),
@@ -121,29 +119,41 @@ class Program:
             tracing.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
             tracing.jit(warm_up, donate_argnames="run"),
         )
-        self._compiled = (step, self.start, *self.keeping, *self.donating)
+        self._compiled = (step, self._start, *self.keeping, *self.donating)
         self._check = lambda *of_a_step: None
         if offload:
+            from bilevel.loop.devices.offload import check_offloadable, in_two
+
             self._check = lambda leaves, run, stream: check_offloadable(
                 solver_of(leaves), run, lambda solver, run: step_and_record(solver, run, stream, keep)
             )
             update = lambda leaves, x, gradient, memory: solver_of(leaves).outer.update(gradient, memory, x)
             self.keeping = Calls(*in_two(*self.keeping, tracing.jit(update)))
             self.donating = Calls(*in_two(*self.donating, tracing.jit(update, donate_argnums=(1, 3))))
-        self.offload, self._step, self._fits, self._places = offload, step, {}, places
+        self._step, self._fits, self.places = step, {}, places
         self._tracing = tracing
+
+    def start(self, leaves: list[Any], *arguments: Any) -> RunState:
+        """Return the start of a run from x, y, a stream, a seed and the model's state."""
+        self._refresh(jax.tree.structure(arguments))
+        return self._start(leaves, *arguments)
 
     def fit(self, leaves: list[Any], run: RunState, stream: Stream, steps: int) -> "Fit":
         """What this program knows about runs of such shapes."""
         arrays, structure = jax.tree.flatten((run, stream))
+        self._refresh(structure)
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
         if key not in self._fits:
             if len(self._fits) >= MOST_SHAPES:
                 self._forget()
             self._tracing.run(self._check, leaves, run, stream)
             row = jax.eval_shape(self._step, leaves, run, stream)[2]
-            self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))), self._places)
+            self._fits[key] = Fit(size(run), row, rows_of(row, steps, size((run, stream))), self.places)
         return self._fits[key]
+
+    def _refresh(self, structure: Any) -> None:
+        if self._tracing.refresh(structure):
+            self._forget()
 
     def _forget(self) -> None:
         """Release what was compiled: a loader may give batches of ever new shapes."""
@@ -179,7 +189,7 @@ def rows_of(row: PyTree, steps: int, arguments: int) -> int:
 class Fit:
     """A program on arguments of certain shapes: empty rows for its trace, and the time a step took last."""
 
-    def __init__(self, size_of_run: int, row: PyTree, count: int, places: Places | None = None):
+    def __init__(self, size_of_run: int, row: PyTree, count: int, places: Any = None):
         self.bytes = size_of_run
         leaves, structure = jax.tree.flatten(row)
         self.row, self.count = row, count
@@ -188,12 +198,16 @@ class Fit:
         self.compiled = False
         self.seconds: float | None = None  # that a step took, once a chunk ran without compiling
 
+    def timed(self, seconds: float | None) -> None:
+        """Note that the program is compiled, and the seconds that a step takes, if they are known."""
+        self.compiled, self.seconds = True, seconds
+
 
 def program_of(
     solver: Solver,
     record: Record | None = None,
     offload: bool = False,
-    places: Places | None = None,
+    places: Any = None,
     shapes: Any = None,
 ) -> tuple[Program, list[Any]]:
     """Return the solver's program for runs of these shapes and this placement on devices, and its leaves."""

@@ -1,31 +1,20 @@
 """The host driver: runs a solver and says how it went."""
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from bilevel.arrays import check_usable
-from bilevel.checks import MANY, check_choice, check_count, check_flag, check_seed
+from bilevel.checks import MANY, check_count, check_kind, check_seed
 from bilevel.forks import check_fork
-from bilevel.loop.checkpoints.disk_runs import Start, run_on_disk, saver_among
-from bilevel.loop.checkpoints.trees import Saved
-from bilevel.loop.concrete import check_untraced
-from bilevel.loop.data.prefetch import check_prefetch
-from bilevel.loop.devices.agreement import check_arguments
-from bilevel.loop.devices.mesh_spec import as_sharded
-from bilevel.loop.devices.offload import check_offload
-from bilevel.loop.devices.processes import team_of
-from bilevel.loop.diagnose.hook import Diagnose
-from bilevel.loop.hooks.base import HookLike, as_hooks
-from bilevel.loop.hooks.live_view import progress_hooks
-from bilevel.loop.hooks.probe import Probe, check_probe
-from bilevel.loop.hooks.tolerance import Tolerance
-from bilevel.loop.recovery.halving import check_policy
-from bilevel.loop.recovery.snapshots import POLICIES
+from bilevel.loop.hooks.base import Hook, HookLike
+from bilevel.loop.options import DEFAULT, RunOptions, with_earlier
+from bilevel.loop.policies import Alone
 from bilevel.loop.result import Result
-from bilevel.loop.scan import Record, check_record
-from bilevel.loop.session import Session
+from bilevel.loop.scan import Record, check_record, check_untraced
+from bilevel.loop.single_run import Request, Start, begun, complete, plan_of, resumed
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.types import PyTree
 
@@ -40,125 +29,108 @@ def run(
     seed: int = 0,
     model_state: PyTree = None,
     warmup: int = 0,
-    hooks: Sequence[HookLike] = (),
-    every: int | None = None,
-    probe: Callable[..., dict[str, Any] | None] | None = None,
     record: Record | None = None,
     tol: float | None = None,
     progress: bool | str = False,
-    diagnose: bool = False,
-    resume: Result | str | Path | None = None,
+    hooks: Sequence[HookLike] = (),
     checkpoint: str | Path | None = None,
-    save_every: int | timedelta | None = None,
-    replay: str = "auto",
-    thin: int | None = None,
-    on_divergence: str = "stop",
-    prefetch: int | None = None,
-    offload: str | None = None,
-    mesh: Any = None,
+    resume: Result | str | Path | None = None,
+    options: RunOptions = DEFAULT,
+    **earlier: Any,
 ) -> Result:
-    """Runs `solver` for `steps` steps from (x0, y0), and says how it went.
+    """Run `solver` for `steps` steps from (x0, y0), and return where it ended and how.
 
     Args:
         solver: any solver, for instance `bl.aid(...)`.
-        x0: where x starts; left out when resuming.
-        y0: where y starts; left out when resuming.
-        steps: how many steps to take (when resuming: how many more).
-        data: a `Batch` seen whole at every step, a stream such as `bl.epochs(...)`, a pair of Python loaders
+        x0: the start of x; leave it out when resuming.
+        y0: the start of y; leave it out when resuming.
+        steps: the number of steps to take; when resuming, of further steps.
+        data: a `Batch` that every step sees whole, a stream such as `bl.epochs(...)`, a pair of Python loaders
             (`bl.loaders(...)`), or any Python iterable of batches.
-        seed: of the keys that objectives and random methods ask for; that of a step follows from it and its number.
+        seed: the seed of the keys of objectives and random methods; the key of a step is a function of it and the
+            step's number.
         model_state: what the model carries along besides y (batch norm), for objectives that ask for `state`.
-        warmup: steps on y alone at x0 before the first (the paper's initialization lemmas). Each takes a batch of its
-            own, and the run goes on in the data where they end.
-        hooks: functions of an `bl.hooks.Event`, called between chunks; see `bl.hooks`.
-        every: chunks end at the multiples of this number of steps. Left out, they are paced by the clock: about a
-            quarter of a second.
-        probe: `(state, info) -> dict of numbers`, called after every chunk, with `model_state=` too if it has a
-            parameter of that name; short for `bl.hooks.Probe`. Hooks can watch its numbers: `bl.hooks.Best("name")`.
-        record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, to keep of every step, compiled, besides
-            the scalars that the trace always has ("outer_value", "hypergradient_norm" and the metrics).
+        warmup: the number of steps on y only, at x0, before the first step (the paper's initialization lemmas). Each
+            takes its own batch, and the run continues in the data where they end.
+        record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, compiled: what the trace keeps of every
+            step besides its scalars ("outer_value", "hypergradient_norm" and the metrics).
         tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
         progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`; "live" shows
-            the run's numbers with their trends and how it stands, short for `bl.hooks.Live`.
-        diagnose: look at the run a few times along the way, at a few per cent of its cost, and say in
-            `result.diagnosis` whether a step size, the adjoint or y's lag stands out; short for `bl.hooks.Diagnose`.
-        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to go
-            on from bit for bit. "auto": if there is a run in the checkpoint folder, go on with it until `steps` steps
-            are taken in all; if there is none, begin. So the same call, made again after a crash, ends as if nothing
-            had happened.
-        checkpoint: a folder to save the run into while it goes on; short for `bl.hooks.Checkpoint`.
-        save_every: how often, as a number of steps or a `datetime.timedelta`; left out, about once a minute.
-        replay: what is kept to go back to when a run breaks: "device" (a second copy of the state), "host" (a copy in
-            the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
-        thin: keep of the trace the rows of steps 0, thin, 2·thin, … and the last alone, for very long runs; its column
-            "step" says which. Hooks still see every row.
-        on_divergence: "stop" with the last finite state; or "halve": go back to where the run was good and on with
-            half the step sizes, at most ten times, as `result.halvings` tells. With `every`, a resumed run goes back to
-            where an unbroken one would.
-        prefetch: how many steps' batches to ask a loader for ahead, in a thread of its own. Left out: two, from the
-            moment that it takes a millisecond over one; 0: none, for loaders that must stay in the caller's thread.
-        offload: "outer": the memory of the outer rule rests on the host and comes over for its update alone, for an x
-            that is the large part.
-        mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis, arrays of
-            x with a row for each of these likewise, all else lies on every device; or what
-            `bl.sharded` says. Left out, x0, y0 and data that lie on several devices stay there.
+            the run's numbers with their trends, short for `bl.hooks.Live`.
+        hooks: functions of a `bl.hooks.Event`, called between chunks; see `bl.hooks`.
+        checkpoint: a folder to save the run into while it runs; short for `bl.hooks.Checkpoint`.
+        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to
+            continue bit for bit. "auto": if there is a run in the checkpoint folder, continue it until it has taken
+            `steps` steps in all; if there is none, begin. The same call after a crash then ends as if nothing had
+            happened.
+        options: what is rarely needed: `bl.RunOptions(every=, thin=, snapshots=, on_divergence=, prefetch=, offload=,
+            mesh=, probe=, diagnose=, save_every=)`.
+        **earlier: these options, as keywords of earlier releases; the next release will refuse them.
 
     Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that read the
-    Info of a large run). A run that diverges returns the last finite
-    state; Ctrl-C finishes the step or chunk under way and returns what there is. A hook, a loader or an objective
-    that raises ends the run with `bl.RunError`, which holds the result so far.
+    Info of a large run). A run that diverges returns the last finite state; Ctrl-C finishes the present step or chunk
+    and returns the result so far. A hook, a loader or an objective that raises ends the run with `bl.RunError`, which
+    holds the result so far.
     """
     check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
     check_untraced("bl.run", given | {"resume": getattr(resume, "run", None)})
-    mesh = as_sharded(mesh)
-    team = team_of(mesh, x0, y0, data, getattr(resume, "run", None))
+    check_kind(options, RunOptions, "options", "a bl.RunOptions", "pass e.g. bl.RunOptions(every=100)")
+    options = with_earlier(options, earlier) if earlier else options
+    team = _team((options.mesh, x0, y0, data, getattr(resume, "run", None)))
     with team.together():
-        _check(solver, x0, y0, resume, warmup, seed, model_state, replay)
+        steps = check_count(steps, "steps", most=MANY)
+        start = _checked_start(solver, x0, y0, resume, warmup, seed, model_state)
         if record is not None:
             check_record(record)
-        if probe is not None:
-            check_probe(probe)
-        check_flag(diagnose, "diagnose")
-        views = progress_hooks(progress, tol)
-        halve = check_policy(on_divergence, solver, replay)
-        steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
-        every = None if every is None else check_count(every, "every")
-        thin = None if thin is None else check_count(thin, "thin")
-        prefetch, aside = check_prefetch(prefetch), check_offload(offload)
-        hooks, saver = saver_among(as_hooks(hooks), checkpoint, save_every)
-        hooks = [
-            *hooks,
-            *([Probe(probe)] if probe is not None else []),
-            *([Tolerance(tol)] if tol is not None else []),
-            *views,
-            *([Diagnose()] if diagnose else []),
-        ]
-        numbers = dict(steps=steps, seed=int(check_seed(seed)), warmup=warmup, every=every, thin=thin)
-        choices = dict(replay=replay, on_divergence=on_divergence, offload=offload)
-        folders = {"checkpoint=": saver is not None, "resume=": _kind(resume)}
-        check_arguments(team, solver, numbers | choices | folders)
-        ways = replay, every, hooks, thin, halve, prefetch, aside, mesh, team
-        session_of = lambda steps, resume: Session(solver, record, data, steps, resume, *ways)
-        if saver is None and not isinstance(resume, str | Path):
-            session = session_of(steps, resume)
-            if resume is None:
-                session.begin(x0, y0, check_seed(seed), model_state)
-            return session.go(warmup)
-        start = Start(x0, y0, model_state, check_seed(seed), warmup)
-        return run_on_disk(session_of, saver, resume, start, steps, team)
+        if options.halves:
+            from bilevel.loop.recovery.halving import check_halving
+
+            check_halving(solver, options.snapshots)
+        hooks, saver = _all_hooks(hooks, options, tol, progress, checkpoint)
+        request = Request(solver, data, record, hooks, options, team)
+        if team.several:
+            from bilevel.loop.devices.agreement import check_request
+
+            check_request(request, steps, start, saver is not None, _kind(resume))
+        if saver is not None or isinstance(resume, str | Path):
+            from bilevel.loop.checkpoints.disk_runs import run_on_disk
+
+            return run_on_disk(request, saver, resume, start, steps)
+        plan = plan_of(request, steps, resume)
+        if resume is None:
+            plan, state = begun(plan, start)
+        else:
+            plan, state = resumed(plan, resume)
+        return complete(plan, state, start.warmup)
 
 
-def _check(
-    solver: Any,
-    x0: Any,
-    y0: Any,
-    resume: Any,
-    warmup: Any,
-    seed: Any,
-    model_state: Any,
-    replay: str,
-) -> None:
+def _team(trees: tuple[Any, ...]) -> Alone:
+    """Return the processes on whose devices arrays or meshes are."""
+    if jax.process_count() == 1:
+        return Alone()
+    from bilevel.loop.devices.processes import team_of
+
+    return team_of(*trees)
+
+
+def _all_hooks(
+    hooks: Any, options: RunOptions, tol: Any, progress: Any, checkpoint: Any
+) -> tuple[list[Hook], Any]:
+    """Return the hooks with those that arguments are short for; and the one among them that saves."""
+    given = options.probe, options.save_every, tol, checkpoint
+    shows = progress is not False or options.diagnose or any(each is not None for each in given)
+    if not shows and isinstance(hooks, list | tuple) and not hooks:
+        return [], None
+    from bilevel.loop.hooks.shorthands import hooks_for
+
+    return hooks_for(hooks, options, tol, progress, checkpoint)
+
+
+def _checked_start(
+    solver: Any, x0: Any, y0: Any, resume: Any, warmup: Any, seed: Any, model_state: Any
+) -> Start:
+    """Return what a new run begins with; raise if it does not fit `resume`."""
     check_solver(solver)
     auto = isinstance(resume, str) and resume == "auto"
     if (resume is None or auto) and (x0 is None or y0 is None):
@@ -168,14 +140,9 @@ def _check(
             f"resume must be the result of an earlier run, not {type(resume).__name__}: pass what bl.run returned, a "
             'folder of checkpoints, or "auto"'
         )
-    if isinstance(resume, Result) and isinstance(resume.run.solver, Saved):
-        raise ValueError(
-            "resume= is a result that bl.load read, which has lost the solver's types: pass the folder it was read from"
-        )
+    start = Start(x0, y0, model_state, check_seed(seed), check_count(warmup, "warmup", least=0))
     if isinstance(resume, Result):
-        check_usable(resume.run.solver, "the state of resume")  # which another precision may have made
-    check_count(warmup, "warmup", least=0)
-    check_seed(seed)
+        _check_result(resume)
     given = isinstance(resume, Result) and any(each is not None for each in (x0, y0, model_state))
     if resume is not None and not auto and (given or warmup != 0 or seed != 0):
         raise ValueError(
@@ -183,11 +150,21 @@ def _check(
         )
     if (x0 is None) != (y0 is None):
         raise ValueError("x0 and y0 go together: pass both, or neither")
-    check_choice(replay, "replay", POLICIES)
+    return start
+
+
+def _check_result(resume: Result) -> None:
+    from bilevel.loop.checkpoints.trees import Saved
+
+    if isinstance(resume.run.solver, Saved):
+        raise ValueError(
+            "resume= is a result that bl.load read, which has lost the solver's types: pass the folder it was read from"
+        )
+    check_usable(resume.run.solver, "the state of resume")  # which another precision may have made
 
 
 def _kind(resume: Any) -> str:
-    """What is gone on from; a folder's name may be another one in every process."""
+    """Return what the run continues; a folder may have another name in every process."""
     if isinstance(resume, Result):
         return f"a result of {resume.steps} steps"
     return "a folder" if isinstance(resume, Path) or resume not in (None, "auto") else str(resume)

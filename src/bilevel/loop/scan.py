@@ -6,20 +6,22 @@ from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
+from jax.core import Tracer
 
-from bilevel.arrays import check_usable
-from bilevel.batch import first
+from bilevel.arrays import check_usable, leaves_of
+from bilevel.batch import Batch, first
 from bilevel.checks import MANY, check_batch, check_callable, check_count, returns_more, takes
 from bilevel.loop.data.streams import FullBatch, Given, Minibatches, Stream, as_stream, draw
-from bilevel.loop.devices.meshes import explained_on_mesh
-from bilevel.loop.state import RunState, dress
+from bilevel.loop.state import RunState, dress, explained_on_mesh
 from bilevel.solvers.base import Info, Solver, check_solver, check_state
 from bilevel.solvers.parts.inner import Carried
 from bilevel.types import PyTree
 
 State = TypeVar("State")  # a RunState, or a solver's own state: the same kind comes back
+ZERO = np.float32(0)
 Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> what to keep of a step
 
 
@@ -229,3 +231,20 @@ def _bare(solver: Solver, state: Any, stream: Stream, start: int) -> RunState:
     return RunState(
         state, None, stream.start(start * solver.draws), jnp.uint32(start % 2**32), jnp.uint32(0), None, ()
     )
+
+
+def check_untraced(what: str, given: dict[str, Any]) -> None:
+    """Refuses to run inside a transformation, whether one of the arguments is traced or not."""
+    traced = [name for name, value in given.items() if _traced(value, name)]
+    if traced or isinstance(lax.neg(ZERO), Tracer):  # as is everything that is made there
+        where = traced[0] if traced else "everything"
+        raise TypeError(
+            f"{what} drives the host and cannot run inside jit, vmap or grad, where {where} is traced: use bl.scan "
+            "there, or bl.sweep for many runs"
+        )
+
+
+def _traced(value: Any, name: str) -> bool:
+    if name == "data" and not isinstance(value, Batch | Stream):
+        return isinstance(value, Tracer)  # a loader is no tree
+    return any(isinstance(leaf, Tracer) for leaf in leaves_of(value, name))

@@ -1,21 +1,27 @@
-"""A run as a value: everything the next step needs, and what produced it."""
+"""A run as a value: everything that the next step needs, and in words what produced it."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 
-from bilevel.arrays import as_arrays
-from bilevel.batch import Batch, Draws, dressed
+from bilevel.arrays import as_arrays, is_explicit
+from bilevel.batch import Batch, Draws, Levels, dressed
 from bilevel.checks import check_traced_seed
-from bilevel.loop.data.streams import as_stream, draw
-from bilevel.loop.devices.meshes import explained_on_mesh
-from bilevel.loop.fingerprint import Fingerprint, fingerprint
+from bilevel.checks.objects import is_ours
+from bilevel.identity import Static, described, skeleton
+from bilevel.loop.data.streams import Given, as_stream, draw
 from bilevel.solvers.base import Solver, check_solver
+from bilevel.solvers.rule_closures import Closures
+from bilevel.solvers.step_scaling import Shortened
 from bilevel.types import PyTree
 
+Fingerprint = tuple[tuple[str, str], ...]  # (what, in words)
 OBJECTIVES = 0x6B6579  # any number that no step or epoch will reach
 
 
@@ -113,3 +119,101 @@ def dress(
     if "key" in wants and run.seed is not None:
         key = jax.random.fold_in(jax.random.wrap_key_data(run.seed), run.step if number is None else number)
     return dressed(batch, key, run.model if "state" in wants else None)
+
+
+@contextmanager
+def explained_on_mesh(*trees: Any) -> Iterator[None]:
+    """Add what to do where JAX refuses arrays of an Explicit mesh, or a loop inside `jax.shard_map`."""
+    try:
+        yield
+    except Exception as error:
+        remedy = "" if is_ours(error) else _remedy(trees)
+        if not remedy:
+            raise
+        raise ValueError(remedy) from error
+
+
+def _remedy(trees: Any) -> str:
+    if AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types:
+        return (
+            "JAX refused a loop inside jax.shard_map, because an array in it begins as the same on all devices and "
+            "ends as another on each: pass check_vma=False to jax.shard_map"
+        )
+    if any(is_explicit(leaf) for leaf in jax.tree.leaves(trees)):
+        return (
+            "an array lies on a mesh whose axes are Explicit, the default of jax.make_mesh, and inside jit or vmap "
+            "every operation on it must then name its sharding, which objectives do not: make the mesh with "
+            "jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))"
+        )
+    return ""
+
+
+def fingerprint(solver: Solver, x: PyTree, y: PyTree, stream: Any, model_state: PyTree) -> Fingerprint:
+    """Solver and rules without their step sizes, the objectives, and the shapes of everything."""
+    return (
+        ("solver", _words(solver)),
+        ("inner objective", described(solver.problem.inner)),
+        ("outer objective", described(solver.problem.outer)),
+        ("x", _shapes(x)),
+        ("y", _shapes(y)),
+        ("model state", _shapes(model_state)),
+        (
+            "data",
+            "a loader" if stream is None or isinstance(stream, Given) else _drawn(stream),
+        ),
+    )
+
+
+def difference(before: Fingerprint, now: Fingerprint) -> str | None:
+    """The first thing that differs, in words."""
+    for (what, then), (_, here) in zip(before, now, strict=True):
+        if then != here:
+            return f"its {what} was {_short(then)}, here it is {_short(here)}"
+    return None
+
+
+def _words(value: Any) -> str:
+    """A solver, a rule or an ingredient: its kind and its static settings; numbers that are leaves stay out."""
+    if isinstance(value, Static):
+        return _words(value.value)
+    if isinstance(value, Shortened):  # how long its steps are is a number
+        return _words(value.rule)
+    if isinstance(value, Closures):
+        return f"{described(value.value.update)}#{skeleton(value.value.update)}"
+    if is_dataclass(value):
+        parts = [
+            f"{field.name}={_words(getattr(value, field.name))}"
+            for field in fields(value)
+            if field.name != "problem"
+            and (field.metadata.get("static") or is_dataclass(getattr(value, field.name)))
+        ]
+        return f"{type(value).__name__}({', '.join(parts)})"
+    if callable(value):
+        return described(value)
+    return repr(value)
+
+
+def _drawn(stream: Any) -> str:
+    """A stream: its kind, how its samplers draw, and the shapes of its arrays."""
+    samplers = getattr(stream, "samplers", Levels())._asdict()
+    how = [
+        f"{level}: {type(s).__name__} {s.size} of {s.examples}"
+        for level, s in samplers.items()
+        if s is not None
+    ]
+    return f"{type(stream).__name__}({', '.join(how)}) of {_shapes(stream)}"
+
+
+def _shapes(tree: PyTree) -> str:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    if not leaves:
+        return "nothing"
+    shown = [
+        f"{jax.tree_util.keystr(path)} {jnp.result_type(leaf)}{list(jnp.shape(leaf))}".strip()
+        for path, leaf in leaves
+    ]
+    return ", ".join(shown)
+
+
+def _short(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -124,12 +124,17 @@ def diverged(
         if kept and warmup
         else f"the last finite state, after {step} steps, is returned"
         if kept
-        else 'no earlier state was kept (replay="off"), so the one returned is not finite'
+        else 'no earlier state was kept (snapshots="off"), so the one returned is not finite'
     )
-    remedy = suspicion or _remedy(solver, list(because) or broken, warmup)
+    remedy = suspicion or _remedy(solver, list(because) or _with_earlier(broken), warmup)
     if data:
         remedy = f"{data}: clean the data."
     return Status(Code.DIVERGED, f"{happened}; {state}: {remedy}", culprit or broken[0], step)
+
+
+def _with_earlier(broken: list[str]) -> list[str]:
+    """Return variables that overflowed together with y, which moves v and with it x."""
+    return ["y", *broken] if "v" in broken and "y" not in broken else broken
 
 
 def _remedy(solver: Solver, broken: list[str], warmup: bool) -> str:
@@ -192,5 +197,5 @@ def failed(step: int, what: str, error: BaseException) -> Status:
     return Status(
         Code.FAILED,
         f"{what} raised {type(error).__name__} ({error}) after {_number(step)}. Fix it, then pass "
-        '`resume=error.result` (which is None only with replay="off").',
+        '`resume=error.result` (which is None only with snapshots="off").',
     )

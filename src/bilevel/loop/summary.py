@@ -1,4 +1,4 @@
-"""A result, or a sweep, in a few lines: how it ended, where its numbers began and ended, and what it found."""
+"""Summaries of a result or a sweep: how it ended, and the first and last values of its numbers."""
 
 from collections.abc import Sequence
 from html import escape
@@ -38,7 +38,7 @@ def as_text(headline: str, rows: Rows) -> str:
 
 
 def as_html(headline: str, rows: Rows) -> str:
-    """For a notebook: the same as a table."""
+    """Return the same as a table for a notebook."""
     cell = '<td style="text-align:left;vertical-align:top">'
     lines = "".join(f"<tr>{cell}{escape(name)}</td>{cell}{escape(text)}</td></tr>" for name, text in rows)
     return f"<div><strong>{escape(headline)}</strong><table>{lines}</table></div>"
@@ -49,8 +49,8 @@ def of_result(result: "Result") -> tuple[str, Rows]:
     rows = [
         (title(name), course_of(name, column)) for name, column in list(columns.items())[: MOST + len(NAMES)]
     ]
-    told = {STEP, *list(columns)[: len(rows)]}
-    others = [name for name in result.trace if name not in told]
+    listed_above = {STEP, *list(columns)[: len(rows)]}
+    others = [name for name in result.trace if name not in listed_above]
     rows += [("also traced", listed(others))] if others and result.steps else []
     rows += [("probed", listed(name for name in result.probes if name != "step"))] if result.probes else []
     rows += [("x", shapes(result.x)), ("y", shapes(result.y))]
@@ -81,7 +81,7 @@ def of_sweep(found: "Sweep") -> tuple[str, Rows]:
 
 
 def ending(result: Any, lane: int | None = None) -> str:
-    """How a run, or a lane of a sweep, ended and when."""
+    """Return how a run, or a lane of a sweep, ended and when."""
     status, steps = (
         (result.status, result.steps) if lane is None else (result.status[lane], int(result.steps[lane]))
     )
@@ -89,7 +89,7 @@ def ending(result: Any, lane: int | None = None) -> str:
 
 
 def course_of(name: str, column: Any) -> str:
-    """From where to where, and how far it went beyond both."""
+    """Return the first and the last value, and the extremes beyond both."""
     values = np.asarray(column, float)
     text = f"{values[0]:.4g}" + (f" → {values[-1]:.4g}" if len(values) > 1 else "")
     finite = values[np.isfinite(values)]

@@ -6,36 +6,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bilevel.checks import MANY, check_callable, check_count, check_kind, check_text
 from bilevel.forks import check_fork
-from bilevel.loop.chunk_length import Pace
-from bilevel.loop.concrete import check_untraced
-from bilevel.loop.errors import RunError
-from bilevel.loop.hooks.base import Event, Hook, HookLike, as_hooks, closing
-from bilevel.loop.hooks.calls import (
-    RANKS,
-    answer,
-    earliest,
-    gone_on,
-    in_order,
-    notes,
-    of_rank,
-    steps_to_next_mark,
-)
+from bilevel.loop.driver import drive
+from bilevel.loop.errors import Failure
+from bilevel.loop.hooks.base import Hook, HookLike, as_hooks
 from bilevel.loop.hooks.early_stopping import sign_of
 from bilevel.loop.hooks.live_view import progress_hooks
-from bilevel.loop.interrupts import Interrupts
 from bilevel.loop.lane_program import lane_program
+from bilevel.loop.lane_run import lane_run, lane_status, lanes_first
 from bilevel.loop.lanes import Lane, Lanes
+from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.result import Result
-from bilevel.loop.scan import Record, check_record
+from bilevel.loop.scan import Record, check_record, check_untraced
 from bilevel.loop.state import RunState
-from bilevel.loop.status import Code, Status, check_status, completed, diverged, failed, interrupted
+from bilevel.loop.status import Code, Status, check_status
 from bilevel.loop.summary import as_html, as_text, of_sweep
-from bilevel.loop.trace import join
 from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 from bilevel.words import listed, one_line, shown
@@ -159,13 +147,12 @@ def sweep(
         progress: as for `bl.run`.
     """
     check_fork()
-    began = time.perf_counter()
     given = {"solvers": solvers, "x0": x0, "y0": y0, "starts": starts, "data": data, "seeds": seeds}
     check_untraced("bl.sweep", given | {"model_state": model_state})
     steps, warmup = check_count(steps, "steps", most=MANY), check_count(warmup, "warmup", least=0)
     every = None if every is None else check_count(every, "every")
     sign = sign_of(mode)
-    called = in_order([*as_hooks(hooks), *progress_hooks(progress)])
+    called = [*as_hooks(hooks), *progress_hooks(progress)]
     _check_lanes_may_have(called)
     _check_metric_kind(metric)
     if record is not None:
@@ -173,110 +160,54 @@ def sweep(
     chosen = Lanes.of(solvers, x0, y0, starts, data, seeds, model_state, combine)
     program = lane_program(chosen, record)
     _check_metric(metric, program.row, chosen)
-    run, traces, step = program.start(chosen.arguments), [], 0
-    taken, alive = jnp.zeros(len(chosen.lanes), jnp.int32), jnp.ones(len(chosen.lanes), bool)
-    warmed = None
-    if warmup:
-        run, alive, *more = program.warm_up(chosen.arguments, run, warmup)
-        warmed = jax.device_get((alive, *more))
-    pace = Pace(program.seconds, every)
-    name, ended = chosen.solvers[0].name, None
-    lanes = len(chosen.lanes)
-    event = lambda rows: Event(step, steps, run, None, rows, time.perf_counter() - began, name, lanes=lanes)
-    failure, begun = None, []
-    with Interrupts() as interrupts, closing(begun):
-        try:
-            for hook in called:
-                begun.append(hook)
-                hook.begin(event({}))
-            while step < steps and ended is None:
-                left = steps - step
-                wanted = min(pace.steps(left, step), program.count, steps_to_next_mark(called, step, left))
-                at, start, before = time.perf_counter(), step, (run, alive, taken)
-                *moved, rows = program.steps(chosen.arguments, *before, program.rows(), 0, wanted)
-                rows = jax.tree.map(lambda a, n=wanted: np.asarray(a)[:, :n], jax.device_get(rows))
-                run, alive, taken = (
-                    moved  # once they have arrived: an interruption leaves the last chunk whole
-                )
-                pace.took(wanted, time.perf_counter() - at, compiled=not program.compiled)
-                program.compiled, program.seconds = True, pace.seconds_per_step
-                step += wanted
-                traces.append(rows)
-                for rank in RANKS:
-                    group = of_rank(called, rank)
-                    if step == start or not group:
-                        continue
-                    seen = event(traces[-1])
-                    answers = [answer(hook, seen) for hook in group]
-                    raised = [each.raised for each in answers if each.raised is not None]
-                    failure = next((e for e in (failure, *raised) if isinstance(e, Exception)), None)
-                    stops = [each.stop for each in answers if each.stop is not None]
-                    if ended is None and any(isinstance(each, KeyboardInterrupt) for each in raised):
-                        ended = interrupted(step)
-                    if ended is None and stops:
-                        stop = earliest(stops, step)
-                        passed = stop.step is not None and stop.step < step
-                        ended = Status(stop.code, stop.reason)
-                        if stop.step is not None and passed and stop.step >= start:  # by the same program
-                            step, count = stop.step, stop.step - start
-                            run, alive, taken, _ = program.steps(
-                                chosen.arguments, *before, program.rows(), 0, count
-                            )
-                            traces[-1] = jax.tree.map(lambda a, n=count: a[:, :n], rows)
-                        elif passed:
-                            ended = ended.with_note(gone_on(step))
-                if failure is not None:
-                    ended = failed(step, "a hook", failure)
-                elif ended is None and interrupts.asked:
-                    ended = interrupted(step)
-        except KeyboardInterrupt:
-            ended = interrupted(step)
-        except Exception as error:
-            failure, ended = error, failed(step, "a hook or an objective", error)
-    with closing(begun):
-        if failure is not None and not traces:
-            raise RunError(
-                f"{type(failure).__name__} before the first steps were done: {failure}", None
-            ) from failure
-        if not traces:
-            raise KeyboardInterrupt
-    swapped: Any = lambda rows: jax.tree.map(lambda a: np.swapaxes(a, 0, 1), rows)
-    trace = swapped(join([swapped(rows) for rows in traces]))
-    good = np.asarray(taken)
-    ended = ended or completed(steps)
-    status = [ended] * lanes
-    if not np.all(alive):
-        broken = jax.device_get(program.broken(chosen.arguments, run))
-        for i in map(int, np.flatnonzero(~np.asarray(alive))):
-            solver = chosen.solvers[i]
-            if warmed is not None and not warmed[0][i]:
-                status[i] = _diverged_in_warm_up(solver, i, warmup, *warmed[1:])
-            else:
-                status[i] = diverged(solver, int(good[i]), _first_broken(solver, broken, i))
-    scores = _scores(metric, run, trace, np.asarray(alive), good)
+    plan, state, warmed = lane_run(chosen, program, called, steps, warmup, every)
+    with plan.interrupts, plan.hooks.closing():
+        state = drive(plan, state, program)
+        if not state.step:
+            _check_begun(state)
+        found = _swept(plan, state, chosen, warmed, warmup, metric, sign)
+        state = plan.hooks.end(plan, state, found)
+    found = replace(found, status=[status.with_note(plan.hooks.notes()) for status in found.status])
+    plan.hooks.leave()
+    if state.failure is not None:
+        raise state.failure.run_error(_said(state.failure), found)
+    return found
+
+
+def _check_begun(state: Progress) -> None:
+    """Raise what ended the sweep before its first steps, unless a hook did."""
+    if state.failure is None and state.status is not None and state.status.code is Code.INTERRUPTED:
+        raise KeyboardInterrupt
+    if state.failure is None:
+        return
+    raise state.failure.run_error(_said(state.failure, " before the first steps were done"), None)
+
+
+def _said(failure: Failure, when: str = "") -> str:
+    return f"{type(failure.error).__name__}{when}: {failure.error}"
+
+
+def _swept(
+    plan: Plan, state: Progress, chosen: Lanes, warmed: Any, warmup: int, metric: Any, sign: float
+) -> Sweep:
+    """Return the result of a sweep that has ended."""
+    run, alive, taken = state.run
+    trace, alive, taken = lanes_first(plan.log.trace), np.asarray(alive), np.asarray(taken)
+    status = lane_status(plan, state, chosen, warmed, warmup)
+    scores = _scores(metric, run, trace, alive, taken)
     finite = np.isfinite(scores)
-    best = int(np.argmin(np.where(finite, sign * scores, np.inf))) if finite.any() else None
-    found = Sweep(
+    return Sweep(
         chosen.lanes,
         chosen.solvers,
         run,
         trace,
-        good,
+        taken,
         status,
         scores,
-        best,
+        int(np.argmin(np.where(finite, sign * scores, np.inf))) if finite.any() else None,
         metric if isinstance(metric, str) else getattr(metric, "__name__", "metric"),
-        time.perf_counter() - began,
+        time.perf_counter() - plan.began,
     )
-    for hook in begun:
-        try:
-            hook.end(found)
-        except Exception as error:
-            failure = failure or error
-    found = replace(found, status=[status.with_note(notes(begun)) for status in found.status])
-    if failure is not None:
-        raise RunError(f"{type(failure).__name__}: {failure}", found) from failure
-    return found
 
 
 def _check_lanes_may_have(hooks: Sequence[Hook]) -> None:
@@ -307,19 +238,6 @@ def _check_metric(metric: Any, row: dict[str, Any], chosen: Lanes) -> None:
         raise ValueError(
             f"the trace has no {shown(metric)}: choose from {listed(sorted(row))}, or pass a function of (x, y)"
         )
-
-
-def _diverged_in_warm_up(
-    solver: Solver, lane: int, steps: int, taken: np.ndarray, broken: dict[str, Any]
-) -> Status:
-    how = "became infinite or NaN" if taken[lane] < steps else "grew until its square overflows"
-    names = _first_broken(solver, broken, lane)
-    return diverged(solver, int(taken[lane]), names, warmup=True, how=how)
-
-
-def _first_broken(solver: Solver, broken: dict[str, Any], lane: int) -> list[str]:
-    names = [name for name, bad in broken.items() if bad[lane]]
-    return [name for name in names if name in solver.variables] or names[:1] or ["outer_value"]
 
 
 def _scores(

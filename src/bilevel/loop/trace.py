@@ -128,7 +128,9 @@ class Log:
                 else {STEP: np.zeros(0, int)} | self._blank
             )
         if self.thin is None:
-            return join([part.rows for part in self._recent])
+            if len(self._recent) > 1:  # joined once: a long run is asked for its trace several times
+                self._recent = [_joined(self._recent)]
+            return self._recent[0].rows
         parts = list(self._settled)
         for part in self._recent:
             wanted = np.asarray(part.steps) % self.thin == 0
@@ -158,7 +160,10 @@ def _numbered_part(trace: Columns) -> Part:
 
 
 def _joined(parts: list[Part]) -> Part:
-    return Part(np.concatenate([part.steps for part in parts]), join([part.rows for part in parts]))
+    first, last = parts[0].steps[0], parts[-1].steps[-1]
+    whole = last - first + 1 == sum(len(part.steps) for part in parts)
+    steps = range(first, last + 1) if whole else np.concatenate([part.steps for part in parts])
+    return Part(steps, join([part.rows for part in parts]))
 
 
 def rows_in(columns: Columns) -> int:

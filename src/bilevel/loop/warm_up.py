@@ -1,82 +1,88 @@
-"""The warm-up of a run: steps on y alone, before the first."""
+"""The warm-up of a run: steps on y only, before the first step."""
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import jax
 
-from bilevel.loop.chunk_length import Pace
-from bilevel.loop.chunks import next_batch
-from bilevel.loop.course import Course, Failed
-from bilevel.loop.devices.agreement import have_data
-from bilevel.loop.diagnose.divergence import blameworthy, cause
-from bilevel.loop.finite import bad_data, blown_up, grown, narrow
+from bilevel.loop.chunks import Pace, next_batch
+from bilevel.loop.diagnose.divergence import blameworthy
+from bilevel.loop.diagnose.scene import scene_of
+from bilevel.loop.driver import back_to, has_data, recovered
+from bilevel.loop.errors import Failure, caught
+from bilevel.loop.finite import bad_data, blown_up, grown
+from bilevel.loop.plan import Plan, Progress
+from bilevel.loop.recovery.rollback import broken_in, explained, last_finite
+from bilevel.loop.state import RunState
 from bilevel.loop.status import diverged, exhausted, interrupted_in_warm_up
 
-
-def warm_up(course: Course, count: int) -> None:
-    """In chunks of its own; if it breaks, the run ends where it began: no y of a warm-up that diverged is of use."""
-    try:
-        _warm_up(course, count)
-    except Failed:
-        raise
-    except Exception as error:
-        course.recover()
-        raise course.fail("an objective, in the warm-up,", error) from error
+WHAT = "an objective, in the warm-up,"
 
 
-def _warm_up(course: Course, count: int) -> None:
-    course.kept.begin(course.run, course.step)
-    start, done, pace, compiled = course.step, 0, Pace(None), False
-    while done < count and course.status is None:
-        given, more = course.source.stream, course.team.first(pace.steps(count - done))
+def warm_up(plan: Plan, progress: Progress, count: int) -> Progress:
+    """Take the warm-up steps in chunks. If they diverge, the run ends where it began."""
+    plan.snapshots.begin(progress.run, progress.step)
+    done, pace, compiled = 0, Pace(None), False
+    while done < count and progress.status is None:
+        given, more = plan.source.stream, plan.team.first(pace.steps(count - done))
         if given is None:
-            given, more = next_batch(course) if have_data(course) else None, 1
-            if course.failure is not None:
-                what, error = course.failure
-                raise course.fail(f"{what}, in the warm-up after {done} of {count} steps,", error)
+            (given, failure), more = _next(plan), 1
+            if failure is not None:
+                what = f"{failure.what}, in the warm-up after {done} of {count} steps,"
+                return replace(progress, failure=plan.team.named(failure.blamed(what)))
             if given is None:
-                ended = (
-                    interrupted_in_warm_up(done, count)
-                    if course.interrupts.asked
-                    else exhausted(0, course.total)
-                )
-                course.status = ended.with_note(
-                    f" It was in the warm-up, {done} of {count} steps of which were done."
-                )
-                return
-        began = time.perf_counter()
-        course.run = jax.block_until_ready(course.calls.warm_up(course.leaves, course.run, given, more))
+                asked = plan.interrupts.asked
+                over = interrupted_in_warm_up(done, count) if asked else exhausted(0, plan.total)
+                note = f" It was in the warm-up, {done} of {count} steps of which were done."
+                return replace(progress, status=over.with_note(note))
+        began, method = time.perf_counter(), progress.method
+        arguments = method.leaves, progress.run, given, more
+        run, failure = caught(WHAT, _steps, plan.calls(method).warm_up, *arguments)
+        if failure is not None:
+            return replace(recovered(plan, progress), failure=plan.team.named(failure))
+        progress = replace(progress, run=run)
         pace.took(more, time.perf_counter() - began, compiled=not compiled)
         done, compiled = done + more, True
-        course.interrupts.agree()
-        if course.interrupts.asked and done < count:
-            course.status = interrupted_in_warm_up(done, count)
-    data = bad_data(course.source.seen(course.kept.taken))
-    names = course.broken(course.run)
-    if not course.kept.possible:
-        if names:
-            course.status = diverged(course.solver, done, names, warmup=True, data=data, kept=False)
-        return
-    start_of_all = course.kept.run()
-    enormous = [] if names else blown_up(course.solver, course.run, start_of_all)
+        plan.interrupts.agree(plan.team)
+        if plan.interrupts.asked and done < count:
+            progress = replace(progress, status=interrupted_in_warm_up(done, count))
+    after, failure = caught(WHAT, _judged, plan, progress, done)
+    if failure is not None:
+        return replace(recovered(plan, progress), failure=plan.team.named(failure))
+    return after
+
+
+def _steps(call: Callable[..., RunState], *arguments: Any) -> RunState:
+    return jax.block_until_ready(call(*arguments))
+
+
+def _next(plan: Plan) -> tuple[Any, Failure | None]:
+    ready, failure = has_data(plan)
+    return next_batch(plan) if ready else (None, failure)
+
+
+def _judged(plan: Plan, progress: Progress, done: int) -> Progress:
+    """Return to the start if a variable is no longer finite, or so large that its square overflows."""
+    start, solver = progress.step, progress.method.solver
+    data, names = bad_data(plan.source.seen(plan.snapshots.taken)), broken_in(plan, progress.run)
+    if not plan.snapshots.possible:
+        if not names:
+            return progress
+        return replace(progress, status=diverged(solver, done, names, warmup=True, data=data, kept=False))
+    origin = plan.snapshots.run()
+    enormous = [] if names else blown_up(solver, progress.run, origin)
     if not (names or enormous):
-        return
-    last = start + done
+        return progress
+    last, how = start + done, "became infinite or NaN" if names else "grew until its square overflows"
     if names:
-        course.run, last, names, _ = course.last_sane(start_of_all, start, last, warm=True)
-    large = grown(course.solver, course.run)
-    given, _ = course.source.again(course.kept.taken, last - start, 1)
-    data = data if data is not None and blameworthy(course.scene(), start_of_all, given) else None
-    why = cause(course.scene(), large, warmup=True)
-    course.cause, course.bad_data = why, data
-    course.status = diverged(
-        course.solver,
-        last - start,
-        names or enormous,
-        warmup=True,
-        data=data,
-        suspicion=why.sentence,
-        culprit=why.variable,
-        how="became infinite or NaN" if names else "grew until its square overflows",
-    ).with_note(narrow(course.run))
-    course.back_to(start, start_of_all)
+        run, last, names, _ = last_finite(plan, progress, origin, start, last, warm=True)
+        progress = replace(progress, run=run)
+    large = grown(solver, progress.run)
+    given, _ = plan.source.again(plan.snapshots.taken, last - start, 1)
+    guilty = data is not None and blameworthy(scene_of(plan, progress), origin, given)
+    progress = explained(
+        plan, progress, last - start, names or enormous, large, data if guilty else None, warmup=True, how=how
+    )
+    return back_to(plan, progress, start, origin)

@@ -1,10 +1,9 @@
-"""Pictures of runs, sweeps and certificates, in one look. Each function returns matplotlib's axes, to change or save.
+"""Plots of runs, sweeps and certificates in one style. Each function returns matplotlib axes, to change or save.
 
     bl.plot.trace(result)[0].figure.savefig("run.png")
 
-They are drawn into the axes that are given, or into a new figure. That is one of `matplotlib.pyplot` only in a notebook
-and where pyplot was imported, which then can show it; elsewhere nothing is left behind. matplotlib is loaded by the
-first picture.
+A function draws into the given axes, or into a new figure. The figure belongs to `matplotlib.pyplot` only in a
+notebook or if pyplot was imported, and pyplot can then show it. The first plot imports matplotlib.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What certificates promise after every number of steps, beside what a run did."""
+"""Plots of certified bounds along the steps, with the measured values of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,28 +27,25 @@ def certificate(
     measured: Any = None,
     ax: Any = None,
 ) -> Axes:
-    """The bound on the mean of ‖∇Φ(x_k)‖² over the first K steps, for every K up to `steps`.
+    """Plot the bound on the mean of ‖∇Φ(x_k)‖² over the first K steps, for every K up to `steps`.
 
     Args:
-        certificates: one, or several by the name that the legend shall have.
-        steps: up to which number of steps.
+        certificates: a certificate, or several by their name in the legend.
+        steps: the largest number of steps.
         gap: Φ(x₀) − inf Φ.
         y_error: ‖y₀ − y*(x₀)‖.
-        v_error: ‖v₀ − v*(x₀)‖; if left out, that of v₀ = 0 at most.
-        beta: the outer step size; if left out, the best for each number of steps.
-        measured: ‖∇Φ(x_k)‖ of every step of a run, whose running mean of squares is drawn as well.
-        ax: matplotlib axes to draw into; a new figure if left out.
+        v_error: ‖v₀ − v*(x₀)‖; default: an upper bound for v₀ = 0.
+        beta: the outer step size; default: the best for each number of steps.
+        measured: ‖∇Φ(x_k)‖ of every step of a run; the plot has the running mean of squares.
+        ax: matplotlib axes to draw into; default: a new figure.
     """
     several = certificates if isinstance(certificates, Mapping) else {"certified": certificates}
     for given in several.values() or [None]:
-        one = check_kind(
-            given, Certificate, "certificates", "a certificate, or several by name", "pass bl.theory.aid(...)"
-        )
-        if np.ndim(one.beta_max):
-            raise ValueError(
-                f"certificates must be of plain constants, not of arrays {list(np.shape(one.beta_max))}: pass one for "
-                "each, by name"
-            )
+        kind = "a certificate, or several by name"
+        one = check_kind(given, Certificate, "certificates", kind, "pass bl.theory.aid(...)")
+        if shape := list(np.shape(one.beta_max)):
+            fix = "pass one certificate for each, by name"
+            raise ValueError(f"certificates must be of plain constants, not of arrays {shape}: {fix}")
     at = np.unique(np.geomspace(1, check_count(steps, "steps"), POINTS).round().astype(int))
     numbers = dict(gap=gap, y_error=y_error, v_error=v_error, beta=beta)
     for name, value in numbers.items():

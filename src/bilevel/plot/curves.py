@@ -1,4 +1,4 @@
-"""What a run's trace holds, along the steps: scalars by name, and the hyperparameters that were recorded."""
+"""Plots of a trace along the steps: scalars by name, and recorded hyperparameters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,29 +17,29 @@ from bilevel.plot.numbers import check_names, leaves, transformed
 from bilevel.plot.style import BROKEN, COLORS, draw_line, fit_scale, keep_in_view, look, panel, panels
 from bilevel.words import listed, shown
 
-HUGE = 1e100  # matplotlib overflows not far from there
-PANELS = 6  # of a trace with many metrics, unless more are asked for
+HUGE = 1e100  # matplotlib overflows near this
+PANELS = 6  # default number of panels of a trace with many metrics
 BANDS = (0, 10, 25, 50, 75, 90, 100)  # percentiles
-CUT_SHORT = {Code.DIVERGED: "X", Code.FAILED: "X", Code.INTERRUPTED: "d"}  # and the mark where the lines end
+CUT_SHORT = {Code.DIVERGED: "X", Code.FAILED: "X", Code.INTERRUPTED: "d"}  # marks at the end of the lines
 
 
 def trace(
     result: Result, names: str | Sequence[str] | None = None, *, label: str | None = None, ax: Any = None
 ) -> np.ndarray:
-    """Columns of the trace along the steps, each in a panel of its own; logarithmic where they shrink a lot.
+    """Plot columns of the trace along the steps, each in a separate panel, logarithmic if it shrinks a lot.
 
-    A cross marks where a run diverged or failed, a diamond where it was interrupted, dotted lines where step sizes were
-    halved. To see several runs in one picture, pass the axes on:
+    A cross marks the end of a run that diverged or failed, a diamond the end of an interrupted run, and dotted lines
+    mark halved step sizes. To compare runs, pass the axes again:
 
         axes = bl.plot.trace(one, label="one")
         bl.plot.trace(other, label="other", ax=axes)
 
     Args:
-        result: of `bl.run`, or a lane of a sweep, `found[0]`.
-        names: columns of `result.trace` with a number per step. Left out: outer value, norm of the hypergradient,
-            residuals and then metrics, six at most.
-        label: what the legend shall call the run.
-        ax: matplotlib axes to draw into, one for each name; a new figure if left out.
+        result: a result of `bl.run`, or a lane of a sweep, `found[0]`.
+        names: columns of `result.trace` with a number per step. Default: outer value, norm of the hypergradient,
+            residuals and metrics, at most six.
+        label: the name of the run in the legend.
+        ax: matplotlib axes to draw into, one for each name; default: a new figure.
 
     Returns:
         An array of the axes, one for each name.
@@ -55,15 +55,8 @@ def trace(
             fit_scale(one, values)
             keep_in_view(one, np.clip(values, -HUGE, HUGE), values)
             draw_line(one, steps, values, place, label=label)
-            if result.status.code in CUT_SHORT:
-                one.plot(
-                    steps[-1:],
-                    values[-1:],
-                    CUT_SHORT[result.status.code],
-                    color=BROKEN,
-                    markersize=9,
-                    clip_on=False,
-                )
+            if end := CUT_SHORT.get(result.status.code):
+                one.plot(steps[-1:], values[-1:], end, color=BROKEN, markersize=9, clip_on=False)
             for from_step, *_ in result.halvings:
                 one.axvline(from_step, color=BROKEN, linestyle=":", linewidth=1)
             one.set_ylabel(title(name), parse_math=False)
@@ -83,21 +76,21 @@ def hyperparameters(
     labels: Sequence[str] | None = None,
     ax: Any = None,
 ) -> Axes:
-    """How the entries of x, or of anything else that was recorded, moved along the run.
+    """Plot the entries of x, or of another recorded value, along the run.
 
         result = bl.run(solver, x0, y0, steps=500, record=lambda state, info: {"x": state.x})
         bl.plot.hyperparameters(result, transform=jnp.exp)
 
-    Up to seven entries are lines, and so are all that have labels; more are bands
-    between the percentiles 0, 10, 25, 50, 75, 90 and 100.
+    Up to seven entries are lines, and so are entries with labels. More entries without labels are bands between the
+    percentiles 0, 10, 25, 50, 75, 90 and 100.
 
     Args:
         values: the result of `bl.run` with `record=`, or a lane of a sweep; or an array, or a tree of arrays, with one
             row per step.
-        name: the column of the trace, and what the axis is called.
-        transform: applied to it before it is drawn, such as `jnp.exp` where x is the logarithm of what it stands for.
+        name: the column of the trace, and the label of the axis.
+        transform: a function for the values before they are drawn, such as `jnp.exp` for logarithms.
         labels: names of the entries.
-        ax: matplotlib axes to draw into; a new figure if left out.
+        ax: matplotlib axes to draw into; default: a new figure.
     """
     check_text(name, "name", '"x"')
     if isinstance(values, Result):
@@ -125,18 +118,11 @@ def hyperparameters(
 
 
 def steps_of(result: Any) -> np.ndarray:
-    """The numbers of the steps whose rows the trace holds."""
-    check_kind(
-        result,
-        Result,
-        "result",
-        "what bl.run returns",
-        "pass result = bl.run(...), or a lane of a sweep, found[0]",
-    )
+    """Return the step numbers of the rows of the trace."""
+    fix = "pass result = bl.run(...), or a lane of a sweep, found[0]"
+    check_kind(result, Result, "result", "what bl.run returns", fix)
     if not result.trace or not result.steps:
-        raise ValueError(
-            f"the result is of a run without a step ({result.status.code}), so there is nothing to draw: run it longer"
-        )
+        raise ValueError(f"result has a run without a step ({result.status.code}): run it longer")
     rows = len(jax.tree.leaves(result.trace)[0])
     thinned = result.thin is not None and STEP in result.trace
     return np.asarray(result.trace[STEP]) if thinned else np.arange(rows)
@@ -146,10 +132,8 @@ def _chosen(names: Any, columns: dict[str, Any]) -> list[str]:
     if names is None:
         return list(columns)[:PANELS]
     names = [names] if isinstance(names, str) else names
-    known = isinstance(names, list | tuple) and all(
-        isinstance(name, str) and name in columns for name in names
-    )
-    if not known or not names:
+    known = lambda name: isinstance(name, str) and name in columns
+    if not isinstance(names, list | tuple) or not names or not all(map(known, names)):
         raise ValueError(
             f"names must be some of {listed(columns)}, the numbers in the trace, not {shown(names)}"
         )
@@ -166,15 +150,11 @@ def _column(result: Result, name: str) -> Any:
 
 
 def _entries(tree: Any, name: str, steps: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Every number of the tree along the steps, by its place."""
+    """Return every number of the tree along the steps, by its path."""
     given = leaves(tree)
     rows = {len(steps)} if steps is not None else {len(numbers) for _, numbers in given if numbers.ndim}
-    if (
-        len(rows) != 1
-        or 0 in rows
-        or any(numbers.shape[:1] != (*rows,) for _, numbers in given)
-        or not any(numbers.size for _, numbers in given)
-    ):
+    fits = len(rows) == 1 and 0 not in rows and all(numbers.shape[:1] == (*rows,) for _, numbers in given)
+    if not fits or not any(numbers.size for _, numbers in given):
         raise ValueError(
             f"{name} must be a bl.Result, or arrays of numbers with one row per step, not {shown(tree)}: pass e.g. "
             'result.trace["x"]'
@@ -188,13 +168,12 @@ def _entries(tree: Any, name: str, steps: np.ndarray | None) -> dict[str, np.nda
 
 
 def _bands(ax: Axes, steps: np.ndarray, values: np.ndarray) -> None:
-    with np.errstate(invalid="ignore"):  # between infinite ones
+    with np.errstate(invalid="ignore"):  # infinite values
         cuts = np.percentile(values, BANDS, axis=0)
     half = len(BANDS) // 2
     for i in range(half):
+        style: Any = dict(color=COLORS[0], alpha=0.12 + 0.1 * i, linewidth=0)
         label = f"{BANDS[i]} to {BANDS[-1 - i]} % of {len(values):,}"
-        ax.fill_between(
-            steps, cuts[i], cuts[-1 - i], color=COLORS[0], alpha=0.12 + 0.1 * i, linewidth=0, label=label
-        )
+        ax.fill_between(steps, cuts[i], cuts[-1 - i], label=label, **style)
     draw_line(ax, steps, cuts[half], 0, label="median")
     ax.legend()

@@ -1,4 +1,4 @@
-"""What is to be drawn: real numbers that are there, by their places in a tree, with names of the caller's."""
+"""Checks of the values to draw: real numbers of a tree by their path, and names for them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from bilevel.words import shown
 
 
 def as_numbers(value: Any) -> np.ndarray | None:
-    """As an array of floats; `None` for anything but real numbers."""
+    """Return an array of floats, or None for other values than real numbers."""
     if not isinstance(value, np.ndarray | jax.Array | np.generic | int | float) or np.ma.isMaskedArray(value):
         return None
     if isinstance(value, jax.Array) and (isinstance(value, Tracer) or value.is_deleted()):
@@ -23,7 +23,7 @@ def as_numbers(value: Any) -> np.ndarray | None:
 
 
 def leaves(tree: Any) -> list[tuple[str, np.ndarray]]:
-    """Its arrays by their places; none if it is no tree of real numbers."""
+    """Return the arrays by their paths; none if it is no tree of real numbers."""
     try:
         found = jax.tree_util.tree_leaves_with_path(tree)
     except ValueError:  # keys of a dict that cannot be sorted
@@ -47,7 +47,7 @@ def transformed(transform: Callable[[Any], Any] | None, values: Any, what: str, 
 
 
 def check_names(names: Any, count: int, what: str) -> list[str]:
-    """One for each of what is drawn."""
+    """Return one name per drawn line, or raise."""
     listed = isinstance(names, list | tuple | range) or (isinstance(names, np.ndarray) and names.ndim == 1)
     if not listed or len(names) != count:
         raise ValueError(f"labels must be a list of {count} names, one for each {what}, not {shown(names)}")

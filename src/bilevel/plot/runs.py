@@ -1,4 +1,4 @@
-"""The lanes of a sweep side by side."""
+"""The plot of a sweep: one line per lane."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,17 +19,15 @@ from bilevel.words import listed, shown
 def sweep(
     found: Sweep, name: str | None = None, *, labels: Sequence[Any] | None = None, ax: Any = None
 ) -> Axes:
-    """One column of the trace in every lane: the best lane is thick, those that diverged end in a cross.
+    """Plot one column of the trace for every lane: the best lane is thick, diverged lanes end in a cross.
 
-    Of more than seven lanes, the best, the worst and five in between have a color and a name; the others are gray.
+    With more than seven lanes, the best, the worst and five others have a color and a name; the rest is gray.
 
     Args:
-        found: of `bl.sweep`.
-        name: the column, one number per step. Left out: the metric by which the best lane was chosen, or, if that is no
-            column, the outer value.
-        labels: what each lane is called; if left out, by the numbers in which its solver differs from others, such as
-            the step size.
-        ax: matplotlib axes to draw into; a new figure if left out.
+        found: a result of `bl.sweep`.
+        name: a column with one number per step. Default: the metric of the choice of the best lane, or the outer value.
+        labels: names of the lanes; default: the numbers in which the solvers differ, such as the step size.
+        ax: matplotlib axes to draw into; default: a new figure.
     """
     check_kind(found, Sweep, "found", "what bl.sweep returns", "pass found = bl.sweep(...)")
     named = numbers_in(found.trace, rank=2)
@@ -51,11 +49,9 @@ def sweep(
             _cross(one, found, lane, curves[lane], FAINT)
         for place, lane in enumerate(written):
             best, broke = lane == found.best, found.status[lane].code is Code.DIVERGED
-            said = " (best)" if best else " (diverged)" if broke else ""
-            style = dict(
-                linewidth=3.2 if best else 1.6, zorder=3 if best else 2, label=f"{labels[lane]}{said}"
-            )
-            draw_line(one, np.arange(len(curves[lane])), curves[lane], place, **style)
+            label = f"{labels[lane]}{' (best)' if best else ' (diverged)' if broke else ''}"
+            style = dict(linewidth=3.2, zorder=3) if best else dict(linewidth=1.6, zorder=2)
+            draw_line(one, np.arange(len(curves[lane])), curves[lane], place, label=label, **style)
             _cross(one, found, lane, curves[lane], COLORS[place])
         one.set_xlabel("step")
         one.set_ylabel(title(name), parse_math=False)

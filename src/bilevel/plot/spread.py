@@ -1,4 +1,4 @@
-"""How weights are spread, of all examples or of groups of them."""
+"""Histograms of the weights of examples, together or by group."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,22 +13,22 @@ from bilevel.plot.style import COLORS, look, panel
 from bilevel.words import shown
 
 BINS = 40
-HUGE = 1e100  # matplotlib overflows not far from there
+HUGE = 1e100  # matplotlib overflows near this
 
 
 def weights(
     values: Any, groups: Any = None, *, transform: Callable[[Any], Any] | None = None, ax: Any = None
 ) -> Axes:
-    """A histogram of weights; with `groups`, one for each, so that one sees whether the weights tell them apart.
+    """Plot a histogram of weights, or one for each group.
 
         bl.plot.weights(result, np.where(flipped, "wrong label", "right label"), transform=jax.nn.sigmoid)
 
     Args:
-        values: one per example, or a `bl.Result` whose x they are.
-        groups: the group of each example, by words, numbers, or true and false; at most seven different ones.
-        transform: from x to weights, such as `jax.nn.sigmoid`; of several arrays it takes one, as
+        values: one weight per example, or a `bl.Result` with the weights as x.
+        groups: the group of each example: words, numbers, or booleans; at most seven groups.
+        transform: a function from x to weights, such as `jax.nn.sigmoid`; if x has several arrays, it selects one:
             `lambda x: jax.nn.sigmoid(x["weights"])`.
-        ax: matplotlib axes to draw into; a new figure if left out.
+        ax: matplotlib axes to draw into; default: a new figure.
     """
     flat = _flat(values, transform)
     kinds = np.zeros(flat.size, int) if groups is None else _kinds(groups)
@@ -39,9 +39,8 @@ def weights(
         )
     names = np.unique(kinds)
     if len(names) > len(COLORS):
-        raise ValueError(
-            f"groups has {len(names)} different ones, of which {len(COLORS)} can be told apart: join some"
-        )
+        limit = f"of which {len(COLORS)} can be told apart"
+        raise ValueError(f"groups has {len(names)} different ones, {limit}: join some")
     edges = _edges(flat)
     with look():
         one = panel(ax)
@@ -58,7 +57,7 @@ def weights(
 
 
 def _edges(flat: np.ndarray) -> np.ndarray:
-    """Of the bins; there is room around weights that differ by rounding alone."""
+    """Return the edges of the bins, with room around weights that differ only by rounding."""
     low, high = flat.min(), flat.max()
     if max(-low, high) > HUGE:
         raise ValueError(
@@ -70,7 +69,7 @@ def _edges(flat: np.ndarray) -> np.ndarray:
 
 
 def _flat(values: Any, transform: Any) -> np.ndarray:
-    """The weights, one after the other."""
+    """Return the weights as one vector, or raise."""
     values = values.x if isinstance(values, Result) else values
     example = "jax.nn.sigmoid"
     if isinstance(values, dict) and values:
@@ -89,9 +88,9 @@ def _flat(values: Any, transform: Any) -> np.ndarray:
 
 
 def _kinds(groups: Any) -> np.ndarray:
-    """One after the other; none if they are neither words nor numbers."""
+    """Return the groups as one vector; none if they are neither words nor numbers."""
     try:
         found = np.ravel(np.asarray(groups))
-    except Exception:  # of no shape, deleted, traced
+    except Exception:  # ragged, deleted or traced
         return np.empty(0)
     return found if found.dtype.kind in "biufUS" else np.empty(0)

@@ -10,8 +10,8 @@ current while all looks give the same objects and all arrays the same numbers. T
 the code, defaults and attributes of functions, globals by name, imported modules, names in modules, attributes, slots
 and class of objects, members and bases of classes, containers, partials, wrapped functions and arrays.
 
-The walk does not follow the code of installed packages, attributes with computed names, and the inside of objects
-that Python cannot list ("hidden"); these are compared by identity.
+The walk does not follow the code of installed packages, names that are not written in the code, and the inside of
+objects that Python cannot list ("hidden"); these are compared by identity.
 """
 
 import operator
@@ -24,17 +24,17 @@ from bilevel.readings.functions import is_filled as is_filled
 from bilevel.readings.kinds import EXACT, NUMBERS as NUMBERS, array_token, digest, is_frozen
 from bilevel.readings.walk import Part as Part, Reader as Reader, Walk
 
+KNOWN_NODES = {"builtins", "collections", "jax", "optax", "bilevel"}
+
 
 class Reading:
     """Everything that a value reads at one time. Readings are equal if nothing that was read differs."""
 
     def __init__(self, value: Any):
         walk = Walk.of(value, "")
-        self.tokens = tuple((part.path, *_token(part)) for part in walk.found)
-        self._value, self._found = (
-            value,
-            walk.found,
-        )  # kept alive: an identity is only unique while its object lives
+        self.tokens = tuple((part.path, *_token(part)) for part in (*walk.found, *walk.unordered))
+        # Kept alive: an identity is only unique while its object lives.
+        self._value, self._found = value, (walk.found, walk.unordered)
         self._complete, self._looks, self._arrays = walk.complete, walk.looks, walk.arrays
 
     def __eq__(self, other: object) -> bool:
@@ -59,6 +59,21 @@ class Reading:
 def reading(value: Any) -> Reading:
     """Return what this function (or object that holds functions) reads now."""
     return Reading(value)
+
+
+def nodes(structure: Any) -> tuple[Any, ...]:
+    """Return the classes of users in a pytree, and what their objects hold besides children.
+
+    Functions that take the tree call the methods of these classes.
+    """
+    found, left = list[Any](), [structure]
+    while left:
+        each = left.pop()
+        kind, held = each.node_data() or (None, None)
+        left += each.children()
+        if kind is not None and kind.__module__.partition(".")[0] not in KNOWN_NODES:
+            found += [kind, held]
+    return tuple(found)
 
 
 def parts(value: Any, name: str = "") -> list[Part]:

@@ -1,17 +1,23 @@
 """What a function holds, and the names that its code asks for."""
 
+import contextvars
 import dis
 import functools
+import os
 import sys
 import types
+import weakref
 from collections import UserDict, deque
 from typing import Any, NamedTuple
 
 CONTAINERS = (list, dict, set, deque, UserDict)
+LOOK_UP = {"getattr", "globals", "vars", "__dict__"}  # by which a function reads a name in quotes
+ENVIRONMENT = {"environ", "getenv"}
 COLLECT = {"append", "extend", "add", "appendleft", "insert"}  # methods by which a function only writes
 
 
 MISSING, WRITTEN = object(), object()
+HOLDERS = (weakref.ref, *weakref.ProxyTypes, contextvars.ContextVar, types.CellType)
 
 
 class Names(NamedTuple):
@@ -22,6 +28,7 @@ class Names(NamedTuple):
     modules: tuple[str, ...]  # imported by the function itself
     stored: frozenset[str]  # globals and closures that the function assigns
     collected: frozenset[str]  # globals and closures that the function only writes into
+    settings: tuple[str, ...]  # that it may read from the environment
 
     def is_written(self, name: str, held: Any) -> bool:
         """Return whether this is a counter or a collection of the function, which tracing changes."""
@@ -34,9 +41,10 @@ def names_in(code: types.CodeType) -> Names:
     """Return the names that this code and the code inside it use."""
     globals_, modules = dict[str, None](), dict[str, None]()
     attributes, stored, collected, used = set[str](), set[str](), set[str](), set[str]()
-    codes = [code]
+    codes, quoted = [code], dict[str, None]()
     while codes:
         code = codes.pop()
+        quoted |= {constant: None for constant in code.co_consts if isinstance(constant, str)}
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
         steps = list(dis.get_instructions(code))
         for i, step in enumerate(steps):
@@ -56,9 +64,14 @@ def names_in(code: types.CodeType) -> Names:
                 puts = [each.opname for each in steps[i + 2 : i + 4]]  # name[key] = …, and name[key] += …
                 collects = (asks and following.argval in COLLECT) or "STORE_SUBSCR" in puts[:1]
                 (collected if collects or puts == ["COPY"] * 2 else used).add(step.argval)
-    return Names(
-        tuple(globals_), frozenset(attributes), tuple(modules), frozenset(stored), frozenset(collected - used)
-    )
+    asked = attributes | globals_.keys()
+    if asked & LOOK_UP:
+        attributes |= quoted.keys()
+    if "globals" in asked:
+        globals_ |= quoted
+    settings = tuple(quoted) if asked & ENVIRONMENT else ()
+    kinds = frozenset(attributes), tuple(modules), frozenset(stored), frozenset(collected - used)
+    return Names(tuple(globals_), *kinds, settings)
 
 
 def function_state(function: types.FunctionType, names: Names | None) -> tuple[Any, ...]:
@@ -71,6 +84,7 @@ def function_state(function: types.FunctionType, names: Names | None) -> tuple[A
     if names is not None:
         state += globals_of(function, names)
         state += imports_of(function, names)
+        state += settings_of(names)
     return tuple(state)
 
 
@@ -88,6 +102,20 @@ def imports_of(function: types.FunctionType, names: Names) -> list[Any]:
     """Return the modules that the function imports itself, each by its full and by its relative name."""
     package = function.__globals__.get("__package__")
     return [sys.modules.get(full, MISSING) for name in names.modules for full in (name, f"{package}.{name}")]
+
+
+def settings_of(names: Names) -> list[str]:
+    """Return the variables of the environment; equal values are one object."""
+    return [sys.intern(os.environ.get(name, "")) for name in names.settings]
+
+
+def held_by(value: Any) -> tuple[Any, ...]:
+    """Return what a cell, a context variable or a weak reference holds."""
+    if isinstance(value, weakref.ProxyType | weakref.CallableProxyType):
+        return (value.__repr__.__self__,)
+    if isinstance(value, contextvars.ContextVar):
+        return (value.get(MISSING),)
+    return (_contents(value) if isinstance(value, types.CellType) else value(),)
 
 
 def _unwritten(held_names: tuple[str, ...], held: list[Any], names: Names | None) -> list[Any]:

@@ -14,6 +14,7 @@ import pathlib
 import re
 import sys
 import sysconfig
+import threading
 import types
 import uuid
 from argparse import Namespace
@@ -57,7 +58,7 @@ def as_array(value: Any) -> Any:
         return np.frombuffer(bytes(value), np.uint8)
     if hasattr(type(value), "__array__"):
         try:
-            return np.asarray(value)
+            return np.asarray(value.detach() if hasattr(value, "detach") else value)  # of torch
         except Exception:  # for instance on a device that NumPy cannot read
             return None
     return None
@@ -79,13 +80,18 @@ def digest(values: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(values).view(np.uint8).data).hexdigest()
 
 
+def key(value: Any) -> str:
+    """Return the key of a mapping in words."""
+    return repr(value) if type(value) in EXACT else f"{type(value).__module__}.{type(value).__qualname__}"
+
+
 def is_of_jax(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def has_listed_attributes(kind: type) -> bool:
     """Return whether Python can list what an object of this class holds; few classes of the standard library can."""
-    if kind in (types.SimpleNamespace, Namespace):
+    if kind in (types.SimpleNamespace, Namespace, threading.local):
         return True
     root = kind.__module__.partition(".")[0] if isinstance(kind.__module__, str) else ""
     of_stdlib = root in sys.stdlib_module_names and is_library(kind.__module__)

@@ -3,7 +3,7 @@
 import collections
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,14 +11,16 @@ import numpy as np
 
 from bilevel.readings import kinds
 from bilevel.readings.functions import (
-    CONTAINERS,
+    HOLDERS,
     MISSING,
     WRITTEN,
     cells_of,
     function_state,
     globals_of,
+    held_by,
     imports_of,
     names_in,
+    settings_of,
 )
 from bilevel.readings.kinds import EXACT, is_library
 
@@ -49,6 +51,7 @@ class Walk:
 
     def __init__(self) -> None:
         self.found: list[Part] = []
+        self.unordered: list[Part] = []  # within members of sets
         self.looks: list[Look] = []
         self.arrays: list[tuple[Any, Any]] = []  # mutable ones, with their digests
         self.complete = True  # whether the looks cover everything
@@ -134,7 +137,8 @@ class Walk:
                 self.visit(each, path)
         elif issubclass(kind, kinds.NAMED):
             self.add(path, "name", value)
-            if isinstance(owner := getattr(value, "__self__", None), CONTAINERS):
+            owner = getattr(value, "__self__", None)  # of a bound method
+            if not isinstance(owner, type | types.ModuleType | None):
                 self.visit(owner, path)
         elif issubclass(kind, types.ModuleType):
             if not (getattr(value, "__file__", None) or "").startswith(kinds.LIBRARIES):
@@ -148,19 +152,30 @@ class Walk:
             self._user_attributes(value, path)
         elif issubclass(kind, MAPPINGS):
             held = _pairs(self.look(_items, value))
-            self.add(path, "shape", (kind, tuple(_key(key) for key, _ in held)))
-            self.visit_each((f"{path}[{_key(key)}]", each) for key, each in held)
+            self.add(path, "shape", (kind, tuple(kinds.key(key) for key, _ in held)))
+            self.visit_each((f"{path}[{kinds.key(key)}]", each) for key, each in held)
+            if issubclass(kind, collections.defaultdict):
+                self.visit_each([(path, *self.look(_attributes, value, "default_factory"))])
             self._user_attributes(value, path)
         elif issubclass(kind, set | frozenset):
             held = self.look(tuple, value)
             self.add(path, "shape", (kind, tuple(sorted(repr(each) for each in held if type(each) in EXACT))))
-            for each in held:
-                if type(each) not in EXACT:
-                    self.add(path, "hidden", each)
+            self._members([each for each in held if type(each) not in EXACT], path)
         elif (array := kinds.as_array(value)) is not None:
             self._array(value, array, path)
+        elif hasattr(kind, "__array__"):  # numbers that NumPy cannot read are equal to no others
+            self.add(path, "hidden", object())
+            self.complete = False
         else:
             self._object(value, path)
+
+    def _members(self, members: list[Any], path: str) -> None:
+        """Visit members of a set apart from all else: their order differs between processes."""
+        for each in members:
+            self.add(path, "hidden", each)
+        found, self.found = self.found, self.unordered
+        self.visit_each((path, each) for each in members)
+        self.found = found
 
     def _user_attributes(self, value: Any, path: str) -> None:
         """Visit what a value of a user's class has in addition to the members of its base class."""
@@ -171,8 +186,7 @@ class Walk:
     def _array(self, value: Any, array: Any, path: str) -> None:
         masks = kinds.masks_of(array)
         numbers = array.data if masks else array
-        for mask in masks:
-            self.add(path, "array", mask)
+        self.found += [Part(path, "array", mask) for mask in masks]
         if isinstance(numbers, np.ndarray) and (numbers.dtype.hasobject or numbers.dtype.kind == "T"):
             self.add(path, "shape", (numbers.dtype.str, numbers.shape))
             self.visit(numbers.ravel().tolist(), path)
@@ -194,6 +208,7 @@ class Walk:
             self.visit_each([(path, function.__dict__.get("__wrapped__", MISSING))])
             return
         self.names |= names.attributes
+        self.visit_each(("os.environ", setting) for setting in settings_of(names))
         self.visit_each((f"{path}.{name}", held) for name, held in list(function.__dict__.items()))
         defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
         self.visit_each((f"{path} default".strip(), default) for default in defaults)
@@ -208,7 +223,8 @@ class Walk:
         for each in self.look(_bases, kind):
             if not is_library(each.__module__):
                 for name, held in _pairs(self.look(_items, vars(each))):
-                    if name not in kinds.MACHINERY and (callable(held) or not name.startswith("__")):
+                    is_function = callable(held) or isinstance(held, classmethod)
+                    if name not in kinds.MACHINERY and (is_function or not name.startswith("__")):
                         self._member(held, f"{path}.{name}")
 
     def _member(self, held: Any, path: str) -> None:
@@ -233,6 +249,11 @@ class Walk:
         elif kinds.has_listed_attributes(kind):
             self.visit(kind, path)
             self._attributes_of(value, path)
+        elif issubclass(kind, HOLDERS):
+            self.visit_each([(path, *self.look(held_by, value))])
+        elif isinstance(value, Collection):
+            self.visit(dict(value) if isinstance(value, Mapping) else tuple(value), path)
+            self.complete = False
         else:
             self.add(path, "hidden", value)
 
@@ -269,14 +290,11 @@ def _state(value: Any, slots: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _bases(kind: type) -> tuple[type, ...]:
-    return kind.__mro__
+    metaclass: type = type(kind)
+    return *kind.__mro__, *metaclass.__mro__
 
 
 def _pairs(looked: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     """Return the items of a mapping from its keys followed by its values."""
     half = len(looked) // 2
     return list(zip(looked[:half], looked[half:], strict=True))
-
-
-def _key(key: Any) -> str:
-    return repr(key) if type(key) in EXACT else f"{type(key).__module__}.{type(key).__qualname__}"

@@ -1,22 +1,22 @@
-"""One weight per training row, learned from a few trusted rows, and a ranking of the probably mislabeled ones.
+"""One weight per training row, learned from a few trusted rows, and a ranking of probably wrong labels.
 
-The rows, trusted ones too, are dealt into K folds, and K models are trained at once, the k-th without fold k:
+All rows, also the trusted ones, are split into K folds, and K models are trained at once, the k-th without fold k:
 
     g(x, y) = Σ_k { mean_i [i not in fold k] (w_i ℓ(y_k; a_i, b_i) + (1 − w_i) ℓ(y_k; a_i, r_i)) + ½ ρ ‖y_k‖² }
     f(x, y) = mean_j ℓ(y_k(j); a_j, b_j) + (1/2m) Σ_i (x_i − p_i)²
 
-w_i = σ(x_i) is how much of row i counts for its label b_i; the rest counts for r_i, the other classes as probable as a
-model finds them. Trusted rows have weight three. f is the loss of the m trusted rows, each judging the one model that
-has not seen it; so they serve twice, to train and to judge, and no row is ranked by a model that learned its label.
+w_i = σ(x_i) is the weight of the label b_i of row i; the rest is the weight of r_i, the probabilities of the other
+classes. Trusted rows have weight three. f is the loss of the m trusted rows under the models that have not seen them.
+So trusted rows serve for training and validation, and no model ranks a row that it was trained on.
 
-p and r come from rounds of label correction, an EM as of Dawid & Skene (1979), cross-fitted: the models are trained; by
-the one that has not seen row i, and a table of which class is mistaken for which, the label of row i is right with
-probability σ(p_i), else distributed like r_i. Then hypergradients of f move x from p. Its second term is the prior
-that goes with it: the weights are many, and m rows alone would fit them to themselves. Where m is small, x therefore
-moves little, and nearly all of the ranking comes from the rounds before.
+p and r come from rounds of label correction, a cross-fitted EM as of Dawid & Skene (1979): train the models; from the
+model that has not seen row i and a table of confusions between classes, the label of row i is right with probability
+σ(p_i), else distributed like r_i. Then hypergradients of f move x from p. The second term of f is the prior: there are
+many weights, and m rows without a prior would be overfitted. If m is small, x moves little, and the ranking comes
+almost only from the rounds before.
 
-A row is the more suspicious, the less its label counts in the end and the less probable the model that has not seen it
-finds it. The first knows which classes are mistaken for which, the second is safer where mistakes have no pattern.
+A row is more suspicious if the final weight of its label is small, and if the model that has not seen it finds the
+label improbable. The weight knows the confusions; the probability is safer if errors have no pattern.
 """
 
 from typing import Any, NamedTuple
@@ -42,37 +42,37 @@ from bilevel.solvers.algorithms.itd import itd
 
 FOLDS = 5
 ROUNDS = 10
-TRAINING = 40  # steps on the models in a round; the first takes three times as many
-LARGEST = 16384  # rows of a batch; fewer are taken whole
+TRAINING = 40  # steps on the models per round; three times as many in the first
+LARGEST = 16384  # rows of a batch; fewer rows are one batch
 SURE = 7.0  # the largest |p|
-NETWORK_RIDGE = 0.4  # of a network's weights, to that of logistic regression
-TRUST = 3  # how many rows a trusted one counts for
-PSEUDO = 10  # rows of each class that the table of confusions begins with, at the overall rate of mistakes
+NETWORK_RIDGE = 0.4  # ridge of a network, relative to logistic regression
+TRUST = 3  # the weight of a trusted row
+PSEUDO = 10  # prior rows per class in the table of confusions, with the overall error rate
 
 
 class Weighed(NamedTuple):
-    """What `weigh` found."""
+    """The result of `weigh`."""
 
-    weights: np.ndarray  # of every training row, in [0, 1]: how much its label counts
-    suspicion: np.ndarray  # of every training row: the larger, the more probably mislabeled
-    probabilities: np.ndarray  # of its classes, by the model that has not seen the row
+    weights: np.ndarray  # of every label, in [0, 1]
+    suspicion: np.ndarray  # of every row, larger for probably wrong labels
+    probabilities: np.ndarray  # of the classes, by the model that has not seen the row
     model: Any  # the parameters of all models, first axis: folds
     predict: Predictor  # inputs ↦ probabilities of the classes, the mean of all models
     trace: dict[str, np.ndarray]  # of the steps on the weights
 
 
 class Rows(NamedTuple):
-    """Of every row, padding included."""
+    """Arrays with one entry per row, including padding."""
 
     inputs: Any
     label: Any  # as probabilities of the classes
-    instead: Any  # the same, should the label be wrong; r
+    instead: Any  # r, the probabilities if the label is wrong
     fold: Any
-    present: Any  # 0 for padding; else what makes the mean over all rows one over the others
+    present: Any  # the weight of the row in a mean over all rows; 0 for padding
 
 
 class Constants(NamedTuple):
-    """What both objectives see unchanged with every batch."""
+    """Constants of both objectives beside the minibatches."""
 
     prior: Any  # p, one per row
     pull: Any  # 1/m
@@ -80,7 +80,7 @@ class Constants(NamedTuple):
 
 
 def cross_entropies(y: Any, inputs: Any, targets: Any) -> Any:
-    """models × rows"""
+    """Return the cross-entropies, models × rows."""
     scores = jax.nn.log_softmax(jax.vmap(logits, (0, None))(y, inputs))
     return -jnp.sum(scores * targets[None], axis=2)
 
@@ -96,15 +96,14 @@ def training(x: Any, y: Any, batch: Rows, *, rows: Any, shared: Constants) -> An
 
 
 def judgment(x: Any, y: Any, batch: Rows, *, shared: Constants) -> Any:
-    losses = jnp.take_along_axis(cross_entropies(y, batch.inputs, batch.label), batch.fold[None, :], axis=0)[
-        0
-    ]
+    every = cross_entropies(y, batch.inputs, batch.label)
+    losses = jnp.take_along_axis(every, batch.fold[None, :], axis=0)[0]
     away = x - shared.prior
     return jnp.mean(losses * batch.present) + 0.5 * shared.pull * jnp.sum(away**2)
 
 
 PROBLEM = Problem(inner=training, outer=judgment)
-# In the logistic model's coordinates no curvature exceeds one (see `scale_of`), and momentum is free to be large.
+# In the coordinates of the logistic model no curvature exceeds one (see `scale_of`).
 LOGISTIC = aid(PROBLEM, inner=optax.sgd(1.0, momentum=0.8, nesterov=True), adjoint=0.5, outer=1.0)
 NETWORK = itd(PROBLEM, inner=optax.adam(3e-3, eps_root=1e-8), outer=1.0)
 
@@ -121,18 +120,18 @@ def weigh(
     seed: int = 0,
     progress: bool = False,
 ) -> Weighed:
-    """The weight and the suspicion of every training row.
+    """Return the weight and the suspicion of every training row.
 
     Args:
-        inputs: rows × columns of finite numbers; on any scale, for they are standardized here.
+        inputs: rows × columns of finite numbers on any scale.
         labels: whole numbers from 0 to classes − 1, some of them wrong.
-        trusted_inputs: a few more rows, with the same columns.
-        trusted_labels: their labels, which are right.
-        classes: how many there are.
-        hidden: the width of the network's hidden layer; `None` for logistic regression.
-        steps: how many the weights take along their hypergradients.
-        seed: of the folds, the networks' starts and the batches.
-        progress: draw progress bars.
+        trusted_inputs: a few more rows with the same columns.
+        trusted_labels: the correct labels of these rows.
+        classes: the number of classes.
+        hidden: the width of the hidden layer; `None` for logistic regression.
+        steps: the number of steps on the weights.
+        seed: seed of the folds, the initial networks and the batches.
+        progress: whether to draw progress bars.
     """
     n, m, d = _checked(inputs, labels, trusted_inputs, trusted_labels, classes, hidden, steps)
     rng = np.random.default_rng(int(check_seed(seed)))
@@ -163,7 +162,7 @@ def weigh(
     solver = LOGISTIC if hidden is None else NETWORK
     solver = eqx.tree_at(lambda s: s.outer.step_size, solver, 0.5 * m * share)  # the prior's curvature is 1/m
     probabilities, right = np.empty(0), np.empty(0)
-    with jax.numpy_dtype_promotion("standard"):  # Adam counts in types of its own
+    with jax.numpy_dtype_promotion("standard"):  # Adam has a counter of another type
         for k in track(range(ROUNDS), "correcting labels", disable=not progress, transient=True):
             data = _stream(rows, judge, constants, (seed + k) % 2**32)
             for _ in range(3 if k == 0 else 1):
@@ -183,13 +182,13 @@ def weigh(
 
 
 def corrected(p: np.ndarray, labels: np.ndarray, table: np.ndarray | None) -> np.ndarray:
-    """The probabilities of the true class, given inputs and label: p(c | a) · table[c, label], normalized."""
+    """Return the probabilities of the true class: p(c | a) · table[c, label], normalized."""
     right = p if table is None else p * table[:, labels].T
     return right / np.maximum(right.sum(axis=1, keepdims=True), 1e-30)
 
 
 def confusions(right: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """table[c, b]: the share of class c that is labeled b."""
+    """Return table[c, b], the share of class c with label b."""
     classes = right.shape[1]
     counts = right.T @ np.eye(classes)[labels]
     rate = np.trace(counts) / len(labels)
@@ -199,7 +198,7 @@ def confusions(right: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _believed(x: Any, rows: Rows, right: np.ndarray, labels: np.ndarray) -> tuple[Any, Rows]:
-    """x at its prior, and what each row is should its label be wrong."""
+    """Return x at its prior, and the rows with the class probabilities for a wrong label."""
     n, classes = right.shape
     own = np.clip(right[np.arange(n), labels], 1e-9, 1 - 1e-9)
     prior, instead = x.copy(), rows.instead.copy()
@@ -222,13 +221,13 @@ def _trained(solver: Any, x: Any, y: Any, data: Any) -> Any:
 
 @jax.jit
 def _unseen(y: Any, rows: Rows) -> Any:
-    """The probabilities of each row's classes by the model that has not seen it."""
+    """Return the class probabilities of each row by the model that has not seen it."""
     p = jax.nn.softmax(jax.vmap(logits, (0, None))(y, rows.inputs))
     return jnp.take_along_axis(p, rows.fold[None, :, None], axis=0)[0]
 
 
 def _checked(inputs, labels, trusted_inputs, trusted_labels, classes, hidden, steps) -> tuple[int, int, int]:
-    """The numbers of rows, trusted rows and columns."""
+    """Check the arguments, and return the numbers of rows, trusted rows and columns."""
     check_count(classes, "classes", least=2)
     check_count(steps, "steps")
     if hidden is not None:
@@ -239,7 +238,6 @@ def _checked(inputs, labels, trusted_inputs, trusted_labels, classes, hidden, st
         if len(a) != len(b):
             raise ValueError(f"{name} has {len(a)} rows, but there are {len(b)} labels: give each row one")
     if inputs.shape[1] != trusted_inputs.shape[1]:
-        raise ValueError(
-            f"inputs have {inputs.shape[1]} columns, trusted_inputs {trusted_inputs.shape[1]}: give both the same"
-        )
+        widths = f"inputs have {inputs.shape[1]} columns, trusted_inputs {trusted_inputs.shape[1]}"
+        raise ValueError(f"{widths}: give both the same")
     return len(inputs), len(trusted_inputs), inputs.shape[1]

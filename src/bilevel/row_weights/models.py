@@ -1,4 +1,4 @@
-"""The models inside: logistic regression or one hidden layer, K of them at once, in coordinates that suit descent."""
+"""The models: logistic regression or one hidden layer, K at once, in well-conditioned coordinates."""
 
 from typing import Any, NamedTuple
 
@@ -6,13 +6,15 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-ABSENT = -1e4  # the bias of a class that is padding: its probability and its gradients are exactly zero
-MOST = 2048  # columns whose principal axes are worth their time
+ABSENT = -1e4  # the bias of a padding class: its probability and its gradients are exactly zero
+MOST = 2048  # the most columns for which principal axes are computed
 
 
 class Scale(NamedTuple):
-    """a ↦ (a − center) axes, and the ridge penalty of each new column's coefficients. In double precision: a date in
-    seconds has more digits than single precision keeps."""
+    """The map a ↦ (a − center) axes, and the ridge penalty of each new column.
+
+    It uses double precision, because a date in seconds has more digits than single precision.
+    """
 
     center: np.ndarray
     axes: np.ndarray  # a matrix, or one factor for each column
@@ -24,19 +26,19 @@ class Scale(NamedTuple):
 
 
 def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool) -> Scale:
-    """Standardized columns; `turned`: seen along their principal axes, each divided by √(s + ρ), s its variance.
+    """Return the scale to standardized columns; `turned`: to principal axes divided by √(s + ρ), s their variance.
 
-    There the penalty ½ ρ ‖W‖² of the standardized columns is ½ Σ_j ρ/(s_j + ρ) u_j², and no curvature of the mean
-    logistic loss exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1, whatever the data: gradient steps of size 1 descend, and fast.
-    Means and variances are those of the loss: `counted` says how much each row counts, in all 1.
+    Along these axes the penalty ½ ρ ‖W‖² is ½ Σ_j ρ/(s_j + ρ) u_j², and no curvature of the mean
+    logistic loss exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1 for any data: gradient steps of size 1 descend fast.
+    Means and variances have the weights of the loss: `counted` is the weight of each row, in total 1.
     """
     inputs = np.asarray(inputs, np.float64)
     center = counted @ inputs
     sd = np.sqrt(counted @ (inputs - center) ** 2)
-    factors = 1 / np.where(np.ptp(inputs, axis=0) > 0, sd, np.inf)  # a constant column says nothing
+    factors = 1 / np.where(np.ptp(inputs, axis=0) > 0, sd, np.inf)  # a constant column has no information
     if not turned:
         return Scale(center, factors, np.full(len(sd), ridge))
-    if len(sd) > MOST:  # one factor for all: no variance along an axis is larger than the sum of the columns'
+    if len(sd) > MOST:  # one factor: no variance along an axis exceeds the sum of the columns
         largest = float(len(sd))
         return Scale(center, factors / np.sqrt(largest + ridge), np.full(len(sd), ridge / (largest + ridge)))
     standard = (inputs - center) * factors
@@ -48,9 +50,9 @@ def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool
 def initial(
     d: int, columns: int, hidden: int | None, classes: int, depth: int, models: int, rng: np.random.Generator
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Layers (W, c), the first axis of each the models, for d columns and `classes` padded to `columns` and `depth`.
+    """Return layers (W, c) with the models as first axis, padded from d to `columns` and `classes` to `depth`.
 
-    Last layers start at zero, and so do logistic models; hidden ones with variance 2/d (He), padding at zero.
+    Last layers and logistic models start at zero, hidden layers with variance 2/d (He), padding at zero.
     """
     zeros = lambda *shape: np.zeros((models, *shape), np.float32)
     last = zeros(depth)
@@ -63,7 +65,7 @@ def initial(
 
 
 def logits(y: Any, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
-    """Of one model."""
+    """Return the logits of one model."""
     *before, (W, c) = y
     for V, b in before:
         inputs = jax.nn.relu(inputs @ V + b[None, :])
@@ -71,7 +73,7 @@ def logits(y: Any, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
 
 
 class Predictor(NamedTuple):
-    """inputs ↦ probabilities of the classes, the mean of all models; NumPy alone, in double precision."""
+    """The map from inputs to probabilities, the mean of all models, in NumPy and double precision."""
 
     layers: list[tuple[np.ndarray, np.ndarray]]  # without padding
     scale: Scale
@@ -80,7 +82,7 @@ class Predictor(NamedTuple):
         return np.exp(self.logs(inputs))
 
     def logs(self, inputs: np.ndarray) -> np.ndarray:
-        """The logarithms of the probabilities."""
+        """Return the logarithms of the probabilities."""
         *before, (W, c) = self.layers
         h = self.scale(inputs)
         for V, b in before:

@@ -1,6 +1,6 @@
 """Estimators for scikit-learn: `pip install "bilevel[sklearn]"`.
 
-They need no knowledge of bilevel optimization, and work in pipelines, grid searches and cross-validation.
+They work in pipelines, grid searches and cross-validation, and need no knowledge of bilevel optimization.
 """
 
 try:

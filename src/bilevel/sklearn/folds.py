@@ -3,15 +3,15 @@
     y_k*(x) = argmin  loss of y_k on the training rows of fold k + Σ_j penalty(x_j, y_kj)      for every fold k
     Φ(x)    = mean loss of y_k*(x) on the rows held out of fold k + τ Σ_j (x_j − c)²
 
-x are the logarithms of the penalties, one for each feature or group, shared by the folds. c is that of the best single
-penalty, from which the run starts. Thousands of penalties over-fit their validation rows as thousands of coefficients
-over-fit their training rows: τ is what a log-normal prior of standard deviation `spread` amounts to, and holds those
-back that the validation rows say little about.
+x are the logarithms of the penalties, one per feature or group, shared by the folds. c is the logarithm of the best
+single penalty, where the run starts. Thousands of penalties can overfit the validation rows: τ is the strength of a
+log-normal prior of standard deviation `spread`, which keeps penalties near c if the rows have little information.
 
-Programs are compiled for a shape, so rows, columns, outputs and folds are padded with zeros up to a few sizes. A column
-of zeros has a coefficient of zero, a row or fold of weight zero has no influence: the answer is the same.
+Programs are compiled for a shape, so rows, columns, outputs and folds are padded with zeros to a few sizes. This does
+not change the result: a column of zeros has a coefficient of zero, and a row or fold of weight zero has no influence.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,23 +21,23 @@ import numpy as np
 import bilevel as bl
 from bilevel.sklearn.penalty_solver import spectral
 
-# Bounds of x: beyond them a penalty of standardized features does nothing, or everything.
+# Bounds of x: beyond them a penalty of standardized features has no effect, or removes the feature.
 LOWEST, HIGHEST = -14.0, 7.0
-LOWEST_L1, HIGHEST_L1 = -10.0, 0.5  # of those of |w|, where exp(0) makes all coefficients zero
-EVERY, PATIENCE, LEAST = 5, 5, 1e-3  # early stopping, and the share of Φ that counts as an improvement
-COARSE = 1.5  # of the grid of single penalties, in their logarithms
-SETTLE = 3  # passes that bring y to y*(x), each by a factor of ten or until nothing moves
+LOWEST_L1, HIGHEST_L1 = -10.0, 0.5  # for L1, where exp(0) makes all coefficients zero
+EVERY, PATIENCE, LEAST = 5, 5, 1e-3  # early stopping; LEAST is the smallest improvement relative to Φ
+COARSE = 1.5  # step of the grid of single penalties, in logarithms
+SETTLE = 3  # passes of y toward y*(x), each by a factor of ten or until y stops
 
 
 class Tuned(NamedTuple):
     x: np.ndarray  # the logarithms of the penalties, padded
     y: Any  # the coefficients of all folds at x
-    curve: np.ndarray  # mean loss on the rows held out, at the start of every step
-    best: int  # the entry of it that x belongs to
+    curve: np.ndarray  # mean loss on the held-out rows at the start of every step
+    best: int  # the index of x in the curve
 
 
 def room(count: int, least: int) -> int:
-    """The size that `count` is padded to: a power of two, from 512 on a multiple of 256."""
+    """Return the padded size of `count`: a power of two, from 512 a multiple of 256."""
     size = least
     while size < count and size < 512:
         size *= 2
@@ -52,8 +52,15 @@ def bounded_l1(x: Any) -> Any:
     return jnp.clip(x, LOWEST_L1, HIGHEST_L1)
 
 
+def terms(sparse: bool, groups: tuple[int, ...] | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the penalties of the coefficients as a function of x, and the ridge term of the inner loss."""
+    each = (lambda x: x) if groups is None else (lambda x: x[np.array(groups)])
+    penalties = lambda x: jnp.exp(each(x))[None, :, None]
+    return penalties, lambda x, w: 0.0 if sparse else 0.5 * jnp.sum(penalties(x) * w * w)
+
+
 def with_prior(loss: Any, x: Any, prior: Any) -> tuple[Any, dict[str, Any]]:
-    """An outer objective, and the loss alone for the trace."""
+    """Return an outer objective, and the loss without the prior for the trace."""
     center, tau = prior
     return loss + tau * jnp.sum((x - center) ** 2), {"loss": loss}
 
@@ -61,12 +68,12 @@ def with_prior(loss: Any, x: Any, prior: Any) -> tuple[Any, dict[str, Any]]:
 def tune(
     problem: bl.Problem, data: bl.Batch, y0: Any, size: int, smoothness: float, strength: Any, **run: Any
 ) -> Tuned:
-    """From the best single penalty to one for each of `size` features or groups.
+    """Find the best single penalty, then one for each of `size` features or groups.
 
     Args:
-        problem: over folds; its outer data ends with the prior (c, τ).
-        smoothness: L of the training losses, which the step size of proximal steps follows from.
-        strength: τ, from the value Φ at the best single penalty.
+        problem: the problem over folds; its outer data ends with the prior (c, τ).
+        smoothness: L of the training losses; proximal steps have the size 1/L.
+        strength: a function from the value Φ at the best single penalty to τ.
         run: arguments of `bl.run`.
     """
     sparse, data = problem.prox is not None, jax.tree.map(jnp.asarray, data)
@@ -77,20 +84,20 @@ def tune(
     center, value, y = _single(solver, size, y0, with_center)
     data, x = with_center(center, strength(value)), np.full(size, center)
     stop = bl.hooks.EarlyStopping(patience=PATIENCE, least=LEAST * abs(value))
-    result = bl.run(solver, x, y, data=data, every=EVERY, hooks=[stop], record=_keep, **run).check()
+    keep = lambda state, info: {"x": state.x}
+    options = bl.RunOptions(every=EVERY)
+    result = bl.run(solver, x, y, data=data, hooks=[stop], record=keep, options=options, **run).check()
     values, curve = result.trace["outer_value"], result.trace["outer/loss"]
     xs = np.concatenate([x[None], result.trace["x"]])  # at the start of each step
     best = int(np.nanargmin(values))
     return Tuned(xs[best], result.y, curve, best)
 
 
-def _keep(state: Any, info: Any) -> dict[str, Any]:
-    return {"x": state.x}
-
-
 def _single(solver: Any, size: int, y: Any, with_center: Any) -> tuple[float, float, Any]:
-    """(c, Φ, y) of the best single penalty exp(c): a coarse grid from the strongest on, until Φ has risen twice in a
-    row, and then closer around the best of it."""
+    """Return (c, Φ, y) of the best single penalty exp(c).
+
+    Try a coarse grid from the strongest penalty until Φ rises twice in a row, then a finer one around the best.
+    """
     sparse = solver.problem.prox is not None
     highest, lowest = (0.0, LOWEST_L1) if sparse else (5.0, LOWEST)
     settle = solver.compiled(_settle, 1 if sparse else SETTLE)

@@ -1,4 +1,4 @@
-"""Logistic regression with one penalty per feature or group, found by cross-validation: of squares, or with zeros."""
+"""Logistic regression with one penalty per feature or group, L2 or L1, from cross-validation."""
 
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ from bilevel.sklearn.splits import splits
 
 __all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
 
-
 Fitted = TypeVar("Fitted", bound="_Logistic")
 
 
@@ -25,7 +24,7 @@ class _Logistic(ClassifierMixin, PerFeature):
     intercept_: np.ndarray
 
     def fit(self: Fitted, X: Any, y: Any) -> Fitted:
-        """Finds the penalties on the folds, then the coefficients on all rows."""
+        """Find the penalties on the folds, then the coefficients on all rows."""
         rows: Any = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         X, y = rows
         check_classification_targets(y)
@@ -35,14 +34,13 @@ class _Logistic(ClassifierMixin, PerFeature):
             raise ValueError(
                 f"y has one class only, {self.classes_[0]!r}: pass labels of at least 2 classes to classify"
             )
-        self._check(X.shape[1])
+        groups = self._check(X.shape[1])
         check_size(X, "X")
         Z, means, sizes = standardized(X, bool(self.fit_intercept))
         hot = np.eye(count)[labels]
         parts = splits(self.cv, X, labels, True, self.validation_fraction, self.random_state)
-        penalties, tuned, smoothness = self._tune(
-            entropy, self._sparse, Z, hot, parts, strength=lambda value: 0.5
-        )
+        half = lambda value: 0.5
+        penalties, tuned, smoothness = self._tune(entropy, self._sparse, Z, hot, parts, groups, half)
         free = slice(1, 2) if count == 2 else slice(0, count)
         w, b = (np.asarray(part)[-1] for part in tuned.y)
         w, b = w[: X.shape[1], free], b[free] * bool(self.fit_intercept)
@@ -55,26 +53,26 @@ class _Logistic(ClassifierMixin, PerFeature):
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Scores: of the second of two classes, or of every one of more."""
+        """Return the score of the second of two classes, or of every class."""
         check_is_fitted(self)
         X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
         scores = X @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of new rows."""
+        """Return the most probable class of new rows."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of each class, in the order of `classes_`."""
+        """Return the probability of each class, in the order of `classes_`."""
         scores = self.decision_function(X)
-        return (
-            np.stack([expit(-scores), expit(scores)], axis=1) if scores.ndim == 1 else softmax(scores, axis=1)
-        )
+        if scores.ndim == 1:
+            return np.stack([expit(-scores), expit(scores)], axis=1)
+        return softmax(scores, axis=1)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithm of `predict_proba`."""
+        """Return the logarithm of `predict_proba`."""
         return np.log(self.predict_proba(X))
 
 
@@ -83,32 +81,32 @@ class PerFeatureLogisticRegression(_Logistic):
 
         minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + ½ Σ_j alpha_j ‖w_j‖²
 
-    with the cross-entropy ℓ, of two classes or, multinomial, of more. The logarithms of the penalties minimize the mean
-    cross-entropy of the rows held out of the folds, plus a prior that draws them toward the best single penalty; the
-    coefficients are then those of all rows. One bilevel problem over the folds, solved by `bl.tuning_free`, so there is
-    no step size; features may have any units.
+    with the cross-entropy ℓ of two or more classes (multinomial). The logarithms of the penalties minimize the mean
+    cross-entropy of the rows held out of the folds, plus a prior around the best single penalty. The coefficients are
+    then fitted to all rows. `bl.tuning_free` solves one bilevel problem over the folds, so there is no step size;
+    features may have any units.
 
     Args:
-        cv: a number of folds (stratified, shuffled by `random_state`; no more than the largest class has rows), a
+        cv: a number of folds (stratified, shuffled by `random_state`; at most the rows of the largest class), a
             splitter, an iterable of (train, held-out) rows, or "split" for one split that holds `validation_fraction`
-            of the rows out. Rows of a class that a fold does not train on do not count there.
-        groups: one label per feature; features with the same one share a penalty. None: each has its own.
-        spread: how far, as a standard deviation of their natural logarithm, penalties may lie from the best single one
-            before the prior counts. Toward 0 all are the same, as in `LogisticRegressionCV`.
+            of the rows out. A fold ignores held-out rows of a class that it does not train on.
+        groups: one label per feature; features with the same label share a penalty. None: one penalty per feature.
+        spread: the standard deviation of the prior of the log penalties around the best single one. Toward 0 all are
+            equal, as in `LogisticRegressionCV`.
         fit_intercept: whether there is a b, which is never penalized.
-        validation_fraction: of the rows, for cv="split".
-        max_iter: the most outer steps. They end earlier when the validation value no longer falls.
-        random_state: of the folds.
+        validation_fraction: the share of the rows held out with cv="split".
+        max_iter: the largest number of outer steps; fewer if the validation value no longer falls.
+        random_state: seed of the folds.
         verbose: whether to draw a progress bar.
 
     Attributes:
-        alpha_: the penalty of each feature, as above: with equal entries this is `LogisticRegression(C=1/alpha)`.
-        coef_, intercept_, classes_: as those of `sklearn.linear_model.LogisticRegression`.
-        validation_curve_: the mean cross-entropy of the rows held out, along the run.
-        best_index_: the entry of it that `alpha_` belongs to: that of the smallest sum of loss and prior, so not always
-            the smallest.
-        n_iter_: the number of outer steps taken.
-        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+        alpha_: the penalty of each feature; equal entries are `LogisticRegression(C=1/alpha)`.
+        coef_, intercept_, classes_: as in `sklearn.linear_model.LogisticRegression`.
+        validation_curve_: the mean cross-entropy of the held-out rows along the run.
+        best_index_: the index of `alpha_` in the curve. It has the smallest sum of loss and prior, so not always the
+            smallest loss.
+        n_iter_: the number of outer steps.
+        n_features_in_, feature_names_in_: as in all scikit-learn estimators.
     """
 
     _sparse = False
@@ -119,9 +117,8 @@ class PerFeatureSparseLogisticRegression(_Logistic):
 
         minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
 
-    As `bl.sklearn.PerFeatureLogisticRegression`, with proximal steps and the
-    hypergradient of the sparse solution. Parameters and attributes are the same; with equal entries this is
-    `LogisticRegression(C=1/alpha, l1_ratio=1)`.
+    Parameters and attributes are those of `bl.sklearn.PerFeatureLogisticRegression`; the steps are proximal, and the
+    hypergradient is the one of the sparse solution. Equal entries are `LogisticRegression(C=1/alpha, l1_ratio=1)`.
     """
 
     _sparse = True

@@ -1,4 +1,4 @@
-"""What estimators with a penalty per feature have in common: their parameters, and from data to penalties."""
+"""The base of the estimators with a penalty per feature: parameters, checks and tuning."""
 
 from numbers import Integral
 from typing import Any
@@ -13,12 +13,12 @@ from bilevel.words import shown
 
 SPREADS = 1e-6, 1e6
 LARGEST = 1e100  # its square, and the square of its inverse, are floats, as are products of two of them
-ROUNDING = 1e-14  # the share of a column's size below which its differences may be rounding
+ROUNDING = 1e-14  # relative to the size of a column, differences below this may be rounding errors
 
 
 class PerFeature(BaseEstimator):
-    """Features are standardized within `fit`, so that neither penalties nor their prior depend on units; `coef_`,
-    `intercept_` and `alpha_` are in the units of X."""
+    """Parameters of all estimators. `fit` standardizes the features, so penalties and their prior have no units;
+    `coef_`, `intercept_` and `alpha_` are in the units of X."""
 
     alpha_: np.ndarray
     validation_curve_: np.ndarray
@@ -28,7 +28,7 @@ class PerFeature(BaseEstimator):
     def __init__(
         self,
         *,
-        cv: Any = 5,  # scikit-learn asks that everything be taken here, and looked at by `fit`
+        cv: Any = 5,  # scikit-learn requires that `fit` checks the values
         groups: Any = None,
         spread: Any = 0.5,
         fit_intercept: Any = True,
@@ -47,19 +47,13 @@ class PerFeature(BaseEstimator):
         self.verbose = verbose
 
     def _check(self, features: int) -> np.ndarray | None:
-        """The groups, from 0 on, after all parameters have been looked at."""
+        """Check all parameters, and return the group numbers of the features, if there are groups."""
         spread = as_number(self.spread)
         if spread is None or not SPREADS[0] <= spread <= SPREADS[1]:
-            raise ValueError(
-                f"spread must be a number from {SPREADS[0]:g} to {SPREADS[1]:g}, not {shown(self.spread)}: pass e.g. "
-                "spread=0.5"
-            )
+            limits = f"a number from {SPREADS[0]:g} to {SPREADS[1]:g}"
+            raise ValueError(f"spread must be {limits}, not {shown(self.spread)}: pass e.g. spread=0.5")
         check_count(self.max_iter, "max_iter")
-        fraction = as_number(self.validation_fraction)
-        if fraction is None or not 0 < fraction < 1:
-            raise ValueError(
-                f"validation_fraction must be between 0 and 1, not {shown(self.validation_fraction)}: pass e.g. 0.2"
-            )
+        check_fraction(self.validation_fraction, "validation_fraction", 0.2)
         if not isinstance(self.fit_intercept, bool | np.bool_ | Integral):
             raise ValueError(f"fit_intercept must be True or False, not {shown(self.fit_intercept)}")
         if not isinstance(self.verbose, bool | np.bool_ | Integral):
@@ -71,8 +65,7 @@ class PerFeature(BaseEstimator):
             raise ValueError(
                 f"groups has shape {groups.shape}, but X has {features} features: pass one group for each feature"
             )
-        unnamed = [group for group in groups.tolist() if group is None or group != group]
-        if unnamed:
+        if unnamed := [group for group in groups.tolist() if group is None or group != group]:
             raise ValueError(f"groups has {unnamed[0]} in it: give every feature a group, a number or a word")
         try:
             return np.unique(groups, return_inverse=True)[1]
@@ -80,13 +73,19 @@ class PerFeature(BaseEstimator):
             raise ValueError(f"groups mixes numbers and words, {shown(self.groups)}: take either") from error
 
     def _tune(
-        self, loss: Any, sparse: bool, X: np.ndarray, Y: np.ndarray, parts: list[Any], strength: Any
+        self,
+        loss: Any,
+        sparse: bool,
+        X: np.ndarray,
+        Y: np.ndarray,
+        parts: list[Any],
+        groups: np.ndarray | None,
+        strength: Any,
     ) -> tuple[Any, ...]:
-        """Penalties of the columns of X (standardized), what was tuned, and L. Sets what tells of the run."""
-        groups = self._check(X.shape[1])
+        """Return the penalties of the standardized columns X, the `Tuned`, and L."""
         data, y0, smoothness = loss.data(X, Y, parts, bool(self.fit_intercept))
         size = columns = folds.room(X.shape[1], 16)
-        numbers = None  # of the groups, also of columns that are padding
+        numbers = None  # group numbers, also for padding columns
         if groups is not None:
             size = folds.room(int(groups.max()) + 1, 16)
             numbers = tuple(np.pad(groups, (0, columns - len(groups))).tolist())
@@ -94,23 +93,21 @@ class PerFeature(BaseEstimator):
         held = min(sum(len(out) for _, out in parts), len(X))
         tau = lambda value: strength(value) / (held * self.spread**2)
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            tuned = folds.tune(
-                problem,
-                data,
-                y0,
-                size,
-                smoothness,
-                tau,
-                steps=int(self.max_iter),
-                progress=bool(self.verbose),
-            )
+            limits = {"steps": int(self.max_iter), "progress": bool(self.verbose)}
+            tuned = folds.tune(problem, data, y0, size, smoothness, tau, **limits)
         x = tuned.x[: X.shape[1]] if groups is None else tuned.x[groups]
         self.n_iter_, self.best_index_ = len(tuned.curve), tuned.best
         return np.exp(x), tuned, smoothness
 
 
+def check_fraction(value: Any, name: str, example: float) -> None:
+    fraction = as_number(value)
+    if fraction is None or not 0 < fraction < 1:
+        raise ValueError(f"{name} must be between 0 and 1, not {shown(value)}: pass e.g. {example}")
+
+
 def check_size(values: np.ndarray, name: str) -> None:
-    """Refuses columns whose squares are no numbers any more."""
+    """Raise if the squares of a column overflow or underflow."""
     sizes = np.abs(values).max(axis=0, initial=0.0)
     if (bad := np.flatnonzero((sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST)))).size:
         what = f"column {bad[0]} of {name}" if values.shape[1] > 1 else name
@@ -120,7 +117,7 @@ def check_size(values: np.ndarray, name: str) -> None:
 
 
 def standardized(X: np.ndarray, centered: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(columns of mean 0, unless not `centered`, and size 1; their means; their sizes). Constant ones stay constant."""
+    """Return (columns of size 1, and mean 0 if `centered`; means; sizes). Constant columns stay constant."""
     means = X.mean(0) if centered else np.zeros(X.shape[1])
     center = X - means
     sizes = np.sqrt(np.mean(center**2, axis=0))

@@ -3,9 +3,9 @@
     g = Σ_k mean_i ℓ(w_kᵀa_i + b_k, class_i) + ½ Σ_kjc exp(x_j) w_kjc²          or Σ_kjc exp(x_j)|w_kjc|
     f = mean over the rows held out of ℓ
 
-All folds share the rows; a fold is a weight for each of them, one set for training and one held out. Of two classes the
-first has the score 0, as usual; more have a column each. One further fold trains on all rows and is validated on
-none: its coefficients begin the refit, and x does not depend on it.
+All folds share the rows; a fold has two weights for each row, for training and for validation. With two classes the
+first has the score 0, as usual; with more, each has a column. One more fold trains on all rows and validates on
+none: the refit starts from its coefficients, and x does not depend on it.
 """
 
 from functools import lru_cache
@@ -18,13 +18,13 @@ from scipy.optimize import minimize
 
 import bilevel as bl
 from bilevel.row_weights.padding import padded
-from bilevel.sklearn.folds import room, with_prior
+from bilevel.sklearn.folds import room, terms, with_prior
 
-ABSENT = -1e30  # the score of classes that there are not
+ABSENT = -1e30  # the score of padding classes
 
 
 def _mean(y, rows):
-    """Σ_ki weight_ki ℓ_ki."""
+    """Return Σ_ki weight_ki ℓ_ki."""
     w, b = y
     a, hot, weights, classes = rows
     free, _, absent, _ = classes
@@ -35,7 +35,7 @@ def _mean(y, rows):
 
 
 def _unseen(b, classes):
-    """Makes what no score depends on zero: intercepts that are not there, and the sum of those of a softmax."""
+    """Penalize what no score depends on: padding intercepts, and the sum of the intercepts of a softmax."""
     _, intercept, _, gauge = classes
     alive, dead = b * intercept[None, :], b * (1 - intercept)[None, :]
     return 0.5 * jnp.sum(dead * dead) + 0.5 * gauge * jnp.sum(jnp.sum(alive, axis=1) ** 2)
@@ -43,10 +43,8 @@ def _unseen(b, classes):
 
 @lru_cache(maxsize=16)
 def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
-    """Kept, because a new one is a new program; it depends on the groups alone."""
-    each = (lambda x: x) if groups is None else (lambda x: x[np.array(groups)])
-    penalties = lambda x: jnp.exp(each(x))[None, :, None]
-    ridge = lambda x, w: 0.0 if sparse else 0.5 * jnp.sum(penalties(x) * w * w)
+    """Return the problem, cached because a new one is compiled again."""
+    penalties, ridge = terms(sparse, groups)
 
     def inner(x, y, rows):
         w, b = y
@@ -63,14 +61,14 @@ def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
 
 
 def data(X: np.ndarray, hot: np.ndarray, folds: list[tuple[Any, ...]], intercept: bool):
-    """(data, y0, L) of the folds and of all rows together; the last fold of `y` is the one of all rows."""
+    """Return (data, y0, L) of the folds and of all rows; the last fold of `y` is the one of all rows."""
     (n, p), (_, c) = X.shape, hot.shape
     N, P, C = room(n, 64 if n <= 64 else 512), room(p, 16), room(c, 4)
     K = room(len(folds), 1 if len(folds) == 1 else 5) + 1
     train, valid = np.zeros((K, N)), np.zeros((K, N))
     held = sum(len(out) for _, out in folds)
     for k, (rows, out) in enumerate(folds):
-        np.add.at(train[k], rows, 1 / len(rows))  # as often as they are there
+        np.add.at(train[k], rows, 1 / len(rows))  # a row may occur several times
         np.add.at(valid[k], out, 1 / held)
     train[-1, :n] = 1 / n
     present = np.arange(C) < c
@@ -86,10 +84,10 @@ def data(X: np.ndarray, hot: np.ndarray, folds: list[tuple[Any, ...]], intercept
 
 
 def _value_and_gradient(X: np.ndarray, hot: np.ndarray, w: np.ndarray, b: np.ndarray):
-    """Mean cross-entropy of scores X w + b; of two classes w has one column, and the first has the score 0."""
+    """Return the mean cross-entropy of scores X w + b and its gradients; for two classes w has one column."""
     scores = X @ w + b
     full = scores if scores.shape[1] == hot.shape[1] else np.hstack([np.zeros((len(X), 1)), scores])
-    # By hand: SciPy's softmax and logsumexp look at their arguments for longer than they compute.
+    # Not with softmax and logsumexp of SciPy: their checks take longer than the computation.
     top = full.max(axis=1, keepdims=True)
     powers = np.exp(full - top)
     sums = powers.sum(axis=1, keepdims=True)
@@ -99,7 +97,7 @@ def _value_and_gradient(X: np.ndarray, hot: np.ndarray, w: np.ndarray, b: np.nda
 
 
 def ridge(X, hot, penalties, w, b, intercept: bool):
-    """argmin mean ℓ + ½ Σ_jc penalties_j w_jc², from (w, b), by L-BFGS in units in which all penalties are 1."""
+    """Return argmin mean ℓ + ½ Σ_jc penalties_j w_jc² by L-BFGS from (w, b), in units with all penalties 1."""
     units, size = np.sqrt(penalties)[:, None], w.size
 
     def value(flat):
@@ -114,7 +112,7 @@ def ridge(X, hot, penalties, w, b, intercept: bool):
 
 
 def lasso(X, hot, penalties, w, b, intercept: bool, smoothness: float, tol: float = 1e-6, most: int = 5_000):
-    """argmin mean ℓ + Σ_jc penalties_j |w_jc|, from (w, b): accelerated proximal steps, afresh when they turn back."""
+    """Return argmin mean ℓ + Σ_jc penalties_j |w_jc| by accelerated proximal steps from (w, b), with restarts."""
     lam, step = penalties[:, None], 1 / smoothness
     soft = lambda a: a - np.clip(a, -step * lam, step * lam)
     ahead, t = (w, b), 1.0

@@ -1,14 +1,14 @@
-"""A bilevel solver for inner problems with a proximal map that has no outer step size: for sparse estimators.
+"""A bilevel solver for sparse estimators: inner problems with a proximal map, and no outer step size.
 
-    y_k = argmin_y g(x_k, y) + h(x_k, y)          accelerated proximal steps of 1/L, afresh whenever they turn back
-    v_k : conjugate gradients on the adjoint system of that point
+    y_k = argmin_y g(x_k, y) + h(x_k, y)          accelerated proximal steps of 1/L, restarted when they turn back
+    v_k : conjugate gradients on the adjoint system at y_k
     d_k = ∇_x f − cross(v_k)                      the hypergradient, through the proximal map
     accepted if  Φ_k ≤ Φ + s + 10⁻⁴ ⟨d, x_k − x⟩   then x, Φ, d ← x_k, Φ_k, d_k and s ← 0.85 (s + Φ − Φ_k)
                  β ← ⟨Δx, Δd⟩/‖Δd‖², within a factor of 10 of β; otherwise β shrinks to a quarter
     x_{k+1} = P(x − βd)
 
-That is the outer level of `bl.tuning_free` (spectral projected gradients with a non-monotone line search), whose
-inner level needs a smooth g. x_k is what is being tried; the best of them is in the trace.
+That is the outer level of `bl.tuning_free` (spectral projected gradients with a non-monotone line search), which needs
+a smooth inner level. x_k is the current trial; the trace has all of them.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -27,15 +27,16 @@ from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
 from bilevel.solvers.fixed_points import adjoint_system, residual
 from bilevel.solvers.parts.trees import divide, dot, scaled, select
 from bilevel.solvers.rules import Descent
+from bilevel.solvers.traits import Traits
 
 FIRST, SUFFICIENT, MEMORY, GROWTH = 0.1, 1e-4, 0.85, 10.0  # as in bl.tuning_free
 
 
 class SpectralState(NamedTuple):
-    x: Any  # to be tried
-    y: Any  # at the last one tried
-    kept: tuple[Any, ...]  # (x, Φ, d) of the last one accepted
-    step_size: Any  # β; zero until there is one accepted
+    x: Any  # the next trial
+    y: Any  # at the last trial
+    kept: tuple[Any, ...]  # (x, Φ, d) of the last accepted trial
+    step_size: Any  # β; zero before the first accepted trial
     slack: Any  # s
 
 
@@ -46,8 +47,7 @@ class Spectral(bl.Solver):
     max_inner_steps: int = eqx.field(static=True)
     name: ClassVar[str] = "proximal, spectral steps"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
-    composite: ClassVar[bool] = True
-    curved: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(supports_prox=True, uses_hessian=True)
 
     def init(self, x0: Any, y0: Any, batch: Any = None) -> SpectralState:
         x, y = prepare(self.problem, x0, y0, batch)
@@ -89,7 +89,7 @@ class Spectral(bl.Solver):
         return state._replace(y=self._respond(state.x, state.y, first(batch))[0])
 
     def _respond(self, x: Any, y: Any, batch: Any) -> tuple[Any, Any]:
-        """y*(x), until a step moves no entry by more than the tolerance of the longest one so far, or of y."""
+        """Return y*(x) and the number of steps, until a step is shorter than the tolerance relative to y."""
         rule, oracles = self.inner_at(x), self.problem.oracles
         largest = lambda t: jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(t)]))
 
@@ -113,13 +113,13 @@ class Spectral(bl.Solver):
 
 
 def spectral(problem: Any, inner: Any, project: Any, tolerance: float = 1e-4, max_inner_steps: int = 1000):
-    """The solver, for a problem with a proximal map.
+    """Return the solver for a problem with a proximal map.
 
     Args:
         problem: the objectives, with `prox`.
-        inner: 1/L of g, the length of proximal steps.
-        project: the projection of x onto the set where it may be.
-        tolerance: of y and of v: what is left of the gradient mapping for y of size 1, and of the residual.
-        max_inner_steps: the most proximal steps on y, and products on v, of a step on x.
+        inner: 1/L of g, the size of proximal steps.
+        project: the projection of x onto its domain.
+        tolerance: the largest gradient mapping of y of size 1, and the largest relative residual of v.
+        max_inner_steps: the most proximal steps on y, and products for v, per step on x.
     """
     return Spectral(problem, Descent(inner), tolerance, Static(project), max_inner_steps)

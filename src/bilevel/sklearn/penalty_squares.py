@@ -3,8 +3,8 @@
     g = Σ_k ½‖A_k w_k − b_k‖² + ½ Σ_kj exp(x_j) w_kj²          or Σ_kj exp(x_j)|w_kj|
     f = mean over the rows held out of ½(a w_k − b)²
 
-Rows are centered by the means of their training part, which takes the intercept's place. Many rows are replaced by the
-triangular factor of their QR decomposition, which has the same squares with no more rows than columns.
+Rows are centered by the means of the training rows, instead of an intercept. If there are more rows than columns, the
+triangular factor of the QR decomposition replaces them: it has the same squares.
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ from sklearn.linear_model import Lasso
 
 import bilevel as bl
 from bilevel.row_weights.padding import padded
-from bilevel.sklearn.folds import room, with_prior
+from bilevel.sklearn.folds import room, terms, with_prior
 
 
 def _halves(w, rows):
@@ -28,10 +28,8 @@ def _halves(w, rows):
 
 @lru_cache(maxsize=16)
 def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
-    """Kept, because a new one is a new program; it depends on the groups alone."""
-    each = (lambda x: x) if groups is None else (lambda x: x[np.array(groups)])
-    penalties = lambda x: jnp.exp(each(x))[None, :, None]
-    ridge = lambda x, w: 0.0 if sparse else 0.5 * jnp.sum(penalties(x) * w * w)
+    """Return the problem, cached because a new one is compiled again."""
+    penalties, ridge = terms(sparse, groups)
 
     def outer(x, w, data):
         a, b, rest, prior = data
@@ -45,7 +43,7 @@ def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
 
 
 def data(X: np.ndarray, Y: np.ndarray, folds: list[tuple[Any, ...]], centered: bool):
-    """(data, y0, L) of the folds; f has the mean over all rows held out, once for every time that they are."""
+    """Return (data, y0, L) of the folds; f is the mean over all held-out rows of all folds."""
     held = sum(len(out) for _, out in folds)
     train, valid, rest = [], [], 0.0
     for rows, out in folds:
@@ -62,7 +60,7 @@ def data(X: np.ndarray, Y: np.ndarray, folds: list[tuple[Any, ...]], centered: b
 
 
 def _short(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """No more rows than columns, and the part of ‖a w − b‖² that no w changes."""
+    """Return at most as many rows as columns, and the constant part of ‖a w − b‖²."""
     rows, columns = a.shape
     if rows <= columns:
         return a, b, 0.0
@@ -74,13 +72,12 @@ def _stack(parts: list[Any], folds: int, columns: int, outputs: int) -> tuple[np
     rows = room(max(len(a) for a, _ in parts), min(16, columns))
     empty = [(np.zeros((0, 0)), np.zeros((0, 0)))] * (folds - len(parts))
     a, b = zip(*(parts + empty), strict=True)
-    return np.stack([padded(one, rows, columns) for one in a]), np.stack(
-        [padded(one, rows, outputs) for one in b]
-    )
+    stacked = lambda arrays, width: np.stack([padded(one, rows, width) for one in arrays])
+    return stacked(a, columns), stacked(b, outputs)
 
 
 def ridge(X: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-    """argmin_w ‖X w − Y‖²/n + Σ_j penalties_j w_j², by Cholesky: of p equations, or of n where there are fewer rows."""
+    """Return argmin_w ‖X w − Y‖²/n + Σ_j penalties_j w_j², by Cholesky of the smaller of two systems, p or n."""
     n, p = X.shape
     if p <= n:
         gram = X.T @ X / n
@@ -93,7 +90,7 @@ def ridge(X: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> np.ndarray:
 
 
 def lasso(X: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-    """argmin_w ‖X w − Y‖²/(2n) + Σ_j penalties_j |w_j|: one penalty for columns in units of theirs."""
+    """Return argmin_w ‖X w − Y‖²/(2n) + Σ_j penalties_j |w_j|, in units in which all penalties are 1."""
     units = Lasso(alpha=1.0, fit_intercept=False, tol=1e-8, max_iter=100_000)
     of_one = lambda y: units.fit(X / penalties, y).coef_ / penalties
     return np.stack([of_one(y) for y in Y.T], axis=1)

@@ -1,4 +1,4 @@
-"""A classifier for tables some of whose labels are wrong: it learns how much to believe each of them."""
+"""A classifier for tables with wrong labels: it learns a weight for every label."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from bilevel.checks import as_number, check_count
+from bilevel.checks import check_count
 from bilevel.row_weights.fit import weigh
-from bilevel.sklearn.penalty_estimator import check_size
+from bilevel.sklearn.penalty_estimator import check_fraction, check_size
 from bilevel.words import shown
 
 
@@ -20,25 +20,24 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         model = ReweightedClassifier().fit(X, y, X_trusted=X_checked, y_trusted=y_checked)
         model.suspects_[:20]      # look at these rows first
 
-    Rows whose labels are probably wrong lose their weight; docs/how-to/sklearn.md says how.
-    Columns are standardized inside.
+    Rows with probably wrong labels lose their weight (docs/how-to/sklearn.md). `fit` standardizes the columns.
 
     Args:
         hidden: the width of a network's hidden layer; `None` for logistic regression.
-        trusted_fraction: the share of the rows to hold out as trusted where `fit` is given none. They are only as good
-            as their labels: pass rows that somebody has checked, if there are any.
-        max_iter: the steps that the weights take along their hypergradients.
-        random_state: of the rows held out, the folds, the batches and the networks' starts.
+        trusted_fraction: the share of the rows to hold out as trusted if `fit` gets no trusted rows. Their labels may
+            be wrong too: pass checked rows if you have some.
+        max_iter: the number of steps on the weights.
+        random_state: seed of the held-out rows, the folds, the batches and the initial networks.
         verbose: 1 or more draws progress bars.
 
     Attributes:
         classes_: the labels, sorted.
-        sample_weight_: of every row given to `fit`, in [0, 1]: how much its label counts; 1 for rows held out.
-        suspicion_: of every row, in [0, 1]: the larger, the more probably mislabeled; 0 for rows held out.
-        suspects_: the numbers of all rows but those held out, the most suspicious first.
-        n_iter_: the steps taken.
+        sample_weight_: the weight of every row of `fit` in [0, 1]; 1 for held-out rows.
+        suspicion_: a score of every row in [0, 1], larger for probably wrong labels; 0 for held-out rows.
+        suspects_: the row numbers without held-out rows, the most suspicious first.
+        n_iter_: the number of steps.
         n_features_in_: the number of columns.
-        feature_names_in_: their names, where `X` has any.
+        feature_names_in_: the names of the columns, if `X` has any.
     """
 
     classes_: np.ndarray
@@ -49,7 +48,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        hidden: Any = None,  # scikit-learn asks that everything be taken here, and looked at by `fit`
+        hidden: Any = None,  # scikit-learn requires that `fit` checks the values
         *,
         trusted_fraction: Any = 0.1,
         max_iter: Any = 40,
@@ -63,13 +62,13 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, *, X_trusted: Any = None, y_trusted: Any = None) -> "ReweightedClassifier":
-        """Trains on the rows of `X`, and believes each of the labels `y` as far as the trusted rows bear it out.
+        """Train on the rows of `X`, with a weight for each label `y`.
 
         Args:
             X: rows × columns of finite numbers.
-            y: their labels, some of which may be wrong.
-            X_trusted: more rows, whose labels are right. Left out, a fraction of `X` is held out.
-            y_trusted: their labels.
+            y: labels, some of them wrong.
+            X_trusted: more rows with correct labels; default: a fraction of `X` is held out.
+            y_trusted: the labels of `X_trusted`.
         """
         self._check_parameters()
         X, y = validate_data(self, X, y, dtype=np.float64)
@@ -78,29 +77,23 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         if (X_trusted is None) != (y_trusted is None):
             raise ValueError("X_trusted and y_trusted go together: pass both, or neither")
-        if X_trusted is None:
-            self.classes_, labels = np.unique(y, return_inverse=True)
-            self._check_classes()
-            kept, held = self._parted(labels, rng)
+        trusted = None if X_trusted is None else self._rows(X_trusted, "X_trusted")
+        if trusted is not None:
+            check_size(trusted, "X_trusted")
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y has only one class, {self.classes_[0]}: a classifier needs rows of two classes or more"
+            )
+        if trusted is None:
+            kept, held = self._split(labels, rng)
             trusted, right, labels = X[held], labels[held], labels[kept]
         else:
-            trusted = self._rows(X_trusted, "X_trusted")
-            check_size(trusted, "X_trusted")
-            self.classes_, labels = np.unique(y, return_inverse=True)
-            self._check_classes()
             kept, right = np.arange(len(X)), self._right(y_trusted)
             check_consistent_length(trusted, right)
-        found = weigh(
-            X[kept],
-            labels,
-            trusted,
-            right,
-            len(self.classes_),
-            hidden=self.hidden,
-            steps=self.max_iter,
-            seed=int(rng.randint(2**31 - 1)),
-            progress=bool(self.verbose),
-        )
+        seed, progress = int(rng.randint(2**31 - 1)), bool(self.verbose)
+        options = dict(hidden=self.hidden, steps=self.max_iter, seed=seed, progress=progress)
+        found = weigh(X[kept], labels, trusted, right, len(self.classes_), **options)
         self.sample_weight_, self.suspicion_ = np.ones(len(X)), np.zeros(len(X))
         self.sample_weight_[kept], self.suspicion_[kept] = found.weights, found.suspicion
         self.suspects_ = kept[np.argsort(-found.suspicion, kind="stable")]
@@ -109,18 +102,17 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The logarithms of the probabilities; of two classes, that of their ratio, the second by the first."""
+        """Return the log probabilities; for two classes, the log of the ratio of the second to the first."""
         logs = self._logs(X)
         return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probabilities of the classes, in the order of `classes_`."""
+        """Return the probabilities of the classes, in the order of `classes_`."""
         return np.exp(self._logs(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of every row."""
-        best = np.argmax(self._logs(X), axis=1)
-        return self.classes_[best]
+        """Return the most probable class of every row."""
+        return self.classes_[np.argmax(self._logs(X), axis=1)]
 
     def _logs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -135,8 +127,8 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"{name}: {error}") from error
 
     def _right(self, y_trusted: Any) -> np.ndarray:
-        """The trusted labels, as places in `classes_`."""
-        some: Any = None  # which type is left as it is
+        """Return the indices of the trusted labels in `classes_`."""
+        some: Any = None  # keeps the type
         told = column_or_1d(check_array(y_trusted, ensure_2d=False, dtype=some, input_name="y_trusted"))
         places = {label: i for i, label in enumerate(self.classes_.tolist())}
         if unknown := [label for label in told.tolist() if label not in places]:
@@ -151,29 +143,19 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         return np.array([places[label] for label in told.tolist()])
 
     def _check_parameters(self) -> None:
-        share = as_number(self.trusted_fraction)
-        if share is None or not 0 < share < 1:
-            raise ValueError(
-                f"trusted_fraction must be between 0 and 1, not {shown(self.trusted_fraction)}: pass e.g. 0.1"
-            )
+        check_fraction(self.trusted_fraction, "trusted_fraction", 0.1)
         check_count(self.max_iter, "max_iter")
         if self.hidden is not None:
             check_count(self.hidden, "hidden")
 
-    def _check_classes(self) -> None:
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"y has only one class, {self.classes_[0]}: a classifier needs rows of two classes or more"
-            )
-
-    def _parted(self, labels: np.ndarray, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-        """The rows to train on, and those to trust: of every class its share, and at least one of two or more."""
+    def _split(self, labels: np.ndarray, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+        """Return training and trusted rows: the same share of every class, at least one of two rows or more."""
         held = np.zeros(len(labels), bool)
         for c in range(len(self.classes_)):
             own = rng.permutation(np.flatnonzero(labels == c))
             held[own[: min(max(1, round(self.trusted_fraction * len(own))), len(own) - 1)]] = True
         if not held.any():
             raise ValueError(
-                "no class has two rows, so that none can be held out as trusted: pass X_trusted and y_trusted"
+                "no class has two rows, so no row can be held out as trusted: pass X_trusted and y_trusted"
             )
         return np.flatnonzero(~held), np.flatnonzero(held)

@@ -1,4 +1,4 @@
-"""Linear regression with one penalty per feature or group, found by cross-validation: ridge, and lasso with zeros."""
+"""Linear regression with one penalty per feature or group from cross-validation: ridge and lasso."""
 
 from typing import Any, TypeVar
 
@@ -12,7 +12,6 @@ from bilevel.sklearn.splits import splits
 
 __all__ = ["PerFeatureLasso", "PerFeatureRidge"]
 
-
 Fitted = TypeVar("Fitted", bound="_Linear")
 
 
@@ -22,25 +21,24 @@ class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
     intercept_: Any  # a float for one target, an array for several
 
     def fit(self: Fitted, X: Any, y: Any) -> Fitted:
-        """Finds the penalties on the folds, then the coefficients on all rows."""
+        """Find the penalties on the folds, then the coefficients on all rows."""
         rows: Any = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
         )
         X, y = rows[0], np.asarray(rows[1], float)
-        self._check(X.shape[1])
-        check_size(X, "X")
-        check_size(y.reshape(len(y), -1), "y")
-        Z, means, sizes = standardized(X, bool(self.fit_intercept))
+        groups = self._check(X.shape[1])
         Y, mean = y.reshape(len(y), -1), 0.0
+        check_size(X, "X")
+        check_size(Y, "y")
+        Z, means, sizes = standardized(X, bool(self.fit_intercept))
         if self.fit_intercept:
             mean = Y.mean(0)
             Y = Y - mean
         unit = np.sqrt(np.mean(Y**2)) or 1.0
         parts = splits(self.cv, X, y, False, self.validation_fraction, self.random_state)
         observations = Y.shape[1]
-        penalties, tuned, _ = self._tune(
-            squares, self._sparse, Z, Y / unit, parts, strength=lambda value: value / observations
-        )
+        each = lambda value: value / observations
+        penalties, tuned, _ = self._tune(squares, self._sparse, Z, Y / unit, parts, groups, each)
         solve = squares.lasso if self._sparse else squares.ridge
         w = solve(Z, Y / unit, penalties) * unit / sizes[:, None]
         b = mean - means @ w if self.fit_intercept else np.zeros(Y.shape[1])
@@ -50,7 +48,7 @@ class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The values of new rows."""
+        """Return the values of new rows."""
         check_is_fitted(self)
         X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
         return X @ self.coef_.T + self.intercept_
@@ -61,31 +59,31 @@ class PerFeatureRidge(_Linear):
 
         minimize over w, b:   Σ_i (y_i − x_iᵀw − b)² + Σ_j alpha_j w_j²
 
-    The logarithms of the penalties minimize the mean squared error on the rows held out of the folds, plus a prior that
-    draws them toward the best single penalty; the coefficients are then those of all rows. One bilevel problem over
-    the folds, solved by `bl.tuning_free`, so there is no step size; features may have any units.
+    The logarithms of the penalties minimize the mean squared error on the rows held out of the folds, plus a prior
+    around the best single penalty. The coefficients are then fitted to all rows. `bl.tuning_free` solves one bilevel
+    problem over the folds, so there is no step size; features may have any units.
 
     Args:
         cv: a number of folds (shuffled by `random_state`), a splitter, an iterable of (train, held-out) rows, or
             "split" for one split that holds `validation_fraction` of the rows out. For groups of rows pass
             `list(GroupKFold().split(X, y, groups))`.
-        groups: one label per feature; features with the same one share a penalty. None: each has its own.
-        spread: how far, as a standard deviation of their natural logarithm, penalties may lie from the best single one
-            before the prior counts. Toward 0 all are the same, as in `RidgeCV`; large values fit the folds harder.
+        groups: one label per feature; features with the same label share a penalty. None: one penalty per feature.
+        spread: the standard deviation of the prior of the log penalties around the best single one. Toward 0 all are
+            equal, as in `RidgeCV`; large values fit the folds more closely.
         fit_intercept: whether there is a b, which is never penalized.
-        validation_fraction: of the rows, for cv="split".
-        max_iter: the most outer steps. They end earlier when the validation value no longer falls.
-        random_state: of the folds.
+        validation_fraction: the share of the rows held out with cv="split".
+        max_iter: the largest number of outer steps; fewer if the validation value no longer falls.
+        random_state: seed of the folds.
         verbose: whether to draw a progress bar.
 
     Attributes:
-        alpha_: the penalty of each feature, as above: with equal entries this is `Ridge(alpha)`.
-        coef_, intercept_: as those of `sklearn.linear_model.Ridge`.
-        validation_curve_: the mean squared error on the rows held out, along the run.
-        best_index_: the entry of it that `alpha_` belongs to: that of the smallest sum of loss and prior, so not always
-            the smallest.
-        n_iter_: the number of outer steps taken.
-        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+        alpha_: the penalty of each feature; equal entries are `Ridge(alpha)`.
+        coef_, intercept_: as in `sklearn.linear_model.Ridge`.
+        validation_curve_: the mean squared error on the held-out rows along the run.
+        best_index_: the index of `alpha_` in the curve. It has the smallest sum of loss and prior, so not always the
+            smallest loss.
+        n_iter_: the number of outer steps.
+        n_features_in_, feature_names_in_: as in all scikit-learn estimators.
     """
 
     _sparse = False
@@ -96,9 +94,9 @@ class PerFeatureLasso(_Linear):
 
         minimize over w, b:   Σ_i (y_i − x_iᵀw − b)²/(2n) + Σ_j alpha_j |w_j|
 
-    As `bl.sklearn.PerFeatureRidge`, with proximal steps and the hypergradient of the sparse
-    solution. A group shares its penalty; its coefficients are zero or not, each on its own. Parameters and attributes
-    are the same; with equal entries `alpha_` is that of `sklearn.linear_model.Lasso`.
+    Parameters and attributes are those of `bl.sklearn.PerFeatureRidge`; the steps are proximal, and the hypergradient
+    is the one of the sparse solution. The features of a group share their penalty, not their zeros. Equal entries of
+    `alpha_` are the one of `sklearn.linear_model.Lasso`.
     """
 
     _sparse = True

@@ -1,4 +1,4 @@
-"""The parts of a cross-validation, from whatever `cv` is: rows to train on, and rows held out of it."""
+"""The folds of a cross-validation from any form of `cv`: training rows and held-out rows."""
 
 import warnings
 from typing import Any
@@ -13,7 +13,7 @@ FORMS = 'a number of folds, a splitter, pairs of (training rows, rows held out) 
 
 
 def splits(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> Parts:
-    """(training rows, rows held out) of every fold. No more folds than rows, or than the largest class has rows."""
+    """Return (training rows, held-out rows) of every fold; at most as many folds as rows of the largest class."""
     parts = [_checked(part, k, len(X)) for k, part in enumerate(_made(cv, X, y, classes, fraction, seed))]
     if not parts:
         raise ValueError(f"cv={shown(cv)} has no folds: pass e.g. cv=5; a generator can be used once only")
@@ -33,7 +33,9 @@ def _made(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float,
     count = max(min(int(cv), len(X), largest or len(X)), 2)
     kind = StratifiedKFold if largest > 1 else KFold
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class")  # the rows that matter are told below
+        warnings.filterwarnings(
+            "ignore", "The least populated class"
+        )  # `_known` warns about the rows that matter
         return list(kind(count, shuffle=True, random_state=seed).split(X, y))
 
 
@@ -58,8 +60,8 @@ def _given(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool) -> list[Any]:
     except (TypeError, ValueError) as error:
         if _needs_groups(cv, X, y):
             raise ValueError(
-                f"{shown(cv)} splits rows by their groups, which fit has not: pass its folds, "
-                "cv=list(splitter.split(X, y, groups)). The parameter `groups` is that of the features"
+                f"{shown(cv)} splits rows by their groups, which fit does not know: pass its folds, "
+                "cv=list(splitter.split(X, y, groups)). The parameter `groups` is for features"
             ) from error
         if hasattr(cv, "split"):
             raise
@@ -75,7 +77,7 @@ def _needs_groups(cv: Any, X: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _checked(part: Any, k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers from 0 on, of which no row held out is trained on."""
+    """Return the row numbers of a fold, or raise if a held-out row is also a training row."""
     try:
         train, held = (_numbers(each, k, rows) for each in part)
     except TypeError as error:
@@ -84,8 +86,8 @@ def _checked(part: Any, k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
         ) from error
     if both := set(train.tolist()) & set(held.tolist()):
         raise ValueError(
-            f"fold {k} of cv trains on {len(both)} of the rows that it holds out, such as {min(both)}: what a model "
-            "has seen says nothing about its penalties; leave these rows out of one part"
+            f"fold {k} of cv trains on {len(both)} of the rows that it holds out, such as {min(both)}: training rows "
+            "cannot validate penalties; leave these rows out of one part"
         )
     return train, held
 
@@ -105,7 +107,7 @@ def _numbers(part: Any, k: int, rows: int) -> np.ndarray:
 
 
 def _known(train: np.ndarray, held: np.ndarray, k: int, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without rows held out whose class the fold does not train on: their loss is infinite, whatever the penalties."""
+    """Drop held-out rows of classes without training rows: their loss is infinite for all penalties."""
     trained = np.unique(y[train])
     if len(trained) < 2:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Every solver by name, as `bl.solvers.aid`; `bl.solvers.kit` has the tools for authors of solvers.
+"""Every solver by name, as `bl.solvers.aid`, and in `bl.solvers.kit` the tools for authors of solvers.
 
 Each algorithm is one file of `algorithms`. A name is loaded when it is first used.
 """

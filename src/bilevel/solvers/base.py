@@ -1,35 +1,49 @@
-"""The shape every solver has: data that knows how to begin and how to take a step."""
+"""The shape of every solver: data that knows how to start and how to take a step."""
 
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any, ClassVar, NamedTuple, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 import equinox as eqx
 import jax
 import numpy as np
 
 from bilevel.batch import Batch, Draws, draws, each_own, first
-from bilevel.checks import check_batch, check_choice, check_kind, check_problem
+from bilevel.checks import (
+    check_batch,
+    check_kind,
+    check_problem,
+    prepare,
+)
 from bilevel.checks.derivatives import explain
 from bilevel.identity import by_identity
 from bilevel.memory import Tracing
 from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
+from bilevel.solvers.fixed_points import check_plain, check_rests, check_rests_at_minima
+from bilevel.solvers.messages import Finding, sentence, solvers_with
+from bilevel.solvers.options import rule_of
 from bilevel.solvers.parts.inner import Carried, inner_rule, seen_by
 from bilevel.solvers.rules import Descent, Rule, descend, flattened
 from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, PyTree, Scalar
 
+CHECKS = {
+    "differentiable": check_rests,
+    "minimum": check_rests_at_minima,
+    "plain": check_plain,
+}  # of Traits.inner_rule
+
 
 class Info(eqx.Module):
-    """What a reader wants to know of one step: quantities at x_k, the point the step started from.
+    """What a reader wants to know about one step: quantities at x_k, the point where the step started.
 
-    `outer_value` and `hypergradient` belong together: f(x_k, ŷ_k), and the estimate of ∇Φ(x_k) made at the same ŷ_k,
-    which moved x. `inner_gradient` is ∇_y g(x_k, ·) of the step's batch at the point from which the inner level set out
-    in this step, `solver.sets_out(state)`: how far from stationary it stood, whatever direction it then took. Where
-    the inner level has a proximal map, a projection or a decay of its own, implicit methods report what is zero at rest
-    in its place.
+    `outer_value` and `hypergradient` belong together: f(x_k, ŷ_k), and the estimate of ∇Φ(x_k) at the same ŷ_k, which
+    moved x. `inner_gradient` is ∇_y g(x_k, ·) on the step's batch at the point where the inner level started,
+    `solver.sets_out(state)`. It says how far that point is from stationary, whatever direction the step took. If the
+    inner level has a proximal map, a projection or a weight decay, implicit methods report the residual of their
+    fixed point instead.
     """
 
     outer_value: Scalar
@@ -40,22 +54,11 @@ class Info(eqx.Module):
 
 
 class ExplicitState(NamedTuple):
-    """Of methods that differentiate through their steps on y, or not at all."""
+    """The state of methods that differentiate through their steps on y, or not at all."""
 
     x: PyTree  # x_{k+1}
     y: PyTree  # ŷ_k, the next warm start
     inner: PyTree  # memory of the inner rule
-    outer: PyTree  # memory of the outer rule
-
-
-class ImplicitState(NamedTuple):
-    """Of methods with an adjoint variable."""
-
-    x: PyTree  # x_{k+1}
-    y: PyTree  # ŷ_k, the next warm start
-    v: PyTree  # v̂_k, the next warm start
-    inner: PyTree  # memory of the inner rule
-    adjoint: PyTree  # memory of the adjoint rule or ingredient
     outer: PyTree  # memory of the outer rule
 
 
@@ -65,8 +68,8 @@ class Solver(eqx.Module):
     `batch` is a `Batch`, several as `Draws` where `draws` is more than one, or `None`.
 
     A solver is a pytree. Its step sizes are leaves, so a new one compiles nothing again and `jax.vmap` goes over many
-    at once; its problem, loop lengths and other functions are static. `variables` names the state's iterates, those
-    that must stay finite. `draws` is the number of independent batches that a step takes.
+    at once; its problem, loop lengths and other functions are static. `variables` names the state's iterates, which
+    must stay finite. `draws` is the number of independent batches that a step takes.
     """
 
     problem: Problem = eqx.field(static=True)
@@ -86,8 +89,8 @@ class Solver(eqx.Module):
             return
         if not self.traits.supports_prox:
             raise ValueError(
-                f"{self.name} cannot solve an inner problem with a proximal map: take bl.aid, bl.soba, bl.hoag, "
-                "bl.stocbio, bl.itd, bl.solvers.forward_itd or bl.rtho, or replace the term by a smooth one in g"
+                f"{self.name} cannot solve an inner problem with a proximal map: take one of "
+                f"{solvers_with('supports_prox')}, or replace the term by a smooth one in g"
             )
         if not isinstance(self.rule("inner"), Descent):
             raise ValueError(
@@ -100,12 +103,17 @@ class Solver(eqx.Module):
 
     @property
     def draws(self) -> int:
-        """The number of batches that a step takes: one, unless the method has `batches="independent"`."""
-        return self.traits.independent_draws if getattr(self, "batches", "shared") == "independent" else 1
+        """The number of batches per step: one, unless the method has `batches="independent"`."""
+        return self.independent_draws if self.part("batches") == "independent" else 1
+
+    @property
+    def independent_draws(self) -> int:
+        """The number of batches per step with `batches="independent"`."""
+        return self.inner_counts[0] + (self.part("products") or 0) + self.traits.extra_draws
 
     @property
     def wants(self) -> frozenset[str]:
-        """What a step's batch must bring besides data: what the objectives ask for, and the method itself."""
+        """What a batch must have besides data: what the objectives ask for, and the method itself."""
         return self.problem.wants
 
     @abstractmethod
@@ -114,8 +122,15 @@ class Solver(eqx.Module):
     @abstractmethod
     def step(self, state: Any, batch: Any = None) -> tuple[Any, Info]: ...
 
+    def prepare(self, x0: PyTree, y0: PyTree, batch: Any) -> tuple[PyTree, PyTree]:
+        """Return x0 and y0 as floating arrays; raise if the problem, the data or the inner rule do not fit."""
+        x, y = prepare(self.problem, x0, y0, batch)
+        if check := CHECKS.get(self.traits.inner_rule):
+            check(self, y)
+        return x, y
+
     def warm_up(self, state: Any, batch: Any = None) -> Any:
-        """One step of the rule `inner` on y alone, x held fixed; `run(..., warmup=N)` takes N of them first."""
+        """Take one step of the rule `inner` on y with x fixed; `run(..., warmup=N)` takes N of them first."""
         check_state(self, state)
         check_kind(batch, Batch | Draws | None, "batch", "a bl.Batch", "pass bl.Batch(inner=..., outer=...)")
         batch, rule = first(batch), self.inner_at(state.x)
@@ -130,25 +145,20 @@ class Solver(eqx.Module):
         return self.traits.uses_hessian or "v" in self.variables
 
     def sets_out(self, state: Any) -> PyTree:
-        """Where the inner level stands at the beginning of a step."""
+        """Return the point where the inner level starts a step."""
         return state.y
 
     def point(self, state: Any, batch: Any) -> tuple[PyTree, PyTree, Batch | None]:
-        """x, y and data such as a step evaluates the objectives at."""
+        """Return x, y and data such as a step evaluates the objectives at."""
         return state.x, state.y, first(batch)
-
-    def suspicion(self, state: Any, batch: Any = None) -> str:
-        """Why a run may have broken, with the remedy, as measured at its last finite state; "" if unknown."""
-        return ""
 
     def observe(
         self, before: Any, after: Any, batch: Any, model: Carried | None = None
     ) -> tuple[Evaluated, Evaluated]:
-        """What both objectives return besides their losses: g where the step on y set out, f where it arrived.
+        """Return all that both objectives return: g where the step on y started, f where it ended.
 
-        `model` is that of the step's `Info`: f sees the state that the last inner step saw.
-        `traits.outer_at` is "start" for methods whose f is not evaluated where y arrives, and `traits.outer_draw` is
-        the draw on which it is. (DARTS' virtual point and IAPTT's worst one are not part of the state; there it is y.)
+        `model` comes from the step's `Info`: f sees the state that the last inner step saw. (DARTS' virtual point and
+        IAPTT's worst one are not part of the state. There it is y.)
         """
         drawn = draws(batch)
         inner = self.problem.g.evaluate(before.x, self.sets_out(before), drawn[0])
@@ -156,42 +166,43 @@ class Solver(eqx.Module):
         for_f = seen_by(model, drawn[self.traits.outer_draw % self.draws])
         return inner, self.problem.f.evaluate(before.x, y, for_f)
 
-    def remark(self, trace: dict[str, Any]) -> str:
-        """What the method has to say about the end of a finite run, a sentence for its status; most have nothing."""
-        return self.indefinite(trace) if INDEFINITE in trace else ""
+    def suspicion(self, state: Any, batch: Any = None) -> Finding | str | None:
+        """Return why a run may have diverged, as measured at its last finite state; None if unknown."""
+        return None
 
-    def indefinite(self, trace: dict[str, Any]) -> str:
-        """That conjugate gradients kept meeting directions without positive curvature, so that v solves nothing."""
+    def findings(self, trace: dict[str, Any]) -> list[Finding]:
+        """Return facts about the end of a finite run that its user should know; most methods have none."""
+        found = self.indefinite(trace)
+        return [] if found is None else [found]
+
+    def remark(self, trace: dict[str, Any]) -> str:
+        """Return the findings as sentences for the status."""
+        return "".join(f" {sentence(found)}" for found in self.findings(trace))
+
+    def indefinite(self, trace: dict[str, Any]) -> Finding | None:
+        """Report conjugate gradients that kept meeting directions without positive curvature."""
         met = np.asarray(trace.get(INDEFINITE, ()))
         met = met[len(met) // 2 :]
         if not met.any() or met.mean() <= 0.5:
-            return ""
-        cure = (
-            "Take bl.adjoints.minres(), or bl.adjoints.damped(bl.adjoints.cg(), damping) with a larger damping"
-            if hasattr(self, "adjoint")
-            else "Pass a larger damping="
-        )
-        return (
-            f" Conjugate gradients met a direction along which g does not curve upwards, in {met.mean():.0%} of the "
-            f"last {len(met)} steps, and ended there: ∇²_yy g is not positive definite, and v solves no adjoint "
-            f"system. {cure}, or add a ridge to g."
-        )
+            return None
+        numbers = {"share": met.mean(), "steps": len(met), "own_damping": self.part("adjoint") is None}
+        return Finding("adjoint_indefinite", numbers)
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
         """Return `function(solver, *static, ...)` compiled, once for all solvers that differ in their numbers only."""
         return compiled(self.problem, self, function, *static)
 
-    def part(self, level: str) -> Any:
-        """Return the rule, adjoint or step size of a level, or `None` if the method has none there."""
-        return getattr(self, level, None)
+    def part(self, name: str) -> Any:
+        """Return the field of this name, such as the rule of a level, or `None` if the method has none."""
+        return getattr(self, name, None)
 
     @property
     def inner_counts(self) -> tuple[int, int]:
-        """The number of inner steps per step, and of those that the method differentiates."""
+        """The number of inner steps per step, and how many of them the method differentiates."""
         lengths = self.part("lengths")
         if lengths is not None:
             return lengths.steps, lengths.differentiated
-        steps = getattr(self, "inner_steps", 1)
+        steps = self.part("inner_steps") or 1
         return steps, steps
 
     def rule(self, level: str) -> Any:
@@ -200,8 +211,20 @@ class Solver(eqx.Module):
         return rule if isinstance(rule, Rule) else None
 
     def inner_at(self, x: PyTree) -> Any:
-        """The rule of the inner level at x: with the problem's proximal map, if it has one."""
+        """Return the rule of the inner level at x: with the problem's proximal map, if it has one."""
         return inner_rule(self.problem, self.rule("inner"), x)
+
+
+class ExplicitSolver(Solver):
+    """A solver with one rule for y and one for x."""
+
+    inner: Rule = eqx.field(converter=rule_of("inner"))
+    outer: Rule = eqx.field(converter=rule_of("outer"))
+
+    # A method with another state overrides this; hence `Any`.
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> ExplicitState | Any:
+        x, y = self.prepare(x0, y0, batch)
+        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
 
 def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
@@ -210,7 +233,7 @@ def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static:
     key = structure, *by_identity((function, *static))
     reads = functions, function, static
     on_leaves = lambda leaves, *arguments: function(structure.unflatten(leaves), *static, *arguments)
-    call = problem.kept("compiled", key, reads, lambda: Tracing().jit(on_leaves))
+    call = problem.kept("compiled", key, reads, lambda: Tracing().jit_alone(on_leaves))
     return lambda *arguments: call(leaves, *arguments)
 
 
@@ -220,13 +243,14 @@ def without_numbers(structure: Any) -> Any:
 
 
 def check_solver(solver: Any) -> Any:
+    """Return the solver, or raise if it is none."""
     return check_kind(
         solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)"
     )
 
 
 def check_state(solver: Solver, state: Any) -> Any:
-    """A state of this solver, as far as its class tells."""
+    """Return the state, or raise if its class or its fields are not those of this solver."""
     kind = _state_of(type(solver))
     fits = all(hasattr(state, name) for name in solver.variables) if kind is None else isinstance(state, kind)
     if not fits:
@@ -240,18 +264,19 @@ def check_state(solver: Solver, state: Any) -> Any:
 
 @cache
 def _state_of(solver: type[Solver]) -> type | None:
-    """What its `init` says that it returns."""
+    """Return the class that the annotation of `init` names first."""
     try:
         kind = get_type_hints(solver.init).get("return")
     except NameError:
         return None
-    return kind if isinstance(kind, type) and kind is not Any else None  # which is a class, from 3.11 on
+    kind = next(iter(get_args(kind)), kind)
+    return kind if isinstance(kind, type) and kind is not Any else None  # `Any` is a class from 3.11 on
 
 
 def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step by hand begins with a state of this solver and a batch, which serves for all of the step's draws.
+    """Make a method check its state and its batch, which serves for all draws of the step.
 
-    A step of a class that this one derives from takes what it is given.
+    A step of a base class gets its arguments as they are.
     """
 
     @wraps(step)
@@ -270,10 +295,5 @@ def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def explained(error: Exception, solver: Solver, state: Any, batch: Any) -> Exception:
-    """Return what a step raised, or where an objective lacks a derivative, an error that says so."""
+    """Return the error of a step, or where an objective lacks a derivative, an error that says so."""
     return explain(error, solver.problem, *solver.point(state, batch), solver.traits.first_order)
-
-
-def check_batches(batches: str) -> str:
-    """Whether the terms of a step share one draw of the data or have one each."""
-    return check_choice(batches, "batches", ("shared", "independent"))

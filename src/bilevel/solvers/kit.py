@@ -5,11 +5,17 @@ from bilevel.checks import check_problem as check_problem, prepare as prepare
 from bilevel.solvers.adjoints.base import Adjoint as Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint as as_adjoint
 from bilevel.solvers.base import (
+    ExplicitSolver as ExplicitSolver,
     ExplicitState as ExplicitState,
-    ImplicitState as ImplicitState,
     Info as Info,
     Solver as Solver,
 )
+from bilevel.solvers.implicit_solver import (
+    ImplicitSolver as ImplicitSolver,
+    ImplicitState as ImplicitState,
+    System as System,
+)
+from bilevel.solvers.messages import Finding as Finding
 from bilevel.solvers.parts.inner import inner_loop as inner_loop
 from bilevel.solvers.parts.lagrangian import energy as energy, lagrangian as lagrangian, tilted as tilted
 from bilevel.solvers.parts.trees import scaled as scaled

@@ -1,4 +1,4 @@
-"""A solver with smaller steps: all its step sizes times one factor, in the same structure whatever the factor."""
+"""A solver with smaller steps: all its step sizes times one factor, in the same structure for every factor."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -14,7 +14,7 @@ from bilevel.types import PyTree
 
 
 class Shortened(Rule):
-    """A rule of another kind than ours: it goes the same way, a part of the length."""
+    """A rule of the user's with shorter steps in the same direction."""
 
     rule: Rule
     factor: Any
@@ -33,10 +33,10 @@ class Shortened(Rule):
 
 
 def with_smaller_steps(solver: Solver, lower: float, outer: float) -> Any:
-    """With the step sizes of the lower levels times `lower`, that of the outer one times `outer`.
+    """Return the solver with the step sizes of the lower levels times `lower` and the outer one times `outer`.
 
-    Of an optax transformation the updates are multiplied, whatever its schedules and memories are. Solvers made with
-    different factors differ in their numbers alone, so one compiled program serves them all.
+    For an optax transformation it multiplies the updates. Solvers with different factors differ only in their numbers,
+    so they share one compiled program.
     """
     parts = {name: shorter(part, outer if name == "outer" else lower) for name, part in _parts(solver)}
     if _has_series(solver):
@@ -45,7 +45,7 @@ def with_smaller_steps(solver: Solver, lower: float, outer: float) -> Any:
 
 
 def shorter(part: Any, factor: float) -> Any:
-    """A rule or an ingredient whose steps are `factor` times as long; η of a Neumann series is a step too."""
+    """Return a rule or adjoint with steps `factor` times as long; η of a Neumann series is a step too."""
     if isinstance(part, Descent):
         return replace(part, step_size=part.step_size * factor)
     if isinstance(part, Transformation):
@@ -60,14 +60,14 @@ def shorter(part: Any, factor: float) -> Any:
 
 
 def has_steps(part: Any) -> bool:
-    """Whether there is a step size in it to make smaller."""
+    """Return whether it has a step size."""
     if isinstance(part, Rule | NeumannSeries):
         return True
     return _has_series(part) or any(has_steps(value) for _, value in _parts(part))
 
 
 def _parts(part: Any) -> list[tuple[str, Any]]:
-    """The rules and ingredients it is made of."""
+    """Return the rules and adjoints in it, by field name."""
     values = [
         (field.name, getattr(part, field.name)) for field in fields(part) if not field.metadata.get("static")
     ]
@@ -75,6 +75,6 @@ def _parts(part: Any) -> list[tuple[str, Any]]:
 
 
 def _has_series(part: Any) -> bool:
-    """Whether it is a solver with η of a Neumann series of its own, as stocBiO and its kin."""
+    """Return whether it is a solver with η of its own Neumann series, such as stocBiO."""
     adjoint = getattr(part, "adjoint", None)
     return isinstance(part, Solver) and adjoint is not None and not is_dataclass(adjoint)

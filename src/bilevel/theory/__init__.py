@@ -1,70 +1,49 @@
-"""From a problem's constants to step sizes, warm-up lengths, bounds and verdicts."""
+"""Convergence theory as numbers: from a problem's constants to step sizes, bounds and verdicts."""
 
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates import limit, momentum, prior, recursions, sharp, star, stochastic, tight
-from bilevel.theory.certificates.analyses import analyses
-from bilevel.theory.certificates.certificate import Certificate, StepSizes
-from bilevel.theory.certificates.cheapest import Plan, cheapest
-from bilevel.theory.certificates.contraction import TwoSequenceContraction, two_sequence_contraction
-from bilevel.theory.certificates.lower import LowerBound, QuadraticInstance, StrictInstance, lower_bound
-from bilevel.theory.certificates.paper_aid import AIDCertificate, Complexity, aid
-from bilevel.theory.certificates.paper_itd import ITDCertificate, itd, radius_beta
-from bilevel.theory.certificates.stochastic import Noise
-from bilevel.theory.constants import Constants
-from bilevel.theory.estimation.advice import Advice
-from bilevel.theory.estimation.advising import advise
-from bilevel.theory.estimation.estimated import Assumed, AssumedBlocks, Estimated
-from bilevel.theory.estimation.estimating import estimate
-from bilevel.theory.estimation.sampling import Sampled
-from bilevel.theory.verification.judgment import judge
-from bilevel.theory.verification.measurement import Run, measure
-from bilevel.theory.verification.reference import Exact, exact
-from bilevel.theory.verification.report import Report, Row, Verdict
-from bilevel.theory.verification.verifying import verify
-
-__all__ = [
-    "AIDCertificate",
-    "Advice",
-    "Assumed",
-    "AssumedBlocks",
-    "Blocks",
-    "Certificate",
-    "Complexity",
-    "Constants",
-    "Estimated",
-    "Exact",
-    "ITDCertificate",
-    "LowerBound",
-    "Noise",
-    "Plan",
-    "QuadraticInstance",
-    "Report",
-    "Row",
-    "Run",
-    "Sampled",
-    "StepSizes",
-    "StrictInstance",
-    "TwoSequenceContraction",
-    "Verdict",
-    "advise",
-    "aid",
-    "analyses",
-    "cheapest",
-    "estimate",
-    "exact",
-    "itd",
-    "judge",
-    "limit",
-    "lower_bound",
-    "measure",
-    "momentum",
-    "prior",
-    "radius_beta",
-    "recursions",
-    "sharp",
-    "star",
-    "stochastic",
-    "tight",
-    "two_sequence_contraction",
-    "verify",
-]
+from bilevel.theory.blocks import Blocks as Blocks
+from bilevel.theory.certificates import (
+    limit as limit,
+    momentum as momentum,
+    prior as prior,
+    recursions as recursions,
+    sharp as sharp,
+    star as star,
+    stochastic as stochastic,
+    tight as tight,
+)
+from bilevel.theory.certificates.analyses import analyses as analyses
+from bilevel.theory.certificates.certificate import Certificate as Certificate, StepSizes as StepSizes
+from bilevel.theory.certificates.cheapest import Plan as Plan, cheapest as cheapest
+from bilevel.theory.certificates.contraction import (
+    TwoSequenceContraction as TwoSequenceContraction,
+    two_sequence_contraction as two_sequence_contraction,
+)
+from bilevel.theory.certificates.lower import (
+    LowerBound as LowerBound,
+    QuadraticInstance as QuadraticInstance,
+    StrictInstance as StrictInstance,
+    lower_bound as lower_bound,
+)
+from bilevel.theory.certificates.paper import (
+    AIDCertificate as AIDCertificate,
+    Complexity as Complexity,
+    ITDCertificate as ITDCertificate,
+    aid as aid,
+    itd as itd,
+    radius_beta as radius_beta,
+)
+from bilevel.theory.certificates.stochastic import Noise as Noise
+from bilevel.theory.constants import Constants as Constants
+from bilevel.theory.estimation._advise import advise as advise
+from bilevel.theory.estimation.advice import Advice as Advice
+from bilevel.theory.estimation.estimates import (
+    Assumed as Assumed,
+    AssumedBlocks as AssumedBlocks,
+    Estimated as Estimated,
+)
+from bilevel.theory.estimation.observations import estimate as estimate
+from bilevel.theory.estimation.sampled import Sampled as Sampled
+from bilevel.theory.verification._verify import judge as judge, verify as verify
+from bilevel.theory.verification.measurement import Run as Run, measure as measure
+from bilevel.theory.verification.reference import Exact as Exact, exact as exact
+from bilevel.theory.verification.report import Report as Report, Row as Row, Verdict as Verdict

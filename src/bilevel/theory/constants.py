@@ -1,4 +1,4 @@
-"""The four constants every certificate starts from."""
+"""The paper's four constants μ, L, M and ρ."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.reals import Floats, Real, nonnegative, positive, resolved
+from bilevel.theory.blocks import Blocks, check_range, check_spectrum, declare
+from bilevel.theory.reals import Floats, Real, check_kappa, nonnegative, positive
+
+MU = (
+    "it is the strong convexity of g in y (its smallest Hessian eigenvalue); "
+    "add a ridge term to the inner problem if it has none"
+)
 
 
 @dataclass(frozen=True, init=False)
@@ -30,55 +35,25 @@ class Constants:
     rho: Floats
 
     def __init__(self, mu: Real, L: Real, M: Real, rho: Real) -> None:
-        fields = {
-            "mu": positive(
-                mu,
-                "mu",
-                "it is the strong convexity of g in y (its smallest Hessian eigenvalue); "
-                "add a ridge term to the inner problem if it has none",
-            ),
-            "L": positive(
-                L, "L", "it is the Lipschitz constant of the gradients of f and g (largest curvature)"
-            ),
-            "M": nonnegative(M, "M", "it bounds the gradient norm of f, so that f is M-Lipschitz"),
-            "rho": nonnegative(
-                rho, "rho", "it is the Lipschitz constant of g's second derivatives; 0 if g is quadratic"
-            ),
-        }
-        try:
-            np.broadcast_shapes(*(np.shape(value) for value in fields.values()))
-        except ValueError:
-            shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in fields.items())
-            raise ValueError(
-                f"the constants must broadcast against each other, got shapes {shapes}"
-            ) from None
-        low, high = np.broadcast_arrays(fields["mu"], fields["L"])
-        if np.any(low > high):
-            i = np.argmax(low > high)
-            raise ValueError(
-                f"mu = {low.flat[i]} exceeds L = {high.flat[i]}: mu is the smallest and L the largest curvature of "
-                "g in y, so mu ≤ L; check whether the two are swapped"
-            )
-        for name, value in fields.items():
-            object.__setattr__(self, name, float(value) if np.ndim(value) == 0 else value)
+        curvature = "it is the Lipschitz constant of the gradients of f and g (largest curvature)"
+        slope = "it bounds the gradient norm of f, so that f is M-Lipschitz"
+        bend = "it is the Lipschitz constant of g's second derivatives; 0 if g is quadratic"
+        values = {"mu": positive(mu, "mu", MU), "L": positive(L, "L", curvature)}
+        declare(self, values | {"M": nonnegative(M, "M", slope), "rho": nonnegative(rho, "rho", bend)})
+        check_spectrum(self.mu, self.L, "L")
         with np.errstate(over="ignore", invalid="ignore"):
-            in_range = np.isfinite(self.L_Phi) & np.isfinite(self.L_Phi_blockwise)
-        if not np.all(in_range):
-            raise ValueError(
-                "the constants are so large, or mu so small, that L_Phi is beyond what float64 holds: measure x, y, f "
-                "or g in other units"
-            )
+            check_range(self.L_Phi, self.L_Phi_blockwise)
 
     @classmethod
     def of(cls, constants: Any) -> Constants:
-        """The constants themselves, once they are the paper's and float64 can tell 1 − 1/κ from one."""
+        """Return the constants, or raise if they are not the paper's or float64 cannot tell 1 − 1/κ from one."""
         if not isinstance(constants, Constants):
             raise TypeError(
                 f"this analysis is stated for theory.Constants(mu, L, M, rho), not {type(constants).__name__}"
                 + ("; theory.star takes blocks" if isinstance(constants, Blocks) else "")
                 + ("; call .assume() on estimates" if hasattr(constants, "assume") else "")
             )
-        resolved(constants.kappa)
+        check_kappa(constants.kappa)
         return constants
 
     @property
@@ -97,7 +72,7 @@ class Constants:
         """Lipschitz constant of ∇Φ as the paper prints it, which Theorems 5.9 and 5.17 use.
 
         L_Φ = L + (2L² + ρM²)/μ + (2ρLM + L³)/μ² + ρL²M/μ³. Valid when L and ρ are joint Lipschitz constants
-        (Assumptions 4.4 and 4.5 as written); all other certificates use `L_Phi_blockwise`, which always is.
+        (Assumptions 4.4 and 4.5 as written). All other certificates use `L_Phi_blockwise`, which is always valid.
         """
         L, M, kappa, bent = self.L, self.M, self.kappa, self.rho * self.M / self.mu
         return L + (2 * kappa * L + bent * M) + (2 * bent * kappa + kappa * kappa * L) + bent * kappa * kappa

@@ -1,11 +1,7 @@
-"""What the pages claim in their sentences, and where each figure comes from: one row a claim, one file a section."""
+"""The figures in the sentences of the pages, and where each comes from: one row per claim."""
 
 from origins import Claims
 
-from ledger import about, applications, concepts, how_to, start, theory
+from ledger import evidence, guide
 
-CLAIMS: Claims = {
-    page: claims
-    for section in (start, about, applications, concepts, how_to, theory)
-    for page, claims in section.CLAIMS.items()
-}
+CLAIMS: Claims = guide.CLAIMS | evidence.CLAIMS

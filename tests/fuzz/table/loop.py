@@ -39,9 +39,9 @@ def saved() -> str:
     return folder
 
 
-KEPT = {
-    "checkpoint": "none alone",
-    "save_every": "none alone",
+RARE = {
+    "every": "count or none",
+    "save_every": "count or none",
     "thin": "count or none",
     "on_divergence": "choice",
 }
@@ -52,17 +52,17 @@ CALLS = [
         "bl.run",
         bl.run,
         run,
-        running
-        | KEPT
-        | {
-            "diagnose": "truth",
-            "probe": "probe",
-            "tol": "tolerance",
-            "resume": "none alone",
-            "replay": "choice",
-        }
-        | {"prefetch": "count from zero or none", "offload": "none alone", "mesh": "none alone"},
+        {name: kind for name, kind in running.items() if name != "every"}
+        | {"tol": "tolerance", "resume": "none alone", "checkpoint": "none alone", "options": "refused"},
         skip={"steps": LONG, "warmup": LONG, "checkpoint": NAMES},
+    ),
+    Call(
+        "bl.RunOptions",
+        bl.RunOptions,
+        {},
+        RARE
+        | {"diagnose": "truth", "probe": "probe", "snapshots": "choice"}
+        | {"prefetch": "count from zero or none", "offload": "none alone", "mesh": "none alone"},
     ),
     Call(
         "bl.sharded",

@@ -19,16 +19,15 @@ KINDS = {
     "mixing": "share",
     "outer_share": "positive",
     "fading": "schedule",
-    "xi": "positive",
-    "epsilon": "positive",
-    "eta": "positive",
-    "mu": "positive",
-    "accuracy": "positive",
+    "virtual_step": "positive",
+    "displacement": "positive",
+    "rate": "positive",
+    "lookahead": "share",
     "accumulators": "positive",
-    "strength": "positive",
-    "proximal": "positive",
+    "proximal_weight": "positive",
+    "proximal_step": "positive",
     "damping": "number",
-    "tolerance": "function",
+    "tol": "positive",
     "barrier": "choice",
     "batches": "choice",
     "order": "count",
@@ -45,7 +44,7 @@ def is_solver(value: object) -> bool:
 
 
 def call(name: str) -> Call:
-    function = getattr(bl, name)
+    function = getattr(bl.solvers, name)
     kinds, valid = {}, {}
     for parameter in inspect.signature(function).parameters.values():
         counts = parameter.annotation is int and parameter.name != "seed"
@@ -56,11 +55,14 @@ def call(name: str) -> Call:
             kinds["adjoint"] = "adjoint" if "Adjoint" in text else "rule" if "optax" in text else "step size"
             if "None" in text:
                 kinds["adjoint"] = "adjoint alone"
+        if parameter.name == "tol" and "Callable" in str(parameter.annotation):
+            kinds["tol"] = "function"
         if parameter.name == "momentum" and "Callable" in str(parameter.annotation):
             kinds["momentum"] = "share or schedule"
         if parameter.default is parameter.empty:
             valid[parameter.name] = VALID.get(parameter.name, 0.1)
-    return Call(f"bl.{name}", function, valid, kinds)
+    room = "bl" if name in bl.__all__ else "bl.solvers"
+    return Call(f"{room}.{name}", function, valid, kinds)
 
 
-CALLS = [call(name) for name in bl.__all__ if is_solver(getattr(bl, name))]
+CALLS = [call(name) for name in bl.solvers.__all__ if is_solver(getattr(bl.solvers, name))]

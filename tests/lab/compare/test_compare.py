@@ -11,7 +11,7 @@ import typer
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from bilevel.cli.compare import register
+from bilevel.cli.compare import compare
 from bilevel.counting import oracle_calls
 from bilevel.data import corrupt_labels, mnist
 from bilevel.lab.compare import METHODS, TASKS, measure
@@ -28,7 +28,7 @@ def named(name):
 @pytest.fixture(scope="module")
 def app():
     app = typer.Typer()
-    register(app)
+    app.command()(compare)
     app.callback()(lambda: None)  # a command of its own, as in the real program
     return app
 
@@ -41,6 +41,7 @@ def test_checkpoints_grow_by_a_constant_factor_and_end_at_the_end():
     assert many[-1] == 1000
 
 
+@pytest.mark.slow
 def test_the_floors_are_those_the_theory_predicts():
     """‖∇Φ‖ at the limits: m(κ − 1) = 0.9 for ITD, m(κ − 1)·0.9⁵ for the 6-term series, 0 for AID."""
     task = quadratic_task(quick=True)
@@ -52,6 +53,7 @@ def test_the_floors_are_those_the_theory_predicts():
     assert (ends["ITD"].gradients, ends["ITD"].products) == (3 * 750, 1 * 750)
 
 
+@pytest.mark.slow
 def test_a_method_whose_cost_varies_spends_its_budget_too():
     task = quadratic_task(quick=True)
     curve = measure(named("HOAG"), task)
@@ -61,6 +63,7 @@ def test_a_method_whose_cost_varies_spends_its_budget_too():
     assert curve.points[-1].value < curve.points[0].value / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SOBA", "ITD, 5 steps", "F2SA"])
 def test_a_constant_cost_is_the_same_at_every_step(name):
     task = ridge_task(quick=True)
@@ -71,6 +74,7 @@ def test_a_constant_cost_is_the_same_at_every_step(name):
     assert tuple(costs(named(name), task, 0.1)[2]) == (total.Gc, total.Mv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["AID", "HOAG"])
 def test_a_tallied_run_is_the_plain_one_and_counts_what_it_spends(name):
     """Along the run, step by step, against counting the same steps in one go."""
@@ -84,6 +88,7 @@ def test_a_tallied_run_is_the_plain_one_and_counts_what_it_spends(name):
         assert tuple(paid[steps - 1]) == (total.Gc, total.Mv)
 
 
+@pytest.mark.slow
 def test_all_rates_of_the_grid_share_one_program():
     task, method = quadratic_task(quick=True), named("AID")
     programs = {program_of(solver_of(method, task, rate))[0] for rate in task.rates}
@@ -92,6 +97,7 @@ def test_all_rates_of_the_grid_share_one_program():
     assert programs.pop().keeping.chunk._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_stocbio_draws_fifths_of_the_examples():
     task, method = ridge_task(quick=True), named("stocBiO")
     stream = as_stream(method.data(task.instance.data))
@@ -100,6 +106,7 @@ def test_stocbio_draws_fifths_of_the_examples():
     assert len(batch.inner) == len(task.instance.data.inner) // 5
 
 
+@pytest.mark.slow
 def test_training_with_honest_weights_is_better_than_with_all():
     """The third task's yardstick: weights that know the wrong labels beat weights that do not."""
     instance = TASKS["reweighting"](True).instance
@@ -111,6 +118,7 @@ def test_training_with_honest_weights_is_better_than_with_all():
     assert float(judge(informed)) < float(judge(np.full(rows, 6.0, np.float32))) < float(judge(-informed))
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_figure_and_its_data(app, tmp_path):
     result = CliRunner().invoke(app, ["compare", "quadratic", "--quick", "--out", str(tmp_path / "new")])
     assert result.exit_code == 0, result.output
@@ -134,6 +142,7 @@ def test_the_documentation_knows_how_many_methods_there_are():
     assert sum(method.quick for method in METHODS) == 8  # "eight" there and in the command's help
 
 
+@pytest.mark.slow
 def test_bad_arguments_are_refused_in_one_line(app, tmp_path):
     result = CliRunner().invoke(app, ["compare", "mnist", "--out", str(tmp_path)])
     assert result.exit_code == 2

@@ -49,6 +49,7 @@ def names(folder) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_in_the_end_the_unfinished_file_is_gone(call, tmp_path):
     result = call()
     assert result.exit_code == 0, result.output
@@ -119,6 +120,7 @@ def test_stopped_on_a_full_disk(call, full):
     assert len(rows(result.stdout)) == 2 * 3
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_before_the_figure(call, full, tmp_path):
     full += [".svg"]
     result = call()
@@ -138,6 +140,7 @@ def test_the_folder_is_tried_before_the_work(call, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_names_are_printed_as_they_are(call, tmp_path, monkeypatch):
     """Neither markup nor emoji nor formulae."""
     odd = dataclasses.replace(METHODS[0], name="[/x]:bomb:$y")

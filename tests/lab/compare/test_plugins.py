@@ -8,7 +8,7 @@ import typer
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from bilevel.cli.compare import register
+from bilevel.cli.compare import compare
 from bilevel.lab.compare import METHODS, Curve, Method, Point
 from bilevel.lab.compare.methods import YOURS
 from bilevel.lab.compare.plot import draw, looks
@@ -38,7 +38,7 @@ number = 3
 @pytest.fixture
 def call(tmp_path, monkeypatch):
     app = typer.Typer()
-    register(app)
+    app.command()(compare)
     app.callback()(lambda: None)
     (tmp_path / "mine_for_compare.py").write_text(MINE)
     (tmp_path / "broken_for_compare.py").write_text("import no_such_library")
@@ -48,6 +48,7 @@ def call(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_a_method_and_a_task_of_ones_own(call, tmp_path, monkeypatch):
     monkeypatch.setattr("bilevel.lab.compare.METHODS", [m for m in METHODS if m.name in ("AID", "ITD")])
     mine = "mine_for_compare"

@@ -27,6 +27,7 @@ def hessian(x, train) -> np.ndarray:
     return features.T @ features / len(features) + MU * np.eye(x.shape[1])
 
 
+@pytest.mark.slow
 def test_head_solves_the_ridge_problem(case):
     x, _, data = case
     train = data.inner.examples
@@ -35,11 +36,13 @@ def test_head_solves_the_ridge_problem(case):
     np.testing.assert_allclose(head(x, data.inner), dense, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_hypergradient_is_the_derivative_of_phi(case):
     x, _, data = case
     np.testing.assert_allclose(hypergradient(x, data), jax.grad(value)(x, data), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_curvatures_are_eigenvalues_and_the_rest_is_the_ridge(case):
     x, _, data = case
     dense = np.linalg.eigvalsh(hessian(x, data.inner.examples))
@@ -47,6 +50,7 @@ def test_curvatures_are_eigenvalues_and_the_rest_is_the_ridge(case):
     np.testing.assert_allclose(curvatures(x, data.inner), dense[4:], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_compressed_data_have_the_same_gradients(case):
     x, y, data = case
     gradients = jax.grad(g, argnums=(0, 1))
@@ -56,6 +60,7 @@ def test_compressed_data_have_the_same_gradients(case):
         np.testing.assert_allclose(full, reduced, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa", [3.0, 20.0])
 def test_head_problem_has_the_claimed_constants_at_x0(settings, inputs, kappa):
     variant = experiment.VARIANTS[experiment.MAIN]
@@ -81,6 +86,7 @@ def test_rescaling_both_keeps_the_least_squares_predictor_of_the_validation_data
     np.testing.assert_allclose(attainable("training"), attainable("both"), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_runs_measure_the_exact_hypergradient(settings, inputs, tables):
     """The mean over k < K, by a plain loop of Algorithm 2 on the uncompressed task's formulas."""
     few = settings["fig3-features"]
@@ -103,12 +109,14 @@ def test_runs_measure_the_exact_hypergradient(settings, inputs, tables):
     np.testing.assert_allclose(row["first"], norms[0], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_tables_cover_every_case(settings, tables):
     few = settings["fig3-features"]
     assert len(tables["fig3_features.csv"]["mean"]) == len(experiment.cases(few)) == 6 * 2 * 2
     assert list(tables["fig3_exponents.csv"]["variant"]) == list(experiment.VARIANTS)
 
 
+@pytest.mark.slow
 def test_same_settings_same_bytes(run, tables):
     again = run("fig3-features")
     assert {file: as_csv(table) for file, table in again.items()} == {

@@ -27,6 +27,7 @@ def aid_by_hand(L: float, alpha: float, eta: float, beta: float, steps: int) -> 
     return norms
 
 
+@pytest.mark.slow
 def test_aid_runs_follow_algorithm_1_for_every_lane():
     L = np.array([0.2, 0.5])
     sizes = np.array([6.0, 2.0]), np.array([3.0, 1.0]), np.array([0.05, 0.01])
@@ -35,6 +36,7 @@ def test_aid_runs_follow_algorithm_1_for_every_lane():
     np.testing.assert_allclose(norms, by_hand, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_itd_runs_end_at_the_closed_form():
     kappa = np.array([2.0, 5.0, 10.0])
     L = jnp.asarray(kappa * MU)
@@ -53,6 +55,7 @@ def test_means_start_with_x0():
     np.testing.assert_allclose(means(np.array([[4.0, 2.0, 0.0, 9.0]])), [[4.0, 3.0, 2.0]])
 
 
+@pytest.mark.slow
 def test_start_gives_the_gap_and_the_adjoint_error():
     gap, error = start(MU, np.array([0.4]), M)
     z, x0 = np.array([0.4, MU]), np.ones(2)
@@ -62,6 +65,7 @@ def test_start_gives_the_gap_and_the_adjoint_error():
     np.testing.assert_allclose(error[0], np.linalg.norm(M / z))  # v* = Z⁻¹∇_y f, from v₀ = 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("analysis", ["earlier", "paper", "sharp", "tight", "star"])
 @pytest.mark.parametrize("file", ["fig1_kappa.csv", "fig1_steps.csv", "fig2_kappa.csv"])
 def test_no_run_is_above_its_valid_bound(tables, file, analysis):
@@ -71,6 +75,7 @@ def test_no_run_is_above_its_valid_bound(tables, file, analysis):
     assert np.all(np.isfinite(rows["bound"]))
 
 
+@pytest.mark.slow
 def test_runs_take_the_certified_inner_steps(tables):
     rows = tables["fig1_kappa.csv"]
     L = MU * rows["kappa"]
@@ -82,6 +87,7 @@ def test_runs_take_the_certified_inner_steps(tables):
     )
 
 
+@pytest.mark.slow
 def test_star_is_the_lowest_bound_on_aid_and_the_gap_to_the_paper_widens_with_kappa(tables):
     bound = {
         name: select(tables["fig1_kappa.csv"], M_is="valid", analysis=name)["bound"]
@@ -91,6 +97,7 @@ def test_star_is_the_lowest_bound_on_aid_and_the_gap_to_the_paper_widens_with_ka
     assert np.all(np.diff(bound["paper"] / bound["star"]) > 0)
 
 
+@pytest.mark.slow
 def test_figure_2_measures_the_limit_and_knows_its_closed_form(tables):
     rows = tables["fig2_limit.csv"]
     expected = M**2 * (rows["kappa"] - 1) ** 2
@@ -102,6 +109,7 @@ def test_figure_2_measures_the_limit_and_knows_its_closed_form(tables):
     assert np.all(rows["lower_bound_strict"] < rows["lower_bound"])
 
 
+@pytest.mark.slow
 def test_figure_2_factor_is_the_geometric_mean_of_the_ratios(tables):
     inherent = select(tables["fig2_kappa.csv"], M_is="paper", analysis="paper")["inherent"]
     ratio = tables["fig2_limit.csv"]["measured_limit"] / inherent
@@ -111,6 +119,7 @@ def test_figure_2_factor_is_the_geometric_mean_of_the_ratios(tables):
     np.testing.assert_allclose((factors["low"][0], factors["high"][0]), (ratio.min(), ratio.max()))
 
 
+@pytest.mark.slow
 def test_setup_shows_the_missing_coefficient(tables):
     table = tables["fig1_setup.csv"]
     # At κ = 2: ∇Φ(1) = (L + M, μ + Mκ) = (0.3, 0.3).
@@ -118,6 +127,7 @@ def test_setup_shows_the_missing_coefficient(tables):
     np.testing.assert_allclose(table["ours"][2], 0.1 * np.sqrt(2))
 
 
+@pytest.mark.slow
 def test_exponents_of_the_bounds_are_the_papers(tables):
     table = tables["table1_exponents.csv"]
     claimed, found = np.array(table["paper_exponent"]), np.array(table["exponent"])
@@ -126,12 +136,14 @@ def test_exponents_of_the_bounds_are_the_papers(tables):
     np.testing.assert_allclose(found[known], claimed[known], atol=0.05)
 
 
+@pytest.mark.slow
 def test_star_gains_a_factor_kappa(tables):
     rows = select(tables["table1_exponents.csv"], method="AID", analysis="star")
     found = dict(zip(rows["quantity"], rows["exponent"], strict=True))
     assert found == pytest.approx({"rate": 4, "beta": -4, "eta": 0}, abs=0.05)
 
 
+@pytest.mark.slow
 def test_calls_are_counted_per_step(tables):
     calls = {
         (method, of): tuple(row)
@@ -147,6 +159,7 @@ def test_start_of_table_1_has_gap_one():
     np.testing.assert_allclose(q.value(table1.start(q)) - q.value(q.solution), 1.0, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("analysis", "step"), [("sharp", 1.0), ("star", 4 / 3)])
 def test_steps_to_epsilon_agree_with_a_plain_loop(tables, analysis, step):
     runs = select(tables["table1_runs.csv"], analysis=analysis, kappa=2.0)
@@ -167,6 +180,7 @@ def test_steps_to_epsilon_agree_with_a_plain_loop(tables, analysis, step):
     assert dict(zip(runs["epsilon"].tolist(), runs["steps"].tolist(), strict=True)) == needed
 
 
+@pytest.mark.slow
 def test_costs_are_calls_times_steps_and_certified(tables):
     runs = tables["table1_runs.csv"]
     np.testing.assert_array_equal(runs["Gc"], 3 * runs["steps"] + runs["warmup_steps"])
@@ -177,6 +191,7 @@ def test_costs_are_calls_times_steps_and_certified(tables):
         assert np.all(counts["star"][count] < 0.1 * counts["paper"][count])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig1", "fig2", "table1"])
 def test_same_settings_same_bytes(run, tables, name):
     again = run(name)

@@ -13,6 +13,8 @@ from bilevel.lab.paper.report import write_report
 from bilevel.lab.paper.report.content import CAPTIONS
 from bilevel.lab.paper.results import read_results
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, fill):

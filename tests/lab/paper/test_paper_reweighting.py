@@ -19,6 +19,7 @@ from bilevel.problems.scores import accuracy, roc_auc
 from bilevel.solvers.algorithms.itd import itd
 
 
+@pytest.mark.slow
 def test_losses_are_the_cross_entropy_of_the_network():
     rng = np.random.default_rng(0)
     y = initial_mlp(5, 4, 3, seed=1, dtype=np.float64)
@@ -30,6 +31,7 @@ def test_losses_are_the_cross_entropy_of_the_network():
     np.testing.assert_allclose(losses(y, Examples(jnp.asarray(inputs), jnp.asarray(labels))), expected)
 
 
+@pytest.mark.slow
 def test_weights_multiply_the_losses_and_start_at_one_half():
     y, rng = initial_mlp(5, 4, 3, seed=1, dtype=np.float64), np.random.default_rng(2)
     batch = Examples(jnp.asarray(rng.normal(size=(6, 5))), jnp.asarray(rng.integers(0, 3, 6)))
@@ -37,6 +39,7 @@ def test_weights_multiply_the_losses_and_start_at_one_half():
     np.testing.assert_allclose(PROBLEM.outer(jnp.zeros(6), y, batch), np.mean(losses(y, batch)))
 
 
+@pytest.mark.slow
 def test_a_part_of_the_examples_has_its_own_weights():
     y, rng = initial_mlp(5, 4, 3, seed=1, dtype=np.float64), np.random.default_rng(2)
     inputs, labels, x = rng.normal(size=(6, 5)), rng.integers(0, 3, 6), rng.normal(size=6)
@@ -62,6 +65,7 @@ def test_accuracy_counts_hits():
     assert accuracy(np.array([[0, 2.0, 1], [5, 0, 0]]), np.array([1, 2])) == 0.5
 
 
+@pytest.mark.slow
 def test_leaving_out_blank_pixels_changes_no_loss(digits, settings):
     few = settings["fig3-reweighting"]
     case = experiment.case(digits, 0, few)
@@ -87,6 +91,7 @@ def test_cases_differ_by_seed_and_have_about_the_wanted_share_of_wrong_labels(di
     assert not np.array_equal(one.instance.data.outer.inputs, two.instance.data.outer.inputs)
 
 
+@pytest.mark.slow
 def test_miniature_has_every_row(tables):
     plateaus, useful = tables["fig3_plateau.csv"], tables["fig3_useful.csv"]
     assert list(zip(plateaus["method"], plateaus["seed"], strict=True)) == [
@@ -113,6 +118,7 @@ def result():
     return run_solver(itd(q.problem, inner=1.0, outer=0.1), jnp.ones(2), jnp.ones(2), steps=1)
 
 
+@pytest.mark.slow
 def test_plateau_is_the_mean_of_the_last_tenth(tables, result):
     curve = select(tables["fig3_reweighting.csv"], method="ITD", seed=0)
     assert list(curve["step"]) == [0, 10, 20, 30, 40]
@@ -133,6 +139,7 @@ def test_a_run_that_did_not_complete_makes_no_table(monkeypatch, digits, setting
         experiment.run(settings["fig3-reweighting"], digits, lambda done, doing="": None)
 
 
+@pytest.mark.slow
 def test_same_settings_same_bytes(run, tables):
     again = run("fig3-reweighting")
     assert {file: as_csv(table) for file, table in again.items()} == {

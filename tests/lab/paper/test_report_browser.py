@@ -7,6 +7,8 @@ import pytest
 
 from bilevel.lab.paper.report import write_report
 
+pytestmark = pytest.mark.slow
+
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
     "--headless",
@@ -55,6 +57,7 @@ def folder(tmp_path_factory, fill):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "narrowest"), [(360, 300), (1280, 450)])
 def test_page_fits_its_window(folder, tmp_path, width, narrowest):
     wrapper = folder / f"wrapper-{width}.html"

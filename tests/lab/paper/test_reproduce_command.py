@@ -11,7 +11,7 @@ from bilevel.lab.paper import fig2
 @pytest.fixture
 def app():
     app = typer.Typer()
-    command.register(app)
+    app.command()(command.reproduce)
     app.callback()(lambda: None)
     return app
 
@@ -23,6 +23,7 @@ def call(app, tmp_path, monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, ["reproduce", *arguments])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -46,8 +47,9 @@ def test_bad_input_is_one_line_and_status_2(call, tmp_path, arguments, message):
     assert not list(tmp_path.rglob("*.csv"))
 
 
+@pytest.mark.slow
 def test_one_figure_with_pdf_and_then_not_again(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(fig2, "STEPS", 200)
+    monkeypatch.setitem(fig2.PROTOCOL, "steps", 200)
     first = call("fig2", "--seeds", "5", "--out", "here", "--format", "pdf")
     assert first.exit_code == 0, first.output
     assert "holds" in first.stdout

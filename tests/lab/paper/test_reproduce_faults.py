@@ -67,6 +67,7 @@ def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(WRITES))
 def test_a_full_disk_leaves_no_part_of_a_file_and_loses_nothing(call, tmp_path, monkeypatch, number):
     with monkeypatch.context() as patch:
@@ -213,6 +214,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_manifest_counts_as_absent_and_is_told(call, tmp_path, damage):
     assert call("one").exit_code == 0

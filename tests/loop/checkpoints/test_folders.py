@@ -20,10 +20,13 @@ from faults.damage import PROBLEM, SOLVER as AID, X0, Y0
 import bilevel as bl
 from bilevel.locks import Lock
 from bilevel.loop.checkpoints import folder as folder_module
+from run_options import with_options
 
 
 def go(steps, folder, solver=AID, x0=X0, **more):
-    return bl.run(solver, x0, Y0, **{"steps": steps, "checkpoint": folder, "resume": "auto"} | more)
+    return bl.run(
+        solver, x0, Y0, **with_options({"steps": steps, "checkpoint": folder, "resume": "auto"} | more)
+    )
 
 
 def numbers(folder):
@@ -39,7 +42,7 @@ def whole():
 def saved(tmp_path_factory):
     """Checkpoints of steps 4, 6 and 8."""
     folder = tmp_path_factory.mktemp("saved")
-    bl.run(AID, X0, Y0, steps=8, checkpoint=folder, save_every=2)
+    bl.run(AID, X0, Y0, steps=8, checkpoint=folder, options=bl.RunOptions(save_every=2))
     assert [json.loads(contents(folder, n)["text"])["steps"] for n in numbers(folder)] == [4, 6, 8]
     return folder
 
@@ -57,6 +60,7 @@ def same(a, b):
     jax.tree.map(np.testing.assert_array_equal, (a.run, a.trace), (b.run, b.trace))
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before():
     """Every file of it, in every way; what is read is compared with a run of as many steps."""
     found = damage.damaged_checkpoints()
@@ -66,6 +70,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before():
         assert sum(outcomes.values()) >= 5  # of the arrays and the contents
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_one_before_and_sets_the_damaged_one_aside(folder, whole):
     damage.truncated(folder / "4" / "contents.json")
     with pytest.warns(RuntimeWarning, match="checkpoint 4 .* is damaged"):
@@ -75,6 +80,7 @@ def test_a_run_goes_on_from_the_one_before_and_sets_the_damaged_one_aside(folder
     same(go(12, folder), whole)  # without a warning
 
 
+@pytest.mark.slow
 def test_arrays_that_orbax_reads_but_that_are_not_what_was_written(folder, saved):
     """As if a checkpoint had been put together from two."""
     shutil.rmtree(folder / "4" / "arrays")
@@ -88,7 +94,7 @@ def test_all_damaged(folder):
         (folder / str(number) / "contents.json").unlink()
     with (
         pytest.warns(RuntimeWarning),
-        pytest.raises(ValueError, match=r"no checkpoint in .* is whole \(3 damaged\): begin"),
+        pytest.raises(ValueError, match=r"no checkpoint in .* is whole \(3 damaged\): start"),
     ):
         go(12, folder)
 
@@ -102,6 +108,7 @@ def other_problem():
 BATCH = bl.Batch(inner=jnp.ones(3), outer=jnp.ones(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -112,7 +119,7 @@ BATCH = bl.Batch(inner=jnp.ones(3), outer=jnp.ones(3))
             r"inner\.step_size was 0\.1, here it is 0\.2",
         ),
         (dict(solver=bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1, inner_steps=2)), "its solver was"),
-        (dict(x0=X0 | {"a": jnp.ones(3)}), "it began from another x0"),
+        (dict(x0=X0 | {"a": jnp.ones(3)}), "it started from another x0"),
         (dict(x0=X0 | {"big": jnp.ones(4)}), "its x was"),
         (dict(seed=1), "its seed was 0, here it is 1"),
         (dict(steps=7), "has taken 8 steps already"),
@@ -128,6 +135,7 @@ def test_another_run_is_refused_with_what_differs(saved, change, match):
     assert sorted(map(str, saved.rglob("*"))) == before
 
 
+@pytest.mark.slow
 def test_captured_numbers_and_arrays_count(tmp_path):
     def solver(number, array, rate):
         inner = lambda x, y: number * jnp.sum((y - x) ** 2) + jnp.sum(array * y)
@@ -153,6 +161,7 @@ def test_captured_numbers_and_arrays_count(tmp_path):
             run(4, *numbers)
 
 
+@pytest.mark.slow
 def test_data_of_other_values_or_another_seed(tmp_path):
     problem = bl.Problem(
         inner=lambda x, y, batch: jnp.mean((batch - y[0]) ** 2) + jnp.sum((y - x) ** 2),
@@ -199,6 +208,7 @@ def test_another_version(folder):
         bl.load(folder)
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_folder_is_refused(tmp_path, whole):
     refused = []
 
@@ -296,6 +306,7 @@ def test_a_full_disk_is_seen_before_it_is_written_to(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_vanishes_is_made_again(tmp_path, whole):
     saver = bl.hooks.Checkpoint(tmp_path / "run", save_every=2)
 
@@ -331,7 +342,7 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path, whole):
 )
 def test_bad_input(tmp_path, as_users_see_it, bad, match):
     with pytest.raises((ValueError, TypeError), match=match):
-        bl.run(AID, X0, Y0, **{"steps": 3, "checkpoint": tmp_path / "new"} | bad)
+        bl.run(AID, X0, Y0, **with_options({"steps": 3, "checkpoint": tmp_path / "new"} | bad))
 
 
 def test_a_hook_of_ours_in_the_wrong_place(tmp_path):
@@ -343,6 +354,7 @@ def test_a_hook_of_ours_in_the_wrong_place(tmp_path):
         hook.begin(event)
 
 
+@pytest.mark.slow
 def test_the_hook_is_the_same_as_the_option(tmp_path, whole):
     go(7, None, hooks=[bl.hooks.Checkpoint(tmp_path, save_every=3, keep=1)])
     assert len(numbers(tmp_path)) == 1

@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import bilevel as bl
+from run_options import with_options
 
 ROWS = 40
 
@@ -37,7 +38,9 @@ DATA = bl.epochs(bl.Batch(inner=ARRAYS[:ROWS], outer=ARRAYS[ROWS:]), size=8, see
 
 def go(steps, folder=None, solver=SOLVER, **more):
     saved = {"checkpoint": folder, "resume": "auto"} if folder is not None else {}
-    return bl.run(solver, X0, Y0, **{"data": DATA, "seed": 5, "warmup": 4, "steps": steps} | saved | more)
+    return bl.run(
+        solver, X0, Y0, **with_options({"data": DATA, "seed": 5, "warmup": 4, "steps": steps} | saved | more)
+    )
 
 
 def same(a, b):
@@ -58,6 +61,7 @@ def crash_at(step):
     return hook
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thin", [None, 3])
 def test_the_same_call_made_again_ends_as_if_nothing_had_happened(tmp_path, thin):
     probe = lambda state, info: {"value": info.outer_value, "word": "a word"}
@@ -72,6 +76,7 @@ def test_the_same_call_made_again_ends_as_if_nothing_had_happened(tmp_path, thin
     assert again.status.code is bl.Code.COMPLETED
 
 
+@pytest.mark.slow
 def test_what_hooks_remember_is_saved_too(tmp_path):
     def hooks(name):
         best, stop = bl.hooks.Best(), bl.hooks.EarlyStopping("outer/size", patience=7, mode="max")
@@ -97,6 +102,7 @@ def test_what_hooks_remember_is_saved_too(tmp_path):
         assert (tmp_path / f"parts.{kind}").read_text() == (tmp_path / f"whole.{kind}").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_is_read_and_not_run_again(tmp_path):
     first = go(6, tmp_path)
     calls = []
@@ -109,6 +115,7 @@ def test_a_run_that_has_ended_is_read_and_not_run_again(tmp_path):
         go(8, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_folder_goes_on_like_the_result_that_it_holds(tmp_path):
     half = go(5, tmp_path)
     rest = bl.run(SOLVER, data=DATA, steps=4, resume=tmp_path)
@@ -122,6 +129,7 @@ def test_a_folder_goes_on_like_the_result_that_it_holds(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_steps_and_times_say_when(tmp_path):
     saved = []
     watch = lambda event: saved.append(
@@ -140,6 +148,7 @@ class Net(eqx.Module):
     name: str = eqx.field(static=True)
 
 
+@pytest.mark.slow
 def test_types_that_are_not_python_s_own(tmp_path):
     problem = bl.Problem(
         inner=lambda x, y: jnp.sum((y.w - x["a"][0]) ** 2) + y.b**2,
@@ -161,6 +170,7 @@ def test_types_that_are_not_python_s_own(tmp_path):
         _ = loaded.y.c
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_every_dtype_comes_back(tmp_path, dtype):
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
@@ -192,6 +202,7 @@ class Positioned:
         self.rng.bit_generator.state = self.rng.bit_generator.state | {"state": state["rng"]}
 
 
+@pytest.mark.slow
 def test_a_loader_is_moved_to_where_it_stood(tmp_path):
     ask = dict(every=2, save_every=2)
     with pytest.raises(bl.RunError):
@@ -199,6 +210,7 @@ def test_a_loader_is_moved_to_where_it_stood(tmp_path):
     same(go(12, tmp_path, data=Positioned(), **ask), go(12, data=Positioned()))
 
 
+@pytest.mark.slow
 def test_a_loader_that_cannot_be_moved_is_said_so_at_once(tmp_path):
     forgetful = lambda: iter([next(iter(Positioned())) for _ in range(12)])
     with pytest.warns(RuntimeWarning, match="can be loaded with bl.load but not resumed: give it"):
@@ -208,6 +220,7 @@ def test_a_loader_that_cannot_be_moved_is_said_so_at_once(tmp_path):
         go(6, tmp_path, data=forgetful())
 
 
+@pytest.mark.slow
 def test_another_number_of_devices(tmp_path):
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum((y - 1.0) ** 2))
     solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)
@@ -224,6 +237,7 @@ def test_another_number_of_devices(tmp_path):
     assert len(bl.run(solver, steps=4, resume=tmp_path).y.sharding.device_set) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_save_and_leave_with_the_documented_status(tmp_path, capsys, number):
     ask = dict(every=2, save_every=1000)
@@ -246,6 +260,7 @@ def test_signals_save_and_leave_with_the_documented_status(tmp_path, capsys, num
     same(go(12, tmp_path, **ask), go(12))
 
 
+@pytest.mark.slow
 def test_an_interrupted_warm_up_begins_again(tmp_path):
     def stop(event):
         raise Crash
@@ -262,14 +277,15 @@ def test_an_interrupted_warm_up_begins_again(tmp_path):
     same(go(6, tmp_path), go(6))
 
 
+@pytest.mark.slow
 def test_halved_steps_are_kept_across_processes(tmp_path):
     """A run that halved its steps goes on with them, and ends as the unbroken one."""
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
     solver, start = bl.aid(problem, inner=0.4, adjoint=0.4, outer=3.0), jnp.ones(2)
     ask = dict(every=5, on_divergence="halve")
-    unbroken = bl.run(solver, start, start, steps=3000, **ask)
+    unbroken = bl.run(solver, start, start, steps=3000, **with_options(ask))
     assert unbroken.halvings
-    bl.run(solver, start, start, steps=2000, checkpoint=tmp_path, **ask)
-    again = bl.run(solver, start, start, steps=3000, checkpoint=tmp_path, resume="auto", **ask)
+    bl.run(solver, start, start, steps=2000, checkpoint=tmp_path, **with_options(ask))
+    again = bl.run(solver, start, start, steps=3000, checkpoint=tmp_path, resume="auto", **with_options(ask))
     assert again.halvings == unbroken.halvings
     same(again, unbroken)

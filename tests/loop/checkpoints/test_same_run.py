@@ -14,6 +14,7 @@ import pytest
 import bilevel as bl
 from bilevel.readings import parts
 from loop.checkpoints.tiny import START, go, inner
+from run_options import with_options
 
 LAMBDA = 0.5
 
@@ -78,6 +79,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PAIRS)
 def test_another_objective_is_refused_and_the_same_is_not(tmp_path, kind):
     one, other = PAIRS[kind]
@@ -87,6 +89,7 @@ def test_another_objective_is_refused_and_the_same_is_not(tmp_path, kind):
         go(tmp_path, 6, outer=other)
 
 
+@pytest.mark.slow
 def test_globals_that_an_objective_reads_count_and_those_it_sets_do_not(tmp_path, monkeypatch):
     here = sys.modules[__name__]
     helper = lambda y: jnp.sum(y**2)
@@ -110,6 +113,7 @@ def test_globals_that_an_objective_reads_count_and_those_it_sets_do_not(tmp_path
     assert go(tmp_path, 6, outer=outer).steps == 6
 
 
+@pytest.mark.slow
 def test_functions_that_share_what_they_close_over_are_walked_once(tmp_path):
     a, b = (lambda y: jnp.sum(y**2)), (lambda y: jnp.sum(y**4))
     for _ in range(40):
@@ -118,6 +122,7 @@ def test_functions_that_share_what_they_close_over_are_walked_once(tmp_path):
     go(tmp_path, outer=lambda x, y: b(y))
 
 
+@pytest.mark.slow
 def test_prox_and_warm_up_count(tmp_path):
     go(tmp_path / "prox", prox=lambda x, z, step: z)
     with pytest.raises(ValueError, match="prox"):
@@ -127,6 +132,7 @@ def test_prox_and_warm_up_count(tmp_path):
         go(tmp_path / "warm", 5, warmup=5)
 
 
+@pytest.mark.slow
 def test_data_in_another_order_with_other_labels_or_without_a_nan(tmp_path):
     def fit(x, y, batch):
         return jnp.mean((batch[0] @ y - batch[1]) ** 2) + jnp.sum((y - x) ** 2)
@@ -151,12 +157,13 @@ def test_data_in_another_order_with_other_labels_or_without_a_nan(tmp_path):
     assert run("b", 4, rows, labels).status.code is bl.Code.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_start_in_another_order(tmp_path):
     solver = bl.aid(bl.Problem(inner=inner, outer=inner), inner=0.1, adjoint=0.1, outer=0.1)
     ask = dict(checkpoint=tmp_path, resume="auto")
-    bl.run(solver, jnp.linspace(-1, 1, 9), jnp.ones(9), steps=2, **ask)
-    with pytest.raises(ValueError, match="it began from another x0"):
-        bl.run(solver, jnp.linspace(1, -1, 9), jnp.ones(9), steps=3, **ask)
+    bl.run(solver, jnp.linspace(-1, 1, 9), jnp.ones(9), steps=2, **with_options(ask))
+    with pytest.raises(ValueError, match="it started from another x0"):
+        bl.run(solver, jnp.linspace(1, -1, 9), jnp.ones(9), steps=3, **with_options(ask))
 
 
 class Settings:
@@ -181,6 +188,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_change_in_place_of_what_is_read_is_refused_by_its_name(tmp_path, kind):
     read, change = CHANGES[kind]
@@ -192,6 +200,26 @@ def test_a_change_in_place_of_what_is_read_is_refused_by_its_name(tmp_path, kind
         ValueError, match=r"the outer objective read .*, here it is|the outer objective had other"
     ):
         go(tmp_path, 6, outer=outer)
+
+
+class Model(eqx.Module):
+    w: jax.Array
+
+    def __call__(self):
+        return SLOTTED.target * self.w
+
+
+def test_what_the_class_of_y_reads_is_compared(tmp_path, monkeypatch):
+    outer = lambda x, y: jnp.sum(y() ** 2)
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y.w - x) ** 2), outer=outer)
+    solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)
+    go = lambda steps: bl.run(solver, START, Model(START), steps=steps, checkpoint=tmp_path, resume="auto")
+    monkeypatch.setattr(SLOTTED, "target", 1.0)
+    go(2)
+    assert go(3).steps == 3
+    monkeypatch.setattr(SLOTTED, "target", 2.0)
+    with pytest.raises(ValueError, match=r"the classes of x, y and the data read SLOTTED.target = 1.0"):
+        go(4)
 
 
 def test_a_record_of_other_code_is_refused(tmp_path):

@@ -12,6 +12,7 @@ from bilevel.loop.checkpoints.folder import Folder
 from loop.checkpoints.tiny import go, inner
 
 
+@pytest.mark.slow
 def test_what_probes_return_comes_back_as_it_was(tmp_path):
     probe = lambda state, info: {"dict": {"k": 1}, "bytes": b"\xff", "array": np.arange(3)}
     go(tmp_path, 4, every=2, probe=probe)
@@ -34,6 +35,7 @@ class Remembers(bl.hooks.Hook):
         self.given = state
 
 
+@pytest.mark.slow
 def test_containers_of_a_hook_come_back(tmp_path):
     Pair = collections.namedtuple("Pair", "a b")
     state = {
@@ -58,6 +60,7 @@ def cycle():
     return ring
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "state",
     [object(), cycle(), {1.5j: 0}, {"d": {frozenset(): 1}}],
@@ -65,12 +68,13 @@ def cycle():
 )
 def test_a_hook_that_cannot_be_saved_costs_nothing_but_itself(tmp_path, state):
     with pytest.warns(
-        RuntimeWarning, match=r"what Remembers remembers cannot be saved .*: the rest .* is saved"
+        RuntimeWarning, match=r"the memory of Remembers cannot be saved .*: the rest .* is saved"
     ):
         go(tmp_path, hooks=[Remembers(state)])
     assert go(tmp_path, 5).steps == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value", [np.datetime64("2020-01-01"), np.longdouble(1), np.ma.array([1.0], mask=[True])], ids=str
 )
@@ -80,6 +84,7 @@ def test_a_probe_of_odd_numbers_costs_no_checkpoint(tmp_path, value):
     assert bl.load(tmp_path).steps == 4
 
 
+@pytest.mark.slow
 def test_what_is_not_ours_is_left_alone(tmp_path):
     for name in ("notes.unfinished", "0", "007", "٣"):
         (tmp_path / name).mkdir()
@@ -110,6 +115,7 @@ def test_a_loaded_result_is_not_gone_on_from(tmp_path):
         bl.run(solver, steps=2, resume=bl.load(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_taken_meanwhile_is_not_written_into(tmp_path):
     folder, saver = tmp_path / "run", bl.hooks.Checkpoint(tmp_path / "run", save_every=2)
     held = []

@@ -94,6 +94,7 @@ def test_a_run_goes_on_from_the_one_before(saved, tmp_path, change):
         assert go(folder, 6, on_divergence="halve").steps == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["numbers", "reads", "start", "data", "seed", "stops", "outline"])
 def test_of_the_origin_too(saved, tmp_path, name):
     folder = shutil.copytree(saved, tmp_path / "run")

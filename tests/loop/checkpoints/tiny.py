@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 import bilevel as bl
+from run_options import with_options
 
 START = jnp.ones(2)
 
@@ -13,4 +14,6 @@ def inner(x, y):
 
 def go(folder, steps=4, outer=lambda x, y: jnp.sum(y**2), prox=None, **more):
     solver = bl.aid(bl.Problem(inner=inner, outer=outer, prox=prox), inner=0.1, adjoint=0.1, outer=0.1)
-    return bl.run(solver, START, START, **{"steps": steps, "checkpoint": folder, "resume": "auto"} | more)
+    return bl.run(
+        solver, START, START, **with_options({"steps": steps, "checkpoint": folder, "resume": "auto"} | more)
+    )

@@ -6,6 +6,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.loop.data.loader_buffer import Feed
+from run_options import with_options
 from training_by_hand import ALPHA, BETA, PROBLEM, STATE0, X0, Y0, N, as_loader, batches, given
 
 SOLVER = bl.itd(PROBLEM, inner=ALPHA, outer=BETA, inner_steps=N)
@@ -18,11 +19,12 @@ def same(a, b):
 
 @pytest.fixture(scope="module")
 def whole():
-    return bl.run(SOLVER, data=given("epochs"), steps=6, **START)
+    return bl.run(SOLVER, data=given("epochs"), steps=6, **with_options(START))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_bitwise_the_unbroken_one(whole):
-    half = bl.run(SOLVER, data=given("epochs"), steps=2, **START)
+    half = bl.run(SOLVER, data=given("epochs"), steps=2, **with_options(START))
     resumed = bl.run(SOLVER, data=given("epochs"), steps=4, resume=half)
     same(resumed, whole)
     np.testing.assert_array_equal(resumed.trace["outer_value"], whole.trace["outer_value"])
@@ -31,7 +33,7 @@ def test_a_resumed_run_is_bitwise_the_unbroken_one(whole):
 
 @pytest.mark.slow
 def test_a_resumed_run_from_disk(whole, tmp_path):
-    bl.run(SOLVER, data=given("epochs"), steps=2, checkpoint=tmp_path, **START)
+    bl.run(SOLVER, data=given("epochs"), steps=2, checkpoint=tmp_path, **with_options(START))
     same(bl.run(SOLVER, data=given("epochs"), steps=4, resume=tmp_path), whole)
 
 
@@ -39,8 +41,13 @@ def test_a_resumed_run_from_disk(whole, tmp_path):
 @pytest.mark.parametrize("prefetch", [None, 2])
 def test_a_loader_gives_what_memory_gives_and_is_resumed(whole, prefetch):
     loader = as_loader(given("epochs"), 6 * N)
-    half = bl.run(SOLVER, data=loader, steps=2, prefetch=prefetch, **START)
-    resumed = bl.run(SOLVER, data=loader, steps=4, prefetch=prefetch, resume=half)
+    half = bl.run(
+        SOLVER,
+        data=loader,
+        steps=2,
+        **with_options(START | dict(prefetch=prefetch)),
+    )
+    resumed = bl.run(SOLVER, data=loader, steps=4, options=bl.RunOptions(prefetch=prefetch), resume=half)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12),
         (resumed.x, resumed.y, resumed.model_state),
@@ -50,10 +57,11 @@ def test_a_loader_gives_what_memory_gives_and_is_resumed(whole, prefetch):
 
 @pytest.mark.slow
 def test_an_iterable_that_ends_within_a_step_ends_the_run():
-    result = bl.run(SOLVER, data=batches(given("epochs"), 2 * N + 1), steps=6, **START)
+    result = bl.run(SOLVER, data=batches(given("epochs"), 2 * N + 1), steps=6, **with_options(START))
     assert (result.status.code, result.steps) == (bl.Code.EXHAUSTED, 2)
 
 
+@pytest.mark.slow
 def test_of_a_loader_only_the_last_outer_part_of_a_step_is_held():
     feed = Feed(as_loader(given("epochs"), 2 * N), SOLVER)
     held, last = feed.peek().data, batches(given("epochs"), N)[-1]
@@ -63,7 +71,15 @@ def test_of_a_loader_only_the_last_outer_part_of_a_step_is_held():
 
 
 def test_halving_without_a_halving_changes_nothing(whole):
-    same(bl.run(SOLVER, data=given("epochs"), steps=6, on_divergence="halve", **START), whole)
+    same(
+        bl.run(
+            SOLVER,
+            data=given("epochs"),
+            steps=6,
+            **with_options(START | dict(on_divergence="halve")),
+        ),
+        whole,
+    )
 
 
 @pytest.mark.slow

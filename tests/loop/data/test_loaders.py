@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 
 Z = jnp.zeros(2)
 
@@ -120,6 +121,7 @@ class Shuffling:
         return iter([np.full(3, float(k)) for k in self.rng.permutation(self.length)])
 
 
+@pytest.mark.slow
 def test_a_pair_of_unequal_lengths_reshuffles_at_every_pass():
     result = bl.run(AID, Z, Z, data=bl.loaders(Shuffling(5, 0), Shuffling(3, 1)), steps=15)
     for level, length, seed in (("inner", 5, 0), ("outer", 3, 1)):
@@ -133,6 +135,7 @@ def test_a_pair_of_unequal_lengths_reshuffles_at_every_pass():
         assert drawn.tolist() != cycled  # which has one order for ever
 
 
+@pytest.mark.slow
 def test_one_level_alone():
     problem = bl.Problem(inner=inner, outer=lambda x, y: jnp.sum((y - 1.0) ** 2))
     result = bl.run(
@@ -203,16 +206,16 @@ def test_what_a_loader_gives_must_be_batches():
 @pytest.mark.parametrize("every", [1, 3, None])
 @pytest.mark.parametrize("k", [1, 2, 5, 6])
 def test_a_loader_that_raises_loses_nothing(k, every):
-    unbroken = bl.run(AID, Z, Z, data=Counting(), steps=8, every=every)
+    unbroken = bl.run(AID, Z, Z, data=Counting(), steps=8, options=bl.RunOptions(every=every))
     loader = Counting(at=[k], do=broken_disk)
     with pytest.raises(
         bl.RunError, match=rf"the loader raised OSError .*after {k} steps?\. .*resume=error\.result"
     ) as e:
-        bl.run(AID, Z, Z, data=loader, steps=8, every=every)
+        bl.run(AID, Z, Z, data=loader, steps=8, options=bl.RunOptions(every=every))
     result = e.value.result
     assert isinstance(e.value.__cause__, OSError)
     assert (result.status.code, result.steps, len(seen(result))) == (bl.Code.FAILED, k, k)
-    same(bl.run(AID, data=loader, steps=8 - k, every=every, resume=result), unbroken)
+    same(bl.run(AID, data=loader, steps=8 - k, options=bl.RunOptions(every=every), resume=result), unbroken)
 
 
 def test_a_loader_that_raises_before_the_first_step():
@@ -237,6 +240,7 @@ def test_a_pair_of_which_one_raises_loses_nothing_of_the_other():
     assert seen(resumed) == resumed.trace["outer/batch"].tolist() == list(range(9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [3, 4, 5, 10])
 def test_the_other_draws_of_a_step_are_not_lost(k):
     unbroken = bl.run(SOBA, Z, Z, data=Counting(), steps=5)
@@ -266,6 +270,7 @@ def test_a_generator_does_not_survive_its_error_and_that_is_said(pair):
     assert again.value.result.steps == 3
 
 
+@pytest.mark.slow
 def test_an_objective_that_raises_gives_its_batch_back():
     trouble = [False]
 
@@ -281,7 +286,7 @@ def test_an_objective_that_raises_gives_its_batch_back():
     solver = bl.aid(bl.Problem(inner=fragile, outer=outer), inner=0.1, adjoint=0.1, outer=0.1)
     trouble[0], loader = True, iter(batches())
     with pytest.raises(bl.RunError, match="an objective raised RuntimeError") as e:
-        bl.run(solver, Z, Z, data=loader, steps=6, every=2)
+        bl.run(solver, Z, Z, data=loader, steps=6, options=bl.RunOptions(every=2))
     trouble[0] = False
     resumed = bl.run(solver, data=loader, steps=6 - e.value.result.steps, resume=e.value.result)
     assert seen(resumed) == list(range(6))
@@ -296,21 +301,28 @@ def test_an_objective_that_raises_gives_its_batch_back():
 def test_the_same_object_goes_on(make, every):
     unbroken = bl.run(AID, Z, Z, data=make(), steps=12)
     loader = make()
-    result = bl.run(AID, Z, Z, data=loader, steps=5, every=every)
+    result = bl.run(AID, Z, Z, data=loader, steps=5, options=bl.RunOptions(every=every))
     for steps in (1, 2, 4):
-        result = bl.run(AID, data=loader, steps=steps, every=every, resume=result)
+        result = bl.run(AID, data=loader, steps=steps, options=bl.RunOptions(every=every), resume=result)
     same(result, unbroken)
 
 
 def test_after_a_tolerance_stopped_it_within_a_chunk():
-    plain = bl.run(AID, Z, Z, data=Counting(), steps=20, every=20)
+    plain = bl.run(AID, Z, Z, data=Counting(), steps=20, options=bl.RunOptions(every=20))
     norms = plain.trace["hypergradient_norm"]
     stop = 6
     tol = float(norms[stop]) if norms[stop] < norms[:stop].min() else None
     hook = _StopAt(stop)
     loader = Counting()
     options = dict(tol=tol) if tol else dict(hooks=[hook])
-    result = bl.run(AID, Z, Z, data=loader, steps=20, every=10, **options)
+    result = bl.run(
+        AID,
+        Z,
+        Z,
+        data=loader,
+        steps=20,
+        **with_options(options | dict(every=10)),
+    )
     assert result.steps < 10 <= loader.given
     same(bl.run(AID, data=loader, steps=20 - result.steps, resume=result), plain)
 
@@ -328,7 +340,7 @@ class _StopAt(bl.hooks.Hook):
 @pytest.mark.parametrize("stop", [1, 3, 7, 10])
 def test_after_a_hook_stopped_it_at_an_earlier_step(stop):
     plain, loader = bl.run(AID, Z, Z, data=Counting(), steps=14), Counting()
-    result = bl.run(AID, Z, Z, data=loader, steps=14, every=10, hooks=[_StopAt(stop)])
+    result = bl.run(AID, Z, Z, data=loader, steps=14, options=bl.RunOptions(every=10), hooks=[_StopAt(stop)])
     assert result.steps == stop
     same(bl.run(AID, data=loader, steps=14 - stop, resume=result), plain)
 
@@ -337,7 +349,14 @@ def test_after_a_hook_stopped_it_at_an_earlier_step(stop):
 @pytest.mark.parametrize("every", [1, 3, None])
 def test_after_ctrl_c_in_the_loader(k, every):
     plain, loader = bl.run(AID, Z, Z, data=Counting(), steps=10), Counting(at=[k], do=interrupt)
-    result = bl.run(AID, Z, Z, data=loader, steps=10, every=every, prefetch=0)
+    result = bl.run(
+        AID,
+        Z,
+        Z,
+        data=loader,
+        steps=10,
+        options=bl.RunOptions(every=every, prefetch=0),
+    )
     assert result.status.code is bl.Code.INTERRUPTED
     assert k <= result.steps <= k + 1
     assert loader.given <= result.steps + 1  # one batch is looked ahead at, and kept
@@ -349,7 +368,7 @@ def test_after_a_keyboard_interrupt_raised_by_the_loader_itself():
         raise KeyboardInterrupt
 
     plain, loader = bl.run(AID, Z, Z, data=Counting(), steps=10), Counting(at=[5], do=stop)
-    result = bl.run(AID, Z, Z, data=loader, steps=10, every=4)
+    result = bl.run(AID, Z, Z, data=loader, steps=10, options=bl.RunOptions(every=4))
     assert result.status.code is bl.Code.INTERRUPTED
     assert result.steps == 5  # every finished step is kept, in the middle of a chunk too
     same(bl.run(AID, data=loader, steps=5, resume=result), plain)
@@ -405,17 +424,18 @@ def test_a_loader_with_a_position_can_be_resumed_from_twice():
 # Resuming with other objects, as in another process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [AID, SOBA], ids=["one draw", "three draws"])
 @pytest.mark.parametrize("every", [2, None])
 def test_a_position_by_grain_s_names(solver, every):
     unbroken = bl.run(solver, Z, Z, data=Stateful(), steps=9)
-    half = bl.run(solver, Z, Z, data=Stateful(), steps=4, every=every)
+    half = bl.run(solver, Z, Z, data=Stateful(), steps=4, options=bl.RunOptions(every=every))
     same(bl.run(solver, data=Stateful(), steps=5, resume=half), unbroken)
 
 
 def test_a_result_goes_to_another_process_with_the_position_alone():
     unbroken = bl.run(AID, Z, Z, data=Stateful(), steps=9)
-    saved = pickle.dumps(bl.run(AID, Z, Z, data=Stateful(), steps=4, every=3))
+    saved = pickle.dumps(bl.run(AID, Z, Z, data=Stateful(), steps=4, options=bl.RunOptions(every=3)))
     same(bl.run(AID, data=Stateful(), steps=5, resume=pickle.loads(saved)), unbroken)
     saved = pickle.dumps(bl.run(AID, Z, Z, data=Counting(), steps=4))
     with pytest.raises(ValueError, match="cannot say where it stands"):
@@ -459,7 +479,7 @@ def test_the_position_goes_to_where_it_came_from_if_both_could_take_it():
 
 
 def test_a_position_after_stopping_within_a_chunk_is_that_of_the_steps_kept():
-    half = bl.run(AID, Z, Z, data=Stateful(), steps=14, every=10, hooks=[_StopAt(3)])
+    half = bl.run(AID, Z, Z, data=Stateful(), steps=14, options=bl.RunOptions(every=10), hooks=[_StopAt(3)])
     assert seen(bl.run(AID, data=Stateful(), steps=4, resume=half)) == list(range(7))
 
 
@@ -477,6 +497,7 @@ def test_another_loader_without_a_position_is_refused(other):
         bl.run(AID, data=other(), steps=2, resume=half)
 
 
+@pytest.mark.slow
 def test_data_in_memory_and_a_loader_are_not_exchanged():
     memory = bl.Batch(inner=np.ones(3), outer=np.ones(3))
     with pytest.raises(ValueError, match="the earlier run had its data in memory, this one has a loader"):
@@ -499,6 +520,7 @@ def test_a_step_of_three_draws_takes_three():
     assert (loader.given, seen(result)) == (18, [0, 3, 6, 9, 12, 15])
 
 
+@pytest.mark.slow
 def test_three_draws_give_what_three_draws_of_a_stream_give():
     class Listed:
         """A stream of the same batches."""
@@ -530,6 +552,7 @@ def test_draws_of_different_shapes_are_refused():
         bl.run(SOBA, Z, Z, data=ragged, steps=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warmup", [1, 3])
 def test_a_warm_up_takes_batches_of_its_own_from_streams_and_loaders_alike(warmup):
     arrays = np.arange(20.0)
@@ -564,11 +587,12 @@ def test_a_loader_that_ends_or_raises_within_the_warm_up():
 @pytest.mark.parametrize("every", [1, 3, 5, None])
 def test_looking_ahead_never_pulls_a_batch_that_is_lost(every):
     loader = Counting()
-    bl.run(AID, Z, Z, data=loader, steps=7, every=every)
+    bl.run(AID, Z, Z, data=loader, steps=7, options=bl.RunOptions(every=every))
     assert loader.given == 7  # a run that took all its steps leaves the rest to others
     assert next(loader).inner[0] == 7
 
 
+@pytest.mark.slow
 def test_ragged_batches_are_compiled_once_for_each_shape():
     traced = []
 
@@ -588,11 +612,12 @@ def test_ragged_batches_are_compiled_once_for_each_shape():
     )  # the mean is the same, whatever the rows
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_gives_back_what_it_undid():
     solver = bl.aid(PROBLEM, inner=0.1, adjoint=0.1, outer=0.1)
     bad = [numbered(k) for k in range(4)] + [numbered(np.nan)] + [numbered(k) for k in range(5, 9)]
     loader = iter(bad)
-    result = bl.run(solver, Z, Z, data=loader, steps=9, every=9)
+    result = bl.run(solver, Z, Z, data=loader, steps=9, options=bl.RunOptions(every=9))
     assert result.status.code is bl.Code.DIVERGED
     assert "the data contain NaN" in result.status.message
     assert seen(result) == [0, 1, 2, 3]

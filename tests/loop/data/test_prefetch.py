@@ -30,12 +30,32 @@ class Noting(Counting):
         return super().__next__()
 
 
+@pytest.mark.slow
 @SOLVERS
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_what_a_run_does_is_the_same_and_it_takes_no_batch_too_many(solver, prefetch):
     loader = Counting()
-    ahead = bl.run(solver, Z, Z, data=loader, steps=7, warmup=2, every=3, prefetch=prefetch)
-    same(ahead, bl.run(solver, Z, Z, data=Counting(), steps=7, warmup=2, every=3, prefetch=0))
+    ahead = bl.run(
+        solver,
+        Z,
+        Z,
+        data=loader,
+        steps=7,
+        warmup=2,
+        options=bl.RunOptions(every=3, prefetch=prefetch),
+    )
+    same(
+        ahead,
+        bl.run(
+            solver,
+            Z,
+            Z,
+            data=Counting(),
+            steps=7,
+            warmup=2,
+            options=bl.RunOptions(every=3, prefetch=0),
+        ),
+    )
     assert loader.given == 9 * solver.draws
     assert threads() == []
 
@@ -48,8 +68,7 @@ def test_never_further_ahead_than_told():
         Z,
         data=loader,
         steps=30,
-        every=1,
-        prefetch=3,
+        options=bl.RunOptions(every=1, prefetch=3),
         hooks=[lambda event: ahead.append(loader.given - event.step)],
     )
     assert max(ahead) <= 1 + 3 + 1  # one looked at, three in wait, and one under way
@@ -59,16 +78,31 @@ def test_never_further_ahead_than_told():
 def test_stopped_and_resumed(make):
     whole, loader = bl.run(AID, Z, Z, data=make(), steps=12), make()
     stop = lambda event: bl.hooks.Stop("enough", step=4) if event.step >= 4 else None
-    result = bl.run(AID, Z, Z, data=loader, steps=12, every=6, hooks=[stop], prefetch=3)
+    result = bl.run(
+        AID,
+        Z,
+        Z,
+        data=loader,
+        steps=12,
+        options=bl.RunOptions(every=6, prefetch=3),
+        hooks=[stop],
+    )
     assert (result.steps, threads()) == (4, [])
-    result = bl.run(AID, data=loader, steps=3, resume=result, prefetch=3)
-    same(bl.run(AID, data=loader, steps=5, resume=result, prefetch=0), whole)
+    result = bl.run(AID, data=loader, steps=3, resume=result, options=bl.RunOptions(prefetch=3))
+    same(bl.run(AID, data=loader, steps=5, resume=result, options=bl.RunOptions(prefetch=0)), whole)
 
 
 @pytest.mark.parametrize("k", [1, 4, 7])
 def test_ctrl_c(k):
     whole, loader = bl.run(AID, Z, Z, data=Counting(), steps=10), Counting(at=[k], do=interrupt)
-    result = bl.run(AID, Z, Z, data=loader, steps=10, every=3, prefetch=2)
+    result = bl.run(
+        AID,
+        Z,
+        Z,
+        data=loader,
+        steps=10,
+        options=bl.RunOptions(every=3, prefetch=2),
+    )
     assert threads() == []
     assert loader.given <= result.steps + 4
     if result.steps < 10:
@@ -110,40 +144,59 @@ def test_ctrl_c_while_the_thread_is_waited_for(monkeypatch, generator, resumed):
     monkeypatch.setattr(prefetch.threading, "Condition", Impatient)
     loader = Counting(at=[5], do=stick)
     batches = (batch for batch in loader) if generator else loader
-    result = bl.run(AID, Z, Z, data=batches, steps=12, every=1, hooks=[stop], prefetch=2)
+    result = bl.run(
+        AID,
+        Z,
+        Z,
+        data=batches,
+        steps=12,
+        options=bl.RunOptions(every=1, prefetch=2),
+        hooks=[stop],
+    )
     assert (result.steps, len(threads())) == (4, 1)
     if resumed:
         monkeypatch.setattr(Impatient, "times", 1)
         with pytest.raises(KeyboardInterrupt):
             bl.run(AID, data=batches, steps=8, resume=result)
     held.set()
-    result = bl.run(AID, data=batches, steps=8, resume=result, prefetch=2)
+    result = bl.run(AID, data=batches, steps=8, resume=result, options=bl.RunOptions(prefetch=2))
     assert seen(result) == list(range(12))
     assert threads() == []
 
 
 @pytest.mark.parametrize(("solver", "k"), [(AID, 1), (AID, 4), (SOBA, 3), (SOBA, 7), (SOBA, 11)])
 def test_an_error_comes_in_its_place_and_loses_nothing(solver, k):
-    whole = bl.run(solver, Z, Z, data=Counting(), steps=5, prefetch=0)
+    whole = bl.run(solver, Z, Z, data=Counting(), steps=5, options=bl.RunOptions(prefetch=0))
     loader = Counting(at=[k], do=broken_disk)
     with pytest.raises(
         bl.RunError, match=rf"the loader raised OSError .*after {k // solver.draws} steps?\."
     ) as e:
-        bl.run(solver, Z, Z, data=loader, steps=5, prefetch=2)
+        bl.run(solver, Z, Z, data=loader, steps=5, options=bl.RunOptions(prefetch=2))
     assert "prefetch=0" in e.value.__cause__.__notes__[0]
     assert threads() == []
     result = e.value.result
-    same(bl.run(solver, data=loader, steps=5 - result.steps, resume=result, prefetch=2), whole)
+    same(
+        bl.run(solver, data=loader, steps=5 - result.steps, resume=result, options=bl.RunOptions(prefetch=2)),
+        whole,
+    )
 
 
 def test_an_error_that_no_step_came_to_waits_for_the_run_that_does():
     loader = Counting(at=[6], do=broken_disk)
     stop = lambda event: bl.hooks.Stop("enough") if event.step == 4 else None
     raised = lambda event: [thread.join(60) for thread in threads()] if event.step == 4 else None
-    result = bl.run(AID, Z, Z, data=loader, steps=9, every=4, hooks=[stop, raised], prefetch=2)
+    result = bl.run(
+        AID,
+        Z,
+        Z,
+        data=loader,
+        steps=9,
+        options=bl.RunOptions(every=4, prefetch=2),
+        hooks=[stop, raised],
+    )
     assert not loader.at
     with pytest.raises(bl.RunError, match="after 6 steps") as e:
-        bl.run(AID, data=loader, steps=5, resume=result, prefetch=2)
+        bl.run(AID, data=loader, steps=5, resume=result, options=bl.RunOptions(prefetch=2))
     same(
         bl.run(AID, data=loader, steps=3, resume=e.value.result),
         bl.run(AID, Z, Z, data=Counting(), steps=9),
@@ -151,7 +204,7 @@ def test_an_error_that_no_step_came_to_waits_for_the_run_that_does():
 
 
 def test_the_end_comes_in_its_place():
-    result = bl.run(AID, Z, Z, data=Counting(4), steps=9, prefetch=3)
+    result = bl.run(AID, Z, Z, data=Counting(4), steps=9, options=bl.RunOptions(prefetch=3))
     assert (result.status.code, seen(result), threads()) == (bl.Code.EXHAUSTED, [0, 1, 2, 3], [])
 
 
@@ -160,7 +213,7 @@ def test_by_the_settings_of_the_caller_s_thread():
         loader = Noting()
         with jax.enable_x64(x64):
             zeros = np.zeros(2, np.float64 if x64 else np.float32)
-            bl.run(AID, zeros, zeros, data=loader, steps=4, prefetch=2)
+            bl.run(AID, zeros, zeros, data=loader, steps=4, options=bl.RunOptions(prefetch=2))
         assert [name for name, _ in loader.notes] == ["MainThread"] + 3 * ["bilevel-loader"]
         assert {kind for _, kind in loader.notes} == {"float64" if x64 else "float32"}
 
@@ -175,4 +228,4 @@ def test_a_thread_only_for_those_that_take_time(monkeypatch):
 
 def test_a_number_that_is_none(as_users_see_it):
     with pytest.raises((TypeError, ValueError), match=r"prefetch .*: pass e\.g\. prefetch=2$"):
-        bl.run(AID, Z, Z, data=Counting(), steps=2, prefetch=-1)
+        bl.run(AID, Z, Z, data=Counting(), steps=2, options=bl.RunOptions(prefetch=-1))

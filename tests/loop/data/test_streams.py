@@ -27,6 +27,7 @@ def data():
     return bl.Batch(inner={"row": jnp.arange(ROWS), "twice": 2 * jnp.arange(ROWS)}, outer=jnp.arange(7.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 9, 10])
 def test_every_example_exactly_once_per_epoch(size):
     epochs = 6
@@ -38,6 +39,7 @@ def test_every_example_exactly_once_per_epoch(size):
     assert len(orders) == epochs  # reshuffled every time
 
 
+@pytest.mark.slow
 def test_the_arrays_of_a_level_stay_together_and_levels_are_independent():
     for batch in batches(bl.epochs(data(), bl.Batch(3, 2)), 12):
         np.testing.assert_array_equal(batch.inner["twice"], 2 * batch.inner["row"])
@@ -46,6 +48,7 @@ def test_the_arrays_of_a_level_stay_together_and_levels_are_independent():
     assert sorted(outer) == sorted([*range(7), *range(7)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bl.epochs, bl.iid])
 def test_a_cursor_follows_from_the_step_alone(make):
     stream = make(data(), bl.Batch(4, 3), seed=5)
@@ -57,6 +60,7 @@ def test_a_cursor_follows_from_the_step_alone(make):
             np.testing.assert_array_equal(a.outer, b.outer)
 
 
+@pytest.mark.slow
 def test_iid_draws_are_uniform_with_replacement():
     stream = bl.iid(data(), bl.Batch(10, None))
     drawn = np.ravel(draw(stream, stream.start(0), 400)[1].inner["row"])
@@ -67,6 +71,7 @@ def test_iid_draws_are_uniform_with_replacement():
     assert 0.5 < chi2 < 33.7
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_repeat():
     rows = lambda seed: np.concatenate(
         [b.inner["row"] for b in batches(bl.epochs(data(), bl.Batch(5, None), seed), 4)]
@@ -96,13 +101,14 @@ def regression():
     return bl.Problem(inner=inner, outer=outer), {"a": jnp.asarray(a), "b": jnp.asarray(a @ w)}
 
 
+@pytest.mark.slow
 def test_a_run_on_minibatches_is_bitwise_resumable_and_independent_of_chunks():
     problem, rows = regression()
     solver = bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.05)
     stream = bl.epochs(bl.Batch(inner=rows), 4, seed=3)
     x0, y0 = jnp.zeros(2), jnp.zeros(2)
     whole = bl.run(solver, x0, y0, data=stream, steps=11)
-    chunked = bl.run(solver, x0, y0, data=stream, steps=11, every=2)
+    chunked = bl.run(solver, x0, y0, data=stream, steps=11, options=bl.RunOptions(every=2))
     first = bl.run(solver, x0, y0, data=stream, steps=4)
     resumed = bl.run(solver, data=stream, steps=7, resume=first)
     state = solver.init(x0, y0, bl.Batch(inner=rows))
@@ -113,12 +119,20 @@ def test_a_run_on_minibatches_is_bitwise_resumable_and_independent_of_chunks():
     np.testing.assert_allclose(scanned.x, whole.x, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_any_iterator_of_batches_even_of_changing_shape():
     problem, rows = regression()
     solver = bl.itd(problem, inner=0.1, outer=0.05)
     cut = lambda i, j: bl.Batch(inner=jax.tree.map(lambda a: np.asarray(a[i:j]), rows))
     loader = [cut(0, 4), cut(4, 8), cut(8, 10)]  # the last one is ragged
-    result = bl.run(solver, jnp.zeros(2), jnp.zeros(2), data=itertools.cycle(loader), steps=7, every=2)
+    result = bl.run(
+        solver,
+        jnp.zeros(2),
+        jnp.zeros(2),
+        data=itertools.cycle(loader),
+        steps=7,
+        options=bl.RunOptions(every=2),
+    )
     state = solver.init(jnp.zeros(2), jnp.zeros(2), loader[0])
     for batch in itertools.islice(itertools.cycle(loader), 7):
         state, _ = solver.step(state, batch)

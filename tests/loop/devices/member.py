@@ -26,6 +26,7 @@ import nets  # noqa: E402
 import numpy as np  # noqa: E402
 
 import bilevel as bl  # noqa: E402
+from run_options import with_options  # noqa: E402
 
 mesh = bl.sharded(jax.sharding.Mesh(np.array(jax.devices()), ("data",)), y="data")
 
@@ -54,7 +55,13 @@ def at(step, do):
 def run(steps=12, data=None, **asked):
     solver = bl.soba(nets.problem, inner=0.1, adjoint=0.1, outer=0.5)
     data = nets.batch() if data is None else data
-    return bl.run(solver, *nets.start(), data=data, steps=steps, mesh=mesh, every=2, **asked)
+    return bl.run(
+        solver,
+        *nets.start(),
+        data=data,
+        steps=steps,
+        **with_options(asked | dict(mesh=mesh, every=2)),
+    )
 
 
 class Share:
@@ -84,9 +91,9 @@ class Share:
 def loaders():
     solver = bl.itd(nets.of_rows, inner=0.1, outer=0.5)
     ask = dict(mesh=bl.sharded(mesh.mesh, x="data"), steps=6)
-    ended(bl.run(solver, *nets.start(), data=Share(), **ask), part="loader")
+    ended(bl.run(solver, *nets.start(), data=Share(), **with_options(ask)), part="loader")
     # The loaders have different lengths: the run ends with the shorter one.
-    ended(bl.run(solver, *nets.start(), data=Share(3 + number), **ask), part="shorter")
+    ended(bl.run(solver, *nets.start(), data=Share(3 + number), **with_options(ask)), part="shorter")
 
 
 class Odd(Share):
@@ -115,7 +122,13 @@ def unlike():
     x0, y0 = nets.start()
     solver = bl.soba(nets.problem, inner=0.1, adjoint=0.1, outer=0.5)
     go = lambda solver=solver, x0=x0, data=None, steps=6, hooks=(), **asked: bl.run(
-        solver, x0, y0, data=data or nets.batch(), steps=steps, hooks=hooks, mesh=mesh, every=2, **asked
+        solver,
+        x0,
+        y0,
+        data=data or nets.batch(),
+        steps=steps,
+        hooks=hooks,
+        **with_options(asked | dict(mesh=mesh, every=2)),
     )
     of_loader = lambda how: bl.run(
         bl.itd(nets.of_rows, inner=0.1, outer=0.5),
@@ -123,7 +136,7 @@ def unlike():
         y0,
         data=Odd(how),
         steps=6,
-        mesh=bl.sharded(mesh.mesh, x="data"),
+        options=bl.RunOptions(mesh=bl.sharded(mesh.mesh, x="data")),
     )
     for part, do in {
         "x0": lambda: go(x0=x0 + last),
@@ -169,11 +182,11 @@ def agreements():
         steps=20,
         every=5,
         mesh=bl.sharded(mesh.mesh, x="data", y="data"),
-        replay="host",
+        snapshots="host",
         on_divergence="halve",
     )
     # So large, it is out of range in a few steps; and once half the step size is safe, it is not halved again.
-    halved = bl.run(bl.itd(apart, inner=0.4, outer=16.0), np.full(8, 1e130), np.ones(8), **ask)
+    halved = bl.run(bl.itd(apart, inner=0.4, outer=16.0), np.full(8, 1e130), np.ones(8), **with_options(ask))
     ended(halved, part="halved", halvings=halved.halvings)
     do = lambda: os.kill(os.getpid(), signal.SIGTERM)  # ends the program, with status 143
     run(checkpoint=folder + "/run", hooks=[at(6, do if number == of - 1 else lambda: None)])

@@ -76,6 +76,7 @@ def test_the_reader_agrees_with_an_all_reduce_of_known_size():
     assert [(each.kind, each.size, each.devices) for each in collectives(text)] == [("all-reduce", 24 * 4, 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", pod.SOLVERS)
 def test_what_a_step_moves(method):
     """Data parallel: sums like y alone, and nothing is gathered, of y or of x, which lies with its examples.
@@ -94,6 +95,7 @@ def test_what_a_step_moves(method):
     assert split.reduced <= alone.reduced + 0.1
 
 
+@pytest.mark.slow
 def test_minibatches_gather_neither_x_nor_the_data():
     """x[rows] of rows drawn from everywhere: messages of the batch's size, not of x's or the data's."""
     rows = 512

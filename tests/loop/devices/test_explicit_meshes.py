@@ -49,10 +49,13 @@ def test_by_hand(one):
     np.testing.assert_allclose(scanned(X0), one, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     {
-        "run with a mesh": lambda: bl.run(SOLVER, X0, Y0, data=DATA, steps=5, mesh=MESH).x,
+        "run with a mesh": lambda: (
+            bl.run(SOLVER, X0, Y0, data=DATA, steps=5, options=bl.RunOptions(mesh=MESH)).x
+        ),
         "run": lambda: bl.run(SOLVER, on(X0, P("lanes")), Y0, data=on(DATA, P("lanes")), steps=5).x,
         "sweep": lambda: bl.sweep([SOLVER, SOLVER], X0, Y0, data=on(DATA, P("lanes")), steps=5).x[1],
         "sweep of starts": lambda: bl.sweep(

@@ -12,6 +12,7 @@ import pytest
 import bilevel as bl
 from bilevel.loop.devices import offload
 from bilevel.solvers.rules import as_rule
+from run_options import with_options
 
 N = 50
 
@@ -53,6 +54,7 @@ def kinds(tree):
     return {leaf.sharding.memory_kind for leaf in jax.tree.leaves(tree) if leaf.ndim}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host", "off"])
 @pytest.mark.parametrize("loader", [False, True])
 def test_the_same_run(replay, loader):
@@ -61,13 +63,20 @@ def test_the_same_run(replay, loader):
     given = lambda: [data] * 11 if loader else data
     plain = bl.run(solver, *start, data=given(), steps=9, warmup=2)
     aside = bl.run(
-        solver, *start, data=given(), steps=9, warmup=2, offload="outer", every=4, hooks=[look], replay=replay
+        solver,
+        *start,
+        data=given(),
+        steps=9,
+        warmup=2,
+        options=bl.RunOptions(offload="outer", every=4, snapshots=replay),
+        hooks=[look],
     )
     close((aside.run, aside.trace), (plain.run, plain.trace))
     assert look.seen == [({"pinned_host"}, {"device"})] * 3
     assert kinds(aside.run) == {"device"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["host", "off"])
 def test_whoever_has_looked_at_it_holds_it(replay):
     """A view of the host's memory forbids, on some devices, that it be given to the next step."""
@@ -75,7 +84,13 @@ def test_whoever_has_looked_at_it_holds_it(replay):
     momentum = lambda state: state.outer[0].mu
     look = Look(lambda event: (momentum(event.state), np.asarray(momentum(event.state))))
     bl.run(
-        solver, *start, data=data, steps=3, every=1, warmup=1, offload="outer", hooks=[look], replay=replay
+        solver,
+        *start,
+        data=data,
+        steps=3,
+        options=bl.RunOptions(every=1, offload="outer", snapshots=replay),
+        warmup=1,
+        hooks=[look],
     )
     record = lambda state, info: {"momentum": momentum(state)}
     plain = bl.run(solver, *start, data=data, steps=3, warmup=1, record=record)
@@ -84,6 +99,7 @@ def test_whoever_has_looked_at_it_holds_it(replay):
         close(view, expected)
 
 
+@pytest.mark.slow
 def test_donated_memory_of_the_same_shape_is_not_taken_for_what_goes_to_the_host():
     """FSLA holds three more arrays like x, and a trace has columns as long as this x."""
     solver, (_, y0), data = setting()
@@ -92,22 +108,36 @@ def test_donated_memory_of_the_same_shape_is_not_taken_for_what_goes_to_the_host
     for each in (solver, bl.solvers.fsla(solver.problem, inner=0.1, adjoint=0.1, outer=optax.adam(0.1))):
         plain = bl.run(each, x0, y0, data=data, steps=3)
         for replay in ("device", "off"):
-            aside = bl.run(each, x0, y0, data=data, steps=3, offload="outer", replay=replay)
+            aside = bl.run(
+                each,
+                x0,
+                y0,
+                data=data,
+                steps=3,
+                options=bl.RunOptions(offload="outer", snapshots=replay),
+            )
             close(aside.run, plain.run)
 
 
+@pytest.mark.slow
 def test_resumed_with_and_without():
     solver, start, data = setting()
-    run = lambda steps, option, **more: bl.run(solver, data=data, steps=steps, offload=option, **more)
+    run = lambda steps, option, **more: bl.run(
+        solver,
+        data=data,
+        steps=steps,
+        **with_options(more | dict(offload=option)),
+    )
     x0, y0 = start
     whole = run(9, "outer", x0=x0, y0=y0)
-    half = run(4, "outer", x0=x0, y0=y0, replay="host")
+    half = run(4, "outer", x0=x0, y0=y0, snapshots="host")
     for option in (None, "outer"):
-        rest = run(5, option, resume=half, replay="host")
+        rest = run(5, option, resume=half, snapshots="host")
         close(rest.run, whole.run)
     jax.tree.map(np.testing.assert_array_equal, rest.run, whole.run)  # the same programs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "resume"),
     [("outer", "outer", "auto"), (None, "outer", "folder"), ("outer", None, "auto")],
@@ -116,26 +146,41 @@ def test_checkpoints_with_and_without(tmp_path, before, after, resume):
     solver, start, data = setting()
     whole = bl.run(solver, *start, data=data, steps=9)
     saving = bl.hooks.Checkpoint(tmp_path, save_every=2)
-    bl.run(solver, *start, data=data, steps=5, offload=before, hooks=[saving])
+    bl.run(solver, *start, data=data, steps=5, options=bl.RunOptions(offload=before), hooks=[saving])
     if resume == "auto":
         again = lambda: bl.run(
-            solver, *start, data=data, steps=9, offload=after, checkpoint=tmp_path, resume="auto"
+            solver,
+            *start,
+            data=data,
+            steps=9,
+            options=bl.RunOptions(offload=after),
+            checkpoint=tmp_path,
+            resume="auto",
         )
         rest = [again(), again()]  # the second has nothing left to do
     else:
-        rest = [bl.run(solver, *start, data=data, steps=4, offload=after, resume=tmp_path)]
+        rest = [
+            bl.run(solver, *start, data=data, steps=4, options=bl.RunOptions(offload=after), resume=tmp_path)
+        ]
     for each in rest:
         close((each.run, each.trace), (whole.run, whole.trace))
         assert kinds(each.run) == {"device"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_a_run_that_diverges_goes_back_all_the_same(replay):
     solver, start, data = setting(step=50.0)
-    aside = bl.run(solver, *start, data=data, steps=60, every=60, offload="outer", replay=replay)
+    aside = bl.run(
+        solver,
+        *start,
+        data=data,
+        steps=60,
+        options=bl.RunOptions(every=60, offload="outer", snapshots=replay),
+    )
     assert aside.status.code is bl.Code.DIVERGED
     assert 0 < aside.steps < 60
-    again = bl.run(solver, *start, data=data, steps=aside.steps, offload="outer")
+    again = bl.run(solver, *start, data=data, steps=aside.steps, options=bl.RunOptions(offload="outer"))
     jax.tree.map(np.testing.assert_array_equal, aside.run, again.run)
 
 
@@ -167,14 +212,17 @@ class Own(bl.Solver):
         return self.State(x, y, memory), bl.Info(f.value, h, gradient, {})
 
 
+@pytest.mark.slow
 def test_a_solver_of_ones_own():
     solver, start, data = setting()
     runs = [
-        bl.run(Own(solver.problem), *start, data=data, steps=6, offload=option) for option in (None, "outer")
+        bl.run(Own(solver.problem), *start, data=data, steps=6, options=bl.RunOptions(offload=option))
+        for option in (None, "outer")
     ]
     close(*((each.run, each.trace) for each in runs))
 
 
+@pytest.mark.slow
 def test_hooks_and_probes_compute_with_what_they_are_shown():
     solver, start, data = setting()
     go_on = lambda event: jax.jit(solver.step)(event.state, data)[0].x
@@ -186,7 +234,14 @@ def test_hooks_and_probes_compute_with_what_they_are_shown():
 
     probe = lambda state, info: {"m": jnp.sum(state.outer[0].mu * state.x)}
     runs = [
-        bl.run(solver, *start, data=data, steps=4, every=2, offload=option, hooks=[hook], probe=probe)
+        bl.run(
+            solver,
+            *start,
+            data=data,
+            steps=4,
+            options=bl.RunOptions(every=2, offload=option, probe=probe),
+            hooks=[hook],
+        )
         for option in (None, "outer")
     ]
     close(after[:2], after[2:])
@@ -203,7 +258,7 @@ ASKED = {
     ),
     "no outer rule": (bl.tuning_free, {}, "remembers no array, but single numbers at most: leave it out"),
     "goes on from x": (
-        lambda p: bl.solvers.meha(p, inner=0.1, outer=optax.adam(0.1), penalty=1.0, proximal=1.0),
+        lambda p: bl.solvers.meha(p, inner=0.1, outer=optax.adam(0.1), penalty=1.0, proximal_step=1.0),
         {},
         "uses the new x",
     ),
@@ -232,14 +287,22 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ASKED)
 def test_what_cannot_be_is_said_before_any_work(case):
     solver, start, data = setting()
     make, more, message = ASKED[case]
     with pytest.raises(ValueError, match=message):
-        bl.run(make(solver.problem), *start, data=data, steps=2, offload="outer", **more)
+        bl.run(
+            make(solver.problem),
+            *start,
+            data=data,
+            steps=2,
+            **with_options(more | dict(offload="outer")),
+        )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["itd", "stocbio", "f2sa", "saba"])
 def test_other_methods_and_a_constrained_x(name):
     problem, start, data = setting()[0].problem, *setting()[1:]
@@ -250,7 +313,10 @@ def test_other_methods_and_a_constrained_x(name):
         "f2sa": lambda: bl.f2sa(problem, inner=0.1, outer=outer, penalty=2.0),
         "saba": lambda: bl.saba(problem, inner=0.1, adjoint=0.1, outer=outer),
     }[name]()
-    runs = [bl.run(solver, *start, data=data, steps=6, offload=option) for option in (None, "outer")]
+    runs = [
+        bl.run(solver, *start, data=data, steps=6, options=bl.RunOptions(offload=option))
+        for option in (None, "outer")
+    ]
     close(*((each.run, each.trace) for each in runs))
     assert "stationarity" in runs[1].trace
 
@@ -258,10 +324,10 @@ def test_other_methods_and_a_constrained_x(name):
 def test_a_backend_without_such_memory_is_said(monkeypatch):
     solver, start, data = setting()
     with pytest.raises(ValueError, match='offload must be "outer" or None, not'):
-        bl.run(solver, *start, data=data, steps=2, offload="y")
+        bl.run(solver, *start, data=data, steps=2, options=bl.RunOptions(offload="y"))
     monkeypatch.setattr(offload, "KIND", "far_away")
     with pytest.raises(ValueError, match=r"of the kind far_away, but .* has .*pinned_host"):
-        bl.run(solver, *start, data=data, steps=2, offload="outer")
+        bl.run(solver, *start, data=data, steps=2, options=bl.RunOptions(offload="outer"))
 
 
 def test_an_error_of_the_objective_is_its_own():
@@ -275,4 +341,4 @@ def test_an_error_of_the_objective_is_its_own():
     )
     for option in (None, "outer"):
         with pytest.raises(ZeroDivisionError, match="of the user's own"):
-            bl.run(broken, *start, data=data, steps=2, offload=option)
+            bl.run(broken, *start, data=data, steps=2, options=bl.RunOptions(offload=option))

@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 import bilevel as bl
+from run_options import with_options
+
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 PATIENCE = 240  # seconds, for what takes a few on an idle machine
@@ -25,7 +28,7 @@ def members(what, folder, of=2):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     ours = {
-        "PYTHONPATH": os.pathsep.join([str(Path(bl.__file__).parents[1]), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join([str(Path(bl.__file__).parents[1]), str(HERE), str(HERE.parents[1])]),
         "XLA_FLAGS": os.environ["BILEVEL_TESTS_XLA_FLAGS"],  # compiled quickly, as here
     }
     return [
@@ -56,7 +59,7 @@ def told(what, folder, of=2, status=0):
 def run(steps, **asked):
     """As the members do, in this process."""
     solver = bl.soba(nets.problem, inner=0.1, adjoint=0.1, outer=0.5)
-    return bl.run(solver, *nets.start(), data=nets.batch(), steps=steps, **asked)
+    return bl.run(solver, *nets.start(), data=nets.batch(), steps=steps, **with_options(asked))
 
 
 def alone(steps=12):

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import bilevel as bl
+from run_options import with_options
 
 STEPS = 5
 MESH = Mesh(np.array(jax.devices()), ("data",))
@@ -50,7 +51,12 @@ def promotion():
 def run(solver, steps=STEPS, data=None, **asked):
     data = nets.batch() if data is None else data
     start = {} if "resume" in asked else dict(zip(("x0", "y0"), nets.start(), strict=True))
-    return bl.run(solver, data=data, steps=steps, **start, **asked)
+    return bl.run(
+        solver,
+        data=data,
+        steps=steps,
+        **with_options({**start, **asked}),
+    )
 
 
 def test_offloading_is_for_one_device():
@@ -58,6 +64,7 @@ def test_offloading_is_for_one_device():
         run(SOLVERS["aid"](nets.problem), mesh=MESH, offload="outer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_parameters_split_over_eight_devices(name):
     """The same trajectory, and whatever has x's or y's shape lies as that does, after the first step and the last."""
@@ -83,6 +90,7 @@ def test_parameters_split_over_eight_devices(name):
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(split.run)} == {8}
 
 
+@pytest.mark.slow
 def test_sharded_inputs_are_followed_without_a_mesh_argument():
     """Explicit meshes too, whose types no objective was written for; what is not on the mesh goes everywhere."""
     x0, y0 = nets.start()
@@ -99,12 +107,14 @@ def test_sharded_inputs_are_followed_without_a_mesh_argument():
     assert specs(again.run) == specs(split.run)
 
 
+@pytest.mark.slow
 def test_minibatches_are_split_too():
     data = bl.epochs(nets.batch(), size=bl.Batch(inner=16, outer=8), seed=3)
     solver = bl.stocbio(nets.of_rows, inner=0.1, adjoint=0.1, outer=0.1, products=2, batches="independent")
     same(run(solver, data=data, mesh=MESH).state, run(solver, data=data).state)
 
 
+@pytest.mark.slow
 def test_a_loader_s_batches_are_placed_as_they_come():
     whole = nets.batch()
     rows = lambda i: slice(8 * i, 8 * i + 8)
@@ -139,10 +149,11 @@ def test_a_short_last_batch_is_not_the_loader_s_error():
         "laying out the loader's batch raised .*batch.inner.* 12 rows cannot be split evenly .*drop_last=True"
     )
     with pytest.raises(bl.RunError, match=said) as caught:
-        bl.run(solver, 0.0, np.zeros(2), data=batches, mesh=MESH, steps=3)
+        bl.run(solver, 0.0, np.zeros(2), data=batches, options=bl.RunOptions(mesh=MESH), steps=3)
     assert caught.value.result.steps == 2
 
 
+@pytest.mark.slow
 def test_going_back_keeps_the_placement():
     """A run that diverges, and one that is halved: both return to kept copies."""
     quarrel = lambda **asked: bl.run(
@@ -154,9 +165,7 @@ def test_going_back_keeps_the_placement():
         np.ones(16),
         np.ones(16),
         steps=600,
-        every=50,
-        replay="host",
-        **asked,
+        **with_options(asked | dict(every=50, snapshots="host")),
     )
     stopped = quarrel(mesh=bl.sharded(MESH, x="data", y="data"))
     assert stopped.status.code is bl.Code.DIVERGED
@@ -166,6 +175,7 @@ def test_going_back_keeps_the_placement():
     assert halved.x.sharding.spec == halved.y.sharding.spec == P("data")
 
 
+@pytest.mark.slow
 def test_best_so_far_checkpoints_and_another_mesh(tmp_path):
     solver, best = SOLVERS["aid"](nets.problem), bl.hooks.Best()
     run(solver, steps=3, mesh=FSDP, checkpoint=tmp_path, hooks=[best], every=1)
@@ -182,6 +192,7 @@ def test_best_so_far_checkpoints_and_another_mesh(tmp_path):
         same(result.state, unbroken.state)
 
 
+@pytest.mark.slow
 def test_a_tree_of_partition_specs_is_followed_to_the_letter():
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     rule = {"in": P("data", "model"), "bias": P(), "out": P(("data", "model"))}
@@ -193,6 +204,7 @@ def test_a_tree_of_partition_specs_is_followed_to_the_letter():
     assert split.x.sharding.spec == P("model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
@@ -240,12 +252,18 @@ def test_what_does_not_divide_is_named_with_the_remedy():
         match=r"data.inner\[0\] has shape \(60, 16\), and its 60 rows cannot be split evenly "
         r"over the 8 devices of mesh axis 'data': leave 4 out, pad to 64",
     ):
-        bl.run(solver, x0, y0, data=nets.batch(60), steps=1, mesh=MESH)
+        bl.run(solver, x0, y0, data=nets.batch(60), steps=1, options=bl.RunOptions(mesh=MESH))
     odd = bl.Problem(inner=lambda x, y: jnp.sum(y**2), outer=lambda x, y: jnp.sum(y))
     with pytest.raises(
         ValueError, match=r"y0 has shape \(257, 257\), of which no dimension is divisible by the 8"
     ):
-        bl.run(bl.itd(odd, inner=0.1, outer=0.1), np.ones(2), np.ones((257, 257)), steps=1, mesh=FSDP)
+        bl.run(
+            bl.itd(odd, inner=0.1, outer=0.1),
+            np.ones(2),
+            np.ones((257, 257)),
+            steps=1,
+            options=bl.RunOptions(mesh=FSDP),
+        )
     two = Mesh(np.array(jax.devices()[:2]), ("data",))
     on = lambda leaf, mesh: jax.device_put(leaf, NamedSharding(mesh, P()))
     with pytest.raises(ValueError, match="lie on 2 different meshes of devices: put all of them on one"):

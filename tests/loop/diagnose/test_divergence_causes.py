@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 
 X = jnp.ones(2)
 X32 = X.astype(jnp.float32)
@@ -30,7 +31,7 @@ def edge(x):
 
 def named(solver, *words, steps=3000, x0=X, y0=X, variable=None, **options):
     """The status has these words, names the variable, and asks for no smaller step."""
-    result = bl.run(solver, x0, y0, steps=steps, **options)
+    result = bl.run(solver, x0, y0, steps=steps, **with_options(options))
     for word in words:
         assert word in result.status.message, result.status
     for word in ("lower the", "Does f depend on x"):
@@ -42,13 +43,13 @@ def named(solver, *words, steps=3000, x0=X, y0=X, variable=None, **options):
 
 def test_a_projection_of_x_that_returns_nan():
     outer = bl.aid(P, inner=0.5, adjoint=0.5, outer=bl.projected(0.1, edge))
-    named(outer, "the projection of the outer rule returns NaN", "the next steps lead x", variable="x")
+    named(outer, "the projection of the outer rule returns NaN", "at the x of the next steps", variable="x")
 
 
 @pytest.mark.slow
 def test_a_projection_of_y_that_returns_nan_and_one_that_always_does():
     inner = bl.aid(P, inner=bl.projected(0.5, edge), adjoint=0.5, outer=0.1)
-    named(inner, "the projection of the inner rule returns NaN", "the next steps lead y", variable="y")
+    named(inner, "the projection of the inner rule returns NaN", "at the y of the next steps", variable="y")
     always = bl.projected(0.1, lambda x: x / jnp.sum(0 * x))
     for policy in ("stop", "halve"):
         result = named(
@@ -60,6 +61,7 @@ def test_a_projection_of_y_that_returns_nan_and_one_that_always_does():
         assert result.halvings == ()  # no smaller step leaves that point
 
 
+@pytest.mark.slow
 def test_a_proximal_map_that_returns_nan_or_has_no_derivative():
     words = "the problem's proximal map prox returns NaN"
     beyond = bl.Problem(inner=g, outer=f, prox=lambda x, z, step: edge(z))
@@ -68,14 +70,15 @@ def test_a_proximal_map_that_returns_nan_or_has_no_derivative():
     named(bl.itd(root, inner=0.5, outer=0.1), words, y0=2 * X, variable="y")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["inner", "adjoint", "outer"])
 @pytest.mark.parametrize("momentum", [None, 0.9])
 def test_a_schedule_that_becomes_negative(level, momentum):
     rule = optax.sgd(lambda k: 0.5 - 0.02 * k.astype(float), momentum=momentum)
     rules = {"inner": 0.5, "adjoint": 0.5, "outer": 0.01} | {level: rule}
     variable = {"inner": "y", "adjoint": "v", "outer": "x"}[level]
-    words = f"the {level} rule steps along the gradient instead of against it", "a schedule that falls below"
-    named(bl.aid(P, *rules.values()), *words, variable=variable)
+    words = f"the {level} rule steps along the gradient instead of against it", "a schedule fall below zero"
+    named(bl.aid(P, **rules), *words, variable=variable)
 
 
 def test_a_negative_learning_rate_is_named_in_a_finite_blow_up_too():
@@ -87,17 +90,19 @@ def test_a_negative_learning_rate_is_named_in_a_finite_blow_up_too():
     assert result.status.code is bl.Code.COMPLETED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bl.aid, bl.itd])
 def test_an_inner_objective_without_a_lower_bound(make):
     saddle = bl.Problem(inner=lambda x, y: 0.5 * (y[0] - x[0]) ** 2 - 0.5 * (y[1] - x[1]) ** 2, outer=f)
-    sizes = (0.5, 0.01) if make is bl.itd else (0.5, 0.5, 0.01)
+    sizes = {"inner": 0.5, "outer": 0.01} | ({} if make is bl.itd else {"adjoint": 0.5})
     words = "g has no lower bound in y", "No step size helps", "add a ridge to g"
-    named(make(saddle, *sizes), *words, y0=0.5 * X, variable="y")
+    named(make(saddle, **sizes), *words, y0=0.5 * X, variable="y")
     # A step too large is still a step too large: there g rises.
-    steep = bl.run(make(P, 2.5, *sizes[1:]), X, 0.5 * X, steps=3000)
-    assert "lower the inner step size 2.5 below 2/λ = 2" in steep.status.message
+    steep = bl.run(make(P, **sizes | {"inner": 2.5}), X, 0.5 * X, steps=3000)
+    assert "the inner step size 2.5 is above 2/L = 2" in steep.status.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "falling", [lambda y: -(y**2), lambda y: -(y**4), lambda y: -jnp.exp(y)], ids=["square", "fourth", "exp"]
 )
@@ -108,11 +113,12 @@ def test_an_outer_objective_without_a_lower_bound(falling):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bl.aid, bl.itd])
 def test_an_inner_rule_that_never_moves_y(make):
-    sizes = (0.1,) if make is bl.itd else (0.5, 0.1)
+    sizes = {"outer": 0.1} if make is bl.itd else {"adjoint": 0.5, "outer": 0.1}
     words = "x has never moved", "The inner rule does not move y", "optax.set_to_zero"
-    result = named(make(P, optax.set_to_zero(), *sizes), *words, steps=60, diagnose=True)
+    result = named(make(P, inner=optax.set_to_zero(), **sizes), *words, steps=60, diagnose=True)
     (found,) = result.diagnosis.findings
     assert found.code == "x_dead"
     assert "The inner rule does not move y" in found.sentence
@@ -153,7 +159,9 @@ def test_a_probe_that_deletes_the_state_is_blamed_for_it():
     with pytest.raises(
         bl.RunError, match=r"a hook raised RuntimeError .it deleted or donated arrays of the run"
     ):
-        bl.run(bl.aid(P, inner=0.5, adjoint=0.5, outer=0.1), X, X, steps=10, probe=probe)
+        bl.run(
+            bl.aid(P, inner=0.5, adjoint=0.5, outer=0.1), X, X, steps=10, options=bl.RunOptions(probe=probe)
+        )
 
 
 ADAM, SGD = optax.adam(0.1), optax.sgd(0.1)
@@ -164,6 +172,7 @@ def losses(y):
     return 0.5 * jnp.sum(CENTER * (y - 1.0) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inner", "x0", "rule", "expected"),
     [
@@ -190,7 +199,13 @@ def losses(y):
 def test_an_x_that_only_scales_g_under_a_rule_that_is_scale_free(inner, x0, rule, expected):
     problem = bl.Problem(inner=inner, outer=f)
     with jax.numpy_dtype_promotion("standard"):  # optax's Adam is not strict
-        result = bl.run(bl.itd(problem, inner=rule, outer=0.01), x0, jnp.zeros(3), steps=8, diagnose=True)
+        result = bl.run(
+            bl.itd(problem, inner=rule, outer=0.01),
+            x0,
+            jnp.zeros(3),
+            steps=8,
+            options=bl.RunOptions(diagnose=True),
+        )
     found = [each.sentence for each in result.diagnosis.findings if each.code == "scale_free"]
     assert len(found) == (expected is not None)
     assert not found or found[0].startswith(f"{expected}: g depends")

@@ -8,16 +8,18 @@ import optax
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 
 DEAD = {
     "itd": lambda p, rule: bl.itd(p, inner=rule, outer=0.1),
     "itd_3_steps": lambda p, rule: bl.itd(p, inner=rule, outer=0.1, inner_steps=3),
-    "rtho": lambda p, rule: bl.rtho(p, inner=rule, outer=0.1),
+    "rtho": lambda p, rule: bl.solvers.rtho(p, inner=rule, outer=0.1),
     "forward_itd": lambda p, rule: bl.solvers.forward_itd(p, inner=rule, outer=0.1, inner_steps=2),
     "sama": lambda p, rule: bl.solvers.sama(p, inner=rule, outer=0.1),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEAD)
 def test_a_rule_without_a_slope_is_named(name):
     """Where an entry of ∇_y g is exactly 0, as of the first here, Adam's root has an infinite slope."""
@@ -44,6 +46,7 @@ def test_a_rule_without_a_slope_that_x_does_not_see_is_not_blamed():
     assert "derivative of the inner rule" not in result.status.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["loader", "long", "offload"])
 def test_the_error_of_an_objective_that_raises_as_it_runs_is_told(how, monkeypatch):
     """After steps of the same chunk, whose rows go with it."""
@@ -62,11 +65,17 @@ def test_the_error_of_an_objective_that_raises_as_it_runs_is_told(how, monkeypat
 
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
     if how == "long":
-        monkeypatch.setattr("bilevel.loop.session.LONG_STEPS", 0)
+        monkeypatch.setattr("bilevel.loop.single_run.LONG_STEPS", 0)
     data = {"data": itertools.repeat(bl.Batch())} if how == "loader" else {}
     more = {"offload": "outer"} if how == "offload" else {}
     solver = bl.soba(problem, inner=0.1, adjoint=0.1, outer=optax.sgd(0.1, momentum=0.9))
     with pytest.raises(bl.RunError) as caught:
-        bl.run(solver, jnp.zeros(2), jnp.zeros(2), steps=200, every=30, **data, **more)
+        bl.run(
+            solver,
+            jnp.zeros(2),
+            jnp.zeros(2),
+            steps=200,
+            **with_options({**data, **more} | dict(every=30)),
+        )
     assert "Array has been deleted" not in str(caught.value)
     assert "of the user's own" in str(caught.value.__cause__)

@@ -13,6 +13,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.loop.finite import risen
+from run_options import with_options
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 Q = bl.problems.quadratic(kappa=4.0)
@@ -77,24 +78,26 @@ def numbered(steps: int = 100):
     return [bl.Batch(rows=bl.Levels(None, jnp.array([k]))) for k in range(steps)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 @pytest.mark.parametrize("every", [None, 1, 4, 50])
 def test_f_is_not_finite_while_the_variables_are(bad, every):
     solver = bl.aid(spoiled_after(7, bad), inner=STEP, adjoint=STEP, outer=0.1)
-    result = bl.run(solver, X0, Y0, data=numbered(), steps=50, every=every, tol=1e-9)
+    result = bl.run(solver, X0, Y0, data=numbered(), steps=50, options=bl.RunOptions(every=every), tol=1e-9)
     check(
         result,
         bl.Code.DIVERGED,
         "outer_value",
         7,
         "the outer objective's value became infinite or NaN at step 7",
-        "the outer objective f is NaN or infinite at that very state",
+        "the outer objective f is NaN or infinite at that state",
         never=["lower"],  # no step size is to blame
     )
     clean = bl.run(bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=0.1), X0, Y0, steps=7)
     np.testing.assert_allclose(result.x, clean.x, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_f_is_nan_beyond_an_edge_that_x_crosses():
     """From the review: no gradient sees it, so x, y and v stay finite for ever."""
     edge = lambda x, y: f(x, y) + jnp.where(jax.lax.stop_gradient(x[0]) > 1.05, jnp.nan, 0.0)
@@ -109,6 +112,7 @@ def test_f_is_nan_beyond_an_edge_that_x_crosses():
     check(result, bl.Code.DIVERGED, "outer_value", k, "the outer objective f is NaN", never=["lower"])
 
 
+@pytest.mark.slow
 def test_f_is_infinite_from_the_start_and_no_tolerance_calls_that_converged():
     outer = lambda x, y: f(x, y) + jnp.inf
     solver = bl.aid(bl.Problem(inner=g, outer=outer), inner=0.5, adjoint=0.5, outer=0.1)
@@ -117,6 +121,7 @@ def test_f_is_infinite_from_the_start_and_no_tolerance_calls_that_converged():
     assert result.trace["outer_value"].shape == (0,)  # no step was good
 
 
+@pytest.mark.slow
 def test_the_gradient_of_f_is_nan_where_f_is_not():
     """A root at zero: the value is 0, the derivative is not there."""
     rooted = lambda x, y: f(x, y) + jnp.sqrt(jnp.sum((x - 1) ** 2))
@@ -127,6 +132,7 @@ def test_the_gradient_of_f_is_nan_where_f_is_not():
     check(result, bl.Code.DIVERGED, "x", 0, *words, never=["lower"])
 
 
+@pytest.mark.slow
 def test_g_is_nan_beyond_an_edge_that_y_crosses():
     """y tends to 1 by y ← y + 0.2(1 − y), and a root in g ends at 0.9: the step from beyond it is NaN."""
     ends = lambda x, y: g(jnp.ones(2), y) + 1e-12 * jnp.sum(jnp.sqrt(0.9 - y)) + 0 * jnp.sum(x)
@@ -137,10 +143,11 @@ def test_g_is_nan_beyond_an_edge_that_y_crosses():
     while y < 0.9:
         y, k = y + 0.2 * (1 - y), k + 1
     # The step that crosses breaks v, whose system is that of the new y.
-    words = "v became infinite", "g is NaN or infinite where its next step takes y", "keep x and y away"
+    words = "v became infinite", "g is NaN or infinite at the y of its next step", "keep x and y away"
     check(result, bl.Code.DIVERGED, "v", k - 1, *words, never=["lower"])
 
 
+@pytest.mark.slow
 def test_g_s_gradient_is_nan_from_the_start():
     """`where` lets the NaN of the branch not taken through its derivative: the classic."""
     trap = lambda x, y: g(x, y) + jnp.sum(jnp.where(y > 0, jnp.sqrt(y), 0.0))
@@ -161,21 +168,23 @@ SECOND_ORDER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SECOND_ORDER)
 def test_a_second_derivative_of_g_that_is_not_there_is_named(method):
     """|y|^1.5 has the derivative 0 at 0, and no second one; there y rests."""
     kinked = lambda x, y: 0.5 * jnp.sum((y - x) ** 2) + 0.1 * jnp.sum(jnp.abs(y) ** 1.5)
     solver = SECOND_ORDER[method](bl.Problem(inner=kinked, outer=f))
-    words = "a second derivative of the inner objective g, though not its gradient, is NaN or infinite at that very"
+    words = "a second derivative of the inner objective g, though not its gradient, is NaN or infinite at that state"
     for policy in ("stop", "halve"):
-        result = bl.run(solver, Y0, Y0, steps=20, on_divergence=policy)
-        check(result, bl.Code.DIVERGED, "x", 0, words, "no smaller step", never=["lower"])
+        result = bl.run(solver, Y0, Y0, steps=20, options=bl.RunOptions(on_divergence=policy))
+        check(result, bl.Code.DIVERGED, "x", 0, words, "smaller steps cannot help", never=["lower"])
         assert result.halvings == ()
 
 
 # Data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whole", "loader"])
 def test_infinities_that_the_objectives_leave_out_are_not_blamed(kind):
     """As in a mask: the step is too large, and halving it mends that."""
@@ -186,16 +195,16 @@ def test_infinities_that_the_objectives_leave_out_are_not_blamed(kind):
         bl.aid(bl.Problem(inner=masked, outer=f), inner=1.5, adjoint=0.4, outer=0.1),
     )
     for options in (dict(steps=800), dict(steps=5, warmup=700), dict(steps=5, warmup=1100)):
-        result = bl.run(solver, X0, Y0, data=data, **options)
+        result = bl.run(solver, X0, Y0, data=data, **with_options(options))
         check(
             result,
             bl.Code.DIVERGED,
             "y",
             result.status.step,
-            "lower the inner step size",
+            "the inner step size",
             never=["clean the data"],
         )
-    mended = bl.run(solver, X0, Y0, data=data, steps=800, on_divergence="halve")
+    mended = bl.run(solver, X0, Y0, data=data, steps=800, options=bl.RunOptions(on_divergence="halve"))
     assert (mended.status.code, len(mended.halvings)) == (bl.Code.COMPLETED, 1)
 
 
@@ -212,6 +221,7 @@ def spoiled_rows():
     return a
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whole", pytest.param("stream", marks=pytest.mark.slow), "loader"])
 def test_nan_in_the_data_in_a_batch_of_a_stream_and_of_a_loader(kind):
     a = spoiled_rows()
@@ -234,6 +244,7 @@ def test_nan_in_the_data_in_a_batch_of_a_stream_and_of_a_loader(kind):
     check(result, bl.Code.DIVERGED, "x", step, *words, never=["step size"])
 
 
+@pytest.mark.slow
 def test_nan_in_the_data_of_the_warm_up():
     a = spoiled_rows()
     loader = [bl.Batch(inner={"a": a[5 * k : 5 * k + 5]}) for k in range(4)]
@@ -245,6 +256,7 @@ def test_nan_in_the_data_of_the_warm_up():
 # Warm-up
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_diverges_has_its_own_status_and_returns_a_finite_state():
     solver = bl.aid(Q.problem, inner=50 * STEP, adjoint=STEP, outer=0.1)
     result = bl.run(solver, X0, Y0, steps=10, warmup=1000)
@@ -254,11 +266,12 @@ def test_a_warm_up_that_diverges_has_its_own_status_and_returns_a_finite_state()
         while np.all(np.isfinite(after := y - 50 * STEP * np.asarray(gradient(X0, y)))):
             y, k = after, k + 1
     assert abs(result.status.step - k) <= 1
-    words = f"at warm-up step {result.status.step}", "lower the inner step size", f"2/λ = {2 * STEP:.3g}"
+    words = f"at warm-up step {result.status.step}", "the inner step size", f"2/L = {2 * STEP:.3g}"
     check(result, bl.Code.DIVERGED, "y", result.status.step, *words, never=["outer"])
     assert result.steps == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [12, 400])
 @pytest.mark.parametrize("kind", ["whole", "loader"])
 def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
@@ -273,7 +286,7 @@ def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
         bl.aid(problem, inner=0.5, adjoint=0.5, outer=0.1),
     )
     result = bl.run(wild, *start, data=data(), steps=10, warmup=steps)
-    words = "the state from before the warm-up is returned", "lower the inner step size"
+    words = "the state from before the warm-up is returned", "the inner step size"
     what = "y grew until its square overflows" if steps == 12 else "y became infinite or NaN"
     check(result, bl.Code.DIVERGED, "y", result.status.step, f"{what} at warm-up step", *words)
     assert (result.steps, result.status.step == 12) == (0, steps == 12)
@@ -281,10 +294,13 @@ def test_a_warm_up_that_diverges_returns_the_state_before_it(steps, kind):
     np.testing.assert_array_equal(result.x, start[0])
     resumed = bl.run(calm, data=data(), steps=30, resume=result)
     np.testing.assert_array_equal(resumed.x, bl.run(calm, *start, data=data(), steps=30).x)
-    halved = bl.run(wild, *start, data=data(), steps=10, warmup=steps, on_divergence="halve")
+    halved = bl.run(
+        wild, *start, data=data(), steps=10, warmup=steps, options=bl.RunOptions(on_divergence="halve")
+    )
     assert (halved.status.code, halved.halvings[-1][1]) == (bl.Code.COMPLETED, 2**-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [12, 400])
 def test_lanes_whose_warm_up_diverges_stay_at_their_start(steps):
     problem = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
@@ -301,6 +317,7 @@ def test_lanes_whose_warm_up_diverges_stay_at_their_start(steps):
     np.testing.assert_allclose(swept[1].x, calm.x, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
     """From the review: y⁴ with a step of 10."""
     problem = bl.Problem(inner=lambda x, y: jnp.sum(y**4) + jnp.sum(x * y), outer=f)
@@ -308,7 +325,7 @@ def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
     y, k = 1.0, 0
     while abs(y - 10 * (4 * y**3 + 1)) < 1e102:  # whose cube is finite, so that the next one is
         y, k = y - 10 * (4 * y**3 + 1), k + 1
-    check(result, bl.Code.DIVERGED, "y", result.status.step, "lower the inner step size 10", never=["outer"])
+    check(result, bl.Code.DIVERGED, "y", result.status.step, "the inner step size 10", never=["outer"])
     assert abs(result.status.step - k) <= 2
     calm = bl.run(bl.aid(problem, inner=0.01, adjoint=0.1, outer=0.01), x0=X0, y0=jnp.ones(2), steps=5)
     assert calm.status.code is bl.Code.COMPLETED
@@ -317,6 +334,7 @@ def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
 # Overflow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [optax.rmsprop(1e-3), optax.adam(1e-3)], ids=["rmsprop", "adam"])
 def test_an_optimizer_s_memory_that_overflows_is_named(rule):
     """The second moment is infinite, so its steps are zero: x, y and the loss stay finite for ever."""
@@ -334,6 +352,7 @@ def test_an_optimizer_s_memory_that_overflows_is_named(rule):
     np.testing.assert_array_equal(result.x, x0)
 
 
+@pytest.mark.slow
 def test_a_hypergradient_too_large_for_its_own_norm_ends_the_run():
     """1e25 in float32: its square is infinite, so the method's accumulators are, and its steps would be zero."""
     outer = lambda x, y: jnp.float32(1e25) * jnp.sum(x) + 0 * jnp.sum(y)
@@ -342,6 +361,7 @@ def test_a_hypergradient_too_large_for_its_own_norm_ends_the_run():
     check(result, bl.Code.DIVERGED, "alpha_squared", 0, "alpha_squared became infinite", "scale the losses")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all the data", "one batch"])
 def test_nan_ends_a_method_that_works_to_a_tolerance(kind):
     """HOAG's inner loop ends at ‖∇_y g‖ ≤ ε, and NaN is not above it."""
@@ -352,6 +372,7 @@ def test_nan_ends_a_method_that_works_to_a_tolerance(kind):
     check(result, bl.Code.DIVERGED, "x", step, "x and y and v became", "the data contain NaN")
 
 
+@pytest.mark.slow
 def test_float16_overflows():
     """Σ(y − 10)² = 200 at the start, times 1000: beyond 65,504, though no variable is large."""
     outer = lambda x, y: 1e3 * jnp.sum((y - 10) ** 2)
@@ -368,6 +389,7 @@ def test_float16_overflows():
     assert result.status.variable in ("x", "v", "outer_value")
 
 
+@pytest.mark.slow
 def test_float32_overflows():
     outer = lambda x, y: jnp.float32(1e37) * jnp.sum((y - 10) ** 2)
     x0, y0 = X0.astype(jnp.float32), Y0.astype(jnp.float32)
@@ -380,6 +402,7 @@ def test_float32_overflows():
 # Steps too large
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(
     ("level", "variable", "steps"),
@@ -391,13 +414,14 @@ def test_float32_overflows():
 )
 def test_a_step_far_too_large_at_each_level(level, variable, steps, dtype):
     x0, y0 = X0.astype(dtype), Y0.astype(dtype)
-    result = bl.run(bl.aid(plain(), *steps), x0, y0, steps=10_000)
-    words = [f"lower the {level}"]
+    result = bl.run(bl.aid(plain(), inner=steps[0], adjoint=steps[1], outer=steps[2]), x0, y0, steps=10_000)
+    words = ["lower the outer"]
     if level != "outer":  # the others are measured against the curvature of g, which is 2
-        words += [f"lower the {level} step size 3 below 2/λ = 1, with λ = 2", "bl.advise"]
+        words = [f"the {level} step size 3 is above 2/L = 1, with L = 2", "Lower it to 1/L = 0.5"]
     check(result, bl.Code.DIVERGED, variable, breaks_at(*steps, dtype), *words)
 
 
+@pytest.mark.slow
 def test_a_step_too_large_on_a_loader_s_batches_is_measured_too():
     solver = bl.aid(
         bl.Problem(inner=lambda x, y, c: g(x, y) + 0 * jnp.sum(c), outer=f),
@@ -407,10 +431,11 @@ def test_a_step_too_large_on_a_loader_s_batches_is_measured_too():
     )
     result = bl.run(solver, X0, Y0, data=[bl.Batch(inner=jnp.ones(1))] * 400, steps=400)
     step = breaks_at(3.0, 0.1, 0.01)
-    check(result, bl.Code.DIVERGED, "y", step, "lower the inner step size 3 below 2/λ = 1")
+    check(result, bl.Code.DIVERGED, "y", step, "the inner step size 3 is above 2/L = 1")
     assert "outer one" not in result.status.message  # the measure leaves no doubt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["inner", "adjoint"])
 def test_a_step_only_just_too_large_is_measured_among_many_eigenvalues(level):
     """Curvatures 1, …, 10 in 30 directions, near enough to each other that the power method is still at 9.9."""
@@ -422,18 +447,20 @@ def test_a_step_only_just_too_large_is_measured_among_many_eigenvalues(level):
         outer=lambda x, y: 0.5 * jnp.sum((y - 1) ** 2),
     )
     small, large = 0.01, 1.01 * 2 / 10
-    solver = bl.aid(problem, *((large, small) if level == "inner" else (small, large)), 1e-6)
+    sizes = {"inner": small, "adjoint": small, "outer": 1e-6} | {level: large}
+    solver = bl.aid(problem, **sizes)
     result = bl.run(solver, jnp.ones(1), jnp.zeros(30), steps=60_000)
     variable, words = (
         {"inner": "y", "adjoint": "v"}[level],
-        f"lower the {level} step size {large:.3g} below 2/λ = 0.2,",
+        f"the {level} step size {large:.3g} is above 2/L = 0.2,",
     )
-    check(result, bl.Code.DIVERGED, variable, result.status.step, words, "lower the outer one")
+    check(result, bl.Code.DIVERGED, variable, result.status.step, words, "lower the outer step size")
 
 
 # Curvature
 
 
+@pytest.mark.slow
 def test_negative_curvature_met_by_conjugate_gradients():
     """∇²_yy g = −2I: the first direction ends them, v stays zero, and x never moves."""
     problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
@@ -451,12 +478,14 @@ def test_negative_curvature_met_by_conjugate_gradients():
     np.testing.assert_allclose(mended.state.v, -0.5 * (mended.y - 2), rtol=1e-6)  # −2v = ∇_y f
 
 
+@pytest.mark.slow
 def test_negative_curvature_met_by_hoag():
     problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
     result = bl.run(bl.hoag(problem, inner=1e-6, outer=0.1, max_inner_steps=1), X0, Y0, steps=40)
     check(result, bl.Code.COMPLETED, None, None, "does not curve upwards", "Pass a larger damping=")
 
 
+@pytest.mark.slow
 def test_negative_curvature_that_ends_in_divergence_is_blamed_for_it():
     problem = bl.Problem(inner=lambda x, y: -g(x, y), outer=f)
     result = bl.run(bl.aid(problem, inner=1.0, adjoint=bl.adjoints.cg(), outer=1.0), X0, Y0, steps=1000)
@@ -466,6 +495,7 @@ def test_negative_curvature_that_ends_in_divergence_is_blamed_for_it():
     check(result, bl.Code.DIVERGED, "y", k - 1, "does not curve upwards", "minres", never=["lower"])
 
 
+@pytest.mark.slow
 def test_a_singular_hessian():
     """g does not see y₁ and f does: no v solves the system, and conjugate gradients end at the flat direction."""
     problem = bl.Problem(inner=lambda x, y: (y[0] - x[0]) ** 2, outer=f)
@@ -481,7 +511,7 @@ def test_a_singular_hessian():
 def test_a_solve_that_meets_its_limit_is_said():
     """‖y − x‖ falls by 0.9 a step: to 1e-3 of itself in 66 of them, and conjugate gradients need one."""
     near = bl.Problem(inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2), outer=f)
-    make = lambda **more: bl.hoag(near, inner=0.1, outer=0.01, tolerance=lambda k: 1e-3 + 0 * k, **more)
+    make = lambda **more: bl.hoag(near, inner=0.1, outer=0.01, tol=lambda k: 1e-3 + 0 * k, **more)
     result = bl.run(make(max_inner_steps=5), X0, Y0, steps=4)
     words = "In 2 of the last 2 steps the inner solve took all of its max_inner_steps=5", "raise that limit"
     check(result, bl.Code.COMPLETED, None, None, *words, never=["adjoint solve"])
@@ -491,6 +521,7 @@ def test_a_solve_that_meets_its_limit_is_said():
 # Finite, but not fine
 
 
+@pytest.mark.slow
 def test_a_finite_blow_up_is_said():
     wavy = bl.Problem(
         inner=lambda x, y: 0.5 * jnp.sum((y - x) ** 2),
@@ -518,6 +549,7 @@ def test_a_rise_is_seen_through_the_noise_of_batches_and_noise_is_no_rise():
     assert risen(left * np.exp(-np.arange(400) / 200), 400) is None
 
 
+@pytest.mark.slow
 def test_a_stall_is_said_and_so_is_a_gradient_of_exactly_zero():
     frozen = bl.aid(Q.problem, inner=STEP, adjoint=STEP, outer=1e-30)
     result = bl.run(frozen, X0, Y0, steps=50)

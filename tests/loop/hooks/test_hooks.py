@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 import bilevel as bl
+from bilevel.loop.hooks.drawing import NOTEBOOK
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 
@@ -24,7 +25,7 @@ def take_step(solver, state):
 
 def test_an_event_shows_the_step_the_state_the_info_and_the_rows_since_the_last(aid):
     seen = []
-    result = bl.run(aid, X0, Y0, steps=10, every=4, hooks=[seen.append])
+    result = bl.run(aid, X0, Y0, steps=10, options=bl.RunOptions(every=4), hooks=[seen.append])
     assert [event.step for event in seen] == [4, 8, 10]
     assert [event.first for event in seen] == [0, 4, 8]
     assert all(event.total == 10 and event.name == "AID" for event in seen)
@@ -36,18 +37,24 @@ def test_an_event_shows_the_step_the_state_the_info_and_the_rows_since_the_last(
         np.testing.assert_allclose(norm, result.trace["hypergradient_norm"][event.step - 1], rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_result_so_far_is_that_of_a_run_which_ended_there(aid):
     saved = []
     probe = lambda state, info: {"x": state.x[0]}
     result = bl.run(
-        aid, X0, Y0, steps=9, every=3, probe=probe, hooks=[lambda event: saved.append(event.so_far())]
+        aid,
+        X0,
+        Y0,
+        steps=9,
+        options=bl.RunOptions(every=3, probe=probe),
+        hooks=[lambda event: saved.append(event.so_far())],
     )
     assert [each.steps for each in saved] == [3, 6, 9]
     assert all(each.status.code is bl.Code.INTERRUPTED for each in saved)
     assert "Saved after 6 of 9 steps, while the run was under way" in saved[1].status.message
     np.testing.assert_array_equal(saved[1].trace["outer_value"], result.trace["outer_value"][:6])
     assert list(result.probes["step"]) == [3, 6, 9]  # looking at them did not take them away
-    on = bl.run(aid, steps=3, resume=saved[1], probe=probe)
+    on = bl.run(aid, steps=3, resume=saved[1], options=bl.RunOptions(probe=probe))
     np.testing.assert_array_equal(on.x, result.x)
     np.testing.assert_array_equal(on.trace["outer_value"], result.trace["outer_value"])
     with pytest.raises(bl.RunError, match=r"only those of bl\.run have one"):
@@ -80,7 +87,14 @@ def test_a_hook_that_comes_last_sees_what_all_others_have_done(aid):
         def end(self, result):
             order.append("first ends")
 
-    bl.run(aid, X0, Y0, steps=9, every=2, hooks=[Last(), First()], probe=lambda state, info: {"one": 1.0})
+    bl.run(
+        aid,
+        X0,
+        Y0,
+        steps=9,
+        options=bl.RunOptions(every=2, probe=lambda state, info: {"one": 1.0}),
+        hooks=[Last(), First()],
+    )
     assert order == [
         *("first begins", "last begins", "first", ("last", 2, [2])),
         # It asked for a step before this chunk, so the run stays where it is.
@@ -90,15 +104,16 @@ def test_a_hook_that_comes_last_sees_what_all_others_have_done(aid):
 
 def test_a_hook_stops_the_run_with_its_reason(aid):
     stop = lambda event: bl.hooks.Stop("the cat sat on the keyboard") if event.step >= 8 else None
-    result = bl.run(aid, X0, Y0, steps=100, every=4, hooks=[stop])
+    result = bl.run(aid, X0, Y0, steps=100, options=bl.RunOptions(every=4), hooks=[stop])
     assert result.status.code is bl.Code.STOPPED
     assert "the cat sat" in result.status.message
     assert result.steps == len(result.trace["outer_value"]) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 1, 7, 1000])
 def test_a_tolerance_is_met_at_the_same_step_whatever_the_chunks(q, aid, every):
-    result = bl.run(aid, X0, Y0, steps=500, every=every, tol=1e-2)
+    result = bl.run(aid, X0, Y0, steps=500, options=bl.RunOptions(every=every), tol=1e-2)
     assert result.status.code is bl.Code.CONVERGED
     state, k = aid.init(X0, Y0), 0
     while True:  # independently, step by step
@@ -117,12 +132,13 @@ def test_a_tolerance_is_met_at_the_same_step_whatever_the_chunks(q, aid, every):
 def test_other_hooks_see_the_run_end_where_the_tolerance_ended_it(aid, tmp_path):
     seen, path = [], tmp_path / "log.jsonl"
     hooks = [seen.append, bl.hooks.JSONLines(path), bl.hooks.Tolerance(1e-6)]
-    result = bl.run(aid, X0, Y0, steps=2000, every=500, hooks=hooks)
+    result = bl.run(aid, X0, Y0, steps=2000, options=bl.RunOptions(every=500), hooks=hooks)
     assert seen[-1].step == result.steps
     assert len(path.read_text().splitlines()) == result.steps
     np.testing.assert_array_equal(seen[-1].state.x, result.x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 3, 50])
 def test_early_stopping_counts_steps_not_chunks(every):
     values = [5.0, 4.0, 3.0, 3.5, 3.2, 2.9, 3.0, 3.0, 3.0, 3.0, 1.0]
@@ -136,7 +152,9 @@ def test_early_stopping_counts_steps_not_chunks(every):
     loader = [bl.Batch(rows=bl.Levels(None, jnp.array([k]))) for k in range(len(values))]
     solver = bl.itd(problem, inner=0.1, outer=0.1)
     stopping = bl.hooks.EarlyStopping(patience=4)
-    result = bl.run(solver, X0, Y0, steps=len(values), data=loader, every=every, hooks=[stopping])
+    result = bl.run(
+        solver, X0, Y0, steps=len(values), data=loader, options=bl.RunOptions(every=every), hooks=[stopping]
+    )
     assert result.status.code is bl.Code.STOPPED
     assert result.steps == 10  # the best, 2.9, came at step 6; four steps later nothing better had come
     assert stopping.best == best[9] == 2.9
@@ -150,7 +168,12 @@ def test_best_keeps_the_state_with_the_best_metric(q):
     best = bl.hooks.Best("hypergradient_norm")
     states = {}
     bl.run(
-        wild, X0, Y0, steps=60, every=5, hooks=[best, lambda event: states.update({event.step: event.state})]
+        wild,
+        X0,
+        Y0,
+        steps=60,
+        options=bl.RunOptions(every=5),
+        hooks=[best, lambda event: states.update({event.step: event.state})],
     )
     norms = {k: float(jnp.linalg.norm(take_step(wild, s)[1].hypergradient)) for k, s in states.items()}
     assert best.step in states
@@ -162,7 +185,7 @@ def test_best_keeps_the_state_with_the_best_metric(q):
 def test_json_lines_and_csv_hold_the_trace_and_go_on_when_resumed(aid, tmp_path):
     jsonl, table = tmp_path / "run.jsonl", tmp_path / "run.csv"
     hooks = lambda: [bl.hooks.JSONLines(jsonl), bl.hooks.CSV(table, thin=3)]
-    half = bl.run(aid, X0, Y0, steps=7, every=2, hooks=hooks())
+    half = bl.run(aid, X0, Y0, steps=7, options=bl.RunOptions(every=2), hooks=hooks())
     whole = bl.run(aid, steps=5, resume=half, hooks=hooks())
     lines = [json.loads(line) for line in jsonl.read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(12))
@@ -192,7 +215,9 @@ def test_tensorboard_gets_every_scalar(aid, monkeypatch, tmp_path):
         def close(self): ...
 
     monkeypatch.setitem(sys.modules, "tensorboardX", types.SimpleNamespace(SummaryWriter=SummaryWriter))
-    result = bl.run(aid, X0, Y0, steps=10, every=4, hooks=[bl.hooks.TensorBoard(tmp_path, thin=2)])
+    result = bl.run(
+        aid, X0, Y0, steps=10, options=bl.RunOptions(every=4), hooks=[bl.hooks.TensorBoard(tmp_path, thin=2)]
+    )
     assert written[0] == str(tmp_path)
     values = {step: value for name, value, step in written[1:] if name == "outer_value"}
     assert values == {k: result.trace["outer_value"][k] for k in range(0, 10, 2)}
@@ -211,7 +236,14 @@ def test_a_hook_that_raises_ends_the_run_with_the_result_in_hand(aid, replay):
             raise OSError("disk full")
 
     with pytest.raises(bl.RunError, match="disk full") as failure:
-        bl.run(aid, X0, Y0, steps=100, every=4, hooks=[hook], replay=replay)
+        bl.run(
+            aid,
+            X0,
+            Y0,
+            steps=100,
+            options=bl.RunOptions(every=4, snapshots=replay),
+            hooks=[hook],
+        )
     assert isinstance(failure.value.__cause__, OSError)
     result = failure.value.result
     assert result.status.code is bl.Code.FAILED
@@ -220,6 +252,7 @@ def test_a_hook_that_raises_ends_the_run_with_the_result_in_hand(aid, replay):
     np.testing.assert_array_equal(resumed.x, bl.run(aid, X0, Y0, steps=100).x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_an_objective_that_raises_while_it_runs_ends_the_run_with_the_result_in_hand(replay):
     calls = []
@@ -239,7 +272,13 @@ def test_an_objective_that_raises_while_it_runs_ends_the_run_with_the_result_in_
     problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=outer)
     solver = bl.solvers.darts_first_order(problem, inner=0.1, outer=0.1)
     with pytest.raises(bl.RunError, match="an objective raised") as failure:
-        bl.run(solver, X0, Y0, steps=100, every=10, replay=replay)
+        bl.run(
+            solver,
+            X0,
+            Y0,
+            steps=100,
+            options=bl.RunOptions(every=10, snapshots=replay),
+        )
     result = failure.value.result
     assert 10 <= result.steps < 30
     assert result.steps % 10 == 0
@@ -265,26 +304,34 @@ def test_begin_and_end_are_called_once_even_if_the_run_fails(aid):
 
     hook = Hook()
     with pytest.raises(bl.RunError):
-        bl.run(aid, X0, Y0, steps=10, every=2, hooks=[hook])
+        bl.run(aid, X0, Y0, steps=10, options=bl.RunOptions(every=2), hooks=[hook])
     assert hook.calls == [("begin", 0), ("end", 4)]
 
 
+@pytest.mark.slow
 def test_probes_may_come_and_go_and_return_nothing(aid):
     def probe(state, info):
         step = probe.calls = getattr(probe, "calls", 0) + 1
         return {1: None, 2: {"a": 1.0}, 3: {"a": 2.0, "b": 5}}.get(step, {"b": 6})
 
-    result = bl.run(aid, X0, Y0, steps=8, every=2, probe=probe)
+    result = bl.run(
+        aid,
+        X0,
+        Y0,
+        steps=8,
+        options=bl.RunOptions(every=2, probe=probe),
+    )
     np.testing.assert_array_equal(result.probes["step"], [4, 6, 8])
     np.testing.assert_array_equal(result.probes["a"], [1.0, 2.0, np.nan])
     np.testing.assert_array_equal(result.probes["b"], [np.nan, 5, 6])
 
 
+@pytest.mark.slow
 def test_nested_records_join_over_chunks_and_resumes(q):
     tree = bl.Problem(inner=lambda x, y: q.g(x["a"], y), outer=lambda x, y: q.f(x["a"], y))
     solver = bl.aid(tree, inner=1 / q.L, adjoint=1 / q.L, outer=0.1)
     record = lambda state, info: {"x": state.x, "twice": {"y": 2 * state.y}}
-    half = bl.run(solver, {"a": X0}, Y0, steps=6, every=4, record=record)
+    half = bl.run(solver, {"a": X0}, Y0, steps=6, options=bl.RunOptions(every=4), record=record)
     whole = bl.run(solver, steps=3, resume=half, record=record)
     assert whole.trace["x"]["a"].shape == (9, 2)
     np.testing.assert_array_equal(whole.trace["twice"]["y"][-1], 2 * whole.y)
@@ -294,6 +341,7 @@ def test_nested_records_join_over_chunks_and_resumes(q):
         bl.run(solver, steps=3, resume=bl.run(solver, {"a": X0}, Y0, steps=2), record=record)
 
 
+@pytest.mark.slow
 def test_a_record_may_see_the_batch():
     data = bl.Batch(inner=jnp.arange(6.0), outer=jnp.arange(6.0))
     problem = bl.Problem(
@@ -313,6 +361,7 @@ def test_a_record_may_see_the_batch():
     assert sorted(set(result.trace["row"])) != [0]
 
 
+@pytest.mark.slow
 def test_control_c_finishes_the_step_and_keeps_it(aid):
     def loader():
         for k in range(1000):
@@ -321,7 +370,7 @@ def test_control_c_finishes_the_step_and_keeps_it(aid):
             yield bl.Batch()
 
     source = loader()
-    result = bl.run(aid, X0, Y0, steps=1000, data=source, prefetch=0)
+    result = bl.run(aid, X0, Y0, steps=1000, data=source, options=bl.RunOptions(prefetch=0))
     assert result.status.code is bl.Code.INTERRUPTED
     assert 17 <= result.steps <= 18
     assert len(result.trace["outer_value"]) == result.steps
@@ -329,6 +378,7 @@ def test_control_c_finishes_the_step_and_keeps_it(aid):
     np.testing.assert_array_equal(rest.x, bl.run(aid, X0, Y0, steps=1000, data=[bl.Batch()] * 1000).x)
 
 
+@pytest.mark.slow
 def test_a_second_control_c_returns_at_once_what_is_whole(aid):
     def loader():
         for k in range(1000):
@@ -337,7 +387,14 @@ def test_a_second_control_c_returns_at_once_what_is_whole(aid):
                 signal.raise_signal(signal.SIGINT)
             yield bl.Batch()
 
-    result = bl.run(aid, X0, Y0, steps=1000, data=loader(), every=5, prefetch=0)
+    result = bl.run(
+        aid,
+        X0,
+        Y0,
+        steps=1000,
+        data=loader(),
+        options=bl.RunOptions(every=5, prefetch=0),
+    )
     assert result.status.code is bl.Code.INTERRUPTED
     assert result.steps == 17  # within a loader, the steps before are whole
     assert len(result.trace["outer_value"]) == 17
@@ -364,7 +421,7 @@ def test_unknown_metrics_list_what_there_is(aid):
         bl.hooks.EarlyStopping(patience=0)
 
 
-def test_progress_in_a_notebook_is_a_line_that_is_replaced(aid, monkeypatch):
+def test_progress_in_a_notebook_is_one_output_that_is_replaced(aid, monkeypatch):
     lines = []
 
     class Handle:
@@ -377,8 +434,9 @@ def test_progress_in_a_notebook_is_a_line_that_is_replaced(aid, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
     monkeypatch.setattr("rich.console.Console", lambda **_: Console(force_jupyter=True))
-    result = bl.run(aid, X0, Y0, steps=30, every=10, progress=True)
-    assert len(lines) == 3
-    assert "30/30" in lines[-1]
+    result = bl.run(aid, X0, Y0, steps=30, options=bl.RunOptions(every=10), progress=True)
+    assert all(f"{step}/30" in line for step, line in zip((0, 10, 30, 30), lines, strict=True))
+    assert "compiling" in lines[0]
+    assert max(map(len, lines)) <= NOTEBOOK + 1
     assert f"f {result.trace['outer_value'][-1]:.4g}" in lines[-1]
-    assert lines[0].count("━") == 10
+    assert 0 == lines[0].count("━") < lines[1].count("━") < lines[-1].count("━")

@@ -109,17 +109,20 @@ def outcome(go: Callable, hooks: list):
         return error.result, error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_as_in_a_run(name):
     in_run, in_sweep = [], []
-    run = lambda hooks: bl.run(SOLVERS[1], X0, Y0, steps=STEPS, every=EVERY, hooks=hooks)
+    run = lambda hooks: bl.run(
+        SOLVERS[1], X0, Y0, steps=STEPS, options=bl.RunOptions(every=EVERY), hooks=hooks
+    )
     sweep = lambda hooks: bl.sweep(SOLVERS, X0, Y0, steps=STEPS, every=EVERY, hooks=hooks)
     alone, error = outcome(run, CASES[name](in_run))
     swept, errors = outcome(sweep, CASES[name](in_sweep))
     assert (error is None) == (errors is None)
     if name == "a begin that raises":
         assert swept is None  # there is nothing to return; a run returns its start
-        assert [entry for entry in in_sweep if entry[0] == "c"] == []
+        assert [entry[:2] for entry in in_sweep if entry[0] == "c"] == [("c", "begin"), ("c", "close")]
         return
     assert in_sweep == in_run
     lane = swept[1]
@@ -157,7 +160,15 @@ def test_of_one_run_is_refused_before_any_work(refused):
 
 def test_the_table_has_every_attribute():
     fields = {"decides", "last", "stride", "note", "once", "of_one_run", "reads_info"}
-    of_probes = {"measures", "rows", "asks", "diagnosis"}  # set by our own hooks
+    of_probes = {
+        "measures",
+        "rows",
+        "asks",
+        "diagnosis",
+        "saves",
+        "steers",
+        "watches_probes",
+    }  # set by our own hooks
     assert set(bl.hooks.Hook.__annotations__) == fields | of_probes
     assert fields - {"of_one_run"} <= set(CASES)
 
@@ -178,7 +189,7 @@ def test_an_object_with_a_hook_s_attributes_works_for_one_release():
 def test_a_plain_object_that_can_be_called_is_a_hook():
     log = []
     called = type("Called", (), {"__call__": lambda self, event: log.append(event.step)})
-    bl.run(SOLVERS[0], X0, Y0, steps=14, every=7, hooks=[called()])
+    bl.run(SOLVERS[0], X0, Y0, steps=14, options=bl.RunOptions(every=7), hooks=[called()])
     assert log == [7, 14]
 
 
@@ -202,7 +213,9 @@ def test_a_hook_that_deletes_the_run_s_arrays_is_blamed_itself():
     with pytest.raises(
         bl.RunError, match=r"a hook raised RuntimeError \(it deleted or donated arrays"
     ) as caught:
-        bl.run(SOLVERS[0], X0, Y0, steps=STEPS, every=EVERY, hooks=[hook])
+        bl.run(SOLVERS[0], X0, Y0, steps=STEPS, options=bl.RunOptions(every=EVERY), hooks=[hook])
     assert caught.value.result.steps == 10  # what was kept
-    again = bl.run(SOLVERS[0], steps=30, every=EVERY, resume=caught.value.result)
-    np.testing.assert_array_equal(again.x, bl.run(SOLVERS[0], X0, Y0, steps=STEPS, every=EVERY).x)
+    again = bl.run(SOLVERS[0], steps=30, options=bl.RunOptions(every=EVERY), resume=caught.value.result)
+    np.testing.assert_array_equal(
+        again.x, bl.run(SOLVERS[0], X0, Y0, steps=STEPS, options=bl.RunOptions(every=EVERY)).x
+    )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
+from run_options import with_options
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 PROBLEM = bl.Problem(
@@ -39,7 +40,7 @@ def best_look(path, steps):
 def test_best_keeps_the_state_that_a_probe_likes_best(aid, path, order):
     best, seen = bl.hooks.Best("distance"), []
     hooks = [best, bl.hooks.Probe(distance), lambda event: seen.append(event.probes)][::order]
-    result = bl.run(aid, X0, Y0, steps=60, every=4, hooks=hooks)
+    result = bl.run(aid, X0, Y0, steps=60, options=bl.RunOptions(every=4), hooks=hooks)
     step, value = best_look(path, list(range(4, 61, 4)))
     assert step not in (4, 60)
     assert best.step == step
@@ -54,7 +55,7 @@ def test_early_stopping_counts_steps_since_a_probe_was_best(aid, path, order):
     step, value = best_look(path, steps)
     stopping = bl.hooks.EarlyStopping("distance", patience=6)
     hooks = [stopping, bl.hooks.Probe(distance)][::order]
-    result = bl.run(aid, X0, Y0, steps=60, every=4, hooks=hooks)
+    result = bl.run(aid, X0, Y0, steps=60, options=bl.RunOptions(every=4), hooks=hooks)
     assert result.status.code is bl.Code.STOPPED
     assert result.steps == step + 8  # the first look that is at least 6 steps later
     assert stopping.best_step == step
@@ -64,9 +65,9 @@ def test_early_stopping_counts_steps_since_a_probe_was_best(aid, path, order):
 def test_a_resumed_run_goes_on_watching(aid, path):
     best = bl.hooks.Best("distance")
     given = dict(every=4, probe=distance, hooks=[best])
-    half = bl.run(aid, X0, Y0, steps=8, **given)
+    half = bl.run(aid, X0, Y0, steps=8, **with_options(given))
     assert best.step == 8
-    bl.run(aid, steps=52, resume=half, **given)
+    bl.run(aid, steps=52, resume=half, **with_options(given))
     assert best.step == best_look(path, list(range(4, 61, 4)))[0]
 
 
@@ -76,7 +77,7 @@ def test_a_run_in_a_folder_goes_on_watching(aid, path, tmp_path):
     def go(steps, probe=distance):
         best, stopping = bl.hooks.Best("distance"), bl.hooks.EarlyStopping("distance", patience=6)
         given = dict(every=4, probe=probe, hooks=[stopping, best], checkpoint=tmp_path, resume="auto")
-        return bl.run(aid, X0, Y0, steps=steps, **given), best
+        return bl.run(aid, X0, Y0, steps=steps, **with_options(given)), best
 
     step, value = best_look(path, list(range(4, 61, 4)))
     go(step)
@@ -96,7 +97,9 @@ def test_a_probe_sees_the_step_at_which_a_tolerance_ended_the_run(aid):
         seen.append(1)
         return {"norm": float(jnp.linalg.norm(info.hypergradient))}
 
-    result = bl.run(aid, X0, Y0, steps=500, every=50, tol=1e-2, probe=probe, hooks=[best])
+    result = bl.run(
+        aid, X0, Y0, steps=500, options=bl.RunOptions(every=50, probe=probe), tol=1e-2, hooks=[best]
+    )
     assert result.status.code is bl.Code.CONVERGED
     assert result.steps % 50
     assert list(result.probes["step"]) == [*range(50, result.steps, 50), result.steps]
@@ -110,7 +113,7 @@ def test_a_probe_may_return_the_metric_now_and_then(aid):
     steps = iter(values)
     best, newest = bl.hooks.Best("late"), []
     bl.run(
-        aid, X0, Y0, steps=16, every=4, probe=lambda state, info: values[next(steps)],
+        aid, X0, Y0, steps=16, options=bl.RunOptions(every=4, probe=lambda state, info: values[next(steps)]), 
         hooks=[best, lambda event: newest.append(event.newest().get("late"))],
     )  # fmt: skip
     assert (best.step, best.value) == (16, 4.0)
@@ -118,13 +121,20 @@ def test_a_probe_may_return_the_metric_now_and_then(aid):
 
 
 def test_a_name_that_no_probe_returns_lists_what_there_is(aid):
-    go = lambda hook: bl.run(aid, X0, Y0, steps=4, hooks=[hook], probe=distance)
+    go = lambda hook: bl.run(aid, X0, Y0, steps=4, hooks=[hook], options=bl.RunOptions(probe=distance))
     known = r"the trace and the probes have no 'distanz': .*distance, hypergradient_norm"
     with pytest.raises(bl.RunError, match=known):
         go(bl.hooks.Best("distanz"))
     vector = lambda state, info: {"x": state.x}
     with pytest.raises(bl.RunError, match=r"watches one number, but the probe's 'x' is .*: return a float"):
-        bl.run(aid, X0, Y0, steps=4, hooks=[bl.hooks.EarlyStopping("x", patience=1)], probe=vector)
+        bl.run(
+            aid,
+            X0,
+            Y0,
+            steps=4,
+            hooks=[bl.hooks.EarlyStopping("x", patience=1)],
+            options=bl.RunOptions(probe=vector),
+        )
 
 
 def inner(x, y, *, state):
@@ -148,7 +158,15 @@ def test_probes_and_hooks_see_the_model_s_state():
 
     hooks = [bl.hooks.Probe(by_place), hook]
     begin = {"count": jnp.int32(0)}
-    result = bl.run(counts(), X0, X0, model_state=begin, steps=9, every=3, probe=by_keyword, hooks=hooks)
+    result = bl.run(
+        counts(),
+        X0,
+        X0,
+        model_state=begin,
+        steps=9,
+        options=bl.RunOptions(every=3, probe=by_keyword),
+        hooks=hooks,
+    )
     assert [n for n in result.probes["a"] if np.isfinite(n)] == [3, 6, 9]
     assert [n for n in result.probes["b"] if np.isfinite(n)] == [3, 6, 9]
     assert seen == [3, 6, 9]
@@ -157,7 +175,7 @@ def test_probes_and_hooks_see_the_model_s_state():
 def test_without_a_model_state_a_probe_gets_none(aid):
     seen = []
     probe = lambda state, info, model_state: seen.append(model_state)
-    bl.run(aid, X0, Y0, steps=1, probe=probe)
+    bl.run(aid, X0, Y0, steps=1, options=bl.RunOptions(probe=probe))
     assert seen == [None]
 
 
@@ -167,4 +185,4 @@ def test_what_is_no_probe_is_refused_before_any_work(aid):
         with pytest.raises(
             TypeError, match=r"probe must be a function of \(state, info\), which may have a keyw"
         ):
-            bl.run(aid, X0, Y0, steps=1, probe=probe)
+            bl.run(aid, X0, Y0, steps=1, options=bl.RunOptions(probe=probe))

@@ -9,6 +9,7 @@ import pytest
 import bilevel as bl
 from bilevel.solvers.rules import Rule, as_rule
 from bilevel.solvers.step_scaling import has_steps, shorter, with_smaller_steps
+from run_options import with_options
 from zoo import ROWS
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
@@ -27,10 +28,17 @@ WILD = bl.aid(PLAIN, inner=3.0, adjoint=0.4, outer=0.1)  # 3 and 1.5 are too lar
 TAME = bl.aid(PLAIN, inner=0.75, adjoint=0.1, outer=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [10, 1024])
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_a_run_that_diverges_from_the_start_is_the_run_with_smaller_steps(every, replay):
-    result = bl.run(WILD, X0, Y0, steps=1200, every=every, replay=replay, on_divergence="halve")
+    result = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=1200,
+        options=bl.RunOptions(every=every, snapshots=replay, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED
     assert result.halvings == ((0, 0.5, 1.0), (0, 0.25, 1.0))
     assert (
@@ -41,20 +49,28 @@ def test_a_run_that_diverges_from_the_start_is_the_run_with_smaller_steps(every,
     np.testing.assert_array_equal(result.x, tame.x)  # the solver is data: the same program with other numbers
     np.testing.assert_array_equal(result.trace["outer_value"], tame.trace["outer_value"])
     assert tame.halvings == ()
-    still = bl.run(WILD, X0, Y0, steps=1200, every=every)
+    still = bl.run(WILD, X0, Y0, steps=1200, options=bl.RunOptions(every=every))
     assert still.status.code is bl.Code.DIVERGED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 1])
 def test_chunks_of_a_single_step_find_the_way_back_too(every):
     """One step before it overflows all is 1e150 already: the run must go back further than the chunk before."""
-    result = bl.run(WILD, X0, Y0, steps=1200, every=every, on_divergence="halve")
+    result = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=1200,
+        options=bl.RunOptions(every=every, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED
     assert [lower for _, lower, _ in result.halvings] == [0.5, 0.25]
     assert max(step for step, *_ in result.halvings) <= 2
     np.testing.assert_allclose(result.x, bl.run(TAME, X0, Y0, steps=1200).x, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_again():
     traced = []
 
@@ -64,21 +80,34 @@ def test_nothing_is_compiled_again():
 
     problem = bl.Problem(inner=g, outer=counted)
     calm = bl.run(
-        bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1), X0, Y0, steps=50, on_divergence="halve"
+        bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1),
+        X0,
+        Y0,
+        steps=50,
+        options=bl.RunOptions(on_divergence="halve"),
     )
     before = len(traced)
     one = bl.run(
-        bl.aid(problem, inner=1.5, adjoint=0.2, outer=0.05), X0, Y0, steps=2000, on_divergence="halve"
+        bl.aid(problem, inner=1.5, adjoint=0.2, outer=0.05),
+        X0,
+        Y0,
+        steps=2000,
+        options=bl.RunOptions(on_divergence="halve"),
     )
     after_one = len(traced)  # the first divergence has the objectives looked at, by programs of its own
     many = bl.run(
-        bl.aid(problem, inner=24.0, adjoint=0.2, outer=0.05), X0, Y0, steps=2000, on_divergence="halve"
+        bl.aid(problem, inner=24.0, adjoint=0.2, outer=0.05),
+        X0,
+        Y0,
+        steps=2000,
+        options=bl.RunOptions(on_divergence="halve"),
     )
     assert [len(each.halvings) for each in (calm, one, many)] == [0, 1, 5]
     assert before > 0
     assert len(traced) == after_one
 
 
+@pytest.mark.slow
 def test_it_goes_back_to_where_it_was_good_and_no_further():
     """An outer step of 0.1 becomes 60 at step 50. In float32 even a slow blow-up ends soon."""
     jumps = optax.sgd(lambda count: jnp.where(count < 50, jnp.float32(0.1), jnp.float32(60.0)))
@@ -86,7 +115,12 @@ def test_it_goes_back_to_where_it_was_good_and_no_further():
         bl.aid(PLAIN, inner=0.5, adjoint=0.5, outer=jumps),
         (X0.astype(jnp.float32), Y0.astype(jnp.float32)),
     )
-    result = bl.run(solver, *start, steps=3000, every=50, on_divergence="halve")
+    result = bl.run(
+        solver,
+        *start,
+        steps=3000,
+        options=bl.RunOptions(every=50, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED
     assert "blow-up" not in result.status.message
     assert result.halvings[0] == (50, 1.0, 0.5)  # the lower levels' steps are small enough, and stay so
@@ -98,15 +132,23 @@ def test_it_goes_back_to_where_it_was_good_and_no_further():
     np.testing.assert_allclose(result.x, 2.0, atol=1e-3)  # y*(x) = x, so f is least at x = 2
 
 
+@pytest.mark.slow
 def test_where_a_lower_rule_cannot_be_judged_all_levels_are_halved():
     solver = bl.aid(PLAIN, inner=optax.sgd(3.0), adjoint=0.4, outer=0.1)
-    result = bl.run(solver, X0, Y0, steps=1200, every=100, on_divergence="halve")
+    result = bl.run(
+        solver,
+        X0,
+        Y0,
+        steps=1200,
+        options=bl.RunOptions(every=100, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED
     assert result.halvings == ((0, 0.5, 0.5), (0, 0.25, 0.25))
     tame = bl.run(bl.aid(PLAIN, inner=optax.sgd(0.75), adjoint=0.1, outer=0.025), X0, Y0, steps=1200)
     np.testing.assert_allclose(result.x, tame.x, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["itd 30", "itd 1", "aid 10"])
 def test_a_variable_that_runs_away_is_followed_by_smaller_steps_until_they_serve(method):
     """y⁴ overflows long before y's square does, and λ = 3 + 3y² is larger on the way than the 3 at the start."""
@@ -121,42 +163,71 @@ def test_a_variable_that_runs_away_is_followed_by_smaller_steps_until_they_serve
         else bl.aid(quartic, inner=float(size), adjoint=0.1, outer=0.1)
     )
     start = jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32)
-    still = bl.run(solver, *start, steps=500, every=50)
+    still = bl.run(solver, *start, steps=500, options=bl.RunOptions(every=50))
     assert still.status.code is bl.Code.DIVERGED
-    assert "lower the inner step size" in still.status.message
-    assert "no smaller step" not in still.status.message
-    result = bl.run(solver, *start, steps=500, every=50, on_divergence="halve")
+    assert "the inner step size" in still.status.message
+    assert "smaller steps cannot help" not in still.status.message
+    result = bl.run(
+        solver,
+        *start,
+        steps=500,
+        options=bl.RunOptions(every=50, on_divergence="halve"),
+    )
     assert result.status.code is bl.Code.COMPLETED, result.status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["halve", "stop"])
 def test_a_resumed_run_keeps_the_smaller_steps(policy):
-    whole = bl.run(WILD, X0, Y0, steps=1300, every=100, on_divergence="halve")
-    half = bl.run(WILD, X0, Y0, steps=1100, every=100, on_divergence="halve")
-    on = bl.run(WILD, steps=200, every=100, resume=half, on_divergence=policy)
+    whole = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=1300,
+        options=bl.RunOptions(every=100, on_divergence="halve"),
+    )
+    half = bl.run(
+        WILD,
+        X0,
+        Y0,
+        steps=1100,
+        options=bl.RunOptions(every=100, on_divergence="halve"),
+    )
+    on = bl.run(
+        WILD,
+        steps=200,
+        options=bl.RunOptions(every=100, on_divergence=policy),
+        resume=half,
+    )
     assert half.halvings == on.halvings == whole.halvings != ()
     np.testing.assert_array_equal(on.x, whole.x)
     np.testing.assert_array_equal(on.trace["outer_value"], whole.trace["outer_value"])
     assert on.status == whole.status
     saved = []
     bl.run(
-        WILD, X0, Y0, steps=1300, every=100, on_divergence="halve", hooks=[lambda e: saved.append(e.so_far())]
+        WILD,
+        X0,
+        Y0,
+        steps=1300,
+        options=bl.RunOptions(every=100, on_divergence="halve"),
+        hooks=[lambda e: saved.append(e.so_far())],
     )
     assert saved[-1].halvings == whole.halvings
 
 
+@pytest.mark.slow
 def test_retries_are_bounded():
     hopeless = bl.aid(PLAIN, inner=1e6, adjoint=0.1, outer=0.1)
-    result = bl.run(hopeless, X0, Y0, steps=500, on_divergence="halve")
+    result = bl.run(hopeless, X0, Y0, steps=500, options=bl.RunOptions(on_divergence="halve"))
     assert result.status.code is bl.Code.DIVERGED
     assert len(result.halvings) == 10
     assert "Halving the step sizes 10 times did not help" in result.status.message
-    assert "lower the inner step size" in result.status.message
+    assert "the inner step size" in result.status.message
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.state))
 
 
 def test_a_warm_up_is_tried_again_too():
-    result = bl.run(WILD, X0, Y0, steps=50, warmup=1500, on_divergence="halve")
+    result = bl.run(WILD, X0, Y0, steps=50, warmup=1500, options=bl.RunOptions(on_divergence="halve"))
     assert result.status.code is bl.Code.COMPLETED
     tame = bl.run(TAME, X0, Y0, steps=50, warmup=1500)
     np.testing.assert_array_equal(result.x, tame.x)
@@ -166,6 +237,7 @@ def numbered(steps: int):
     return [bl.Batch(rows=bl.Levels(None, jnp.array([k]))) for k in range(steps)]
 
 
+@pytest.mark.slow
 def test_a_loader_s_batches_are_seen_again_in_their_order():
     problem = bl.Problem(inner=g, outer=lambda x, y, *, rows: f(x, y) + 0.0 * rows[0].astype(float))
     seen = lambda state, info, batch: {"row": batch.rows.outer[0]}
@@ -175,17 +247,23 @@ def test_a_loader_s_batches_are_seen_again_in_their_order():
         X0,
         Y0,
         data=numbered(700),
-        on_divergence="halve",
-        **options,
+        **with_options(options | dict(on_divergence="halve")),
     )
     assert result.status.code is bl.Code.COMPLETED
     np.testing.assert_array_equal(result.trace["row"], np.arange(700))
     np.testing.assert_array_equal(result.probes["step"], np.arange(100, 701, 100))
-    tame = bl.run(bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1), X0, Y0, data=numbered(700), **options)
+    tame = bl.run(
+        bl.aid(problem, inner=0.75, adjoint=0.1, outer=0.1),
+        X0,
+        Y0,
+        data=numbered(700),
+        **with_options(options),
+    )
     np.testing.assert_array_equal(result.x, tame.x)
     np.testing.assert_array_equal(result.probes["y"], tame.probes["y"])
 
 
+@pytest.mark.slow
 def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
     a = np.ones((4, 2))
     a[2, 1] = np.nan
@@ -196,7 +274,7 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
         Y0,
         data=bl.Batch(inner=a),
         steps=20,
-        on_divergence="halve",
+        options=bl.RunOptions(on_divergence="halve"),
     )
     assert result.status.code is bl.Code.DIVERGED
     assert "clean the data" in result.status.message
@@ -205,7 +283,11 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
 
     rooted = bl.Problem(inner=g, outer=lambda x, y: f(x, y) + jnp.sqrt(jnp.sum((x - 1) ** 2)))
     result = bl.run(
-        bl.aid(rooted, inner=0.1, adjoint=0.1, outer=0.1), X0, Y0, steps=20, on_divergence="halve"
+        bl.aid(rooted, inner=0.1, adjoint=0.1, outer=0.1),
+        X0,
+        Y0,
+        steps=20,
+        options=bl.RunOptions(on_divergence="halve"),
     )
     assert (result.status.code, result.halvings) == (bl.Code.DIVERGED, ())
     assert "they cannot mend that" in result.status.message
@@ -218,7 +300,7 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
         Y0,
         data=numbered(50),
         steps=50,
-        on_divergence="halve",
+        options=bl.RunOptions(on_divergence="halve"),
     )
     assert (result.status.code, result.status.variable, result.steps) == (bl.Code.DIVERGED, "outer_value", 7)
     assert len(result.halvings) == 10  # a smaller step might have led elsewhere
@@ -228,12 +310,18 @@ def test_what_smaller_steps_cannot_mend_is_not_tried_for_ever():
 @pytest.mark.usefixtures("as_users_see_it")
 def test_refused_before_any_work():
     with pytest.raises(ValueError, match=r"on_divergence must be .stop. or .halve., not .double."):
-        bl.run(WILD, X0, Y0, steps=2, on_divergence="double")
-    with pytest.raises(ValueError, match='replay="off" keeps nothing to go back to'):
-        bl.run(WILD, X0, Y0, steps=2, on_divergence="halve", replay="off")
+        bl.run(WILD, X0, Y0, steps=2, options=bl.RunOptions(on_divergence="double"))
+    with pytest.raises(ValueError, match='snapshots="off" keeps nothing to go back to'):
+        bl.run(
+            WILD,
+            X0,
+            Y0,
+            steps=2,
+            options=bl.RunOptions(on_divergence="halve", snapshots="off"),
+        )
     for solver in (bl.tuning_free(PLAIN), bl.solvers.s_tfbo(PLAIN), bl.solvers.d_tfbo(PLAIN)):
         with pytest.raises(ValueError, match=f"{solver.name} has no step sizes"):
-            bl.run(solver, X0, Y0, steps=2, on_divergence="halve")
+            bl.run(solver, X0, Y0, steps=2, options=bl.RunOptions(on_divergence="halve"))
 
 
 class Own(Rule):
@@ -264,6 +352,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_every_kind_of_rule_goes_half_the_way(name):
     rule = as_rule(RULES[name], "outer")

@@ -9,6 +9,7 @@ from functools import partial
 import adversaries
 import jax
 import numpy as np
+import pytest
 import random_problems
 from adversaries import Bounds, Choices
 from certificates import CASES, SHARES, Case, against, judge, measured
@@ -52,6 +53,7 @@ def test_a_quarter_of_the_constants_is_not_enough():
     assert ratio.min() < 1
 
 
+@pytest.mark.slow
 def test_constants_hold_on_the_box_and_are_attained():
     """Second derivatives are linear in x and y, but for M_y: the corners of the box are enough."""
     rng = np.random.default_rng(3)
@@ -78,6 +80,7 @@ def test_constants_hold_on_the_box_and_are_attained():
     assert np.all(np.abs(f_y) <= k.M_y * (1 + 1e-12))
 
 
+@pytest.mark.slow
 def test_closed_forms_are_those_of_newtons_method():
     rng = np.random.default_rng(4)
     _, _, _, problems, _ = made_against(Case("star", "AID"), rng, 40, 0.5)
@@ -93,6 +96,7 @@ def test_closed_forms_are_those_of_newtons_method():
     np.testing.assert_allclose(problems.slope(x) / scale, star.hypergradient / scale, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_random_constants_hold_at_random_points():
     rng = np.random.default_rng(5)
     k, inner, outer, x, *_ = random_problems.sample(rng, 40)

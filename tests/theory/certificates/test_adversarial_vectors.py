@@ -49,6 +49,7 @@ def judged(case, nx, count=150):
     return found, ratio
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nx", [1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_no_run_is_above_its_bound(case, nx):
@@ -57,6 +58,7 @@ def test_no_run_is_above_its_bound(case, nx):
     assert np.median(found.blocks.kappa) > 2
 
 
+@pytest.mark.slow
 def test_every_constant_is_needed():
     """Without third derivatives, or with half of another constant, some of the same runs are above their bound."""
     found, ratio = judged("AID", 2)

@@ -33,6 +33,7 @@ def test_bounds_are_elementwise_in_steps_and_constants(method, name, K):
         np.testing.assert_allclose(one.bound(K, gap=2.0, v_error=0.3, beta=beta[j]), each, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "name"), CASES)
 def test_the_best_beta_is_certified_and_costs_no_more_than_its_slack(method, name):
     grid = certificate(method, name, np.geomspace(1.5, 20, 16))

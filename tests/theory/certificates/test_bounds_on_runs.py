@@ -28,6 +28,7 @@ HORIZONS = np.arange(1, STEPS + 1)[:, None]
 families = pytest.mark.parametrize("family", [Quadratics, LogCosh])
 
 
+@pytest.mark.slow
 @families
 @pytest.mark.parametrize("loose_rho", [0.0, 0.5])
 def test_aid_bounds_hold_at_every_horizon(family, loose_rho):
@@ -95,6 +96,7 @@ def test_aid_error_systems_hold_step_by_step(family, analysis):
     assert np.all(w[1, 1:] <= system.p * w[0, :-1] + system.r1 * w[1, :-1] + system.q1 * drive + tolerance)
 
 
+@pytest.mark.slow
 @families
 @pytest.mark.parametrize("loose_rho", [0.0, 0.5])
 def test_itd_bounds_hold_at_every_horizon(family, loose_rho):

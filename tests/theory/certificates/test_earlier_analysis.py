@@ -19,6 +19,7 @@ seeds = st.integers(0, 2**32 - 1)
 errors = st.floats(0, 3)
 
 
+@pytest.mark.slow
 @given(k=constants, a0=errors, b0=errors, seed=seeds)
 def test_aid_potential_sums_as_claimed(k, a0, b0, seed):
     """Iterate the two squared recursions (Young's inequality already applied, displacement at its largest):
@@ -46,6 +47,7 @@ def test_aid_potential_sums_as_claimed(k, a0, b0, seed):
     assert total <= claimed * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @given(k=constants, a0=errors, seed=seeds)
 def test_itd_error_sums_as_claimed(k, a0, seed):
     certificate = theory.prior.itd(k)

@@ -33,6 +33,7 @@ def respond(system, beta, drive, w):
     return np.array(e)
 
 
+@pytest.mark.slow
 @given(system=systems, share=st.floats(0.05, 0.95), w=st.tuples(size, size))
 def test_transient_is_the_energy_of_the_unforced_response(system, share, w):
     beta = share * system.beta_max
@@ -44,6 +45,7 @@ def test_transient_is_the_energy_of_the_unforced_response(system, share, w):
     assert system.transient(beta, *w) == pytest.approx(np.sqrt(energy), rel=1e-6)
 
 
+@pytest.mark.slow
 @given(system=systems, share=st.floats(0.05, 0.95), seed=st.integers(0, 2**32 - 1))
 def test_gain_bounds_every_response_and_a_constant_one_attains_it(system, share, seed):
     beta = share * system.beta_max
@@ -55,6 +57,7 @@ def test_gain_bounds_every_response_and_a_constant_one_attains_it(system, share,
     assert respond(quiet, beta, np.ones(4000), (0.0, 0.0))[-1] == pytest.approx(G, rel=1e-6)
 
 
+@pytest.mark.slow
 @given(
     system=systems,
     share=st.floats(0.05, 0.95),
@@ -80,6 +83,7 @@ def test_bound_covers_every_sequence_that_satisfies_the_descent_inequality(syste
     assert mean <= system.bound(beta, 50.0, gap, *w) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(k=constants)
 def test_systems_are_the_lemmas_in_scaled_coordinates(k):
     """T/β = cᵀ(I − P)⁻¹q for the recursion in (‖ŷ − y*‖, ‖v̂ − ṽ*‖), by a matrix solve."""
@@ -112,6 +116,7 @@ def test_uncertified_steps_have_an_infinite_bound():
     assert certificate.bound(10, 1.0, beta=1e9) == np.inf
 
 
+@pytest.mark.slow
 @given(k=constants, gap=st.floats(1e-3, 1e3), a0=st.floats(0, 5), b0=st.floats(0, 5))
 def test_best_beta_is_the_largest_whose_bound_is_within_a_tenth_of_the_lowest(k, gap, a0, b0):
     for analysis in (theory.sharp, theory.tight):
@@ -125,6 +130,7 @@ def test_best_beta_is_the_largest_whose_bound_is_within_a_tenth_of_the_lowest(k,
         assert np.all(bounds[others > best * (1 + 1e-6)] > 1.1 * lowest * (1 - 1e-6))
 
 
+@pytest.mark.slow
 @given(k=constants, gap=st.floats(1e-3, 1e3), a0=st.floats(0, 5), b0=st.floats(0, 5), c=st.floats(0.01, 1))
 def test_sharp_never_exceeds_theorem_1_and_tight_never_exceeds_sharp(k, gap, a0, b0, c):
     """Provable for every set of constants (documentation): already at the paper's own β, hence at the best one."""
@@ -135,6 +141,7 @@ def test_sharp_never_exceeds_theorem_1_and_tight_never_exceeds_sharp(k, gap, a0,
     assert tight.bound_from(100, gap, (a0, b0)) <= sharp.bound_from(100, gap, (a0, b0)) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(
     k=constants,
     gap=st.floats(1e-3, 1e3),
@@ -152,6 +159,7 @@ def test_sharp_never_exceeds_theorem_2_and_inherent_errors_are_ordered(k, gap, s
     assert sharp.inherent_error == pytest.approx(paper.C5**2)
 
 
+@pytest.mark.slow
 @given(k=constants)
 def test_inherent_error_is_the_limit_of_the_bound(k):
     """As K → ∞ with the best β for each K: C₅², which for `tight` is the lower bound itself."""

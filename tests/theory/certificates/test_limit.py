@@ -73,6 +73,7 @@ def quadratic(curvature, *hessian):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rho", [0.0, 0.3])
 def test_the_solver_itself_becomes_unstable_there(method, rho):
@@ -90,6 +91,7 @@ def test_the_solver_itself_becomes_unstable_there(method, rho):
             assert max(np.abs(instance.hessian)) <= k.L * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     kappa=st.floats(1.1, 40.0),
@@ -145,6 +147,7 @@ def pair_condition(method, alpha, eps, *hessian, b):
     return ((1 - z[0] * z[1]) * (1 - z[0] * z[2]) * (1 - z[1] * z[2])).real
 
 
+@pytest.mark.slow
 def test_the_polynomials_of_the_proof():
     """The page's F₁ to F₄ are what they are said to be, and negative where they have to be."""
     F1 = [Fraction(c, 25) for c in (-49, 124, -103, -45, 300, -404, 302, -100)]
@@ -189,6 +192,7 @@ def test_the_polynomials_of_the_proof():
         assert found / eps**3 == pytest.approx(-5 * eps + 4 * eps**2 - 4 * eps**3)
 
 
+@pytest.mark.slow
 def test_runs_converge_just_below_and_diverge_just_above():
     k = Constants(0.2, 1.0, 0.0, 0.0)
     found = limit.aid(k, 1.0, 1.0)
@@ -202,6 +206,7 @@ def test_runs_converge_just_below_and_diverge_just_above():
     assert not ends[1.05] < 1e3  # or not a number any more
 
 
+@pytest.mark.slow
 def test_a_larger_curvature_makes_room_for_third_derivatives():
     """ρM > 0: the constants hold in the box, and the limit is approached as the box shrinks."""
     k = Constants(0.1, 1.0, 0.5, 2.0)
@@ -229,6 +234,7 @@ def test_a_larger_curvature_makes_room_for_third_derivatives():
     )  # λ = 1 + 2·0.5/0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constant_slope_has_the_mean_that_is_stated(method):
     k = Constants(0.25, 1.0, 1.0, 0.0)
@@ -254,6 +260,7 @@ def test_a_constant_slope_has_the_mean_that_is_stated(method):
     assert gap / (beta * (steps - 1) + 0.5) <= certificate.bound(steps, gap, 0.0, 0.0, beta)
 
 
+@pytest.mark.slow
 def test_the_factors_that_the_page_states():
     """docs/theory/limit.md, "How far the certificate is from it": to the digits that are printed."""
     (page,) = [t for t in tables((ROOT / "docs/theory/limit.md").read_text()) if t.head[-1] == "largest"]

@@ -26,6 +26,7 @@ def phi_gradient(instance, x):
     return jax.grad(lambda x: instance.f(x, instance.y_star(x)))(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa", [1.0, 2.0, 10.0])
 @pytest.mark.parametrize("length", [1.0, 0.5, "longest"])
 def test_itd_converges_to_the_lower_bound(kappa, length):
@@ -42,6 +43,7 @@ def test_itd_converges_to_the_lower_bound(kappa, length):
     np.testing.assert_allclose(phi_gradient(instance, x), instance.hypergradient(np.asarray(x)), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_instance_has_the_constants_it_claims():
     k = Constants(0.1, 0.5, 0.3, 0.0)
     instance = theory.lower_bound(k).instance()
@@ -57,6 +59,7 @@ def test_instance_has_the_constants_it_claims():
     assert instance.g(*numpy_z) == pytest.approx(float(instance.g(*z)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa", [1.5, 4.0, 20.0])
 def test_strict_instance_satisfies_the_assumptions_and_attains_its_bound(kappa):
     k = Constants(0.2, 0.2 * kappa, 0.7, 0.0)

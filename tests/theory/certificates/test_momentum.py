@@ -16,7 +16,7 @@ from pages import ROOT
 
 import bilevel as bl
 from bilevel.theory import Blocks, Constants, momentum, star
-from bilevel.theory.certificates.momentum_gains import Loop
+from bilevel.theory.certificates.momentum_gains import MomentumLoop
 
 RULES = pytest.mark.parametrize("nesterov", [True, False], ids=["Nesterov", "heavy ball"])
 
@@ -27,7 +27,7 @@ def loops(nesterov, count=25):
         kappa, L = 10 ** rng.uniform(0, 3), 10 ** rng.uniform(-1, 1)
         m = max(0.0, 1 - rng.uniform(0.3, 4) / np.sqrt(kappa))
         limit = 2 * (1 + m) / (1 + 2 * m if nesterov else 1)
-        yield Loop(rng.uniform(0.1, 0.98) * limit / L, m, L / kappa, L, nesterov)
+        yield MomentumLoop(rng.uniform(0.1, 0.98) * limit / L, m, L / kappa, L, nesterov)
 
 
 def responses(loop, h, omega):
@@ -44,6 +44,7 @@ def responses(loop, h, omega):
     return (np.abs(np.linalg.solve(matrix, side[..., None])[..., 0, 0]) for side in (drift, force))
 
 
+@pytest.mark.slow
 @RULES
 def test_gains_are_the_largest_response_over_spectrum_and_frequency(nesterov):
     omega = np.concatenate([[0.0], np.geomspace(1e-4, np.pi, 400)])
@@ -54,10 +55,11 @@ def test_gains_are_the_largest_response_over_spectrum_and_frequency(nesterov):
         assert 0.99 * loop.force <= np.max(force) <= loop.force * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @RULES
 def test_the_enclosure_finds_a_peak_inside_the_spectrum(nesterov):
     """With 1 − m = αμ the slowest mode has no lag at all, and the worst one lies between the ends."""
-    loop = Loop(1.0, 0.99, 0.01, 1.0, nesterov)
+    loop = MomentumLoop(1.0, 0.99, 0.01, 1.0, nesterov)
     omega = np.concatenate([[0.0], np.geomspace(1e-3, np.pi, 4000)])
     at = lambda h: np.max(next(responses(loop, np.atleast_1d(h)[:, None], omega)) / np.atleast_1d(h)[:, None])
     assert (
@@ -81,6 +83,7 @@ def follow(loop, targets, forces, y):
     return np.asarray(jax.lax.scan(step, (y, rule.init(y)), (targets, forces))[1])
 
 
+@pytest.mark.slow
 @RULES
 def test_gains_bound_what_the_optax_rule_does(nesterov):
     rng = np.random.default_rng(3)
@@ -116,7 +119,7 @@ def test_gains_close_to_the_largest_stable_step(nesterov, left):
     """There the fastest mode, at z = −1, has them all: |E| = 2(1 + m)·left, |n| = 1 + 2m (or 1), and D is known."""
     m = 0.4
     n, E = (1 + 2 * m if nesterov else 1.0), 2 * (1 + m) * left
-    loop = Loop((1 - left) * 2 * (1 + m) / n, m, 0.5, 1.0, nesterov)
+    loop = MomentumLoop((1 - left) * 2 * (1 + m) / n, m, 0.5, 1.0, nesterov)
     lag = abs(1 + m - loop.alpha * n)
     assert loop.force == pytest.approx(loop.alpha * n / E, rel=1e-8)
     assert lag / E <= loop.drift * (1 + 1e-8)
@@ -126,8 +129,8 @@ def test_gains_close_to_the_largest_stable_step(nesterov, left):
 def test_closed_forms():
     for kappa in [1.0, 1.001, 1.3, 2, 5, 30, 1e3, 1e5]:
         root, mu, L = np.sqrt(kappa), 0.3, 0.3 * kappa
-        nesterov = Loop(1 / L, (root - 1) / (root + 1), mu, L)
-        polyak = Loop(
+        nesterov = MomentumLoop(1 / L, (root - 1) / (root + 1), mu, L)
+        polyak = MomentumLoop(
             4 / (np.sqrt(L) + np.sqrt(mu)) ** 2, ((root - 1) / (root + 1)) ** 2, mu, L, nesterov=False
         )
         assert nesterov.drift * mu == pytest.approx((1 - nesterov.m) * kappa - 1, rel=1e-6, abs=1e-12)
@@ -135,6 +138,7 @@ def test_closed_forms():
         assert [loop.force * mu for loop in (nesterov, polyak)] == pytest.approx([1, 1], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("L_xy", "f_xy", "f_yy"), [(2.0, 2.0, 2.0), (0.1, 3.0, 0.5), (5.0, 0.0, 1.0)])
 def test_without_momentum_it_is_the_certificate_of_plain_steps(L_xy, f_xy, f_yy):
     k = Blocks(0.2, 2.0, L_xy, 1.0, f_xy, f_yy, 1.0)
@@ -146,6 +150,7 @@ def test_without_momentum_it_is_the_certificate_of_plain_steps(L_xy, f_xy, f_yy)
         assert same.bound(1000, 1.0, 0.0, 0.0) == pytest.approx(plain.bound(1000, 1.0, 0.0, 0.0), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_orders_in_kappa():
     kappa = np.array([1e2, 1e3, 1e4])
     constants = Constants(1 / kappa, 1.0, 1.0, 0.0)
@@ -236,14 +241,14 @@ def test_the_rules_of_the_page():
     certificates = rules_of_the_page(Constants(1 / kappa, 1.0, 1.0, 0.0).blocks)
     for row, c in zip(first.rows, certificates, strict=True):
         m, nesterov = float(getattr(c, "m", 0.0)), getattr(c, "nesterov", False)
-        loop = Loop(float(c.alpha), m, 1 / kappa, 1.0, nesterov)
+        loop = MomentumLoop(float(c.alpha), m, 1 / kappa, 1.0, nesterov)
         lag = np.max(next(responses(loop, loop.mu, omega)))
         assert lag == pytest.approx(LAGS[row[3]](kappa, m), rel=0.01)
         factor, power = re.fullmatch(r"\$(\d\.\d\d)/L\\kappa\^\{?(3|2\.5)\}?\$", row[4]).groups()
         assert c.beta_max * kappa ** float(power) == pytest.approx(float(factor), abs=0.005)
         free = 0.35 * kappa**0.75 if "Polyak" in row[0] else kappa**0.25
         assert loop.free == pytest.approx(free, rel=0.2) or m == 0
-    less = Loop(1.0, float(certificates[2].m), 1 / kappa, 1.0)
+    less = MomentumLoop(1.0, float(certificates[2].m), 1 / kappa, 1.0)
     assert less.force * less.mu == pytest.approx(1.033, abs=0.0005)
 
 
@@ -283,6 +288,7 @@ PROBLEM = bl.Problem(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [momentum.aid, momentum.heavy_ball])
 def test_no_run_exceeds_its_bound(make):
     """Quadratics with every block at its bound and starts from exact to far off, through the real solver."""
@@ -332,6 +338,7 @@ def test_no_run_exceeds_its_bound(make):
     assert 0.3 < np.max(ratio) <= 1  # never exceeded, and not idle
 
 
+@pytest.mark.slow
 def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic():
     steps, off, K = 400, np.sqrt(3), np.arange(1, 401)
     q = bl.problems.random_quadratic(5, mu=0.02, kappa=30.0, M=2.0, m=2, n=3)
@@ -350,6 +357,7 @@ def test_no_run_exceeds_its_bound_with_an_outer_objective_that_is_not_quadratic(
     assert np.all(np.cumsum(np.asarray(squares)) / K <= c.bound(K, np.asarray(gap), off, beta=beta))
 
 
+@pytest.mark.slow
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"rho_xyy = 1: .*constant .*theory\.star\.aid"):
         momentum.aid(Constants(0.1, 1.0, 1.0, 1.0))

@@ -23,6 +23,7 @@ def g(x, y):
     return 0.5 * (y @ (Z @ y)) - L * (x @ y) + jnp.sum(y)
 
 
+@pytest.mark.slow
 def test_hypergradient_of_the_test_problem_carries_the_factor_one_tenth():
     x = jnp.array([0.7, -0.4])
     y_star = lambda x: jnp.linalg.solve(jnp.asarray(Z), L * x - 1)
@@ -31,6 +32,7 @@ def test_hypergradient_of_the_test_problem_carries_the_factor_one_tenth():
     np.testing.assert_allclose(automatic, Z @ x + 0.1 * L / np.diag(Z), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_constants_of_the_test_problem():
     """‖∇_y f‖ = 0.1√2, and the joint Lipschitz constant of ∇g is the golden ratio times L."""
     x, y = jnp.zeros(2), jnp.zeros(2)
@@ -39,6 +41,7 @@ def test_constants_of_the_test_problem():
     assert np.linalg.norm(joint, 2) == pytest.approx((1 + np.sqrt(5)) / 2 * L)
 
 
+@pytest.mark.slow
 @given(
     mu=st.floats(0.01, 10),
     ratio=st.floats(1, 100),

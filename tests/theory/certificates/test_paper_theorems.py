@@ -30,6 +30,7 @@ def exact_aid(mu, L, M, rho):
     return C0, C1, C2, C3, L_Phi
 
 
+@pytest.mark.slow
 @given(mu=rationals, ratio=ratios, M=nonnegative, rho=nonnegative)
 def test_aid_constants_and_their_closed_forms(mu, ratio, M, rho):
     L = mu * ratio
@@ -67,6 +68,7 @@ def test_aid_constants_and_their_closed_forms(mu, ratio, M, rho):
     assert close(certificate.A, A, rel=1e-10)
 
 
+@pytest.mark.slow
 @given(mu=rationals, ratio=ratios, M=rationals, rho=rationals)
 def test_the_appendix_expansions_of_beta_have_slips(mu, ratio, M, rho):
     """The right expansions, and that both printed ones differ from what they expand."""
@@ -86,6 +88,7 @@ def test_the_appendix_expansions_of_beta_have_slips(mu, ratio, M, rho):
     assert printed_inner != polynomial != printed_adjoint
 
 
+@pytest.mark.slow
 @given(mu=rationals, ratio=ratios, M=nonnegative, rho=nonnegative)
 def test_two_of_the_four_aid_terms_never_bind(mu, ratio, M, rho):
     """The fourth term is a quarter of the third, and below the second; the first binds only through ρM²."""
@@ -105,6 +108,7 @@ def test_a_large_rho_M_squared_makes_smoothness_bind():
     assert certificate.beta[0] == certificate.beta_terms["smoothness"][0]
 
 
+@pytest.mark.slow
 @given(mu=rationals, ratio=ratios, M=nonnegative, rho=nonnegative)
 def test_itd_constants(mu, ratio, M, rho):
     L = mu * ratio
@@ -146,6 +150,7 @@ def test_itd_constants(mu, ratio, M, rho):
         assert close(theory.radius_beta(constants, float(R_y)), terms["radius"])
 
 
+@pytest.mark.slow
 @given(
     mu=rationals, ratio=ratios, M=nonnegative, rho=nonnegative, c_y=rationals, gap=rationals, eps=rationals
 )
@@ -194,6 +199,7 @@ def test_warmup_at_condition_number_one():
     assert list(steps) == [1, 8]  # 100/2⁸ = 0.39 ≤ mu = 0.5
 
 
+@pytest.mark.slow
 def test_a_grid_of_condition_numbers_agrees_with_scalar_calls():
     L = np.geomspace(1, 1e3, 1000)
     grid = Constants(1.0, L, 0.3, 0.2)
@@ -229,6 +235,7 @@ def test_a_grid_of_condition_numbers_agrees_with_scalar_calls():
         assert theory.aid(grid).binding[i] == aid.binding
 
 
+@pytest.mark.slow
 @given(mu=rationals, ratio=ratios, M=rationals, rho=nonnegative)
 def test_larger_constants_mean_smaller_steps_and_larger_sharp_bounds(mu, ratio, M, rho):
     """Step sizes fall with M and ρ. Of the bounds only the exact-gain ones are monotone: Theorem 5.9's prefactor A
@@ -242,6 +249,7 @@ def test_larger_constants_mean_smaller_steps_and_larger_sharp_bounds(mu, ratio, 
         assert np.all(high >= low * (1 - 1e-9))
 
 
+@pytest.mark.slow
 @given(mu=rationals, ratio=ratios, M=rationals, rho=nonnegative)
 def test_the_vanishing_part_halves_when_the_steps_double(mu, ratio, M, rho):
     constants = Constants(float(mu), float(mu * ratio), float(M), float(rho))

@@ -37,6 +37,7 @@ def test_gains_coincide_at_the_best_theta_and_only_there(r):
     assert recursions.direct_gain(0.8, theta=1.0) == np.inf  # 2·0.8² > 1: "2⟨a, b⟩ ≤ a² + b²" diverges
 
 
+@pytest.mark.slow
 @given(r=rates)
 def test_gains_are_the_limits_of_the_sequences(r):
     steps = int(40 / (1 - r))
@@ -72,6 +73,7 @@ def test_the_weight_of_the_potential_decides_the_order_of_eta():
     assert np.all(1 / (4 * kappa**2) <= recursions.largest_adjoint_step(k, 1.0))
 
 
+@pytest.mark.slow
 @given(
     mu=st.floats(0.05, 5),
     ratio=st.floats(1, 50),
@@ -135,6 +137,7 @@ def test_bad_arguments_are_refused_with_a_reason(call, message):
         call()
 
 
+@pytest.mark.slow
 @given(
     mu=st.floats(0.05, 5),
     ratio=st.floats(1, 50),

@@ -47,6 +47,7 @@ def toeplitz(system, beta, K):
     return G, np.array([c @ power for power in powers[:K]])
 
 
+@pytest.mark.slow
 @given(system=systems, share=st.floats(0.05, 0.99), w=st.tuples(size, size), K=st.integers(1, 24))
 def test_the_storage_is_the_largest_surplus_of_any_input(system, share, w, K):
     """sup_n Σe² − γΣn² with e = Gn + f is fᵀ(I + G(γI − GᵀG)⁻¹Gᵀ)f, by completing the square: a K × K solve."""
@@ -58,6 +59,7 @@ def test_the_storage_is_the_largest_surplus_of_any_input(system, share, w, K):
     assert K * system.storage(beta, price, float(K), *w) == pytest.approx(expected, rel=1e-7)
 
 
+@pytest.mark.slow
 @given(system=systems, K=st.integers(2, 24))
 def test_beyond_the_gain_of_its_horizon_nothing_is_certified(system, K):
     """Finite exactly while the norm of the K × K map is below √γ; for short horizons that is beyond beta_max."""
@@ -70,6 +72,7 @@ def test_beyond_the_gain_of_its_horizon_nothing_is_certified(system, K):
     np.testing.assert_array_equal(found[clear], (norms < price)[clear])
 
 
+@pytest.mark.slow
 @given(
     system=systems, share=st.floats(0.05, 0.99), w=st.tuples(size, size), gap=st.floats(0.01, 10), seed=seeds
 )
@@ -101,6 +104,7 @@ def test_bound_covers_every_sequence_of_vectors_that_obeys_the_descent_lemma(sys
         assert spent(low)[1] <= system.bound(beta, float(K), gap, *w) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(
     kappa=st.fractions(1, 500, max_denominator=20),
     rho=st.fractions(0, 5, max_denominator=20),
@@ -125,6 +129,7 @@ def test_unit_gains_in_closed_form(kappa, rho, M):
         assert (beta * u) ** 2 + beta * L_Phi == pytest.approx(1, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_headline():
     """L = M = ρ = 1, gap 1, y₀ = y*, v₀ = 0: `tight` and Theorem 5.9 over star with the paper's α = η = 1/L."""
     K = 10**12
@@ -136,6 +141,7 @@ def test_the_numbers_of_the_headline():
         assert star.aid(k).bound(K, 1.0) <= bound
 
 
+@pytest.mark.slow
 def test_the_table_of_the_page():
     """ "Against the others": every entry, to the digits that are printed."""
     page = (Path(__file__).parents[3] / "docs/theory/star.md").read_text().split("## Against the others")[1]
@@ -150,6 +156,7 @@ def test_the_table_of_the_page():
             assert float(f"{ratio:.{digits - 1}e}") == float(text), (name, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rho", "order", "stated"), [(1.0, 4.0, "3.99"), (0.0, 3.0, "3.00")])
 def test_orders_in_kappa(rho, order, stated):
     kappa = np.geomspace(50, 800, 12)
@@ -161,6 +168,7 @@ def test_orders_in_kappa(rho, order, stated):
         assert slope(1 / certificate.beta_max) == pytest.approx(order, abs=0.05)
 
 
+@pytest.mark.slow
 def test_itd_forgets_its_excess_faster():
     k, K = Constants(0.1, 1.0, 1.0, 1.0), np.geomspace(1e8, 1e12, 9).round()
     excess = lambda c: np.array([c.bound(float(n), 1.0) - c.inherent_error for n in K])
@@ -173,6 +181,7 @@ def test_itd_forgets_its_excess_faster():
     assert limit <= star.itd(k, 1.0).inherent_error / (1 - T**2 / (1 - 1e-4 * k.L_Phi_blockwise)) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_star_is_never_worse_than_tight():
     """Provable for the gain ((κ² + 3)/(2(κ + 1)) ≥ 1) and for the sum; over constants and starts of all kinds."""
     rng = np.random.default_rng(0)
@@ -183,6 +192,7 @@ def test_star_is_never_worse_than_tight():
             assert np.all(ours.bound(10**6, gap, y_error) <= theirs.bound(10**6, gap, y_error) * (1 + 1e-9))
 
 
+@pytest.mark.slow
 def test_the_papers_constants_are_a_special_case_of_blocks():
     k = Constants(0.2, 1.5, 0.7, 0.3)
     lam = 1.5 + 0.3 * 0.7 / 0.2
@@ -220,6 +230,7 @@ def scalar_quadratics(rng, n, kappa_max=50.0):
     return (kappa[keep], h[keep], ell[keep], p[keep], q[keep], s[keep], curvature[keep])
 
 
+@pytest.mark.slow
 def test_last_values_under_polyak_lojasiewicz():
     """Φ(x_K) − min Φ of the real solvers, from exact and from wrong starts, on quadratics whose modulus is Φ''."""
     rng = np.random.default_rng(5)
@@ -244,7 +255,10 @@ def test_last_values_under_polyak_lojasiewicz():
         @jax.jit
         @jax.vmap
         def last(data, alpha, beta, y0, v0, make=make):
-            solver, batch = make(problem, alpha, alpha, beta), bl.Batch(inner=data, outer=data)
+            solver, batch = (
+                make(problem, inner=alpha, adjoint=alpha, outer=beta),
+                bl.Batch(inner=data, outer=data),
+            )
             state = solver.init(jnp.asarray(1.0), y0, batch)
             state, _ = bl.scan(solver, state._replace(v=v0), batch, steps=steps)
             return state.x
@@ -304,6 +318,7 @@ def test_several_steps_contract_as_their_product(N, Q):
         x = x - beta * h
 
 
+@pytest.mark.slow
 def test_the_cheapest_plan_is_the_best_of_all():
     """Against every (N, Q) of a small grid, and α, η off their best."""
     k = Constants(0.1, 1.0, 1.0, 0.5)
@@ -323,6 +338,7 @@ def test_the_cheapest_plan_is_the_best_of_all():
         theory.cheapest(Constants([0.1, 0.2], 1.0, 1.0, 1.0), 0.1, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["AID", "ITD", "SOBA"])
 def test_blocks_have_the_analyses_that_take_them_apart(method):
     k = theory.Constants(0.1, 1.0, 0.5, 0.3)

@@ -15,11 +15,12 @@ import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, ridge_logistic
 from bilevel.problems.two_dimensional import FAMILY, as_data
-from bilevel.theory.estimation.local import local
-from bilevel.theory.estimation.sampling import Start, sampled
-from bilevel.theory.estimation.trial import halved, slope
+from bilevel.theory.estimation.sampled import StartErrors, sampled_certificates
+from bilevel.theory.estimation.stationarity import measure_stationarity
+from bilevel.theory.estimation.trial_runs import halve_beta, largest_slope
 
 
+@pytest.mark.slow
 def test_on_the_papers_problem_every_number_is_the_closed_form():
     q = quadratic(kappa=10.0)
     x0, y0 = jnp.ones(2), jnp.zeros(2)
@@ -68,6 +69,7 @@ def test_on_the_papers_problem_every_number_is_the_closed_form():
         theory.advise(FAMILY, x0, y0, as_data(q), infimum=1e6, warmup=3)
 
 
+@pytest.mark.slow
 def test_a_hard_inner_problem_is_solved_before_it_is_measured():
     """κ = 1000 and 10⁴ after a hundred steps on y, which settle nothing: β = αμ/L̂_Φ with ∇²Φ = Z, as for any κ."""
     for kappa in (1e3, 1e4):
@@ -115,6 +117,7 @@ def check_bounds(advice, x0, y0, data):
         assert f"{one.bound:.4g}" in str(advice)
 
 
+@pytest.mark.slow
 def test_a_printed_bound_is_never_exceeded_by_the_run_it_speaks_of():
     """Two problems of every kind, most of which hide their worst constants from the start; compiled for once."""
     for kind, seed in itertools.product(hidden.KINDS, range(2)):
@@ -127,6 +130,7 @@ def test_a_printed_bound_is_never_exceeded_by_the_run_it_speaks_of():
         assert advice.bias_share == max(at.bias_share for at in (advice.at, *advice.along))
 
 
+@pytest.mark.slow
 def test_the_start_alone_would_promise_too_much():
     """Where the run goes the curvature of g is a twentieth: bounds for its constants are off by ten thousand."""
     data, x0, y0, mu = hidden.steep()
@@ -136,7 +140,9 @@ def test_the_start_alone_would_promise_too_much():
         hidden.f(x0, y0, data.outer),
         jax.grad(hidden.f, 1)(x0, y0, data.outer),
     )  # y0 = y*(x0), H = I there
-    one = sampled(alone, Start(float(value), 0.0, float(jnp.linalg.norm(v))), 300)["ITD (star)"]
+    one = sampled_certificates(alone, StartErrors(float(value), 0.0, float(jnp.linalg.norm(v))), 300)[
+        "ITD (star)"
+    ]
     mean, residual = mean_square("ITD", (one.sizes.inner, 0.0, one.sizes.outer), x0, y0, data, 300)
     assert residual < 1e-8
     assert 5_000 < mean / one.bound < 50_000  # four orders, says docs/how-to/advise.md
@@ -146,9 +152,10 @@ def test_the_start_alone_would_promise_too_much():
     check_bounds(advice, x0, y0, data)
 
 
+@pytest.mark.slow
 def test_a_trial_that_nothing_passes_is_told():
     """With a kink in f under x0 the estimate jumps however short the step; β is then not halved to nothing."""
-    assert halved(8.0, lambda beta: beta, limit=1.0) == (1.0, 3, True)
+    assert halve_beta(8.0, lambda beta: beta, limit=1.0) == (1.0, 3, True)
     data, x0, y0, _ = hidden.draw("quadratic", 0)
     kinked = bl.Batch(
         inner=data.inner,
@@ -165,6 +172,7 @@ def test_a_trial_that_nothing_passes_is_told():
         assert words in " ".join(str(untried).split())
 
 
+@pytest.mark.slow
 def test_hypergradient_bias_and_curvature_are_those_of_dense_derivatives():
     """Bias against ITD's own estimate at y*, the curvature of Φ against differences of exact hypergradients."""
     problem = hidden.PROBLEM
@@ -180,10 +188,11 @@ def test_hypergradient_bias_and_curvature_are_those_of_dense_derivatives():
     change = lambda e: (solve(x0 + h * e).hypergradient - solve(x0 - h * e).hypergradient) / (2 * h)
     hessian = np.stack([change(e) for e in jnp.eye(3)])
     assert advice.at.smoothness == pytest.approx(np.linalg.norm(hessian, 2), rel=1e-4)
-    at = jax.jit(lambda: local(problem, x0, star.y, data, 0.3, 0.0, None, 0, smoothness=1.0))()
+    at = jax.jit(lambda: measure_stationarity(problem, x0, star.y, data, 0.3, 0.0, None, 0, smoothness=1.0))()
     assert at.bias == pytest.approx(np.linalg.norm(info.hypergradient - star.hypergradient), rel=1e-8)
 
 
+@pytest.mark.slow
 def test_practical_step_sizes_work_and_no_bias_means_itd():
     methods = set()
     slope = jax.jit(
@@ -195,12 +204,13 @@ def test_practical_step_sizes_work_and_no_bias_means_itd():
             data = bl.Batch(inner=data.inner._replace(H=mu * jnp.eye(3)), outer=data.outer)
         advice = theory.advise(hidden.PROBLEM, x0, y0, data, steps=300)
         methods.add((alike, advice.method))
-        solver = bl.aid(hidden.PROBLEM, *advice.practical)
-        result = bl.run(solver, x0, y0, data=data, steps=6000, every=2000)
+        solver = bl.aid(hidden.PROBLEM, **advice.practical._asdict())
+        result = bl.run(solver, x0, y0, data=data, steps=6000, options=bl.RunOptions(every=2000))
         assert slope(result.x, data) < 0.02 * slope(x0, data)
     assert methods == {(True, "ITD"), (False, "AID")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["AID", "ITD"])
 def test_the_slope_of_a_trial_run_is_that_of_its_recorded_iterates(method):
     """Against every x and estimate of the run written down, on objectives that also return metrics."""
@@ -223,8 +233,10 @@ def test_the_slope_of_a_trial_run_is_that_of_its_recorded_iterates(method):
     moved = np.diff(np.concatenate([[x0], x[:-1]]), axis=0)
     ratios = np.linalg.norm(np.diff(h, axis=0), axis=1) / np.linalg.norm(moved, axis=1)
     assert len(ratios) == steps
-    assert slope(solver, steps, x0, y0, p.data) == pytest.approx(ratios.max(), rel=1e-5)  # cg stops at 1e-5
-    assert slope(make[method](1e200), steps, x0, y0, p.data) == np.inf
+    assert largest_slope(solver, steps, x0, y0, p.data) == pytest.approx(
+        ratios.max(), rel=1e-5
+    )  # cg stops at 1e-5
+    assert largest_slope(make[method](1e200), steps, x0, y0, p.data) == np.inf
 
 
 def small_network(seed=0):
@@ -239,6 +251,7 @@ def small_network(seed=0):
     return problem, jnp.zeros(32, jnp.float32), {"w": draw(6, 8), "u": draw(8)}, data
 
 
+@pytest.mark.slow
 def test_a_network_is_said_not_to_be_strongly_convex():
     problem, x0, y0, data = small_network()
     advice = theory.advise(problem, x0, y0, data, seed=3)
@@ -257,6 +270,7 @@ def test_a_network_is_said_not_to_be_strongly_convex():
         theory.advise(problem, x0, y0, data, warmup=-1)
 
 
+@pytest.mark.slow
 def test_a_projected_x_is_measured_by_the_gradient_mapping():
     """Φ = ½‖x − c‖² on x ≥ 0: at the solution max(c, 0) ∇Φ is not zero, and the gradient mapping is."""
     c = jnp.array([1.0, -2.0])
@@ -271,7 +285,10 @@ def test_a_projected_x_is_measured_by_the_gradient_mapping():
     np.testing.assert_allclose(free.at.hypergradient, 2.0)
     advice = bl.advise(problem, jnp.zeros(2), jnp.zeros(2), project=inside)
     np.testing.assert_allclose(advice.at.hypergradient, 1.0)  # x would move along the first axis alone
-    solver = bl.aid(problem, *advice.practical[:2], bl.projected(advice.practical.outer, inside))
+    solver = bl.aid(
+        problem,
+        **advice.practical._replace(outer=bl.projected(advice.practical.outer, inside))._asdict(),
+    )
     result = bl.run(solver, jnp.zeros(2), jnp.zeros(2), steps=2000, tol=1e-8)
     assert result.status.code == bl.Code.CONVERGED
     np.testing.assert_allclose(result.x, [1.0, 0.0], atol=1e-7)

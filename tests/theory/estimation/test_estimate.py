@@ -8,9 +8,11 @@ import pytest
 import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, random_quadratic, ridge_logistic
-from bilevel.theory.estimation.curvature import Curvature, inner_spectrum
 from bilevel.theory.estimation.lanczos import lanczos
-from bilevel.theory.estimation.survey import Place, Survey
+from bilevel.theory.estimation.local_constants import LocalConstants, inner_spectrum
+from bilevel.theory.estimation.observations import Observations, Place
+
+pytestmark = pytest.mark.slow
 
 
 def symmetric(eigenvalues, seed=0):
@@ -137,13 +139,13 @@ def test_a_small_end_of_the_spectrum_is_resolved_or_its_residual_reported():
         problem = bl.Problem(
             outer=lambda x, y: jnp.sum(y**2), inner=lambda x, y: 0.5 * jnp.sum(eigenvalues * (y - x) ** 2)
         )
-        survey = Survey(problem, None, 4, jax.random.key(0))
+        observations = Observations(problem, None, 4, jax.random.key(0))
         x, y = jnp.zeros(()), jnp.zeros(n)
         ends = jax.jit(lambda: inner_spectrum(problem, x, y, None, jax.random.key(1), 4))()
-        survey.places.append(Place(x, y))
-        rest = dict.fromkeys(Curvature._fields[2:], 1.0)
-        survey.found.append(Curvature(ends.values[0], ends.residuals[0], **rest))
-        return float(ends.values[0]), survey.estimated
+        observations.places.append(Place(x, y))
+        rest = dict.fromkeys(LocalConstants._fields[2:], 1.0)
+        observations.found.append(LocalConstants(ends.values[0], ends.residuals[0], **rest))
+        return float(ends.values[0]), observations.estimated
 
     first, fine = look(200, 1e-4)
     assert first == fine.mu_at_most == pytest.approx(1e-4, rel=1e-9)

@@ -14,6 +14,7 @@ from bilevel import theory
 from bilevel.problems import quadratic, random_quadratic, ridge_logistic
 
 
+@pytest.mark.slow
 def test_ridge_logistic_constants_bound_the_derivatives_where_they_claim_to():
     """Against dense derivatives at random points of the region, the far corners included."""
     rng = np.random.default_rng(0)
@@ -51,6 +52,7 @@ def test_ridge_logistic_constants_bound_the_derivatives_where_they_claim_to():
     assert np.all(tightness > 0.05)  # bounds, not just anything large
 
 
+@pytest.mark.slow
 def test_verify_on_the_papers_problem_finds_nothing_wrong():
     q = quadratic(kappa=4.0)
     k = theory.Constants(q.mu, q.L, q.m * np.sqrt(2), 0.1)  # ρ = 0.1 is loose: the true one is 0
@@ -73,6 +75,7 @@ def paper_problem(M):
     return q, valid, replace(valid, M=M)
 
 
+@pytest.mark.slow
 def test_an_M_that_is_too_small_is_named_with_the_inequalities_it_breaks():
     q, valid, wrong = paper_problem(M=0.1 * 0.1 * np.sqrt(2))
     x0 = jnp.ones(2)
@@ -91,6 +94,7 @@ def test_an_M_that_is_too_small_is_named_with_the_inequalities_it_breaks():
     assert "Lemma 5.13: hypergradient error" in [row.name for row in report.violations]
 
 
+@pytest.mark.slow
 def test_a_wrong_mu_or_L_is_named():
     """Not only the assumption itself: a lemma that rests on it fails as well, from a start along that eigenvector."""
     q, valid, _ = paper_problem(M=1.0)
@@ -108,6 +112,7 @@ def test_a_wrong_mu_or_L_is_named():
         assert lemma in names
 
 
+@pytest.mark.slow
 def test_a_rho_that_is_too_small_is_named():
     p = ridge_logistic(features=3, train=16, valid=16, seed=1)
     k = replace(p.constants(), rho=1e-6)
@@ -127,6 +132,7 @@ def wrong_step(solver, spoil):
     return Wrong(**{field.name: getattr(solver, field.name) for field in fields(solver)})
 
 
+@pytest.mark.slow
 def test_a_wrong_algorithm_is_detected():
     p = random_quadratic(3, kappa=3.0)
     k = theory.Constants(p.mu, p.L, p.M, p.rho)
@@ -160,6 +166,7 @@ def test_a_wrong_algorithm_is_detected():
         assert any(row.name.startswith(lemma) for row in report.violations), f"{spoil.__name__}: {report}"
 
 
+@pytest.mark.slow
 def test_itd_with_the_wrong_sign_is_detected():
     """Its error is then ‖C(H⁻¹ + αI)∇_y f‖ = m√(4 + (κ + 1)²), above C₅ = M(κ − 1) with M = m√2 at κ = 4."""
     q, k, _ = paper_problem(M=1.0)
@@ -178,6 +185,7 @@ def test_itd_with_the_wrong_sign_is_detected():
     assert "tight: hypergradient error" in names
 
 
+@pytest.mark.slow
 def test_a_hypothesis_that_is_not_met_is_not_a_violation():
     q, valid, _ = paper_problem(M=1.0)
     solver = bl.aid(q.problem, inner=1.5 / q.L, adjoint=1 / q.L, outer=0.5)
@@ -191,6 +199,7 @@ def test_a_hypothesis_that_is_not_met_is_not_a_violation():
         _ = report["Lemma 5.3"]
 
 
+@pytest.mark.slow
 def test_itd_ends_at_the_inherent_error_and_aid_at_zero():
     """‖∇Φ‖² → M²(κ − 1)² for ITD, exactly, and → 0 for AID, as measured by the library itself."""
     kappas = np.array([1.0, 2.0, 5.0, 10.0])
@@ -212,6 +221,7 @@ def test_itd_ends_at_the_inherent_error_and_aid_at_zero():
     assert np.all(aid_error < 1e-10)
 
 
+@pytest.mark.slow
 def test_newton_finds_the_inner_solution_from_far_away():
     p = ridge_logistic(features=4, train=20, seed=7)
     x = jnp.asarray([3.0, -2.0, 0.0, 1.0])
@@ -225,6 +235,7 @@ def test_newton_finds_the_inner_solution_from_far_away():
         np.testing.assert_allclose(answer.hypergradient, numeric, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_large_inner_problems_are_solved_by_conjugate_gradients():
     n = 300
     scale = jnp.linspace(1.0, 30.0, n)
@@ -269,6 +280,7 @@ def test_a_solver_of_which_nothing_is_known_is_refused(make):
         theory.measure(solver, start, start, 5)
 
 
+@pytest.mark.slow
 def test_bad_input_is_refused_before_any_work(as_users_see_it):
     q, k, _ = paper_problem(M=1.0)
     x0 = y0 = jnp.ones(2)

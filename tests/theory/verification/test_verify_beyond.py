@@ -20,6 +20,7 @@ def measured(solver, x0, y0, steps, data=None, solution=None):
     return jax.device_get(jax.jit(lambda x, y: theory.measure(solver, x, y, steps, data, solution))(x0, y0))
 
 
+@pytest.mark.slow
 def test_constants_that_hold_at_the_iterates_and_not_between_them_are_found_out():
     """g(x, y) = G(y − x), G'(u) = u + sgn(u)(3u² − 2|u|³): curvature 1 at u = 0 and u = ±1, and up to 2.5 between.
 
@@ -100,6 +101,7 @@ def mean_over_bound(certificate, beta, steps, x0=2e-7):
     return np.cumsum(squares) / horizons / bound
 
 
+@pytest.mark.slow
 def test_the_printed_smoothness_is_too_small_for_blockwise_constants_and_the_certificates_know():
     h = 1e-8
     curvature = (Phi(h) - 2 * Phi(0.0) + Phi(-h)) / h**2
@@ -118,6 +120,7 @@ def test_the_printed_smoothness_is_too_small_for_blockwise_constants_and_the_cer
         assert most == pytest.approx(0.97, abs=0.005)
 
 
+@pytest.mark.slow
 def test_verify_tells_joint_from_blockwise_constants():
     star = theory.star.aid(K.blocks)
     solver = bl.aid(BLOCKWISE, inner=star.alpha, adjoint=star.eta, outer=0.9 * star.beta_max)
@@ -152,6 +155,7 @@ def several_steps_on_a_quadratic():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [soba_on_ridge_logistic_regression, several_steps_on_a_quadratic])
 def test_soba_and_several_steps_are_judged_by_star(make):
     k, solver, data, solution = make()

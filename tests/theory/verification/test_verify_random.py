@@ -9,6 +9,8 @@ import bilevel as bl
 from bilevel import theory
 from bilevel.problems import random_quadratic, ridge_logistic
 
+pytestmark = pytest.mark.slow
+
 STEPS = 100
 # Which certificate the step sizes come from. With "fast", β is none's and only lemmas that allow any β are judged; with
 # "short", α and η are below 1/L. "star" has α = η = 2/(L + μ), beyond what the paper's lemmas allow.

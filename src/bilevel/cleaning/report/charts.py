@@ -1,4 +1,4 @@
-"""Three small charts as inline SVG. Their colors are the page's, so that they are light or dark with it."""
+"""Three small charts as inline SVG, with the colors of the page, light or dark."""
 
 from html import escape
 
@@ -10,7 +10,7 @@ down = lambda share: HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
 
 def layered(values: np.ndarray, marked: np.ndarray, x: str, title: str, bins: int = 20) -> str:
-    """A histogram of values in [0, 1], those marked before it in another color; heights are roots of counts."""
+    """Draw a histogram of values in [0, 1], and the marked ones in front; heights are roots of counts."""
     edges = np.linspace(0, 1, bins + 1)
     count = lambda part: np.histogram(np.clip(part, 0, 1), edges)[0]
     every, some = count(values), count(values[marked])
@@ -26,7 +26,7 @@ def layered(values: np.ndarray, marked: np.ndarray, x: str, title: str, bins: in
 
 
 def beside(first: np.ndarray, second: np.ndarray, x: str, title: str, bins: int = 10) -> str:
-    """Two histograms of shares, the bars side by side."""
+    """Draw two histograms of shares, side by side."""
     edges = np.linspace(0, 1, bins + 1)
     share = lambda part: np.histogram(np.clip(part, 0, 1), edges)[0] / max(len(part), 1)
     both = share(first), share(second)
@@ -39,7 +39,7 @@ def beside(first: np.ndarray, second: np.ndarray, x: str, title: str, bins: int 
 
 
 def curve(xs: np.ndarray, ys: np.ndarray, x: str, title: str) -> str:
-    """A line from shares to shares, above the diagonal of an order by chance."""
+    """Draw a curve of shares, and the diagonal of a random order."""
     points = " ".join(f"{across(a):.1f},{down(b):.1f}" for a, b in zip(xs, ys, strict=True))
     chance = f'<line class="chance" x1="{across(0)}" y1="{down(0)}" x2="{across(1)}" y2="{down(1)}"/>'
     return _chart([chance, f'<polyline class="line" points="{points}"/>'], x, title, _PERCENT, percent=True)
@@ -52,7 +52,7 @@ def _bar(left: float, right: float, bottom: float, top: float, kind: str) -> str
     if top <= bottom:
         return ""
     x, width = across(left) + 0.75, across(right) - across(left) - 1.5
-    height = max(down(bottom) - down(top), 1.0)  # a single row must be seen
+    height = max(down(bottom) - down(top), 1.0)  # a single row must be visible
     y = down(bottom) - height
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
 
@@ -60,7 +60,7 @@ def _bar(left: float, right: float, bottom: float, top: float, kind: str) -> str
 def _chart(
     marks: list[str], x: str, title: str, ticks: list[tuple[float, str]], percent: bool = False
 ) -> str:
-    """`title` is for those who do not see it."""
+    """Return the SVG; `title` is for screen readers."""
     grid = "".join(
         f'<line class="grid" x1="{LEFT}" y1="{down(at):.1f}" x2="{WIDTH - RIGHT}" y2="{down(at):.1f}"/>'
         f'<text x="{LEFT - 6}" y="{down(at) + 4:.1f}" text-anchor="end">{escape(text)}</text>'

@@ -1,4 +1,4 @@
-"""The report as one web page that needs nothing else: no script, nothing fetched, every cell escaped."""
+"""The report as one web page without scripts or links; every cell is escaped."""
 
 from collections import Counter
 from html import escape
@@ -13,9 +13,9 @@ from bilevel.cleaning.evaluation import EVENLY, LOOKALIKE, Worth
 from bilevel.cleaning.findings import Findings, tame
 from bilevel.cleaning.report import charts
 
-FIRST, ROWS = 20, 100  # seen at once, and on the page at all; the file has them all
-CELLS = 8  # of a row
-NAMES = 2  # identifiers or texts of a row
+FIRST, ROWS = 20, 100  # rows shown at once, and on the page; the file has all rows
+CELLS = 8  # per row
+NAMES = 2  # identifiers or texts per row
 SWAPS = 8
 SENTENCE = 400  # characters
 
@@ -47,7 +47,7 @@ def as_page(found: Findings) -> str:
 
 
 def text(cell: str, longest: int = 48) -> str:
-    """For HTML, in its own direction of writing."""
+    """Return escaped HTML with its own writing direction."""
     return f"<bdi>{escape(tame(cell, longest))}</bdi>"
 
 
@@ -106,7 +106,7 @@ def _between(found: Findings) -> str:
 
 
 def _rounded(count: int) -> str:
-    """Two figures are all that an estimate has."""
+    """Return the estimate with two digits."""
     return f"{int(float(f'{count:.2g}')):,}"
 
 
@@ -146,27 +146,24 @@ def _row(found: Findings, i: int, names: list[str]) -> str:
     else:
         swap = f'{given} <span class="quiet">stays, {sure}</span>'
     row = found.table.rows[found.rows[i]]
-    told = "".join(
+    cells = "".join(
         f"<span><i>{text(name, 24)}</i> {_cell(row[found.table.index(name)])}</span>"
         for name in (*names, *found.telling[:CELLS])
     )
     left = len(found.telling) - CELLS
-    s = "s" * (left != 1)
-    more = f'<span class="quiet">… and {left} more column{s}</span>' if left > 0 else ""
+    if left > 0:
+        cells += f'<span class="quiet">… and {left} more column{"s" * (left != 1)}</span>'
     return (
         f'<tr><td class="n" data-label="row">{found.rows[i] + 1:,}</td><td class="swap">{swap}</td>'
         f'<td class="n" data-label="suspicion">{found.suspicion[i]:.3f}{_bar(float(found.suspicion[i]))}</td>'
-        f'<td class="n" data-label="weight">{found.weights[i]:.2f}</td><td class="cells">{told}{more}</td></tr>'
+        f'<td class="n" data-label="weight">{found.weights[i]:.2f}</td><td class="cells">{cells}</td></tr>'
     )
 
 
 def _names(found: Findings) -> list[str]:
-    """Columns that tell a person which row it is, though not the model: identifiers and free text."""
-    return [
-        column.name
-        for column in found.encoding.columns
-        if not column.parts and "identifier" in column.treatment
-    ][:NAMES]
+    """Return columns that identify a row for a person: identifiers and free text."""
+    unused = [column for column in found.encoding.columns if not column.parts]
+    return [column.name for column in unused if "identifier" in column.treatment][:NAMES]
 
 
 def _cell(cell: str) -> str:

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from bilevel.counting import oracle_calls
-from bilevel.lab.compare.counted import Counted, record_calls
+from bilevel.counting import counted_step, oracle_calls
 from bilevel.lab.compare.methods import Method
 from bilevel.lab.compare.tasks import Task
 from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of
 from bilevel.loop.scan import Record
 from bilevel.loop.state import RunState, start
-from bilevel.solvers.base import Solver
+from bilevel.solvers.base import Info, Solver
+from bilevel.types import PyTree
 
 
 class Point(NamedTuple):
@@ -123,6 +124,45 @@ class Loop:
             after, _ = jax.block_until_ready(self.advance(at, steps))
             seconds.append(time.perf_counter() - began)
         return after, min(seconds)
+
+
+class CountedState(NamedTuple):
+    """The solver's state, and the oracle calls so far."""
+
+    own: Any
+    gradients: Any  # Gc
+    products: Any  # Mv
+
+    @property
+    def x(self) -> PyTree:
+        return self.own.x
+
+    @property
+    def y(self) -> PyTree:
+        return self.own.y
+
+
+class Counted(Solver):
+    """`solver`, bit for bit, with its oracle calls added up in its state, for steps that do not all cost the same."""
+
+    solver: Solver
+
+    @property
+    def draws(self) -> int:
+        return self.solver.draws
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> CountedState:
+        return CountedState(self.solver.init(x0, y0, batch), jnp.int32(0), jnp.int32(0))
+
+    def step(self, state: CountedState, batch: Any = None) -> tuple[CountedState, Info]:
+        own, info, calls = counted_step(self.solver)(state.own, batch)
+        add = lambda total, more: total + jnp.asarray(more, jnp.int32)
+        return CountedState(own, add(state.gradients, calls.Gc), add(state.products, calls.Mv)), info
+
+
+def record_calls(state: CountedState, info: Info) -> dict[str, Any]:
+    """Record the calls made by the end of every step."""
+    return {"gradients": state.gradients, "products": state.products}
 
 
 def checkpoints(steps: int, per_octave: int) -> Iterator[int]:

@@ -70,50 +70,38 @@ def make(
     return build
 
 
+def make_meha(problem: Problem, L: float, outer: Any) -> Solver:
+    return solvers.meha(problem, inner=0.5 / L, outer=outer, penalty=growing, proximal_step=10 / L)
+
+
+def make_darts(problem: Problem, L: float, outer: Any) -> Solver:
+    return solvers.darts(problem, inner=1 / L, outer=outer, virtual_step=1 / L)
+
+
 step = lambda L: 1 / L
+steps = lambda L: adjoints.steps(1 / L, LOOP)
+neumann = lambda L: adjoints.neumann(1 / L, LOOP)
+cg = lambda L: adjoints.cg(CG_TOLERANCE, CG_STEPS)
+minres = lambda L: adjoints.minres(CG_TOLERANCE, CG_STEPS)
+quasi_newton = lambda L: adjoints.quasi_newton(steps=1, memory=LOOP)
 METHODS = (
     Method("AID", IMPLICIT, make(solvers.aid, step), quick=True),
-    Method(
-        "AID, 5 + 5 steps",
-        IMPLICIT,
-        make(solvers.aid, lambda L: adjoints.steps(1 / L, LOOP), inner_steps=LOOP),
-    ),
-    Method("AID, Neumann", IMPLICIT, make(solvers.aid, lambda L: adjoints.neumann(1 / L, LOOP))),
-    Method(
-        "AID, CG",
-        IMPLICIT,
-        make(solvers.aid, lambda L: adjoints.cg(CG_TOLERANCE, CG_STEPS), inner_steps=LOOP),
-        varies=True,
-    ),
-    Method(
-        "AID, MINRES",
-        IMPLICIT,
-        make(solvers.aid, lambda L: adjoints.minres(CG_TOLERANCE, CG_STEPS), inner_steps=LOOP),
-        varies=True,
-    ),
-    Method(
-        "AID, quasi-Newton",
-        IMPLICIT,
-        make(solvers.aid, lambda L: adjoints.quasi_newton(steps=1, memory=LOOP)),
-    ),
+    Method("AID, 5 + 5 steps", IMPLICIT, make(solvers.aid, steps, inner_steps=LOOP)),
+    Method("AID, Neumann", IMPLICIT, make(solvers.aid, neumann)),
+    Method("AID, CG", IMPLICIT, make(solvers.aid, cg, inner_steps=LOOP), varies=True),
+    Method("AID, MINRES", IMPLICIT, make(solvers.aid, minres, inner_steps=LOOP), varies=True),
+    Method("AID, quasi-Newton", IMPLICIT, make(solvers.aid, quasi_newton)),
     Method("qNBO", IMPLICIT, make(solvers.qnbo, memory=LOOP)),
     Method("SOBA", IMPLICIT, make(solvers.soba, step), quick=True),
     Method(
-        "HOAG",
-        IMPLICIT,
-        make(solvers.hoag, max_inner_steps=100, max_adjoint_steps=CG_STEPS),
-        varies=True,
+        "HOAG", IMPLICIT, make(solvers.hoag, max_inner_steps=100, max_adjoint_steps=CG_STEPS), varies=True
     ),
     Method("stocBiO", IMPLICIT, make(solvers.stocbio, step, products=3), data=fifths),
     Method("ITD", ITERATIVE, make(solvers.itd), quick=True),
     Method("ITD, 5 steps", ITERATIVE, make(solvers.itd, inner_steps=LOOP), quick=True),
     Method("ITD, last 2 of 5", ITERATIVE, make(solvers.itd, inner_steps=LOOP, truncate=2)),
     Method(
-        "ITD, forward mode",
-        ITERATIVE,
-        make(solvers.forward_itd, inner_steps=LOOP),
-        varies=True,
-        small_x=True,
+        "ITD, forward mode", ITERATIVE, make(solvers.forward_itd, inner_steps=LOOP), varies=True, small_x=True
     ),
     Method("BDA, 5 steps", ITERATIVE, make(solvers.bda, inner_steps=LOOP)),
     Method("IAPTT, 5 steps", ITERATIVE, make(solvers.iaptt, inner_steps=LOOP), varies=True),
@@ -124,18 +112,9 @@ METHODS = (
     Method("F2SA-p, p = 2", PENALTY, make(solvers.f2sa_p, penalty=100.0, inner_steps=LOOP)),
     Method("V-PBGD", PENALTY, make(solvers.v_pbgd, penalty=growing)),
     Method("BOME", PENALTY, make(solvers.bome, inner_steps=LOOP)),
-    Method(
-        "MEHA",
-        PENALTY,
-        lambda p, L, outer: solvers.meha(p, inner=0.5 / L, outer=outer, penalty=growing, proximal=10 / L),
-    ),
+    Method("MEHA", PENALTY, make_meha),
     Method("PZOBO, 5 steps", SHORTCUT, make(solvers.pzobo, inner_steps=LOOP)),
-    Method(
-        "DARTS",
-        SHORTCUT,
-        lambda p, L, outer: solvers.darts(p, inner=1 / L, outer=outer, xi=1 / L),
-        quick=True,
-    ),
+    Method("DARTS", SHORTCUT, make_darts, quick=True),
     Method("DARTS, first order", SHORTCUT, make(solvers.darts_first_order)),
     Method("SAMA", SHORTCUT, make(solvers.sama), quick=True),
     Method("tuning-free", TUNING_FREE, lambda p, L, outer: solvers.tuning_free(p), varies=True, quick=True),

@@ -1,6 +1,5 @@
 """The comparison as one figure: a column per task, oracle calls above, seconds below."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-from bilevel.atomic_files import write
 from bilevel.lab.compare.measurement import Curve, Point
 from bilevel.lab.compare.methods import FAMILIES, METHODS, YOURS, Method
 from bilevel.lab.compare.tasks import Task
+from bilevel.lab.figures import save_figure
 from bilevel.plot.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
 # A hue per family; within a family dashes and markers tell methods apart, also in gray.
@@ -76,12 +75,7 @@ def draw(results: dict[str, tuple[Task, list[Curve]]]) -> Figure:
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
-    paths = []
-    for kind in ("png", "svg"):
-        drawn = io.BytesIO()
-        figure.savefig(drawn, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
-        paths.append(write(folder / f"compare.{kind}", drawn.getvalue()))
-    return paths
+    return [save_figure(figure, folder / f"compare.{kind}", dpi=160) for kind in ("png", "svg")]
 
 
 def _panel(

@@ -7,7 +7,7 @@ data.)
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -66,14 +66,7 @@ class Task:
 
 
 def quadratic_task(quick: bool) -> Task:
-    instance = quadratic(kappa=10.0).instance()
-    return Task(
-        instance,
-        title="(a) quadratic, κ = 10",
-        rates=grid(16 / instance.L, quick),
-        calls=3_000 if quick else 30_000,
-        per_octave=2,
-    )
+    return replace(task_of(quadratic(kappa=10.0).instance(), quick), title="(a) quadratic, κ = 10")
 
 
 def ridge_task(quick: bool) -> Task:

@@ -12,10 +12,9 @@ LIBRARIES = ("bilevel", "jax", "jaxlib", "numpy", "optax", "matplotlib")
 def environment() -> dict[str, str]:
     import jax
 
+    libraries = [f"{name} {_version(name)}" for name in LIBRARIES]
     return {
-        "versions": ", ".join(
-            [f"Python {platform.python_version()}", *(f"{n} {_version(n)}" for n in LIBRARIES)]
-        ),
+        "versions": ", ".join([f"Python {platform.python_version()}", *libraries]),
         "processor": f"{_processor()}, {_cores()} core{'s' * (_cores() > 1)}",
         "memory": _memory(),
         "system": f"{platform.system()} {platform.release()} ({platform.machine()})",

@@ -14,7 +14,7 @@ import numpy as np
 
 from bilevel import theory
 from bilevel.lab.paper.experiment import Experiment, Options, Report
-from bilevel.lab.paper.quadratic_runs import PROTOCOL, aid_norms, certified, means, start
+from bilevel.lab.paper.quadratic_runs import PROTOCOL, aid_norms, certified, columns, means, start
 from bilevel.lab.paper.tables import Table
 from bilevel.problems.two_dimensional import Quadratic
 
@@ -59,15 +59,8 @@ def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[
 
 def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray, steps: int) -> Table:
     """Return one row for each (M, analysis, κ): the bound after K steps, and the result of the run with its steps."""
-    n = len(kappas)
-    return {
-        "M_is": np.repeat([case["M_is"] for case in cases], n),
-        "analysis": np.repeat([case["analysis"] for case in cases], n),
-        "kappa": np.tile(kappas, len(cases)),
-        "alpha": np.concatenate([case["alpha"][:n] for case in cases]),
-        "eta": np.concatenate([case["eta"][:n] for case in cases]),
-        "beta": np.concatenate([case["beta"][:n] for case in cases]),
-        "bound": np.concatenate([case["bound"](steps)[:n] for case in cases]),
+    return columns(cases, kappas, "alpha", "eta", "beta") | {
+        "bound": np.concatenate([case["bound"](steps)[: len(kappas)] for case in cases]),
         "measured": means(norms)[..., -1].ravel(),
         "last": norms[..., -1].ravel(),
     }

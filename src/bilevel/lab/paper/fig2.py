@@ -16,7 +16,7 @@ import numpy as np
 from bilevel import theory
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import scale
-from bilevel.lab.paper.quadratic_runs import PROTOCOL, certified, itd_norms, means, start
+from bilevel.lab.paper.quadratic_runs import PROTOCOL, certified, columns, itd_norms, means, start
 from bilevel.lab.paper.tables import Table
 from bilevel.problems.two_dimensional import Quadratic
 
@@ -37,11 +37,8 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
         runs = [*cases, *to_the_end]
         report(0.2, f"{len(runs) * len(kappas)} runs of {settings['steps']:,} steps in one call")
         sizes = [np.concatenate([one[name] for one in runs]) for name in ("alpha", "beta")]
-        norms = itd_norms(
-            settings["mu"],
-            *map(jnp.asarray, (np.tile(L, len(runs)), settings["m"], *sizes)),
-            steps=settings["steps"],
-        )
+        lanes = map(jnp.asarray, (np.tile(L, len(runs)), settings["m"], *sizes))
+        norms = itd_norms(settings["mu"], *lanes, steps=settings["steps"])
         norms = np.asarray(norms).reshape(len(runs), len(kappas), -1)
         limits = over_kappa_limits(norms[len(cases) :, :, -1], kappas, settings)
         bounds = over_kappa(cases, norms[: len(cases)], kappas)
@@ -77,14 +74,7 @@ def inner_steps(kappas: np.ndarray, settings: dict[str, Any]) -> dict[str, np.nd
 
 def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray) -> Table:
     """Return one row for each (M, analysis, κ): the bound, its inherent part, and the result of the run with its β."""
-    return {
-        "M_is": np.repeat([case["M_is"] for case in cases], len(kappas)),
-        "analysis": np.repeat([case["analysis"] for case in cases], len(kappas)),
-        "kappa": np.tile(kappas, len(cases)),
-        "alpha": np.concatenate([case["alpha"] for case in cases]),
-        "beta": np.concatenate([case["beta"] for case in cases]),
-        "bound": np.concatenate([case["bound"] for case in cases]),
-        "inherent": np.concatenate([case["inherent"] for case in cases]),
+    return columns(cases, kappas, "alpha", "beta", "bound", "inherent") | {
         "measured": means(norms)[..., -1].ravel(),
         "last": norms[..., -1].ravel(),
     }
@@ -103,25 +93,15 @@ def over_kappa_limits(last: np.ndarray, kappas: np.ndarray, settings: dict[str, 
         closed_form = np.asarray(jax.vmap(limit)(jnp.asarray(L), jnp.asarray(alpha)))
         ends |= {f"measured_limit{of}": measured, f"closed_form{of}": closed_form}
     lower = theory.lower_bound(theory.Constants(settings["mu"], L, settings["m"], settings["rho"]))
-    return {
-        "kappa": kappas,
-        **ends,
-        "lower_bound": lower.value,
-        "lower_bound_strict": lower.strict,
-    }
+    return {"kappa": kappas, **ends, "lower_bound": lower.value, "lower_bound_strict": lower.strict}
 
 
 def factors(cases: list[dict[str, Any]], limits: Table) -> Table:
     """Return the factor that puts Theorem 5.17's inherent error on each curve (M = 0.1)."""
     bound = _paper_inherent(cases)
-    found = {curve: scale(bound, limits[curve]) for curve in TARGETS}
-    return {
-        "curve": list(found),
-        "factor": [fit.factor for fit in found.values()],
-        "low": [fit.low for fit in found.values()],
-        "high": [fit.high for fit in found.values()],
-        "paper_factor": [TARGETS[curve] for curve in found],
-    }
+    fits = [scale(bound, limits[curve]) for curve in TARGETS]
+    fitted = {name: [getattr(fit, name) for fit in fits] for name in ("factor", "low", "high")}
+    return {"curve": list(TARGETS), **fitted, "paper_factor": list(TARGETS.values())}
 
 
 def scaled(cases: list[dict[str, Any]], limits: Table) -> Table:

@@ -110,27 +110,19 @@ def over_seeds(runs: Table, settings: dict[str, Any]) -> Table:
     for name in settings["variants"]:
         mean = select(runs, variant=name)["mean"].reshape(-1, len(kappas))
         fit = power_law(kappas, mean.mean(axis=0))
-        parts.append(
-            {
-                "variant": np.repeat(name, len(kappas)),
-                "kappa": kappas,
-                "mean": mean.mean(axis=0),
-                "lowest": mean.min(axis=0),
-                "highest": mean.max(axis=0),
-                "fit": fit.factor * kappas**fit.exponent,
-            }
-        )
+        range_ = {"mean": mean.mean(axis=0), "lowest": mean.min(axis=0), "highest": mean.max(axis=0)}
+        part = {"variant": np.repeat(name, len(kappas)), "kappa": kappas} | range_
+        parts.append(part | {"fit": fit.factor * kappas**fit.exponent})
     return {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
 
 
 def exponents(runs: Table, settings: dict[str, Any]) -> Table:
     """Return each variant's exponent of κ with its bootstrap interval, and the exponent of the actual mean κ."""
-    rows = []
+    rows, kappas = [], np.asarray(settings["kappas"])
     for name in settings["variants"]:
-        grid = lambda column, name=name: select(runs, variant=name)[column].reshape(
-            -1, len(settings["kappas"])
-        )
-        kappas, mean = np.asarray(settings["kappas"]), grid("mean")
+        chosen = select(runs, variant=name)
+        grid = lambda column, chosen=chosen: chosen[column].reshape(-1, len(kappas))
+        mean = grid("mean")
         low, high = bootstrap_exponent(kappas, mean, seed=0)
         exponent = power_law(kappas, mean.mean(axis=0)).exponent
         actual = power_law(grid("kappa_mean").mean(axis=0), mean.mean(axis=0)).exponent
@@ -206,9 +198,8 @@ class Heads(Hook):
         self._spectra = jax.jit(jax.vmap(curvatures))
 
     def begin(self, event: Event) -> None:
-        self.first = np.asarray(
-            jax.vmap(lambda x, data: jnp.sum(hypergradient(x, data) ** 2))(event.state.x, self.data)
-        )
+        squares = jax.vmap(lambda x, data: jnp.sum(hypergradient(x, data) ** 2))
+        self.first = np.asarray(squares(event.state.x, self.data))
 
     def __call__(self, event: Event) -> None:
         if event.step % self.every == 0:

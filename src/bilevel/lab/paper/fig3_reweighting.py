@@ -18,6 +18,7 @@ from bilevel.data import Examples, Mnist, corrupt_labels, mnist
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.tables import Table
 from bilevel.loop.hooks.base import Event
+from bilevel.loop.options import RunOptions
 from bilevel.loop.result import Result
 from bilevel.loop.run import run as run_solver
 from bilevel.problems.instance import Instance
@@ -158,8 +159,15 @@ def histogram(x: np.ndarray, wrong: np.ndarray) -> Table:
 
 def train(solver: Solver, case: Case, steps: int, clock: "Clock", label: str, cost: float) -> Result:
     run, shown = case.instance, clock.of(label, cost)
-    options: Any = dict(data=run.data, steps=steps, every=min(EVERY, steps), hooks=[shown])
-    return run_solver(solver, run.x0, run.y0, **options).check()
+    return run_solver(
+        solver,
+        run.x0,
+        run.y0,
+        data=run.data,
+        steps=steps,
+        hooks=[shown],
+        options=RunOptions(every=min(EVERY, steps)),
+    ).check()
 
 
 def curve(method: str, seed: int, result: Result) -> Table:

@@ -138,7 +138,7 @@ def digest_of_data(inputs: Any) -> str:
     return digest.hexdigest()
 
 
-@functools.cache  # of the code that runs, whatever happens to its files meanwhile
+@functools.cache  # the code that runs, even if its files change later
 def digest_of_code() -> str:
     root = Path(str(files("bilevel")))
     digest = hashlib.sha256()

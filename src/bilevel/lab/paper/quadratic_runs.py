@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bilevel.lab.paper.tables import Table
 from bilevel.loop.scan import scan
 from bilevel.problems.two_dimensional import Quadratic
 from bilevel.solvers.algorithms.aid import aid
@@ -21,14 +22,7 @@ STEPS = 10_000
 KAPPAS = np.geomspace(1.5, 20, 24)
 # The paper sets M = 0.1, but ‖∇_y f‖ = 0.1·√2, which the lemmas for AID need as M. Both are computed.
 M_VALUES = {"paper": COEFFICIENT, "valid": COEFFICIENT * np.sqrt(2)}
-PROTOCOL = {
-    "mu": MU,
-    "m": COEFFICIENT,
-    "rho": RHO,
-    "steps": STEPS,
-    "kappas": KAPPAS.tolist(),
-    "M": M_VALUES,
-}
+PROTOCOL = dict(mu=MU, m=COEFFICIENT, rho=RHO, steps=STEPS, kappas=KAPPAS.tolist(), M=M_VALUES)
 
 
 class Start(NamedTuple):
@@ -84,9 +78,16 @@ def certified(
     settings: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Return the cases of `certify(M, kappas, settings)` for every M."""
-    return [
-        case | {"M_is": label} for label, M in settings["M"].items() for case in certify(M, kappas, settings)
-    ]
+    found = ((label, case) for label, M in settings["M"].items() for case in certify(M, kappas, settings))
+    return [case | {"M_is": label} for label, case in found]
+
+
+def columns(cases: list[dict[str, Any]], kappas: np.ndarray, *names: str) -> Table:
+    """Return M, the analysis, κ and the columns `names`: one row for each case and κ."""
+    n = len(kappas)
+    labels = {name: np.repeat([case[name] for case in cases], n) for name in ("M_is", "analysis")}
+    own = {name: np.concatenate([case[name][:n] for case in cases]) for name in names}
+    return labels | {"kappa": np.tile(kappas, len(cases))} | own
 
 
 def means(norms: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 Bounds are evaluated under the paper's convention: L, M, ρ, the initial gap and the initial radii are fixed and
 μ = L/κ, with κ large, where a power law shows. Runs use the two-dimensional problem under the same convention,
-started at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 whatever κ is; AID runs with each analysis' own step
+started at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 for every κ; AID runs with each analysis' own step
 sizes until the mean of ‖∇Φ‖² is at most ε. These κ must be small, because the earlier analysis takes κ⁶ steps.
 """
 
@@ -107,11 +107,8 @@ def exponents_of_bounds(settings: dict[str, Any]) -> Table:
 
 
 def of_aid(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[str, Any]:
-    return {
-        "rate": certificate.bound(LONG, gap, y_error),
-        "beta": certificate.best_beta(LONG, gap, y_error),
-        "eta": certificate.eta,
-    }
+    rate, beta = certificate.bound(LONG, gap, y_error), certificate.best_beta(LONG, gap, y_error)
+    return {"rate": rate, "beta": beta, "eta": certificate.eta}
 
 
 def of_itd(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[str, Any]:
@@ -130,10 +127,8 @@ def warmed_up(constants: theory.Constants, settings: dict[str, Any]) -> Any:
 
 def calls_per_step(settings: dict[str, Any]) -> Table:
     """Return the oracle calls of one iteration and of one warm-up step, counted in the programs that run."""
-    q, N = (
-        Quadratic(0.5 * settings["L"], settings["L"], settings["M"] / np.sqrt(2)),
-        settings["counted_steps"],
-    )
+    q = Quadratic(0.5 * settings["L"], settings["L"], settings["M"] / np.sqrt(2))
+    N = settings["counted_steps"]
     totals = {}
     for method, solver in {
         "AID": aid(q.problem, inner=1.0, adjoint=1.0, outer=0.1),
@@ -200,8 +195,9 @@ def first_reached(
         def so_far(steps: int, i: int = i, label: str = f"run {i + 1} of {len(kappas)}") -> None:
             report(float((expected[:i].sum() + min(steps, expected[i])) / expected.sum()), label)
 
+        alpha, eta, beta = map(float, size)
         result = run_solver(
-            aid(FAMILY, *map(float, size)),
+            aid(FAMILY, inner=alpha, adjoint=eta, outer=beta),
             x0,
             y0,
             data=as_data(q),
@@ -239,9 +235,8 @@ class MeanBelow(Hook):
 def with_calls(runs: Table, calls: Table, settings: dict[str, Any]) -> Table:
     """Add Gc(ε) and Mv(ε): counted calls per iteration times the iterations, and the calls of the warm-up."""
     iteration, warmup = 0, 1  # AID's rows of `calls`
-    constants = theory.Constants(
-        settings["L"] / np.asarray(runs["kappa"]), settings["L"], settings["M"], settings["rho"]
-    )
+    mu = settings["L"] / np.asarray(runs["kappa"])
+    constants = theory.Constants(mu, settings["L"], settings["M"], settings["rho"])
     warmup_steps = theory.aid(constants).warmup_steps(settings["D_y"], settings["radius"])
     per = {name: np.asarray(calls[name]) for name in ("Gc", "Mv")}
     cost = {name: per[name][iteration] * runs["steps"] + per[name][warmup] * warmup_steps for name in per}

@@ -1,4 +1,4 @@
-"""What a checkpoint consists of: the whole result so far, what the hooks remember, and what produced it."""
+"""The contents of a checkpoint: the whole result so far, the memory of the hooks, and the origin of the run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -21,40 +21,39 @@ FORMAT = 2
 
 
 def made_by() -> dict[str, str]:
-    """The versions that a run's bits may depend on."""
+    """Return the versions and the device, on which the bits of a run may depend."""
     import bilevel
 
     return {"bilevel": bilevel.__version__, "jax": jax.__version__, "device": jax.devices()[0].device_kind}
 
 
 def outline(tree: PyTree) -> dict[str, Any]:
-    """A tree without its numbers, from which one of the same shape can be made again."""
+    """Return the structure of a tree without its numbers."""
     description, arrays = flatten(tree)
     return {"tree": description, "shapes": [[list(jnp.shape(a)), str(jnp.result_type(a))] for a in arrays]}
 
 
 def outlined(outline: dict[str, Any]) -> PyTree:
-    """Zeros in the shape of an outline."""
+    """Return a tree of zeros with this structure."""
     return unflatten(outline["tree"], [jnp.zeros(shape, dtype) for shape, dtype in outline["shapes"]])
 
 
 def packed(
     result: Result, hooks: Sequence[Any], origin: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Any], str]:
-    """The result and what the hooks remember, as plain data and arrays; and a hook whose memory cannot be saved."""
+    """Return plain data and arrays, and a warning if the memory of a hook cannot be saved."""
     remembered, left_out = [], ""
     for hook in hooks:
         try:
             state = hook.get_state() if hook.remembers else None
             flatten(state)
         except Exception as error:
-            state, left_out = None, f"what {type(hook.subject).__name__} remembers cannot be saved ({error})"
+            state, left_out = None, f"the memory of {type(hook.subject).__name__} cannot be saved ({error})"
         remembered.append([type(hook.subject).__name__, state])
     loader = result.feed if isinstance(result.feed, Mark) else None
-    position = None if loader is None else {"used": loader.used, "position": loader.position}
     # The run comes first, so that its arrays have the first numbers.
-    parts = _parts(result.run), result.trace, result.probes, remembered, position, _recovery(result, loader)
-    tree, arrays = flatten(list(parts))
+    run, recovery = _parts(result.run), _recovery(result, loader)
+    tree, arrays = flatten([run, result.trace, result.probes, remembered, _position(loader), recovery])
     contents = {
         "format": FORMAT,
         "made_by": made_by(),
@@ -65,18 +64,18 @@ def packed(
         "halvings": [list(halving) for halving in result.halvings],
         "seconds": result.seconds,
         "status": asdict(result.status),
-        "order": None if loader is not None else [list(key) for key in _keys(result.feed)],
+        "order": _order(result.feed),
         "tree": tree,
     }
     return contents, [words_of(array) for array in arrays], left_out
 
 
 def unpacked(contents: dict[str, Any], arrays: list[Any]) -> tuple[Result, list[Any]]:
-    """The result, in plain containers, and what the hooks remembered."""
+    """Return the result, in plain containers, and the memory of the hooks."""
     # Checkpoints of earlier versions have no recovery.
     parts, trace, probes, hooks, loader, *recovery = unflatten(contents["tree"], arrays)
-    made_by = tuple((what, words) for what, words in contents["fingerprint"])
-    run = RunState(**parts, fingerprint=made_by)
+    fingerprint = tuple(map(tuple, contents["fingerprint"]))
+    run = RunState(**parts, fingerprint=fingerprint)
     status = Status(**{**contents["status"], "code": Code(contents["status"]["code"])})
     result = Result(
         x=run.x,
@@ -90,15 +89,15 @@ def unpacked(contents: dict[str, Any], arrays: list[Any]) -> tuple[Result, list[
         thin=contents["thin"],
         halvings=tuple(map(tuple, contents["halvings"])),
         feed=tuple(map(tuple, contents["order"])) if loader is None else Mark(None, **loader),
-        recovery=_recovered(recovery[0], made_by) if recovery else None,
+        recovery=_recovered(recovery[0], fingerprint) if recovery else None,
     )
     if int(run.step) != contents["steps"] % 2**32:
-        raise ValueError(f"it says {contents['steps']} steps, and its state {int(run.step)}")
+        raise ValueError(f"it has {contents['steps']} steps, but its state has {int(run.step)}")
     return result, hooks
 
 
 def into(result: Result, template: RunState) -> Result:
-    """The result with its run in the types that the solver makes, and where it keeps them."""
+    """Return the result with its run in the types, and on the devices, of a run of the solver."""
     run, recovery = _retyped(result.run, template), result.recovery
     if recovery is not None and recovery.place is not None:
         place = replace(recovery.place, run=_retyped(recovery.place.run, template))
@@ -113,45 +112,57 @@ def _retyped(run: RunState, template: RunState) -> RunState:
 
 
 def places(template: RunState) -> list[Any]:
-    """Where the arrays of a run belong, in the order in which a checkpoint has them; keys are made from their words."""
+    """Return the shardings of the arrays of a run, in the order of a checkpoint; `None` for random keys."""
     return [None if is_key(leaf) else leaf.sharding for leaf in jax.tree.leaves(_parts(template))]
 
 
 def shapes(template: RunState) -> list[list[Any]]:
-    """Of the arrays of a run, in the same order."""
+    """Return the shapes and dtypes of the arrays of a run, in the same order."""
     leaves = map(words_of, jax.tree.leaves(_parts(template)))
     return [[list(leaf.shape), str(leaf.dtype)] for leaf in leaves]
 
 
+def _order(feed: Any) -> list[list[Any]] | None:
+    """Return the keys of the samplers that draw from data in memory; `None` for a loader."""
+    return None if isinstance(feed, Mark) else [list(key) for key in feed or ()]
+
+
+def _position(mark: Mark | None) -> dict[str, Any] | None:
+    return None if mark is None else {"used": mark.used, "position": mark.position}
+
+
 def _recovery(result: Result, loader: Mark | None) -> dict[str, Any] | None:
-    """What the run may go back to, as plain data; of a loader's batches since then, where it was before them."""
+    """Return the place to go back to as plain data; for a loader, its position there, not its batches."""
     if (recovery := result.recovery) is None:
         return None
-    words: dict[str, Any] = {"count": recovery.count, "doubtful": recovery.doubtful, "place": None}
-    place, mark = recovery.place, None
+    place, mark, saved = recovery.place, None, None
     if place is not None and loader is not None:
         position = place.taken[0][1] if place.taken else loader.position
         mark = place.mark or Mark(None, loader.used - len(place.taken), position)
-    if place is not None and (mark is None or mark.position is not None):  # else no loader can be moved there
-        at = None if mark is None else {"used": mark.used, "position": mark.position}
-        there = {"step": place.step, "seen": list(place.seen), "rows": place.rows, "loader": at}
-        words["place"] = {"run": _parts(place.run)} | there
-    return {"seen": list(recovery.seen)} | words
+    if place is not None and (mark is None or mark.position is not None):  # else the loader cannot move there
+        there = {"step": place.step, "seen": list(place.seen), "rows": place.rows, "loader": _position(mark)}
+        saved = {"run": _parts(place.run)} | there
+    return {
+        "seen": list(recovery.seen),
+        "count": recovery.count,
+        "doubtful": recovery.doubtful,
+        "place": saved,
+    }
 
 
-def _recovered(words: dict[str, Any] | None, made_by: tuple[tuple[str, str], ...]) -> Recovery | None:
-    if words is None:
+def _recovered(saved: dict[str, Any] | None, fingerprint: tuple[tuple[str, str], ...]) -> Recovery | None:
+    if saved is None:
         return None
     place = None
-    if (there := words["place"]) is not None:
-        run = RunState(**there["run"], fingerprint=made_by)
+    if (there := saved["place"]) is not None:
+        run = RunState(**there["run"], fingerprint=fingerprint)
         mark = None if there["loader"] is None else Mark(None, **there["loader"])
         place = Place(there["step"], run, Seen(*there["seen"]), [], mark, there["rows"])
-    return Recovery(Seen(*words["seen"]), words["count"], words["doubtful"], place)
+    return Recovery(Seen(*saved["seen"]), saved["count"], saved["doubtful"], place)
 
 
 def _parts(run: RunState) -> dict[str, Any]:
-    """All of it that is arrays."""
+    """Return the fields that are arrays."""
     return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "fingerprint"}
 
 
@@ -160,8 +171,3 @@ def _placed(leaf: Any, like: jax.Array) -> Any:
     if isinstance(sharding, NamedSharding):
         return put(leaf, sharding)
     return leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf, sharding)
-
-
-def _keys(feed: Any) -> tuple[Any, ...]:
-    """Of the samplers that draw from data in memory."""
-    return () if feed is None else feed

@@ -2,113 +2,85 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from bilevel.loop.checkpoints.contents import outline
 from bilevel.loop.checkpoints.folder import numbers_in
 from bilevel.loop.checkpoints.hook import Checkpoint
 from bilevel.loop.checkpoints.origin import Origin, check_origin
 from bilevel.loop.checkpoints.reader import as_folder, restore
-from bilevel.loop.devices.offload import fetched
-from bilevel.loop.devices.processes import Team
-from bilevel.loop.diagnose.hook import Diagnose
-from bilevel.loop.hooks.base import FunctionHook
-from bilevel.loop.hooks.early_stopping import EarlyStopping
-from bilevel.loop.hooks.live_view import Live
-from bilevel.loop.hooks.probe import Probe
-from bilevel.loop.hooks.progress_bar import Progress
 from bilevel.loop.interrupts import TERMINATED
+from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.result import Result
-from bilevel.loop.session import Session
+from bilevel.loop.single_run import Request, Start, begun, complete, finish_ended, plan_of, resumed
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.types import PyTree
-from bilevel.words import shown
 
 ENDED = (Code.CONVERGED, Code.STOPPED, Code.DIVERGED)  # the same run would end so again
 
 
-class Start(NamedTuple):
-    """What a new run begins with."""
-
-    x0: PyTree
-    y0: PyTree
-    model_state: PyTree
-    seed: Any
-    warmup: int
-
-
-def saver_among(
-    hooks: Sequence[Any], checkpoint: Any, save_every: Any
-) -> tuple[list[Any], Checkpoint | None]:
-    """The hooks, with the one that `checkpoint=` is short for; and the one among them that saves."""
-    hooks = list(hooks)
-    if checkpoint is not None:
-        hooks.append(Checkpoint(checkpoint, save_every=save_every))
-    elif save_every is not None:
-        raise ValueError(
-            f"save_every={shown(save_every)} says how often to save, but not where: pass checkpoint=folder"
-        )
-    savers = [hook for hook in hooks if isinstance(hook, Checkpoint)]
-    if len(savers) > 1:
-        raise ValueError("a run saves into one folder: pass checkpoint= or one bl.hooks.Checkpoint, not both")
-    return hooks, savers[0] if savers else None
-
-
 def run_on_disk(
-    session_of: Callable[[int, Result | None], Session],
-    saver: Checkpoint | None,
-    resume: Result | str | Path | None,
-    start: Start,
-    steps: int,
-    team: Team,
+    request: Request, saver: Checkpoint | None, resume: Result | str | Path | None, start: Start, steps: int
 ) -> Result:
-    """A run that saves itself, or that goes on from what was saved, or both."""
-    auto = resume == "auto"
+    """Run and save, or continue what was saved, or both."""
+    auto, team = resume == "auto", request.team
     folder = None if resume is None or isinstance(resume, Result) else _folder(resume, saver)
     if saver is not None:
-        saver.take(team, going_on=auto or folder == saver.path)  # nobody else writes there from here on
+        saver.take(team, going_on=auto or folder == saver.path)  # no other run writes there from here on
     try:
         earlier = resume if isinstance(resume, Result) else None
         restored, origin, ended, note = None, None, False, ""
         if folder is not None and numbers_in(folder):
-            fresh = session_of(1, None)
-            restored, before = restore(folder, lambda *trees: _begun(fresh, trees, start.seed), *start[:3])
-            earlier, origin = restored.result, _origin(fresh, start)
+            fresh = plan_of(request, 1, None)
+            restored, before, fresh = _restored(folder, fresh, start)
+            earlier, origin = restored.result, _origin(*fresh, start)
             if auto:
                 note = check_origin(folder, before, origin)
                 steps = _left(folder, earlier, steps)
             ended = auto and _has_ended(earlier, steps, before["stops"] == origin["stops"])
             origin |= {name: before[name] for name in ("start", "data", "outline", "seed", "warmup")}
-        session = session_of(steps, earlier)
+        plan = plan_of(request, steps, earlier)
+        plan, progress = begun(plan, start) if earlier is None else resumed(plan, earlier)
         if earlier is None:
-            _begun(session, start[:3], start.seed)
-            origin = _origin(session, start) | {"outline": outline(start[:3])}
-        elif origin is None:  # a result in memory does not say what it began from
+            origin = _origin(plan, progress, start) | {"outline": outline(start[:3])}
+        elif origin is None:  # a result in memory does not record what it began from
             trees = outline((earlier.x, earlier.y, earlier.model_state))
-            origin = _origin(session, start)
+            origin = _origin(plan, progress, start)
             origin |= dict.fromkeys(("start", "seed", "warmup", *["data"] * origin["loader"])) | {
                 "outline": trees
             }
         if restored is not None:
-            _remind(session.audience.hooks, restored.hooks)
+            _remind(plan.hooks.hooks, restored.hooks)
         if earlier is not None and ended:
-            return _noted(session.ended(earlier), note)
+            return _noted(finish_ended(plan, progress, earlier), note)
         if saver is not None:
             damaged = restored.damaged if restored is not None and folder == saver.path else ()
-            saver.prepare(origin, session.audience.hooks, damaged)
-            session.heed_term()
-            _warn_of_forgetful_loader(session)
-        result = _noted(session.go(start.warmup if earlier is None else 0), note)
+            saver.prepare(origin, plan.hooks.hooks, damaged)
+            plan.interrupts.heed_term()
+            _warn_of_forgetful_loader(plan)
+        result = _noted(complete(plan, progress, start.warmup if earlier is None else 0), note)
     finally:
         if saver is not None:
             saver.release()
-    if session.course.interrupts.terminated:
+    if plan.interrupts.terminated:
         _leave(result, saver, team.leads)
     return result
+
+
+def _restored(folder: Path, plan: Plan, start: Start) -> tuple[Any, Any, tuple[Plan, Progress]]:
+    """Return what is saved in the folder, its origin, and a new run's plan and progress to compare it with."""
+    begins: list[tuple[Plan, Progress]] = []
+
+    def begin(x0: PyTree, y0: PyTree, model_state: PyTree) -> RunState:
+        begins[:] = [begun(plan, start._replace(x0=x0, y0=y0, model_state=model_state))]
+        return plan.storage.fetched(begins[0][1].run)
+
+    restored, before = restore(folder, begin, *start[:3])
+    return restored, before, begins[0]
 
 
 def _noted(result: Result, note: str) -> Result:
@@ -131,8 +103,8 @@ def _leave(result: Result, saver: Checkpoint | None, says: bool) -> NoReturn:
     raise SystemExit(TERMINATED)
 
 
-def _warn_of_forgetful_loader(session: Session) -> None:
-    if not session.course.source.movable:
+def _warn_of_forgetful_loader(plan: Plan) -> None:
+    if not plan.source.movable:
         warnings.warn(
             "the loader cannot say where it stands, so the checkpoints of this run can be loaded with bl.load but not "
             "resumed: give it get_state and set_state",
@@ -157,32 +129,21 @@ def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
     return path
 
 
-def _begun(session: Session, trees: tuple[PyTree, ...], seed: Any) -> RunState:
-    x0, y0, model_state = trees
-    session.begin(x0, y0, seed, model_state)
-    return fetched(session.course.run)
-
-
-def _origin(session: Session, start: Start) -> dict[str, Any]:
-    run, source = fetched(session.course.run), session.course.source
-    hooks = session.audience.hooks
-    stopping = [
-        hook for hook in hooks if not isinstance(hook, Checkpoint | Progress | Live | Probe | Diagnose)
-    ]
-    if any(isinstance(hook, EarlyStopping) for hook in hooks):  # which may watch what a probe returns
-        stopping += [FunctionHook(hook.probe) for hook in hooks if isinstance(hook, Probe)]
-    trees = run.x, run.y, run.model
+def _origin(plan: Plan, progress: Progress, start: Start) -> dict[str, Any]:
+    run, source, hooks = plan.storage.fetched(progress.run), plan.source, plan.hooks.hooks
+    watched = any(hook.watches_probes for hook in hooks)
+    found = [hook.decider(watched) for hook in sorted(hooks, key=lambda hook: hook.measures)]
     return asdict(
         Origin.of(
-            session.solver,
-            trees,
+            plan.solver,
+            (run.x, run.y, run.model),
             source.peek(),
             source.stream is None,
-            session.record,
+            plan.request.record,
             start.seed,
             start.warmup,
-            stopping,
-            session.guard.halve,
+            [hook for hook in found if hook is not None],
+            plan.guard.halves,
         )
     )
 

@@ -1,4 +1,4 @@
-"""A folder of checkpoints, written by Orbax: one run at a time, in the background, each whole or not there at all."""
+"""A folder of checkpoints, written by Orbax in the background, for one run at a time. No checkpoint is half written."""
 
 import errno
 import json
@@ -8,8 +8,9 @@ import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ from bilevel.loop.devices.processes import Team
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
 LARGEST = 2**30  # bytes of contents that are read
-SPARE = 64 * 2**10  # bytes of a disk that a checkpoint needs besides its arrays
+SPARE = 64 * 2**10  # bytes on the disk that a checkpoint needs besides its arrays
 
 
 def orbax() -> Any:
-    """Orbax, or an error that names the extra."""
+    """Return Orbax's module of checkpoints; raise if it is not installed."""
     try:
         import orbax.checkpoint
     except ImportError as error:
@@ -38,13 +39,13 @@ def orbax() -> Any:
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what was written."""
+    """A checkpoint differs from the one that was written."""
 
 
 class Folder:
-    """A folder that a run writes into. Another run, of this process or any other on the machine, is refused.
+    """A folder that one run writes into; another run on this machine is refused.
 
-    A checkpoint is a folder of its own, with a number for a name: written under another name, and renamed when whole.
+    Each checkpoint is a folder whose name is a number. It is written under another name, and renamed when it is whole.
     """
 
     def __init__(self, path: Path, keep: int):
@@ -54,7 +55,7 @@ class Folder:
         self._writing: Future[Any] | None = None
 
     def open(self) -> None:
-        """What cannot be written into is found out here, before any work is done."""
+        """Lock the folder for this run; raise if it cannot be written into."""
         orbax()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -74,9 +75,9 @@ class Folder:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bilevel-checkpoint")
 
     def save(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
-        """Begins to write, and returns as soon as the arrays are copied; what was begun before must be finished."""
+        """Start to write, and return as soon as the arrays are copied; call `finish` before the next call."""
         held = [_held(array) for array in arrays]
-        if self.team.several:  # who writes must not come between the others' messages: at once
+        if self.team.several:  # a background thread would come between the messages of the processes
             self._write(number, contents, held)
             return
         assert self._writer is not None
@@ -86,9 +87,9 @@ class Folder:
         new = self.path / f"{number}{TEMPORARY}"
         try:
             self.team.lead(lambda: self._make_room(new, arrays))
-            self.team.each(lambda: _write_arrays(new / ARRAYS, arrays))  # each process those that lie with it
+            self.team.each(lambda: _write_arrays(new / ARRAYS, arrays))  # each process its own arrays
             self.team.lead(lambda: self._seal(new, number, contents, arrays))
-        except BaseException:  # what is left of it takes the room that the next one needs
+        except BaseException:  # the remains take the space that the next one needs
             if self.team.leads:
                 _remove(new)
             raise
@@ -96,14 +97,16 @@ class Folder:
     def _make_room(self, new: Path, arrays: list[Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         _remove(new)
-        new.mkdir()  # an error if anything of that name is there: nothing is written through a link
+        new.mkdir()  # raises if the name exists, so nothing is written through a link
         (new / ARRAYS).mkdir()
         self._hold()
         if shutil.disk_usage(new).free < sum(array.nbytes for array in arrays) + SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _seal(self, new: Path, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
-        _finish_arrays(new / ARRAYS, arrays)
+        if any(array.size for array in arrays):
+            with _handler() as handler:
+                handler.finalize(_epath(new / ARRAYS))  # joins the files of all processes
         shapes = [[list(array.shape), str(array.dtype)] for array in arrays]
         text = json.dumps({**contents, "arrays": shapes, "files": _checksums(new)})
         sealed = {"text": text, "checksum": zlib.crc32(text.encode())}
@@ -116,7 +119,7 @@ class Folder:
             _remove(self.path / str(old))
 
     def _hold(self) -> None:
-        """The folder may have been deleted, and made again just now."""
+        """Lock the folder again if it was deleted and made again."""
         if self._lock is not None and not self._lock.holds(self.path):
             self._lock.close()
             try:
@@ -125,7 +128,7 @@ class Folder:
                 raise OSError(errno.EBUSY, "another run has taken the folder") from error
 
     def finish(self) -> None:
-        """Waits for what is being written, and raises what went wrong with it."""
+        """Wait for the writer; raise its error."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -140,7 +143,7 @@ class Folder:
 
 
 def numbers_in(path: Path) -> list[int]:
-    """The numbers of the checkpoints in a folder, the newest first."""
+    """Return the numbers of the checkpoints in a folder, the newest first."""
     try:
         names = os.listdir(path)
     except FileNotFoundError:
@@ -152,7 +155,7 @@ def numbers_in(path: Path) -> list[int]:
 
 
 def read_contents(path: Path, number: int) -> dict[str, Any]:
-    """What a checkpoint says besides its arrays, once all its files are what was written."""
+    """Return the plain data of a checkpoint; raise `Damaged` unless all its files have their checksums."""
     here = path / str(number)
     try:
         sealed = json.loads(content_of(here / CONTENTS, LARGEST))
@@ -162,7 +165,7 @@ def read_contents(path: Path, number: int) -> dict[str, Any]:
         contents = json.loads(text)
         found = _checksums(here)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{CONTENTS} cannot be read: {said(error)}") from error
+        raise Damaged(f"{CONTENTS} cannot be read: {reason(error)}") from error
     files = contents.get("files") if isinstance(contents, dict) else None
     for name, written in (files if isinstance(files, dict) else {"": 0}).items():
         if found.get(name) != written:
@@ -171,32 +174,34 @@ def read_contents(path: Path, number: int) -> dict[str, Any]:
 
 
 def read_arrays(path: Path, number: int, contents: dict[str, Any], places: list[Any]) -> list[Any]:
-    """Its arrays: each where `places` says (a sharding), or in the host's memory (`None`, or nothing said)."""
-    checkpointing, shapes = orbax(), contents["arrays"]
+    """Return the arrays of a checkpoint, each at its sharding in `places`, or on the host where that is `None`."""
+    shapes = contents["arrays"]
     places = places + [None] * (len(shapes) - len(places))
     how = {
-        str(i): _restored(checkpointing, place, shape, dtype)
+        str(i): _how(place, shape, dtype)
         for i, (place, (shape, dtype)) in enumerate(zip(places, shapes, strict=True))
         if math.prod(shape)
     }
     found: dict[str, Any] = {}
     try:
         if how:
-            with Hush():
-                handler = checkpointing.PyTreeCheckpointHandler()
-                found = handler.restore(
-                    epath(path / str(number) / ARRAYS),
-                    args=checkpointing.args.PyTreeRestore(restore_args=how),
-                )
-                handler.close()
-    except Exception as error:  # whatever Orbax and its file formats make of it
-        raise Damaged(f"its arrays cannot be read: {said(error)}") from error
+            with _handler() as handler:
+                wanted = orbax().args.PyTreeRestore(restore_args=how)
+                found = handler.restore(_epath(path / str(number) / ARRAYS), args=wanted)
+    except Exception as error:  # Orbax and its file formats raise errors of many kinds
+        raise Damaged(f"its arrays cannot be read: {reason(error)}") from error
     empty = lambda shape, dtype: np.zeros(shape, jax.numpy.dtype(dtype))
     return [found[str(i)] if str(i) in how else empty(*each) for i, each in enumerate(shapes)]
 
 
+def _how(place: Any, shape: list[int], dtype: str) -> Any:
+    if place is None:
+        return orbax().RestoreArgs(restore_type=np.ndarray)
+    return orbax().ArrayRestoreArgs(sharding=place, global_shape=tuple(shape), dtype=jax.numpy.dtype(dtype))
+
+
 def set_aside(path: Path, step: int) -> None:
-    """A damaged checkpoint no longer counts, and its number is free again."""
+    """Rename a damaged checkpoint, so that its number is free again."""
     aside = path / f"{step}{DAMAGED}"
     with suppress(OSError):
         _remove(aside)
@@ -204,7 +209,7 @@ def set_aside(path: Path, step: int) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what has this name, if that is allowed; of a link, the link and not what it leads to."""
+    """Remove a file, a folder or a link (but not its target), if that is allowed."""
     if path.is_symlink() or path.is_file():
         with suppress(OSError):
             path.unlink()
@@ -215,24 +220,25 @@ def _remove(path: Path) -> None:
 def _write_arrays(path: Path, arrays: list[Any]) -> None:
     full = {str(i): array for i, array in enumerate(arrays) if array.size}  # Orbax refuses empty arrays
     if full:
-        checkpointing = orbax()
-        with Hush():
-            handler = checkpointing.PyTreeCheckpointHandler()
-            handler.save(epath(path), args=checkpointing.args.PyTreeSave(full))
-            handler.close()
+        with _handler() as handler:
+            handler.save(_epath(path), args=orbax().args.PyTreeSave(full))
 
 
-def _finish_arrays(path: Path, arrays: list[Any]) -> None:
-    """What all processes have written, as one."""
-    if any(array.size for array in arrays):
-        with Hush():
-            handler = orbax().PyTreeCheckpointHandler()
-            handler.finalize(epath(path))
-            handler.close()
+@contextmanager
+def _handler() -> Iterator[Any]:
+    """Open Orbax's handler of arrays. Orbax also logs the errors that it raises; this log is off meanwhile."""
+    log, quiet = logging.getLogger("absl"), lambda record: "orbax" not in record.pathname
+    log.addFilter(quiet)
+    try:
+        handler = orbax().PyTreeCheckpointHandler()
+        yield handler
+        handler.close()
+    finally:
+        log.removeFilter(quiet)
 
 
 def _checksums(path: Path) -> dict[str, int]:
-    """Of every file but the one that they are written into. They tell damage, not malice."""
+    """Return the checksum of every file except the contents, against damage but not against malice."""
     files = (each for each in sorted(path.rglob("*")) if each.is_file() and each != path / CONTENTS)
     return {each.relative_to(path).as_posix(): _checksum(each) for each in files}
 
@@ -249,21 +255,13 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal() and (name == "0" or not name.startswith("0"))
 
 
-def _restored(checkpointing: Any, place: Any, shape: list[int], dtype: str) -> Any:
-    if place is None:
-        return checkpointing.RestoreArgs(restore_type=np.ndarray)
-    return checkpointing.ArrayRestoreArgs(
-        sharding=place, global_shape=tuple(shape), dtype=jax.numpy.dtype(dtype)
-    )
-
-
 def _held(array: Any) -> Any:
-    """A copy in the host's memory, since the run's own buffers may be donated; of a part of an array, the array."""
+    """Return a copy on the host, as the run may donate its arrays; an array of several processes stays as it is."""
     return np.array(array) if getattr(array, "is_fully_addressable", True) else array
 
 
-def said(error: BaseException) -> str:
-    """What went wrong, in a few words; the operating system's, where they are to be found."""
+def reason(error: BaseException) -> str:
+    """Return an error in a few words, those of the operating system if it has any."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if number := re.search(r"os_error_code='(\d+)'", str(error)):
@@ -272,22 +270,8 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if first else ''}{first[:200]}"
 
 
-def epath(path: Path) -> Any:
-    """As Orbax wants it."""
-    from etils import epath  # which Orbax brings
+def _epath(path: Path) -> Any:
+    """Return a path of the type that Orbax needs."""
+    from etils import epath  # a dependency of Orbax
 
     return epath.Path(path)
-
-
-class Hush(logging.Filter):
-    """Orbax logs with whole tracebacks what it raises as well; while this is entered, it is said only once."""
-
-    def __enter__(self) -> "Hush":
-        logging.getLogger("absl").addFilter(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("absl").removeFilter(self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "orbax" not in record.pathname

@@ -10,13 +10,13 @@ from typing import Any
 
 from bilevel.checks import check_count
 from bilevel.loop.checkpoints.contents import packed
-from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, said, set_aside
+from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, reason, set_aside
 from bilevel.loop.checkpoints.reader import as_folder
-from bilevel.loop.devices.processes import Team
 from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.options import rhythm
+from bilevel.loop.policies import Alone
 from bilevel.loop.result import Result
 
-MINUTE = timedelta(minutes=1)
 SHARE = 0.05  # of the time, that saving by the clock may take
 
 
@@ -40,12 +40,14 @@ class Checkpoint(Hook):
     of_one_run = True  # not of a sweep
     reads_info = False
     last = True  # after the hooks whose memory it saves
+    saves = True
+    steers = False
     stride: int | None
     note: str
 
     def __init__(self, folder: str | Path, *, save_every: int | timedelta | None = None, keep: int = 3):
         self.path: Path = as_folder(folder, "checkpoint")
-        self.stride, self._pause = _rhythm(save_every)  # chunks end at multiples of the stride
+        self.stride, self._pause = rhythm(save_every)  # chunks end at multiples of the stride
         self._by_clock = save_every is None
         orbax()
         self._folder = Folder(self.path, check_count(keep, "keep"))
@@ -53,7 +55,7 @@ class Checkpoint(Hook):
         self.note = ""  # what the status should say at the end
         self._prepared = False
 
-    def take(self, team: Team, *, going_on: bool) -> None:
+    def take(self, team: Alone, *, going_on: bool) -> None:
         """Takes the folder for a run, before any work is done; of several processes, the first does."""
         self._team = self._folder.team = team
         team.lead(lambda: self._take(going_on))
@@ -131,7 +133,7 @@ class Checkpoint(Hook):
             self._failed(error, step)
 
     def _failed(self, error: Exception, step: int) -> None:
-        self._why = said(error)
+        self._why = reason(error)
         if not self._told:
             self._say(
                 f"step {step} could not be saved in {str(self.path)!r} ({self._why}): the run goes on, and tries again"
@@ -142,16 +144,3 @@ class Checkpoint(Hook):
         self._said += sentence
         with suppress(RuntimeWarning):  # it must not end the run where warnings are errors
             warnings.warn(sentence, RuntimeWarning, stacklevel=3)
-
-
-def _rhythm(save_every: Any) -> tuple[int | None, float]:
-    """Steps between two checkpoints, or seconds."""
-    if save_every is None:
-        return None, MINUTE.total_seconds()
-    if isinstance(save_every, timedelta):
-        if save_every <= timedelta(0):
-            raise ValueError(
-                f"save_every must be a positive time, not {save_every!r}: pass e.g. timedelta(minutes=5)"
-            )
-        return None, save_every.total_seconds()
-    return check_count(save_every, "save_every"), 0.0

@@ -1,4 +1,4 @@
-"""Going on from a folder: the newest checkpoint that is whole, if it is of the run that is asked for."""
+"""Read the newest whole checkpoint of a folder, and check that it is of the right run."""
 
 import warnings
 from collections.abc import Callable
@@ -11,13 +11,12 @@ import jax
 from bilevel.checks import check_path
 from bilevel.forks import check_fork
 from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, places, shapes, unpacked
-from bilevel.loop.checkpoints.folder import Damaged, numbers_in, orbax, read_arrays, read_contents, said
+from bilevel.loop.checkpoints.folder import Damaged, numbers_in, orbax, read_arrays, read_contents, reason
 from bilevel.loop.checkpoints.origin import Origin
 from bilevel.loop.checkpoints.trees import Saved
 from bilevel.loop.checkpoints.types import check_types
-from bilevel.loop.fingerprint import difference
 from bilevel.loop.result import Result
-from bilevel.loop.state import RunState
+from bilevel.loop.state import RunState, difference
 from bilevel.types import PyTree
 from bilevel.words import shown
 
@@ -25,7 +24,7 @@ ORIGIN = {field.name for field in fields(Origin)} | {"outline"}
 
 
 class Restored(NamedTuple):
-    """A result read from a folder, what the hooks remembered then, and the newer checkpoints that were damaged."""
+    """A result from a folder, the memory of the hooks, and the newer checkpoints that were damaged."""
 
     result: Result
     hooks: list[Any]
@@ -33,20 +32,20 @@ class Restored(NamedTuple):
 
 
 def load(folder: str | Path) -> Result:
-    """The newest result in a folder of checkpoints, without the problem that it is of.
+    """Return the newest result in a folder of checkpoints; its problem is not needed.
 
         result = bl.load("runs/first")
         result.x, result.y, result.trace["outer_value"], result.status
 
-    Arrays are NumPy's. Dicts, lists and tuples are what they were; of other types (Equinox modules, the solver's
-    state) there are the parts, under their names: `result.x.layers[0].weight`. To go on from there, pass
+    Arrays are NumPy's. Dicts, lists and tuples keep their types. Objects of other types (Equinox modules, the solver's
+    state) become their parts, under the same names: `result.x.layers[0].weight`. To continue the run, pass
     `resume=folder` to `bl.run`, which knows the types.
 
     Args:
-        folder: what was passed as `checkpoint=`. A run may be writing into it.
+        folder: the folder that was passed as `checkpoint=`. A run may be writing into it.
     """
-    check_fork()  # in which Orbax's file format ends the program
-    read = lambda path, number, contents: _understood(path, number, contents, [])
+    check_fork()  # Orbax's file format would end a forked process
+    read = lambda path, number, contents: _unpacked(path, number, contents, [])
     (result, _), _ = _newest(as_folder(folder, "folder"), read)
     return result
 
@@ -58,43 +57,43 @@ def restore(
     y0: PyTree,
     model_state: PyTree,
 ) -> tuple[Restored, dict[str, Any]]:
-    """The newest whole checkpoint as a run that `begin` would have begun, and what it says of its origin.
+    """Return the newest whole checkpoint in the types of the run that `begin` starts, and its origin.
 
-    Without x0 and y0, the checkpoint says what their trees looked like.
+    Without x0 and y0, their structure comes from the checkpoint.
     """
 
     def read(path: Path, number: int, contents: dict[str, Any]) -> tuple[Result, list[Any], dict[str, Any]]:
         start = x0, y0, model_state
         if x0 is None:
-            start = _sensible(lambda: outlined(contents["origin"]["outline"]))
+            start = _checked(lambda: outlined(contents["origin"]["outline"]))
             _check_plain(start)
         template = begin(*start)
         _check_same(path, contents, template)
-        result, hooks = _understood(path, number, contents, places(template))
-        return _sensible(lambda: into(result, template)), hooks, contents["origin"]
+        result, hooks = _unpacked(path, number, contents, places(template))
+        return _checked(lambda: into(result, template)), hooks, contents["origin"]
 
     (result, hooks, origin), damaged = _newest(path, read)
     return Restored(result, hooks, damaged), origin
 
 
-def _understood(
+def _unpacked(
     path: Path, number: int, contents: dict[str, Any], places: list[Any]
 ) -> tuple[Result, list[Any]]:
-    return _sensible(lambda: unpacked(contents, read_arrays(path, number, contents, places)))
+    return _checked(lambda: unpacked(contents, read_arrays(path, number, contents, places)))
 
 
-def _sensible(read: Callable[[], Any]) -> Any:
-    """What `read` returns; what makes no sense to it is damage, whatever the checksums say."""
+def _checked(read: Callable[[], Any]) -> Any:
+    """Return `read()`; its errors mean damage, even if the checksums are right."""
     try:
         return read()
     except Damaged:
         raise
     except Exception as error:
-        raise Damaged(f"its contents make no sense: {said(error)}") from error
+        raise Damaged(f"its contents make no sense: {reason(error)}") from error
 
 
 def as_folder(folder: Any, name: str) -> Path:
-    """As an absolute path: a run must not lose its folder when the program changes its own."""
+    """Return an absolute path, so that a program may change its working directory."""
     if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
         raise TypeError(f'{name} must be a folder, such as "runs/first", not {shown(folder)}')
     try:
@@ -103,7 +102,7 @@ def as_folder(folder: Any, name: str) -> Path:
         is_file = path.exists() and not path.is_dir()
     except (OSError, RuntimeError, UnicodeError) as error:
         raise ValueError(
-            f"{name}={str(folder)!r} cannot be a folder ({said(error)}): pass another"
+            f"{name}={str(folder)!r} cannot be a folder ({reason(error)}): pass another"
         ) from error
     if is_file:
         raise ValueError(f"{name}={str(folder)!r} is a file: pass a folder")
@@ -111,7 +110,7 @@ def as_folder(folder: Any, name: str) -> Path:
 
 
 def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tuple[Any, list[int]]:
-    """What `read` makes of the newest checkpoint that is whole; those that are not are warned about."""
+    """Return `read` of the newest whole checkpoint, and the damaged ones; warn about those."""
     orbax()
     numbers, damaged = numbers_in(path), []
     for number in numbers:
@@ -129,7 +128,7 @@ def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tup
             )
     if damaged:
         raise ValueError(
-            f"no checkpoint in {str(path)!r} is whole ({len(damaged)} damaged): begin a new run in another folder"
+            f"no checkpoint in {str(path)!r} is whole ({len(damaged)} damaged): start a new run in another folder"
         )
     raise ValueError(
         f"there is no checkpoint in {str(path)!r}: pass the folder that a run was given as checkpoint="
@@ -140,7 +139,7 @@ def _check_format(path: Path, contents: Any) -> None:
     wanted = {"format", "made_by", "fingerprint", "origin", "steps", "status", "tree", "arrays", "files"}
     wanted |= {"thin", "halvings", "seconds", "order"}
     if not isinstance(contents, dict) or not wanted <= contents.keys():
-        raise Damaged("its contents are not those of a checkpoint")
+        raise Damaged("its contents do not belong to a checkpoint")
     if contents["format"] != FORMAT:
         raise ValueError(
             f"the checkpoints in {str(path)!r} have format {contents['format']!r}, and this version of bilevel "
@@ -148,32 +147,30 @@ def _check_format(path: Path, contents: Any) -> None:
         )
     origin = contents["origin"]
     if not isinstance(origin, dict) or not origin.keys() >= ORIGIN:
-        raise Damaged("its contents are not those of a checkpoint")
+        raise Damaged("its contents do not belong to a checkpoint")
     check_types(contents)
     check_types(origin)
 
 
 def _check_same(path: Path, contents: dict[str, Any], template: RunState) -> None:
-    """Refuses a checkpoint of another library version, solver, problem or data shape, with what differs."""
+    """Raise if a checkpoint has another library version, solver, problem or data shape."""
     then, now = contents["made_by"]["bilevel"], made_by()["bilevel"]
     found = f"it was written by bilevel {then}, this is {now}" if then != now else None
-    before = tuple((what, words) for what, words in contents["fingerprint"])
-    found = found or difference(before, template.fingerprint)
+    found = found or difference(tuple(map(tuple, contents["fingerprint"])), template.fingerprint)
     here = shapes(template)
     if found is None and contents["arrays"][: len(here)] != here:
         found = "the solver's state had other arrays"
     if found is not None:
         raise ValueError(
-            f"the checkpoints in {str(path)!r} are of another run: {found}. Pass another folder, or begin a new run "
+            f"the checkpoints in {str(path)!r} are of another run: {found}. Pass another folder, or start a new run "
             f"from x0=bl.load({str(path)!r}).x and its y"
         )
 
 
 def _check_plain(start: PyTree) -> None:
-    nodes = jax.tree.leaves(start, is_leaf=lambda each: isinstance(each, Saved))
-    for node in nodes:
+    for node in jax.tree.leaves(start, is_leaf=lambda each: isinstance(each, Saved)):
         if isinstance(node, Saved):
             raise ValueError(
-                f"x0, y0 or model_state has a {node._kind} in it, a type that a checkpoint cannot make again: pass x0= "
-                "and y0= (and model_state=) as at the beginning of the run; only their types are used"
+                f"x0, y0 or model_state has a {node._kind} in it, a type that a checkpoint cannot create: pass x0= and "
+                "y0= (and model_state=) as at the start of the run; only their types are used"
             )

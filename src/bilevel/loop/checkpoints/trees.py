@@ -1,7 +1,7 @@
-"""A tree as plain data and a list of arrays, and back: what JSON can hold goes there, arrays go beside it.
+"""Trees as plain data for JSON and a list of arrays, and back.
 
 Types that are not Python's own (Equinox modules, optimizer states, named tuples) are written as the names of their
-parts. With a tree of the same shape at hand they become what they were; without one, a `Saved` takes their place.
+parts. A tree of the same structure restores the types; without one, they become `Saved`.
 """
 
 import base64
@@ -20,7 +20,7 @@ DEEPEST = 100
 
 @jax.tree_util.register_pytree_with_keys_class
 class Saved:
-    """A value whose type is not known where it is read: its parts, under the names they had."""
+    """A value of a type that is unknown where it is read: its parts, under the same names."""
 
     def __init__(self, kind: str, parts: dict[str, Any]):
         self._kind, self._parts = kind, parts
@@ -53,14 +53,14 @@ class Saved:
 
 
 def flatten(tree: PyTree) -> tuple[Any, list[Any]]:
-    """The tree in plain data, in which arrays are numbers, and those arrays in the order of `jax.tree.leaves`."""
+    """Return the tree as plain data, with numbers for its arrays, and the arrays in the order of `jax.tree.leaves`."""
     arrays: list[Any] = []
     return _described(tree, arrays, 0), arrays
 
 
 def _described(node: Any, arrays: list[Any], depth: int) -> Any:
     if depth > DEEPEST:
-        raise TypeError(f"a checkpoint cannot hold what is nested more than {DEEPEST} deep")
+        raise TypeError(f"a checkpoint cannot hold containers nested more than {DEEPEST} deep")
     if node is None or type(node) in PLAIN:
         return {"value": node}
     if isinstance(node, bytes):
@@ -68,12 +68,14 @@ def _described(node: Any, arrays: list[Any], depth: int) -> Any:
     if callable(getattr(node, "detach", None)):  # a torch tensor, in a loader's position
         arrays.append(node.detach().cpu().numpy())
         return {"tensor": len(arrays) - 1}
-    if isinstance(node, jax.Array | np.ndarray | np.generic) and not _ordinary(node):  # a probe's words
-        flat = np.asarray(node).ravel().tolist()
-        return {"objects": [_object(each, arrays, depth + 1) for each in flat], "shape": list(node.shape)}
     if isinstance(node, jax.Array | np.ndarray | np.generic):
+        if not _is_ordinary(node):  # such as words that a probe returned
+            flat = np.asarray(node).ravel().tolist()
+            return {"objects": [_object(each, arrays, depth + 1) for each in flat], "shape": list(node.shape)}
         arrays.append(node)
-        return {"array": len(arrays) - 1, **_key_kind(node)}
+        array: Any = node
+        kind = {"key": str(jax.random.key_impl(array))} if is_key(array) else {}
+        return {"array": len(arrays) - 1, **kind}
     if isinstance(node, dict):
         ordered = isinstance(node, OrderedDict)
         names = list(node) if ordered else _sorted(node)  # as JAX does
@@ -92,7 +94,7 @@ def _described(node: Any, arrays: list[Any], depth: int) -> Any:
 
 
 def unflatten(description: Any, arrays: list[Any]) -> PyTree:
-    """The tree again, with `Saved` in place of types that are not Python's own."""
+    """Return the tree, with `Saved` in place of types that are not Python's own."""
     match description:
         case {"value": value}:
             return value
@@ -124,7 +126,7 @@ def unflatten(description: Any, arrays: list[Any]) -> PyTree:
 
 
 def words_of(array: Any) -> Any:
-    """An array of random keys as the numbers it consists of; any other as it is."""
+    """Return the numbers in an array of random keys; any other array as it is."""
     return jax.random.key_data(array) if is_key(array) else array
 
 
@@ -132,24 +134,19 @@ def is_key(array: Any) -> bool:
     return isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
-def _key_kind(array: Any) -> dict[str, str]:
-    return {"key": str(jax.random.key_impl(array))} if is_key(array) else {}
-
-
-def _ordinary(array: Any) -> bool:
-    """Whether it is of numbers that a file of arrays can hold."""
+def _is_ordinary(array: Any) -> bool:
+    """Whether a file of arrays can hold the array's numbers."""
     if is_key(array):
         return True
     kind, size = array.dtype.kind, array.dtype.itemsize
-    masked = np.ma.isMaskedArray(array)
-    own = kind == "V" and array.dtype.names is None  # bfloat16 and its like
-    return not masked and (
-        own or kind in "biu" or (kind == "f" and size <= 8) or (kind == "c" and size <= 16)
-    )
+    if np.ma.isMaskedArray(array):
+        return False
+    jax_type = kind == "V" and array.dtype.names is None  # such as bfloat16
+    return jax_type or kind in "biu" or (kind == "f" and size <= 8) or (kind == "c" and size <= 16)
 
 
 def _object(value: Any, arrays: list[Any], depth: int) -> Any:
-    """Anything; what cannot be kept is told in words."""
+    """Return any value as plain data; one that cannot be kept becomes its text."""
     count = len(arrays)
     try:
         return _described(value, arrays, depth)
@@ -166,7 +163,7 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
 
 
 def _name(key: Any) -> Any:
-    """Of a child, as its container calls it."""
+    """Return the name of a child in its container."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
@@ -174,7 +171,7 @@ def _name(key: Any) -> Any:
 
 
 def _key(name: Any) -> Any:
-    """The key of a dict: numbers and words as they are, tuples of them too."""
+    """Return the key of a dict as plain data; it may be a number, a word, or a tuple of them."""
     if isinstance(name, np.generic):
         name = name.item()
     if name is None or type(name) in PLAIN:

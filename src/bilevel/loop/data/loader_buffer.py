@@ -66,7 +66,7 @@ class Feed:
         self._worth = False  # whether a thread is worth its while
         self._impatient = False  # Ctrl-C came while the thread was waited for
 
-    def lie(self, place: Callable[[Given], Given]) -> None:
+    def place_at(self, place: Callable[[Given], Given]) -> None:
         """From here on each batch goes where `place` puts it."""
         self.place, self._ahead = place, deque(item._replace(device=None) for item in self._ahead)
 

@@ -10,7 +10,7 @@ import numpy as np
 from bilevel.batch import Batch
 from bilevel.loop.data.loader_buffer import Feed
 from bilevel.loop.data.streams import Stream, as_stream
-from bilevel.loop.errors import RunError
+from bilevel.loop.errors import Failure, RunError
 from bilevel.loop.result import Result
 from bilevel.solvers.base import Solver
 
@@ -24,12 +24,15 @@ class Memory:
     def __init__(self, stream: Stream):
         self.stream = stream
 
-    def lie(self, place: Any, stream: Any) -> None:
+    def place(self, place: Any, stream: Any) -> None:
         """Where they were put."""
         self.stream = stream
 
     def first(self) -> Stream:
         return self.stream
+
+    def blamed(self, failure: Failure | None) -> Failure | None:
+        return failure
 
     def peek(self) -> Stream:
         return self.stream
@@ -63,10 +66,10 @@ class Loader:
     def __init__(self, data: Iterable[Any], solver: Solver, resume: Result | None):
         self.feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
 
-    def lie(self, place: Any, stream: Any) -> None:
+    def place(self, place: Any, stream: Any) -> None:
         """Where `place` puts each batch, if it says."""
         if place is not None:
-            self.feed.lie(place)
+            self.feed.place_at(place)
 
     @property
     def ended(self) -> bool:
@@ -76,6 +79,14 @@ class Loader:
     def movable(self) -> bool:
         """Whether another process can move the loader to where this one stands."""
         return self.feed.movable
+
+    def blamed(self, failure: Failure | None) -> Failure | None:
+        """Return the failure with the name of what raised while data were asked for."""
+        from bilevel.loop.devices.mesh_spec import CannotBeSplit
+
+        if failure is not None and isinstance(failure.error, CannotBeSplit):
+            return failure.blamed("laying out the loader's batch")
+        return failure
 
     def first(self) -> Any:
         """The first step's data, or `None` if there are none; what does not fit is an error of the caller's."""

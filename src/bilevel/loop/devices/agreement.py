@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.chunks import whose
-from bilevel.loop.course import Course
-from bilevel.loop.devices.processes import Team, brief
-from bilevel.loop.fingerprint import fingerprint
-from bilevel.solvers.base import Solver
+from bilevel.loop.devices.processes import brief
+from bilevel.loop.errors import Failure, caught
+from bilevel.loop.plan import Plan
+from bilevel.loop.policies import Alone
+from bilevel.loop.state import fingerprint
 
 Outline = list[Any]  # in words, and two digests: of structure, shapes and types; of values
 
 
-def check_alike(team: Team, given: dict[str, Any]) -> None:
+def check_alike(team: Alone, given: dict[str, Any]) -> None:
     """Refuses, in all processes, what one of them was given otherwise."""
     if not team.several:
         return
@@ -37,51 +37,42 @@ def check_alike(team: Team, given: dict[str, Any]) -> None:
             )
 
 
-def check_arguments(team: Team, solver: Solver, given: dict[str, Any]) -> None:
-    """Of the solver, its kind, its objectives and its numbers; and whatever else a run was asked for."""
-    if team.several:
-        made = {f"its {what}": words for what, words in fingerprint(solver, None, None, None, None)[:3]}
-        named = jax.tree_util.tree_leaves_with_path(solver)
-        numbers = {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in named}
-        shown = {name: float(leaf) for name, leaf in numbers.items() if np.ndim(leaf) == 0}
-        check_alike(team, given | made | {"the solver": str(shown), "the solver's arrays": numbers})
+def check_request(request: Any, steps: int, start: Any, saves: bool, resume: str) -> None:
+    """Raise in all processes if one was asked for another run: solver, numbers and choices."""
+    solver, options = request.solver, request.options
+    chosen = dict(steps=steps, seed=int(start.seed), warmup=start.warmup)
+    names = ("every", "thin", "snapshots", "on_divergence", "offload")
+    chosen |= {name: getattr(options, name) for name in names} | {"checkpoint=": saves, "resume=": resume}
+    made = {f"its {what}": words for what, words in fingerprint(solver, None, None, None, None)[:3]}
+    named = jax.tree_util.tree_leaves_with_path(solver)
+    numbers = {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in named}
+    shown = {name: float(leaf) for name, leaf in numbers.items() if np.ndim(leaf) == 0}
+    check_alike(request.team, chosen | made | {"the solver": str(shown), "the solver's arrays": numbers})
 
 
-def have_data(course: Course) -> bool:
-    """Whether there are data for a step, in all processes, and of the same shapes.
-
-    If not, `course.failure` says what a loader raised, and `course.interrupts.asked` that it was Ctrl-C.
-    """
-    if course.source.stream is not None:
-        return True
-    given, asked, told = None, False, list[Any]()
-    try:
-        given = course.source.peek()
-    except KeyboardInterrupt:
-        if not course.team.several:
-            raise
-        asked = True
-    except Exception as error:
-        course.failure = whose(error), error
-    raised = None if course.failure is None else f"{course.failure[0]} raised {brief(course.failure[1])}"
-    if course.team.several:
-        told = course.team.all([raised, asked, None if given is None else _shapes(given)])
+def have_data(plan: Plan) -> tuple[bool, Failure | None]:
+    """Return whether there are data for a step in all processes, of the same shapes, and what a loader raised."""
+    given, failure = caught("the loader", plan.source.peek, interruptible=True)
+    asked = failure is not None and failure.is_interrupt
+    failure = None if asked else plan.source.blamed(failure)
+    raised = None if failure is None else f"{failure.what} raised {brief(failure.error)}"
+    told = plan.team.all([raised, asked, None if given is None else _shapes(given)])
     for number, (theirs, stops, _) in enumerate(told):
-        course.interrupts.asked |= stops
-        if theirs is not None and course.failure is None:
-            course.failure = f"process {number}", RuntimeError(theirs)
-    ready = course.failure is None and given is not None and all(shapes is not None for *_, shapes in told)
+        if stops:
+            plan.interrupts.ask()
+        if theirs is not None and failure is None:
+            failure = Failure(f"process {number}", RuntimeError(theirs))
+    ready = failure is None and given is not None and all(shapes is not None for *_, shapes in told)
     for number, (*_, shapes) in enumerate(told):
         if ready and shapes != told[0][2]:
-            course.failure = (
+            return False, Failure(
                 "the loader",
                 ValueError(
                     f"the batches of a step must have as many rows in every process, but with those of all there would "
                     f"be {told[0][2][0]} by the batch of process 0 and {shapes[0]} by that of process {number}"
                 ),
             )
-            return False
-    return ready
+    return ready, failure
 
 
 def _outline(value: Any) -> Outline:

@@ -107,11 +107,12 @@ class Sharded:
 
 
 def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_state: Any = None) -> Sharded:
-    """What lies where on a mesh of devices, for `mesh=` of `bl.run`.
+    """What lies where on a mesh of devices, for `mesh=` of `bl.RunOptions`.
 
         mesh = jax.make_mesh((8,), ("data",))
-        bl.run(solver, x0, y0, data=data, steps=100, mesh=mesh)                         # data parallel
-        bl.run(solver, x0, y0, data=data, steps=100, mesh=bl.sharded(mesh, y="data"))   # y split too (FSDP)
+        bl.run(solver, x0, y0, data=data, steps=100, options=bl.RunOptions(mesh=mesh))  # data parallel
+        fsdp = bl.sharded(mesh, y="data")  # y split too
+        bl.run(solver, x0, y0, data=data, steps=100, options=bl.RunOptions(mesh=fsdp))
 
     x, y and model_state each take: `None`, to lie whole on every device; the name of a mesh axis, along which every
     array is split in its largest dimension that the axis divides (the last of equals; small arrays that have none lie

@@ -12,8 +12,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from bilevel.liveness import Liveness, opened
+from bilevel.loop.policies import OnDevice
 from bilevel.loop.state import RunState
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import Rule
@@ -173,3 +175,18 @@ def _on_device(memory: PyTree) -> PyTree:
 
 def on_host(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and leaf.sharding.memory_kind == KIND
+
+
+class OnHost(OnDevice):
+    """The memory of the outer rule is on the host between two steps."""
+
+    offloads = True
+
+    def fetched(self, run: RunState) -> RunState:
+        return fetched(run)
+
+    def stored(self, run: RunState) -> RunState:
+        return stored(run)
+
+    def copied(self, run: RunState) -> RunState:
+        return jax.tree.map(lambda leaf: leaf if on_host(leaf) else jnp.copy(leaf), run)

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from bilevel.loop.errors import RunError
+from bilevel.loop.errors import Failure, RunError
+from bilevel.loop.policies import Alone
 
 LEFT = "has left, for"
 LONGEST = 4000  # bytes of what one process may tell the others at a time
@@ -26,7 +27,7 @@ class PeersLost(ConnectionError):
     """Another process of the run has gone, or has left it and said why."""
 
 
-class Team:
+class Team(Alone):
     """The processes that run together: all of those that `jax.distributed` knows, or this one alone."""
 
     def __init__(self, several: bool = False):
@@ -34,7 +35,7 @@ class Team:
         self.lost: bool = False
 
     @property
-    def leads(self) -> bool:
+    def leads(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether this process is the one that writes, prints and watches the clock."""
         return not self.several or jax.process_index() == 0
 
@@ -88,9 +89,6 @@ class Team:
         """What the first process says."""
         return self.all(said)[0]
 
-    def any(self, flag: bool) -> bool:
-        return any(self.all(bool(flag)))
-
     def each(self, work: Callable[[], Any], mine: bool = True) -> None:
         """Every process does it, and none goes on before all have; if it fails in one, it has failed in all."""
         if not self.several:
@@ -108,15 +106,27 @@ class Team:
         if told:
             raise OSError(f"in another process: {told[0]}")
 
+    def shared(self, failure: Failure | None) -> Failure | None:
+        """Return the failure of this process, or else of another one."""
+        mine = None if failure is None else f"{failure.what} raised {brief(failure.error)}"
+        for number, told in enumerate(self.all(mine)):
+            if told is not None and failure is None:
+                failure = Failure(f"process {number}", RuntimeError(told))
+        return failure
+
+    def lose(self) -> None:
+        """Note that the other processes can no longer be reached."""
+        self.lost = self.several
+
     def lead(self, work: Callable[[], Any]) -> None:
         """The first process does it, and the others wait until it has."""
         self.each(work, mine=self.leads)
 
-    def named(self, what: str, error: BaseException) -> tuple[str, BaseException]:
-        """Who raised what: where JAX says that a collective failed, another process has gone."""
-        if self.several and isinstance(error, jax.errors.JaxRuntimeError):
-            error = self._gone(error)
-        return ("the run" if isinstance(error, PeersLost) else what), error
+    def named(self, failure: Failure) -> Failure:
+        """Return the failure; where JAX raised that a collective failed, another process has gone."""
+        if self.several and isinstance(failure.error, jax.errors.JaxRuntimeError):
+            failure = failure.blamed(failure.what, self._gone(failure.error))
+        return failure.blamed("the run") if isinstance(failure.error, PeersLost) else failure
 
     def _gone(self, error: BaseException) -> PeersLost:
         self.lost = True

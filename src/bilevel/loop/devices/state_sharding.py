@@ -5,6 +5,7 @@ dimensions before it (a table of gradients), and lies as that does; counters, se
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bilevel.batch import Batch, Draws
 from bilevel.loop.data.streams import FullBatch, Given, Minibatches, Stream
+from bilevel.loop.devices.agreement import check_alike
 from bilevel.loop.devices.mesh_spec import Sharded, auto
+from bilevel.loop.plan import Plan
 from bilevel.types import PyTree
 
 OF_X = ("x", "outer")  # the fields of a method's state that have x's shape where y has the same
@@ -97,6 +100,23 @@ class Places:
             return PartitionSpec()
         like = max(fits, key=lambda fit: fit[0])[1]
         return PartitionSpec(*(None,) * (len(leaf.shape) - len(like.shape)), *like.spec)
+
+
+def place_run(plan: Plan, given: tuple[PyTree, ...]) -> tuple[tuple[PyTree, ...], Places | None]:
+    """Put x, y, the model state and the plan's data where they belong; return the first three and their places."""
+    mesh, source = plan.request.options.mesh, plan.source
+    named = dict(zip(("x0", "y0", "model_state"), given, strict=True))
+    check_alike(plan.team, named | {"data": source.stream})
+    given, stream = lay(given, source.stream, mesh)
+    places = Places.of(*given)
+    if places is not None and plan.storage.offloads:
+        raise ValueError(
+            'offload="outer" is for one device, and x or y lie on several: leave it out, and let the mesh split x '
+            "and with it the memory of its rule (bl.sharded)"
+        )
+    if places is not None:
+        source.place(None if mesh is None else partial(lay_batch, mesh), stream)
+    return given, places
 
 
 def lay(

@@ -1,211 +1,203 @@
-"""Why a run broke, as far as it can be measured at its last finite state."""
+"""Why a run diverged, as measured at its last finite state."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from optax import tree
 
 from bilevel.batch import draws, first
-from bilevel.loop.diagnose.descent import (
-    MOVES,
-    f_falls,
-    falls_without_end,
-    faulty_maps,
-    reversed_levels,
-    values_on_the_way,
-)
+from bilevel.loop.diagnose.measurements import lanczos
+from bilevel.loop.diagnose.messages import MOVES, PARTS, beyond, large_step, say
 from bilevel.loop.diagnose.scene import Scene
+from bilevel.loop.diagnose.steps import attempt, climbing_levels, constant_step, faulty_maps
 from bilevel.loop.finite import grown, run_away
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Cause
 from bilevel.problem import Problem
-from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
-from bilevel.solvers.parts.ritz import ritz_values, tridiagonal
+from bilevel.solvers.messages import sentence
+from bilevel.solvers.parts.ritz import ritz_values
 from bilevel.solvers.parts.trees import all_finite
 from bilevel.solvers.parts.unroll import update
-from bilevel.solvers.rules import Descent, Rule
 from bilevel.types import PyTree
 
-PARTS = (
-    "the inner objective g",
-    "the gradient of the inner objective g, though not its value,",
-    "the outer objective f",
-    "the gradient of the outer objective f, though not its value,",
-)
-FLAT = (
-    "the derivative of the inner rule, which this method goes through, is NaN or infinite at that very state, though "
-    "its step is not: Adam and its like have an infinite slope where an entry of ∇_y g is exactly 0 (a dead unit, or "
-    "what bfloat16 rounds to 0; there, pass eps_root=1e-8), and so has clipping by a norm where all entries are."
-)
-SECOND = "a second derivative of the inner objective g, though not its gradient,"
-PRODUCTS = 24  # of Lanczos' method, with ∇²_yy g
-NEAR = 0.9  # of 2/λ: from there on a plain step is suspected, as λ may be larger elsewhere on the way
-FOLLOW = ("inner", "adjoint")  # the levels that follow ∇²_yy g
+NEAR = 0.9  # of 2/L: a longer plain step is suspected, as L may be larger elsewhere on the way
+SHORTER = 10.0 ** -np.arange(0, 40, 2)  # of the path on which y has run away: up to where g is finite
+UNBOUNDED = 1e3  # times its size at the beginning: an objective that falls so far has no lower bound
+ROWS = 5  # of the trace, along which f falls to the end
 
 
 def cause(scene: Scene, large: list[str], warmup: bool = False) -> Cause:
-    """An objective that is not finite where the run stands, what the method knows of itself, or a step too large.
+    """Return why a run diverged: a faulty function, a fact that the solver knows, or a step that is too large.
 
     Where a variable has run away, its `large` size is the reason that an objective overflows, not the objective.
     """
     away = large or run_away(scene.solver, scene.run, scene.before()[1])
-    if not away and (found := _faulty_objective(scene, warmup)):
-        part, ahead = found
-        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((scene.run.x, scene.run.y))}
-        where = "where its next step takes y" if ahead else "at that very state"
-        cure = "" if ahead else ", which no smaller step from there can mend"
-        return Cause(
-            f"{part} is NaN or infinite {where} (a logarithm, a root or a quotient at the edge of its domain, a label "
-            f"that is no class, as of classes counted from 1, or numbers too large for {' and '.join(sorted(kinds))}?)"
-            f"{cure}: look at it there, scale it down, or keep x and y away from such points.",
-            curable=ahead,
-        )
-    if not away and (why := _faulty_map(scene)):
-        return why
-    if not (away or warmup) and _faulty_rule(scene):
-        return Cause(FLAT, curable=False)
-    if why := _climbs(scene):
-        return why
-    if known := scene.suspicion() or scene.solver.indefinite(scene.recent).strip():
+    found = None
+    if not away:
+        found = attempt(_faulty_objective, scene, warmup) or attempt(_faulty_map, scene)
+        found = found or (None if warmup else attempt(_faulty_rule, scene))
+    found = found or attempt(_climbing_rule, scene)
+    if found is not None:
+        return found
+    if known := scene.suspicion() or sentence(scene.solver.indefinite(scene.recent)):
         return Cause(known)
-    why = _steps_too_large(scene, warmup)
-    return why if why.levels else _unbounded(scene, away) or why
+    why = attempt(_large_steps, scene, warmup, default=Cause())
+    return why if why.levels else attempt(_unbounded_g, scene, away) or _unbounded_f(scene, away) or why
 
 
 def why_risen(scene: Scene) -> str:
-    """Return why a finite outer value has blown up: what the solver knows, or a rule that climbs."""
-    why = scene.suspicion() or _climbs(scene)
-    return why.sentence if isinstance(why, Cause) else why or ""
-
-
-def _climbs(scene: Scene) -> Cause | None:
-    """A rule whose steps lead up, as after a schedule that has become negative."""
-    try:
-        found = scene.solver.compiled(reversed_levels)(scene.run.solver)
-    except Exception:  # a rule that asks for the objective, or a state that is made otherwise
-        return None
-    for level, climbing in found.items():
-        if climbing:
-            return Cause(
-                f"the {level} rule steps along the gradient instead of against it, as with a negative learning rate: a "
-                "schedule that falls below zero? Pass one that stays positive (optax.cosine_decay_schedule, or "
-                "jnp.maximum(..., 0)).",
-                variable=MOVES[level],
-            )
-    return None
-
-
-def _faulty_map(scene: Scene) -> Cause | None:
-    """A projection or a proximal map that makes NaN of a finite point."""
-    solver, run = scene.solver, scene.run
-    try:
-        found = solver.compiled(faulty_maps)(run.solver, scene.batch(scene.given()))
-    except Exception:  # a rule that asks for the objective, or a method that calls its objectives otherwise
-        return None
-    for level, (ahead, at_once) in found.items():
-        if ahead or at_once:
-            moves, proximal = MOVES[level], level == "inner" and solver.problem.prox is not None
-            what = "the problem's proximal map prox" if proximal else f"the projection of the {level} rule"
-            return Cause(
-                f"{what} returns NaN or infinity, or has such a derivative, for a finite {moves}: test it "
-                f"{'at this ' + moves if at_once else 'where the next steps lead ' + moves}, and let it return a "
-                "finite point of the set for every input (a root, a quotient or a logarithm at the edge of its "
-                "domain?).",
-                curable=not at_once,
-                variable=moves,
-            )
-    return None
-
-
-def _unbounded(scene: Scene, away: list[str]) -> Cause | None:
-    """An objective that falls without end along the way on which the run went."""
-    solver, (step, before) = scene.solver, scene.before()
-    try:
-        if "y" in away:
-            run, start = scene.run, solver.sets_out(before.solver)
-            batch = first(scene.batch(scene.given()))
-            g, values = solver.problem.compiled(values_on_the_way)(before.x, start, run.y, batch)
-            if falls_without_end(float(g), np.asarray(values, float)[::-1]):
-                return Cause(
-                    f"g has no lower bound in y: with x as at step {step} it falls from {float(g):.3g} to "
-                    f"{np.nanmin(np.where(np.isfinite(values), values, np.nan)):.3g} along the way that y ran. No step "
-                    "size helps: add a ridge to g (0.5 * c * ‖y‖²), or bound y (bl.projected).",
-                    variable="y",
-                )
-    except Exception:  # a method that calls its objectives otherwise
-        pass
-    values = np.asarray(scene.trace["outer_value"], float)
-    if away and f_falls(values):
-        return Cause(
-            f"f has no lower bound: its value fell from {values[0]:.3g} to {values[-1]:.3g}, and x and y followed. No "
-            "step size helps: add a term that grows with x to f, or bound x (bl.projected).",
-        )
-    return None
-
-
-def _faulty_objective(scene: Scene, warmup: bool) -> tuple[str, bool] | None:
-    """The first that is not finite on the next batch where the run stands; or else, where the next step takes y."""
-    solver, run = scene.solver, scene.run
-    try:
-        batch, after = first(scene.batch(scene.given())), _ahead(scene, warmup)
-        for ahead, at in ((False, run), (True, after)):
-            if at is None or (ahead and _run_away(scene, at)):
-                continue
-            points = run.x, solver.sets_out(at.solver), at.y, batch
-            fine = np.asarray(solver.problem.compiled(_finite)(*points))
-            if not fine.all():
-                return PARTS[int(np.argmin(fine))], ahead
-            if solver.second_order and not warmup and not solver.problem.compiled(_finite_second)(*points):
-                return SECOND, ahead
-    except Exception:  # a method that calls its objectives otherwise, such as one over tasks
-        pass
-    return None
-
-
-def _faulty_rule(scene: Scene) -> bool:
-    """Whether the hypergradient is not finite, and has gone through an inner rule without a finite derivative."""
-    solver, run = scene.solver, scene.run
-    if not solver.traits.differentiates_rule:
-        return False
-    try:
-        batch = scene.batch(scene.given())
-        found, step, slope = solver.compiled(_finite_rule)(run.solver, batch)
-        return bool(step) and not (bool(found) or bool(slope))
-    except Exception:  # a rule that asks for the objective
-        return False
+    """Return why a finite outer value has blown up: a fact that the solver knows, or a rule that climbs."""
+    climbing = None if (known := scene.suspicion()) else attempt(_climbing_rule, scene)
+    return known if climbing is None else climbing.sentence
 
 
 def blameworthy(scene: Scene, since: RunState, given: Any) -> bool:
     """Whether an objective is not finite on a batch of the next step, which takes what is `given`: by the data's fault?
 
-    Asked where the run stands, or, if a variable has run away since an earlier state, there.
+    The objectives are called at the present state, or, if a variable has run away since an earlier state, there.
     """
     solver, run = scene.solver, scene.run
-    away = grown(scene.solver, run) or run_away(scene.solver, run, since)
+    away = grown(solver, run) or run_away(solver, run, since)
     at = since if away else run
-    if grown(scene.solver, at):  # where anything may overflow
+    if grown(solver, at):  # where anything may overflow
         return False
-    try:
-        call = solver.problem.compiled(_finite)
-        batches = draws(scene.batch(given, run))
+
+    def is_finite() -> bool:
+        call, batches = solver.problem.compiled(_finite), draws(scene.batch(given, run))
         points = at.x, solver.sets_out(at.solver), at.y
-        return not all(bool(call(*points, batches[i]).all()) for i in range(solver.draws))
-    except Exception:  # a method that calls its objectives otherwise, or a loader that has no more batches
-        return True
+        return all(bool(call(*points, batches[i]).all()) for i in range(solver.draws))
+
+    return not attempt(is_finite, default=False)
 
 
-def _run_away(scene: Scene, run: RunState) -> bool:
-    return "y" in grown(scene.solver, run) or "y" in run_away(scene.solver, run, scene.before()[1])
+def _faulty_objective(scene: Scene, warmup: bool) -> Cause | None:
+    """Find the first function that is not finite on the next batch, at the present state or at the next y."""
+    solver, run = scene.solver, scene.run
+    call, batch = solver.problem.compiled, first(scene.batch(scene.given()))
+    for ahead, at in ((False, run), (True, scene.after(warmup))):
+        if ahead and (
+            not all_finite(at.y) or "y" in grown(solver, at) + run_away(solver, at, scene.before()[1])
+        ):
+            continue
+        points = run.x, solver.sets_out(at.solver), at.y, batch
+        fine = list(np.asarray(call(_finite)(*points)))
+        if all(fine) and solver.second_order and not warmup:
+            fine.append(bool(call(_finite_second)(*points)))
+        if not all(fine):
+            kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves((run.x, run.y))})
+            where = "at the y of its next step" if ahead else "at that state"
+            no_cure = "" if ahead else ", and smaller steps cannot help"
+            part = PARTS[fine.index(False)]
+            sentence = say("not_finite", part=part, where=where, kinds=" and ".join(kinds), no_cure=no_cure)
+            return Cause(sentence, curable=ahead)
+    return None
 
 
-def _ahead(scene: Scene, warmup: bool) -> RunState | None:
-    """The run after one more step, if its y is still finite."""
-    after = scene.after(warmup)
-    finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(after.y))
-    return after if finite else None
+def _faulty_map(scene: Scene) -> Cause | None:
+    """Find a projection or a proximal map that makes NaN of a finite point."""
+    solver, run = scene.solver, scene.run
+    for level, (ahead, at_once) in solver.compiled(faulty_maps)(
+        run.solver, scene.batch(scene.given())
+    ).items():
+        if ahead or at_once:
+            variable, proximal = MOVES[level], level == "inner" and solver.problem.prox is not None
+            name = "the problem's proximal map prox" if proximal else f"the projection of the {level} rule"
+            where = f"at this {variable}" if at_once else f"at the {variable} of the next steps"
+            sentence = say("faulty_map", map=name, variable=variable, where=where)
+            return Cause(sentence, curable=not at_once, variable=variable)
+    return None
+
+
+def _faulty_rule(scene: Scene) -> Cause | None:
+    """Report a hypergradient that is not finite because the inner rule has no finite derivative."""
+    if not scene.solver.traits.differentiates_rule:
+        return None
+    found, step, slope = scene.solver.compiled(_finite_rule)(scene.run.solver, scene.batch(scene.given()))
+    return Cause(say("no_slope"), curable=False) if step and not (found or slope) else None
+
+
+def _climbing_rule(scene: Scene) -> Cause | None:
+    """Find a rule whose steps climb, as by a schedule that has become negative."""
+    for level, climbs in scene.solver.compiled(climbing_levels)(scene.run.solver).items():
+        if climbs:
+            return Cause(say("climbs", level=level), variable=MOVES[level])
+    return None
+
+
+def _large_steps(scene: Scene, warmup: bool) -> Cause:
+    """Find plain steps on y or v that are longer than the curvature L of g in y allows, 2/L."""
+    solver = scene.solver
+    sizes = {
+        level: constant_step(solver, level) for level in (("inner",) if warmup else ("inner", "adjoint"))
+    }
+    known = {level: size for level, size in sizes.items() if size is not None}
+    step, before = scene.before()  # where all may still have been of ordinary size
+    batch = first(scene.batch(scene.given()))
+
+    def curvature(run: RunState, x: PyTree) -> float:
+        spectrum = solver.problem.compiled(_spectrum)
+        return ritz_values(*spectrum(x, solver.sets_out(run.solver), batch))[-1] if known else np.nan
+
+    def longer(share: float, L: float) -> dict[str, float]:
+        return {level: size for level, size in known.items() if not size * L <= share * 2}
+
+    L = curvature(before, before.x)
+    if not np.isfinite(L) or L <= 0:
+        return Cause()
+    if large := longer(1.0, L):
+        sentence = large_step(large, L, f"at step {step}", close=not longer(1 / NEAR, L))
+        return Cause(sentence, tuple(large), shrink="lower", variable=MOVES[next(iter(large))])
+    if longer(NEAR, L):
+        return Cause(shrink="lower")
+    if len(known) < len(sizes) or solver.traits.penalized:
+        return Cause(shrink="all")
+    if not longer(NEAR, curvature(scene.run, scene.run.x)):
+        return Cause(shrink="outer")
+    # Steps on y or v that were short enough may be too long at the x of the end, even with the y of before.
+    level = max(known, key=lambda name: known[name])
+    size, now = known[level], curvature(before, scene.run.x)
+    if not (np.isfinite(now) and size * now > 2):
+        return Cause(shrink="mostly outer")
+    sentence = say("led_to_large_step", beyond=beyond(level, size, now), step=step, earlier=2 / L)
+    return Cause(sentence, shrink="mostly outer")
+
+
+def _unbounded_g(scene: Scene, away: list[str]) -> Cause | None:
+    """Report a g that falls without end along the path of y."""
+    if "y" not in away:
+        return None
+    solver, (step, before) = scene.solver, scene.before()
+    batch = first(scene.batch(scene.given()))
+    start = solver.sets_out(before.solver)
+    g, values = solver.problem.compiled(_values_on_the_way)(before.x, start, scene.run.y, batch)
+    g, values = float(g), np.asarray(values, float)
+    if not _falls_without_end(g, values[::-1]):
+        return None
+    return Cause(say("unbounded_g", step=step, start=g, end=values[np.isfinite(values)].min()), variable="y")
+
+
+def _unbounded_f(scene: Scene, away: list[str]) -> Cause | None:
+    """Report an f that falls without end."""
+    values = np.asarray(scene.trace["outer_value"], float)
+    finite = values[np.isfinite(values)]
+    falls = (
+        len(finite) >= ROWS and (np.diff(finite[-ROWS:]) < 0).all() and _falls_without_end(finite[0], finite)
+    )
+    return Cause(say("unbounded_f", start=values[0], end=values[-1])) if away and falls else None
+
+
+def _falls_without_end(value: float, values: np.ndarray) -> bool:
+    """Whether a function falls from `value` far below it, and fastest at the end; the shortest way is first."""
+    values = values[np.isfinite(values)]
+    bound = value - UNBOUNDED * max(abs(value), 1.0)
+    return bool(len(values) > 2 and values[-1] < bound and values[-1] < values[-2] < values[-3])
+
+
+# What is compiled
 
 
 def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
@@ -214,8 +206,15 @@ def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any)
     return jnp.stack([all_finite(tree) for tree in (g.value, (g.x, g.y), f.value, (f.x, f.y))])
 
 
+def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
+    """Whether the products of ∇²_yy g and ∇²_xy g with a vector are finite where the steps on y start and end."""
+    ones = tree.ones_like(y)
+    at = [problem.oracles.linearize(x, point, batch) for point in (y, y_outer)]
+    return all_finite([(g.hessian(ones), g.cross(ones)) for g in at])
+
+
 def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
-    """Whether the hypergradient is finite, the step of the inner rule, and what that makes of a cotangent."""
+    """Whether the hypergradient, the step of the inner rule, and its product with a cotangent are finite."""
     x, y = state.x, solver.sets_out(state)
     gradient = solver.problem.oracles.inner_gradient(x, y, first(batch))
     (after, moving), pull_back, _ = update(solver.inner_at(x), gradient, state.inner, y, None)
@@ -223,83 +222,12 @@ def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
     return all_finite(solver.step(state, batch)[1].hypergradient), all_finite(after), all_finite(cotangents)
 
 
-def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
-    """Whether the products of ∇²_yy g and ∇²_xy g with a vector are finite, where the steps on y set out and end."""
-    ones = tree.ones_like(y)
-    at = [problem.oracles.linearize(x, point, batch) for point in (y, y_outer)]
-    return all_finite([(g.hessian(ones), g.cross(ones)) for g in at])
+def _spectrum(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
+    return lanczos(problem.oracles.linearize(x, y, batch).hessian, y)
 
 
-def _steps_too_large(scene: Scene, warmup: bool) -> Cause:
-    """Plain steps on y or v that lengthen what they should shorten, by the curvature of g in y."""
-    solver = scene.solver
-    sizes = {level: _step_size(solver, level) for level in (("inner",) if warmup else FOLLOW)}
-    known = {level: size for level, size in sizes.items() if size is not None}
-    try:
-        measured = solver.problem.compiled(_tridiagonal)
-        batch = first(scene.batch(scene.given()))
-        at = lambda run, x=None: (
-            ritz_values(*measured(run.x if x is None else x, solver.sets_out(run.solver), batch))[-1]
-            if known
-            else np.nan
-        )
-        step, before = scene.before()  # where all may still have been of ordinary size
-        found = at(before)
-        if not np.isfinite(found) or found <= 0:
-            return Cause()
-        beyond = lambda part, value: {
-            level: size for level, size in known.items() if not size * value <= part * 2
-        }
-        large = beyond(1, found)
-        if not large and beyond(NEAR, found):
-            return Cause(shrink="lower")
-        if not large:
-            followed = len(known) == len(sizes) and not solver.traits.penalized
-            doubt = followed and beyond(NEAR, at(scene.run))
-            led = _led_there(step, known, found, at(before, scene.run.x)) if doubt else ""
-            return Cause(led, shrink="all" if not followed else "mostly outer" if doubt else "outer")
-    except Exception:  # a method that calls its objectives otherwise
-        return Cause()
-    named = " and ".join(f"the {level} step size {size:.3g}" for level, size in large.items())
-    return Cause(
-        f"lower {named} below 2/λ = {2 / found:.3g}, with λ = {found:.3g} the largest curvature of g in y at step "
-        f"{step}: beyond that a step leads further away than it set out. "
-        + (
-            ""
-            if beyond(1 / NEAR, found)
-            else "It is not much above: where that is no cure, lower the outer one. "
-        )
-        + "bl.advise proposes step sizes.",
-        tuple(large),
-        shrink="lower",
-        variable=MOVES[next(iter(large))],
-    )
-
-
-def _led_there(step: int, known: dict[str, float], was: float, now: float) -> str:
-    """Steps on y or v that were small enough, and are not at the x of the end, even with the y of before."""
-    level = max(known, key=lambda name: known[name])
-    if not (np.isfinite(now) and known[level] * now > 2):
-        return ""
-    return (
-        f"lower the outer step size, or bound x (bl.projected): it has led x to where the {level} step size "
-        f"{known[level]:.3g} is above 2/λ = {2 / now:.3g}, with λ the largest curvature of g in y; at step {step} that "
-        f"was {2 / was:.3g}. bl.advise proposes step sizes, and bl.sweep tries several."
-    )
-
-
-def _step_size(solver: Solver, level: str) -> float | None:
-    """Of plain gradient descent or a Neumann series; 0 where the level has none, `None` for another rule."""
-    part = solver.part(level)
-    part = getattr(part, "rule", part)
-    if isinstance(part, Descent):
-        return float(part.step_size)
-    if isinstance(part, NeumannSeries):
-        return float(part.eta)
-    if isinstance(part, Rule):
-        return None
-    return float(part) if isinstance(part, int | float | np.number | jax.Array) else 0.0
-
-
-def _tridiagonal(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
-    return tridiagonal(problem.oracles.linearize(x, y, batch).hessian, y, PRODUCTS)
+def _values_on_the_way(problem: Problem, x: PyTree, y: PyTree, end: PyTree, batch: Any) -> tuple[Any, Any]:
+    """Return g at (x, y), and at shorter and shorter shares of the way from y to `end`."""
+    way = tree.sub(end, y)
+    at = lambda share: problem.g(x, jax.tree.map(lambda a, b: a + share.astype(a.dtype) * b, y, way), batch)
+    return problem.g(x, y, batch), lax.map(at, jnp.asarray(SHORTER, float))

@@ -1,19 +1,21 @@
-"""Looks at a run now and then, and says in words what stands out."""
+"""A hook that looks at a run a few times and reports its findings."""
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.diagnose.context import FALLEN, Facts, small_share
+from bilevel.loop.diagnose.evidence import Facts
 from bilevel.loop.diagnose.findings import SILENT, findings
 from bilevel.loop.diagnose.measurements import Point, brief_look, close_look, look_beside
 from bilevel.loop.diagnose.report import Diagnosis
-from bilevel.loop.diagnose.scale import inner_transformation, look_at_scale
+from bilevel.loop.diagnose.standstill import small_share
+from bilevel.loop.diagnose.steps import attempt, look_at_scale, may_be_scale_free
 from bilevel.loop.finite import risen
 from bilevel.loop.hooks.base import Event, Hook
 from bilevel.solvers.parts.ritz import ritz_values
@@ -23,35 +25,57 @@ SHARE = 0.02  # of the gradients and products, for the looks beyond the first fe
 FEW, MOST = 4, 20  # looks
 GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
 STEPS = ("inner_step", "adjoint_step", "outer_step")  # likewise
-ARRAYS = ("ritz", "free", "x_moves")  # what a look has besides numbers
-KEPT = ("rows", "began", "spent", "largest", "steepest", "broke", "moves", "scaled")  # by a checkpoint
+ARRAYS = ("ritz", "free", "x_moves")  # parts of a look that are no numbers
 STEP = 4  # gradients and products that the cheapest step takes
 
 
-class Diagnose(Hook):
-    """Looks at the run a few times, and says in `result.diagnosis` what stands out; `bl.run(..., diagnose=True)`.
+@dataclass
+class Record:
+    """The observations of a run, which a checkpoint keeps."""
 
-    Between chunks, so that not a bit of the result changes. Every run gets four looks, at the quarters of its steps, or
-    where it ends earlier; and more, up to twenty, as long as all together cost at most 2 % of the gradients and
-    products of its steps. A look that cannot be taken is a note, never an error. It covers the steps of one call of
-    `bl.run`, and those before a checkpoint that the call goes on from; of a run that had ended, the end.
+    rows: list[dict[str, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    began: int = 0
+    spent: float = 0.0  # on the looks, in steps
+    largest: float = 0.0  # stationarity measure
+    steepest: float = 0.0  # hypergradient
+    broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
+    moves: list[bool] = field(
+        default_factory=list
+    )  # for each array of x: whether its hypergradient was not zero
+    scaled: list[str] = field(
+        default_factory=list
+    )  # arrays of x that only scale g, under a rule that is scale-free
+
+    def note_norms(self, trace: dict[str, Any]) -> None:
+        norms = trace["hypergradient_norm"]
+        self.steepest = _larger(self.steepest, norms)
+        self.largest = _larger(self.largest, trace.get("stationarity", norms))
+
+    def note_moves(self, seen: Any) -> None:
+        self.moves = np.logical_or(self.moves, seen).tolist()
+
+
+class Diagnose(Hook):
+    """Look at the run a few times, and report in `result.diagnosis` what stands out; `bl.RunOptions(diagnose=True)`.
+
+    It looks between chunks and changes no bit of the result. Every run gets four looks, at the quarters of its steps,
+    or where it ends earlier. It gets more, up to twenty, as long as all of them cost at most 2 % of the gradients and
+    products of its steps. A look that fails becomes a note, never an error. A diagnosis covers the steps of one call of
+    `bl.run`, and those before a checkpoint that the call resumes; of a run that had ended, the end.
     """
 
     of_one_run = True  # not of a sweep
     reads_info = False
+    steers = False
 
     def __init__(self):
-        self._rows: list[dict[str, float]] = []
-        self._notes: dict[str, None] = {}  # in their order, each once
-        self._began = self._total = self._due = 0
-        self._spent = self._largest = self._steepest = 0.0
-        self._moves: list[bool] = []  # by array of x: whether a hypergradient that was not zero was seen
-        self._names: list[str] = []  # of these arrays
-        self._scaled: list[str] = []  # those that only scale g, under a rule that is scale-free
-        self._small = FALLEN  # the share of the largest hypergradient that is rounding
+        self._record = Record()
+        self._remembered: dict[str, Any] | None = None  # from a checkpoint
+        self._total = self._due = 0
+        self._names: list[str] = []  # of the arrays of x
+        self._small = 0.0  # the share of the largest hypergradient that is rounding
         self._rise: tuple[float, float] | None = None  # of f, known at the end
-        self._broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
-        self._remembered: dict[str, Any] | None = None  # what a checkpoint gave back
         self._before: Any = None  # a Point
         self._event: Any = None
         self._solver: Any = None
@@ -63,22 +87,31 @@ class Diagnose(Hook):
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Of what was seen so far."""
-        names = dict.fromkeys(["step", *(name for row in self._rows for name in row)])
-        looks = {name: np.array([row.get(name, math.nan) for row in self._rows]) for name in names}
-        if not self._rows:
-            return Diagnosis((), looks, tuple(self._notes), self._solver.name if self._solver else "")
-        noisy = bool(self._rows[-1]["noisy"])
-        steps = int(self._rows[-1]["step"]) - self._began
-        blind = self._steepest == 0
-        idle = tuple(name for name, moves in zip(self._names, self._moves, strict=True) if not moves)
-        seen = self._largest, blind, self._rise, self._broke, idle, tuple(self._scaled), self._small
-        facts = Facts(self._solver, steps, self._began, noisy, *seen)
-        return Diagnosis(findings(looks, facts), looks, tuple(self._notes), self._solver.name)
+        """The diagnosis of the run so far."""
+        record = self._record
+        names = dict.fromkeys(["step", *(name for row in record.rows for name in row)])
+        looks = {name: np.array([row.get(name, math.nan) for row in record.rows]) for name in names}
+        found = findings(looks, self._facts()) if record.rows else ()
+        return Diagnosis(found, looks, tuple(record.notes), self._solver.name if self._solver else "")
+
+    def _facts(self) -> Facts:
+        record, last = self._record, self._record.rows[-1]
+        return Facts(
+            solver=self._solver,
+            steps=int(last["step"]) - record.began,
+            began=record.began,
+            noisy=bool(last["noisy"]),
+            largest=record.largest,
+            blind=record.steepest == 0,
+            rise=self._rise,
+            broke=record.broke,
+            idle=tuple(name for name, moves in zip(self._names, record.moves, strict=True) if not moves),
+            scaled=tuple(record.scaled),
+            small=self._small,
+        )
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-        return {name: getattr(self, f"_{name}") for name in KEPT} | {"notes": list(self._notes)}
+        return dict(vars(self._record))
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._remembered = state
@@ -87,14 +120,16 @@ class Diagnose(Hook):
         earlier = self._remembered if event.step else None
         Diagnose.__init__(self)
         self._event, self._solver = event, event.solver
-        self._began, self._total, self._small = event.step, event.total, small_share(event.run.x)
+        self._total, self._small = event.total, small_share(event.run.x)
         arrays = jax.tree_util.tree_leaves_with_path(event.run.x)
         self._names = [f"x{jax.tree_util.keystr(path)}" for path, _ in arrays]
-        self._moves = [earlier is not None] * len(arrays)  # an older checkpoint does not say
-        for name, value in (earlier or {}).items():
-            setattr(self, f"_{name}", dict.fromkeys(value) if name == "notes" else value)
+        known = {
+            "began": event.step,
+            "moves": [earlier is not None] * len(arrays),
+        }  # unless the checkpoint has them
+        self._record = Record(**known | (earlier or {}))
         unknown = _unknown(event.run.x)
-        # How far x has come since the last look, or in all if the run has ended, a checkpoint does not say.
+        # A checkpoint does not have the x of the last look, and a run that has ended not its start.
         x = event.run.x if earlier is None and event.step < event.total else unknown
         with _nan_allowed():
             self._before = Point(jax.tree.map(jnp.copy, x), unknown)
@@ -102,93 +137,85 @@ class Diagnose(Hook):
 
     def __call__(self, event: Event) -> None:
         self._event, self._solver = event, event.solver
-        self._note_norms(event.trace)
+        self._record.note_norms(event.trace)
         if event.step >= self._due:
             self._look(event.step)
             self._due = self._next(event.step)
 
     def broke(self, cause: str, levels: tuple[str, ...]) -> None:
-        """The run has diverged: what its status says, and the levels whose step sizes that is about."""
-        self._broke = cause, levels
+        self._record.broke = cause, levels
 
     def end(self, result: Any) -> None:
-        """A last look where the run ended. Nothing is kept that would keep the run."""
-        if self._event is not None and result.steps and not self._seen(result.steps):
+        """Take a last look where the run ended, and drop all that would keep the run's arrays."""
+        rows, record = self._record.rows, self._record
+        if self._event is not None and result.steps and not (rows and rows[-1]["step"] >= result.steps):
             self._look(result.steps)
         self._event = self._before = None
         if not result.steps:
             return
-        self._note_norms(result.trace)  # also those of earlier calls, which a run that goes on is measured by
-        if self._began == result.steps:  # it had ended, and its trace is of all of it
-            self._began = 0
+        record.note_norms(
+            result.trace
+        )  # also the norms of earlier calls, with which a resumed run is compared
+        if record.began == result.steps:  # the run had ended, and its trace has all steps
+            record.began = 0
         steps = np.asarray(result.trace.get("step", np.arange(result.steps)))
-        values = np.asarray(result.trace["outer_value"], float)[steps >= self._began]
-        self._rise = risen(values[np.isfinite(values)], result.steps - self._began)
-
-    def _note_norms(self, trace: dict[str, Any]) -> None:
-        norms = trace["hypergradient_norm"]
-        self._steepest = _larger(self._steepest, norms)
-        self._largest = _larger(self._largest, trace.get("stationarity", norms))
-
-    def _seen(self, step: int) -> bool:
-        return bool(self._rows) and self._rows[-1]["step"] >= step
+        values = np.asarray(result.trace["outer_value"], float)[steps >= record.began]
+        self._rise = risen(values[np.isfinite(values)], result.steps - record.began)
 
     def forget(self, step: int) -> None:
-        """What was seen of the steps after this one, from which the run went back; the step sizes are others now."""
-        self._rows = [row | dict.fromkeys(STEPS, math.nan) for row in self._rows if row["step"] <= step]
-        self._largest = self._steepest = 0.0  # the trace of what is left has them again
+        """Drop the looks after this step; step sizes of earlier looks are no longer in force."""
+        record = self._record
+        record.rows = [row | dict.fromkeys(STEPS, math.nan) for row in record.rows if row["step"] <= step]
+        record.largest = record.steepest = 0.0  # the remaining trace has them again
         self._before = _unknown(self._before)
         self._due = self._next(step)
 
     def _next(self, step: int) -> int:
-        """The next quarter of the run, or sooner if that is within the share."""
-        steps = self._total - self._began
+        """Return the next quarter of the run, or an earlier step if the share allows it."""
+        record, steps = self._record, self._total - self._record.began
         quarter = max(-(-steps // FEW), 1)
-        mark = self._began + ((step - self._began) // quarter + 1) * quarter
-        if self._rows:
-            another = self._spent / len(self._rows)
-            paid = self._began + math.ceil((self._spent + another) / SHARE)
+        mark = record.began + ((step - record.began) // quarter + 1) * quarter
+        if record.rows:
+            another = record.spent / len(record.rows)
+            paid = record.began + math.ceil((record.spent + another) / SHARE)
             mark = min(mark, max(paid, step + -(-steps // MOST)))
         return min(mark, self._total)
 
+    def _measure(self, function: Any, *arguments: Any) -> Any:
+        with _nan_allowed():
+            return self._event.measure(function, *arguments)
+
     def _look(self, step: int) -> None:
+        record = self._record
         for look in [close_look, brief_look] if self._solver.second_order else [brief_look]:
             try:
-                with _nan_allowed():
-                    seen, before = self._event.measure(look, self._before)
-                self._rows.append({"step": step} | _row(jax.device_get(seen)) | self._beside(seen))
-            except Exception as error:  # whatever an objective, a rule or the device has against it
+                seen, before = self._measure(look, self._before)
+                record.rows.append({"step": step} | _row(jax.device_get(seen)) | self._beside(seen))
+            except Exception as error:  # an objective, a rule or the device may refuse
                 what = "look" if look is brief_look else "close look"
-                self._notes[f"no {what} was possible: {type(error).__name__}, {shown(str(error))}"] = None
+                note = f"no {what} was possible: {type(error).__name__}, {shown(str(error))}"
+                record.notes += [note] if note not in record.notes else []
             else:
-                self._look_at_scale()
-                self._before, self._spent = before, self._spent + 1 + self._rows[-1]["calls"] / STEP
+                if len(record.rows) == 1 and may_be_scale_free(self._solver):
+                    record.scaled = attempt(self._scaled_arrays, default=[])
+                self._before, record.spent = before, record.spent + 1 + record.rows[-1]["calls"] / STEP
                 return
 
-    def _look_at_scale(self) -> None:
-        """At the first look: it is a matter of how the objectives and the rule are made."""
-        if len(self._rows) > 1 or inner_transformation(self._solver) is None:
-            return
-        with suppress(Exception), _nan_allowed():  # a rule or an objective that cannot be called so
-            seen = jax.device_get(self._event.measure(look_at_scale))
-            found = zip(self._names, seen["scales"], strict=True)
-            self._scaled = [name for name, scales in found if scales and seen["free"]]
+    def _scaled_arrays(self) -> list[str]:
+        seen = jax.device_get(self._measure(look_at_scale))
+        return [
+            name for name, scales in zip(self._names, seen["scales"], strict=True) if scales and seen["free"]
+        ]
 
     def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
-        """A gradient that is exactly zero, or in most of y, or an array of x, is rare enough for a second look."""
+        """Look beside the present point if a gradient is exactly zero, also in most of y or in an array of x."""
         some = float(seen.get("outer_silent", 0)) <= SILENT
-        self._note_moves(seen["x_moves"])
-        if some and all(self._moves) and all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
+        self._record.note_moves(seen["x_moves"])
+        if some and all(self._record.moves) and all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
             return {}
-        with suppress(Exception), _nan_allowed():
-            beside = jax.device_get(self._event.measure(look_beside))
-            self._note_moves(beside["x_moves"])
-            return _row(beside)
-        self._note_moves(True)  # a method that calls its objectives otherwise: nothing is known
-        return {}
-
-    def _note_moves(self, seen: Any) -> None:
-        self._moves = np.logical_or(self._moves, seen).tolist()
+        beside = attempt(lambda: jax.device_get(self._measure(look_beside)))
+        self._record.note_moves(True if beside is None else beside["x_moves"])
+        return {} if beside is None else _row(beside)
 
 
 def _larger(most: float, values: Any) -> float:
@@ -198,7 +225,7 @@ def _larger(most: float, values: Any) -> float:
 
 @contextmanager
 def _nan_allowed() -> Iterator[None]:
-    """NaN says here that something could not be measured, also to those who debug NaN."""
+    """Allow NaN, which marks numbers that could not be measured, also for users who debug NaN."""
     with jax.debug_nans(False), jax.debug_infs(False):
         yield
 
@@ -212,7 +239,7 @@ def _row(seen: dict[str, Any]) -> dict[str, float]:
     row = {name: float(value) for name, value in seen.items() if name not in ARRAYS}
     if "ritz" in seen:
         values = ritz_values(*seen["ritz"])
-        # Where y is held or frozen, the smallest one is that of a direction in which it cannot move.
+        # Where y is held or frozen, the smallest one belongs to a direction in which it cannot move.
         mu, L = float(values[0]) if seen["free"] else math.nan, float(values[-1])
         condition = math.inf if mu <= 0 else L / mu
         row |= {"smallest_curvature": mu, "largest_curvature": L, "condition": condition}

@@ -1,15 +1,15 @@
-"""What a run looks like at one state: its next step, taken for a look, beside what linear solves say there.
+"""A look at a run: its next step, compared with linear solves at the same state.
 
-With all derivatives on the next step's batch at (x, ŷ), where that step makes its estimate h of the hypergradient:
+All derivatives are on the batch of the next step at (x, ŷ), where that step makes its estimate h of the hypergradient:
 
-    ritz      what Lanczos' method makes of K, the operator of the adjoint system: ∇²_yy g for most inner rules
-    v*        K v* = ∇_y f by conjugate gradients, from the method's own v if it has one
-    h*        ∇_x f − ∇²_xy g·v*: what h would be with a perfect adjoint at this ŷ
-    d         K d = ∇_y g likewise: a Newton step, so that ‖d‖ is about the distance from ŷ to y*(x)
-    h**       h* once more, at ŷ − d: what it would be with a perfect y too
+    ritz      the result of Lanczos' method for K, the operator of the adjoint system: ∇²_yy g for most inner rules
+    v*        K v* = ∇_y f by conjugate gradients, from the v of the method if it has one
+    h*        ∇_x f − ∇²_xy g·v*: h with a perfect adjoint at this ŷ
+    d         K d = ∇_y g by conjugate gradients: a Newton step; ‖d‖ is about the distance from ŷ to y*(x)
+    h**       h* at ŷ − d: h with a perfect y too
 
-‖h − h*‖ is what v, or an unrolled loop, leaves out; ‖h* − h**‖ is what the lag of y costs. d and h** are left out on
-minibatches, whose own y* is far from that of all the data, and where y is projected, thresholded, frozen or decays.
+‖h − h*‖ is the error by v or by an unrolled loop; ‖h* − h**‖ is the error by the lag of y. d and h** are left out on
+minibatches, as y* of a batch is far from y* of all the data, and where y is projected, thresholded, frozen or decays.
 """
 
 from functools import partial
@@ -22,21 +22,20 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import draws
+from bilevel.loop.diagnose.steps import attempt, moves, present_step, without_map
 from bilevel.oracles import Product
-from bilevel.solvers.adjoints.neumann_series import NeumannSeries
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import System, adjoint_system, fixed_point
 from bilevel.solvers.parts.ritz import tridiagonal
-from bilevel.solvers.parts.trees import dot, scaled
 from bilevel.solvers.parts.truncated_cg import truncated_cg
-from bilevel.solvers.rules import Descent, Rule, Settled
+from bilevel.solvers.rules import Descent
 from bilevel.types import PyTree, Scalar
 
 LANCZOS = 24  # products
 SOLVE = 50  # products of one linear solve at most
-TOL = 1e-3  # of a solve, relative to its right-hand side; and a tenth of what it set out with
-BESIDE = 1e-3  # of an entry, or of 1: how far from a gradient of exactly zero another one is asked for
-SOLVED = 0.05  # the residual up to which a solve that ran out of products still says something
+TOL = 1e-3  # of a solve, relative to its right-hand side; and a tenth of its first residual
+BESIDE = 1e-3  # of an entry, or of 1: the distance to the point where a gradient of exactly zero is evaluated again
+SOLVED = 0.05  # the largest residual of a solve that ran out of products but is still used
 
 
 class Point(NamedTuple):
@@ -46,10 +45,15 @@ class Point(NamedTuple):
     h: PyTree
 
 
+def lanczos(K: Product, y: PyTree) -> tuple[jax.Array, jax.Array]:
+    """Return the tridiagonal matrix of K, from which `ritz_values` reads its smallest and largest eigenvalues."""
+    return tridiagonal(K, y, LANCZOS)
+
+
 def brief_look(
     solver: Solver, state: Any, batch: Any, whole: bool, before: Point
 ) -> tuple[dict[str, Any], Point]:
-    """The next step alone, for methods that keep clear of second derivatives."""
+    """Look at the next step only, for methods without second derivatives."""
     info = solver.step(state, batch)[1]
     here = Point(state.x, info.hypergradient)
     return _of_step(solver, state, info, whole, before) | _secant(before, here, jnp.zeros(())), _copied(here)
@@ -58,7 +62,7 @@ def brief_look(
 def close_look(
     solver: Solver, state: Any, batch: Any, whole: bool, before: Point
 ) -> tuple[dict[str, Any], Point]:
-    """All of the above; `whole` says whether the batch is all the data, the same at every step."""
+    """Look at all of the above; `whole` says whether the batch is all the data, the same at every step."""
     problem, x = solver.problem, state.x
     after, info = solver.step(state, batch)
     at = state if solver.traits.outer_at == "start" else after
@@ -73,7 +77,7 @@ def close_look(
         return adjoint_system(problem, rule, memory, x, y, g, b, data, gradient)
 
     def visit(point: tuple[PyTree, PyTree], most: Any) -> tuple[tuple[PyTree, PyTree], Visit]:
-        """The linear solves at y, with at most that many products for the Newton step, and y after it."""
+        """Solve at y, with at most that many products for the Newton step, and return y after it."""
         y, v = point
         f, gradient = problem.oracles.outer_gradients(x, y, data), problem.oracles.inner_gradient(x, y, data)
         system = system_at(y, f.y, gradient)
@@ -95,14 +99,14 @@ def close_look(
     bare = problem.oracles.curvature(x, at.y, data)
     K = bare if rule.constrained else system_at(at.y, tree.zeros_like(at.y)).inner
     seen |= {
-        "ritz": tridiagonal(K.hessian, at.y, LANCZOS),
+        "ritz": lanczos(K.hessian, at.y),
         "free": free,
         "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
         "implicit_hypergradient": tree.norm(there.h),
         "outer_gradient": here.outer,
         "outer_silent": here.silent,
         "inner_value": problem.g(x, at.y, data),
-        "adjoint_step": _adjoint_step(solver, state, info.inner_gradient),
+        "adjoint_step": present_step(solver, "adjoint", state, info.inner_gradient),
         "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits.products),
     }
     if "v" in solver.variables:
@@ -118,9 +122,9 @@ def close_look(
 
 
 def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
-    """What the gradients are a little aside, to tell a function that is flat from a point where it is stationary."""
+    """Measure the gradients at a point close by: a flat function has none there either, a stationary point has."""
     oracles, data = solver.problem.oracles, draws(batch)[0]
-    # By different lengths: g may be one of y − x.
+    # The distances differ, as g may be a function of y − x.
     far = {"x": BESIDE / 3, "y": BESIDE}
     beside = {
         name: jax.tree.map(partial(_aside, far.get(name, BESIDE / 2)), getattr(state, name))
@@ -129,10 +133,9 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
     x, y = beside["x"], beside["y"]
     g, f = oracles.inner_gradients(x, y, data), oracles.outer_gradients(x, y, data)
     here, there = (solver.step(s, batch)[1].hypergradient for s in (state, state._replace(**beside)))
-    alive = jnp.any(
-        jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves((f.x, f.y))])
-    )  # else all of it is v's
-    # A direction without a pattern, along which no symmetry of g, such as that of logits, lies.
+    # If f is flat, all of the hypergradient is due to v.
+    alive = jnp.any(jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves((f.x, f.y))]))
+    # A direction without a pattern is no symmetry of g, such as the one of logits.
     along = jax.tree.map(lambda a: jnp.cos(jnp.arange(1, a.size + 1, dtype=a.dtype)).reshape(a.shape), y)
     active = _active(solver, x, y)
     part = jax.tree.map(lambda a, moving: a * jnp.asarray(moving, a.dtype), along, active)
@@ -147,9 +150,7 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
         "outer_beside": tree.norm(f.y),
         "x_beside": tree.norm((g.x, f.x)),
         "hypergradient_beside": jnp.where(alive, tree.norm(there), 0),
-        "hypergradient_largest": jnp.max(
-            jnp.stack([jnp.max(jnp.abs(a), initial=0) for a in jax.tree.leaves(here)])
-        ),
+        "hypergradient_largest": jnp.max(jnp.stack([_top(leaf) for leaf in jax.tree.leaves(here)])),
         "curvature_beside": curvature,
         "held": held,
         "silent_beside": _silent(f.y),
@@ -158,41 +159,32 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
 
 
 def _active(solver: Solver, x: PyTree, y: PyTree) -> PyTree:
-    """Where the inner rule moves y."""
+    """Return where the inner rule moves y."""
     everywhere = jax.tree.map(lambda _: True, y)
     if solver.rule("inner") is None:
         return everywhere
-    rule = solver.inner_at(x)
-    rule = rule.rule if isinstance(rule, Settled) else rule
+    rule = without_map(solver.inner_at(x))
     if isinstance(rule, Descent):
         return everywhere
-    try:
-        return fixed_point(solver.problem, rule, y).active
-    except Exception:  # it cannot be tried, or has no point of rest
-        return everywhere
-
-
-def moves(gradient: PyTree) -> jax.Array:
-    """Which arrays of it are not zero throughout; one without numbers is no array to miss."""
-    return jnp.stack([jnp.any(leaf) | (leaf.size == 0) for leaf in jax.tree.leaves(gradient)])
+    # A rule that cannot be tried, or has no fixed point, may move y everywhere.
+    return attempt(lambda: fixed_point(solver.problem, rule, y).active, default=everywhere)
 
 
 def _came(x: PyTree, before: PyTree) -> jax.Array:
-    """Which arrays are others than at the last look, if that is known: NaN differs from nothing."""
+    """Whether each array has changed since the last look; none has if that is unknown (NaN)."""
     return moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, x, before))
 
 
 def _aside(far: float, leaf: jax.Array) -> jax.Array:
-    """Up and down by turns, by more than rounding."""
+    """Return the array with entries moved up and down in turn, by more than rounding."""
     turns = jnp.where(jnp.arange(leaf.size).reshape(leaf.shape) % 2, 1, -1).astype(leaf.dtype)
     far *= max(1.0, 8e3 * float(jnp.finfo(leaf.dtype).eps))
     return leaf + (turns * far * (1 + jnp.abs(leaf))).astype(leaf.dtype)
 
 
 def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) -> dict[str, Any]:
-    """What the step itself says, and how far x has come since the last look."""
-    inner, outer = solver.rule("inner"), solver.rule("outer")
-    h = info.hypergradient
+    """Measure the step itself, and how far x has moved since the last look."""
+    outer, h = solver.rule("outer"), info.hypergradient
     noisy = not whole or "key" in solver.wants
     return {
         "inner_residual": tree.norm(info.inner_gradient),
@@ -203,9 +195,9 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
         "outer_value": info.outer_value,
         "x_norm": tree.norm(state.x),
         "moved": tree.norm(tree.sub(state.x, before.x)),
-        "inner_step": _plain_step(inner, getattr(state, "inner", ()), info.inner_gradient),
-        "outer_step": _plain_step(outer, getattr(state, "outer", ()), h),
-        # Few batches are looked at, and what belongs to a rare kind of row may be in none of them.
+        "inner_step": present_step(solver, "inner", state, info.inner_gradient),
+        "outer_step": present_step(solver, "outer", state, h),
+        # Few batches are looked at; rare rows may be in none of them.
         "x_moves": moves(h) | (noisy & _came(state.x, before.x)),
         "noisy": noisy,
         "calls": 0,  # gradients and products besides the step
@@ -214,18 +206,18 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
 
 class Solve(NamedTuple):
     v: PyTree
-    began: Scalar  # ‖K v − b‖ where it set out, relative to ‖b‖
-    left: Scalar  # the same where it ended; NaN if that says nothing
+    began: Scalar  # ‖K v − b‖ where it started, relative to ‖b‖
+    left: Scalar  # the same where it ended; NaN if the solve is of no use
     products: Any
 
 
 class Visit(NamedTuple):
-    """What was found at one y."""
+    """The results at one y."""
 
     h: PyTree  # ∇_x f − ∇²_xy g·v with the v of the solve
-    doubt: Scalar  # what it may be off by
+    doubt: Scalar  # a bound on its error
     value: Scalar  # f
-    residual: Scalar  # of the adjoint system where the solve set out
+    residual: Scalar  # of the adjoint system where the solve started
     distance: Scalar  # the length of the Newton step from there
     gradient: Scalar  # ‖∇_y g‖
     outer: Scalar  # ‖∇_y f‖
@@ -234,7 +226,7 @@ class Visit(NamedTuple):
 
 
 def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
-    """K v = b by conjugate gradients from v; where K is seen not to be positive definite, `left` is NaN."""
+    """Solve K v = b by conjugate gradients from v; if K is not positive definite, `left` is NaN."""
     b, v, most = side
     size, rest = tree.norm(b), tree.sub(b, K(v))
     least = 1e-6 if size.dtype == jnp.float64 else 1e-5
@@ -245,7 +237,12 @@ def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
     return Solve(v, tree.norm(rest) / size, left, found.products + 2)
 
 
+def _top(leaf: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(leaf), initial=0)
+
+
 def _silent(gradient: PyTree) -> jax.Array:
+    """Return the share of numbers in arrays where the gradient is zero throughout."""
     leaves = jax.tree.leaves(gradient)
     silent = jnp.stack([jnp.where(jnp.any(a), 0, a.size) for a in leaves])
     return jnp.sum(silent) / sum(a.size for a in leaves)
@@ -256,13 +253,13 @@ def _stacked(sides: list[Any]) -> Any:
 
 
 def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:
-    """‖a − b‖/‖b‖, and NaN where b is hardly more than what it may be off by."""
+    """Return ‖a − b‖/‖b‖, or NaN if b is hardly larger than the bound on its error."""
     size = tree.norm(b)
     return jnp.where(size > 5 * doubt, tree.norm(tree.sub(a, b)) / size, jnp.nan)
 
 
 def _secant(before: Point, here: Point, doubt: Scalar) -> dict[str, Scalar]:
-    """How fast the hypergradient changes from the last look to this one: at most its Lipschitz constant, if exact."""
+    """Return how fast the hypergradient changed since the last look: at most its Lipschitz constant, if exact."""
     turned, moved = tree.norm(tree.sub(here.h, before.h)), tree.norm(tree.sub(here.x, before.x))
     rounding = 1e3 * float(jnp.finfo(moved.dtype).eps) * tree.norm(here.x)
     fine = (turned > 10 * doubt) & (moved > rounding)
@@ -270,40 +267,5 @@ def _secant(before: Point, here: Point, doubt: Scalar) -> dict[str, Scalar]:
 
 
 def _copied(here: Point) -> Point:
-    """The run's own x may be donated to its next chunk."""
+    """Return a copy, as the arrays of the run may be donated to its next chunk."""
     return jax.tree.map(jnp.copy, here)
-
-
-def _adjoint_step(solver: Solver, state: Any, gradient: PyTree) -> Any:
-    part = solver.part("adjoint")
-    if isinstance(part, NeumannSeries):
-        return part.eta
-    rule = getattr(part, "rule", None)
-    return _plain_step(rule, getattr(state, "adjoint", ()), gradient) if isinstance(rule, Rule) else jnp.nan
-
-
-def _plain_step(rule: Rule | None, memory: PyTree, gradient: PyTree) -> Any:
-    """s if the rule's next update is −s·gradient for this gradient and for −½ of it, as of plain descent; else NaN.
-
-    So a schedule's value at this step is seen; momentum and Adam, once they have a memory, are seen to have no s.
-    """
-    rule = rule.rule if isinstance(rule, Settled) else rule
-    if rule is None:
-        return jnp.nan
-    if isinstance(rule, Descent):
-        return rule.step_size
-    origin = tree.zeros_like(gradient)
-
-    def tried(factor: float) -> tuple[Scalar, Scalar]:
-        along = tree.scale(factor, gradient)
-        update = tree.sub(origin, rule.update(along, memory, origin)[0])
-        s = dot(update, along) / dot(along, along)
-        off = tree.norm(tree.sub(update, scaled(s, along)))
-        return s, off / tree.norm(update)
-
-    try:
-        (s, off), (again, off_again) = tried(1.0), tried(-0.5)
-    except Exception:  # a rule that asks for the objective's value, as a line search does
-        return jnp.nan
-    plain = (jnp.abs(s - again) <= 1e-3 * s) & (off <= 1e-3) & (off_again <= 1e-3)
-    return jnp.where(plain, s, jnp.nan)

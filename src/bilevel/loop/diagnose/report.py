@@ -1,4 +1,4 @@
-"""What a diagnosis tells: sentences with a remedy, above a table of the looks they rest on."""
+"""The report of a diagnosis: sentences with a remedy, above a table of the looks."""
 
 import html
 import math
@@ -24,7 +24,7 @@ SHOWN = (  # of a look, when a diagnosis is printed
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that stands out in a run: a code for programs, a sentence with the remedy for people."""
+    """A fact that stands out in a run: a code for programs, a sentence with the remedy for people."""
 
     code: str
     sentence: str
@@ -35,15 +35,15 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What `bl.hooks.Diagnose` saw of a run: `print` it.
+    """The observations of `bl.hooks.Diagnose`: `print` it.
 
-    `findings` is empty where nothing stands out. `looks` has columns by name, one row a look, NaN for what could not be
-    measured.
+    `findings` is empty if nothing stands out. `looks` has columns by name, with one row per look, and NaN for numbers
+    that could not be measured.
     """
 
     findings: tuple[Finding, ...]
     looks: dict[str, np.ndarray]
-    notes: tuple[str, ...] = ()  # what was left out, and why
+    notes: tuple[str, ...] = ()  # looks that failed, and why
     name: str = ""  # the solver's
 
     def __str__(self) -> str:
@@ -56,26 +56,26 @@ class Diagnosis:
         lines += [wrapped(each) for each in self._sentences()] or [
             "  nothing stands out." if len(steps) else "  nothing could be seen."
         ]
-        lines += [f"  ({note})" for note in (*self.notes, *self._unjudged())]
+        lines += [f"  ({note})" for note in (*self.notes, *self._not_judged())]
         if len(steps):
             chosen = sorted(set(np.linspace(0, len(steps) - 1, 4).round().astype(int)))
             shown = [name for name in SHOWN if np.isfinite(self.looks.get(name, np.nan)).any()]
             lines.append(f"  {'step':<20}" + "".join(f"{steps[i]:>11.0f}" for i in chosen))
             lines += [
-                f"  {name:<20}" + "".join(f"{_told(self.looks[name][i]):>11}" for i in chosen)
+                f"  {name:<20}" + "".join(f"{_number(self.looks[name][i]):>11}" for i in chosen)
                 for name in shown
             ]
         return "\n".join(lines)
 
     def _sentences(self) -> list[str]:
-        """Of findings with one remedy, as of two steps that are both too large, the sentence stands once."""
+        """Return each sentence once: two step sizes that are too large have the same one."""
         codes: dict[str, list[str]] = {}
         for each in self.findings:
             codes.setdefault(each.sentence, []).append(each.code)
         return [f"{', '.join(names)}: {sentence}" for sentence, names in codes.items()]
 
-    def _unjudged(self) -> list[str]:
-        """On minibatches silence says little: of one batch alone the errors are large even where all is well."""
+    def _not_judged(self) -> list[str]:
+        """Return what cannot be judged on minibatches, as the errors of one batch are large in any run."""
         noisy = len(self.looks["step"]) and self.looks.get("noisy", np.zeros(1))[-1]
         found = {each.code for each in self.findings}
         lags = "whether y lags" if "adjoint_lags" in found else "whether y or v lags"
@@ -94,5 +94,5 @@ def _looks(steps: np.ndarray) -> str:
     return "1 look" if len(steps) == 1 else f"{len(steps)} looks"
 
 
-def _told(value: Any) -> str:
+def _number(value: Any) -> str:
     return "-" if math.isnan(value) else f"{value:.3g}"

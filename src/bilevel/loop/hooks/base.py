@@ -176,6 +176,9 @@ class Hook:
     note: str = ""  # a sentence for the status at the end, in a sweep for the status of every lane
     once: bool = False  # of several processes of one run, only the first calls it
     of_one_run: bool = False  # a sweep refuses it
+    saves: bool = False  # writes checkpoints of the run
+    steers: bool = True  # may decide when the run stops, so a checkpoint compares it
+    watches_probes: bool = False  # decides by the numbers of probes, which a checkpoint then compares too
     # False: it never reads the two trees of `event.info`, which are as large as x and y. For states beyond 1 MiB they
     # are only computed where a hook may read them, by another program, whose results may differ by rounding.
     reads_info: bool = True
@@ -218,6 +221,10 @@ class Hook:
 
     def broke(self, cause: str, levels: tuple[str, ...]) -> None:
         """Receive why the run diverged, and the levels whose step sizes caused it; called before `end`."""
+
+    def decider(self, watched: bool) -> "Hook | None":
+        """Return what a checkpoint compares of it; `watched` tells whether another hook watches probes."""
+        return self if self.steers else None
 
     @property
     def remembers(self) -> bool:

@@ -15,7 +15,7 @@ class Best(Hook):
     """Keep the state with the best value of a metric between chunks: `.x`, `.y`, `.value`, `.step`, `.model_state`.
 
         best = bl.hooks.Best("outer/accuracy", mode="max")
-        bl.run(solver, x0, y0, steps=10_000, every=100, hooks=[best])
+        bl.run(solver, x0, y0, steps=10_000, hooks=[best], options=bl.RunOptions(every=100))
 
     The host sees the state between chunks only: `every=` says how often. A value from the trace is that of the step
     which led to the state; a value from a probe is that of the state itself.

@@ -1,27 +1,32 @@
-"""A run on a terminal: how far it is, its numbers with their trends, and how it stands. Fits any width."""
+"""Pictures of a run for terminals of any width and for notebooks, drawn by rich."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from io import StringIO
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console, ConsoleOptions
+from rich.live import Live
 from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from bilevel.loop.hooks.outlook import Outlook
+from bilevel.words import printable
 
-LEVELS, PLAIN = "▁▂▃▄▅▆▇█", "_.-~=+*#"  # the second for terminals without such letters
-WIDE = 20.0  # the ratio of largest to smallest from which on a trend is logarithmic
+LEVELS, PLAIN = "▁▂▃▄▅▆▇█", "_.-~=+*#"  # the second for ASCII terminals
+WIDE = 20.0  # a trend is logarithmic if its largest value exceeds its smallest by more than this factor
 STYLES = {"good": "green", "fine": "cyan", "doubtful": "yellow", "bad": "bold red"}
-ROOMY, NARROW = 84, 44  # characters from which on all is shown, and below which only what is needed
+NARROW, MEDIUM, ROOMY = 44, 60, 84  # characters: below the first only the name and the count are drawn
+NOTEBOOK = 96  # characters, the width in a notebook
 
 
 @dataclass(frozen=True)
 class Line:
-    """A column of the trace: what it is called, and how it went."""
+    """A column of the trace with its values so far."""
 
     title: str
     course: np.ndarray
@@ -30,58 +35,52 @@ class Line:
 
 @dataclass(frozen=True)
 class View:
-    """What is seen of a run at one moment."""
+    """A bar with the position of a run; below it its numbers with their trends, and the outlook, if there are any."""
 
     name: str
     step: int
     total: int
     seconds: float
-    rate: float  # steps a second; NaN before it is known
-    lines: list[Line]
-    outlook: Outlook
+    rate: float  # steps per second; NaN while the program compiles
+    lines: Sequence[Line] = ()
+    outlook: Outlook | None = None
+    numbers: str = ""  # in the line of the bar
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        width = options.max_width
-        yield self._head(width)
-        shown = self.lines[: max(console.height - 6, 1)]  # the rest would scroll the view away
+        yield self._head(options)
+        shown = self.lines[: max(console.height - 6, 1)]  # more would scroll the view away
         if shown:
-            yield _table(shown, width)
+            yield _table(shown, options.max_width)
         if more := len(self.lines) - len(shown):
             yield Text(f"and {more} more", style="dim", no_wrap=True, overflow="ellipsis")
-        said = Text(overflow="fold")
-        said.append(self.outlook.word, style=STYLES[self.outlook.mood])
-        said.append(f": {self.outlook.sentence}" if self.outlook.sentence else "")
-        yield said
-
-    def _head(self, width: int) -> Table:
-        head = _grid()
-        bar = ProgressBar(
-            max(self.total, 1),
-            self.step,
-            style="bright_black",
-            complete_style="blue",
-            finished_style="green",
-        )
-        cells: list[Any] = [Text(self.name, style="bold"), Text(f"{self.step:,}/{self.total:,}")]
-        if width >= NARROW:
-            cells.insert(1, bar)
-            rate = Text(f"{_short(self.rate)} it/s" if np.isfinite(self.rate) else "compiling", style="dim")
-            cells += [rate, Text(self._clock())]
-        for cell in cells:
-            head.add_column(
-                no_wrap=True, overflow="ellipsis", ratio=1 if isinstance(cell, ProgressBar) else None
+        if self.outlook is not None:
+            word, sentence, mood = self.outlook
+            text = Text(word, style=STYLES[mood], overflow="fold")
+            yield text.append(
+                printable(f": {sentence}", options) if sentence else "", style="not bold default"
             )
-        head.add_row(*cells)
-        return head
 
-    def _clock(self) -> str:
-        left = (self.total - self.step) / self.rate if self.rate > 0 else np.nan
-        if self.step >= self.total or not np.isfinite(left):
-            return clock(self.seconds)
-        return f"{clock(left)} left"
+    def _head(self, options: ConsoleOptions) -> Table:
+        cells: list[Any] = [Text(self.name, style="bold"), Text(f"{self.step:,}/{self.total:,}")]
+        if options.max_width >= NARROW:
+            bar = ProgressBar(max(self.total, 1), self.step, complete_style="blue", finished_style="green")
+            rate = f"{self.rate:,.0f}" if self.rate >= 10 else f"{self.rate:.2g}"
+            speed = Text(f"{rate} it/s" if np.isfinite(self.rate) else "compiling", style="dim")
+            left = (self.total - self.step) / self.rate if self.rate > 0 else np.nan
+            under_way = self.step < self.total and np.isfinite(left)
+            cells = [cells[0], bar, cells[1], speed]
+            cells.append(Text(f"{clock(left)} left" if under_way else clock(self.seconds)))
+        if self.numbers and options.max_width >= MEDIUM:
+            cells.append(Text(printable(self.numbers, options), style="cyan"))
+        table = _grid()
+        for cell in cells:
+            ratio = 1 if isinstance(cell, ProgressBar) else None
+            table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
+        table.add_row(*cells)
+        return table
 
 
-def _table(lines: list[Line], width: int) -> Table:
+def _table(lines: Sequence[Line], width: int) -> Table:
     table = _grid()
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=max(width // 3, 4))
     table.add_column(no_wrap=True, overflow="ellipsis", justify="right", min_width=min(10, width // 3))
@@ -102,32 +101,31 @@ def _grid() -> Table:
 
 
 class Trend:
-    """A line of letters that rise and fall, as wide as there is room."""
+    """A line of characters that rise and fall with the numbers, as wide as there is room."""
 
     def __init__(self, course: np.ndarray):
         self.course = course
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        letters = PLAIN if options.ascii_only else LEVELS
-        yield Text(
-            trend(self.course, options.max_width, letters), style="blue", no_wrap=True, overflow="crop"
-        )
+        levels = PLAIN if options.ascii_only else LEVELS
+        text = trend(self.course, options.max_width, levels)
+        yield Text(text, style="blue", no_wrap=True, overflow="crop")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(1, options.max_width)
 
 
-def trend(course: np.ndarray, width: int, letters: str = LEVELS) -> str:
-    """One letter for each of `width` stretches, by their means; x where a number is not finite."""
+def trend(course: np.ndarray, width: int, levels: str = LEVELS) -> str:
+    """Return one character for the mean of each of `width` stretches; x where a number is not finite."""
     stretches = np.array_split(course, max(min(width, len(course)), 1))
     means = np.array([np.mean(part) if np.isfinite(part).all() else np.nan for part in stretches])
-    fine = means[np.isfinite(means)]
-    if fine.size and fine.min() > 0 and fine.max() > WIDE * fine.min():
-        means, fine = np.log(means), np.log(fine)
-    low, high = (fine.min(), fine.max()) if fine.size else (0.0, 0.0)
+    finite = means[np.isfinite(means)]
+    if finite.size and finite.min() > 0 and finite.max() > WIDE * finite.min():
+        means, finite = np.log(means), np.log(finite)
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     height = (means - low) / (high - low) if high > low else np.where(np.isfinite(means), 0.0, np.nan)
-    place = lambda at: "x" if np.isnan(at) else letters[min(int(at * len(letters)), len(letters) - 1)]
-    return "".join(place(at) for at in height)
+    level = lambda at: "x" if np.isnan(at) else levels[min(int(at * len(levels)), len(levels) - 1)]
+    return "".join(level(at) for at in height)
 
 
 def clock(seconds: float) -> str:
@@ -136,5 +134,42 @@ def clock(seconds: float) -> str:
     return f"{hours:,}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _short(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream writes to a terminal; a process may have no streams, and a stream may be closed."""
+    return stream is not None and not getattr(stream, "closed", False) and stream.isatty()
+
+
+class Screen(NamedTuple):
+    """A place to draw on: functions that show a picture instead of the last one, and that give the place back."""
+
+    show: Callable[[Any], None]
+    close: Callable[[], None]
+
+
+def screen(console: Console) -> Screen | None:
+    """Return the terminal or the notebook's cell of a console; `None` if it has neither."""
+    if console.is_jupyter:
+        return _cell()
+    if not console.is_terminal:
+        return None
+    # Other output appears above the region. Redirect only what would appear on the same terminal, not files.
+    out, err = is_terminal(sys.stdout), is_terminal(sys.stderr)
+    region = Live(console=console, auto_refresh=False, redirect_stdout=out, redirect_stderr=err)
+    region.start()
+    return Screen(lambda picture: region.update(picture, refresh=True), region.stop)
+
+
+def _cell() -> Screen:
+    """One output of a notebook, which is replaced and stays at the end; it needs no widgets."""
+    from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+    output: Any = display({"text/plain": ""}, raw=True, display_id=True)
+    frame = '<pre style="line-height:1.3;white-space:pre">{code}</pre>'
+
+    def show(picture: Any) -> None:
+        console = Console(file=StringIO(), record=True, width=NOTEBOOK, force_jupyter=False)
+        console.print(picture)
+        html = console.export_html(inline_styles=True, code_format=frame, clear=False)
+        output.update({"text/html": html, "text/plain": console.export_text()}, raw=True)
+
+    return Screen(show, lambda: None)

@@ -27,6 +27,7 @@ class EarlyStopping(Hook):
 
     of_one_run = True  # not of a sweep
     reads_info = False
+    watches_probes = True
     decides = True  # before other hooks see the event
     metric: str
     patience: int

@@ -1,4 +1,4 @@
-"""The trace as a file that grows while the run goes on: JSON lines or CSV."""
+"""The trace as a file that grows during the run: JSON lines or CSV."""
 
 import csv
 import json
@@ -16,30 +16,30 @@ from bilevel.loop.hooks.base import Event, Hook
 
 
 class _Lines(Hook, ABC):
-    """One line for every `thin`-th step, appended as the steps are taken."""
+    """Append one line for every `thin`-th step."""
 
     of_one_run = True  # not of a sweep
     reads_info = False
-    once = True  # of several processes, in the first alone
+    once = True  # of several processes, only the first writes
 
     def __init__(self, path: str | Path, *, thin: int = 1):
         self.path: Path = check_path(path, "path")
         self.thin: int = check_count(thin, "thin", most=MANY)
         self._file: Any = None
-        self._length: int | None = None  # of the file, at the checkpoint that the run goes on from
+        self._length: int | None = None  # of the file, at the checkpoint that the run resumes
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it: lines after this belong to steps that will be taken again."""
+        """Return the length of the file; lines after it belong to steps that a resumed run takes again."""
         return {"length": None if self._file is None else self._file.tell()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._length = state["length"]
 
-    note: str = ""  # what the status should say at the end
+    note: str = ""  # for the status at the end
 
     def begin(self, event: Event) -> None:
         self.note = ""
-        # A resumed run goes on in its file; a new one begins a new file.
+        # A resumed run continues its file; a new one starts a new file.
         self._file = self.path.open(
             "a" if event.step else "w", newline="", encoding="utf-8", errors="backslashreplace"
         )
@@ -64,12 +64,8 @@ class _Lines(Hook, ABC):
             self.note = f" {str(self.path)!r} ends before step {event.first}: {error.strerror or error}."
             with suppress(OSError):
                 os.truncate(self.path, whole)
-            with suppress(
-                RuntimeWarning
-            ):  # where warnings are errors, this one must not end the run all the same
-                warnings.warn(
-                    f"{self.note.strip()} The run goes on without it.", RuntimeWarning, stacklevel=2
-                )
+            with suppress(RuntimeWarning):  # it must not end the run where warnings are errors
+                warnings.warn(f"{self.note.strip()} The run continues.", RuntimeWarning, stacklevel=2)
 
     def _lines(self, event: Event) -> None:
         scalars = {name: v for name, v in event.trace.items() if isinstance(v, np.ndarray) and v.ndim == 1}
@@ -81,7 +77,7 @@ class _Lines(Hook, ABC):
 
     def end(self, result: Any) -> None:
         if self._file is not None:
-            with suppress(OSError):  # what a full disk would not take
+            with suppress(OSError):  # the disk may be full
                 self._file.close()
             self._file = None
 
@@ -90,13 +86,13 @@ class _Lines(Hook, ABC):
 
 
 class JSONLines(_Lines):
-    """Writes one JSON object per step: its number, counted from 0, and the trace's scalars.
+    """Write one JSON object per step: its number, counted from 0, and the scalars of the trace.
 
-    A number that JSON has no word for (NaN, infinity) is written as null.
+    NaN and infinity, which JSON does not have, are written as null.
 
     Args:
-        path: the file; a new run replaces it, a resumed one goes on in it.
-        thin: keep every so many steps.
+        path: the file; a new run replaces it, a resumed run continues it.
+        thin: the number of steps per line.
     """
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -105,11 +101,11 @@ class JSONLines(_Lines):
 
 
 class CSV(_Lines):
-    """Writes one row per step, under a header: its number, counted from 0, and the trace's scalars.
+    """Write one row per step, under a header: its number, counted from 0, and the scalars of the trace.
 
     Args:
-        path: the file; a new run replaces it, a resumed one goes on in it.
-        thin: keep every so many steps.
+        path: the file; a new run replaces it, a resumed run continues it.
+        thin: the number of steps per line.
     """
 
     def _write(self, row: dict[str, Any]) -> None:

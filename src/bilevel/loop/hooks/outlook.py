@@ -1,18 +1,51 @@
-"""How a run stands before it has ended: what its status would say, and where its outer value is going."""
+"""The numbers of a run so far, in little memory, and what its status would be now."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from bilevel.loop.finite import NORM, blow_up
-from bilevel.loop.hooks.history import History
 
-FLAT = 1e-6  # of itself: by no more has an outer value changed that stands still
-SLOPE = 1e-3  # of itself, from one quarter of the run to the next
+MOST = 512  # values of a column that are kept, evenly spread over the run
+FLAT = 1e-6  # relative change of an outer value that stands still
+SLOPE = 1e-3  # relative change of a level outer value, from one quarter of the run to the next
+
+
+class History:
+    """The rows of every `stride`-th step, and the newest row."""
+
+    def __init__(self):
+        self.stride, self.newest = 1, -1
+        self.steps = np.empty(0, int)
+        self.columns: dict[str, np.ndarray] = {}
+        self.last: dict[str, float] = {}
+        self.lowest: dict[str, float] = {}
+
+    def add(self, first: int, rows: dict[str, np.ndarray]) -> None:
+        """Add the rows of the steps from `first`; rows of the same or later steps are dropped, as the run went back."""
+        earlier, count = self.steps < first, len(next(iter(rows.values())))
+        new = np.arange(-first % self.stride, count, self.stride)
+        self.steps, self.newest = np.concatenate([self.steps[earlier], first + new]), first + count - 1
+        for name, column in rows.items():
+            values = np.asarray(column, float)
+            before = self.columns.get(name, np.empty(0))[earlier]
+            self.columns[name] = np.concatenate([before, values[new]])
+            self.last[name] = float(values[-1])
+            self.lowest[name] = float(np.fmin(np.fmin.reduce(values), self.lowest.get(name, np.inf)))
+        while len(self.steps) > MOST:
+            self.stride *= 2
+            kept = self.steps % self.stride == 0
+            self.steps = self.steps[kept]
+            self.columns = {name: column[kept] for name, column in self.columns.items()}
+
+    def course(self, name: str) -> np.ndarray:
+        """Return the column from the beginning to the newest row."""
+        kept = len(self.steps) and self.steps[-1] == self.newest
+        return self.columns[name] if kept else np.append(self.columns[name], self.last[name])
 
 
 class Outlook(NamedTuple):
-    """A word, a sentence, and how serious it is: "good", "fine", "doubtful" or "bad"."""
+    """A word, a sentence, and a mood: "good", "fine", "doubtful" or "bad"."""
 
     word: str
     sentence: str
@@ -20,14 +53,14 @@ class Outlook(NamedTuple):
 
 
 def outlook(history: History, taken: int, tol: float | None = None) -> Outlook:
-    """By the rules of the status at the end, as far as the trace tells; then by the last two quarters of the run."""
+    """Judge a run by the rules of the final status, then by the last two quarters of its outer values."""
     value, norm = history.last["outer_value"], history.last.get(NORM, np.nan)
     if not np.isfinite(value):
         return Outlook("diverging", f"the outer value is {value}", "bad")
     course = history.course("outer_value")
     course = course[np.isfinite(course)]
-    if said := blow_up({"outer_value": course}, taken, lambda: ""):
-        return Outlook("diverging", said.strip(), "bad")
+    if risen := blow_up({"outer_value": course}, taken, lambda: ""):
+        return Outlook("diverging", risen.strip(), "bad")
     measure = history.last.get("stationarity", norm)
     if tol is not None and measure <= tol:
         return Outlook("converged", f"{measure:.3g} is at most tol={tol:g}", "good")
@@ -36,23 +69,16 @@ def outlook(history: History, taken: int, tol: float | None = None) -> Outlook:
     if len(course) < 8:
         return Outlook("begun", f"{taken:,} steps taken{to_go}", "fine")
     if np.ptp(half) <= FLAT * np.abs(half).max():
-        return Outlook(
-            "flat",
-            f"the outer value has not changed since half-way: stationary, or steps too small{to_go}",
-            "doubtful",
+        sentence = (
+            "the outer value has not changed since half-way: x is stationary, or the steps are too small"
         )
+        return Outlook("flat", f"{sentence}{to_go}", "doubtful")
     before, now = (float(np.median(part)) for part in np.array_split(half, 2))
     change = (now - before) / max(abs(before), abs(now))
-    word, mood = (
-        ("falling", "good")
-        if change < -SLOPE
-        else ("rising", "doubtful")
-        if change > SLOPE
-        else ("level", "fine")
-    )
-    return Outlook(
-        word, f"the outer value changed by {change:+.1%} over the last quarter of the steps{to_go}", mood
-    )
+    sentence = f"the outer value changed by {change:+.1%} over the last quarter of the steps{to_go}"
+    if abs(change) <= SLOPE:
+        return Outlook("level", sentence, "fine")
+    return Outlook("falling", sentence, "good") if change < 0 else Outlook("rising", sentence, "doubtful")
 
 
 def _times(ratio: float) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bilevel.callables import asks_for
 from bilevel.checks import check_callable
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Event, FunctionHook, Hook
 
 
 class Probe(Hook):
@@ -47,6 +47,9 @@ class Probe(Hook):
         # As they are now: what they refer to may be donated to the next chunk.
         self.rows.append((event.step, {name: _own(value) for name, value in values.items()}))
 
+    def decider(self, watched: bool) -> Hook | None:
+        return FunctionHook(self.probe) if watched else None
+
     def values(self, step: int) -> dict[str, Any]:
         """What it returned at that step, if it was the last one."""
         return self.rows[-1][1] if self.rows and self.rows[-1][0] == step else {}
@@ -61,6 +64,11 @@ class Probe(Hook):
 
 
 def check_probe(probe: Any) -> Any:
+    """Return the probe; raise if it is no function of (state, info)."""
+    if isinstance(probe, type):
+        raise TypeError(
+            f"probe must be a function of (state, info), not the class {probe.__name__}: pass a function"
+        )
     return check_callable(
         probe,
         "probe",

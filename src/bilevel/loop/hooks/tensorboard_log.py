@@ -10,16 +10,16 @@ from bilevel.loop.hooks.base import Event, Hook
 
 
 class TensorBoard(Hook):
-    """Writes the trace's scalars as TensorBoard events. Needs `pip install "bilevel[tensorboard]"`.
+    """Write the scalars of the trace as TensorBoard events. Needs `pip install "bilevel[tensorboard]"`.
 
     Args:
         folder: the log folder, as for `tensorboard --logdir`.
-        thin: keep every so many steps.
+        thin: the number of steps per event.
     """
 
     of_one_run = True  # not of a sweep
     reads_info = False
-    once = True  # of several processes, in the first alone
+    once = True  # of several processes, only the first writes
 
     def __init__(self, folder: str | Path, *, thin: int = 1):
         try:
@@ -34,7 +34,7 @@ class TensorBoard(Hook):
         self._writer: Any = None
 
     def begin(self, event: Event) -> None:
-        # A run that goes on from a checkpoint may have written of steps that it takes again.
+        # A resumed run may have written events of steps that it takes again.
         self._writer = self._make(str(self.folder), purge_step=event.step or None)
 
     def __call__(self, event: Event) -> None:

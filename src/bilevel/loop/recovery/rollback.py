@@ -1,54 +1,129 @@
-"""After a chunk: whether all is still finite, and if not, since when and why."""
+"""Repeat steps of a run, find the last state that was finite, and say why the next one is not."""
 
-import numpy as np
+from dataclasses import replace
+from typing import Any
 
-from bilevel.loop.course import Course
 from bilevel.loop.diagnose.divergence import blameworthy, cause
-from bilevel.loop.finite import bad_data, first_bad_row, grown, narrow, run_away
+from bilevel.loop.diagnose.scene import scene_of
+from bilevel.loop.driver import back_to
+from bilevel.loop.finite import LOOK_AHEAD, bad_data, grown, narrow, run_away
+from bilevel.loop.plan import Plan, Progress
+from bilevel.loop.state import RunState
 from bilevel.loop.status import diverged
 from bilevel.loop.trace import Columns, rows_in
 from bilevel.solvers.base import Info
 
-LOOK_AHEAD = 200  # steps, after the loss alone has become infinite, within which a variable may follow
+
+def again(
+    plan: Plan, progress: Progress, run: RunState, start: int, stop: int, warm: bool = False
+) -> tuple[RunState, Info | None]:
+    """Repeat the steps from `start` to `stop` from `run`, on the data that they saw.
+
+    The same program takes them as the first time: another might round differently.
+    """
+    method, kept_step = progress.method, plan.kept_step(progress)
+    calls, info, run = plan.calls(method), None, plan.lent(run)
+    while start < stop:
+        given, count = plan.source.again(plan.snapshots.taken, start - kept_step, stop - start)
+        if warm:
+            run = calls.warm_up(method.leaves, run, given, count)
+        else:
+            fit = method.program.fit(method.leaves, run, given, plan.total)
+            count = min(count, fit.count) if plan.at_once else 1
+            if plan.at_once:
+                run, _, info, _ = calls.chunk(method.leaves, run, given, fit.blank, count, plan.keep_info)
+            else:
+                stored = plan.storage.stored(run)
+                run, _, info = calls.one(method.leaves, stored, given, fit.rows(), 0, plan.keep_info)
+        start += count
+    return plan.storage.fetched(run), info
 
 
-def judge(course: Course, rows: Columns, seen: np.ndarray) -> Info | None:
-    """If something is no longer finite, the run goes back to where all was, and the Info there is returned."""
-    first = course.step - rows_in(rows)
-    broken, row = course.watch.broken(seen, course.run), first_bad_row(rows)
-    if not broken and row is None:
-        return None
-    bad_value = course.step if row is None else first + row
-    data = bad_data(course.source.seen(course.kept.taken))
-    if not course.kept.possible:
-        course.status = diverged(
-            course.solver, min(bad_value, course.step), broken or ["outer_value"], data=data, kept=False
-        )
-        return None
-    good, low = course.kept.run(), course.kept_step
+def broken_in(plan: Plan, run: RunState) -> list[str]:
+    """Return the parts of the run that are not finite."""
+    return plan.watch.broken(plan.watch.look(plan.storage.fetched(run)), run)
+
+
+def last_finite(
+    plan: Plan, progress: Progress, good: RunState, low: int, high: int, warm: bool = False
+) -> tuple[RunState, int, list[str], Info | None]:
+    """Return the last finite run between the steps `low`, where it is `good`, and `high`, by bisection.
+
+    Also return its step, the parts that break in the next one, and its Info.
+    """
+    info, names = None, broken_in(plan, again(plan, progress, good, low, high, warm)[0])
+    while names and high - low > 1:
+        middle = (low + high) // 2
+        run, seen = again(plan, progress, good, low, middle, warm)
+        if broken := broken_in(plan, run):
+            high, names = middle, broken
+        else:
+            good, low, info = run, middle, seen
+    return good, low, names, info
+
+
+def rolled_back(
+    plan: Plan, progress: Progress, rows: Columns, broken: list[str], row: int | None
+) -> Progress:
+    """Return the progress at the last finite state, with the status that explains what broke.
+
+    Args:
+        plan: of the run.
+        progress: after the chunk in which something broke.
+        rows: the trace of that chunk.
+        broken: the parts of the run that are not finite.
+        row: the first row with an outer value that is not finite, if there is one.
+    """
+    step, solver = progress.step, progress.method.solver
+    bad_value = step if row is None else step - rows_in(rows) + row
+    data = bad_data(plan.source.seen(plan.snapshots.taken))
+    if not plan.snapshots.possible:
+        names = broken or ["outer_value"]
+        return replace(progress, status=diverged(solver, min(bad_value, step), names, data=data, kept=False))
+    good, low = plan.snapshots.run(), plan.kept_step(progress)
     run, last, names, info = (
-        course.last_sane(good, low, course.step) if broken else (good, course.step, broken, None)
+        last_finite(plan, progress, good, low, step) if broken else (good, step, broken, None)
     )
     loss_first = bad_value < last
     if loss_first:  # where the variables are about to follow, they are the reason
-        (run, info), last = course.again(good, low, bad_value), bad_value
-        _, _, names, _ = course.last_sane(run, last, last + LOOK_AHEAD)
+        (run, info), last = again(plan, progress, good, low, bad_value), bad_value
+        _, _, names, _ = last_finite(plan, progress, run, last, last + LOOK_AHEAD)
     # A variable that has run away is the reason, whichever breaks first.
-    before = course.kept.before()[1]
-    large = grown(course.solver, run) or run_away(course.solver, run, before)
-    names = names or large or ["outer_value"]
-    course.back_to(last, run)
-    data = data if data is not None and blameworthy(course.scene(), before, course.source.peek()) else None
-    why = cause(course.scene(), large)
-    course.cause, course.bad_data = why, data
-    course.status = diverged(
-        course.solver,
+    before = plan.snapshots.before()[1]
+    large = grown(solver, run) or run_away(solver, run, before)
+    progress = replace(back_to(plan, progress, last, run), info=info or progress.info)
+    guilty = data is not None and blameworthy(scene_of(plan, progress), before, plan.source.peek())
+    return explained(
+        plan,
+        progress,
         last,
+        names or large or ["outer_value"],
+        large,
+        data if guilty else None,
+        loss_first=loss_first,
+    )
+
+
+def explained(
+    plan: Plan,
+    progress: Progress,
+    step: int,
+    names: list[str],
+    large: list[str],
+    data: str | None,
+    **how: Any,
+) -> Progress:
+    """Return the progress with the status of a divergence, and its cause."""
+    why = cause(scene_of(plan, progress), large, warmup=how.get("warmup", False))
+    because = {} if "warmup" in how else {"because": large}
+    status = diverged(
+        progress.method.solver,
+        step,
         names,
         data=data,
-        loss_first=loss_first,
-        because=large,
         suspicion=why.sentence,
         culprit=why.variable,
-    ).with_note(narrow(run))
-    return info
+        **because,
+        **how,
+    )
+    return replace(progress, cause=why, bad_data=data, status=status.with_note(narrow(progress.run)))

@@ -1,4 +1,4 @@
-"""How the adjoint system ∇²_yy g·v = ∇_y f is worked on in one outer step: an ingredient of AID."""
+"""How one outer step works on the adjoint system ∇²_yy g·v = ∇_y f."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -11,20 +11,33 @@ from bilevel.oracles import Curvature, Product
 from bilevel.solvers.parts.trees import scaled
 from bilevel.types import Metrics, PyTree
 
-INDEFINITE = "adjoint_indefinite"  # the metric that says whether ∇²_yy g was seen not to be positive definite
+INDEFINITE = "adjoint_indefinite"  # the metric that reports a ∇²_yy g that is not positive definite
 
 
 class Adjoint(eqx.Module):
     """`init(v) -> memory` and `solve(inner, b, v, memory) -> (v, memory, metrics)`.
 
-    `inner` has the second derivatives of g at (x_k, ŷ_k), `b` is ∇_y f there, and `v` the last solution, to
-    warm-start from. Every `inner.hessian(v)` is a pass through the model of its own; an ingredient that takes several
-    asks for `inner.shared()` first, whose products share one linearization. One that sets out to solve the system
-    reports how far it got, the residual ‖∇²_yy g·v − b‖, under "adjoint_residual" in `metrics`. Like a solver it is a
-    pytree: step sizes are leaves.
+    `inner` has the second derivatives of g at (x_k, ŷ_k), `b` is ∇_y f there, and `v` is the last solution, for a warm
+    start. Every `inner.hessian(v)` is a separate pass through the model; a method that takes several calls
+    `inner.shared()` first, which makes them share one linearization. A method that solves the system reports the
+    residual ‖∇²_yy g·v − b‖ under "adjoint_residual" in `metrics`. Like a solver it is a pytree: step sizes are leaves.
     """
 
     name: ClassVar[str] = "adjoint"
+
+    @property
+    def step_rule(self) -> Any:
+        """The rule, or the step size of a series, by which v moves; `None` if it has none."""
+        return None
+
+    @property
+    def warm_steps(self) -> int:
+        """The number of gradient steps from the last v; 0 for other ingredients."""
+        return 0
+
+    def allows(self, curvature: float) -> bool:
+        """Return whether it can solve systems whose smallest eigenvalue is this negative number."""
+        return False
 
     def init(self, v: PyTree) -> PyTree:
         return ()
@@ -36,14 +49,14 @@ class Adjoint(eqx.Module):
 
 
 def with_damping(inner: Curvature, damping: Any) -> Curvature:
-    """The same with ∇²_yy g + δI in the place of ∇²_yy g."""
+    """Return the curvature with ∇²_yy g + δI in place of ∇²_yy g."""
     return with_curvature(inner, lambda product: lambda v: tree.add(product(v), scaled(damping, v)))
 
 
 def with_curvature(
     inner: Curvature, around: Callable[[Product], Product], cross: Product | None = None
 ) -> Curvature:
-    """The same with `around` its products with curvature, the Hessian's and Gauss–Newton's."""
+    """Return the curvature with `around` applied to its products, the Hessian's and Gauss–Newton's."""
     deferred = lambda offered: None if offered is None else lambda: around(offered())
     return Curvature(
         hessian=around(inner.hessian),
@@ -54,5 +67,5 @@ def with_curvature(
 
 
 def residual(inner: Curvature, b: PyTree, v: PyTree) -> PyTree:
-    """∇²_yy g·v − b, the gradient of ½vᵀ∇²_yy g·v − vᵀb. One Hessian product."""
+    """Return ∇²_yy g·v − b, the gradient of ½vᵀ∇²_yy g·v − vᵀb, from one Hessian product."""
     return tree.sub(inner.hessian(v), b)

@@ -1,4 +1,4 @@
-"""Conjugate gradients, warm-started, with the residual they really leave."""
+"""Conjugate gradients with a warm start, and their true residual."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -34,20 +34,19 @@ class ConjugateGradients(Adjoint):
 def cg(
     tol: Number = 1e-6, max_steps: int | None = None, *, preconditioner: Nystrom | None = None
 ) -> ConjugateGradients:
-    """Conjugate gradients from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖ (Grazzi et al. 2020, Ji et al. 2021).
+    """Run conjugate gradients from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖ (Grazzi et al. 2020, Ji et al. 2021).
 
-    At least one step is taken, so that with warm starts even a loose tolerance leaves no bias in the limit.
-    Needs ∇²_yy g positive definite: it stops at the first direction that has no positive curvature, wherever that
-    leaves it. For an indefinite one take `bl.adjoints.minres`, or make it definite with
-    `bl.adjoints.damped` or `bl.adjoints.gauss_newton`.
-    The trace's "adjoint_indefinite" says at which steps, and the run's status if it was most of the last.
-    Hessian products: 1 for the warm start, 1 a step, 1 to measure the "adjoint_residual" it leaves, and those of the
-    preconditioner.
+    It takes at least one step, so that with warm starts even a loose tolerance leaves no bias in the limit. ∇²_yy g
+    must be positive definite: it stops at the first direction without positive curvature, with the v it has. For an
+    indefinite ∇²_yy g take `bl.adjoints.minres`, or make it definite with `bl.adjoints.damped` or
+    `bl.adjoints.gauss_newton`. The trace's "adjoint_indefinite" shows these steps, and the run's status reports them if
+    they are most of the last steps. Hessian products: 1 for the warm start, 1 per step, 1 to measure
+    "adjoint_residual", and the preconditioner's.
 
     Args:
         tol: the tolerance, relative to ‖b‖.
-        max_steps: the number of steps to stop after; ten times the size of y if left out.
-        preconditioner: `bl.adjoints.nystrom(rank, damping)`, made anew at every solve.
+        max_steps: the most steps; the default is ten times the size of y.
+        preconditioner: `bl.adjoints.nystrom(rank, damping)`, computed again at every solve.
     """
     check_positive(tol, "tolerance tol")
     steps = None if max_steps is None else check_count(max_steps, "max_steps")
@@ -62,10 +61,10 @@ def conjugate_gradients(
     max_steps: int | None,
     preconditioner: Callable[[PyTree], PyTree] = lambda r: r,
 ) -> tuple[PyTree, jax.Array, jax.Array]:
-    """(v, the number of steps taken, whether a direction without positive curvature ended them).
+    """Return (v, the number of steps taken, whether a direction without positive curvature ended them).
 
-    With ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or such a direction came first. Where b or the curvature is not
-    finite, neither is v: that is no direction to end at.
+    ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or such a direction came first. If b or the curvature is not finite,
+    neither is v.
     """
     most = 10 * sum(leaf.size for leaf in jax.tree.leaves(b)) if max_steps is None else max_steps
     left = tree.scale(-1, residual(inner, b, v))

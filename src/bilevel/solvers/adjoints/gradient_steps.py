@@ -18,6 +18,14 @@ class OneStep(Adjoint):
     rule: Rule
     name: ClassVar[str] = "one step"
 
+    @property
+    def step_rule(self) -> Rule:
+        return self.rule
+
+    @property
+    def warm_steps(self) -> int:
+        return 1
+
     def init(self, v: PyTree) -> PyTree:
         return self.rule.init(v)
 
@@ -31,6 +39,14 @@ class Steps(Adjoint):
     rule: Rule
     count: int = eqx.field(static=True)
     name: ClassVar[str] = "steps"
+
+    @property
+    def step_rule(self) -> Rule:
+        return self.rule
+
+    @property
+    def warm_steps(self) -> int:
+        return self.count
 
     def init(self, v: PyTree) -> PyTree:
         return self.rule.init(v)
@@ -48,24 +64,24 @@ class Steps(Adjoint):
 
 
 def one_step(rule: StepSize | Rule) -> OneStep:
-    """One warm-started step on the quadratic ½vᵀ∇²_yy g·v − vᵀ∇_y f (line 6 of Algorithm 1).
+    """Take one warm-started step on the quadratic ½vᵀ∇²_yy g·v − vᵀ∇_y f (line 6 of Algorithm 1).
 
-    With a float η this is v̂ = (I − η∇²_yy g)v + η∇_y f. "adjoint_residual" is that of v, before the step.
+    With a float η this is v̂ = (I − η∇²_yy g)v + η∇_y f. "adjoint_residual" belongs to v before the step.
     """
     return OneStep(as_rule(rule, "adjoint"))
 
 
 def steps(rule: StepSize | Rule, count: int) -> Steps:
-    """`count` = Q warm-started steps (AID-BiO, Ji et al. 2021; the loop choices of Ji et al. 2022).
+    """Take `count` = Q warm-started steps (AID-BiO, Ji et al. 2021; the loop choices of Ji et al. 2022).
 
         v_{q+1} = v_q − η (∇²_yy g·v_q − ∇_y f)        q = 0, …, Q − 1, from the last v̂
 
-    Q Hessian products. "adjoint_residual" is that of v_{Q−1}, the last one seen: no product is spent on
-    measuring, and with η ≤ 1/L the residual left behind is not larger.
+    It takes Q Hessian products. "adjoint_residual" belongs to v_{Q−1}, so measuring it takes no product. With η ≤ 1/L
+    the final residual is not larger.
     """
     return Steps(as_rule(rule, "adjoint"), check_count(count, "the number of adjoint steps"))
 
 
 def as_adjoint(value: Any) -> Adjoint:
-    """An `bl.Adjoint` as it is; a float or an optax rule as one step of it."""
+    """Return a `bl.Adjoint` as it is, and one step of a float or an optax rule."""
     return value if isinstance(value, Adjoint) else one_step(value)

@@ -39,6 +39,9 @@ class MinimalResiduals(Adjoint):
     preconditioner: Nystrom | None = None
     name: ClassVar[str] = "MINRES"
 
+    def allows(self, curvature: float) -> bool:
+        return True
+
     def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner, size = inner.shared(), sum(leaf.size for leaf in jax.tree.leaves(b))
         P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
@@ -47,29 +50,27 @@ class MinimalResiduals(Adjoint):
         left = residual(inner, b, end.v)
         grown = dot(left, P(left)) > dot(start, P(start))  # only by rounding
         v, left = select(grown, (v, start), (end.v, left))
-        v = nan_unless(all_finite(left), v)  # H or b is not finite, and says so
+        v = nan_unless(all_finite(left), v)  # H or b is not finite
         return v, memory, {"adjoint_residual": tree.norm(left), "adjoint_steps": end.step}
 
 
 def minres(
     tol: Number = 1e-6, max_steps: int | None = None, *, preconditioner: Nystrom | None = None
 ) -> MinimalResiduals:
-    """Minimal residuals from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖.
+    """Run minimal residuals from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖.
 
-    Of all v̂ + Krylov(∇²_yy g, r₀) it takes the one with the smallest residual, so the residual never
-    grows, and ∇²_yy g need not be positive definite: the choice for an inner problem that is not convex
-    (y then tracks a stationary point of g). On a singular one it ends at a least-squares solution, as near as rounding
-    lets it come. On a positive definite Hessian it and `bl.adjoints.cg` need about the same number
-    of steps.
+    From v̂ + Krylov(∇²_yy g, r₀) it takes the v with the smallest residual. So the residual never grows, and ∇²_yy g
+    need not be positive definite: use it for an inner problem that is not convex (y then tracks a stationary point of
+    g). On a singular ∇²_yy g it ends at a least-squares solution, up to rounding. On a positive definite one it and
+    `bl.adjoints.cg` need about the same number of steps.
 
-    Hessian products: 1 for the warm start, 1 a step, of which there is at least one, 1 to measure
-    the "adjoint_residual" it leaves, and those of the preconditioner P. With one it is √(rᵀPr) that is smallest
-    and never grows; the tolerance is for ‖r‖ all the same.
+    Hessian products: 1 for the warm start, 1 per step, with at least one step, 1 to measure "adjoint_residual", and the
+    preconditioner's. With a preconditioner P it minimizes √(rᵀPr), which never grows; the tolerance is still for ‖r‖.
 
     Args:
         tol: the tolerance, relative to ‖b‖.
-        max_steps: the number of steps to stop after; ten times the size of y if left out.
-        preconditioner: `bl.adjoints.nystrom(rank, damping)`, made anew at every solve.
+        max_steps: the most steps; the default is ten times the size of y.
+        preconditioner: `bl.adjoints.nystrom(rank, damping)`, computed again at every solve.
     """
     check_positive(tol, "tolerance tol")
     steps = None if max_steps is None else check_count(max_steps, "max_steps")
@@ -79,7 +80,7 @@ def minres(
 def _iterate(
     inner: Curvature, start: PyTree, v: PyTree, atol: Any, max_steps: int, P: Callable[[PyTree], PyTree]
 ) -> Lanczos:
-    """From v, whose H v − b is `start`."""
+    """Iterate from v, where H v − b is `start`."""
 
     def normalized(p: PyTree) -> tuple[PyTree, PyTree, Scalar]:
         z = P(p)

@@ -18,6 +18,10 @@ class NeumannSeries(Adjoint):
     products: int = eqx.field(static=True)
     name: ClassVar[str] = "Neumann"
 
+    @property
+    def step_rule(self) -> Number:
+        return self.eta
+
     def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
         inner = inner.shared()
 
@@ -31,14 +35,14 @@ class NeumannSeries(Adjoint):
 
 
 def neumann(eta: Number, products: int) -> NeumannSeries:
-    """v̂ = η Σ_{i=0}^{Q} (I − η∇²_yy g)ⁱ ∇_y f, with Q Hessian products and no warm start.
+    """Compute v̂ = η Σ_{i=0}^{Q} (I − η∇²_yy g)ⁱ ∇_y f, with Q Hessian products and no warm start.
 
     With 0 < η ≤ 1/L it leaves the residual (I − η∇²_yy g)^{Q+1} ∇_y f, a bias that more steps of the
     outer level do not remove: the same series as `steps(eta, Q + 1)` from v = 0. "adjoint_residual" is the
     size of the last term added, (I − η∇²_yy g)^Q ∇_y f, which bounds it.
 
     With it `aid` is the deterministic variant of BA (Ghadimi & Wang 2018). The stochastic one (BSA) draws the number
-    of factors at random and multiplies by Q + 1, which makes the same sum in expectation from one term of it.
+    of factors at random and multiplies by Q + 1, so one term has the same sum in expectation.
 
     Args:
         eta: η, at most 1/L.

@@ -1,4 +1,4 @@
-"""The Nyström approximation of ∇²_yy g from k products: an adjoint of its own, and a preconditioner."""
+"""The Nyström approximation of ∇²_yy g from k products: an adjoint method and a preconditioner."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Nystrom(Adjoint):
         return v, memory, {"adjoint_residual": tree.norm(residual(inner, b, v))}
 
     def inverse(self, inner: Curvature, like: PyTree) -> Callable[[PyTree], PyTree]:
-        """r ↦ (H_k + δI)⁻¹r, symmetric and positive definite. `rank` Hessian products."""
+        """Return r ↦ (H_k + δI)⁻¹r, symmetric and positive definite, from `rank` Hessian products."""
         flat, unravel = ravel_pytree(like)
         U, values = self._eigen(lambda row: ravel_pytree(inner.hessian(unravel(row)))[0], flat)
         delta = jnp.asarray(self.damping, flat.dtype)
@@ -51,7 +51,7 @@ class Nystrom(Adjoint):
     def _eigen(
         self, product: Callable[[jax.Array], jax.Array], like: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """H_k = Y(ΩᵀY)⁺Yᵀ, Y = HΩ, as U diag(values) Uᵀ; Ω, Y and U in rows."""
+        """Return H_k = Y(ΩᵀY)⁺Yᵀ, Y = HΩ, as U diag(values) Uᵀ, with Ω, Y and U in rows."""
         n, k, key = like.size, min(self.rank, like.size), jax.random.key(self.seed)
         if self.sketch == "columns":
             omega = jax.nn.one_hot(jax.random.permutation(key, n)[:k], n, dtype=like.dtype)
@@ -70,14 +70,14 @@ class Nystrom(Adjoint):
 
 
 def eigh(a: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """In float32 at least, as there is none in half precision; the results in a's own."""
+    """Return eigenvalues and eigenvectors in a's dtype, computed in float32 at least."""
     half = jnp.finfo(a.dtype).bits < 32
     values, vectors = jnp.linalg.eigh(a.astype(jnp.float32) if half else a)
     return values.astype(a.dtype), vectors.astype(a.dtype)
 
 
 def orthonormal(rows: jax.Array) -> jax.Array:
-    """Orthonormal rows of the same span, by Gram–Schmidt twice; zero for a row that depends on earlier ones.
+    """Return orthonormal rows of the same span, by Gram–Schmidt twice; zero for a row that depends on earlier ones.
 
     For a few long rows it takes a hundredth of the time of `jnp.linalg.qr` on a CPU, to the same accuracy.
     """
@@ -95,29 +95,29 @@ def orthonormal(rows: jax.Array) -> jax.Array:
 
 
 def rounding(size: int, dtype: Any) -> float:
-    """The relative error that rounding leaves in sums of so many terms."""
+    """Return the relative rounding error of a sum of this many terms."""
     return math.sqrt(size) * float(jnp.finfo(dtype).eps)
 
 
 def nystrom(rank: int, damping: Number, *, sketch: str = "dense", seed: int = 0) -> Nystrom:
-    """v = (H_k + δI)⁻¹ ∇_y f with the Nyström approximation H_k of ∇²_yy g (Hataya & Yamada 2023).
+    """Compute v = (H_k + δI)⁻¹ ∇_y f with the Nyström approximation H_k of ∇²_yy g (Hataya & Yamada 2023).
 
         Y = ∇²_yy g·Ω,   H_k = Y (ΩᵀY)⁺ Yᵀ = U Λ Uᵀ,   v = (U (|Λ| + δI)⁻¹ Uᵀ + (I − UUᵀ)/δ) ∇_y f
 
-    rank + 1 Hessian products, one of them to measure the "adjoint_residual" of the system itself; no warm start, no
-    iteration, and `rank` copies of y while it works. It is exact for (∇²_yy g + δI) if ∇²_yy g has no more than
-    `rank` eigenvalues that are not zero. Otherwise, on a convex g, what it neglects, E = ∇²_yy g − H_k ≽ 0, leaves
-    an error of at most ‖E‖/(‖E‖ + δ)·‖∇_y f‖/δ (Frangella, Tropp & Udell 2023) beside that of damping.
+    It takes rank + 1 Hessian products, one of them to measure the "adjoint_residual" of the system itself. It has no
+    warm start and no iteration, and holds `rank` copies of y while it works. It is exact for (∇²_yy g + δI) if ∇²_yy g
+    has no more than `rank` eigenvalues that are not zero. Otherwise, on a convex g, what it neglects, E = ∇²_yy g − H_k
+    ≽ 0, leaves an error of at most ‖E‖/(‖E‖ + δ)·‖∇_y f‖/δ (Frangella, Tropp & Udell 2023) in addition to the
+    damping's.
 
-    The same object serves `bl.adjoints.cg` and `bl.adjoints.minres` as their
-    preconditioner. It then leaves no bias, and they need as many steps as the spectrum without its `rank` largest
-    eigenvalues asks for; `rank` products a solve are its price.
+    The same object is a preconditioner for `bl.adjoints.cg` and `bl.adjoints.minres`. Then it leaves no bias, and they
+    need as many steps as for the spectrum without its `rank` largest eigenvalues. The price is `rank` products per
+    solve.
 
     The publication takes Ω of `rank` columns of the identity, drawn at random: `sketch="columns"`. A dense random Ω
-    finds the largest eigenvalues whatever the basis (Frangella, Tropp & Udell, who draw normal numbers; uniform
-    ones, as here, are cheaper). The publication inverts by the Woodbury identity, here it is by eigenvectors: the
-    same, and it keeps its digits in single precision; with |Λ| in place of Λ, which is the same on a convex g and
-    elsewhere keeps H_k + δI from being singular.
+    finds the largest eigenvalues in any basis (Frangella, Tropp & Udell draw normal numbers; uniform ones, as here, are
+    cheaper). The publication inverts by the Woodbury identity, this code by eigenvectors. The result is the same, and
+    accurate in single precision. |Λ| replaces Λ: on a convex g they are equal, elsewhere H_k + δI cannot be singular.
 
     Args:
         rank: k, the number of products.
@@ -131,7 +131,7 @@ def nystrom(rank: int, damping: Number, *, sketch: str = "dense", seed: int = 0)
 
 
 def check_preconditioner(value: Nystrom | None) -> Nystrom | None:
-    """What `cg` and `minres` take to be preconditioned by."""
+    """Return the preconditioner, or raise if `cg` and `minres` cannot use it."""
     if value is not None and not isinstance(value, Nystrom):
         raise TypeError(f"preconditioner must be adjoints.nystrom(rank, damping) or None, not {shown(value)}")
     return value

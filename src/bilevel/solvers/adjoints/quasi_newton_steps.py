@@ -37,31 +37,29 @@ class QuasiNewton(Adjoint):
             return (tree.add(v, s), tree.add(r, z), remember(pairs, s, z)), None
 
         size = tree.norm(b)
-        least = (
-            64 * float(jnp.finfo(size.dtype).eps) * size
-        )  # what is left below this is rounding, and no direction
+        least = 64 * float(jnp.finfo(size.dtype).eps) * size  # a smaller residual is rounding
         (v, r, pairs), _ = lax.scan(step, (v, residual(inner, b, v), memory), length=self.steps)
         return v, pairs, {"adjoint_residual": tree.norm(r)}
 
 
 def quasi_newton(steps: int = 1, memory: int = 10) -> QuasiNewton:
-    """Q limited-memory BFGS steps from the last v̂, each to the minimum along its direction:
+    """Take Q limited-memory BFGS steps from the last v̂, each to the minimum along its direction:
 
         r = ∇²_yy g·v − b,   d = B r,   t = rᵀd / dᵀ∇²_yy g·d,   v ← v − t d,   r ← r − t ∇²_yy g·d
 
-    B ≈ (∇²_yy g)⁻¹ is built by the two-loop recursion from the last pairs (s, ∇²_yy g·s), kept from
-    one outer step to the next: while the Hessian hardly changes, B keeps improving. Q + 1 Hessian products;
-    "adjoint_residual" costs none. A direction without positive curvature is not followed.
+    The two-loop recursion builds B ≈ (∇²_yy g)⁻¹ from the last pairs (s, ∇²_yy g·s), which stay from one outer step to
+    the next: while the Hessian hardly changes, B keeps improving. It takes Q + 1 Hessian products; "adjoint_residual"
+    costs none. It does not follow a direction without positive curvature.
 
-    This is the second subroutine of qNBO (BFGS), quasi-Newton steps on the adjoint system itself, with pairs from
-    Hessian products instead of gradient differences, which makes the minimizing t free. The inner level brings its own
-    rule, and its curvature is not shared: for both subroutines and one set of pairs take `bl.solvers.qnbo`, or for
-    an inner level of quasi-Newton steps alone the rule `optax.chain(optax.scale_by_lbfgs(), optax.scale(-0.5))`, whose
-    minus sign optax leaves to the second part, with several inner steps.
+    This is the second subroutine of qNBO (BFGS). The pairs come from Hessian products instead of gradient differences,
+    so the minimizing t costs nothing. The inner level has its own rule and does not share the curvature. For both
+    subroutines and one set of pairs take `bl.solvers.qnbo`. For quasi-Newton steps only at the inner level take the
+    rule `optax.chain(optax.scale_by_lbfgs(), optax.scale(-0.5))`, with optax's minus sign in the second part, and
+    several inner steps.
 
     Args:
         steps: Q, the number of steps.
-        memory: the number of pairs remembered.
+        memory: the number of pairs to store.
     """
     return QuasiNewton(
         check_count(steps, "the number of quasi-Newton steps"), check_count(memory, "the quasi-Newton memory")

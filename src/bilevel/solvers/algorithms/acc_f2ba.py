@@ -1,4 +1,4 @@
-"""Accelerated F²BA: Nesterov's steps on the penalized problem, begun anew when they have led far."""
+"""Accelerated F²BA: Nesterov's steps on the penalized problem, with restarts."""
 
 from typing import ClassVar, NamedTuple
 
@@ -9,13 +9,14 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import as_number, check_count, check_positive, check_problem
+from bilevel.checks import as_number, check_positive
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, check_batches
+from bilevel.solvers.base import Info
+from bilevel.solvers.options import check_batches, count, factory, positive
 from bilevel.solvers.parts.inner import seen_by
-from bilevel.solvers.parts.penalty import Copies, Penalized, as_penalty, estimate, penalized, track
+from bilevel.solvers.parts.penalty import Copies, Penalized, estimate, penalized, track
 from bilevel.solvers.parts.trees import scaled, select
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 from bilevel.words import shown
 
@@ -28,20 +29,16 @@ class AccF2BAState(NamedTuple):
     inner: tuple[PyTree, PyTree]  # memories of the inner rule, of y and of z
     outer: PyTree  # memory of the outer rule
     k: Int[Array, ""]
-    since: Int[Array, ""]  # steps since x last began anew
+    since: Int[Array, ""]  # steps since the last restart
     moved: Scalar  # the sum of their squared lengths
 
 
 class AccF2BA(Penalized):
-    inner_steps: int = eqx.field(static=True)
-    momentum: Number
-    radius: Number
-    batches: str = eqx.field(static=True)
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    lookahead: Number
+    radius: Number = eqx.field(converter=positive("radius"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "AccF2BA"
-
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> AccF2BAState:
         x, y, z, memories, outer_memory, k = super().init(x0, y0, batch)
@@ -62,60 +59,51 @@ class AccF2BA(Penalized):
         since, moved = state.since + 1, state.moved + tree.norm(taken, squared=True)
         far = since.astype(moved.dtype) * moved > jnp.asarray(self.radius, moved.dtype) ** 2
 
-        x = select(far, point, tree.add(point, scaled(self.momentum, taken)))
+        x = select(far, point, tree.add(point, scaled(self.lookahead, taken)))
         since, moved = jnp.where(far, 0, since), jnp.where(far, 0, moved)
         state = AccF2BAState(x, point, y, z, tuple(memories), outer_memory, state.k + 1, since, moved)
         metrics = {"penalty": penalty.astype(f.dtype), "restarted": far}
         return state, Info(f, hypergradient, gradient, metrics, model)
 
 
+@factory(momentum="lookahead")
 def acc_f2ba(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     penalty: Number | Schedule,
     radius: Number,
-    momentum: Number = 0.9,
+    lookahead: Number = 0.9,
     inner_steps: int = 10,
     batches: str = "independent",
 ) -> AccF2BA:
-    """`bl.solvers.f2ba` with momentum on x, dropped when the steps since it began have led too far.
+    """Run `bl.solvers.f2ba` with momentum on x, and drop the momentum when x has moved too far since it began:
 
         y, z    ← as in F²BA at x_k, K steps
         a_{k+1} = x_k − η (∇_x f(x_k, y) + λ (∇_x g(x_k, y) − ∇_x g(x_k, z)))
         x_{k+1} = a_{k+1} + θ (a_{k+1} − a_k),   or a_{k+1} itself if n Σ ‖a_{i+1} − a_i‖² > B²
 
     where the sum is over the n steps since the momentum was last dropped. `state.x` is the x_k at which gradients are
-    taken, `state.last` the a_k. The limit is F²BA's. L. Chen, Y. Ma, J. Zhang, "Near-optimal
-    nonconvex-strongly-convex bilevel optimization with fully first-order oracles", JMLR 2025, with the restarts of
-    H. Li, Z. Lin, "Restarted nonconvex accelerated gradient descent", ICML 2022. The momentum is that of the authors'
-    code (PyTorch's Nesterov SGD) step for step. Differences: their code sums ‖x_{i+1} − x_i‖², goes on from the x_{k+1}
-    ahead when it drops the momentum, and shrinks B by 1 % each time, down to a least one; and its y and z may take
-    accelerated steps too, for which pass `optax.sgd(α, momentum=..., nesterov=True)` as `inner`.
+    taken, `state.last` the a_k. The limit is F²BA's. L. Chen, Y. Ma, J. Zhang, "Near-optimal nonconvex-strongly-convex
+    bilevel optimization with fully first-order oracles", JMLR 2025, with the restarts of H. Li, Z. Lin, "Restarted
+    nonconvex accelerated gradient descent", ICML 2022. The momentum equals the authors' code (PyTorch's Nesterov SGD)
+    step for step. Differences: their code sums ‖x_{i+1} − x_i‖², continues from the x_{k+1} ahead when it drops the
+    momentum, and shrinks B by 1 % each time, down to a minimum. Its y and z may take accelerated steps too: for these
+    pass `optax.sgd(α, momentum=..., nesterov=True)` as `inner`.
 
     Args:
         problem: the two objectives.
-        inner: α as a float, or any optax transformation, of which each copy has its own.
+        inner: α as a float, or any optax transformation; each copy has its own memory.
         outer: η as a float, or any optax transformation.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         radius: B, in the units of x: the distance beyond which the momentum is dropped.
-        momentum: θ, the share of the last step that x moves ahead.
+        lookahead: θ, the share of the last step that x moves ahead.
         inner_steps: K, the number of steps on y and z per step on x.
-        batches: "independent", a draw for every step on y and z, the last of which moves x too, where its noise mostly
-            cancels between y and z; or "shared", one for all of a step.
+        batches: "independent", a draw for every step on y and z; the last one moves x too, where its noise mostly
+            cancels between y and z. Or "shared", one draw per step.
     """
-    check_positive(radius, "radius")
-    check_positive(momentum, "momentum")
-    if not isinstance(momentum, Tracer) and as_number(momentum) >= 1:  # pyright: ignore[reportOptionalOperand]
-        raise ValueError(f"momentum must be below 1, not {shown(momentum)}: pass e.g. 0.9")
-    return AccF2BA(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        as_penalty(penalty),
-        check_count(inner_steps, "inner_steps"),
-        momentum,
-        radius,
-        check_batches(batches),
-    )
+    check_positive(lookahead, "lookahead")
+    if not isinstance(lookahead, Tracer) and as_number(lookahead) >= 1:  # pyright: ignore[reportOptionalOperand]
+        raise ValueError(f"lookahead must be below 1, not {shown(lookahead)}: pass e.g. 0.9")
+    return AccF2BA(problem, inner, outer, penalty, inner_steps, lookahead, radius, batches)

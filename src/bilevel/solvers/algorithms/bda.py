@@ -1,5 +1,6 @@
 """BDA: an inner loop that follows both levels' gradients, for inner problems with many solutions."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -7,37 +8,28 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch, Draws
-from bilevel.checks import check_not_negative, check_positive, check_problem, check_schedule, prepare
+from bilevel.checks import check_not_negative, check_schedule
 from bilevel.identity import Static
 from bilevel.oracles import Curvature, Linearized
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
+from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
+from bilevel.solvers.options import check_batches, factory, positive
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.parts.unroll import Field, Lengths, lengths, state_gradient, unroll
 from bilevel.solvers.parts.weights import check_weight
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
-class BDA(Solver):
-    inner: Rule
-    outer: Rule
-    mixing: Number
-    outer_share: Number
+class BDA(ExplicitSolver):
+    mixing: Number = eqx.field(converter=partial(check_weight, name="mixing", of="the outer gradient"))
+    outer_share: Number = eqx.field(converter=positive("outer_share"))
     fading: Static = eqx.field(static=True)
     lengths: Lengths = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "BDA"
     traits: ClassVar[Traits] = Traits(differentiates_rule=True, uses_hessian=True)
-
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.lengths.steps
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
@@ -55,15 +47,16 @@ class BDA(Solver):
 
 
 def harmonic(t: Any) -> Any:
-    """1/(t+1), which BDA's analysis fades by."""
+    """Return 1/(t+1), the weights in BDA's analysis."""
     return 1 / (t + 1)
 
 
+@factory()
 def bda(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     inner_steps: int,
     mixing: Number = 0.5,
     outer_share: Number = 1.0,
@@ -72,20 +65,21 @@ def bda(
     checkpoint_every: int = 1,
     batches: str = "independent",
 ) -> BDA:
-    """Unrolled inner steps along an aggregate of both gradients, the outer one's part fading out:
+    """Unroll inner steps along a mixture of both gradients, where the outer part fades out:
 
         d_t     = (1 − a_t) ∇_y g(x_k, y_t) + a_t σ ∇_y f(x_k, y_t)         a_t = a φ(t),  φ(t) = 1/(t+1)
         y_{t+1} = y_t − α d_t                                             t = 0, …, N−1
         x_{k+1} = x_k − β d/dx f(x_k, y_N(x_k))
 
-    Where g(x, ·) has several minimizers, ∇_y f chooses among them the one that is best for f, which an inner loop
-    on g alone leaves to the starting point. Where there is only one, the aggregate is a bias that shrinks with N.
-    R. Liu, P. Mu, X. Yuan, S. Zeng, J. Zhang, "A generic first-order algorithmic framework for bi-level
-    programming beyond lower-level singleton", ICML 2020, with step sizes s_l = α, s_u = ασ. There y starts from
-    the same point at every outer step, here from the last y, as everywhere in this library. φ is that of its analysis.
-    The authors' code fades otherwise: it keeps the inner gradient's weight at 1 − a and multiplies the outer one's by
-    0.9 at every step, with a = 0.6. BOAT's implementation multiplies a_t itself by a constant c, which here is
-    `fading=lambda t: c**t`.
+    Where g(x, ·) has several minimizers, ∇_y f leads to the one that is best for f. An inner loop on g leaves that to
+    the starting point. Where there is only one minimizer, the mixture is a bias that shrinks with N. R. Liu, P. Mu, X.
+    Yuan, S. Zeng, J. Zhang, "A generic first-order algorithmic framework for bi-level programming beyond lower-level
+    singleton", ICML 2020, with step sizes s_l = α, s_u = ασ.
+
+    Differences: there y starts from the same point at every outer step, here from the last y, as everywhere in this
+    library. φ comes from its analysis. The authors' code fades differently: it keeps the inner gradient's weight at
+    1 − a and multiplies the outer one's by 0.9 at every step, with a = 0.6. BOAT's implementation multiplies a_t by a
+    constant c, which here is `fading=lambda t: c**t`.
 
     Args:
         problem: the two objectives.
@@ -95,28 +89,19 @@ def bda(
         mixing: a, the outer gradient's weight in the first inner step, between 0 and 1.
         outer_share: σ, the outer gradient's step relative to the inner one's.
         fading: φ, a function of the inner step's number with values between 0 and 1.
-        truncate: the number of the last inner steps to differentiate; all of them if left out.
-        checkpoint_every: the distance between kept inner iterates, as in `bl.itd`.
+        truncate: the number of the last inner steps to differentiate; the default is all.
+        checkpoint_every: the distance between stored inner iterates, as in `bl.itd`.
         batches: "independent", a draw of both levels for every inner step; or "shared", one for all. As in `bl.itd`.
     """
-    check_positive(outer_share, "outer_share")
     check_schedule(
         fading, jnp.zeros(()), lambda value: check_not_negative(value, "fading of inner step 0"), "fading"
     )
-    return BDA(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        check_weight(mixing, "mixing", "the outer gradient"),
-        outer_share,
-        Static(fading),
-        lengths(inner_steps, truncate, checkpoint_every),
-        check_batches(batches),
-    )
+    loop = lengths(inner_steps, truncate, checkpoint_every)
+    return BDA(problem, inner, outer, mixing, outer_share, Static(fading), loop, batches)
 
 
 def aggregate(problem: Problem, mixing: Number, outer_share: Number, fading: Schedule) -> Field:
-    """d_t and its products."""
+    """Return the field d_t and its products."""
     oracles = problem.oracles
 
     def mix(t: Any, of_g: PyTree, of_f: PyTree) -> PyTree:

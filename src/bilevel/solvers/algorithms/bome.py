@@ -1,4 +1,4 @@
-"""BOME: first derivatives only, with a penalty that is chosen anew at every step."""
+"""BOME: first derivatives only, with a new penalty at every step."""
 
 from typing import ClassVar
 
@@ -7,37 +7,28 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch, Draws
-from bilevel.checks import check_choice, check_count, check_positive, check_problem, prepare
+from bilevel.checks import check_choice
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
-from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
+from bilevel.solvers.options import check_batches, count, factory, positive, rule_of
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.penalty import penalized
 from bilevel.solvers.parts.trees import divide, scaled
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
-from bilevel.types import Number, PyTree, StepSize
+from bilevel.types import Number, StepSize
 
 
-class BOME(Solver):
-    inner: Rule
-    outer: Rule
-    eta: Number
-    inner_steps: int = eqx.field(static=True)
+class BOME(ExplicitSolver):
+    rate: Number = eqx.field(converter=positive("rate"))
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
     barrier: str = eqx.field(static=True)
-    auxiliary: Rule
-    batches: str = eqx.field(static=True)
+    auxiliary: Rule = eqx.field(converter=rule_of("auxiliary"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "BOME"
-    traits: ClassVar[Traits] = Traits(first_order=True, outer_at="start", outer_last_only=True)
-
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self, y)
-        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
+    traits: ClassVar[Traits] = Traits(
+        first_order=True, inner_rule="minimum", outer_at="start", outer_last_only=True
+    )
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         (x, y, inner_memory, outer_memory), problem = state, self.problem
@@ -49,7 +40,7 @@ class BOME(Solver):
         below = problem.oracles.inner_gradients(x, z, batch)
         q_x, q_y = tree.sub(g.x, below.x), g.y
         square = tree.norm((q_x, q_y), squared=True)
-        phi = jnp.asarray(self.eta, square.dtype) * (
+        phi = jnp.asarray(self.rate, square.dtype) * (
             square if self.barrier == "gradient" else g.value - below.value
         )
         penalty = divide(jnp.maximum(phi - tree.vdot((f.x, f.y), (q_x, q_y)), 0), square)
@@ -64,52 +55,44 @@ class BOME(Solver):
         return ExplicitState(x, y, inner_memory, outer_memory), info
 
 
+@factory(eta="rate")
 def bome(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
-    eta: Number = 0.5,
+    rate: Number = 0.5,
     inner_steps: int = 10,
     barrier: str = "gradient",
     auxiliary: StepSize | Rule | None = None,
     batches: str = "independent",
 ) -> BOME:
-    """x and y descend on f together, pushed toward q(x, y) = g(x, y) − min_z g(x, z) = 0 as hard as it takes:
+    """Descend f in x and y together, and push toward q(x, y) = g(x, y) − min_z g(x, z) = 0 as hard as necessary:
 
         z       = T steps z ← z − α ∇_y g(x_k, z) from y_k
         ∇q      = (∇_x g(x_k, y_k) − ∇_x g(x_k, z), ∇_y g(x_k, y_k))
         λ_k     = max(φ_k − ⟨∇f, ∇q⟩, 0)/‖∇q‖²                       φ_k = η‖∇q‖², or η q(x_k, y_k)
         x_{k+1} = x_k − ξ (∇_x f(x_k, y_k) + λ_k ∇_x q),     y_{k+1} = y_k − ξ' (∇_y f(x_k, y_k) + λ_k ∇_y q)
 
-    λ_k is the least for which a step lowers q at the rate φ_k, so there is no penalty to choose. It does not settle:
-    where ∇f + λ∇q = 0 the formula gives λ + η. So λ_k rises until the step on y is at its limit, λ_k ξ' of the order of
-    1/L, and x hovers about where a penalty method with that λ would lead, off by O(ξ'). The direction of x is reported
-    as the hypergradient, as it is in other penalty methods.
+    λ_k is the smallest with which a step lowers q at the rate φ_k, so there is no penalty to choose. It does not
+    converge: where ∇f + λ∇q = 0 the formula gives λ + η. So λ_k rises until the step on y is at its limit, λ_k ξ' of
+    the order of 1/L. x then stays near the limit of a penalty method with that λ, off by O(ξ'). As in other penalty
+    methods, the direction of x is reported as the hypergradient.
 
-    M. Ye, B. Liu, S. Wright, P. Stone, Q. Liu, "BOME! Bilevel optimization made easy: a simple first-order
-    approach", NeurIPS 2022, with one step size ξ = ξ' for both. As in benchmark_bilevel's implementation, with which
-    it agrees step for step, those of x and y may differ.
+    M. Ye, B. Liu, S. Wright, P. Stone, Q. Liu, "BOME! Bilevel optimization made easy: a simple first-order approach",
+    NeurIPS 2022, with one step size ξ = ξ'. As in benchmark_bilevel's implementation, with which it agrees step for
+    step, the step sizes of x and y may differ.
 
     Args:
         problem: the two objectives.
         inner: ξ' as a float, or any optax transformation, for y.
         outer: ξ as a float, or any optax transformation.
-        eta: η, the rate at which q is asked to fall.
+        rate: η, the rate at which q shall decrease.
         inner_steps: T, the number of steps on z per step on x and y.
         barrier: "gradient", φ = η‖∇q‖²; or "value", φ = ηq.
-        auxiliary: α as a float, or any optax transformation, which begins anew with every z; as `inner` if left out.
+        auxiliary: α as a float, or any optax transformation, with a new memory for every z; the default is `inner`.
         batches: "independent", a draw for every step on z, the last of which moves x and y; or "shared", one for all.
     """
-    check_positive(eta, "rate eta")
     check_choice(barrier, "barrier", ("gradient", "value"))
-    return BOME(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        eta,
-        check_count(inner_steps, "inner_steps"),
-        barrier,
-        as_rule(inner if auxiliary is None else auxiliary, "auxiliary"),
-        check_batches(batches),
-    )
+    auxiliary = inner if auxiliary is None else auxiliary
+    return BOME(problem, inner, outer, rate, inner_steps, barrier, auxiliary, batches)

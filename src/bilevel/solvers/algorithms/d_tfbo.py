@@ -7,43 +7,26 @@ import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, first, with_state
-from bilevel.checks import check_count, check_positive, check_problem, prepare
+from bilevel.batch import Batch, Draws, draws, with_state
 from bilevel.problem import Problem
-from bilevel.solvers.algorithms.s_tfbo import STFBOState
-from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.algorithms.s_tfbo import TFBO, TFBOState, accumulated_step
+from bilevel.solvers.base import Info
+from bilevel.solvers.options import check_batches, count, factory
 from bilevel.solvers.parts.inner import carried, carried_state, next_state, seen_by
-from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.traits import Traits
-from bilevel.types import Number, PyTree, Scalar
+from bilevel.types import Number
 
 
-class DTFBO(Solver):
-    accumulators: Number
-    inner_steps: int = eqx.field(static=True)
-    adjoint_steps: int = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+class DTFBO(TFBO):
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    adjoint_steps: int = eqx.field(static=True, converter=count("adjoint_steps"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "D-TFBO"
     traits: ClassVar[Traits] = Traits(outer_last_only=True)
-    variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> STFBOState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        in_x, in_y = (jnp.asarray(self.accumulators**2, tree.norm(t).dtype) for t in (x, y))
-        return STFBOState(x, y, tree.zeros_like(y), in_x, in_y, in_y)
-
-    def step(self, state: STFBOState, batch: Batch | Draws | None = None) -> tuple[STFBOState, Info]:
-        x, problem, oracles, drawn, N = (
-            state.x,
-            self.problem,
-            self.problem.oracles,
-            draws(batch),
-            self.inner_steps,
-        )
+    def step(self, state: TFBOState, batch: Batch | Draws | None = None) -> tuple[TFBOState, Info]:
+        x, problem, oracles = state.x, self.problem, self.problem.oracles
+        drawn, N = draws(batch), self.inner_steps
 
         def inner(y, squared, s, t):
             S = with_state(drawn[t], s)
@@ -67,25 +50,15 @@ class DTFBO(Solver):
         hypergradient = tree.sub(f.x, g.cross(v))
         x, alpha_squared = accumulated_step(x, hypergradient, state.alpha_squared)
 
-        state = STFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
+        state = TFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
         metrics = {
             "inner_step_size": 1 / jnp.sqrt(beta_squared),
             "outer_step_size": 1 / jnp.sqrt(alpha_squared),
         }
         return state, Info(f.value, hypergradient, inner_gradient, metrics, model)
 
-    def warm_up(self, state: STFBOState, batch: Batch | Draws | None = None) -> STFBOState:
-        gradient = self.problem.oracles.inner_gradient(state.x, state.y, first(batch))
-        y, beta_squared = accumulated_step(state.y, gradient, state.beta_squared)
-        return state._replace(y=y, beta_squared=beta_squared)
 
-
-def accumulated_step(point: PyTree, gradient: PyTree, squared: Scalar) -> tuple[PyTree, Scalar]:
-    """point − gradient/a with a² = squared + ‖gradient‖², and a²."""
-    squared = squared + tree.norm(gradient, squared=True)
-    return tree.sub(point, scaled(1 / jnp.sqrt(squared), gradient)), squared
-
-
+@factory()
 def d_tfbo(
     problem: Problem,
     *,
@@ -94,30 +67,23 @@ def d_tfbo(
     adjoint_steps: int = 10,
     batches: str = "independent",
 ) -> DTFBO:
-    """At every step, from the last solutions:
+    """Take several steps on y and on v, from the last solutions, then one step on x:
 
         ŷ_k:      N times   β² ← β² + ‖∇_y g‖²               y ← y − ∇_y g / β
         v̂_k:      Q times   γ² ← γ² + ‖∇²_yy g v − ∇_y f‖²   v ← v − (∇²_yy g v − ∇_y f) / γ     at (x_k, ŷ_k)
         x_{k+1} = x_k − h_k / α_{k+1}                        α_{k+1}² = α_k² + ‖h_k‖²,  h_k = ∇_x f − ∇²_xy g v̂_k
 
     Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
-    (the double-loop algorithm of the two). The publication repeats the two loops until a tolerance is met; here, as in
-    the authors' code, their lengths are fixed, with its ten for both, and every step on y draws a batch. Theirs adds
-    10⁻⁸ to every accumulator. What `bl.solvers.s_tfbo` says of units holds here too.
+    (the double-loop algorithm of the two). The publication repeats the two loops until a tolerance is met. Here, as in
+    the authors' code, their lengths are fixed, with its ten for both, and every step on y draws a batch. Their code
+    adds 10⁻⁸ to every accumulator. The remark on units of `bl.solvers.s_tfbo` holds here too.
 
     Args:
         problem: the two objectives.
-        accumulators: α_0 = β_0 = γ_0, the accumulated norms to begin with.
+        accumulators: α_0 = β_0 = γ_0, the initial accumulated norms.
         inner_steps: N, the number of steps on y per step on x.
         adjoint_steps: Q, the number of steps on v per step on x.
-        batches: "independent", a draw for every step on y, the last of which serves v and x too; or "shared", one for
-            all of a step.
+        batches: "independent", a draw for every step on y, the last of which serves v and x too; or "shared", one draw
+            per step.
     """
-    check_positive(accumulators, "initial accumulators")
-    return DTFBO(
-        check_problem(problem),
-        accumulators,
-        check_count(inner_steps, "inner_steps"),
-        check_count(adjoint_steps, "adjoint_steps"),
-        check_batches(batches),
-    )
+    return DTFBO(problem, accumulators, inner_steps, adjoint_steps, batches)

@@ -2,31 +2,26 @@
 
 from typing import ClassVar
 
+import equinox as eqx
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver
+from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
+from bilevel.solvers.options import factory, positive
 from bilevel.solvers.parts.difference import cross_difference
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
-from bilevel.types import Number, PyTree, StepSize
+from bilevel.types import Number, StepSize
 
 
-class DARTS(Solver):
-    inner: Rule
-    outer: Rule
-    xi: Number
-    epsilon: Number
+class DARTS(ExplicitSolver):
+    virtual_step: Number = eqx.field(converter=positive("virtual step size"))
+    displacement: Number = eqx.field(converter=positive("displacement"))
     name: ClassVar[str] = "DARTS"
     traits: ClassVar[Traits] = Traits(first_order=True)
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
@@ -34,10 +29,10 @@ class DARTS(Solver):
             problem, self.inner, 1, x, state.y, state.inner, batch
         )
 
-        ahead = lambda x: tree.sub(y, scaled(self.xi, oracles.inner_gradient(x, y, batch)))
+        ahead = lambda x: tree.sub(y, scaled(self.virtual_step, oracles.inner_gradient(x, y, batch)))
         f = oracles.outer_gradients(x, ahead(x), batch)
-        cross = cross_difference(oracles, x, y, f.y, self.epsilon, batch)
-        hypergradient = tree.sub(f.x, scaled(self.xi, cross))
+        cross = cross_difference(oracles, x, y, f.y, self.displacement, batch)
+        hypergradient = tree.sub(f.x, scaled(self.virtual_step, cross))
         value = lambda x: problem.f(x, ahead(x), batch)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
         return ExplicitState(x, y, inner_memory, outer_memory), Info(
@@ -45,15 +40,9 @@ class DARTS(Solver):
         )
 
 
-class FirstOrderDARTS(Solver):
-    inner: Rule
-    outer: Rule
+class FirstOrderDARTS(ExplicitSolver):
     name: ClassVar[str] = "DARTS, first order"
     traits: ClassVar[Traits] = Traits(first_order=True)
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> ExplicitState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
@@ -65,48 +54,51 @@ class FirstOrderDARTS(Solver):
         return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, f.x, inner_gradient, {})
 
 
+@factory(xi="virtual_step", epsilon="displacement")
 def darts(
-    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, xi: Number, epsilon: Number = 0.01
+    problem: Problem,
+    *,
+    inner: StepSize | Rule,
+    outer: StepSize | Rule,
+    virtual_step: Number,
+    displacement: Number = 0.01,
 ) -> DARTS:
-    """DARTS, second order: one virtual step on y, differentiated by a finite difference.
+    """Run DARTS, second order: one virtual step on y, differentiated by a finite difference.
 
         y_{k+1} = y_k − α ∇_y g(x_k, y_k)
-        y'      = y_{k+1} − ξ ∇_y g(x_k, y_{k+1})         b = ∇_y f(x_k, y'),   h = epsilon / ‖b‖
+        y'      = y_{k+1} − ξ ∇_y g(x_k, y_{k+1})         b = ∇_y f(x_k, y'),   h = ε / ‖b‖
         x_{k+1} = x_k − β (∇_x f(x_k, y') − ξ (∇_x g(x_k, y_{k+1} + hb) − ∇_x g(x_k, y_{k+1} − hb)) / 2h)
 
-    What it neglects: like single-loop ITD it looks one step ahead, so it keeps ITD's bias: it treats
-    (∇²_yy g)⁻¹ as ξI. The difference adds an error of order epsilon².
+    It neglects what single-loop ITD neglects: it looks one step ahead and treats (∇²_yy g)⁻¹ as ξI, so it has ITD's
+    bias. The difference adds an error of order ε².
 
-    The publication's alternation, cut at the other end: there a step begins with x and ends with y, here it begins
-    with y. The sequence of updates is the same but for the first one on x. ξ is there the inner step size. The
-    authors' code also carries the inner optimizer's momentum into the virtual step; here y' is a plain gradient
-    step.
+    Differences: a step of the publication begins with x and ends with y. Here it begins with y. The sequence of updates
+    is the same except for the first one on x. In the publication ξ is the inner step size. The authors' code also uses
+    the inner optimizer's momentum in the virtual step. Here y' is a plain gradient step.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
-        xi: ξ, the length of the virtual step, usually the inner step size.
-        epsilon: the displacement of y in the difference; 0.01 is the publication's.
+        virtual_step: ξ, the length of the virtual step, usually the inner step size.
+        displacement: ε, the displacement of y in the difference; 0.01 is the publication's.
     """
-    check_positive(xi, "virtual step size xi")
-    check_positive(epsilon, "displacement epsilon")
-    return DARTS(check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"), xi, epsilon)
+    return DARTS(problem, inner, outer, virtual_step, displacement)
 
 
-def darts_first_order(problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule) -> FirstOrderDARTS:
-    """DARTS, first order (ξ = 0): y and x descend in turn, each as if the other were a constant.
+@factory()
+def darts_first_order(problem: Problem, *, inner: StepSize | Rule, outer: StepSize | Rule) -> FirstOrderDARTS:
+    """Run DARTS, first order (ξ = 0): y and x descend in turn, each as if the other were a constant.
 
         y_{k+1} = y_k − α ∇_y g(x_k, y_k)
         x_{k+1} = x_k − β ∇_x f(x_k, y_{k+1})
 
-    What it neglects: that y* depends on x, so the whole implicit term. Where f does not contain x itself, as
-    in data reweighting or hyperparameter tuning, it never moves x at all. As in `bl.solvers.darts`, a step
-    begins with y.
+    It neglects that y* depends on x, so the whole implicit term. If f does not contain x itself, as in data reweighting
+    or hyperparameter tuning, x never moves. As in `bl.solvers.darts`, a step begins with y.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
     """
-    return FirstOrderDARTS(check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"))
+    return FirstOrderDARTS(problem, inner, outer)

@@ -5,31 +5,26 @@ from typing import ClassVar
 import equinox as eqx
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, check_batches
+from bilevel.solvers.base import Info
+from bilevel.solvers.options import check_batches, count, factory
 from bilevel.solvers.parts.inner import seen_by
 from bilevel.solvers.parts.penalty import (
     Copies,
     Penalized,
     PenaltyState,
-    as_penalty,
     estimate,
     penalized,
     track,
 )
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Number, Schedule, StepSize
 
 
 class F2BA(Penalized):
-    inner_steps: int = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "F2BA"
-
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
 
     def step(self, state: PenaltyState, batch: Batch | Draws | None = None) -> tuple[PenaltyState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
@@ -46,43 +41,36 @@ class F2BA(Penalized):
         return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)}, model)
 
 
+@factory()
 def f2ba(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     penalty: Number | Schedule,
     inner_steps: int = 10,
     batches: str = "independent",
 ) -> F2BA:
-    """Gradient descent on L_λ, its gradient from warm-started inner loops (K times the first two lines):
+    """Descend L_λ, with its gradient from warm-started inner loops (K times the first two lines):
 
         z ← z − α ∇_y g(x_k, z)
         y ← y − (α/λ) (∇_y f(x_k, y) + λ ∇_y g(x_k, y))
         x_{k+1} = x_k − η (∇_x f(x_k, y) + λ (∇_x g(x_k, y) − ∇_x g(x_k, z)))
 
-    With a constant penalty the limit is off by O(1/λ); unlike in `bl.f2sa` the step on x does not
-    shrink with λ, because L_λ is as smooth as Φ for every λ that makes f + λg strongly convex in y (as in `f2sa`, λ
-    must be above ℓ/μ where f curves downwards by ℓ). L. Chen, Y. Ma, J. Zhang, "Near-optimal
-    nonconvex-strongly-convex bilevel optimization with fully first-order oracles", JMLR 2025, take
-    K = O(κ log(λκ)) and a constant λ of the order of κ³/ε; the step on y is there a separate τ, here α/λ. z is
-    warm-started like y, as in the publication. The authors' code sets it to y at the beginning of every outer step, and
-    takes ∇_y g at z for both copies.
+    With a constant penalty the limit is off by O(1/λ). Unlike in `bl.f2sa` the step on x does not shrink with λ,
+    because L_λ is as smooth as Φ for every λ that makes f + λg strongly convex in y (as in `f2sa`, λ must be above ℓ/μ
+    where f curves downwards by ℓ). L. Chen, Y. Ma, J. Zhang, "Near-optimal nonconvex-strongly-convex bilevel
+    optimization with fully first-order oracles", JMLR 2025, take K = O(κ log(λκ)) and a constant λ of the order of
+    κ³/ε. The step on y is there a separate τ, here α/λ. z is warm-started like y, as in the publication. The authors'
+    code sets it to y at the beginning of every outer step, and takes ∇_y g at z for both copies.
 
     Args:
         problem: the two objectives.
-        inner: α as a float, or any optax transformation, of which each copy has its own.
+        inner: α as a float, or any optax transformation; each copy has its own memory.
         outer: η as a float, or any optax transformation.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         inner_steps: K, the number of steps on y and z per step on x.
-        batches: "independent", a draw for every step on y and z, the last of which moves x too, where its noise mostly
-            cancels between y and z; or "shared", one for all of a step.
+        batches: "independent", a draw for every step on y and z; the last one moves x too, where its noise mostly
+            cancels between y and z. Or "shared", one draw per step.
     """
-    return F2BA(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        as_penalty(penalty),
-        check_count(inner_steps, "inner_steps"),
-        check_batches(batches),
-    )
+    return F2BA(problem, inner, outer, penalty, inner_steps, batches)

@@ -5,36 +5,35 @@ from typing import ClassVar
 import equinox as eqx
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, check_batches
+from bilevel.solvers.base import Info
+from bilevel.solvers.options import check_batches, count, factory
 from bilevel.solvers.parts.inner import seen_by
 from bilevel.solvers.parts.penalty import (
     Copies,
     Penalized,
     PenaltyState,
-    as_penalty,
     estimate,
     penalized,
     track,
 )
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, Schedule, StepSize
 
 
 class F2SA(Penalized):
-    inner_steps: int = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "F2SA"
     traits: ClassVar[Traits] = Traits(
-        first_order=True, penalized=True, outer_draw=-2
-    )  # the one on which x sees f
+        first_order=True, penalized=True, inner_rule="minimum", outer_draw=-2
+    )  # where x uses f
 
     @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else 2 * self.inner_steps + 2
+    def independent_draws(self) -> int:
+        return 2 * self.inner_steps + 2
 
     def step(self, state: PenaltyState, batch: Batch | Draws | None = None) -> tuple[PenaltyState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
@@ -58,44 +57,37 @@ class F2SA(Penalized):
         return state, Info(f, hypergradient, gradient, {"penalty": penalty.astype(f.dtype)}, model)
 
 
+@factory()
 def f2sa(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     penalty: Number | Schedule,
     inner_steps: int = 1,
     batches: str = "independent",
 ) -> F2SA:
-    """Two copies of the inner variable instead of second derivatives (T times the first two lines):
+    """Use two copies of the inner variable instead of second derivatives (T times the first two lines):
 
         z_{k+1} = z_k − γ ∇_y g(x_k, z_k)
         y_{k+1} = y_k − (γ/λ_k) (∇_y f(x_k, y_k) + λ_k ∇_y g(x_k, y_k))
         x_{k+1} = x_k − (β/λ_k) (∇_x f(x_k, y_{k+1}) + λ_k (∇_x g(x_k, y_{k+1}) − ∇_x g(x_k, z_{k+1})))
 
-    With a constant penalty λ it converges to a point that is off by O(1/λ); with one that grows without bound,
-    to a stationary point of Φ. J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully first-order method for stochastic
-    bilevel optimization", ICML 2023, Algorithm 1, where α_k = γ/λ_k, β = ξγ, and λ_{k+1} = λ_k + δ_k: pass the λ_k
-    themselves as a function of k. Its λ_0 is at least 2ℓ/μ, with ℓ the smoothness of f: below, f + λg need not be
-    convex in y, and y runs away. The status of such a run says so, with the penalty that it takes.
+    With a constant penalty λ the limit is off by O(1/λ). With one that grows without bound it is a stationary point of
+    Φ. J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully first-order method for stochastic bilevel optimization", ICML
+    2023, Algorithm 1, where α_k = γ/λ_k, β = ξγ, and λ_{k+1} = λ_k + δ_k: pass the λ_k themselves as a function of k.
+    Its λ_0 is at least 2ℓ/μ, with ℓ the smoothness of f. Below that f + λg may not be convex in y, and y diverges. The
+    status of such a run reports it, with the penalty that is needed.
 
-    As published, every gradient has data of its own: a step draws 2T + 2 batches, one for each step on z, one for
-    each on y, and for x one at y and one at z. f and g at the same y are of the same draw, whose two levels are
-    independent.
+    As published, every gradient has its own data: a step draws 2T + 2 batches, one for each step on z, one for each on
+    y, and for x one at y and one at z. f and g at the same y use the same draw, and its two levels are independent.
 
     Args:
         problem: the two objectives.
-        inner: γ as a float, or any optax transformation, of which each copy has its own.
+        inner: γ as a float, or any optax transformation; each copy has its own memory.
         outer: β as a float, or any optax transformation of the direction divided by λ_k.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         inner_steps: T, the number of steps on y and z per step on x.
-        batches: "independent", the 2T + 2 draws; or "shared", one draw of each level for all gradients of a step.
+        batches: "independent", the 2T + 2 draws; or "shared", one draw of each level per step.
     """
-    return F2SA(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        as_penalty(penalty),
-        check_count(inner_steps, "inner_steps"),
-        check_batches(batches),
-    )
+    return F2SA(problem, inner, outer, penalty, inner_steps, batches)

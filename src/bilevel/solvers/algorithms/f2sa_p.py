@@ -14,14 +14,14 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws, first, with_state
-from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver, check_batches
-from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.base import ExplicitSolver, Info
+from bilevel.solvers.messages import Finding
+from bilevel.solvers.options import check_batches, count, factory
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
-from bilevel.solvers.parts.penalty import Penalty, as_penalty, curvatures, downwards
+from bilevel.solvers.parts.penalty import Penalty, as_penalty, curvatures, not_convex
 from bilevel.solvers.parts.trees import scaled, select
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
@@ -35,24 +35,17 @@ class F2SApState(NamedTuple):
     k: Int[Array, ""]
 
 
-class F2SAp(Solver):
-    inner: Rule
-    outer: Rule
-    penalty: Penalty
-    order: int = eqx.field(static=True)
-    inner_steps: int = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+class F2SAp(ExplicitSolver):
+    penalty: Penalty = eqx.field(converter=as_penalty)
+    order: int = eqx.field(static=True, converter=count("order"))
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "F2SA-p"
-    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True)
+    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True, inner_rule="minimum")
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
 
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
-
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> F2SApState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self, y)
+        x, y = self.prepare(x0, y0, batch)
         copies = jax.tree.map(lambda a: jnp.stack([a] * len(difference(self.order)[0])), y)
         memories = jax.vmap(self.inner.init)(copies), self.outer.init(x)
         return F2SApState(x, *apart(copies), *memories, jnp.int32(0))
@@ -82,7 +75,7 @@ class F2SAp(Solver):
     def track(
         self, state: F2SApState, steps: int, batch: Batch | Draws | None
     ) -> tuple[PyTree, PyTree, PyTree, Carried | None]:
-        """`steps` steps of every copy on g + (j/λ)f, the t-th all on the t-th draw.
+        """Take `steps` steps of every copy on g + (j/λ)f, the t-th one on the t-th draw.
 
         Returns the copies, their memories, ∇_y g where the first began, and the model's state, carried along with it.
         """
@@ -112,68 +105,61 @@ class F2SAp(Solver):
         y, z = apart(copies)
         return state._replace(y=y, z=z, inner=memories)
 
-    def suspicion(self, state: F2SApState, batch: Batch | Draws | None = None) -> str:
-        """That jf + λg is not convex in y for the lowest or highest j, if seen to curve downwards between the two."""
+    def suspicion(self, state: F2SApState, batch: Batch | Draws | None = None) -> Finding | None:
+        """Report that jf + λg is not convex in y for the lowest or highest j, if it curves downwards there."""
         shares, penalty = difference(self.order)[0], float(self.penalty(state.k))
         copies = together(state.y, state.z)
         low, high = (
             jax.tree.map(lambda a, at=at: a[at], copies) for at in (np.argmin(shares), np.argmax(shares))
         )
         of_f, of_g = (float(c) for c in self.problem.compiled(curvatures)(state.x, low, high, first(batch)))
-        found = (downwards(of_f, of_g, penalty, int(share)) for share in (shares.min(), shares.max()))
-        return next(filter(None, found), "")
+        found = (not_convex(of_f, of_g, penalty, int(share)) for share in (shares.min(), shares.max()))
+        return next(filter(None, found), None)
 
 
+@factory()
 def f2sa_p(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     penalty: Number | Schedule,
     order: int = 2,
     inner_steps: int = 10,
     batches: str = "independent",
 ) -> F2SAp:
-    """∇Φ(x) is the derivative in ν at 0 of ∇_x min_y (νf + g)(x, y); here by a difference of order p in ν = 1/λ.
+    """Take a difference of order p in ν = 1/λ for ∇Φ(x), the derivative in ν at 0 of ∇_x min_y (νf + g)(x, y):
 
         y_j     ← y_j − α (∇_y g(x_k, y_j) + (j/λ) ∇_y f(x_k, y_j))             K times, for each j
         x_{k+1} = x_k − η Σ_j a_j (j ∇_x f(x_k, y_j) + λ ∇_x g(x_k, y_j))          j = −⌊p/2⌋, …, ⌈p/2⌉
 
-    where Σ_j a_j φ(jν)/ν = φ'(0) + O(ν^p); a_0 = 0 for even p, so that p or, for odd p, p + 1 copies are needed. The
-    limit is off by O(λ^−p). p = 1 is `bl.solvers.f2ba` (y = y_1, z = y_0), at twice its gradients of f in y; p = 2
-    costs the same as p = 1 and its bias is O(1/λ²). With that a moderate λ is enough, and less noise and rounding are
-    multiplied by it. The price is a condition on both sides: (j/λ)f + g must be strongly convex in y for negative j
-    too, that is λ > ⌈p/2⌉ℓ/μ if f is ℓ-smooth in y, whether convex or not.
+    where Σ_j a_j φ(jν)/ν = φ'(0) + O(ν^p). As a_0 = 0 for even p, it needs p copies, and p + 1 for odd p. The limit is
+    off by O(λ^−p). p = 1 is `bl.solvers.f2ba` (y = y_1, z = y_0), at twice its gradients of f in y. p = 2 costs the
+    same as p = 1 and its bias is O(1/λ²). So a moderate λ is enough, and it multiplies less noise and rounding. The
+    price is a condition on both sides: (j/λ)f + g must be strongly convex in y for negative j too, that is λ > ⌈p/2⌉ℓ/μ
+    if f is ℓ-smooth in y, whether convex or not.
 
-    L. Chen, J. Li, E. M. Chayti, J. Zhang, "Faster gradient methods for highly-smooth stochastic bilevel
-    optimization", ICLR 2026. In the authors' code every gradient has data of its own, x moves by a normalized step (for
-    that, pass `optax.chain(optax.normalize_by_update_norm(), optax.sgd(η))`), and the copies of either sign are set to
-    their average before each outer step. Here all copies share a draw, whose noise the difference then mostly cancels,
-    and each copy goes on from where it was. Without these three it agrees with theirs step for step.
+    L. Chen, J. Li, E. M. Chayti, J. Zhang, "Faster gradient methods for highly-smooth stochastic bilevel optimization",
+    ICLR 2026. In the authors' code every gradient has its own data, x moves by a normalized step (for that, pass
+    `optax.chain(optax.normalize_by_update_norm(), optax.sgd(η))`), and the copies of either sign are set to their
+    average before each outer step. Here all copies share a draw, as the difference then cancels most of the noise, and
+    each copy continues from its last value. Without these three differences it agrees with theirs step for step.
 
     Args:
         problem: the two objectives.
-        inner: α as a float, or any optax transformation, of which each copy has its own.
+        inner: α as a float, or any optax transformation; each copy has its own memory.
         outer: η as a float, or any optax transformation.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         order: p, the order of the difference.
         inner_steps: K, the number of steps on each copy per step on x.
-        batches: "independent", a draw for every step of the copies, the last of which moves x too; or "shared", one for
-            all of a step.
+        batches: "independent", a draw for every step of the copies, the last of which moves x too; or "shared", one
+            draw per step.
     """
-    return F2SAp(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        as_penalty(penalty),
-        check_count(order, "order"),
-        check_count(inner_steps, "inner_steps"),
-        check_batches(batches),
-    )
+    return F2SAp(problem, inner, outer, penalty, order, inner_steps, batches)
 
 
 def difference(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """The j and the a_j, without those that are zero; j = 1 first, the others in ascending order."""
+    """Return the j and a_j with a_j ≠ 0; j = 1 first, the others in ascending order."""
     points = range(-(order // 2), (order + 1) // 2 + 1)
     over = lambda j: math.prod(j - m for m in points if m != j)
     weights = {j: Fraction(math.prod(-m for m in points if m not in (0, j)), over(j)) for j in points if j}

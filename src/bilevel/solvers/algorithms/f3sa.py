@@ -1,22 +1,23 @@
 """F3SA: F2SA with momentum-assisted gradient estimates, for noisy batches."""
 
+from functools import partial
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_problem, prepare
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
-from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.options import factory
 from bilevel.solvers.parts.lagrangian import tilted
-from bilevel.solvers.parts.penalty import Penalized, as_penalty, mixture, penalized
+from bilevel.solvers.parts.penalty import Penalized, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.parts.weights import check_weight
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
@@ -27,7 +28,7 @@ class Points(NamedTuple):
 
 
 class Lower(NamedTuple):
-    """What moves y and z."""
+    """The gradients that move y and z."""
 
     g_z: PyTree  # ∇_y g(x, z)
     g_y: PyTree  # ∇_y g(x, y)
@@ -38,7 +39,7 @@ class Lower(NamedTuple):
 
 
 class Upper(NamedTuple):
-    """What moves x."""
+    """The gradients that move x."""
 
     f: PyTree  # ∇_x f(x, y)
     g_y: PyTree  # ∇_x g(x, y)
@@ -61,12 +62,11 @@ class F3SAState(NamedTuple):
 
 
 class F3SA(Penalized):
-    momentum: Number
+    momentum: Number = eqx.field(converter=partial(check_weight, name="momentum", of="the new gradient"))
     name: ClassVar[str] = "F3SA"
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> F3SAState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self, y)
+        x, y = self.prepare(x0, y0, batch)
         point, oracles = Points(x, y, y), self.problem.oracles
         lower, (_, upper) = _lower(oracles, point, batch), _upper(oracles, point, batch)
         memories = self.inner.init(y), self.inner.init(y)
@@ -112,52 +112,43 @@ class F3SA(Penalized):
         for_y, for_z = mixture(problem, x, penalty, batch), lambda z: problem.g(x, z, batch)
         y, y_memory = descend(self.inner, now.at_y(penalty), state.inner[0], state.y, for_y)
         z, z_memory = descend(self.inner, now.g_z, state.inner[1], state.z, for_z)
-        here = Points(x, y, z)  # the estimates start anew from where the warm-up ends
+        here = Points(x, y, z)  # the estimates restart where the warm-up ends
         lower, (_, upper) = _lower(oracles, here, batch), _upper(oracles, here, batch)
         return state._replace(y=y, z=z, before=here, lower=lower, upper=upper, inner=(y_memory, z_memory))
 
 
+@factory()
 def f3sa(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     penalty: Number | Schedule,
     momentum: Number = 0.1,
 ) -> F3SA:
-    """`bl.f2sa` whose every gradient ∇(w; batch) is replaced by a recursive estimate:
+    """Run `bl.f2sa` and replace every gradient ∇(w; batch) by a recursive estimate:
 
         e_k = ∇(w_k; B_k) + (1 − η)(e_{k−1} − ∇(w_{k−1}; B_k))
 
     where w is (x_k, z_k) for z, (x_k, y_k) for y, and (x_k, y_{k+1}), (x_k, z_{k+1}) for x, and B_k the batch. Each
-    gradient is evaluated twice, at this and at the last point, on the same batch, so that the errors of
-    successive steps cancel. On full batches it is F2SA. J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully
-    first-order method for stochastic bilevel optimization", ICML 2023. Differences: η is constant here, there it
-    decreases; and all gradients of a step share the one batch B_k, there each has its own. As in
-    `f2sa`, λ must make f + λg strongly convex in y.
+    gradient is evaluated at this and at the last point on the same batch, so that the errors of successive steps
+    cancel. On full batches it is F2SA. J. Kwon, D. Kwon, S. Wright, R. Nowak, "A fully first-order method for
+    stochastic bilevel optimization", ICML 2023. Differences: η is constant here and decreases there. All gradients of a
+    step share the batch B_k; there each has its own. As in `f2sa`, λ must make f + λg strongly convex in y.
 
     Args:
         problem: the two objectives.
-        inner: γ as a float, or any optax transformation, of which each copy has its own.
+        inner: γ as a float, or any optax transformation; each copy has its own memory.
         outer: β as a float, or any optax transformation of the direction divided by λ_k.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         momentum: η, between 0 and 1: the weight of the new gradient; 1 is F2SA.
     """
-    return F3SA(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        as_penalty(penalty),
-        check_weight(momentum, "momentum", "the new gradient"),
-    )
+    return F3SA(problem, inner, outer, penalty, momentum)
 
 
 def _lower(oracles: Oracles, at: Points, batch: Batch | None) -> Lower:
-    return Lower(
-        g_z=oracles.inner_gradient(at.x, at.z, batch),
-        g_y=oracles.inner_gradient(at.x, at.y, batch),
-        f_y=oracles.outer_gradients(at.x, at.y, batch).y,
-    )
+    g_z, g_y = (oracles.inner_gradient(at.x, copy, batch) for copy in (at.z, at.y))
+    return Lower(g_z, g_y, oracles.outer_gradients(at.x, at.y, batch).y)
 
 
 def _upper(oracles: Oracles, at: Points, batch: Batch | None) -> tuple[Scalar, Upper]:

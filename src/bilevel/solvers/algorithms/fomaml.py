@@ -6,11 +6,11 @@ import jax
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
+from bilevel.solvers.options import factory
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
-from bilevel.solvers.rules import Rule, as_rule
+from bilevel.solvers.rules import Rule
 from bilevel.solvers.traits import Traits
 from bilevel.types import StepSize
 
@@ -34,24 +34,25 @@ class FOMAML(MetaLearner):
         return self.arrive(state, found, value_of_task, found.y, last)
 
 
+@factory()
 def fomaml(
-    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, inner_steps: int = 1
+    problem: Problem, *, inner: StepSize | Rule, outer: StepSize | Rule, inner_steps: int = 1
 ) -> FOMAML:
-    """MAML with dy_i/dx taken for the identity:
+    """Run `bl.maml` with the identity in place of dy_i/dx:
 
         y_i     = x_k after N steps of the inner rule on g(x_k, ·; S_i)     for every task i
         x_{k+1} = x_k − β mean_i (∇_x f(x_k, y_i; Q_i) + ∇_y f(x_k, y_i; Q_i))
 
-    With gradient descent dy_i/dx = Π_t (I − α∇²_yy g) − …; every second derivative of g in it is dropped. The estimate
-    is off by O(αN), and a step costs as much as training: no Hessian or cross product, no inner iterate kept.
-    Problem, data and `adapt` are those of `bl.maml`. In the same publication as MAML (Finn et al. 2017,
-    section 5.2); the name is of A. Nichol, J. Achiam, J. Schulman, "On first-order meta-learning algorithms", 2018.
+    With gradient descent dy_i/dx = Π_t (I − α∇²_yy g) − …; this method drops every second derivative of g in it. The
+    estimate is off by O(αN), and a step costs as much as training: no Hessian or cross product, and no stored inner
+    iterates. Problem, data and `adapt` are the same as in `bl.maml`. The method is in the same publication as MAML
+    (Finn et al. 2017, section 5.2); the name comes from A. Nichol, J. Achiam, J. Schulman, "On first-order
+    meta-learning algorithms", 2018.
 
     Args:
         problem: the two objectives of one task; x and y have the same tree.
-        inner: α as a float, or any optax transformation, whose memory begins anew for every task.
+        inner: α as a float, or any optax transformation, with a new memory for every task.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of adaptation steps, each with a key of its own.
+        inner_steps: N, the number of adaptation steps, each with its own key.
     """
-    rules = as_rule(inner, "inner"), as_rule(outer, "outer")
-    return FOMAML(check_problem(problem), *rules, check_count(inner_steps, "inner_steps"))
+    return FOMAML(problem, inner, outer, inner_steps)

@@ -1,37 +1,27 @@
-"""ITD in forward mode: the hypergradient of several inner steps, none of which is stored (Franceschi et al. 2017)."""
+"""ITD in forward mode: the hypergradient of several inner steps, without storing them (Franceschi et al. 2017)."""
 
 from typing import ClassVar
 
 import equinox as eqx
 
 from bilevel.batch import Batch, Draws
-from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
+from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
+from bilevel.solvers.options import check_batches, count, factory
 from bilevel.solvers.parts.forward import forward_hypergradient, no_derivative, push
 from bilevel.solvers.parts.inner import carried_state, inner_loop
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
-from bilevel.types import PyTree, StepSize
+from bilevel.types import StepSize
 
 
-class ForwardITD(Solver):
-    inner: Rule
-    outer: Rule
-    inner_steps: int = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+class ForwardITD(ExplicitSolver):
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "forward ITD"
     traits: ClassVar[Traits] = Traits(
         supports_prox=True, differentiates_rule=True, uses_hessian=True, unrolled=True, outer_last_only=True
     )
-
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         (x, y, memory, outer_memory), problem, N = state, self.problem, self.inner_steps
@@ -49,15 +39,16 @@ class ForwardITD(Solver):
         return state, Info(f, hypergradient, pushed.gradient, {}, pushed.model)
 
 
+@factory()
 def forward_itd(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     inner_steps: int = 1,
     batches: str = "independent",
 ) -> ForwardITD:
-    """`bl.itd` with its hypergradient in forward mode: the same iterates, other costs.
+    """Compute the hypergradient of `bl.itd` in forward mode: the same iterates at other costs.
 
         Z_{t+1} = (I − α∇²_yy g(x_k, y_k^t)) Z_t − α∇²_yx g(x_k, y_k^t)    Z_0 = 0,   y_k⁰ = y_{k−1}^N
         x_{k+1} = x_k − β (∇_x f(x_k, y_k^N) + Z_Nᵀ∇_y f(x_k, y_k^N))
@@ -69,10 +60,4 @@ def forward_itd(
         inner_steps: N, the number of steps on y per step on x.
         batches: "independent", a draw for every inner step; or "shared", one for all, as in `bl.itd`.
     """
-    return ForwardITD(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        check_count(inner_steps, "inner_steps"),
-        check_batches(batches),
-    )
+    return ForwardITD(problem, inner, outer, inner_steps, batches)

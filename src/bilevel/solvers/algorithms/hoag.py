@@ -10,26 +10,22 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import (
-    check_count,
-    check_not_negative,
-    check_positive,
-    check_problem,
-    check_schedule,
-    prepare,
-)
+from bilevel.checks import check_not_negative, check_positive, check_schedule
 from bilevel.identity import Static
 from bilevel.problem import Problem
-from bilevel.solvers.adjoints.base import INDEFINITE, residual, with_damping
-from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.fixed_points import adjoint_system, check_rests, residual as at_rest
+from bilevel.solvers.adjoints.conjugate_gradients import ConjugateGradients
+from bilevel.solvers.adjoints.curvatures import Damped
+from bilevel.solvers.base import Info
+from bilevel.solvers.fixed_points import residual
+from bilevel.solvers.implicit_solver import SystemSolver
+from bilevel.solvers.messages import Finding
+from bilevel.solvers.options import count, factory, rule_of
 from bilevel.solvers.parts.trees import nan_unless
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
-SMALLEST = 16  # roundings: no tolerance is below this many
+SMALLEST = 16  # no tolerance is below this many roundings
 
 
 class HOAGState(NamedTuple):
@@ -38,158 +34,130 @@ class HOAGState(NamedTuple):
     v: PyTree  # v̂_k, the next warm start
     inner: PyTree  # memory of the inner rule
     outer: PyTree  # memory of the outer rule
-    scale: Scalar  # the largest ‖∇_y g‖ that a step has set out from: what the tolerance is relative to
+    scale: Scalar  # the largest ‖∇_y g‖ at the start of a step; the tolerance is relative to it
     k: Int[Array, ""]
 
 
-class HOAG(Solver):
-    inner: Rule
-    outer: Rule
-    tolerance: Static = eqx.field(static=True)
-    max_inner_steps: int = eqx.field(static=True)
-    max_adjoint_steps: int = eqx.field(static=True)
+class HOAG(SystemSolver):
+    inner: Rule = eqx.field(converter=rule_of("inner"))
+    outer: Rule = eqx.field(converter=rule_of("outer"))
+    tol: Static = eqx.field(static=True)
+    max_inner_steps: int = eqx.field(static=True, converter=count("max_inner_steps"))
+    max_adjoint_steps: int = eqx.field(static=True, converter=count("max_adjoint_steps"))
     damping: Number
     name: ClassVar[str] = "HOAG"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    traits: ClassVar[Traits] = Traits(supports_prox=True)
+    traits: ClassVar[Traits] = Traits(supports_prox=True, inner_rule="differentiable")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> HOAGState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_rests(self, y)
+        x, y = self.prepare(x0, y0, batch)
         nothing = jnp.zeros((), tree.norm(y).dtype)
         memories = self.inner.init(y), self.outer.init(x)
         return HOAGState(x, y, tree.zeros_like(y), *memories, nothing, jnp.int32(0))
 
     def step(self, state: HOAGState, batch: Batch | None = None) -> tuple[HOAGState, Info]:
-        x, problem, oracles = state.x, self.problem, self.problem.oracles
-        dtype, rule = state.scale.dtype, self.inner_at(x)
-        epsilon = jnp.asarray(self.tolerance.value(state.k.astype(dtype)), dtype)
-        epsilon = jnp.maximum(epsilon, SMALLEST * float(jnp.finfo(dtype).eps))
-        gradient = oracles.inner_gradient(x, state.y, batch)
-        inner_gradient = at_rest(problem, rule, state.inner, state.y, gradient)
+        x, gradient = state.x, self.problem.oracles.inner_gradient(state.x, state.y, batch)
+        epsilon = self.tolerance_at(state.k, state.scale.dtype)
+        inner_gradient = self.residual(state, gradient)
         scale = jnp.maximum(state.scale, tree.norm(inner_gradient))
-        y, inner_memory, inner_steps = solve_inner(
-            problem, rule, self.max_inner_steps, epsilon * scale, state, gradient, batch
-        )
+        y, inner, inner_steps = self.solve_inner(epsilon * scale, state, gradient, batch)
 
-        g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
-        inner, b, lagrangian = adjoint_system(problem, rule, inner_memory, x, y, g, f.y, batch)
-        inner = with_damping(inner, self.damping).shared()
-        v, adjoint_steps, flat = conjugate_gradients(
-            inner, b, state.v, epsilon * tree.norm(b), self.max_adjoint_steps
-        )
-        hypergradient = tree.sub(f.x, inner.cross(v))
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, lagrangian(v))
+        method = Damped(ConjugateGradients(epsilon, self.max_adjoint_steps), self.damping)
+        system = self.system(x, y, inner, [batch])._replace(adjoint=method)
+        v, _, metrics = system.solve(state.v)
+        hypergradient = system.hypergradient(v)
+        x, outer = descend(self.outer, hypergradient, state.outer, x, system.lagrangian(v))
 
-        metrics = {
-            "tolerance": epsilon,
-            "inner_steps": inner_steps,
-            "adjoint_steps": adjoint_steps,
-            "adjoint_residual": tree.norm(residual(inner, b, v)),
-            INDEFINITE: flat,
-        }
-        state = HOAGState(x, y, v, inner_memory, outer_memory, scale, state.k + 1)
-        return state, Info(f.value, hypergradient, inner_gradient, metrics)
+        metrics = {"tolerance": epsilon, "inner_steps": inner_steps, **metrics}
+        state = HOAGState(x, y, v, inner, outer, scale, state.k + 1)
+        return state, Info(system.f.value, hypergradient, inner_gradient, metrics)
 
-    def remark(self, trace: dict[str, Any]) -> str:
-        """Also that a solve was cut short by its limit, so that the hypergradient is not as accurate as asked for."""
-        said = super().remark(trace)
-        for level, cure in (("inner", "a larger inner step size"), ("adjoint", "a ridge in g")):
-            limit, taken = getattr(self, f"max_{level}_steps"), np.asarray(trace.get(f"{level}_steps", ()))
+    def tolerance_at(self, k: Int[Array, ""], dtype: Any) -> Scalar:
+        """Return ε_k, or the smallest tolerance that rounding allows."""
+        epsilon = jnp.asarray(self.tol.value(k.astype(dtype)), dtype)
+        return jnp.maximum(epsilon, SMALLEST * float(jnp.finfo(dtype).eps))
+
+    def solve_inner(
+        self, epsilon: Scalar, state: HOAGState, gradient: PyTree, batch: Batch | None
+    ) -> tuple[PyTree, PyTree, Int[Array, ""]]:
+        """Return (y, memory, the number of steps) with ‖∇_y g(x, y)‖ ≤ ε, unless `max_inner_steps` came first.
+
+        y is NaN where that norm is NaN or infinite, so that the run ends and reports it.
+        """
+        problem, rule = self.problem, self.inner_at(state.x)
+        value = lambda y: problem.g(state.x, y, batch)
+
+        def size(carry):
+            y, gradient, memory, _ = carry
+            return tree.norm(residual(problem, rule, memory, y, gradient))
+
+        def unfinished(carry):
+            *_, taken = carry
+            return (size(carry) > epsilon) & (taken < self.max_inner_steps)
+
+        def advance(carry):
+            y, gradient, memory, taken = carry
+            y, memory = descend(rule, gradient, memory, y, value)
+            return y, problem.oracles.inner_gradient(state.x, y, batch), memory, taken + 1
+
+        end = lax.while_loop(unfinished, advance, (state.y, gradient, state.inner, jnp.int32(0)))
+        y, _, memory, taken = end
+        return nan_unless(jnp.isfinite(size(end)), y), memory, taken
+
+    def findings(self, trace: dict[str, Any]) -> list[Finding]:
+        """Report also a solve that its limit ended, so that the hypergradient may miss its tolerance."""
+        found = super().findings(trace)
+        for level in ("inner", "adjoint"):
+            limit, taken = self.part(f"max_{level}_steps"), np.asarray(trace.get(f"{level}_steps", ()))
             taken = taken[len(taken) // 2 :]
             if met := int(np.sum(taken >= limit)):
-                said += (
-                    f" In {met} of the last {len(taken)} steps the {level} solve took all of its max_{level}_steps="
-                    f"{limit}, and may have missed its tolerance: raise that limit, or take {cure}, or a tolerance "
-                    "that decreases more slowly."
-                )
-        return said
+                numbers = {"level": level, "times": met, "steps": len(taken), "limit": limit}
+                found.append(Finding("limit_reached", numbers))
+        return found
 
 
 def quadratic_decrease(k: Any) -> Any:
-    """ε_k = 0.1 / (k + 1)², one of the publication's summable sequences."""
+    """Return ε_k = 0.1 / (k + 1)², one of the publication's summable sequences."""
     return 0.1 / (k + 1) ** 2
 
 
+@factory(tolerance="tol")
 def hoag(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
-    tolerance: Schedule = quadratic_decrease,
+    tol: Schedule = quadratic_decrease,
     max_inner_steps: int = 1000,
     max_adjoint_steps: int = 1000,
     damping: Number = 0.0,
 ) -> HOAG:
-    """At every step, from the last solutions:
+    """Solve both systems at every step to a tolerance, from the last solutions:
 
         ŷ_k:      steps of the inner rule until     ‖∇_y g(x_k, ŷ_k)‖ ≤ ε_k s_k
         v̂_k:      conjugate gradients until         ‖∇²_yy g(x_k, ŷ_k) v̂_k − b_k‖ ≤ ε_k ‖b_k‖    b_k = ∇_y f(x_k, ŷ_k)
         x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) − ∇²_xy g(x_k, ŷ_k) v̂_k)
 
-    s_k is the largest ‖∇_y g‖ that a step has set out from, so that the tolerances do not depend on units; none is
-    asked for below what rounding allows. With Σ ε_k < ∞ and β small enough x_k tends to a stationary point.
+    s_k is the largest ‖∇_y g‖ at the start of a step so far, so the tolerances do not depend on units. They are never
+    smaller than rounding allows. With Σ ε_k < ∞ and β small enough x_k tends to a stationary point.
 
-    The publication bounds ‖ŷ_k − y*‖ by ε_k; here, as in its authors' code, it is the gradient relative to the first,
-    which can be measured. Their code takes the first gradient alone for s_k, multiplies CG's tolerance by the first
-    ‖∇_y f‖, decreases ε_k = 0.01 · 0.9^k by default (`optax.exponential_decay(0.01, 1, 0.9)`), solves the inner problem
-    by L-BFGS, clips x to a box and adapts β; here the rules decide, `bl.projected` among them.
+    Differences: the publication bounds ‖ŷ_k − y*‖ by ε_k. Here, as in the authors' code, the bound is for the gradient
+    relative to the first one, which can be measured. Their code uses only the first gradient for s_k, multiplies CG's
+    tolerance by the first ‖∇_y f‖, has ε_k = 0.01 · 0.9^k by default (`optax.exponential_decay(0.01, 1, 0.9)`), solves
+    the inner problem by L-BFGS, clips x to a box and adapts β. Here the rules decide, for example `bl.projected`.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
-        tolerance: the function k ↦ ε_k, positive and summable: any optax schedule will do.
-        max_inner_steps: the number of steps on y to stop after, all on one draw, as they solve one problem; the
-            trace's "inner_steps" shows whether it binds, and the status says so.
-        max_adjoint_steps: the number of steps of conjugate gradients to stop after.
+        tol: the function k ↦ ε_k, positive and summable, such as an optax schedule.
+        max_inner_steps: the most steps on y per step on x. All use one draw, as they solve one problem. The trace's
+            "inner_steps" shows whether the limit was reached, and the status reports it.
+        max_adjoint_steps: the most steps of conjugate gradients per step on x.
         damping: δ, for ∇²_yy g + δI in the adjoint system where g is not convex; it leaves a bias.
     """
     check_not_negative(damping, "damping")
-    check_schedule(
-        tolerance, jnp.zeros(()), lambda value: check_positive(value, "tolerance at step 0"), "tolerance"
-    )
-    later = lambda value: check_not_negative(value, "tolerance at step 1000")  # there it may have underflown
-    check_schedule(tolerance, jnp.full((), 1e3), later)
-    return HOAG(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        Static(tolerance),
-        check_count(max_inner_steps, "max_inner_steps"),
-        check_count(max_adjoint_steps, "max_adjoint_steps"),
-        damping,
-    )
-
-
-def solve_inner(
-    problem: Problem,
-    rule: Rule,
-    max_steps: int,
-    epsilon: Scalar,
-    state: HOAGState,
-    gradient: PyTree,
-    batch: Batch | None,
-) -> tuple[PyTree, PyTree, Int[Array, ""]]:
-    """(y, memory, the number of steps taken) with ‖∇_y g(x, y)‖ ≤ ε, unless `max_steps` came first.
-
-    Where that norm is NaN or infinite no y is at rest: it is NaN then, so that the run ends and says so.
-    """
-    value = lambda y: problem.g(state.x, y, batch)
-
-    def size(carry):
-        y, gradient, memory, _ = carry
-        return tree.norm(at_rest(problem, rule, memory, y, gradient))
-
-    def unfinished(carry):
-        *_, taken = carry
-        return (size(carry) > epsilon) & (taken < max_steps)
-
-    def advance(carry):
-        y, gradient, memory, taken = carry
-        y, memory = descend(rule, gradient, memory, y, value)
-        return y, problem.oracles.inner_gradient(state.x, y, batch), memory, taken + 1
-
-    end = lax.while_loop(unfinished, advance, (state.y, gradient, state.inner, jnp.int32(0)))
-    y, _, memory, taken = end
-    return nan_unless(jnp.isfinite(size(end)), y), memory, taken
+    check_schedule(tol, jnp.zeros(()), lambda value: check_positive(value, "tol at step 0"), "tol")
+    later = lambda value: check_not_negative(value, "tol at step 1000")  # it may have underflown there
+    check_schedule(tol, jnp.full((), 1e3), later)
+    return HOAG(problem, inner, outer, Static(tol), max_inner_steps, max_adjoint_steps, damping)

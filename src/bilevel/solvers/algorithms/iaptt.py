@@ -10,21 +10,21 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws, first, with_state
-from bilevel.checks import check_count, check_map, check_problem, prepare
+from bilevel.checks import check_map
 from bilevel.identity import Static
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.base import ExplicitSolver, Info
+from bilevel.solvers.options import check_batches, count, factory, rule_of
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state
-from bilevel.solvers.parts.trees import scaled, select
+from bilevel.solvers.parts.trees import scaled, select, split
 from bilevel.solvers.parts.unroll import (
     held_fixed,
     inner_field,
     linearized,
-    split,
     state_gradient,
     update,
 )
-from bilevel.solvers.rules import Rule, as_rule, check_projection, descend
+from bilevel.solvers.rules import Rule, check_projection, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
@@ -48,13 +48,11 @@ class Trajectory(NamedTuple):
     values: jax.Array  # f(x, y_{t+1})
 
 
-class IAPTT(Solver):
-    inner: Rule
-    outer: Rule
-    start: Rule
-    inner_steps: int = eqx.field(static=True)
+class IAPTT(ExplicitSolver):
+    start: Rule = eqx.field(converter=rule_of("start"))
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
     project: Static | None = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "IAPTT-GM"
     traits: ClassVar[Traits] = Traits(differentiates_rule=True, uses_hessian=True, outer_last_only=True)
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
@@ -62,12 +60,8 @@ class IAPTT(Solver):
     def sets_out(self, state: IAPTTState) -> PyTree:
         return state.z
 
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
-
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> IAPTTState:
-        x, y = prepare(self.problem, x0, y0, batch)
+        x, y = self.prepare(x0, y0, batch)
         if self.project is not None:
             check_projection(self.project.value, y)
         return IAPTTState(x, y, y, self.outer.init(x), self.start.init(y))
@@ -135,47 +129,42 @@ class IAPTT(Solver):
         return Trajectory(y, gradient, model, before, after, values)
 
 
+@factory()
 def iaptt(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     inner_steps: int,
     start: StepSize | Rule | None = None,
     project: Callable[[PyTree], PyTree] | None = None,
     batches: str = "independent",
 ) -> IAPTT:
-    """The inner loop starts from z, a variable of the outer problem, and its worst point is differentiated:
+    """Start the inner loop from z, a variable of the outer problem, and differentiate its worst point:
 
         y_0     = z_k,   y_{t+1} = y_t − α ∇_y g(x_k, y_t)                   t = 0, …, N−1
         t̂       = argmax_{1 ≤ t ≤ N} f(x_k, y_t)
         x_{k+1} = x_k − β d/dx f(x_k, y_t̂(x_k, z_k))
         z_{k+1} = P(z_k − ζ d/dz f(x_k, y_t̂(x_k, z_k)))
 
-    Judging by the worst point keeps z from buying a good y_t that the inner problem would leave again. R. Liu,
-    Y. Liu, S. Zeng, J. Zhang, "Toward gradient-based bilevel optimization with non-convex followers and beyond",
-    NeurIPS 2021. There y and z live in a compact set; here only z is projected, if at all. Without a projection
-    an f that is unbounded in y draws z away.
+    The worst point prevents a z with a good y_t that the inner problem would leave again. R. Liu, Y. Liu, S. Zeng, J.
+    Zhang, "Toward gradient-based bilevel optimization with non-convex followers and beyond", NeurIPS 2021. There y and
+    z are in a compact set; here only z is projected, if at all. Without a projection an f that is unbounded in y draws
+    z away.
 
     Args:
         problem: the two objectives.
-        inner: α as a float, or any optax transformation, whose memory begins anew in every inner loop.
+        inner: α as a float, or any optax transformation, with a new memory in every inner loop.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of inner steps. All N iterates are kept; only t̂ are differentiated.
-        start: ζ as a float, or any optax transformation; as `outer` if left out.
-        project: P, a function from y's tree to itself; the identity if left out.
-        batches: "independent", a draw for every inner step, on the last of which f judges all y_t; or "shared", one for
-            all of a step.
+        inner_steps: N, the number of inner steps. All N iterates are stored; only t̂ are differentiated.
+        start: ζ as a float, or any optax transformation; the default is `outer`.
+        project: P, a function from y's tree to itself; the default is the identity.
+        batches: "independent", a draw for every inner step, on the last of which f judges all y_t; or "shared", one
+            draw per step.
     """
-    return IAPTT(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        as_rule(outer if start is None else start, "start"),
-        check_count(inner_steps, "inner_steps"),
-        None if project is None else Static(check_map(project)),
-        check_batches(batches),
-    )
+    start = outer if start is None else start
+    onto = None if project is None else Static(check_map(project))
+    return IAPTT(problem, inner, outer, start, inner_steps, onto, batches)
 
 
 def _at(stacked: PyTree, index: Any) -> PyTree:

@@ -3,27 +3,28 @@
 from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_positive, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import cg
 from bilevel.solvers.base import Info
 from bilevel.solvers.fixed_points import check_plain
+from bilevel.solvers.options import factory, positive
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, ValueFunction, as_rule
+from bilevel.solvers.rules import Rule, ValueFunction
 from bilevel.types import Number, PyTree, StepSize
 from bilevel.words import shown
 
 
 class IMAML(MetaLearner):
     adjoint: Adjoint
-    strength: Number
+    proximal_weight: Number = eqx.field(converter=positive("proximal weight"))
     name: ClassVar[str] = "iMAML"
     solves: ClassVar[bool] = True
 
@@ -35,8 +36,8 @@ class IMAML(MetaLearner):
     def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:
         """ĝ(x, ·) = g(x, ·) + (λ/2)‖· − x‖²."""
         gradient, value = super().task_problem(x, batch)
-        tie = lambda y: scaled(0.5 * self.strength, tree.norm(tree.sub(y, x), squared=True))
-        tied_gradient = lambda y: tree.add(gradient(y), scaled(self.strength, tree.sub(y, x)))
+        tie = lambda y: scaled(0.5 * self.proximal_weight, tree.norm(tree.sub(y, x), squared=True))
+        tied_gradient = lambda y: tree.add(gradient(y), scaled(self.proximal_weight, tree.sub(y, x)))
         return tied_gradient, lambda y: value(y) + tie(y)
 
     def step(self, state: MetaState, batch: Batch | None = None) -> tuple[MetaState, Info]:
@@ -45,8 +46,8 @@ class IMAML(MetaLearner):
         def one_task(batch):
             y, inner_gradient, *_ = self.adapt_one(x, batch)
             g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
-            cross = lambda v: tree.sub(g.cross(v), scaled(self.strength, v))
-            g_hat = with_damping(g, self.strength)._replace(cross=cross)
+            cross = lambda v: tree.sub(g.cross(v), scaled(self.proximal_weight, v))
+            g_hat = with_damping(g, self.proximal_weight)._replace(cross=cross)
             zero = tree.zeros_like(y)
             v, _, metrics = self.adjoint.solve(g_hat, f.y, zero, self.adjoint.init(zero))
             hypergradient = tree.sub(f.x, g_hat.cross(v))
@@ -61,49 +62,46 @@ class IMAML(MetaLearner):
         return self.arrive(state, found, value_of_task, found.y, v, tasks)
 
 
+@factory(strength="proximal_weight")
 def imaml(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
-    strength: Number,
+    proximal_weight: Number,
     inner_steps: int = 10,
     adjoint: Adjoint | None = None,
 ) -> IMAML:
-    """Every task's inner problem is tied to x, ĝ_i(x, y) = g(x, y; S_i) + (λ/2)‖y − x‖², and begins there:
+    """Tie every task's inner problem to x, ĝ_i(x, y) = g(x, y; S_i) + (λ/2)‖y − x‖², and start it there:
 
         y_i     = x_k after N steps of the inner rule on ĝ_i(x_k, ·)                    for every task i
         v_i:      (∇²_yy g(x_k, y_i; S_i) + λI) v_i = ∇_y f(x_k, y_i; Q_i)             by conjugate gradients
         x_{k+1} = x_k − β mean_i (∇_x f(x_k, y_i; Q_i) − ∇²_xy g(x_k, y_i; S_i) v_i + λ v_i)
 
-    Where the losses ignore x, as in plain meta-learning, the estimate is (I + ∇²g/λ)⁻¹∇f, exact once y_i solves its
-    problem. It depends on the solution alone, not on the path: nothing of the inner loop is kept, and any inner rule
-    will do. λ has to outweigh the negative curvature of g (or take `adjoints.gauss_newton`, which has none), and the
-    inner step size to suit L + λ. Adaptation keeps the tie: `adapt` takes its steps on ĝ_i. A. Rajeswaran, C. Finn,
-    S. Kakade, S. Levine, "Meta-learning with implicit gradients", NeurIPS 2019. The authors' code differs from their
-    publication: there the inner loop descends g itself, with a single step on the tie at its end, and five steps of
-    conjugate gradients are taken on 2I + ∇²g/(λ + 10).
+    If the losses ignore x, as in plain meta-learning, the estimate is (I + ∇²g/λ)⁻¹∇f, exact once y_i solves its
+    problem. It depends only on the solution, not on the path: nothing of the inner loop is stored, and any inner rule
+    works. λ has to outweigh the negative curvature of g (or use `adjoints.gauss_newton`, which has none), and the inner
+    step size has to suit L + λ. Adaptation keeps the tie: `adapt` takes its steps on ĝ_i. A. Rajeswaran, C. Finn, S.
+    Kakade, S. Levine, "Meta-learning with implicit gradients", NeurIPS 2019. The authors' code differs from their
+    publication: its inner loop descends g itself, with a single step on the tie at its end, and it takes five steps of
+    conjugate gradients on 2I + ∇²g/(λ + 10).
 
-    "adjoint_residual" and "adjoint_steps" in the trace are the largest over the tasks. Problem and data are those of
-    `bl.maml`.
+    "adjoint_residual" and "adjoint_steps" in the trace are the largest over the tasks. Problem and data are the same as
+    in `bl.maml`.
 
     Args:
         problem: the two objectives of one task; x and y have the same tree.
-        inner: α as a float, or any optax transformation, whose memory begins anew for every task.
+        inner: α as a float, or any optax transformation, with a new memory for every task.
         outer: β as a float, or any optax transformation.
-        strength: λ, how strongly y is tied to x.
+        proximal_weight: λ, how strongly y is tied to x.
         inner_steps: N, the number of adaptation steps; enough of them to come near the solution. As they solve one
             problem, all see the key and the model state of the step.
-        adjoint: how to work on the system of v, an `bl.Adjoint` started from zero;
-            `adjoints.cg(max_steps=10)` if left out.
+        adjoint: how to work on the system of v, a `bl.Adjoint` that starts from zero; the default is
+            `adjoints.cg(max_steps=10)`.
     """
-    check_positive(strength, "strength of the tie")
     if adjoint is not None and not isinstance(adjoint, Adjoint):
         raise TypeError(
             f"adjoint must be one of bl.adjoints, not {shown(adjoint)}: pass e.g. bl.adjoints.cg(1e-6)"
         )
-    rules = as_rule(inner, "inner"), as_rule(outer, "outer")
-    steps = check_count(inner_steps, "inner_steps")
-    return IMAML(
-        check_problem(problem), *rules, steps, cg(max_steps=10) if adjoint is None else adjoint, strength
-    )
+    adjoint = cg(max_steps=10) if adjoint is None else adjoint
+    return IMAML(problem, inner, outer, inner_steps, adjoint, proximal_weight)

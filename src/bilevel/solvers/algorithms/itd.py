@@ -6,32 +6,22 @@ import equinox as eqx
 from optax import tree
 
 from bilevel.batch import Batch, Draws
-from bilevel.checks import check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitState, Info, Solver, check_batches
+from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
+from bilevel.solvers.options import check_batches, factory
 from bilevel.solvers.parts.unroll import Lengths, inner_field, lengths, state_gradient, unroll
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
-from bilevel.types import PyTree, StepSize
+from bilevel.types import StepSize
 
 
-class ITD(Solver):
-    inner: Rule
-    outer: Rule
+class ITD(ExplicitSolver):
     lengths: Lengths = eqx.field(static=True)
-    batches: str = eqx.field(static=True, default="independent")
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "ITD"
     traits: ClassVar[Traits] = Traits(
         supports_prox=True, differentiates_rule=True, uses_hessian=True, unrolled=True, outer_last_only=True
     )
-
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.lengths.steps
-
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> ExplicitState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        return ExplicitState(x, y, self.inner.init(y), self.outer.init(x))
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
@@ -47,26 +37,27 @@ class ITD(Solver):
         return state, Info(f.value, hypergradient, gradient, {}, model)
 
 
+@factory()
 def itd(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     inner_steps: int = 1,
     truncate: int | None = None,
     checkpoint_every: int = 1,
     batches: str = "independent",
 ) -> ITD:
-    """One warm-started step on y, differentiated through, and one on x:
+    """Take one warm-started step on y, differentiate through it, and take one step on x:
 
         ŷ_k     = y_k⁰ − α ∇_y g(x_k, y_k⁰)                                    y_k⁰ = ŷ_{k−1}
         x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) − α ∇²_xy g(x_k, y_k⁰) ∇_y f(x_k, ŷ_k))
 
-    With another inner rule ŷ_k = U(∇_y g), −α∇_y f becomes (∂U/∂∇_y g)ᵀ∇_y f: the derivative goes through
-    the rule's update of this step, its memory of earlier steps (and the value of g, if it asks for that) held fixed.
-    With N inner steps it goes through
-    all of them, y_k⁰ and the memory at the start held fixed; with `truncate` = T through the last T of them
-    (Shaban et al., "Truncated back-propagation for bilevel optimization", AISTATS 2019):
+    With another inner rule ŷ_k = U(∇_y g), −α∇_y f becomes (∂U/∂∇_y g)ᵀ∇_y f. The derivative goes through the rule's
+    update of this step. The rule's memory of earlier steps, and the value of g if the rule asks for it, are constants.
+    With N inner steps the derivative goes through all of them, and y_k⁰ and the memory at the start are constants. With
+    `truncate` = T it goes through the last T of them (Shaban et al., "Truncated back-propagation for bilevel
+    optimization", AISTATS 2019):
 
         x_{k+1} = x_k − β (∇_x f − α Σ_{t=N−T}^{N−1} ∇²_xy g(x_k, y_k^t) p_t)
             p_t = (I − α∇²_yy g(x_k, y_k^{t+1})) p_{t+1},   p_{N−1} = ∇_y f(x_k, y_k^N)
@@ -76,16 +67,10 @@ def itd(
         inner: α as a float, or any optax transformation.
         outer: β as a float, or any optax transformation.
         inner_steps: N, the number of steps on y per step on x.
-        truncate: T, how many of them to differentiate; all of them if left out.
-        checkpoint_every: keep every so many of the inner iterates and recompute the rest on the way back. With
-            about √T the memory grows like √T instead of T, for one more inner gradient per step.
-        batches: "independent", a draw with a key of its own for every inner step, the last of which serves f too: the
-            steps of ordinary training. Or "shared", one draw of each level for all of the step.
+        truncate: T, how many of them to differentiate; the default is all.
+        checkpoint_every: the distance between stored inner iterates; the others are computed again on the way back.
+            With about √T the memory grows like √T instead of T, for one more inner gradient per inner step.
+        batches: "independent", a draw with its own key for every inner step, as in ordinary training; the last one
+            serves f too. Or "shared", one draw of each level per step.
     """
-    return ITD(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        lengths(inner_steps, truncate, checkpoint_every),
-        check_batches(batches),
-    )
+    return ITD(problem, inner, outer, lengths(inner_steps, truncate, checkpoint_every), batches)

@@ -8,13 +8,13 @@ import numpy as np
 from optax import tree
 
 from bilevel.batch import Batch, each_own
-from bilevel.checks import check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
+from bilevel.solvers.options import factory
 from bilevel.solvers.parts.inner import carried_state
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
 from bilevel.solvers.parts.unroll import Lengths, follow, inner_field, lengths, state_gradient, unroll
-from bilevel.solvers.rules import Rule, as_rule
+from bilevel.solvers.rules import Rule
 from bilevel.types import StepSize
 
 
@@ -43,25 +43,26 @@ class MAML(MetaLearner):
         return self.arrive(state, jax.vmap(one_task)(tasks), value_of_task, tasks)
 
 
+@factory()
 def maml(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     inner_steps: int = 1,
     checkpoint_every: int = 1,
 ) -> MAML:
-    """The inner loop of every task starts from x itself; there is no warm start (N = 1 is the classic form):
+    """Start the inner loop of every task from x itself, without a warm start (N = 1 is the classic form):
 
         y_i     = x_k − α ∇_y g(x_k, x_k; S_i)                              for every task i
         x_{k+1} = x_k − β mean_i d/dx f(x_k, y_i(x_k); Q_i)
 
-    The problem is that of *one* task: f its loss on the query examples Q_i, g its loss on the support examples S_i,
-    both functions of (x, y, examples), of which plain MAML ignores x. The data hold many tasks:
-    `bl.Batch(inner=supports, outer=queries)`, every array with one row per task. So `bl.iid(...)` and
-    `bl.epochs(...)` draw minibatches of tasks, the same ones at both levels. Every task has a random key of its own and
-    is given the same model state, of whose successors the mean is kept. C. Finn, P. Abbeel, S. Levine, "Model-agnostic
-    meta-learning for fast adaptation of deep networks", ICML 2017.
+    The problem describes *one* task: f is its loss on the query examples Q_i, g its loss on the support examples S_i.
+    Both are functions of (x, y, examples), and plain MAML ignores x. The data hold many tasks:
+    `bl.Batch(inner=supports, outer=queries)`, every array with one row per task. So `bl.iid(...)` and `bl.epochs(...)`
+    draw minibatches of tasks, the same ones at both levels. Every task has its own random key and gets the same model
+    state; the mean of their next states is kept. C. Finn, P. Abbeel, S. Levine, "Model-agnostic meta-learning for fast
+    adaptation of deep networks", ICML 2017.
 
         loss = lambda x, y, examples: ...
         solver = bl.maml(bl.Problem(outer=loss, inner=loss), inner=0.1, outer=1e-3)
@@ -70,10 +71,10 @@ def maml(
 
     Args:
         problem: the two objectives of one task; x and y have the same tree.
-        inner: α as a float, or any optax transformation, whose memory begins anew for every task.
+        inner: α as a float, or any optax transformation, with a new memory for every task.
         outer: β as a float, or any optax transformation.
-        inner_steps: N, the number of adaptation steps, each with a key of its own.
-        checkpoint_every: the distance between kept inner iterates, as in `bl.itd`.
+        inner_steps: N, the number of adaptation steps, each with its own key.
+        checkpoint_every: the distance between stored inner iterates, as in `bl.itd`.
     """
     loop = lengths(inner_steps, None, checkpoint_every)
-    return MAML(check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"), loop.steps, loop)
+    return MAML(problem, inner, outer, loop.steps, loop)

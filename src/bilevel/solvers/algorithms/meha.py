@@ -2,18 +2,18 @@
 
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws
-from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.base import ExplicitSolver, Info
+from bilevel.solvers.options import factory, positive, rule_of
 from bilevel.solvers.parts.penalty import Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Schedule, StepSize
 
@@ -28,26 +28,25 @@ class MEHAState(NamedTuple):
     k: Int[Array, ""]
 
 
-class MEHA(Solver):
-    inner: Rule
-    outer: Rule
-    penalty: Penalty
-    proximal: Number
-    auxiliary: Rule
+class MEHA(ExplicitSolver):
+    penalty: Penalty = eqx.field(converter=as_penalty)
+    proximal_step: Number = eqx.field(converter=positive("proximal step"))
+    auxiliary: Rule = eqx.field(converter=rule_of("auxiliary"))
     name: ClassVar[str] = "MEHA"
-    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True, outer_at="start")
+    traits: ClassVar[Traits] = Traits(
+        first_order=True, penalized=True, inner_rule="minimum", outer_at="start"
+    )
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "theta")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> MEHAState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self, y)
+        x, y = self.prepare(x0, y0, batch)
         memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
         return MEHAState(x, y, y, *memories, jnp.int32(0))
 
     def step(self, state: MEHAState, batch: Batch | None = None) -> tuple[MEHAState, Info]:
         x, y, penalty = state.x, state.y, self.penalty(state.k)
         problem, oracles = self.problem, self.problem.oracles
-        over_gamma = lambda tree: scaled(1 / jnp.asarray(self.proximal), tree)
+        over_gamma = lambda tree: scaled(1 / jnp.asarray(self.proximal_step), tree)
         distance = lambda a, b: over_gamma(0.5 * tree.norm(tree.sub(a, b), squared=True))  # ‖a − b‖²/(2γ)
 
         toward = tree.add(oracles.inner_gradient(x, state.theta, batch), over_gamma(tree.sub(state.theta, y)))
@@ -75,45 +74,39 @@ class MEHA(Solver):
         return state._replace(theta=state.y)
 
 
+@factory(proximal="proximal_step")
 def meha(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     penalty: Number | Schedule,
-    proximal: Number,
+    proximal_step: Number,
     auxiliary: StepSize | Rule | None = None,
 ) -> MEHA:
-    """The price is put on g(x, y) − v_γ(x, y), where v_γ(x, y) = min_θ g(x, θ) + ‖θ − y‖²/(2γ):
+    """Penalize g(x, y) − v_γ(x, y), where v_γ(x, y) = min_θ g(x, θ) + ‖θ − y‖²/(2γ):
 
         θ_{k+1} = θ_k − η (∇_y g(x_k, θ_k) + (θ_k − y_k)/γ)
         x_{k+1} = x_k − α (∇_x f(x_k, y_k)/c_k + ∇_x g(x_k, y_k) − ∇_x g(x_k, θ_{k+1}))
         y_{k+1} = y_k − β (∇_y f(x_{k+1}, y_k)/c_k + ∇_y g(x_{k+1}, y_k) − (y_k − θ_{k+1})/γ)
 
-    The envelope is smooth also where g is not convex in y, if γ is below the inverse of its weak convexity ρ; the
-    publication asks for γ < 1/(2ρ). With a constant penalty c the limit is off by O(1/c). What y descends,
-    f/c + g − v_γ, must be bounded below: if f curves downwards by ℓ, that takes c > ℓ(1 + γμ)/(γμ²) for a μ-strongly
-    convex g. The estimate of ∇Φ reported is c_k times the direction of x.
+    The envelope is smooth also where g is not convex in y, if γ is below the inverse of its weak convexity ρ. The
+    publication asks for γ < 1/(2ρ). With a constant penalty c the limit is off by O(1/c). f/c + g − v_γ, which y
+    descends, must be bounded below: if f curves downwards by ℓ, that takes c > ℓ(1 + γμ)/(γμ²) for a μ-strongly convex
+    g. The reported estimate of ∇Φ is c_k times the direction of x.
 
-    R. Liu, Z. Liu, W. Yao, S. Zeng, J. Zhang, "Moreau envelope for nonconvex bi-level optimization: a single-loop
-    and Hessian-free solution strategy", ICML 2024, have c_k = c_0 (k+1)^p with p < 1/2; its constraint sets and
-    non-smooth terms are left out here. The order, θ, then x, then y at the new x, is that of the publication and of the
-    authors' R code; their PyTorch code and BOAT move y before x.
+    R. Liu, Z. Liu, W. Yao, S. Zeng, J. Zhang, "Moreau envelope for nonconvex bi-level optimization: a single-loop and
+    Hessian-free solution strategy", ICML 2024, have c_k = c_0 (k+1)^p with p < 1/2. Its constraint sets and non-smooth
+    terms are missing here. The order, θ, then x, then y at the new x, is the same as in the publication and in the
+    authors' R code. Their PyTorch code and BOAT move y before x.
 
     Args:
         problem: the two objectives.
         inner: β as a float, or any optax transformation.
         outer: α as a float, or any optax transformation of the direction divided by c_k.
         penalty: c as a float, or a function k ↦ c_k such as an optax schedule.
-        proximal: γ, the proximal parameter.
-        auxiliary: η as a float, or any optax transformation; as `inner` if left out.
+        proximal_step: γ, the step size of the proximal point.
+        auxiliary: η as a float, or any optax transformation; the default is `inner`.
     """
-    check_positive(proximal, "proximal parameter")
-    return MEHA(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        as_penalty(penalty),
-        proximal,
-        as_rule(inner if auxiliary is None else auxiliary, "auxiliary"),
-    )
+    auxiliary = inner if auxiliary is None else auxiliary
+    return MEHA(problem, inner, outer, penalty, proximal_step, auxiliary)

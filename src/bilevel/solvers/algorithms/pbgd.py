@@ -11,14 +11,13 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver, check_batches
-from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.base import ExplicitSolver, Info
+from bilevel.solvers.options import check_batches, count, factory, rule_of
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.penalty import Penalized, Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Schedule, StepSize
 
@@ -42,21 +41,16 @@ class GPBGDState(NamedTuple):
 
 
 class VPBGD(Penalized):
-    inner_steps: int = eqx.field(static=True)
-    auxiliary: Rule
-    batches: str = eqx.field(static=True)
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    auxiliary: Rule = eqx.field(converter=rule_of("auxiliary"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "V-PBGD"
     traits: ClassVar[Traits] = Traits(
-        first_order=True, penalized=True, outer_at="start", outer_last_only=True
+        first_order=True, penalized=True, inner_rule="minimum", outer_at="start", outer_last_only=True
     )
 
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
-
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VPBGDState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self, y)
+        x, y = self.prepare(x0, y0, batch)
         memories = self.inner.init(y), self.auxiliary.init(y), self.outer.init(x)
         return VPBGDState(x, y, y, *memories, jnp.int32(0))
 
@@ -83,16 +77,13 @@ class VPBGD(Penalized):
         return state._replace(y=loop.y, z=loop.y, auxiliary=loop.memory)
 
 
-class GPBGD(Solver):
-    inner: Rule
-    outer: Rule
-    penalty: Penalty
+class GPBGD(ExplicitSolver):
+    penalty: Penalty = eqx.field(converter=as_penalty)
     name: ClassVar[str] = "G-PBGD"
-    traits: ClassVar[Traits] = Traits(penalized=True, outer_at="start")
+    traits: ClassVar[Traits] = Traits(penalized=True, inner_rule="minimum", outer_at="start")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> GPBGDState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self, y)
+        x, y = self.prepare(x0, y0, batch)
         return GPBGDState(x, y, self.inner.init(y), self.outer.init(x), jnp.int32(0))
 
     def step(self, state: GPBGDState, batch: Batch | None = None) -> tuple[GPBGDState, Info]:
@@ -116,29 +107,30 @@ class GPBGD(Solver):
         return state, Info(f.value, hypergradient, gradient, {"penalty": penalty.astype(f.value.dtype)})
 
 
+@factory()
 def v_pbgd(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     penalty: Number | Schedule,
     inner_steps: int = 1,
     auxiliary: StepSize | Rule | None = None,
     batches: str = "independent",
 ) -> VPBGD:
-    """Gradient descent on f(x, y) + λ (g(x, y) − min_z g(x, z)) in x and y at once (T times the first line):
+    """Descend f(x, y) + λ (g(x, y) − min_z g(x, z)) in x and y at once (T times the first line):
 
         z       ← z − η ∇_y g(x_k, z)
         x_{k+1} = x_k − (β/λ_k) (∇_x f(x_k, y_k) + λ_k (∇_x g(x_k, y_k) − ∇_x g(x_k, z)))
         y_{k+1} = y_k − (α/λ_k) (∇_y f(x_k, y_k) + λ_k ∇_y g(x_k, y_k))
 
-    The limit is that of `bl.f2sa`, off by O(1/λ), and so is the condition that f + λg be strongly convex
-    in y; there y moves before x, and as often as z. H. Shen, T. Chen, "On penalty-based bilevel gradient descent
-    method", ICML 2023, Algorithm 1, for any g whose gradient in y bounds the distance from its minimizers
-    (Polyak–Łojasiewicz), with one step size α/λ = β/λ for x and y; sets for x are `bl.projected`, those for y are left
-    out. As in the authors' code, with which it agrees step for step where λ ≥ 1, z goes on from where it was, the steps
-    on x and y shrink with 1/λ, and λ may grow (theirs is `optax.linear_schedule(0.0, 0.2, 30_000)`, which begins with
-    λ = 0 and is not divided by below 1; here λ must be positive).
+    The limit is the same as in `bl.f2sa`, off by O(1/λ), and f + λg must be strongly convex in y as there. In F2SA y
+    moves before x, and as often as z. H. Shen, T. Chen, "On penalty-based bilevel gradient descent method", ICML 2023,
+    Algorithm 1, for any g whose gradient in y bounds the distance from its minimizers (Polyak–Łojasiewicz), with one
+    step size α/λ = β/λ for x and y. For sets of x use `bl.projected`; sets of y are not supported. It agrees with the
+    authors' code step for step where λ ≥ 1: z continues from its last value, the steps on x and y shrink with 1/λ, and
+    λ may grow. (Their schedule, `optax.linear_schedule(0.0, 0.2, 30_000)`, begins with λ = 0, and they do not divide by
+    a λ below 1. Here λ must be positive.)
 
     Args:
         problem: the two objectives.
@@ -146,33 +138,27 @@ def v_pbgd(
         outer: β as a float, or any optax transformation of the direction divided by λ_k.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
         inner_steps: T, the number of steps on z per step on x and y.
-        auxiliary: η as a float, or any optax transformation, for z; as `inner` if left out.
+        auxiliary: η as a float, or any optax transformation, for z; the default is `inner`.
         batches: "independent", a draw for every step on z, the last of which moves x and y; or "shared", one for all.
     """
     return VPBGD(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        as_penalty(penalty),
-        check_count(inner_steps, "inner_steps"),
-        as_rule(inner if auxiliary is None else auxiliary, "auxiliary"),
-        check_batches(batches),
+        problem, inner, outer, penalty, inner_steps, inner if auxiliary is None else auxiliary, batches
     )
 
 
+@factory()
 def g_pbgd(
-    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, penalty: Number | Schedule
+    problem: Problem, *, inner: StepSize | Rule, outer: StepSize | Rule, penalty: Number | Schedule
 ) -> GPBGD:
-    """Gradient descent on f(x, y) + (λ/2) ‖∇_y g(x, y)‖² in x and y at once:
+    """Descend f(x, y) + (λ/2) ‖∇_y g(x, y)‖² in x and y at once:
 
         x_{k+1} = x_k − (β/λ_k) (∇_x f(x_k, y_k) + λ_k ∇²_xy g(x_k, y_k) ∇_y g(x_k, y_k))
         y_{k+1} = y_k − (α/λ_k) (∇_y f(x_k, y_k) + λ_k ∇²_yy g(x_k, y_k) ∇_y g(x_k, y_k))
 
-    Where it ends, −λ∇_y g = (∇²_yy g)⁻¹∇_y f takes the place of an adjoint, so the first line is the hypergradient of
-    AID at a y that is off by O(1/λ). There is no other variable than x and y, but ∇²_yy g enters squared, so α must be
-    below 2/L² for a large λ, and y moves at the pace of μ². H. Shen, T. Chen, "On penalty-based bilevel gradient
-    descent method", ICML 2023, with one step size for x and y; here as in the authors' code, which has two, the steps
-    shrink with 1/λ.
+    At the limit −λ∇_y g = (∇²_yy g)⁻¹∇_y f takes the place of an adjoint, so the first line is AID's hypergradient at a
+    y that is off by O(1/λ). There are no other variables, but ∇²_yy g enters squared: α must be below 2/L² for a large
+    λ, and y moves at the pace of μ². H. Shen, T. Chen, "On penalty-based bilevel gradient descent method", ICML 2023,
+    with one step size for x and y. As in the authors' code there are two here, and the steps shrink with 1/λ.
 
     Args:
         problem: the two objectives.
@@ -180,6 +166,4 @@ def g_pbgd(
         outer: β as a float, or any optax transformation of the direction divided by λ_k.
         penalty: λ as a float, or a function k ↦ λ_k such as an optax schedule.
     """
-    return GPBGD(
-        check_problem(problem), as_rule(inner, "inner"), as_rule(outer, "outer"), as_penalty(penalty)
-    )
+    return GPBGD(problem, inner, outer, penalty)

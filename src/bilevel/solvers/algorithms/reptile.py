@@ -6,11 +6,11 @@ import jax
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_problem
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info
+from bilevel.solvers.options import factory
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
-from bilevel.solvers.rules import Rule, as_rule
+from bilevel.solvers.rules import Rule
 from bilevel.solvers.traits import Traits
 from bilevel.types import StepSize
 
@@ -33,26 +33,26 @@ class Reptile(MetaLearner):
         return self.arrive(state, found, half_distance, found.y)
 
 
+@factory()
 def reptile(
-    problem: Problem, inner: StepSize | Rule, outer: StepSize | Rule, *, inner_steps: int = 5
+    problem: Problem, *, inner: StepSize | Rule, outer: StepSize | Rule, inner_steps: int = 5
 ) -> Reptile:
-    """The start moves part of the way to the mean of the adapted parameters:
+    """Move the start part of the way to the mean of the adapted parameters:
 
         y_i     = x_k after N steps of the inner rule on g(x_k, ·; S_i)     for every task i
         x_{k+1} = x_k + β mean_i (y_i − x_k)
 
-    No derivative of f is taken: f and the query examples are only reported, as the outer value. With one step of
-    gradient descent (N = 1) this is gradient descent on the mean of the tasks' g, joint training; from two steps on
-    it also favors points at which the gradients of a task's steps agree. A. Nichol, J. Achiam, J. Schulman, "On
-    first-order meta-learning algorithms", 2018. The authors' code draws a minibatch of the task's examples for every
-    inner step, and the memory of its inner rule goes on from task to task; here every step sees all support examples,
-    and the memory begins anew. Problem, data and `adapt` are those of `bl.maml`.
+    It takes no derivative of f: f and the query examples only give the reported outer value. With one step of gradient
+    descent (N = 1) this is gradient descent on the mean of the tasks' g, joint training. From two steps on it also
+    favors points at which the gradients of a task's steps agree. A. Nichol, J. Achiam, J. Schulman, "On first-order
+    meta-learning algorithms", 2018. The authors' code draws a minibatch of the task's examples for every inner step,
+    and the memory of its inner rule continues from task to task. Here every step sees all support examples, and every
+    task has a new memory. Problem, data and `adapt` are the same as in `bl.maml`.
 
     Args:
         problem: the two objectives of one task; x and y have the same tree.
-        inner: α as a float, or any optax transformation, whose memory begins anew for every task.
-        outer: β as a float, at most 1, or any optax transformation, to which x − mean_i y_i is the gradient.
-        inner_steps: N, the number of adaptation steps, each with a key of its own.
+        inner: α as a float, or any optax transformation, with a new memory for every task.
+        outer: β as a float, at most 1, or any optax transformation, for which x − mean_i y_i is the gradient.
+        inner_steps: N, the number of adaptation steps, each with its own key.
     """
-    rules = as_rule(inner, "inner"), as_rule(outer, "outer")
-    return Reptile(check_problem(problem), *rules, check_count(inner_steps, "inner_steps"))
+    return Reptile(problem, inner, outer, inner_steps)

@@ -1,13 +1,13 @@
-"""RTHO: real-time hyperparameter optimization, the derivative of y carried along the run (Franceschi et al. 2017)."""
+"""RTHO: real-time hyperparameter optimization; the state holds the derivative of y (Franceschi et al. 2017)."""
 
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 
 from bilevel.batch import Batch, Draws
-from bilevel.checks import check_count, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver, check_batches
+from bilevel.solvers.base import ExplicitSolver, Info
+from bilevel.solvers.options import check_batches, count, factory
 from bilevel.solvers.parts.forward import (
     Directions,
     displaced,
@@ -16,7 +16,7 @@ from bilevel.solvers.parts.forward import (
     push,
 )
 from bilevel.solvers.parts.inner import carried_state
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
@@ -29,23 +29,17 @@ class RTHOState(NamedTuple):
     outer: PyTree  # memory of the outer rule
 
 
-class RTHO(Solver):
-    inner: Rule
-    outer: Rule
-    inner_steps: int = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+class RTHO(ExplicitSolver):
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "RTHO"
     traits: ClassVar[Traits] = Traits(
         supports_prox=True, differentiates_rule=True, uses_hessian=True, outer_last_only=True
     )
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
 
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.inner_steps
-
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> RTHOState:
-        x, y = prepare(self.problem, x0, y0, batch)
+        x, y = self.prepare(x0, y0, batch)
         memory = self.inner.init(y)
         z = no_derivative(x, y, memory, carried_state(self.problem, batch))
         return RTHOState(x, y, z, memory, self.outer.init(x))
@@ -61,21 +55,22 @@ class RTHO(Solver):
         return state, Info(f, hypergradient, pushed.gradient, {}, pushed.model)
 
 
+@factory()
 def rtho(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     inner_steps: int = 1,
     batches: str = "independent",
 ) -> RTHO:
-    """Forward mode whose Z, like y, goes on from the last outer step:
+    """Use forward mode and keep Z, like y, from one outer step to the next:
 
         Z_0 at step k is Z_N of step k−1:   Z ← (I − α∇²_yy g) Z − α∇²_yx g
         x_{k+1} = x_k − β (∇_x f(x_k, y_k) + Zᵀ∇_y f(x_k, y_k))
 
-    Z then tracks dy*/dx = −(∇²_yy g)⁻¹∇²_yx g, so that, unlike in `bl.itd`, no bias remains
-    however few the inner steps. It lives in the state: as many copies of y as x has entries.
+    Z then tracks dy*/dx = −(∇²_yy g)⁻¹∇²_yx g. So, unlike in `bl.itd`, no bias remains even with few inner steps. Z is
+    part of the state: as many copies of y as x has entries.
 
     Args:
         problem: the two objectives.
@@ -84,10 +79,4 @@ def rtho(
         inner_steps: the number of steps on y per step on x (Δ in the publication).
         batches: "independent", a draw for every inner step; or "shared", one for all, as in `bl.itd`.
     """
-    return RTHO(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        as_rule(outer, "outer"),
-        check_count(inner_steps, "inner_steps"),
-        check_batches(batches),
-    )
+    return RTHO(problem, inner, outer, inner_steps, batches)

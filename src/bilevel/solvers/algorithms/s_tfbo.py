@@ -2,19 +2,20 @@
 
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_positive, check_problem, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.options import factory, positive
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
 
-class STFBOState(NamedTuple):
+class TFBOState(NamedTuple):
     x: PyTree
     y: PyTree
     v: PyTree
@@ -23,18 +24,34 @@ class STFBOState(NamedTuple):
     gamma_squared: Scalar  # γ_k², from the adjoint's residual
 
 
-class STFBO(Solver):
-    accumulators: Number
-    name: ClassVar[str] = "S-TFBO"
-    traits: ClassVar[Traits] = Traits(outer_at="start")
+class TFBO(Solver):
+    """Methods with step sizes that are inverses of accumulated norms."""
+
+    accumulators: Number = eqx.field(converter=positive("initial accumulators"))
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> STFBOState:
-        x, y = prepare(self.problem, x0, y0, batch)
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> TFBOState:
+        x, y = self.prepare(x0, y0, batch)
         in_x, in_y = (jnp.asarray(self.accumulators**2, tree.norm(t).dtype) for t in (x, y))
-        return STFBOState(x, y, tree.zeros_like(y), in_x, in_y, in_y)
+        return TFBOState(x, y, tree.zeros_like(y), in_x, in_y, in_y)
 
-    def step(self, state: STFBOState, batch: Batch | None = None) -> tuple[STFBOState, Info]:
+    def warm_up(self, state: TFBOState, batch: Batch | Draws | None = None) -> TFBOState:
+        gradient = self.problem.oracles.inner_gradient(state.x, state.y, first(batch))
+        y, beta_squared = accumulated_step(state.y, gradient, state.beta_squared)
+        return state._replace(y=y, beta_squared=beta_squared)
+
+
+def accumulated_step(point: PyTree, gradient: PyTree, squared: Scalar) -> tuple[PyTree, Scalar]:
+    """Return point − gradient/a with a² = squared + ‖gradient‖², and a²."""
+    squared = squared + tree.norm(gradient, squared=True)
+    return tree.sub(point, scaled(1 / jnp.sqrt(squared), gradient)), squared
+
+
+class STFBO(TFBO):
+    name: ClassVar[str] = "S-TFBO"
+    traits: ClassVar[Traits] = Traits(outer_at="start")
+
+    def step(self, state: TFBOState, batch: Batch | None = None) -> tuple[TFBOState, Info]:
         x, y, v, oracles = state.x, state.y, state.v, self.problem.oracles
         g, f = oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch)
         residual = tree.sub(g.hessian, f.y)
@@ -50,19 +67,14 @@ class STFBO(Solver):
         y = tree.sub(y, scaled(1 / beta, g.gradient))
         v = tree.sub(v, scaled(1 / phi, residual))
         x = tree.sub(x, scaled(outer_step, hypergradient))
-        state = STFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
+        state = TFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
         metrics = {"inner_step_size": 1 / beta, "outer_step_size": outer_step}
         return state, Info(f.value, hypergradient, g.gradient, metrics)
 
-    def warm_up(self, state: STFBOState, batch: Batch | Draws | None = None) -> STFBOState:
-        gradient = self.problem.oracles.inner_gradient(state.x, state.y, first(batch))
-        beta_squared = state.beta_squared + tree.norm(gradient, squared=True)
-        y = tree.sub(state.y, scaled(1 / jnp.sqrt(beta_squared), gradient))
-        return state._replace(y=y, beta_squared=beta_squared)
 
-
+@factory()
 def s_tfbo(problem: Problem, *, accumulators: Number = 1.0) -> STFBO:
-    """One step on each of y, v and x, all from the same point (x_k, y_k, v_k), with h_k = ∇_x f − ∇²_xy g v_k:
+    """Take one step on each of y, v and x, all from the same point (x_k, y_k, v_k), with h_k = ∇_x f − ∇²_xy g v_k:
 
         α_{k+1}² = α_k² + ‖h_k‖²     β_{k+1}² = β_k² + ‖∇_y g‖²     γ_{k+1}² = γ_k² + ‖∇²_yy g v_k − ∇_y f‖²
         φ_{k+1}  = max(β_{k+1}, γ_{k+1})
@@ -72,14 +84,13 @@ def s_tfbo(problem: Problem, *, accumulators: Number = 1.0) -> STFBO:
         x_{k+1} = x_k − h_k / (α_{k+1} φ_{k+1})
 
     Yang, Ban, Huang, Ma, Ji, "Tuning-free bilevel optimization: new algorithms and convergence analysis", ICLR 2025
-    (the single-loop algorithm of the two; `bl.solvers.d_tfbo` is the other). Its theorem holds for any
-    accumulators, but its speed depends on the units of f, g, x and y: with f a thousand times larger, y in units a
-    hundred times larger, or x in units ten thousand times smaller, 20,000 steps make no visible progress.
-    `bl.tuning_free` is free of that.
+    (the single-loop algorithm of the two; `bl.solvers.d_tfbo` is the other). Its theorem holds for any accumulators,
+    but its speed depends on the units of f, g, x and y: with f a thousand times larger, y in units a hundred times
+    larger, or x in units ten thousand times smaller, 20,000 steps make no visible progress. `bl.tuning_free` does not
+    depend on units.
 
     Args:
         problem: the two objectives.
-        accumulators: α_0 = β_0 = γ_0, the accumulated norms to begin with.
+        accumulators: α_0 = β_0 = γ_0, the initial accumulated norms.
     """
-    check_positive(accumulators, "initial accumulators")
-    return STFBO(check_problem(problem), accumulators)
+    return STFBO(problem, accumulators)

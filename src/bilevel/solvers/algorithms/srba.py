@@ -1,4 +1,4 @@
-"""SRBA: SOBA whose directions are estimated recursively, from a full pass now and then (Dagréou et al. 2023)."""
+"""SRBA: SOBA with recursive estimates of its directions, and a full pass now and then (Dagréou et al. 2023)."""
 
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -10,15 +10,15 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_count, check_problem, prepare
 from bilevel.oracles import Along, Oracles, OuterGradients
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.fixed_points import check_plain
+from bilevel.solvers.base import Info
+from bilevel.solvers.implicit_solver import ImplicitSolver
+from bilevel.solvers.options import count, factory, rule_of
 from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import energy, lagrangian
 from bilevel.solvers.parts.whole import mean
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, Scalar, StepSize
 
@@ -35,40 +35,34 @@ class SRBAState(NamedTuple):
     k: Int[Array, ""]
 
 
-class SRBA(Solver):
-    inner: Rule
-    adjoint: Rule
-    outer: Rule
-    period: int = eqx.field(static=True)
+class SRBA(ImplicitSolver):
+    adjoint: Rule = eqx.field(converter=rule_of("adjoint"))
+    period: int = eqx.field(static=True, converter=count("period"))
     name: ClassVar[str] = "SRBA"
-    variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
-    traits: ClassVar[Traits] = Traits(outer_at="start")
+    traits: ClassVar[Traits] = Traits(inner_rule="plain", outer_at="start")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> SRBAState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_plain(self, y)
-        v = tree.zeros_like(y)
-        memories = self.inner.init(y), self.adjoint.init(v), self.outer.init(x)
-        here = Point(x, y, v)
-        return SRBAState(x, y, v, *memories, here, tree.zeros_like(here), jnp.int32(0))
+        start = self.start(x0, y0, batch)
+        here = Point(start.x, start.y, start.v)
+        return SRBAState(*start, here, tree.zeros_like(here), jnp.int32(0))
 
     def step(self, state: SRBAState, batch: Batch | None = None) -> tuple[SRBAState, Info]:
         problem, here = self.problem, Point(state.x, state.y, state.v)
 
-        def anew():
+        def restart():
             g = mean(lambda part: _of_g(problem.oracles, here, part), batch, "inner", self.name)
             f = mean(lambda part: _of_f(problem.oracles, here, part), batch, "outer", self.name)
             value, now = _directions(g, f)
             return value, now, now.y
 
-        def onwards():
+        def continued():
             on_batch = lambda at: _directions(
                 _of_g(problem.oracles, at, batch), _of_f(problem.oracles, at, batch)
             )
             (value, now), (_, then) = at_both(on_batch, here, state.before)
             return value, recursive(state.directions, now, then), now.y
 
-        value, d, gradient = lax.cond(state.k == 0, anew, onwards)
+        value, d, gradient = lax.cond(state.k == 0, restart, continued)
 
         for_y = leaning(lambda y: problem.g(here.x, y, batch), here.y, d.y)
         for_v = leaning(_energy(problem, here, batch), here.v, d.v)
@@ -82,28 +76,28 @@ class SRBA(Solver):
         return state, Info(value, d.x, gradient, {"adjoint_residual": tree.norm(d.v)})
 
 
+@factory()
 def srba(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     adjoint: StepSize | Rule,
     outer: StepSize | Rule,
-    *,
     period: int = 64,
 ) -> SRBA:
-    """`bl.soba` with SARAH's estimate of its three directions:
+    """Run `bl.soba` with SARAH's estimate of its three directions:
 
         D(w)    = (∇_y g, ∇²_yy g·v − ∇_y f, ∇_x f − ∇²_xy g·v) at w = (x, y, v)
         d_k     = D(w_k)                                     every `period` steps, on all the data
         d_k     = D(w_k; B_k) − D(w_{k−1}; B_k) + d_{k−1}    otherwise
         y_{k+1} = y_k − α d_k^y        v_{k+1} = v_k − η d_k^v        x_{k+1} = x_k − β d_k^x
 
-    The errors of successive steps cancel, so constant step sizes converge to the solution itself. It remembers one
-    point and one direction; a step costs two of SOBA's, taken in one pass over the batch, and the full pass. Draw
-    batches with `bl.blocks`, `bl.epochs` or `bl.iid`: they come with the
-    arrays behind them. Over many data the full pass is the mean over pieces of a batch's size, where that divides the
-    rows. On the full batch it is SOBA. M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, "A lower bound and a near-optimal
-    algorithm for bilevel empirical risk minimization", AISTATS 2024; their v has the opposite sign.
-    In a sweep every step pays for the full pass, as lanes cannot branch.
+    The errors of successive steps cancel, so constant step sizes converge to the solution itself. It stores one point
+    and one direction. A step costs two of SOBA's, in one pass over the batch, and the full pass. Draw batches with
+    `bl.blocks`, `bl.epochs` or `bl.iid`, which give access to all the data. For many data the full pass is the mean
+    over pieces of a batch's size, if that divides the rows. In a sweep every step pays for the full pass, as lanes
+    cannot branch. On the full batch it is SOBA. M. Dagréou, T. Moreau, S. Vaiter, P. Ablin, "A lower bound and a
+    near-optimal algorithm for bilevel empirical risk minimization", AISTATS 2024; their v has the opposite sign.
 
     Args:
         problem: the two objectives.
@@ -112,8 +106,7 @@ def srba(
         outer: β as a float, or any optax transformation.
         period: steps from one full pass to the next; half an epoch of both levels together in the authors' experiments.
     """
-    rules = as_rule(inner, "inner"), as_rule(adjoint, "adjoint"), as_rule(outer, "outer")
-    return SRBA(check_problem(problem), *rules, check_count(period, "period"))
+    return SRBA(problem, inner, adjoint, outer, period)
 
 
 def _of_g(oracles: Oracles, at: Point, batch: Batch | None) -> Along:
@@ -125,12 +118,12 @@ def _of_f(oracles: Oracles, at: Point, batch: Batch | None) -> OuterGradients:
 
 
 def _directions(g: Along, f: OuterGradients) -> tuple[Scalar, Point]:
-    """f, and SOBA's three directions."""
+    """Return f and SOBA's three directions."""
     return f.value, Point(tree.sub(f.x, g.cross), g.gradient, tree.sub(g.hessian, f.y))
 
 
 def _energy(problem: Problem, at: Point, batch: Batch | None) -> Callable[[PyTree], Scalar]:
-    """What the step on v lowers, with derivatives only if a rule asks."""
+    """Return the function that the step on v lowers; it takes derivatives only if a rule calls it."""
     oracles = problem.oracles
 
     def value(v: PyTree) -> Scalar:

@@ -7,20 +7,18 @@ import jax
 from jax import lax
 from jaxtyping import Array, Int
 
-from bilevel.checks import check_count, check_positive, check_problem, check_seed
+from bilevel.checks import check_seed
 from bilevel.problem import Problem
-from bilevel.solvers.base import check_batches
-from bilevel.solvers.parts.momentum import DoubleMomentum, Drawn, Invert, Pair, as_momentum, contracted
+from bilevel.solvers.options import factory
+from bilevel.solvers.parts.momentum import DoubleMomentum, Drawn, Invert, Pair, contracted
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, as_rule
-from bilevel.solvers.traits import Traits
+from bilevel.solvers.rules import Rule
 from bilevel.types import Metrics, Number, PyTree, Schedule, StepSize
 
 
 class SUSTAIN(DoubleMomentum):
     seed: int = eqx.field(static=True)
     name: ClassVar[str] = "SUSTAIN"
-    traits: ClassVar[Traits] = Traits(truncated_series=True, outer_at="start")
 
     def inversion(self, drawn: Drawn, k: Int[Array, ""]) -> tuple[Invert, Metrics]:
         Q, eta = self.products, self.adjoint
@@ -33,44 +31,35 @@ class SUSTAIN(DoubleMomentum):
         return invert, {"factors": p}
 
 
+@factory()
 def sustain(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     adjoint: Number,
     outer: StepSize | Rule,
-    *,
     products: int = 10,
     momentum: Number | Schedule = 0.1,
     batches: str = "independent",
     seed: int = 0,
 ) -> SUSTAIN:
-    """The recurrence of `bl.solvers.mrbo`, with the adjoint of Ghadimi & Wang in place of the series:
+    """Run the recurrence of `bl.solvers.mrbo` with the adjoint of Ghadimi & Wang in place of the series:
 
         v = Q η Π_{j<p} (I − η ∇²_yy g(·; B_j)) ∇_y f          p uniform in {0, …, Q − 1}
 
-    whose mean over p is the series of Q terms: half the products of `mrbo` in the mean, and more noise. P. Khanduri,
-    S. Zeng, M. Hong, H.-T. Wai, Z. Wang, Z. Yang, "A near-optimal algorithm for stochastic bilevel optimization via
-    double-momentum", NeurIPS 2021, where α, β ∝ k^{−1/3} and θ_k ∝ k^{−2/3}: pass optax schedules. One θ serves both
-    estimates here. p is the trace's "factors".
+    Its mean over p is the series of Q terms. It takes half the products of `mrbo` on average, and has more noise.
+    P. Khanduri, S. Zeng, M. Hong, H.-T. Wai, Z. Wang, Z. Yang, "A near-optimal algorithm for stochastic bilevel
+    optimization via double-momentum", NeurIPS 2021, with α, β ∝ k^{−1/3} and θ_k ∝ k^{−2/3}: pass optax schedules. Here
+    one θ serves both estimates. The trace's "factors" shows p.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         adjoint: η as a float, at most 1/L.
         outer: β as a float, or any optax transformation.
-        products: Q, the most Hessian products per point, and one more.
+        products: Q; a point takes at most Q Hessian products.
         momentum: θ between 0 and 1, the weight of the new gradient (1: no memory), or a function k ↦ θ_k.
-        batches: "independent", Q + 2 draws a step; or "shared", one draw of each level for all terms.
+        batches: "independent", Q + 2 draws per step; or "shared", one draw of each level for all terms.
         seed: a whole number, from which p is drawn.
     """
-    check_positive(adjoint, "adjoint step size")
-    return SUSTAIN(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        adjoint,
-        as_rule(outer, "outer"),
-        as_momentum(momentum),
-        check_count(products, "products"),
-        check_batches(batches),
-        int(check_seed(seed)),
-    )
+    return SUSTAIN(problem, inner, adjoint, outer, momentum, products, batches, int(check_seed(seed)))

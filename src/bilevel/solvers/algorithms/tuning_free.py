@@ -1,6 +1,7 @@
-"""Bilevel optimization without step sizes: every one is measured while the method runs."""
+"""Bilevel optimization without step sizes: the method measures every one while it runs."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -13,11 +14,15 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, first
-from bilevel.checks import check_count, check_map, check_problem, prepare
+from bilevel.checks import check_map
 from bilevel.identity import Static
 from bilevel.oracles import Along, OuterGradients
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.messages import Finding
+from bilevel.solvers.options import count, factory
+from bilevel.solvers.parts.estimates import noise_share
+from bilevel.solvers.parts.line_search import Change, line_search
 from bilevel.solvers.parts.newton import minimize, resolution
 from bilevel.solvers.parts.trees import divide, dot, scaled, select
 from bilevel.solvers.parts.truncated_cg import Product, curvature_along, truncated_cg
@@ -26,20 +31,19 @@ from bilevel.solvers.rules import check_projection
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
-FIRST = 0.1  # the share of f that the first step would save if Φ were linear
-SUFFICIENT = 1e-4  # of the predicted decrease: Armijo's constant
-MEMORY = 0.85  # of past decreases, which a step may give back: Zhang and Hager's constant
-GROWTH, NOISY_GROWTH = 10.0, 2.0  # the most that one step changes the next
 AGREEMENT = 0.5  # of what another pass may change in h, and of what y's error may hide in Φ
-MOST_PASSES, PATIENCE = 10, 10
+MOST_PASSES = 10
 NOISE = 1e-6  # the share of a changed batch above which a step counts as noisy
 FADING = 2 / 3
-RISEN, UNSOLVED = 1e-3, 0.1  # shares of the start above which a rise of f, or what is left of ∇_y g, is told
+RISEN, UNSOLVED = (
+    1e-3,
+    0.1,
+)  # shares of the start above which a rise of f, or what is left of ∇_y g, is reported
 MANY, SMALL = 5, 1e-3  # a stall: steps to judge by, and the share of the largest ‖h‖ that is no stall
 
 
 class Seen(NamedTuple):
-    """What the batch of a step shows at a point (x, y, v)."""
+    """The directions of a batch at a point (x, y, v)."""
 
     gradient: PyTree  # ∇_y g
     residual: PyTree  # ∇²_yy g v − ∇_y f
@@ -59,6 +63,8 @@ class TuningFreeState(NamedTuple):
 
 
 class Trial(NamedTuple):
+    """y and v at a new x, and what they show there."""
+
     y: PyTree
     v: PyTree
     seen: Seen
@@ -70,15 +76,15 @@ class Trial(NamedTuple):
 
 
 class TuningFree(Solver):
-    accuracy: Number
+    tol: Number = eqx.field(converter=partial(check_weight, name="tol", of="the error that a pass may leave"))
     project: Static = eqx.field(static=True)
-    max_inner_steps: int = eqx.field(static=True)
+    max_inner_steps: int = eqx.field(static=True, converter=count("max_inner_steps"))
     name: ClassVar[str] = "tuning-free"
     traits: ClassVar[Traits] = Traits(outer_at="start")
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> TuningFreeState:
-        x, y = prepare(self.problem, x0, y0, batch)
+        x, y = self.prepare(x0, y0, batch)
         self._check_projection(x)
         zero, nothing = jnp.zeros((), tree.norm(x).dtype), tree.zeros_like(y)
         seen = Seen(nothing, nothing, tree.zeros_like(x))
@@ -86,8 +92,7 @@ class TuningFree(Solver):
 
     def step(self, state: TuningFreeState, batch: Batch | None = None) -> tuple[TuningFreeState, Info]:
         x, y, v, beta = state.x, state.y, state.v, state.step_size
-        real, begins = beta.dtype, beta == 0
-        oracles = self.problem.oracles
+        real, begins, oracles = beta.dtype, beta == 0, self.problem.oracles
         g, f = oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch)
         here, eps = look(g, f), resolution((x, y))
         blur = min(1000 * eps, eps**0.5)  # the relative size of what may be rounding
@@ -95,18 +100,15 @@ class TuningFree(Solver):
 
         f_y, cross = tree.norm(f.y).astype(real), tree.norm(tree.sub(f.x, h))
         floors = jnp.abs(f_here) + f_y * tree.norm(y).astype(real), f_y, tree.norm(f.x) + cross
-        changed = jnp.where(begins, 0, change(state.seen, here, v, [blur * floor for floor in floors]))
+        changed = jnp.where(begins, 0, noise_share(state.seen, here, v, [blur * floor for floor in floors]))
         noisy = changed > NOISE
         noise = state.noise + jnp.where(noisy, changed, 0)
         gain = (1 + noise) ** -FADING  # γ_k, exactly 1 as long as all steps see the same data
 
         ahead = self._project(tree.sub(x, scaled(gain * beta, h)))
         move = tree.sub(ahead, x)
-        slope = dot(h, move)
-        rounding = 10 * eps * jnp.abs(f_here)
-        held = Seen(
-            *(scaled(noisy, part) for part in here)
-        )  # where the batch is noise, y and v follow x alone
+        slope, rounding = dot(h, move), 10 * eps * jnp.abs(f_here)
+        held = Seen(*(scaled(noisy, part) for part in here))  # if the batch is noise, y and v only follow x
         hidden = jnp.where(begins, jnp.inf, jnp.maximum(AGREEMENT * jnp.abs(slope), rounding))
         trial = self._follow(ahead, y, v, held, here, f_here, hidden, batch)
 
@@ -114,26 +116,8 @@ class TuningFree(Solver):
         unsolved = dot(v, tree.sub(here.gradient, held.gradient)).astype(real)
         rise = trial.value + drift - (f_here - unsolved)
         rise = jnp.where(noisy, jnp.maximum(rise, (slope + dot(there.hypergradient, move)) / 2), rise)
-        finite = jnp.isfinite(rise) & jnp.isfinite(tree.norm(there.hypergradient))
-        lower = trial.agreed & (rise <= state.slack + SUFFICIENT * slope + rounding)
-        accepted = finite & (begins | lower | (~noisy & (state.refused >= PATIENCE)))
-
-        bend = tree.sub(there.hypergradient, h)
-        along = dot(move, bend)
-        growth = jnp.where(noisy, NOISY_GROWTH, GROWTH).astype(real)
-        spectral = jnp.where(along > 0, divide(along, tree.norm(bend, squared=True)), growth * beta)
-        longer = beta * jnp.clip(divide(spectral, beta), 1 / growth, growth) ** gain
-        length, size = tree.norm(move), tree.norm(h)
-        undone = (length == 0) & (
-            (size == 0) | (beta * size > tree.norm(x))
-        )  # stationary, not a step too short
-        longer = jnp.where(undone, beta, longer)
-        shorter = beta * jnp.where(finite, jnp.clip(divide(-slope, 2 * (rise - slope)), 0.1, 0.5), 0.1)
-        scale = jnp.where(trial.value == 0, 1, jnp.abs(trial.value))
-        begin = FIRST * divide(scale, tree.norm(there.hypergradient, squared=True))
-        after = jnp.where(accepted, jnp.where(begins, begin, longer), shorter)
-        kept = jnp.where(accepted, jnp.maximum(MEMORY * (state.slack - rise), 0), state.slack)
-        slack = jnp.where(noisy | begins, 0, kept)
+        step = Change(move, h, there.hypergradient, rise, trial.value, trial.agreed, noisy)
+        accepted, finite, after, slack, local = line_search(state, step, gain, rounding, blur)
 
         corrected = lax.cond(
             noisy & accepted,
@@ -153,10 +137,6 @@ class TuningFree(Solver):
         }
         if self.project.value is not None:
             metrics["stationarity"] = self._stationarity(state, h)
-        bent = tree.norm(bend)
-        moved = accepted & (length > blur * tree.norm(state.x))
-        curved = jnp.where(bent > 0, divide(length, bent), jnp.inf)
-        local = jnp.where(moved, jnp.minimum(curved, gain * beta), state.local)
         state = TuningFreeState(x, y, v, after, slack, noise, seen, refused, local)
         return state, Info(f.value, h, g.gradient, metrics)
 
@@ -173,22 +153,21 @@ class TuningFree(Solver):
         return x if self.project.value is None else self.project.value(x)
 
     def _stationarity(self, state: TuningFreeState, h: PyTree) -> Scalar:
-        """‖x − P(x − sh)‖/s with s a local 1/L, as a long s makes it small on any bounded set; ‖h‖ without an s."""
+        """Return ‖x − P(x − sh)‖/s with s a local 1/L, as a long s makes it small on any bounded set."""
         s, x = state.local, state.x
         mapped = tree.norm(tree.sub(x, self._project(tree.sub(x, scaled(s, h)))))
         return jnp.where(s > 0, divide(mapped, s), tree.norm(h))
 
     def _follow(self, x, y, v, held, here, f_here, hidden, batch) -> Trial:
-        """y and v brought along to x in passes, each `accuracy` closer, until h and Φ can be relied on."""
+        """Move y and v along with x in passes, each closer by the factor `tol`, until h and Φ are reliable."""
         oracles, most = self.problem.oracles, self.max_inner_steps
         real = f_here.dtype
         eps = 10 * resolution((x, y))
 
-        def unsettled(trial: Trial):
-            return ~trial.agreed & (trial.passes < MOST_PASSES)
+        unsettled = lambda trial: ~trial.agreed & (trial.passes < MOST_PASSES)
 
         def settle(trial: Trial) -> Trial:
-            accuracy = jnp.asarray(self.accuracy, tree.norm(y).dtype)
+            accuracy = jnp.asarray(self.tol, tree.norm(y).dtype)
             inner = minimize(self.problem, x, trial.y, held.gradient, batch, accuracy, most)
             hessian = oracles.curvature(x, inner.solution, batch).shared().hessian
             f = oracles.outer_gradients(x, inner.solution, batch)
@@ -220,7 +199,7 @@ class TuningFree(Solver):
         )
 
     def _correct(self, x, trial: Trial, gain, batch) -> tuple[PyTree, PyTree, Seen]:
-        """On a noisy batch, γ of one steepest descent step on y and on v, of the best length along it."""
+        """Take γ of one steepest descent step on y and on v, of the best length: for noisy batches."""
         oracles = self.problem.oracles
         hessian = oracles.curvature(x, trial.y, batch).shared().hessian
         s, w = steepest(hessian, trial.seen.gradient), steepest(hessian, trial.seen.residual)
@@ -228,50 +207,38 @@ class TuningFree(Solver):
         return y, v, look(oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch))
 
     def warm_up(self, state: TuningFreeState, batch: Batch | Draws | None = None) -> TuningFreeState:
-        accuracy, still = jnp.asarray(self.accuracy, tree.norm(state.y).dtype), tree.zeros_like(state.y)
+        accuracy, still = jnp.asarray(self.tol, tree.norm(state.y).dtype), tree.zeros_like(state.y)
         solved = minimize(self.problem, state.x, state.y, still, first(batch), accuracy, self.max_inner_steps)
         return state._replace(y=solved.solution)
 
-    def remark(self, trace: dict[str, np.ndarray]) -> str:
-        """That the end is not to be relied on, or that most of the last trials were refused while h was not small."""
-        return self._unsolved(trace) or self._stalled(trace)
+    def findings(self, trace: dict[str, np.ndarray]) -> list[Finding]:
+        """Report an unreliable end, or a stall: most of the last trials were refused while h was not small."""
+        found = self._unsolved(trace) or self._stalled(trace)
+        return [] if found is None else [found]
 
-    def _unsolved(self, trace: dict[str, np.ndarray]) -> str:
-        """That f has risen, or ∇_y g not fallen, although both are made to fall: then y was too far from y*(x)."""
+    def _unsolved(self, trace: dict[str, np.ndarray]) -> Finding | None:
+        """Report that f rose, or that ∇_y g did not fall: then y was too far from y*(x)."""
         if not {"noise", "inner_gradient", "outer_value"} <= trace.keys() or trace["noise"][-1] > 0:
-            return ""
+            return None
         values, gradients = trace["outer_value"], trace["inner_gradient"]
         if len(values) > 2 and values[-1] > values[1] + RISEN * abs(values[1]):
-            what = f"the outer value has risen from {values[1]:.3g} to {values[-1]:.3g}"
-        elif len(values) > 2 and gradients[-1] > UNSOLVED * gradients[0] > RISEN * gradients.max():
-            what = f"the inner gradient is {gradients[-1]:.3g}, as large as at the start"
-        else:
-            return ""
-        return (
-            f" Do not rely on this x: {what}. y could not be found well enough where steps were judged, as where g has "
-            "hardly any curvature left: bound x with project=, add a ridge to g, or start elsewhere."
-        )
+            return Finding("outer_value_risen", {"start": values[1], "end": values[-1]})
+        if len(values) > 2 and gradients[-1] > UNSOLVED * gradients[0] > RISEN * gradients.max():
+            return Finding("inner_unsolved", {"gradient": gradients[-1]})
+        return None
 
-    def _stalled(self, trace: dict[str, np.ndarray]) -> str:
+    def _stalled(self, trace: dict[str, np.ndarray]) -> Finding | None:
         last = -(len(trace.get("accepted", ())) // 2)
         if last > -MANY or "hypergradient_norm" not in trace:
-            return ""
-        trials = "trials" if "step" not in trace else "trials in the trace"  # which may be thinned
+            return None
+        trials = {"count": -last, "thinned": "step" in trace}
         if not trace["finite"][last:].any():
-            return (
-                f" It has stalled: the last {-last} {trials} were all NaN or infinite. Is project, or y or v at "
-                "other x, not finite?"
-            )
+            return Finding("trials_not_finite", trials)
         accepted = trace["accepted"][last:].mean()
         norms = trace.get("stationarity", trace["hypergradient_norm"])
         if accepted >= 0.5 or norms[-1] <= SMALL * norms.max():
-            return ""
-        return (
-            f" It has stalled: {1 - accepted:.0%} of the last {-last} {trials} were refused, with an estimated "
-            f"hypergradient of {norms[-1]:.3g}. Either Φ is not smooth here (does y jump elsewhere?), or y or v "
-            "cannot be found well enough (is g's Hessian singular, or the inner model a network?): take bl.aid with "
-            "step sizes from bl.advise or bl.sweep."
-        )
+            return None
+        return Finding("trials_refused", trials | {"share": 1 - accepted, "norm": norms[-1]})
 
 
 def look(g: Along, f: OuterGradients) -> Seen:
@@ -279,39 +246,22 @@ def look(g: Along, f: OuterGradients) -> Seen:
 
 
 def steepest(hessian: Product, r: PyTree) -> PyTree:
-    """r, of the length that ends the descent along it; zero where there is no positive curvature."""
+    """Return r, of the length that ends the descent along it; zero where there is no positive curvature."""
     return scaled(divide(dot(r, r), curvature_along(r, hessian(r))), r)
 
 
-def change(before: Seen, now: Seen, v: PyTree, floors: list[Scalar]) -> Scalar:
-    """How much of what is seen is noise: ‖now − before‖²/(2‖now‖²), the largest of the three, at most 1.
-
-    A difference that may be rounding is none: by the floors of ⟨v, Δ∇_y g⟩, the first-order change of Φ, and of the
-    norms of the other two.
-    """
-    square = lambda t: tree.norm(t, squared=True)
-    apart = Seen(*(tree.sub(a, b) for a, b in zip(now, before, strict=True)))
-    sizes = jnp.abs(dot(v, apart.gradient)), tree.norm(apart.residual), tree.norm(apart.hypergradient)
-    shares = [
-        jnp.where(
-            size.astype(floor.dtype) > floor, divide(square(d), 2 * square(part)).astype(floor.dtype), 0
-        )
-        for size, floor, d, part in zip(sizes, floors, apart, now, strict=True)
-    ]
-    return jnp.minimum(1, jnp.max(jnp.stack(shares)))
-
-
+@factory(accuracy="tol")
 def tuning_free(
     problem: Problem,
     *,
     project: Callable[[PyTree], PyTree] | None = None,
-    accuracy: Number = 0.1,
+    tol: Number = 0.1,
     max_inner_steps: int = 200,
 ) -> TuningFree:
-    """One trial a step, from (x, y, v) with h = ∇_x f − ∇²_xy g v; y' and v' follow x' before it is judged:
+    """Try one step per iteration, from (x, y, v) with h = ∇_x f − ∇²_xy g v; y' and v' follow x' before it is judged:
 
         x'  = P(x − γβh)                                             P the projection, if there is one
-        y'  : truncated Newton steps on g(x', ·) from y until ‖∇_y g‖ is a tenth of what it was on arrival
+        y'  : truncated Newton steps on g(x', ·) from y until ‖∇_y g‖ is a tenth of its value on arrival
         v'  : conjugate gradients on ∇²_yy g(x', y') v = ∇_y f(x', y') from v, likewise
               both again, until another pass changes h' by less than ½‖h'‖ and |⟨v', ∇_y g⟩| ≤ ½|⟨h, x' − x⟩|
 
@@ -320,34 +270,30 @@ def tuning_free(
                      β ← ⟨Δx, Δh⟩/‖Δh‖², within a factor of 10 of β    and 10β if ⟨Δx, Δh⟩ ≤ 0
         otherwise    x, y and v stay and β shrinks to a tenth … a half, where a parabola has its minimum
 
-    The first step moves y and v only; then β = 0.1 |f|/‖h‖². There is nothing to choose: no number here has a unit, so
-    in other units of f, g, x and y the iterates are the same, up to those units and rounding. There is nothing to
-    regret: no sum or maximum over the past, and a trial that went wrong, even to NaN, is as if it had not been. After
-    ten refusals in a row a finite trial is taken as it is (the branch of y may have ended); if most are refused while
-    ‖h‖ is not small, the status says that the run has stalled.
+    The first step moves only y and v; then β = 0.1 |f|/‖h‖². No number here has a unit, so in other units of f, g, x
+    and y the iterates are the same, up to those units and rounding. There is no sum or maximum over the past, so a
+    trial that went wrong, even to NaN, has no lasting effect. After ten refusals in a row a finite trial is accepted
+    (the branch of y may have ended). If most are refused while ‖h‖ is not small, the status reports that the run has
+    stalled.
 
-    **Minibatches.** Δh and Φ' − Φ are of one batch, as every step evaluates its starting point anew. What differs from
-    what the last batch showed at that same point is noise, and n counts the noisy steps, each by its share of noise. In
-    a noisy step y and v follow the change of x alone (∇_y g and the residual are held at their values at x instead of
-    brought to zero), then take γ of one steepest descent step; β changes by at most 2^γ and s = 0. There
-    γ = (1 + n)^(−2/3); with one batch n = 0 and γ = 1.
+    **Minibatches.** Δh and Φ' − Φ use one batch, as every step evaluates its starting point again. A difference from
+    the last batch at that same point is noise, and n counts the noisy steps, each by its share of noise. In a noisy
+    step y and v only follow the change of x (∇_y g and the residual keep their values at x), then take γ of one
+    steepest descent step; β changes by at most 2^γ and s = 0. There γ = (1 + n)^(−2/3); with one batch n = 0 and γ = 1.
 
     **Proven.** If y' and v' are exact this is spectral projected gradient descent (Birgin, Martínez, Raydan 2000) with
     the line search of Zhang and Hager (2004): ∇Φ tends to zero for convex, smooth Φ that is bounded below. **Observed
-    only**: that the passes make y' and v' exact enough, and all that is said of other Φ and of minibatches. The
-    documentation's page on it has the proof, and the problems on which it was measured.
+    only**: that the passes make y' and v' exact enough, and every claim about other Φ and about minibatches. The
+    documentation has a page with the proof and the problems on which it was measured.
 
     Args:
         problem: the two objectives.
-        project: the projection of x onto a closed convex set, from x's tree to itself, such as those of
+        project: the projection of x onto a closed convex set, from x's tree to itself, such as those in
             `optax.projections`. The tolerance of a run and the trace's "stationarity" are then ‖x − P(x − sh)‖/s, with
             s = min(‖Δx‖/‖Δh‖, β) of the last accepted step that moved x, and ‖h‖ before the first.
-        accuracy: how far a pass reduces the errors of y and v, at most 1. Changes the cost, hardly the result.
+        tol: how far a pass reduces the errors of y and v, at most 1. It changes the cost, but hardly the result.
         max_inner_steps: the most Hessian products of a pass on each of y and v.
     """
     if project is not None:
         check_map(project)
-    check_weight(accuracy, "accuracy", "the error that a pass may leave")
-    return TuningFree(
-        check_problem(problem), accuracy, Static(project), check_count(max_inner_steps, "max_inner_steps")
-    )
+    return TuningFree(problem, tol, Static(project), max_inner_steps)

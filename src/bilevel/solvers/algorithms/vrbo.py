@@ -9,16 +9,15 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws, first
-from bilevel.checks import check_count, check_positive, check_problem, prepare
 from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver, check_batches
-from bilevel.solvers.fixed_points import check_plain
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.options import check_batches, count, factory, positive, rule_of
 from bilevel.solvers.parts.estimates import at_both, leaning, recursive
 from bilevel.solvers.parts.inner import carried_state
 from bilevel.solvers.parts.momentum import Drawn, Pair, estimate, series
 from bilevel.solvers.parts.trees import select
 from bilevel.solvers.parts.whole import whole
-from bilevel.solvers.rules import Rule, as_rule, descend
+from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
@@ -33,15 +32,17 @@ class VRBOState(NamedTuple):
 
 
 class VRBO(Solver):
-    inner: Rule
-    adjoint: Number
-    outer: Rule
-    period: int = eqx.field(static=True)
-    products: int = eqx.field(static=True)
-    inner_steps: int = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
+    inner: Rule = eqx.field(converter=rule_of("inner"))
+    adjoint: Number = eqx.field(converter=positive("adjoint step size"))
+    outer: Rule = eqx.field(converter=rule_of("outer"))
+    period: int = eqx.field(static=True, converter=count("period"))
+    products: int = eqx.field(static=True, converter=count("products"))
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    batches: str = eqx.field(static=True, converter=check_batches)
     name: ClassVar[str] = "VRBO"
-    traits: ClassVar[Traits] = Traits(truncated_series=True, outer_at="start", outer_draw=0)
+    traits: ClassVar[Traits] = Traits(
+        truncated_series=True, inner_rule="plain", outer_at="start", outer_draw=0
+    )
 
     @property
     def draws(self) -> int:
@@ -52,14 +53,13 @@ class VRBO(Solver):
         return 1 if self.batches == "shared" else self.products + 2
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> VRBOState:
-        x, y = prepare(self.problem, x0, y0, batch)
+        x, y = self.prepare(x0, y0, batch)
         if self.inner_steps > 1 and carried_state(self.problem, batch) is not None:
             raise ValueError(
                 f"VRBO takes inner_steps={self.inner_steps} steps on y, each from the difference of two points on one "
                 "batch, and an inner objective with a `state` is another function at each of them: pass inner_steps=1, "
                 "hold the state fixed, or take bl.stocbio"
             )
-        check_plain(self, y)
         return VRBOState(
             x, y, self.inner.init(y), self.outer.init(x), tree.zeros_like(Pair(x, y)), jnp.int32(0)
         )
@@ -67,8 +67,8 @@ class VRBO(Solver):
     def step(self, state: VRBOState, batch: Batch | Draws | None = None) -> tuple[VRBOState, Info]:
         problem, drawn, here = self.problem, draws(batch), Pair(state.x, state.y)
         S, everything = drawn[0], whole(first(batch), self.name)
-        anew = lambda: self._directions(here, lambda _: everything)
-        d = lax.cond(state.k == 0, anew, lambda: state.directions)
+        restart = lambda: self._directions(here, lambda _: everything)
+        d = lax.cond(state.k == 0, restart, lambda: state.directions)
         hypergradient, value = d.x, problem.f(here.x, here.y, S)
         for_x = leaning(lambda x: problem.f(x, here.y, S), here.x, hypergradient)
         x, outer_memory = descend(self.outer, hypergradient, state.outer, here.x, for_x)
@@ -93,54 +93,44 @@ class VRBO(Solver):
         return state, Info(value, hypergradient, gradient, {})
 
     def _directions(self, at: Pair, drawn: Drawn) -> Pair:
-        """∇̂Φ and ∇_y g on the draws of one turn."""
+        """Return ∇̂Φ and ∇_y g on the draws of one turn."""
         of = (lambda _: drawn(0)) if self._per_turn == 1 else drawn
         invert = series(self.problem, of, self.adjoint, self.products)
         return estimate(self.problem.oracles, at, invert, of(0), of(self.products + 1)).directions
 
 
+@factory()
 def vrbo(
     problem: Problem,
+    *,
     inner: StepSize | Rule,
     adjoint: Number,
     outer: StepSize | Rule,
-    *,
     period: int = 8,
     products: int = 3,
     inner_steps: int = 1,
     batches: str = "independent",
 ) -> VRBO:
-    """`bl.solvers.mrbo`'s two directions D = (∇_y g, ∇̂Φ), estimated as SPIDER does, with N steps on y:
+    """Estimate `bl.solvers.mrbo`'s two directions D = (∇_y g, ∇̂Φ) as SPIDER does, with N steps on y:
 
         d_k     = D(x_k, y_k)                                          every `period` steps, on all the data
         x_{k+1} = x_k − β d_k^x                                        w_{−1} = (x_k, y_k),  w_t = (x_{k+1}, y_t)
         d ← D(w_t; B_t) − D(w_{t−1}; B_t) + d      y_{t+1} = y_t − α d^y      t = 0, …, N − 1,  y_0 = y_k
         d_{k+1} = D(w_N; B_N) − D(w_{N−1}; B_N) + d                    y_{k+1} = y_N
 
-    J. Yang, K. Ji, Y. Liang, "Provably faster algorithms for bilevel optimization", NeurIPS 2021, where the restart
-    takes a large batch. The truncated series leaves `stocbio`'s bias. In
-    [benchmark_bilevel](https://github.com/benchopt/benchmark_bilevel) both points of the first difference are at
-    x_{k+1}, so that d misses what the step on x changed; here it does not. In a sweep every step pays for the full
-    pass.
+    The truncated series leaves `stocbio`'s bias. In a sweep every step pays for the full pass. J. Yang, K. Ji, Y.
+    Liang, "Provably faster algorithms for bilevel optimization", NeurIPS 2021, where the restart takes a large batch.
+    In [benchmark_bilevel](https://github.com/benchopt/benchmark_bilevel) both points of the first difference are at
+    x_{k+1}, so d misses the change by the step on x. Here it does not.
 
     Args:
         problem: the two objectives.
         inner: α as a float, or any optax transformation.
         adjoint: η as a float, at most 1/L.
         outer: β as a float, or any optax transformation.
-        period: steps from one full pass to the next.
+        period: the number of steps from one full pass to the next.
         products: Q, the number of Hessian products per point.
         inner_steps: N, the number of steps on y per step on x.
-        batches: "independent", (N + 1)(Q + 2) draws a step; or "shared", N + 1, one for all terms of a difference.
+        batches: "independent", (N + 1)(Q + 2) draws per step; or "shared", N + 1, one for all terms of a difference.
     """
-    check_positive(adjoint, "adjoint step size")
-    return VRBO(
-        check_problem(problem),
-        as_rule(inner, "inner"),
-        adjoint,
-        as_rule(outer, "outer"),
-        check_count(period, "period"),
-        check_count(products, "products"),
-        check_count(inner_steps, "inner_steps"),
-        check_batches(batches),
-    )
+    return VRBO(problem, inner, adjoint, outer, period, products, inner_steps, batches)

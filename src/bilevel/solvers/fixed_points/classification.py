@@ -107,7 +107,7 @@ def _refusal(settled: bool, holds: bool, could_be_held: bool) -> str:
         return (
             "bl.fixed_preconditioner was given a rule that is not of the form y − s·P(m + c·y) with a memory P of the "
             "size of the gradients, such as optax.adamw: pass one that is, put the decay into g, as 0.5 * c * ‖y‖², or "
-            "differentiate the steps themselves with bl.itd or bl.rtho"
+            "differentiate the steps themselves with bl.itd or bl.solvers.rtho"
         )
     wrap = (
         "hold its preconditioner fixed in the adjoint system, which is an approximation, as "
@@ -124,7 +124,7 @@ def _refusal(settled: bool, holds: bool, could_be_held: bool) -> str:
         "weight decay does), so where it comes to rest depends on its memory or cannot be told from a trial, and no "
         f"implicit method can differentiate that point: {wrap if could_be_held else ''}put the decay into g, as 0.5 * "
         "c * ‖y‖², or before everything else, as optax.chain(optax.add_decayed_weights(c), optax.adam(...)); for a set "
-        "use bl.projected; or differentiate the steps themselves with bl.itd or bl.rtho"
+        "use bl.projected; or differentiate the steps themselves with bl.itd or bl.solvers.rtho"
     )
 
 
@@ -181,7 +181,7 @@ def _refuse_blind(look: _Look) -> None:
         raise ValueError(
             "the inner rule follows a part of the gradient only, such as its deviation from the mean "
             "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
-            "that out, or differentiate the steps themselves with bl.itd or bl.rtho"
+            "that out, or differentiate the steps themselves with bl.itd or bl.solvers.rtho"
         )
 
 

@@ -11,7 +11,7 @@ FAR = 1_000_000  # steps
 WINDOWS, FEWER = 16, 8  # of consecutive looks; fewer for a y of many entries
 NO_COMMON_TIME = (
     "the inner rule moves parts of y only at the start and others only later, so that there is no one point where it "
-    "rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.rtho"
+    "rests: let the schedules of all parts overlap, or differentiate the steps with bl.itd or bl.solvers.rtho"
 )
 
 

@@ -1,4 +1,4 @@
-"""What limited-memory BFGS remembers of a Hessian: pairs of a step and what the Hessian makes of it."""
+"""The pairs of limited-memory BFGS: a step s, and the Hessian's product with it."""
 
 from typing import NamedTuple
 
@@ -20,13 +20,13 @@ class Pairs(NamedTuple):
 
 
 def no_pairs(like: PyTree, memory: int) -> Pairs:
-    """Room for `memory` pairs."""
+    """Return room for `memory` pairs."""
     empty = jax.tree.map(lambda leaf: jnp.zeros((memory, *leaf.shape), leaf.dtype), like)
     return Pairs(empty, empty, jnp.zeros(memory, jnp.result_type(*jax.tree.leaves(like))))
 
 
 def remember(pairs: Pairs, s: PyTree, z: PyTree) -> Pairs:
-    """The pairs with (s, z) in front and the oldest gone, unless the curvature along s is not positive."""
+    """Return the pairs with (s, z) in front and without the oldest, unless the curvature along s is not positive."""
     sz, limits = jnp.asarray(tree.vdot(s, z)), jnp.finfo(pairs.weight.dtype)
     useful = sz > limits.tiny / limits.eps  # else 1/sᵀz overflows
     push = lambda old, new: jnp.where(useful, jnp.concatenate([new[None], old[:-1]]), old)
@@ -35,9 +35,9 @@ def remember(pairs: Pairs, s: PyTree, z: PyTree) -> Pairs:
 
 
 def inverse_times(pairs: Pairs, r: PyTree) -> PyTree:
-    """B r with B ≈ (∇²_yy g)⁻¹ of the pairs, the two-loop recursion (Nocedal & Wright, Algorithm 7.4) from γI.
+    """Return B r with B ≈ (∇²_yy g)⁻¹ of the pairs: the two-loop recursion (Nocedal & Wright, Algorithm 7.4) from γI.
 
-    γ = sᵀz/zᵀz of the newest pair, and 1 while nothing is remembered.
+    γ = sᵀz/zᵀz of the newest pair, and 1 while there is none.
     """
 
     def newest_to_oldest(q, pair):

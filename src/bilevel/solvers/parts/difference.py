@@ -11,9 +11,9 @@ from bilevel.types import Number, PyTree
 def cross_difference(
     oracles: Oracles, x: PyTree, y: PyTree, v: PyTree, epsilon: Number, batch: Batch | None
 ) -> PyTree:
-    """(∇_x g(x, y + hv) − ∇_x g(x, y − hv)) / 2h ≈ ∇²_xy g(x, y)·v, with h = epsilon / ‖v‖.
+    """Return (∇_x g(x, y + hv) − ∇_x g(x, y − hv)) / 2h ≈ ∇²_xy g(x, y)·v, with h = epsilon / ‖v‖.
 
-    The displacement hv has length `epsilon` whatever v is; the error is (‖v‖·epsilon²/6) times a third
+    The displacement hv always has length `epsilon`. The error is (‖v‖·epsilon²/6) times a third
     derivative of ∇_x g in y, plus rounding of order ‖v‖·eps/epsilon.
     """
     norm = tree.norm(v)

@@ -9,7 +9,8 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.solvers.parts.trees import scaled
+from bilevel.solvers.parts.lagrangian import tilted
+from bilevel.solvers.parts.trees import divide, dot, scaled
 from bilevel.types import PyTree, Scalar
 
 
@@ -22,14 +23,14 @@ class Point(NamedTuple):
 
 
 class Averages(NamedTuple):
-    """What every fixed batch said last (SAGA), and the mean of it.
+    """The last value on every fixed batch (SAGA), and their mean.
 
     A row is written one step late: a table that is read first and written after is copied whole at every step.
     """
 
     last: PyTree  # one row a batch
     mean: PyTree
-    newest: PyTree  # what the batch drawn last said, which its row does not have yet
+    newest: PyTree  # the value on the last batch, which its row does not have yet
     number: Int[Array, ""]  # of that batch
 
 
@@ -39,7 +40,7 @@ def average_of(last: PyTree) -> Averages:
 
 
 def corrected(kept: Averages, new: PyTree, number: Int[Array, ""]) -> tuple[PyTree, Averages]:
-    """The mean of all that is remembered, corrected by what this batch says now: unbiased, and exact at a limit."""
+    """Return the mean of the stored values, corrected by the new one: unbiased, and exact at a limit."""
     put = lambda table, row: lax.dynamic_update_index_in_dim(table, row, kept.number, 0)
     last = jax.tree.map(put, kept.last, kept.newest)
     change = jax.tree.map(lambda a, b: a - lax.dynamic_index_in_dim(b, number, keepdims=False), new, last)
@@ -48,22 +49,35 @@ def corrected(kept: Averages, new: PyTree, number: Int[Array, ""]) -> tuple[PyTr
 
 
 def recursive(estimate: PyTree, now: PyTree, before: PyTree, momentum: Any = 0.0) -> PyTree:
-    """now + (1 − η)(estimate − before), both on one batch, at this and at the last point: STORM, for η = 0 SARAH."""
+    """Return now + (1 − η)(estimate − before), on one batch at this and the last point: STORM, for η = 0 SARAH."""
     return tree.add(now, scaled(1 - jnp.asarray(momentum), tree.sub(estimate, before)))
 
 
 def at_both(function: Callable[[Any], PyTree], now: Any, before: Any) -> tuple[PyTree, PyTree]:
-    """`function` at two points in one pass over its data."""
+    """Return `function` at two points, from one pass over its data."""
     both = jax.vmap(function)(jax.tree.map(lambda *pair: jnp.stack(pair), now, before))
     part = lambda i: jax.tree.map(lambda a: a[i], both)
     return part(0), part(1)
 
 
 def leaning(function: Callable[[PyTree], Scalar], at: PyTree, estimate: PyTree) -> Callable[[PyTree], Scalar]:
-    """The function plus a linear term that turns its gradient at a point into the estimate."""
+    """Return the function plus a linear term that changes its gradient at a point into the estimate."""
+    return lambda point: tilted(function, at, jax.grad(function)(at), estimate)(point)
 
-    def value(point: PyTree) -> Scalar:
-        slope = tree.sub(estimate, jax.grad(function)(at))
-        return function(point) + tree.vdot(slope, tree.sub(point, at))
 
-    return value
+def noise_share(before: Any, now: Any, v: PyTree, floors: list[Scalar]) -> Scalar:
+    """Return how much of (∇_y g, the residual, h) is noise: ‖now − before‖²/(2‖now‖²), the largest one, at most 1.
+
+    A difference that may be rounding counts as zero. The floors are for ⟨v, Δ∇_y g⟩, the first-order change of Φ, and
+    for the norms of the other two.
+    """
+    square = lambda t: tree.norm(t, squared=True)
+    apart = [tree.sub(a, b) for a, b in zip(now, before, strict=True)]
+    sizes = jnp.abs(dot(v, apart[0])), tree.norm(apart[1]), tree.norm(apart[2])
+    shares = [
+        jnp.where(
+            size.astype(floor.dtype) > floor, divide(square(d), 2 * square(part)).astype(floor.dtype), 0
+        )
+        for size, floor, d, part in zip(sizes, floors, apart, now, strict=True)
+    ]
+    return jnp.minimum(1, jnp.max(jnp.stack(shares)))

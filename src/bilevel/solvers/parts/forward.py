@@ -1,12 +1,11 @@
-"""Inner steps with their derivative beside them, for an x of few entries: nothing of the inner loop is stored.
+"""Inner steps in forward mode, for an x of few entries: nothing of the inner loop is stored.
 
-The derivative Z_t = dy_t/dx travels beside the inner iterate. For gradient descent
+The derivative Z_t = dy_t/dx is updated along with the inner iterate. For gradient descent
 
     Z_{t+1} = (I − α∇²_yy g(x, y_t)) Z_t − α∇²_yx g(x, y_t)
 
-and for any rule through the rule's own derivative, its memory included, and through the state that a model carries
-along. Each step costs as many products
-with a direction in (x, y) as x has entries, whatever the number of steps; the memory does not grow with them.
+and for any rule through the rule's own derivative, with its memory, and through the state that a model carries along.
+Each step costs as many products with a direction in (x, y) as x has entries. The memory does not grow with the steps.
 
 L. Franceschi, M. Donini, P. Frasconi, M. Pontil, "Forward and reverse gradient-based hyperparameter
 optimization", ICML 2017.
@@ -24,8 +23,8 @@ from optax import tree
 from bilevel.batch import Batch, Draws, draws, with_state
 from bilevel.problem import Problem
 from bilevel.solvers.parts.inner import Carried, carried, inner_rule, next_state
-from bilevel.solvers.parts.trees import select
-from bilevel.solvers.parts.unroll import split, state_gradient
+from bilevel.solvers.parts.trees import select, split
+from bilevel.solvers.parts.unroll import state_gradient
 from bilevel.solvers.rules import Rule, descend
 from bilevel.types import PyTree, Scalar
 
@@ -59,7 +58,7 @@ def push(
     state: PyTree,
     batch: Batch | Draws | None,
 ) -> Pushed:
-    """`steps` inner steps from (y, memory) and the model's state at x, and their derivative from Z."""
+    """Take `steps` inner steps from (y, memory) and the model's state at x, with their derivative from Z."""
     basis, drawn = unit_directions(x), draws(batch)
 
     def step(carry, t):
@@ -94,7 +93,7 @@ def push(
 def linearized_jointly(
     problem: Problem, x: PyTree, y: PyTree, batch: Batch | None, state: PyTree
 ) -> tuple[PyTree, Callable[..., tuple[PyTree, PyTree]], PyTree]:
-    """(∇_y g, push, the next state), where push takes (dx, dy, ds) to the derivatives of both."""
+    """Return (∇_y g, push, the next state), where push maps (dx, dy, ds) to the derivatives of both."""
     if state is None:
         g = problem.oracles.linearize_jointly(x, y, batch)
         return g.gradient, lambda dx, dy, ds: (g.push(dx, dy), ds), None
@@ -110,7 +109,7 @@ def linearized_jointly(
 
 
 def forward_hypergradient(problem: Problem, x: PyTree, pushed: Pushed) -> tuple[Scalar, PyTree]:
-    """f(x, y_N), and ∇_x f + Zᵀ∇_y f, with the part through the state that f sees."""
+    """Return f(x, y_N), and ∇_x f + Zᵀ∇_y f with the part through the state that f sees."""
     y, batch = pushed.y, pushed.last
     f = problem.oracles.outer_gradients(x, y, batch)
     slopes = f.y, state_gradient(problem, x, y, batch, pushed.model)
@@ -119,19 +118,19 @@ def forward_hypergradient(problem: Problem, x: PyTree, pushed: Pushed) -> tuple[
 
 
 def displaced(x: PyTree, y: PyTree, z: Directions, to: PyTree) -> PyTree:
-    """y + Z(to − x): y as a function of x, by its derivative."""
+    """Return y + Z(to − x): y as a function of x, by its derivative."""
     along, _ = ravel_pytree(tree.sub(to, x))
     return jax.tree.map(lambda a, rows: a + jnp.tensordot(along.astype(a.dtype), rows, axes=1), y, z.y)
 
 
 def unit_directions(x: PyTree) -> PyTree:
-    """The unit directions of x, stacked."""
+    """Return the unit directions of x, stacked."""
     flat, unravel = ravel_pytree(x)
     return jax.vmap(unravel)(jnp.eye(flat.size, dtype=flat.dtype))
 
 
 def no_derivative(x: PyTree, y: PyTree, memory: PyTree, state: PyTree) -> Directions:
-    """Z = 0, of y and of the floating parts of memory and state, a row for every entry of x."""
+    """Return Z = 0 for y and the floating parts of memory and state, with a row for every entry of x."""
     rows = sum(leaf.size for leaf in jax.tree.leaves(x))
     moving = Directions(y, split(memory)[0], split(state)[0])
     return jax.tree.map(lambda a: jnp.zeros((rows, *a.shape), a.dtype), moving)

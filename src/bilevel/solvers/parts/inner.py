@@ -1,4 +1,4 @@
-"""Steps on the inner variable at one x, each on its own draw, with the model's state carried from step to step."""
+"""Steps on the inner variable at one x, each on its own draw; the model's state is carried from step to step."""
 
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ from bilevel.types import PyTree
 
 
 class Carried(NamedTuple):
-    """The model's state during a step whose inner steps carry it along."""
+    """The model's state in a step with inner steps that carry it along."""
 
-    seen: PyTree  # what the last inner step saw, and with it whatever follows in the step
-    after: PyTree  # what the last inner step returned: the next outer step begins with it
+    seen: PyTree  # what the last inner step saw, and everything after it in the step
+    after: PyTree  # what the last inner step returned: the start of the next outer step
 
 
 class InnerLoop(NamedTuple):
@@ -29,7 +29,7 @@ class InnerLoop(NamedTuple):
 
 
 def inner_rule(problem: Problem, rule: Rule, x: PyTree) -> Rule:
-    """The inner rule at x: with the problem's proximal map, if it has one."""
+    """Return the inner rule at x: with the problem's proximal map, if it has one."""
     return rule if problem.prox is None else Proximal(rule, x, Static(problem.prox))
 
 
@@ -42,7 +42,7 @@ def inner_loop(
     memory: PyTree,
     batch: Batch | Draws | None,
 ) -> InnerLoop:
-    """`steps` steps y ← rule(y, ∇_y g(x, y)), the t-th of them on the t-th draw."""
+    """Take `steps` steps y ← rule(y, ∇_y g(x, y)), the t-th one on the t-th draw."""
     oracles, rule, drawn = problem.oracles, inner_rule(problem, rule, x), draws(batch)
 
     def step(y: PyTree, memory: PyTree, model: PyTree, t: Any) -> tuple[Any, ...]:
@@ -61,7 +61,7 @@ def inner_loop(
 
 
 def carried_state(problem: Problem, batch: Batch | Draws | None) -> PyTree:
-    """The model's state at the beginning of a loop, or None if it has none."""
+    """Return the model's state at the beginning of a loop, or None if it has none."""
     batch = first(batch)
     if batch is None or "state" not in problem.g.extras:
         return None
@@ -69,12 +69,12 @@ def carried_state(problem: Problem, batch: Batch | Draws | None) -> PyTree:
 
 
 def next_state(problem: Problem, x: PyTree, y: PyTree, batch: Batch | None, state: PyTree) -> PyTree:
-    """What g makes of the state of this batch at (x, y); None if none is carried."""
+    """Return the next state, which g returns at (x, y) on this batch; None if none is carried."""
     return None if state is None else problem.g.evaluate(x, y, batch).state
 
 
 def seen_by(model: Carried | None, batch: Batch | None) -> Batch | None:
-    """A batch with the state that the last inner step saw."""
+    """Return the batch with the state that the last inner step saw."""
     return batch if model is None else with_state(batch, model.seen)
 
 

@@ -1,4 +1,4 @@
-"""The functions whose gradients a method follows, for rules that ask for their values."""
+"""The functions that a method descends, for rules that need their values."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Momentum that corrects itself (STORM) on y and on the hypergradient: what SUSTAIN and MRBO have in common."""
+"""Momentum that corrects itself (STORM) on y and on the hypergradient: the base of SUSTAIN and MRBO."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws
-from bilevel.checks import check_schedule, prepare
+from bilevel.checks import check_schedule
 from bilevel.identity import Static
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.fixed_points import check_plain
+from bilevel.solvers.options import check_batches, count, positive, rule_of
 from bilevel.solvers.parts.estimates import at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.penalty import Constant, Penalty, Scheduled
@@ -57,35 +57,42 @@ Drawn = Callable[[Any], Batch | None]  # from a draw's number, possibly traced
 
 
 def estimate(oracles: Oracles, at: Pair, invert: Invert, S: Batch | None, D: Batch | None) -> Estimate:
-    """∇_y g(x, y; S), and ∇̂Φ = ∇_x f(x, y; D) − ∇²_xy g(x, y; D) v."""
+    """Return ∇_y g(x, y; S), and ∇̂Φ = ∇_x f(x, y; D) − ∇²_xy g(x, y; D) v."""
     f = oracles.outer_gradients(at.x, at.y, D)
     v = invert(at, f.y)
     hypergradient = tree.sub(f.x, oracles.curvature(at.x, at.y, D).cross(v))
     return Estimate(f.value, Pair(hypergradient, oracles.inner_gradient(at.x, at.y, S)), v)
 
 
-class DoubleMomentum(Solver):
-    inner: Rule
-    adjoint: Number
-    outer: Rule
-    momentum: Penalty
-    products: int = eqx.field(static=True)
-    batches: str = eqx.field(static=True)
-    traits: ClassVar[Traits] = Traits(truncated_series=True)
+def as_momentum(momentum: Number | Schedule | Penalty) -> Penalty:
+    """Return the weight of the new gradient, from a number between 0 and 1 or a function of the step number."""
+    if isinstance(momentum, Penalty):
+        return momentum
+    if callable(momentum):
+        weight = lambda value: check_weight(value, "momentum at step 0", "the new gradient")
+        return Scheduled(Static(check_schedule(momentum, jnp.int32(0), weight, "momentum")))
+    return Constant(check_weight(momentum, "momentum", "the new gradient"))
 
-    @property
-    def draws(self) -> int:
-        return 1 if self.batches == "shared" else self.products + 2
+
+class DoubleMomentum(Solver):
+    inner: Rule = eqx.field(converter=rule_of("inner"))
+    adjoint: Number = eqx.field(converter=positive("adjoint step size"))
+    outer: Rule = eqx.field(converter=rule_of("outer"))
+    momentum: Penalty = eqx.field(converter=as_momentum)
+    products: int = eqx.field(static=True, converter=count("products"))
+    batches: str = eqx.field(static=True, converter=check_batches)
+    traits: ClassVar[Traits] = Traits(
+        truncated_series=True, inner_rule="plain", outer_at="start", extra_draws=1
+    )
 
     @abstractmethod
     def inversion(self, drawn: Drawn, k: Int[Array, ""]) -> tuple[Invert, Metrics]:
-        """How the method solves the adjoint system at step k, from the draws 1, …, Q."""
+        """Return how to solve the adjoint system at step k from the draws 1, …, Q, and metrics."""
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> RecursiveState:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_plain(self, y)
+        x, y = self.prepare(x0, y0, batch)
         k, memories = jnp.int32(0), (self.inner.init(y), self.outer.init(x))
-        return self._anew(RecursiveState(x, y, *memories, Pair(x, y), Pair(x, y), k), batch)
+        return self._start_estimates(RecursiveState(x, y, *memories, Pair(x, y), Pair(x, y), k), batch)
 
     def step(self, state: RecursiveState, batch: Batch | Draws | None = None) -> tuple[RecursiveState, Info]:
         problem, drawn, here = self.problem, draws(batch), Pair(state.x, state.y)
@@ -102,26 +109,18 @@ class DoubleMomentum(Solver):
         return state, Info(now.value, d.x, now.directions.y, metrics)
 
     def warm_up(self, state: RecursiveState, batch: Batch | Draws | None = None) -> RecursiveState:
-        return self._anew(super().warm_up(state, batch), batch)
+        return self._start_estimates(super().warm_up(state, batch), batch)
 
-    def _anew(self, state: RecursiveState, batch: Batch | Draws | None) -> RecursiveState:
-        """The estimates start from what this batch says here."""
+    def _start_estimates(self, state: RecursiveState, batch: Batch | Draws | None) -> RecursiveState:
+        """Return the state with the directions of this batch as its estimates."""
         drawn, here = draws(batch), Pair(state.x, state.y)
         invert, _ = self.inversion(drawn.__getitem__, state.k)
         now = estimate(self.problem.oracles, here, invert, drawn[0], drawn[self.draws - 1])
         return state._replace(before=here, directions=now.directions)
 
 
-def as_momentum(momentum: Number | Schedule) -> Penalty:
-    """A weight between 0 and 1, or a function of the step number."""
-    if callable(momentum):
-        weight = lambda value: check_weight(value, "momentum at step 0", "the new gradient")
-        return Scheduled(Static(check_schedule(momentum, jnp.int32(0), weight, "momentum")))
-    return Constant(check_weight(momentum, "momentum", "the new gradient"))
-
-
 def series(problem: Problem, drawn: Drawn, eta: Number, terms: int) -> Invert:
-    """η Σ_{i=0}^{Q} Π_{j<i} (I − η ∇²_yy g(x, y; B_j)) b, with Q = `terms` and B_j the draws 1, …, Q."""
+    """Return η Σ_{i=0}^{Q} Π_{j<i} (I − η ∇²_yy g(x, y; B_j)) b, with Q = `terms` and B_j the draws 1, …, Q."""
 
     def invert(at: Pair, b: PyTree) -> PyTree:
         def add(carry, i):
@@ -136,5 +135,5 @@ def series(problem: Problem, drawn: Drawn, eta: Number, terms: int) -> Invert:
 
 
 def contracted(problem: Problem, at: Pair, eta: Number, batch: Batch | None, r: PyTree) -> PyTree:
-    """(I − η ∇²_yy g) r."""
+    """Return (I − η ∇²_yy g) r."""
     return tree.sub(r, scaled(eta, problem.oracles.curvature(at.x, at.y, batch).hessian(r)))

@@ -17,11 +17,11 @@ MOST_HALVINGS = 60
 def minimize(
     problem: Problem, x: PyTree, y: PyTree, shift: PyTree, batch: Batch | None, accuracy: Scalar, most: int
 ) -> Solved:
-    """y that makes ‖∇_y g(x, y) − shift‖ smaller by the factor `accuracy`, starting from y.
+    """Reduce ‖∇_y g(x, y) − shift‖ by the factor `accuracy`, starting from y.
 
-    Each direction is a truncated Newton one; where conjugate gradients meet no positive curvature at once, the
-    gradient's, of the length at which the curvature's absolute value would end it. It is quartered until
-    g(x, y) − ⟨shift, y⟩ falls. Settled is also a y whose value and gradient no direction lowers beyond rounding.
+    Each direction is a truncated Newton one. If conjugate gradients meet no positive curvature at once, it is the
+    gradient, of the length at which the curvature's absolute value would end the descent. It is quartered until
+    g(x, y) − ⟨shift, y⟩ falls. A y also counts as settled if no direction lowers its value or gradient beyond rounding.
     """
 
     def value(y):
@@ -67,5 +67,5 @@ def minimize(
 
 
 def resolution(variables: PyTree) -> float:
-    """The coarsest ε of the variables' dtypes: no objective knows its value any better."""
+    """Return the largest ε of the variables' dtypes: no objective knows its value better."""
     return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(variables))

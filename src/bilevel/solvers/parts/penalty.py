@@ -1,4 +1,4 @@
-"""The penalized problem, an ingredient of the first-order methods.
+"""The penalized problem, a part of the first-order methods.
 
 The constraint "y minimizes g(x, ·)" becomes a price λ on g(x, y) − min_z g(x, z):
 
@@ -8,7 +8,7 @@ at the two minimizers y = y_λ(x) and z = y*(x). No second derivative appears, a
 
 This needs f + λg to be strongly convex in y, which a small λ does not make it where f is not convex: if g is
 μ-strongly convex and the curvature of f in y is nowhere below −ℓ, any λ > ℓ/μ does (publications ask for 2ℓ/μ). A
-run that diverges, or whose outer value ends far from its start, is examined for it (`Penalized.suspicion`).
+run that diverges, or ends with an outer value far from its start, is checked for it (`Penalized.suspicion`).
 """
 
 import math
@@ -24,11 +24,11 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import Batch, Draws, draws, first, with_state
-from bilevel.checks import check_positive, check_schedule, prepare
+from bilevel.checks import check_positive, check_schedule
 from bilevel.identity import Static
 from bilevel.problem import Problem
-from bilevel.solvers.base import Solver
-from bilevel.solvers.fixed_points import check_rests_at_minima
+from bilevel.solvers.base import ExplicitSolver
+from bilevel.solvers.messages import Finding
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state
 from bilevel.solvers.parts.trees import scaled, select
 from bilevel.solvers.rules import Rule, descend
@@ -58,7 +58,7 @@ class Scheduled(Penalty):
 
 
 def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
-    """A number as a constant, a function of the step number as a schedule."""
+    """Return a penalty: constant for a number, a schedule for a function of the step number."""
     if isinstance(penalty, Penalty):
         return penalty
     if callable(penalty):
@@ -79,21 +79,18 @@ class PenaltyState(NamedTuple):
     k: Int[Array, ""]
 
 
-class Penalized(Solver):
-    """What methods with two copies of the inner variable have in common: a start, a warm-up, and their pitfall."""
+class Penalized(ExplicitSolver):
+    """The base of methods with two copies of the inner variable."""
 
-    inner: Rule
-    outer: Rule
-    penalty: Penalty
+    penalty: Penalty = eqx.field(converter=as_penalty)
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
-    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True)
+    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True, inner_rule="minimum")
 
     def sets_out(self, state: Any) -> PyTree:
         return state.z
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any:
-        x, y = prepare(self.problem, x0, y0, batch)
-        check_rests_at_minima(self, y)
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> PenaltyState | Any:
+        x, y = self.prepare(x0, y0, batch)
         memories = self.inner.init(y), self.inner.init(y)
         return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
 
@@ -102,11 +99,11 @@ class Penalized(Solver):
         y, z, *memories = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch)).copies
         return state._replace(y=y, z=z, inner=tuple(memories))
 
-    def suspicion(self, state: Any, batch: Any = None) -> str:
-        """That f + λg is not convex in y, if it is seen to curve downwards between z and y."""
+    def suspicion(self, state: Any, batch: Any = None) -> Finding | None:
+        """Report that f + λg is not convex in y, if it curves downwards between z and y."""
         call = self.problem.compiled(curvatures)
         of_f, of_g = (float(c) for c in call(state.x, state.y, state.z, first(batch)))
-        return downwards(of_f, of_g, float(self.penalty(state.k)))
+        return not_convex(of_f, of_g, float(self.penalty(state.k)))
 
 
 class Copies(NamedTuple):
@@ -134,12 +131,12 @@ def track(
     batch: Batch | Draws | None,
     apart: bool = False,
 ) -> Tracked:
-    """`steps` steps on both copies at x:
+    """Take `steps` steps on both copies at x:
 
         z ← rule(z, ∇_y g(x, z))        y ← rule(y, ∇_y g(x, y) + ∇_y f(x, y)/λ)
 
-    The second is a step on f + λg with 1/λ of the step size, the most its smoothness allows for large λ. Of several
-    draws the t-th step takes number t for both; or, where the two draw `apart`, 2t for z and 2t + 1 for y.
+    The second is a step on f + λg with 1/λ of the step size, the largest that its smoothness allows for large λ. With
+    several draws the t-th step takes number t for both, or with `apart` number 2t for z and 2t + 1 for y.
     """
     oracles, drawn = problem.oracles, draws(batch)
     state = carried_state(problem, batch) if steps > 1 else None
@@ -170,7 +167,7 @@ def estimate(
     at_y: Batch | None,
     at_z: Batch | None,
 ) -> tuple[Scalar, PyTree]:
-    """f(x, y), and ∇_x f(x, y) + λ(∇_x g(x, y) − ∇_x g(x, z)), the estimate of ∇L_λ(x)."""
+    """Return f(x, y), and ∇_x f(x, y) + λ(∇_x g(x, y) − ∇_x g(x, z)), the estimate of ∇L_λ(x)."""
     oracles = problem.oracles
     f = oracles.outer_gradients(x, y, at_y)
     gap = tree.sub(oracles.inner_gradients(x, y, at_y).x, oracles.inner_gradients(x, z, at_z).x)
@@ -180,23 +177,23 @@ def estimate(
 def mixture(
     problem: Problem, x: PyTree, penalty: jax.Array, batch: Batch | None
 ) -> Callable[[PyTree], Scalar]:
-    """y ↦ g(x, y) + f(x, y)/λ, what y descends."""
+    """Return y ↦ g(x, y) + f(x, y)/λ, which y descends."""
     return lambda y: problem.g(x, y, batch) + scaled(1 / penalty, problem.f(x, y, batch))
 
 
 def penalized(
     problem: Problem, y: PyTree, z: PyTree, penalty: jax.Array, at_y: Batch | None, at_z: Batch | None
 ) -> Callable[[PyTree], Scalar]:
-    """x ↦ f(x, y) + λ (g(x, y) − g(x, z)), with the gradient of `estimate`."""
+    """Return x ↦ f(x, y) + λ (g(x, y) − g(x, z)), with the gradient of `estimate`."""
     return lambda x: problem.f(x, y, at_y) + scaled(penalty, problem.g(x, y, at_y) - problem.g(x, z, at_z))
 
 
 def curvatures(
     problem: Problem, x: PyTree, y: PyTree, z: PyTree, batch: Batch | None
 ) -> tuple[Scalar, Scalar]:
-    """The mean curvatures of f(x, ·) and of g(x, ·) from z toward y: ⟨∇(y) − ∇(z), y − z⟩/‖y − z‖².
+    """Return the mean curvatures of f(x, ·) and g(x, ·) from z toward y: ⟨∇(y) − ∇(z), y − z⟩/‖y − z‖².
 
-    Of the way, the first 64th, so that gradients do not overflow where y has run away.
+    They cover the first 64th of the way, so that gradients do not overflow if y has diverged.
     """
     apart = tree.sub(y, z)
     size = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)).astype(float) for leaf in jax.tree.leaves(apart)]))
@@ -213,17 +210,8 @@ def curvatures(
     return of_f, mean(lambda y: oracles.inner_gradient(x, y, batch))
 
 
-def downwards(of_f: float, of_g: float, penalty: float, share: int = 1) -> str:
-    """A sentence for curvatures of which share · f + λg has a negative one; none for others."""
+def not_convex(of_f: float, of_g: float, penalty: float, share: int = 1) -> Finding | None:
+    """Report curvatures of f and g with which share · f + λg curves downwards."""
     if not -math.inf < share * of_f + penalty * of_g < 0:
-        return ""
-    what = {1: "f", -1: "−f"}.get(share, f"{share}f")
-    remedy = (
-        f"raise the penalty well above {-share * of_f / of_g:.3g}"
-        if of_g > 0
-        else "g itself is not, so take bl.solvers.meha or an implicit method"
-    )
-    return (
-        f"{what} + {penalty:.3g}·g is not convex in y (between the copies of y the curvature of f is {of_f:.3g} and "
-        f"that of g {of_g:.3g}): {remedy}."
-    )
+        return None
+    return Finding("not_convex", {"share": share, "penalty": penalty, "of_f": of_f, "of_g": of_g})

@@ -13,9 +13,9 @@ from bilevel.types import PyTree
 
 
 def tridiagonal(product: Callable[[PyTree], PyTree], like: PyTree, steps: int) -> tuple[jax.Array, jax.Array]:
-    """What Lanczos' method makes of it from a random start: the diagonal, and what stands beside it.
+    """Return the tridiagonal matrix of Lanczos' method from a random start: its diagonal and its off-diagonal.
 
-    Without orthogonalizing anew: that brings copies of eigenvalues, none beyond the ends, and it keeps three vectors.
+    It does not orthogonalize again. So it keeps three vectors; eigenvalues may repeat, but none is beyond the ends.
     """
 
     def step(carry: Any, _: Any) -> Any:
@@ -37,10 +37,10 @@ def tridiagonal(product: Callable[[PyTree], PyTree], like: PyTree, steps: int) -
 
 
 def ritz_values(alpha: Any, beta: Any) -> np.ndarray:
-    """Ascending: up to rounding none is beyond the ends of the spectrum. A single NaN if something was not finite."""
+    """Return the values in ascending order, within the spectrum up to rounding; one NaN if an entry is not finite."""
     a, b = (np.asarray(entries, dtype=float) for entries in (alpha, beta))
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return np.array([np.nan])
-    ended = np.flatnonzero(b == 0)  # the start lies in a space that the operator does not lead out of
+    ended = np.flatnonzero(b == 0)  # the start is in an invariant subspace
     n = int(ended[0]) + 1 if len(ended) else len(a)
     return np.linalg.eigvalsh(np.diag(a[:n]) + np.diag(b[: n - 1], 1) + np.diag(b[: n - 1], -1))

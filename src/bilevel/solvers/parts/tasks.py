@@ -1,8 +1,8 @@
-"""Many tasks that share a starting point: what all meta-learners are made of.
+"""Many tasks that share a starting point: the base of all meta-learners.
 
 The problem is that of *one* task: g its loss on the support examples, f its loss on the query examples, both functions
 of (x, y, examples), of which most ignore x. The data hold many tasks, `bl.Batch(inner=supports, outer=queries)`, every
-array with one row per task. x is the point from which y sets out in every task, so both have the same tree.
+array with one row per task. y starts from x in every task, so both have the same tree.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,16 @@ from jax import lax
 from bilevel.batch import Batch, Draws, Levels, draws, each_own, with_state
 from bilevel.checks import check_count, prepare, prepare_inner, signature, variables
 from bilevel.problem import Evaluated
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.base import ExplicitSolver, Info
+from bilevel.solvers.options import count
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
-from bilevel.solvers.rules import Rule, ValueFunction, descend
+from bilevel.solvers.rules import ValueFunction, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, PyTree
 
 
 class MetaState(NamedTuple):
-    """Of meta-learners: nothing carries over from one step to the next but x and the memory of its rule."""
+    """The state of meta-learners: only x and the memory of its rule carry over from step to step."""
 
     x: PyTree  # the initialization, x_{k+1}
     y: PyTree  # the parameters adapted to each task of the last batch, stacked
@@ -33,7 +34,7 @@ class MetaState(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """What the tasks of a step come to, stacked."""
+    """The results of a step's tasks, stacked."""
 
     y: PyTree  # adapted
     inner_gradient: PyTree  # ∇_y g at x
@@ -52,15 +53,13 @@ class Adapted(NamedTuple):
     model: Carried | None
 
 
-class MetaLearner(Solver):
+class MetaLearner(ExplicitSolver):
     """A solver that learns where adaptation to a task begins, and can adapt to new tasks.
 
-    Every adaptation step has a key of its own and carries the model's state along, unless the steps solve one problem.
+    Every adaptation step has its own key and carries the model's state along, unless the steps solve one problem.
     """
 
-    inner: Rule
-    outer: Rule
-    inner_steps: int = eqx.field(static=True)
+    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
     traits: ClassVar[Traits] = Traits(same_rows=True)
     solves: ClassVar[bool] = False  # whether adaptation solves a problem, with one key and one state
 
@@ -72,19 +71,19 @@ class MetaLearner(Solver):
                 f"in {self.name} y starts from x, so both have the same tree and shapes: pass y0=x0"
             )
         prepare(self.problem, x, y, first_task(tasks))
-        many = count(batch, self.name)
+        many = number_of_tasks(batch, self.name)
         return MetaState(x, jax.tree.map(lambda a: jnp.stack([a] * many), x), self.outer.init(x))
 
     def point(self, state: MetaState, batch: Batch | None) -> tuple[PyTree, PyTree, Batch]:
         return state.x, state.x, first_task(by_task(batch, self.name))
 
     def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:
-        """What adaptation to one task descends, as functions of y: its gradient and its value."""
+        """Return the gradient and the value of what adaptation to one task descends, as functions of y."""
         problem = self.problem
         return lambda y: problem.oracles.inner_gradient(x, y, batch), lambda y: problem.g(x, y, batch)
 
     def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> Adapted:
-        """N steps of the inner rule from x, on one task."""
+        """Take N steps of the inner rule from x, on one task."""
         steps, rule, trains = self.inner_steps if steps is None else steps, self.inner, not self.solves
         drawn = draws(each_own(batch, steps) if trains else batch)
 
@@ -104,15 +103,15 @@ class MetaLearner(Solver):
         return Adapted(y, gradient, cast(Batch, with_state(drawn[steps - 1], states[0])), carried(*states))
 
     def adapt(self, x: PyTree, data: Batch, *, steps: int | None = None) -> PyTree:
-        """The parameters adapted to new tasks from x, one row per task:
+        """Return the parameters adapted to new tasks from x, one row per task:
 
             result = bl.run(solver, x0, x0, data=..., steps=1000)
             y = solver.adapt(result.x, bl.Batch(inner=supports))
 
         Args:
             x: the initialization, usually the x of a result.
-            data: the new tasks' support examples as `bl.Batch(inner=...)`, every array with one row per task; what
-                `outer` holds is not looked at. Objectives that ask for `key` or `state` find them in the batch.
+            data: the new tasks' support examples as `bl.Batch(inner=...)`, every array with one row per task;
+                `outer` is ignored. Objectives that ask for `key` or `state` find them in the batch.
             steps: the number of adaptation steps, if not the solver's own.
         """
         if isinstance(data, Batch):
@@ -132,7 +131,7 @@ class MetaLearner(Solver):
     def arrive(
         self, state: MetaState, tasks: Tasks, value: Callable[..., Any], *arguments: Any
     ) -> tuple[MetaState, Info]:
-        """The outer step along the mean of the tasks' estimates, the gradient of the mean of `value(x, *arguments)`."""
+        """Take the outer step along the mean of the estimates, the gradient of the mean of `value(x, *arguments)`."""
         hypergradient = mean(tasks.hypergradient)
         meta_value = lambda x: jnp.mean(jax.vmap(lambda *each: value(x, *each))(*arguments))
         x, outer_memory = descend(self.outer, hypergradient, state.outer, state.x, meta_value)
@@ -141,7 +140,7 @@ class MetaLearner(Solver):
         return MetaState(x, tasks.y, outer_memory), info
 
     def sets_out(self, state: MetaState) -> PyTree:
-        """x, once for every task."""
+        """Return x, once for every task."""
         return jax.tree.map(lambda a, tasks: jnp.broadcast_to(a, tasks.shape), state.x, state.y)
 
     def warm_up(self, state: MetaState, batch: Batch | Draws | None = None) -> MetaState:
@@ -150,7 +149,7 @@ class MetaLearner(Solver):
     def observe(
         self, before: MetaState, after: MetaState, batch: Batch | None, model: Carried | None = None
     ) -> tuple[Evaluated, Evaluated]:
-        """The means over the tasks, of what a model carries along as well."""
+        """Return the means over the tasks, also of the model's states."""
         tasks, x, steps = by_task(batch, self.name), before.x, 1 if self.solves else self.inner_steps
         at = lambda batch, t: draws(each_own(batch, steps))[t]
         inner = jax.vmap(lambda batch: self.problem.g.evaluate(x, x, at(batch, 0)))(tasks)
@@ -163,8 +162,8 @@ def _adapt_all(solver: MetaLearner, steps: int, x: PyTree, tasks: Batch) -> PyTr
     return jax.vmap(lambda batch: solver.adapt_one(x, batch, steps).y)(tasks)
 
 
-def count(batch: Batch | None, who: str) -> int:
-    """The number of tasks in the data: the length of every array in them."""
+def number_of_tasks(batch: Batch | None, who: str) -> int:
+    """Return the number of tasks in the data: the length of every array in them."""
     if batch is not None and not isinstance(batch, Batch):
         raise TypeError(f"data must be a bl.Batch, not {type(batch).__name__}: pass bl.Batch(inner=supports)")
     data = None if batch is None else (batch.inner, batch.outer)
@@ -182,8 +181,8 @@ def count(batch: Batch | None, who: str) -> int:
 
 
 def by_task(batch: Any, who: str) -> Batch:
-    """The batch with one row per task everywhere: keys of their own, the model's state once for each."""
-    tasks = count(batch, who)
+    """Return the batch with one row per task everywhere: a key and the model's state for each."""
+    tasks = number_of_tasks(batch, who)
     key = None if batch.key is None else jax.random.split(batch.key, tasks)
     each = lambda part: jax.tree.map(lambda a: jnp.broadcast_to(a, (tasks, *jnp.shape(a))), part)
     state, shared = each(batch.state), each(batch.shared)
@@ -195,6 +194,6 @@ def first_task(tasks: Batch) -> Batch:
 
 
 def mean(stacked: PyTree) -> PyTree:
-    """The mean over the tasks; of what has none, such as counters, the first task's."""
+    """Return the mean over the tasks; for counters and the like, the first task's value."""
     floating = lambda a: jnp.issubdtype(a.dtype, jnp.floating)
     return jax.tree.map(lambda a: jnp.mean(a, axis=0) if floating(a) else a[0], stacked)

@@ -1,7 +1,7 @@
 """Conjugate gradients that end where curvature is not positive, and keep what they have.
 
-They are written out because of that: lineax's go on along a direction of negative curvature, which networks have, and
-answer NaN on one of none, which the adjoint system of a projected y leads to, as its operator is singular.
+This is why lineax is not used: its solver continues along a direction of negative curvature, which networks have, and
+returns NaN along one without curvature, which the singular adjoint system of a projected y has.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,7 @@ class Solved(NamedTuple):
     products: Int[Array, ""]  # Hessian products taken
     settled: Bool[Array, ""]  # whether the accuracy was reached before the products ran out
     curvature: Scalar  # along the first direction; zero if there was none
-    flat: Bool[
-        Array, ""
-    ]  # whether it ended, short of the accuracy, at a direction without positive curvature
+    flat: Bool[Array, ""]  # whether a direction without positive curvature ended it early
 
 
 class Search(NamedTuple):
@@ -47,7 +45,7 @@ def truncated_cg(
     at_least: int = 0,
     preconditioner: Product = lambda r: r,
 ) -> Solved:
-    """s with ‖Hs − b‖ ≤ tolerance, from zero; by `at_least` steps even if zero is good enough.
+    """Return s with ‖Hs − b‖ ≤ tolerance, from zero, after `at_least` steps even if zero is good enough.
 
     A preconditioner is a symmetric positive definite approximation of H⁻¹, up to a factor.
     """
@@ -76,7 +74,7 @@ def truncated_cg(
 
 
 def curvature_along(p: PyTree, image: PyTree) -> Scalar:
-    """pᵀHp, and zero if that is negative or no more than the rounding of a product that is zero."""
+    """Return pᵀHp, or zero if it is negative or may be the rounding of a zero product."""
     curvature = dot(p, image)
     rounding = 16 * float(jnp.finfo(curvature.dtype).eps) * tree.norm(p) * tree.norm(image)
     return jnp.where(curvature > rounding, curvature, 0)

@@ -1,4 +1,4 @@
-"""Several inner steps and the way back through them: an ingredient of every unrolled method.
+"""Several inner steps and the way back through them, for every unrolled method.
 
 Forward, from (y_0, m_0), with G_t the field at y_t on the t-th draw (∇_y g for ITD) and m_t the rule's memory:
 
@@ -8,19 +8,18 @@ Back, from the cotangent p of y_N, with J_t the rule's derivative at step t:
 
     (d, q, p) ← J_tᵀ (p, q),   x̄ ← x̄ + ∇²_xy g(x, y_t) d,   p ← p + ∇²_yy g(x, y_t) d          t = N−1, …, N−T
 
-For gradient descent d = −αp, so that p ← (I − α∇²_yy g)p: the recursion costs one Hessian and one cross
-product a step, both from one linearization. Stopping after T steps is truncated back-propagation. Only every
-`checkpoint_every`-th point is kept; the others are computed again from it on the way back.
+For gradient descent d = −αp, so that p ← (I − α∇²_yy g)p: the recursion costs one Hessian and one cross product per
+step, both from one linearization. Stopping after T steps is truncated back-propagation. Only every
+`checkpoint_every`-th point is stored; the others are computed again from it on the way back.
 
 A model's state s_t is carried along, s_{t+1} = S(x, y_t, s_t), and differentiated through: its cotangent r goes back
-with p and q. What follows the loop sees s_{N−1}, as the last step did.
+with p and q. Everything after the loop sees s_{N−1}, as the last step did.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from optax import tree
@@ -30,18 +29,18 @@ from bilevel.checks import check_count
 from bilevel.oracles import Curvature, Linearized, operations
 from bilevel.problem import Problem
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, inner_rule, next_state
-from bilevel.solvers.parts.trees import select
+from bilevel.solvers.parts.trees import select, split
 from bilevel.solvers.rules import Proximal, Rule, ValueFunction, descend
 from bilevel.types import PyTree, Scalar
 
 
 class Field(NamedTuple):
-    """What the inner loop follows, as functions of (x, y, t, batch)."""
+    """The direction of the inner loop, as functions of (x, y, t, batch)."""
 
     problem: Problem
-    direction: Callable[..., tuple[PyTree, PyTree]]  # G_t, and ∇_y g, which is reported whatever G_t is
+    direction: Callable[..., tuple[PyTree, PyTree]]  # G_t, and ∇_y g, which is always reported
     linearize: Callable[..., Linearized]  # G_t with its products
-    curvature: Callable[..., Curvature]  # its products, each a pass of its own
+    curvature: Callable[..., Curvature]  # its products, each in its own pass
     value: Callable[..., Scalar]  # what G_t is the gradient of
     rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: (
         rule
@@ -49,7 +48,7 @@ class Field(NamedTuple):
 
 
 def inner_field(problem: Problem) -> Field:
-    """∇_y g, the same at every t."""
+    """Return the field ∇_y g, the same at every t."""
 
     def direction(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> tuple[PyTree, PyTree]:
         gradient = problem.oracles.inner_gradient(x, y, batch)
@@ -63,7 +62,7 @@ def inner_field(problem: Problem) -> Field:
 
 
 class Lengths(NamedTuple):
-    """How many steps, how many of the last of them are differentiated, and how far apart the kept points are."""
+    """The number of steps, how many of the last are differentiated, and the distance of the stored points."""
 
     steps: int
     differentiated: int
@@ -71,7 +70,7 @@ class Lengths(NamedTuple):
 
 
 def lengths(inner_steps: int, truncate: int | None = None, checkpoint_every: int = 1) -> Lengths:
-    """The lengths asked for, once they are known to fit together."""
+    """Return the lengths, or raise if they do not fit together."""
     steps = check_count(inner_steps, "inner_steps")
     return Lengths(steps, _differentiated(truncate, steps), check_count(checkpoint_every, "checkpoint_every"))
 
@@ -82,7 +81,7 @@ class Unrolled(NamedTuple):
     gradient: PyTree  # ∇_y g at y_0
     pull_back: Callable[..., tuple[PyTree, Callable[[], PyTree]]]
     # (ȳ, s̄) ↦ (x̄, start): from the cotangents of y_N and s_{N−1} that of x, and on call that of y_{N−T}; in a
-    # one-step loop only those who ask for the latter pay for its Hessian product
+    # one-step loop only the latter costs a Hessian product
     repeat: Callable[[PyTree], tuple[PyTree, Batch | None]]  # x ↦ (y_N, last), from the same y_{N−T}, m and s
     last: Batch | None  # the last draw, with s_{N−1}
     model: Carried | None
@@ -97,7 +96,7 @@ def unroll(
     memory: PyTree,
     batch: Batch | Draws | None,
 ) -> Unrolled:
-    """The loop from (y, memory) at x, the last of its steps differentiated."""
+    """Run the loop from (y, memory) at x, with its last steps differentiable."""
     steps, tracked, every = lengths.steps, lengths.differentiated - 1, lengths.every
     segments, tail = divmod(tracked, every) if every > 1 else (0, tracked)
     times = np.arange(steps - 1, dtype=np.int32)
@@ -160,7 +159,7 @@ def unroll(
     def pull_back(y_bar: PyTree, s_bar: Any = ()) -> tuple[PyTree, Callable[[], PyTree]]:
         d, q, p = pull_rule((y_bar, tree.zeros_like(moving)))
         x_bar = through_map(tree.zeros_like(x), rule, direction, memory_last, y_last, y_bar)
-        if tracked == 0 and state is None:  # of one step alone, whoever asks for one product pays for one
+        if tracked == 0 and state is None:  # one step: each product costs one pass
             g = field.curvature(*last)
             return tree.add(x_bar, g.cross(d)), lambda: tree.add(p, g.hessian(d))
         _, both = linearized(field, *last, state)
@@ -188,7 +187,7 @@ def follow(
     state: PyTree,
     batch: Batch | Draws | None,
 ) -> tuple[PyTree, Batch | None]:
-    """(y, last) after the steps at those times, as a function of x for rules that ask for the value of f(x, y_N(x))."""
+    """Return (y, last) after the steps at those times, as a function of x for rules that need f(x, y_N(x))."""
 
     rule, drawn = field.rule_at(rule, x), draws(batch)
 
@@ -207,7 +206,7 @@ def follow(
 def linearized(
     field: Field, x: PyTree, y: PyTree, t: Any, batch: Batch | None, state: PyTree
 ) -> tuple[PyTree, Callable[..., tuple[PyTree, PyTree, Any]]]:
-    """G_t at this state of the model, and (d, r) ↦ the cotangents of y, x and s_t from those of G_t and s_{t+1}."""
+    """Return G_t at this state, and (d, r) ↦ the cotangents of y, x and s_t, from the ones of G_t and s_{t+1}."""
     if state is None:
         g = field.linearize(x, y, t, batch)
         return g.gradient, lambda d, r: (*g.both(d), r)
@@ -224,7 +223,7 @@ def linearized(
 def state_gradient(
     problem: Problem, x: PyTree, y: PyTree, batch: Batch | None, model: Carried | None
 ) -> list[Any]:
-    """The gradient of f(x, y) in the floating part of the state that it sees; empty if none is carried."""
+    """Return the gradient of f(x, y) in the floating part of the state that it sees; empty if none is carried."""
     if model is None:
         return []
     moving, rebuild = split(model.seen)
@@ -234,10 +233,10 @@ def state_gradient(
 def update(
     rule: Rule, gradient: PyTree, memory: PyTree, y: PyTree, value: ValueFunction | None
 ) -> tuple[tuple[Any, ...], Callable[..., Any], PyTree]:
-    """One step of `rule`: ((y, moving), pull_back, memory), `moving` being the memory's floating leaves.
+    """Take one step of `rule`: ((y, moving), pull_back, memory), where `moving` is the memory's floating leaves.
 
-    `pull_back((p, q))` takes the cotangents of (y, moving) to those of (gradient, moving, y) before the step;
-    counters and keys have no derivative, and the value that some rules ask for is held fixed.
+    `pull_back((p, q))` maps the cotangents of (y, moving) to the ones of (gradient, moving, y) before the step.
+    Counters and keys have no derivative, and the value that some rules ask for is a constant.
     """
     moving, function = differentiable(rule, memory, value)
     out, pull_back, memory = jax.vjp(function, gradient, moving, y, has_aux=True)
@@ -259,7 +258,7 @@ def update(
 def through_map(
     x_bar: PyTree, rule: Rule, gradient: PyTree, memory: PyTree, y: PyTree, y_bar: PyTree
 ) -> PyTree:
-    """x̄ and what a cotangent of the new y adds to it through a proximal map that depends on x."""
+    """Add to x̄ the cotangent of the new y through a proximal map that depends on x."""
     if not isinstance(rule, Proximal):
         return x_bar
     ahead, _ = rule.rule.update(gradient, memory, y)
@@ -270,7 +269,7 @@ def through_map(
 def differentiable(
     rule: Rule, memory: PyTree, value: ValueFunction | None
 ) -> tuple[list[Any], Callable[..., Any]]:
-    """The memory's floating leaves, and a step as (gradient, moving, y) ↦ ((y, moving), memory)."""
+    """Return the memory's floating leaves, and a step as (gradient, moving, y) ↦ ((y, moving), memory)."""
     moving, rebuild = split(memory)
     value = None if value is None else held_fixed(value)
 
@@ -282,22 +281,8 @@ def differentiable(
 
 
 def held_fixed(value: ValueFunction) -> ValueFunction:
-    """The same value, without a derivative."""
+    """Return the same function without a derivative."""
     return lambda y: lax.stop_gradient(value(y))
-
-
-def split(memory: PyTree) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
-    """A rule's memory, or a model's state, as its floating leaves, and how to put others in their place."""
-    leaves, structure = jax.tree.flatten(memory)
-    floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
-
-    def rebuild(moving: list[Any]) -> PyTree:
-        source = iter(moving)
-        return structure.unflatten(
-            [next(source) if f else leaf for f, leaf in zip(floating, leaves, strict=True)]
-        )
-
-    return [leaf for f, leaf in zip(floating, leaves, strict=True) if f], rebuild
 
 
 def _differentiated(truncate: int | None, steps: int) -> int:

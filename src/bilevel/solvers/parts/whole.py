@@ -14,7 +14,7 @@ from bilevel.batch import Batch
 from bilevel.solvers.parts.trees import scaled
 from bilevel.types import PyTree
 
-CACHE = 4 * 2**20  # bytes of data that are looked at in one piece
+CACHE = 4 * 2**20  # bytes of data that are read in one piece
 
 
 class Place(NamedTuple):
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 def whole(batch: Batch | None, method: str) -> Batch | None:
-    """All the data, or an error where nobody holds them."""
+    """Return all the data, or raise if they are not in memory."""
     if batch is None or batch.whole is None:
         return batch
     for level in ("inner", "outer"):
@@ -38,7 +38,7 @@ def whole(batch: Batch | None, method: str) -> Batch | None:
 
 
 def place(batch: Batch | None, level: str, method: str) -> Place:
-    """Where a level's part of the batch stands among the fixed batches of its data: the whole data are the only one."""
+    """Return the number of a level's batch among the fixed batches of its data; the whole data are one batch."""
     everything = whole(batch, method)
     if batch is None or everything is None or (data := getattr(batch, level)) is None:
         return Place(jnp.int32(0), 1)
@@ -47,23 +47,23 @@ def place(batch: Batch | None, level: str, method: str) -> Place:
         return Place(number, _rows(getattr(everything, level)) // rows)
     if batch.whole is not None and data is not getattr(everything, level):
         raise ValueError(
-            f"{method} remembers every batch of a fixed set, but the {level} rows are drawn anew at every step: pass "
+            f"{method} remembers every batch of a fixed set, but the {level} rows are drawn again at every step: pass "
             f"data=bl.blocks(data, size={rows}) in place of bl.epochs or bl.iid"
         )
     return Place(jnp.int32(0), 1)
 
 
 def each(function: Callable[[Batch | None], PyTree], batch: Batch | None, level: str, count: int) -> PyTree:
-    """`function` of every fixed batch of a level's data, along a new first axis."""
+    """Return `function` of every fixed batch of a level's data, along a new first axis."""
     if batch is None or count == 1:
         return jax.tree.map(lambda a: a[None], function(batch))
     return lax.map(lambda part: function(_with(batch, level, part)), _pieces(batch, level, count))
 
 
 def mean(function: Callable[[Batch | None], PyTree], batch: Batch | None, level: str, method: str) -> PyTree:
-    """`function` of all data of a level; of many data as the mean over pieces as long as the batch, if such pieces fit.
+    """Return `function` of all data of a level; for many data the mean over pieces of a batch's length, if these fit.
 
-    A piece stays in the processor's cache where the whole does not: several times faster, and without the memory.
+    A piece stays in the processor's cache: that is several times faster than all data at once, and takes less memory.
     """
     everything = whole(batch, method)
     if batch is None or everything is None or (data := getattr(batch, level)) is None:
@@ -80,7 +80,7 @@ def mean(function: Callable[[Batch | None], PyTree], batch: Batch | None, level:
 
 
 def _pieces(batch: Batch, level: str, count: int) -> tuple[PyTree, PyTree]:
-    """A level's data and row numbers, piece by piece along a new first axis."""
+    """Return a level's data and row numbers, in pieces along a new first axis."""
     parts = getattr(batch.whole, level), getattr(batch.whole.rows, level)
     return jax.tree.map(lambda a: jnp.reshape(a, (count, -1, *jnp.shape(a)[1:])), parts)
 

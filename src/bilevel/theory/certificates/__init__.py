@@ -1,1 +1,1 @@
-"""What a run is promised, from the constants alone: the paper's theorems, the earlier analysis and exact gain."""
+"""Bounds of a run from its constants: the paper's theorems, the earlier analysis and exact gain."""

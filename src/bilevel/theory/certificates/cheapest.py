@@ -1,6 +1,4 @@
-"""How many inner and adjoint steps a step of x should have, by certified oracle calls."""
-
-from __future__ import annotations
+"""The numbers of inner and adjoint steps with the fewest certified oracle calls."""
 
 from typing import NamedTuple
 
@@ -11,10 +9,10 @@ from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.certificates.star import aid, contraction, tracking
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Real, nonnegative, one, positive, resolved
+from bilevel.theory.reals import Real, check_kappa, nonnegative, positive, scalar
 
-FOREVER = 2.0**60  # steps: the bound times K does not grow any more
-SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the largest β, among which N and Q are compared
+FOREVER = 2.0**60  # steps after which the bound times K is constant
+SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the largest β, for comparing N and Q
 
 
 class Plan(NamedTuple):
@@ -29,9 +27,10 @@ class Plan(NamedTuple):
     inner_steps: int
     adjoint_steps: int
     iterations: int
-    calls: int  # of oracles: N + 2 gradients and Q + 1 products an iteration
+    calls: int  # of oracles: N + 2 gradients and Q + 1 products per iteration
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def cheapest(
     constants: Constants | Blocks,
     eps: Real,
@@ -40,31 +39,22 @@ def cheapest(
     v_error: Real | None = None,
     most: int | None = None,
 ) -> Plan:
-    """The (α, η, N, Q) of AID whose certificate reaches a mean of ‖∇Φ‖² ≤ ε with the fewest oracle calls.
+    """Return the (α, η, N, Q) of AID whose certificate reaches a mean of ‖∇Φ‖² ≤ ε with the fewest oracle calls.
 
-    The error's gain grows with both contraction rates, so α = η = 2/(L_yy + μ) is best for every N and Q. These are
+    The error's gain grows with both contraction rates, so α = η = 2/(L_yy + μ) is best for every N and Q. N and Q are
     searched up to `most`, ten condition numbers by default. Constants must be scalars.
     """
     k = Blocks.of(constants)
-    resolved(k.kappa)
+    check_kappa(k.kappa)
     if np.ndim(k.L_Phi) or np.ndim(k.kappa):
         raise ValueError("one plan is for one set of constants: pass scalars")
-    eps, gap = positive(eps, "eps", "it is the target for the mean of ‖∇Φ‖²"), positive(gap, "gap", GAP)
-    eps, gap = one(eps, "eps"), one(gap, "gap")
-    y_error = one(nonnegative(y_error, "y_error", "it is the distance of y₀ from y*(x₀)"), "y_error")
-    if v_error is not None:
-        v_error = one(nonnegative(v_error, "v_error", "it is the distance of v₀ from v*(x₀)"), "v_error")
+    eps, gap = scalar(positive(eps, "eps"), "eps"), scalar(positive(gap, "gap", GAP), "gap")
+    y_error = scalar(nonnegative(y_error, "y_error"), "y_error")
+    v_error = None if v_error is None else scalar(nonnegative(v_error, "v_error"), "v_error")
     most = max(2, int(10 * k.kappa)) if most is None else min(check_count(most, "most", most=MANY), 10**15)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _plan(constants, k, eps, gap, y_error, v_error, most)
-
-
-def _plan(
-    constants, k: Blocks, eps: float, gap: float, y_error: float, v_error: float | None, most: int
-) -> Plan:
     counts = np.unique(np.geomspace(1, most, 60).round())
     N, Q = _fewest_calls(k, counts[:, None], counts, eps, gap, y_error, v_error)
-    near = lambda n: _some(max(1, int(n / 1.1) - 1), min(most, int(n * 1.1) + 1))
+    near = lambda n: _spread(max(1, int(n / 1.1) - 1), min(most, int(n * 1.1) + 1))
     N, Q = _fewest_calls(k, near(N)[:, None], near(Q), eps, gap, y_error, v_error)
     best = aid(constants, inner_steps=int(N), adjoint_steps=int(Q))
     beta = best.best_beta(FOREVER, gap, y_error, v_error, slack=0.0)
@@ -79,18 +69,18 @@ def _plan(
     return Plan(float(best.alpha), float(best.alpha), float(beta), int(N), int(Q), iterations, calls)
 
 
-def _some(low: int, high: int) -> np.ndarray:
-    """All counts from `low` to `high`, or so many of them that no other is much better."""
+def _spread(low: int, high: int) -> np.ndarray:
+    """Return all counts from `low` to `high`, or a hundred of them."""
     return np.unique(np.linspace(low, high, min(high - low + 1, 100)).round())
 
 
 def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_error) -> tuple[float, float]:
-    """The pair of a grid with the fewest calls."""
+    """Return the pair of a grid with the fewest calls."""
     _, rate = contraction(k, None, "alpha")
     r, t = rate**N, rate**Q
     system, weights, start = tracking(k, r, t, (1 - t) / k.mu)
     a, b = start(y_error, v_error)
-    # The best β is the largest one from an exact start, and not much smaller otherwise.
+    # From an exact start the largest β is best; from others the best is not much smaller.
     lowest = np.inf
     for share in SHARES:
         beta = share * system.beta_max

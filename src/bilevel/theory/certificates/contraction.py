@@ -1,4 +1,4 @@
-"""Lemma B.2, on two coupled error sequences: radii R_a, R_b that the recursion never leaves.
+"""Lemma B.2 for two coupled error sequences: radii R_a, R_b that the recursion never leaves.
 
     a_k ≤ (1 − αμ)a_{k−1} + (αρ/2)a_{k−1}² + (Lβρ/μ)b_{k−1} + Lβc'/μ
     b_k ≤ (1 − ημ + c₀βρ)b_{k−1} + αc₀L·a_k + c₀βc'
@@ -7,8 +7,6 @@ with c₀ = ρM/μ² + L/μ and c' = M + ρM/μ. If a_0 ≤ R_a = μ/(2ρ), b_0 
 then a_k ≤ R_a and b_k ≤ R_b for all k.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,12 +14,12 @@ import numpy as np
 
 from bilevel.theory.certificates.certificate import smallest
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, listed, nonnegative, one, short_step
+from bilevel.theory.reals import Floats, Real, listed_steps, nonnegative, scalar, short_step
 
 
 @dataclass(frozen=True)
 class TwoSequenceContraction:
-    """The lemma for given α ≤ 1/L and η ≤ 1/L; with ρ = 0 radii and β are unlimited (infinite)."""
+    """The lemma for given α ≤ 1/L and η ≤ 1/L; with ρ = 0 radii and β are infinite."""
 
     constants: Constants
     alpha: Floats
@@ -35,15 +33,15 @@ class TwoSequenceContraction:
     binding: str | np.ndarray
 
     def worst_case(self, beta: float, a0: float, b0: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Both recursions with equality: (a_0..a_K, b_0..b_K), for scalar constants.
+        """Return both recursions with equality, (a_0..a_K, b_0..b_K), for scalar constants.
 
-        Outside the radii the quadratic term may win; the sequences then end in infinity.
+        Outside the radii the quadratic term may dominate; the sequences then end in infinity.
         """
         k = self.constants
-        step = one(nonnegative(beta, "beta", "it is the outer step size"), "beta")
-        a, b = (np.empty(listed(steps) + 1) for _ in range(2))
-        a[0] = one(nonnegative(a0, "a0", "it is an error norm"), "a0")
-        b[0] = one(nonnegative(b0, "b0", "it is an error norm"), "b0")
+        step = scalar(nonnegative(beta, "beta"), "beta")
+        a, b = (np.empty(listed_steps(steps) + 1) for _ in range(2))
+        a[0] = scalar(nonnegative(a0, "a0", "it is an error norm"), "a0")
+        b[0] = scalar(nonnegative(b0, "b0", "it is an error norm"), "b0")
         shrink = 1 - self.eta * k.mu + self.c0 * step * k.rho
         with np.errstate(over="ignore"):
             for i in range(1, len(a)):
@@ -56,20 +54,18 @@ class TwoSequenceContraction:
 def two_sequence_contraction(
     constants: Constants, alpha: Real | None = None, eta: Real | None = None
 ) -> TwoSequenceContraction:
-    """Radii and the largest β of the lemma; α and η default to 1/L.
+    """Return the radii and the largest β of the lemma; α and η default to 1/L.
 
     β ≤ min{αμ³/(8ρLc'), μ³η/(16ρL²c₀), ημ/(2c₀ρ), αμL/(2ρc')}. The last two never bind (they exceed the second
     and the first by 8κ² and 4κ²). The lemma as printed omits η ≤ 1/L, which its second step needs.
     """
     constants = Constants.of(constants)
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
-    alpha = short_step(alpha, "alpha", L)
-    eta = short_step(eta, "eta", L)
+    alpha, eta = short_step(alpha, "alpha", L), short_step(eta, "eta", L)
     c0 = rho * M / mu**2 + L / mu
     c_prime = M + rho * M / mu
     with np.errstate(divide="ignore", over="ignore"):
-        inverse_rho = 1 / np.asarray(rho)
-        inverse_c_prime = 1 / np.asarray(c_prime)
+        inverse_rho, inverse_c_prime = 1 / np.asarray(rho), 1 / np.asarray(c_prime)
     terms = {
         "inner drift": alpha * mu**3 / (8 * L) * inverse_rho * inverse_c_prime,
         "adjoint to inner": mu**3 * eta / (16 * L**2 * c0) * inverse_rho,

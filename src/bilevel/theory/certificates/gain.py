@@ -1,4 +1,4 @@
-"""Positive linear error systems, and their closed loop: what `sharp` and `tight` sum.
+"""Positive linear error systems, and their closed loop, which `sharp` and `tight` sum.
 
 All norm recursions here have the form of a *positive* linear system,
 
@@ -10,10 +10,8 @@ All norm recursions here have the form of a *positive* linear system,
 
 The impulse response of a positive system is non-negative, so by Young's convolution inequality its ℓ₂ gain is its
 sum, the response to a constant input: open loop T = β·1ᵀ(I − P)⁻¹q, closed loop G = T/(1 − T).
-The proofs are in the documentation under "Certificates by exact gain".
+Proofs: documentation, "Certificates by exact gain".
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -60,17 +58,16 @@ class ErrorSystem(ABC):
 
     @abstractmethod
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
-        """Bound on (1/K) Σ g_k²; infinite where β is not admissible."""
+        """Return a bound on (1/K) Σ g_k²; infinite where β is not admissible."""
 
     def best_beta(self, steps: Floats, gap: Floats, w0: Floats, w1: Floats, slack: Floats = 0.0) -> Floats:
-        """The largest β whose bound is within `slack` of the lowest. Every β gives a valid bound."""
+        """Return the largest β whose bound is within `slack` of the lowest. Every β gives a valid bound."""
         if not np.all(np.isfinite(self.beta_cap)):
             raise ValueError(EVERY_STEP)
         objective = lambda beta: self.bound(beta, steps, gap, w0, w1)
-        # Twelve decades below the largest step for every K, which may itself be far below the cap.
-        decades = max(
-            18.0, 12 + float(np.max(np.log10(self.beta_cap / np.asarray(self.beta_max)), initial=0.0))
-        )
+        # Twelve decades below `beta_max`, which may itself be far below the cap.
+        below_cap = np.log10(self.beta_cap / np.asarray(self.beta_max))
+        decades = max(18.0, 12 + float(np.max(below_cap, initial=0.0)))
         return largest_good_step(objective, self.beta_cap, slack, decades)
 
 
@@ -85,28 +82,23 @@ class ClosedLoop(ErrorSystem):
             return np.minimum(self.beta_cap, 0.5 / np.asarray(self.unit_gain))[()]
 
     def gain(self, beta: Floats) -> Floats:
-        """Closed-loop ℓ₂ gain G = T/(1 − T) from g to the error; infinite for T ≥ 1."""
+        """Return the closed-loop ℓ₂ gain G = T/(1 − T) from g to the error; infinite for T ≥ 1."""
         T = np.asarray(beta * self.unit_gain)
         with np.errstate(divide="ignore"):
             return np.where(T < 1, T / np.maximum(1 - T, 0), np.inf)[()]
 
     def transient(self, beta: Floats, w0: Floats, w1: Floats) -> Floats:
-        """I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: what the initial errors contribute, to the end of time."""
-        F = (
-            (self.r0 + beta * self.q0, beta * self.q0),
-            (self.p + beta * self.q1, self.r1 + beta * self.q1),
-        )
+        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: the contribution of the initial errors to all steps."""
+        q0, q1 = beta * self.q0, beta * self.q1
+        F = (self.r0 + q0, q0), (self.p + q1, self.r1 + q1)
         stable = np.asarray(beta * self.unit_gain) < 1
         moving = np.greater(w0, 0) | np.greater(w1, 0)
         found = free_response(F, (1.0, 1.0), w0, w1, stable)
         return np.where(stable, found, np.where(moving, np.inf, 0))[()]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
-        """The larger root of S² = 2·gap/β + (G·S + J)², squared, over K, with J = I₀ + (1 + G)C₅√K."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._closed(beta, steps, gap, w0, w1)
-
-    def _closed(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
+        """Return the larger root of S² = 2·gap/β + (G·S + J)², squared, over K, with J = I₀ + (1 + G)C₅√K."""
         G = np.asarray(self.gain(beta))
         admissible = (G < 1) & (np.asarray(beta) <= self.beta_cap)
         G = np.where(admissible, G, 0)
@@ -118,9 +110,9 @@ class ClosedLoop(ErrorSystem):
 
 
 def free_response(P: Any, row: Any, a: Floats, b: Floats, stable: Any) -> Floats:
-    """(Σ_k (row·P^k z)²)^½ for z = (a, b): zᵀXz with X = PᵀXP + rowᵀrow, three linear equations.
+    """Return (Σ_k (row·P^k z)²)^½ for z = (a, b): zᵀXz with X = PᵀXP + rowᵀrow, three linear equations.
 
-    Where P is not `stable` the sum diverges, and what is returned there means nothing.
+    Where P is not `stable` the sum diverges, and the returned number has no meaning.
     """
     (p, q), (r, s) = P
     p, q, r, s, u, w, a, b, stable = np.broadcast_arrays(p, q, r, s, *row, a, b, stable)
@@ -139,7 +131,7 @@ def free_response(P: Any, row: Any, a: Floats, b: Floats, stable: Any) -> Floats
 def largest_good_step(
     objective: Callable[[Floats], Floats], largest: Floats, slack: Floats, decades: float = 18.0
 ) -> Floats:
-    """The largest point up to `largest` at which a bound is within `slack` of its lowest; the lowest's own for 0."""
+    """Return the largest point up to `largest` at which a bound is within `slack` of its lowest value."""
     best = minimize_on_log_scale(objective, largest, decades)
     if not np.any(slack):
         return best
@@ -152,10 +144,10 @@ def largest_good_step(
 def minimize_on_log_scale(
     objective: Callable[[Floats], Floats], largest: Floats, decades: float = 18.0
 ) -> Floats:
-    """Minimizer of `objective` on [10^−decades·largest, largest], elementwise over arrays.
+    """Return the minimizer of `objective` on [10^−decades·largest, largest], elementwise over arrays.
 
-    Grid search with zoom: no derivative and no assumption beyond one basin at the grid's resolution. Each
-    round keeps the neighborhood of the best point, so the result is never worse than any grid point.
+    A grid search zooms in on the best point; it assumes one basin at the grid's resolution. The result is never worse
+    than any grid point.
     """
     shape = np.shape(objective(largest))
     low, best, high = np.full(shape, -decades), np.zeros(shape), np.zeros(shape)
@@ -171,12 +163,12 @@ def minimize_on_log_scale(
 def largest_below(
     objective: Callable[[Floats], Floats], limit: Floats, low: Floats, high: Floats, rounds: int = 30
 ) -> Floats:
-    """The largest point of [low, high] up to which an `objective` that rises beyond `low` stays below `limit`."""
+    """Return the largest point of [low, high] with a value below `limit`, if `objective` rises beyond `low`."""
     first, last = (np.broadcast_to(end, np.shape(limit)) for end in (low, high))
     low, high = np.log(first), np.log(last)
     for _ in range(rounds):
         middle = 0.5 * (low + high)
         inside = objective(np.exp(middle)) <= limit
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-    # The ends themselves: exp(log(end)) may lie beyond them.
+    # exp(log(end)) may be outside [first, last].
     return np.where(objective(last) <= limit, last, np.clip(np.exp(low), first, last))[()]

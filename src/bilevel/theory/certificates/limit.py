@@ -1,4 +1,4 @@
-"""How large the outer step can be at all: quadratics on which AID and SOBA do not converge, and what that leaves.
+"""Upper limits of the outer step: quadratics on which AID and SOBA do not converge, and the rate that remains.
 
 On g = (H/2)y² − ℓxy and f = (p/2)x² + qxy + (s/2)y², with scalar x and y, one iteration is a 3 × 3 matrix. Its
 characteristic polynomial, with r = 1 − αH and t = 1 − ηH, is
@@ -6,8 +6,8 @@ characteristic polynomial, with r = 1 − αH and t = 1 − ηH, is
     AID:   (z − 1)(z − r)(z − t) + β(p(z − r)(z − t) + qℓz(α(z − t) + η(z − r)) + sℓ²αηz²),
     SOBA:  the same with z = 1 in the factors of q and s,
 
-and Jury's criterion says exactly from which β on it has a root outside the unit circle. β and f enter only through
-their product, so an f that is unstable at β becomes, scaled down, one that is unstable at a larger β: a limit for one
+and Jury's criterion gives the exact β from which it has a root outside the unit circle. β and f enter only through
+their product, so an f that is unstable at β becomes, scaled down, one that is unstable at a larger β: the limit for one
 problem limits the class. Proofs: documentation, "Where κ⁴ ends".
 """
 
@@ -22,11 +22,11 @@ from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.certificates.star import contraction
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, horizon, nonnegative, number, one, positive, together
+from bilevel.theory.reals import Floats, Real, check_shapes, nonnegative, number, positive, scalar, step_count
 from bilevel.words import shown
 
 CURVED = "it is the curvature of g in y, and g is strongly convex"
-CONVEX = 0.98  # how much of the curvature of Φ the mixed derivative may take away
+CONVEX = 0.98  # share of the curvature of Φ that the mixed derivative may cancel
 
 
 class Hessian(NamedTuple):
@@ -46,7 +46,7 @@ class UnstableInstance:
 
     f = (f_x)x + (f_y)y + (p/2)x² + qxy + (s/2)y²,   g = (H/2)y² − ℓxy + (c₁/2)x²y + (c₂/2)xy² + (c₃/6)y³.
 
-    The cubic part is there for ρM > 0: the steps see f's Hessian less v* times g's third derivatives. Its constants
+    The cubic part serves ρM > 0: the steps see f's Hessian less v* times g's third derivatives. Its constants
     hold for |x|, |y| ≤ `radius`; without it they hold everywhere, and f_x = f_y = v* = 0.
     """
 
@@ -54,7 +54,7 @@ class UnstableInstance:
     coupling: Real  # ℓ
     slope: tuple[Real, Real]  # (f_x, f_y)
     hessian: Hessian  # (p, q, s)
-    third: Hessian  # (c₁, c₂, c₃): derivative of g's Hessian with y
+    third: Hessian  # (c₁, c₂, c₃): the derivative of g's Hessian in y
     radius: float
 
     def f(self, x: Any, y: Any) -> Any:
@@ -72,18 +72,17 @@ class UnstableInstance:
 
     @property
     def lagrangian(self) -> Hessian:
-        """The Hessian of f − v*·∇_y g at 0: what AID and SOBA see of f."""
-        return Hessian(
-            *(own - self.v_star * third for own, third in zip(self.hessian, self.third, strict=True))
-        )
+        """The Hessian of f − v*·∇_y g at 0, which AID and SOBA see instead of f's."""
+        pairs = zip(self.hessian, self.third, strict=True)
+        return Hessian(*(own - self.v_star * third for own, third in pairs))
 
 
 @dataclass(frozen=True)
 class SlopeInstance:
     """g = (μ/2)y² − ℓxy and f(x, y) = h(x), where h' = −m up to x = X and then rises to 0 with slope f_xx. So Φ = h.
 
-    Φ(0) − inf Φ is the gap. From x = 0 every method with an estimate of ∇Φ takes K − 1 steps of length βm before it
-    reaches X: slope m all the way.
+    Φ(0) − inf Φ is the gap. From x = 0 every method takes K − 1 steps of length βm before it reaches X, and the slope
+    is always m.
     """
 
     mu: Floats
@@ -103,11 +102,11 @@ class SlopeInstance:
 
 @dataclass(frozen=True)
 class StepLimit:
-    """No outer step from `beta` on is good for every problem with these constants, with these α and η.
+    """A limit of the outer step: no step of `beta` or more converges on every problem with these constants, α and η.
 
-    `beta` is where the worst of some extreme quadratics stops converging, exactly for that one. For AID, the paper's
-    constants and λ = L + ρM/μ it is below 2/(λκ³) for α = η = 1/L and below 4/(λκ³) for α = η = 2/(L + μ) (the former,
-    with ρM > 0, for κ ≥ ∛4). With ρM > 0 it is approached: for any larger step, some minimum of Φ is not attracting.
+    At `beta` the worst of some extreme quadratics stops converging, exactly. For AID, the paper's constants and
+    λ = L + ρM/μ it is below 2/(λκ³) for α = η = 1/L and below 4/(λκ³) for α = η = 2/(L + μ) (the former, with ρM > 0,
+    for κ ≥ ∛4). With ρM > 0 it is approached: for any larger step, some minimum of Φ is not attracting.
     """
 
     method: str
@@ -119,16 +118,13 @@ class StepLimit:
     lagrangian: Hessian  # and its p, q, s
 
     def instance(self, beta: Real | None = None, radius: Real = 0.0) -> UnstableInstance:
-        """A problem that is unstable from `beta` on (the limit itself by default): f scaled down for a larger one.
+        """Return a problem that is unstable from `beta` on (by default the limit): f is scaled down for a larger one.
 
-        With ρM > 0 a positive `radius` says how far around the minimum the constants shall hold; the curvature there
-        is larger than μ by 2ρ·radius, and the instance unstable from a slightly larger β on (`first_unstable_beta`).
+        With ρM > 0 the constants hold within a positive `radius` around the minimum. The curvature there is larger
+        than μ by 2ρ·radius, and the instance is unstable from a slightly larger β on (`first_unstable_beta`).
         """
-        k, beta = (
-            self._scalars(),
-            self.beta if beta is None else positive(beta, "beta", "it is the outer step size"),
-        )
-        beta = one(beta, "beta")
+        k = self._scalars()
+        beta = scalar(self.beta if beta is None else positive(beta, "beta"), "beta")
         if not np.isfinite(self.beta):
             raise ValueError(
                 "no outer step is too large: Φ has no curvature here, and there is no unstable instance"
@@ -138,7 +134,7 @@ class StepLimit:
                 f"beta = {beta:g} is below the limit {self.beta:g}: no unstable instance is known there; "
                 "leave beta out for the one at the limit"
             )
-        radius = one(nonnegative(radius, "radius", "it is a distance from the minimum"), "radius")
+        radius = scalar(nonnegative(radius, "radius", "it is a distance from the minimum"), "radius")
         scale = float(self.beta / beta)
         smallest = float(self.curvature) == k.mu
         room = (k.rho_xyy + k.rho_yyy) * radius
@@ -147,38 +143,34 @@ class StepLimit:
             raise ValueError(f"radius = {radius:g} leaves no curvature between mu and L_yy; reduce it")
         pull = k.M_y if max(k.rho_xxy, k.rho_xyy, k.rho_yyy) > 0 else 0.0
         parts = zip(self.lagrangian, _lagrangian(k, self.curvature), strict=True)
-        share = Hessian(
-            *(scale * float(part / whole) if whole else 0.0 for part, whole in parts)
-        )  # in [−1, 1]
+        # Shares of the bounds, in [−1, 1].
+        share = Hessian(*(scale * float(part / whole) if whole else 0.0 for part, whole in parts))
+        third = Hessian(-share.xx * k.rho_xxy, -share.xy * k.rho_xyy, -share.yy * k.rho_yyy)
         return UnstableInstance(
             curvature=H,
             coupling=k.L_xy,
             slope=(-k.L_xy * pull / H, pull),  # so that ∇Φ(0) = f_x + ℓv* = 0
             hessian=Hessian(share.xx * k.f_xx, share.xy * k.f_xy, share.yy * k.f_yy),
-            third=Hessian(-share.xx * k.rho_xxy, -share.xy * k.rho_xyy, -share.yy * k.rho_yyy).scaled(
-                1.0 if pull else 0.0
-            ),
+            third=third.scaled(1.0 if pull else 0.0),
             radius=radius if pull else np.inf,
         )
 
     def rate(self, steps: Real, gap: Real) -> Floats:
-        """gap/(β(K − 1) + 1/(2f_xx)) at the limit β: with any smaller β some problem has a larger mean of ‖∇Φ‖²."""
-        steps, gap = horizon(steps), positive(gap, "gap", GAP)
-        together(steps=steps, gap=gap, constants=self.beta)
+        """Return gap/(β(K − 1) + 1/(2f_xx)) at the limit β: a smaller β has a larger mean of ‖∇Φ‖² on some problem."""
+        steps, gap = step_count(steps), positive(gap, "gap", GAP)
+        check_shapes(steps=steps, gap=gap, constants=self.beta)
         return _mean_slope(Blocks.of(self.constants).f_xx, steps, gap, self.beta)
 
     def slope_instance(self, steps: Real, gap: Real, beta: Real) -> SlopeInstance:
-        """The problem whose mean of ‖∇Φ‖² over K steps from x = 0 is exactly gap/(β(K − 1) + 1/(2f_xx))."""
-        k, beta = self._scalars(), one(positive(beta, "beta", "it is the outer step size"), "beta")
-        steps, gap = one(horizon(steps), "steps"), one(positive(gap, "gap", GAP), "gap")
+        """Return the problem with a mean of ‖∇Φ‖² over K steps from x = 0 of exactly gap/(β(K − 1) + 1/(2f_xx))."""
+        k, beta = self._scalars(), scalar(positive(beta, "beta"), "beta")
+        steps, gap = scalar(step_count(steps), "steps"), scalar(positive(gap, "gap", GAP), "gap")
         if k.f_xx == 0:
             raise ValueError("f_xx = 0: an f that is linear in x has no lowest value; give f_xx some room")
         m = float(np.sqrt(_mean_slope(k.f_xx, steps, gap, beta)))
         X = (steps - 1) * beta * m
         if not np.isfinite(X):
-            raise ValueError(
-                f"beta = {beta:g} is beyond what float64 can be multiplied in: pass a smaller one"
-            )
+            raise ValueError(f"beta = {beta:g} overflows float64: pass a smaller one")
         return SlopeInstance(mu=k.mu, coupling=k.L_xy, f_xx=k.f_xx, m=m, X=X)
 
     def _scalars(self) -> Blocks:
@@ -188,19 +180,19 @@ class StepLimit:
 
 
 def aid(constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None) -> StepLimit:
-    """The limit for AID with inner step α and adjoint step η, 2/(L_yy + μ) by default."""
+    """Return the limit for AID with inner step α and adjoint step η, 2/(L_yy + μ) by default."""
     return _limit("AID", constants, alpha, eta)
 
 
 def soba(constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None) -> StepLimit:
-    """The limit for SOBA's order, all directions at the old point: below 2αL/(λκ³) for α = η."""
+    """Return the limit for SOBA, with all directions at the old point: below 2αL/(λκ³) for α = η."""
     return _limit("SOBA", constants, alpha, eta)
 
 
 def first_unstable_beta(
     hessian: Hessian, coupling: Real, curvature: Real, alpha: Real, eta: Real, method: str = "AID"
 ) -> Floats:
-    """Where the iteration on one quadratic (module docstring) stops converging; infinite if Φ has no minimum.
+    """Return the β at which the iteration on one quadratic stops converging; infinite if Φ has no minimum.
 
     Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 − z_iz_j is 0.
     The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
@@ -211,14 +203,14 @@ def first_unstable_beta(
         raise TypeError(f"hessian must be a theory.limit.Hessian(xx, xy, yy), got {shown(hessian)}")
     p, q, s = (number(block, f"hessian.{name}") for block, name in zip(hessian, Hessian._fields, strict=True))
     ell, H = nonnegative(coupling, "coupling", "it is a norm"), positive(curvature, "curvature", CURVED)
-    alpha, eta = positive(alpha, "alpha", "it is a step size"), positive(eta, "eta", "it is a step size")
-    together(xx=p, xy=q, yy=s, coupling=ell, curvature=H, alpha=alpha, eta=eta)
+    alpha, eta = positive(alpha, "alpha"), positive(eta, "eta")
+    check_shapes(xx=p, xy=q, yy=s, coupling=ell, curvature=H, alpha=alpha, eta=eta)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         beta = _first_unstable(Hessian(p, q, s), ell, H, alpha, eta, method)
     if np.any(np.isnan(beta)):
         raise ValueError(
-            f"curvature {np.max(H):g}, coupling {np.max(ell):g}, alpha {np.max(alpha):g} and eta {np.max(eta):g} are "
-            "beyond what float64 can be multiplied in: measure x or y in other units"
+            f"curvature {np.max(H):g}, coupling {np.max(ell):g}, alpha {np.max(alpha):g} and eta {np.max(eta):g} "
+            "overflow float64: measure x or y in other units"
         )
     return beta
 
@@ -226,14 +218,10 @@ def first_unstable_beta(
 def _first_unstable(
     hessian: Hessian, ell: Floats, H: Floats, alpha: Floats, eta: Floats, method: str
 ) -> Floats:
-    (p, q, s) = hessian
-    r, t = 1 - alpha * H, 1 - eta * H
+    (p, q, s), r, t = hessian, 1 - alpha * H, 1 - eta * H
     if method == "AID":
-        A, B, C = (
-            p + q * ell * (alpha + eta) + s * ell**2 * alpha * eta,
-            -q * ell * (alpha * t + eta * r),
-            0.0,
-        )
+        A = p + q * ell * (alpha + eta) + s * ell**2 * alpha * eta
+        B, C = -q * ell * (alpha * t + eta * r), 0.0
     else:
         A, B, C = p, q * ell * (alpha + eta), s * ell**2 * alpha * eta - q * ell * (alpha * t + eta * r)
     B, C = B - p * (r + t), C + p * r * t
@@ -252,7 +240,7 @@ def _limit(method: str, constants: Constants | Blocks, alpha: Real | None, eta: 
     k = Blocks.of(constants)
     (alpha, _), (eta, _) = contraction(k, alpha, "alpha"), contraction(k, eta, "eta")
     candidates = [(H, hessian) for H in (k.mu, k.L_yy) for hessian in _extremes(k, H)]
-    together(alpha=alpha, eta=eta, constants=np.asarray(k.L_Phi + k.kappa))
+    check_shapes(alpha=alpha, eta=eta, constants=np.asarray(k.L_Phi + k.kappa))
     values = [first_unstable_beta(hessian, k.L_xy, H, alpha, eta, method) for H, hessian in candidates]
     shape = np.broadcast_shapes(*(np.shape(value) for value in values))
     stack = lambda parts: np.stack([np.broadcast_to(part, shape) for part in parts])
@@ -263,13 +251,13 @@ def _limit(method: str, constants: Constants | Blocks, alpha: Real | None, eta: 
 
 
 def _lagrangian(k: Blocks, H: Floats) -> Hessian:
-    """The largest blocks that f and v* = M_y/H make together where the curvature of g in y is H; Λ for H = μ."""
+    """Return the largest blocks of f − ⟨v*, ∇_y g⟩ with v* = M_y/H, where the curvature of g in y is H; Λ for H = μ."""
     v = k.M_y / H
     return Hessian(k.f_xx + k.rho_xxy * v, k.f_xy + k.rho_xyy * v, k.f_yy + k.rho_yyy * v)
 
 
 def _extremes(k: Blocks, H: Floats) -> list[Hessian]:
-    """Blocks at their bounds with either sign, and the most negative mixed one that leaves Φ convex."""
+    """Return blocks at their bounds with either sign, and the most negative mixed block that leaves Φ convex."""
     (p, q, s), slope = _lagrangian(k, H), k.L_xy / H
     with np.errstate(divide="ignore", invalid="ignore"):
         most = 0.5 * CONVEX * (s * slope - p / np.asarray(slope))
@@ -283,6 +271,6 @@ def _mean_slope(f_xx: Floats, steps: Floats, gap: Floats, beta: Floats) -> Float
 
 
 def _quotient(a: Floats, b: Floats) -> np.ndarray:
-    """a/b where b is positive, and infinity elsewhere."""
+    """Return a/b where b is positive, and infinity elsewhere."""
     a, b = np.broadcast_arrays(a, b)
     return np.divide(a, b, out=np.full(b.shape, np.inf), where=b > 0)

@@ -1,10 +1,8 @@
 """The lower bound for single-loop ITD, with the instance that attains it.
 
-ITD differentiates one inner step, so it sees the coupling ∇²_xy g·α∇_y f where the hypergradient has
-∇²_xy g·(∇²_yy g)⁻¹∇_y f. If ∇_y f lies in the weakest eigendirection, the two differ by the factor αμ, for ever.
+ITD differentiates one inner step: its estimate has ∇²_xy g·α∇_y f where the hypergradient has
+∇²_xy g·(∇²_yy g)⁻¹∇_y f. If ∇_y f is in the weakest eigendirection, the two always differ by the factor αμ.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +17,7 @@ from bilevel.theory.reals import Floats, Real, positive
 class QuadraticInstance:
     """f(x, y) = ½xᵀZx + pᵀy and g(x, y) = ½yᵀZy − ℓxᵀy with Z = diag(L, μ).
 
-    `f` and `g` use only `@` and arithmetic, so NumPy and JAX arrays both go through them.
+    `f` and `g` use only `@` and arithmetic, so they accept NumPy and JAX arrays.
     """
 
     Z: np.ndarray
@@ -33,15 +31,15 @@ class QuadraticInstance:
         return 0.5 * (y @ (self.Z @ y)) - self.coupling * (x @ y)
 
     def y_star(self, x: Any) -> Any:
-        """y*(x) = ℓZ⁻¹x."""
+        """Return y*(x) = ℓZ⁻¹x."""
         return self.coupling * (x / np.diag(self.Z))
 
     def hypergradient(self, x: Any) -> Any:
-        """∇Φ(x) = Zx + ℓZ⁻¹p."""
+        """Return ∇Φ(x) = Zx + ℓZ⁻¹p."""
         return self.Z @ x + self.coupling * (self.p / np.diag(self.Z))
 
     def itd_limit(self, alpha: float) -> np.ndarray:
-        """Where ITD converges: its estimate Zx + αℓp vanishes at x = −αℓZ⁻¹p."""
+        """Return ITD's limit: its estimate Zx + αℓp vanishes at x = −αℓZ⁻¹p."""
         return -alpha * self.coupling * self.p / np.diag(self.Z)
 
 
@@ -71,11 +69,11 @@ class StrictInstance:
         return 0.5 * self.mu * (y * y - x * x) - self.coupling * x * y
 
     def y_star(self, x: Any) -> Any:
-        """y*(x) = ℓx/μ."""
+        """Return y*(x) = ℓx/μ."""
         return self.coupling * x / self.mu
 
     def itd_limit(self) -> float:
-        """Where ITD converges from x₀ = y₀ = 0."""
+        """Return ITD's limit from x₀ = y₀ = 0."""
         return -self.s / self.L
 
 
@@ -84,8 +82,8 @@ class LowerBound:
     """lim ‖∇Φ(x_K)‖² of ITD on its worst instance, for any α ≤ 2/(L + μ) and any β for which ITD converges.
 
     * `value` = M²(L/μ)²(1 − αμ)², M²(κ − 1)² for α = 1/L: L bounds the derivatives block by block and M bounds
-      ∇_y f (all that `tight.itd` and `star.itd` need: upper and lower bound then agree, constant included).
-    * `strict` = (1 − κ⁻²)·value/(1 + α²(L² − μ²)): an instance on which Assumptions 4.2 to 4.5 hold to the letter,
+      ∇_y f (`tight.itd` and `star.itd` need no more: upper and lower bound then agree, constant included).
+    * `strict` = (1 − κ⁻²)·value/(1 + α²(L² − μ²)): an instance on which Assumptions 4.2 to 4.5 hold literally,
       jointly in (x, y) and on the whole space; for α = 1/L it tends to value/2 as κ grows.
     """
 
@@ -95,12 +93,12 @@ class LowerBound:
     strict: Floats
 
     def instance(self) -> QuadraticInstance:
-        """The instance behind `value`: Z = diag(L, μ), ℓ = L, p = M·(0, 1)."""
+        """Return the instance behind `value`: Z = diag(L, μ), ℓ = L, p = M·(0, 1)."""
         mu, L, M, _ = self._scalars()
         return QuadraticInstance(Z=np.diag([L, mu]), coupling=L, p=np.array([0.0, M]))
 
     def strict_instance(self) -> StrictInstance:
-        """The instance behind `strict`."""
+        """Return the instance behind `strict`."""
         mu, L, M, alpha = self._scalars()
         coupling = float(np.sqrt(L**2 - mu**2))
         m = M / float(np.sqrt(1 + (alpha * coupling) ** 2))
@@ -108,21 +106,20 @@ class LowerBound:
         return StrictInstance(mu=mu, L=L, coupling=coupling, m=m, s=s, Y=2 * s / mu)
 
     def _scalars(self) -> tuple[float, float, float, float]:
-        k = self.constants
-        values = (k.mu, k.L, k.M, self.alpha)
+        values = (self.constants.mu, self.constants.L, self.constants.M, self.alpha)
         if any(np.ndim(value) > 0 for value in values):
             raise ValueError(
                 "an instance belongs to one set of constants: pass scalars to Constants, not arrays"
             )
-        mu, L, M, alpha = (float(value) for value in values)
+        mu, L, M, alpha = map(float, values)
         return mu, L, M, alpha
 
 
 def lower_bound(constants: Constants, alpha: Real | None = None) -> LowerBound:
-    """Worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 2/(L + μ) (1/L by default)."""
+    """Return the worst-case limit of ITD's ‖∇Φ(x_K)‖² with inner step α ≤ 2/(L + μ) (1/L by default)."""
     constants = Constants.of(constants)
     mu, L, M, kappa = constants.mu, constants.L, constants.M, constants.kappa
-    alpha = 1 / L if alpha is None else positive(alpha, "alpha", "it is a step size")
+    alpha = 1 / L if alpha is None else positive(alpha, "alpha")
     if np.any(alpha * (L + mu) > 2 * (1 + 1e-12)):
         share = np.max(alpha * (L + mu) / 2)
         raise ValueError(f"alpha must be at most 2/(L + mu), got {share:g} times that; reduce it")

@@ -1,11 +1,9 @@
 """AID with momentum on y and v, certified where ∇²_yy g is constant: κ^2.5 where plain steps have κ³.
 
-A momentum method follows a target that drifts with a lag of about 2√κ steps instead of κ. Its error system is not a
-positive one, so its gain is an H∞ norm, largest over the spectrum of ∇²_yy g (`momentum_gains`). If that Hessian
-depends on x or y the modes are no longer apart and nothing here holds.
+A momentum method follows a drifting target with a lag of about 2√κ steps instead of κ. Its error system is not
+positive, so its gain is an H∞ norm, the largest over the spectrum of ∇²_yy g (`momentum_gains`). If that Hessian
+depends on x or y, the modes are coupled and no certificate here holds.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -13,14 +11,14 @@ import numpy as np
 import optax
 
 from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.certificate import GAP, SLACK, Certificate, Errors, StepSizes, allowance
-from bilevel.theory.certificates.descent import largest_step, lowest_mean
+from bilevel.theory.certificates.certificate import Certificate, Errors, StepSizes
 from bilevel.theory.certificates.gain import EVERY_STEP, largest_good_step
-from bilevel.theory.certificates.momentum_gains import Loop
+from bilevel.theory.certificates.momentum_gains import MomentumLoop
+from bilevel.theory.certificates.storage import largest_step, lowest_mean
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, number, positive, resolved, together
+from bilevel.theory.reals import Floats, Real, check_kappa, check_shapes, number, positive
 
-DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL_yy/(1 + m), which must stay below 2
+DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL_yy/(1 + m), which must be below 2
 
 
 @dataclass(frozen=True)
@@ -39,15 +37,12 @@ class MomentumCertificate(Certificate):
     def beta_max(self) -> Floats:
         return largest_step(Blocks.of(self.constants).L_Phi, self.unit_gain)
 
-    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+    def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         k = Blocks.of(self.constants)
         return y_error, k.M_y / k.mu if v_error is None else v_error
 
-    def bound_from(
-        self, steps: Real, gap: Real, errors: tuple[Real, Real], beta: Real | None = None
-    ) -> Floats:
-        steps, gap, errors, beta = self._numbers(steps, gap, errors, beta)
-        beta = np.asarray(self.best_beta_from(steps, gap, errors, 0.0) if beta is None else beta)
+    def _bound(self, steps: Floats, gap: Floats, errors: Errors, beta: Floats) -> Floats:
+        beta = np.asarray(beta)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             T, price = beta * self.unit_gain, 1 - beta * Blocks.of(self.constants).L_Phi
             free = np.square(self.transient[0] * errors[0] + self.transient[1] * errors[1]) / steps
@@ -56,26 +51,21 @@ class MomentumCertificate(Certificate):
         certified = (beta <= self.beta_max) & ~np.isnan(bound) & ~np.isnan(free)
         return np.where(certified, bound, np.inf)[()]
 
-    def best_beta_from(
-        self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
-    ) -> Floats:
-        positive(gap, "gap", GAP)
-        slack = allowance(slack)
-        steps, gap, errors, _ = self._numbers(steps, gap, errors, slack=slack)
+    def _best_beta(self, steps: Floats, gap: Floats, errors: Errors, slack: Floats) -> Floats:
         if not np.all(np.isfinite(self.beta_max)):
             raise ValueError(EVERY_STEP)
-        objective = lambda beta: self.bound_from(steps, gap, errors, beta)
+        objective = lambda beta: self._bound(steps, gap, errors, beta)
         return largest_good_step(objective, self.beta_max, slack)
 
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
     ) -> StepSizes:
-        """Both optax rules and the best β: `bl.aid(problem, *certificate.step_sizes(...))` is the certified solver."""
+        """Return both optax rules and the best β: `bl.aid(problem, **sizes._asdict())` is certified."""
         beta = self.best_beta(steps, gap, y_error, v_error)
         if np.ndim(self.alpha) or np.ndim(self.m) or np.ndim(beta):
             raise ValueError(
-                f"step_sizes is for one problem, not for a grid of shape {np.shape(beta)}: take .alpha, .eta, .m and "
-                ".best_beta(...) one by one"
+                f"step_sizes is for one problem, not for a grid of shape {np.shape(beta)}: read .alpha, .eta, .m and "
+                ".best_beta(...) separately"
             )
         rule = lambda size: optax.sgd(float(size), momentum=float(self.m), nesterov=self.nesterov)
         return StepSizes(rule(self.alpha), rule(self.eta), beta)
@@ -84,44 +74,43 @@ class MomentumCertificate(Certificate):
 def aid(
     constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None, m: Real | None = None
 ) -> MomentumCertificate:
-    """AID with `optax.sgd(alpha, momentum=m, nesterov=True)` on y and the same with `eta` on v.
+    """Return the certificate of AID with `optax.sgd(alpha, momentum=m, nesterov=True)` on y, and with `eta` on v.
 
     By default α = η = 1/L_yy and m = (√κ − 1)/(√κ + 1). Then the lag is (1 − m)κ − 1, about 2√κ, and for the paper's
     constants with ρ = 0 the gain of d on e is 2Lκ(κ + 1)((1 − m)κ − 1). Needs rho_xyy = rho_yyy = 0.
     """
     k = _with_constant_hessian(constants)
     root = np.sqrt(k.kappa)
-    alpha = 1 / k.L_yy if alpha is None else alpha
-    eta = 1 / k.L_yy if eta is None else eta
+    alpha, eta = (1 / k.L_yy if step is None else step for step in (alpha, eta))
     return _certificate("Nesterov", constants, alpha, eta, (root - 1) / (root + 1) if m is None else m, True)
 
 
 def heavy_ball(
     constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None, m: Real | None = None
 ) -> MomentumCertificate:
-    """AID with `optax.sgd(alpha, momentum=m)` on y and the same with `eta` on v.
+    """Return the certificate of AID with `optax.sgd(alpha, momentum=m)` on y, and with `eta` on v.
 
-    By default α = η = 5(1 + m)/4L_yy, five eighths of the largest stable step, and m = 1 − 1.25√(αμ): what is certified
-    is about 2.2 times Nesterov's β. Polyak's α = 4/(√L_yy + √μ)² and m = ((√κ − 1)/(√κ + 1))², whose lag is √κ − 1, are
-    certified as well, but there a wrong start costs κ^¾ times its error instead of κ^¼. Needs rho_xyy = rho_yyy = 0.
+    By default α = η = 5(1 + m)/4L_yy, five eighths of the largest stable step, and m = 1 − 1.25√(αμ): the certified β
+    is about 2.2 times Nesterov's. Polyak's α = 4/(√L_yy + √μ)² and m = ((√κ − 1)/(√κ + 1))², with lag √κ − 1, are
+    certified as well, but a wrong start then costs κ^¾ times its error instead of κ^¼. Needs rho_xyy = rho_yyy = 0.
     """
     k = _with_constant_hessian(constants)
     share = DAMPING**2 * STRETCH / k.kappa  # (1 − m)² = share·(1 + m)
     best = np.maximum(1 - (np.sqrt(share**2 + 8 * share) - share) / 2, 0.0)
     m = best if m is None else number(m, "m")
-    both = STRETCH * (1 + m) / k.L_yy
-    return _certificate(
-        "heavy ball", constants, both if alpha is None else alpha, both if eta is None else eta, m, False
-    )
+    alpha, eta = (STRETCH * (1 + m) / k.L_yy if step is None else step for step in (alpha, eta))
+    return _certificate("heavy ball", constants, alpha, eta, m, False)
 
 
 def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertificate:
-    """‖a‖ ≤ Γ_y L_xy‖d‖ + I_y and ‖b‖ ≤ Γ_v(f_xy + f_yy L_xy/μ)‖d‖ + Γ_w f_yy‖a‖ + I_v; e ≤ f_xy a + L_xy b."""
+    """Return the certificate of ‖a‖ ≤ Γ_y L_xy‖d‖ + I_y,
+
+    ‖b‖ ≤ Γ_v(f_xy + f_yy L_xy/μ)‖d‖ + Γ_w f_yy‖a‖ + I_v and e ≤ f_xy a + L_xy b.
+    """
     k = Blocks.of(constants)
-    resolved(k.kappa)
-    alpha = positive(alpha, "alpha", "it is a step size")
-    eta, m = positive(eta, "eta", "it is a step size"), number(m, "m")
-    together(alpha=alpha, eta=eta, m=m, constants=np.asarray(k.L_Phi + k.kappa))
+    check_kappa(k.kappa)
+    alpha, eta, m = positive(alpha, "alpha"), positive(eta, "eta"), number(m, "m")
+    check_shapes(alpha=alpha, eta=eta, m=m, constants=np.asarray(k.L_Phi + k.kappa))
     y, v = _gains(alpha, m, k, nesterov), _gains(eta, m, k, nesterov)
     per_a = k.f_xy + k.L_xy * v["force"] * k.f_yy
     gain = per_a * y["drift"] * k.L_xy + k.L_xy * v["drift"] * (k.f_xy + k.f_yy * k.y_slope)
@@ -130,7 +119,7 @@ def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertif
     if not np.all(np.isfinite(gain)):
         raise ValueError(
             f"with m = {np.max(m):g} the step sizes {np.max(alpha):g} and {np.max(eta):g} are so close to the "
-            "largest stable ones that their gain cannot be told from infinity: take smaller ones"
+            "largest stable ones that their gain is numerically infinite: take smaller ones"
         )
     transient = per_a * y["free"], k.L_xy * v["free"]
     return MomentumCertificate(analysis, "AID", constants, alpha, eta, limits, m, nesterov, gain, transient)
@@ -138,7 +127,7 @@ def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertif
 
 def _gains(step: Floats, m: Floats, k: Blocks, nesterov: bool) -> dict[str, Floats]:
     def each(step, m, mu, L):
-        loop = Loop(step, m, mu, L, nesterov)
+        loop = MomentumLoop(step, m, mu, L, nesterov)
         return loop.drift, loop.force, loop.free
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -151,7 +140,7 @@ def _with_constant_hessian(constants: Constants | Blocks) -> Blocks:
     for name in ("rho_xyy", "rho_yyy"):
         if np.any(np.greater(getattr(k, name), 0)):
             raise ValueError(
-                f"{name} = {np.max(getattr(k, name)):g}: momentum is certified for a constant ∇²_yy g only, that is "
+                f"{name} = {np.max(getattr(k, name)):g}: momentum is certified only for a constant ∇²_yy g, that is "
                 "rho_xyy = rho_yyy = 0 (g quadratic in y, with a Hessian that does not depend on x); for any other g "
                 "take theory.star.aid, which certifies plain steps"
             )

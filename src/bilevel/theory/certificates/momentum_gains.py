@@ -1,11 +1,11 @@
-"""How far a momentum method lags behind a moving quadratic: exact ℓ₂ gains of `optax.sgd(..., momentum=m)`.
+"""The lag of a momentum method behind a moving quadratic: exact ℓ₂ gains of `optax.sgd(..., momentum=m)`.
 
 One coordinate of y in the eigenbasis of a constant ∇²_yy g, with eigenvalue h, D = αh and q = z⁻¹:
 
     residual rₖ = h(yₖ₋₁ − y*ₖ) − φₖ,    trace tₖ = rₖ + m tₖ₋₁,    yₖ = yₖ₋₁ − α(rₖ + m tₖ)   (Nesterov)
                                                                    yₖ = yₖ₋₁ − αtₖ            (heavy ball)
 
-With n = 1 + m − mq (Nesterov) or n = 1 (heavy ball) the error e = y − y* answers the drift δₖ = y*ₖ − y*ₖ₋₁ and the
+With n = 1 + m − mq (Nesterov) or n = 1 (heavy ball) the error e = y − y* responds to the drift δₖ = y*ₖ − y*ₖ₋₁ and the
 force φ by
 
     e = −((1 − mq) − Dn)/E · δ + αn/E · φ,    E = (1 − q)(1 − mq) + Dqn.
@@ -18,19 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 
 Array = np.ndarray
-Parabola = tuple[
-    Array, Array, Array, Array
-]  # coefficients of 1, u, u², and the value at u = 2, which they may lose
+# Coefficients of 1, u, u², and the value at u = 2, which they may lose to rounding.
+Parabola = tuple[Array, Array, Array, Array]
 
 EXCESS = 1e-6  # relative width of the enclosure of `drift`²
 CELLS = 64
-MOST_CELLS = (
-    300_000  # that are looked at, in at most 100 rounds; more would be needed only next to instability
-)
+MOST_CELLS = 300_000  # in at most 100 rounds; more are needed only next to instability
 
 
 @dataclass(frozen=True)
-class Loop:
+class MomentumLoop:
     """The rule with step size `alpha` and momentum `m`, for eigenvalues h from `mu` to `L`."""
 
     alpha: float
@@ -44,7 +41,7 @@ class Loop:
             raise ValueError(
                 f"the momentum must be at least 0 and below 1, not {self.m}: it is the trace's decay"
             )
-        if not 0 < self.alpha * self.L < self.limit * (1 - 1e-9):  # closer, and rounding decides
+        if not 0 < self.alpha * self.L < self.limit * (1 - 1e-9):  # a margin for rounding
             raise ValueError(
                 f"step size {self.alpha} with momentum {self.m} is not stable for curvature {self.L}: take one below "
                 f"{self.limit / self.L:.6g}"
@@ -52,7 +49,7 @@ class Loop:
 
     @property
     def limit(self) -> float:
-        """The αL from which on the fastest mode grows by itself."""
+        """The smallest αL for which the fastest mode is unstable."""
         return 2 * (1 + self.m) / (1 + 2 * self.m if self.nesterov else 1)
 
     @property
@@ -71,10 +68,8 @@ class Loop:
             above = most > best * (1 + EXCESS)
             low, high = low[above], high[above]
             seen += low.size + MOST_CELLS // 100
-            if (
-                not low.size or seen > MOST_CELLS
-            ):  # what is left to halve is enclosed all the same, only less closely
-                wide = high > low * (1 + 1e-13)  # a cell that rounding fills is the point that was looked at
+            if not low.size or seen > MOST_CELLS:  # the remaining cells are enclosed too, only less closely
+                wide = high > low * (1 + 1e-13)  # a narrower cell is one point, which was evaluated
                 largest = np.max(most[above][wide], initial=best * (1 + EXCESS))
                 return float(self.alpha * np.sqrt(largest))
             middle = np.sqrt(low * high)
@@ -99,7 +94,7 @@ class Loop:
             squared = (1 + m**2 - m * (1 + 2 * m - m**2) * c) / (D * (1 - m * c) * (1 + (1 + 2 * m) * c)) - 1
         else:
             squared = ((1 - m) * c**2 - 2 * m**2 * c + m**2 * (1 + m)) / ((1 - m) * D * (2 * (1 + m) - D))
-        return float(np.sqrt(np.max(np.maximum(squared, 0))))  # rounding may leave −0 where one step is exact
+        return float(np.sqrt(np.max(np.maximum(squared, 0))))  # rounding may give −0 where one step is exact
 
     @property
     def _n(self) -> float:
@@ -107,20 +102,20 @@ class Loop:
         return 2 * self.m * (1 + self.m) if self.nesterov else 0.0
 
     def _lag(self, D: Array) -> tuple[Array, Array]:
-        """|1 − mq − Dn|²."""
+        """Return |1 − mq − Dn|²."""
         m = self.m
         cross = m * (2 + m) if self.nesterov else m  # Re((1 − mq)n̄) = 1 − m + cross·u
         return (1 - m - D) ** 2, 2 * m - 2 * cross * D + self._n * D**2
 
     def _loop(self, D: Array) -> Parabola:
-        """|E|²."""
+        """Return |E|²."""
         m, end = self.m, self._at_end(D) ** 2
         if self.nesterov:
             return D**2, 2 * (1 - D) * ((1 - m) ** 2 - m * (1 + m) * D), 4 * m * (1 - D), end
         return D**2, 2 * ((1 - m) ** 2 - (1 + m) * D), np.full_like(D, 4 * m), end
 
     def _loop_slope(self, D: Array) -> Parabola:
-        """d|E|²/dD; |E|² is convex in D."""
+        """Return d|E|²/dD; |E|² is convex in D."""
         m, end = self.m, -2 * (1 + 2 * self.m if self.nesterov else 1) * self._at_end(D)
         if self.nesterov:
             linear = -2 * (1 - m + 2 * m**2) + 2 * self._n * D
@@ -128,11 +123,11 @@ class Loop:
         return 2 * D, np.full_like(D, -2 * (1 + m)), np.zeros_like(D), end
 
     def _at_end(self, D: Array) -> Array:
-        """E at u = 2, where it vanishes at the largest stable D."""
+        """Return E at u = 2, where it vanishes at the largest stable D."""
         return 2 * (1 + self.m) - D * (1 + 2 * self.m if self.nesterov else 1)
 
     def _over_cell(self, low: Array, high: Array) -> Array:
-        """An upper bound on |e/δ|²/D² for D between: the numerator is convex in D, the denominator above a tangent."""
+        """Return an upper bound on |e/δ|²/D² between two D: the numerator is convex, the denominator above tangents."""
         middle, radius = (low + high) / 2, (high - low) / 2
         (e0, e1, e2, e3), (s0, s1, s2, s3) = self._loop(middle), self._loop_slope(middle)
         tangents = [(e0 + r * s0, e1 + r * s1, e2 + r * s2, e3 + r * s3) for r in (-radius, radius)]
@@ -141,7 +136,7 @@ class Loop:
 
 
 def _peak(line: tuple[Array, Array], parabola: Parabola) -> Array:
-    """sup over 0 ≤ u ≤ 2 of line/parabola; infinite where the parabola is not positive."""
+    """Return sup over 0 ≤ u ≤ 2 of line/parabola; infinite where the parabola is not positive."""
     (n0, n1), (e0, e1, e2, end) = line, parabola
     below = lambda u: ((2 - u) ** 2 * e0 + 2 * u * (2 - u) * (e0 + e1) + u**2 * end) / 4
     with np.errstate(divide="ignore", invalid="ignore"):

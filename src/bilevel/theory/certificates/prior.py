@@ -1,19 +1,16 @@
 """The earlier analysis: direct squared-norm bounds for AID (κ⁶/K) and ITD (κ³/K + κ³), fully explicit.
 
-The rates are those of Ji et al. 2022, who square every recursion at once and split it by Young's inequality with
-the parameter that just preserves contraction, ‖u + w‖² ≤ (1 + αμ)‖u‖² + (1 + 1/(αμ))‖w‖². They are stated only up
-to constants there; the constants here are our own derivation along that template (documentation, "The earlier
-analysis"). Both bounds are valid, which is what makes them comparable with the others.
+Ji et al. 2022 square every recursion at once and split it by Young's inequality with the parameter that just
+preserves contraction, ‖u + w‖² ≤ (1 + αμ)‖u‖² + (1 + 1/(αμ))‖w‖². They state the rates only up to constants; the
+constants here are our own derivation along that template (documentation, "The earlier analysis").
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from bilevel.theory.certificates import paper
 from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
-from bilevel.theory.certificates.paper_itd import itd as paper_itd, radius_beta
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, fraction
 
@@ -23,7 +20,8 @@ class PriorAID(OneBeta):
     """AID with α = 1/L and η = μ²/(4L³): the unweighted potential forces the small η.
 
     Potential δ_k = λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖², λ = L + ρM/μ, with e_k² ≤ 2δ_k and
-    δ_k ≤ (1 − ημ/4)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = (3/2)λ²κ³ + 8κ³(1 + κ)²κ²λ².
+    δ_k ≤ (1 − ημ/4)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = (3/2)λ²κ³ + 8κ³(1 + κ)²κ²λ². The bound is
+    (gap/β + 16κ³δ₀)/(AK). Note that v* is taken at y*, not at ŷ.
     """
 
     slope: Floats
@@ -34,15 +32,13 @@ class PriorAID(OneBeta):
         """Descent factor A = 1/2 − 32κ³Wβ² ≥ 1/4."""
         return 0.5 - 32 * self.constants.kappa**3 * self.W * self.beta**2
 
-    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """(‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖): the first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖."""
+    def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖): the first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖."""
         k, a0 = self.constants, (1 - 1 / self.constants.kappa) * y_error
-        return a0, (1 - self.eta * k.mu) * (
-            k.M / k.mu if v_error is None else v_error
-        ) + self.eta * self.slope * a0
+        b0 = k.M / k.mu if v_error is None else v_error
+        return a0, (1 - self.eta * k.mu) * b0 + self.eta * self.slope * a0
 
-    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
-        """(gap/β + 16κ³δ₀)/(AK). Note that v* is taken at y*, not at ŷ."""
+    def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         a0, b0 = errors
         start = 16 * self.constants.kappa**3 * ((self.slope * a0) ** 2 + (self.constants.L * b0) ** 2)
         return (gap / self.beta + start) / (self.A * steps)
@@ -50,9 +46,10 @@ class PriorAID(OneBeta):
 
 @dataclass(frozen=True)
 class PriorITD(OneBeta):
-    """ITD with α = 1/L: Young's parameter αμ on the constant error as well costs a factor 1 + κ.
+    """ITD with α = 1/L: Young's parameter αμ also acts on the constant error, at the cost of a factor 1 + κ.
 
-    e_k² ≤ (1 + αμ)C₄²‖ŷ_k − y*_k‖² + (1 + κ)C₅² with the paper's C₄, C₅ and radius R_y.
+    e_k² ≤ (1 + αμ)C₄²‖ŷ_k − y*_k‖² + (1 + κ)C₅² with the paper's C₄, C₅ and radius R_y. The bound is
+    [2·gap/β + 2(κ + 1)C₄²‖ŷ₀ − y*₀‖²]/((1 − θ)K) + inherent_error.
     """
 
     R_y: Floats
@@ -67,22 +64,19 @@ class PriorITD(OneBeta):
 
     @property
     def inherent_error(self) -> Floats:
-        """(1 + θ)/(1 − θ)·(1 + κ)·C₅² = Θ(κ³): the part that no number of steps removes."""
+        """(1 + θ)/(1 − θ)·(1 + κ)·C₅² = Θ(κ³): the limit of the bound as K → ∞."""
         return (1 + self.feedback) / (1 - self.feedback) * (1 + self.constants.kappa) * self.C5**2
 
-    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """(‖ŷ₀ − y*₀‖, 0), while y₀ is within R_y."""
-        inside = np.less_equal(y_error, self.R_y * (1 + 1e-12))
-        return np.where(inside, (1 - 1 / self.constants.kappa) * y_error, np.inf)[()], 0.0
+    def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        return paper.start_of_itd(self.constants, self.R_y, y_error)
 
-    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
-        """[2·gap/β + 2(κ + 1)C₄²‖ŷ₀ − y*₀‖²]/((1 − θ)K) + inherent_error."""
+    def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         start = 2 * (self.constants.kappa + 1) * (self.C4 * errors[0]) ** 2
         return (2 * gap / self.beta + start) / ((1 - self.feedback) * steps) + self.inherent_error
 
 
 def aid(constants: Constants, c: Real = 1.0) -> PriorAID:
-    """Direct squared-norm certificate for AID: β = c·min{1/L_Φ, 1/√(128κ³W)} = Θ(κ⁻⁶)."""
+    """Return the direct squared-norm certificate for AID: β = c·min{1/L_Φ, 1/√(128κ³W)} = Θ(κ⁻⁶)."""
     constants = Constants.of(constants)
     L, kappa = constants.L, constants.kappa
     slope = L + constants.rho * constants.M / constants.mu
@@ -93,10 +87,10 @@ def aid(constants: Constants, c: Real = 1.0) -> PriorAID:
 
 
 def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> PriorITD:
-    """Direct squared-norm certificate for ITD: β = c·min{1/L_Φ, 1/(κ²C₄√(8(1 + 1/κ))), αμ²R_y/(LG)}."""
-    p, kappa = paper_itd(constants, R_y), constants.kappa
+    """Return the direct squared-norm certificate for ITD: β = c·min{1/L_Φ, 1/(κ²C₄√(8(1 + 1/κ))), αμ²R_y/(LG)}."""
+    p, kappa = paper.itd(constants, R_y), constants.kappa
     terms = {
-        "radius": radius_beta(constants, p.R_y),
+        "radius": paper.radius_beta(constants, p.R_y),
         "smoothness": 1 / constants.L_Phi_blockwise,
         "error feedback": 1 / (kappa**2 * p.C4 * np.sqrt(8 * (1 + 1 / kappa))),
     }

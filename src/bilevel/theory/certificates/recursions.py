@@ -3,13 +3,11 @@
 *Decoupled* (norm first, square last): ‖e_{k+1}‖ ≤ r‖e_k‖ + ‖δ_k‖, squared when a square is needed.
 *Direct* (square first): ‖e_{k+1}‖² ≤ (1 + θ)r²‖e_k‖² + (1 + 1/θ)‖δ_k‖², Young's inequality at every step.
 
-Summed over all steps, persistent perturbations cost the same: the best θ gives the direct gain 1/(1 − r)², equal to
-the decoupled one. A perturbation that comes and goes does not: the direct recursion charges 1 + 1/θ ≈ κ for it at
-once, the decoupled one charges 1. The κ lost in coupled recursions come from the potential (`largest_adjoint_step`):
-two of them, for with the right weight squaring first gives κ⁴ as well (`weighted_squares`).
+Persistent perturbations cost the same in both: the best θ gives the direct gain 1/(1 − r)², equal to the decoupled
+one. A single perturbation does not: the direct recursion charges 1 + 1/θ ≈ κ for it, the decoupled one charges 1.
+Coupled recursions lose two κ through the potential (`largest_adjoint_step`): with the right weight, squaring first
+gives κ⁴ as well (`weighted_squares`).
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -17,35 +15,37 @@ import numpy as np
 
 from bilevel.theory.certificates.certificate import Errors, OneBeta, smallest
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, nonnegative, number, one, positive
+from bilevel.theory.reals import Floats, Real, nonnegative, number, positive, scalar
+
+E0 = "it is the norm of the initial error"
 
 
 def decoupled(r: float, perturbations: Real, e0: float = 0.0) -> np.ndarray:
-    """Squared bounds u_k², k = 0..K, with u_{k+1} = r·u_k + ‖δ_k‖ and u_0 = ‖e_0‖."""
-    rate, delta = one(_contraction(r), "r"), _norms(perturbations)
+    """Return the squared bounds u_k², k = 0..K, with u_{k+1} = r·u_k + ‖δ_k‖ and u_0 = ‖e_0‖."""
+    rate, delta = scalar(_contraction(r), "r"), _norms(perturbations)
     u = np.empty(len(delta) + 1)
-    u[0] = one(nonnegative(e0, "e0", "it is the norm of the initial error"), "e0")
+    u[0] = scalar(nonnegative(e0, "e0", E0), "e0")
     for k, size in enumerate(delta):
         u[k + 1] = rate * u[k] + size
     return u**2
 
 
 def direct(r: float, perturbations: Real, e0: float = 0.0, theta: float | None = None) -> np.ndarray:
-    """Squared bounds s_k, k = 0..K, with s_{k+1} = (1 + θ)r²s_k + (1 + 1/θ)‖δ_k‖² and s_0 = ‖e_0‖².
+    """Return the squared bounds s_k, k = 0..K, with s_{k+1} = (1 + θ)r²s_k + (1 + 1/θ)‖δ_k‖² and s_0 = ‖e_0‖².
 
-    θ defaults to `best_theta(r)`. A θ with (1 + θ)r² ≥ 1 is allowed: the bound then blows up, as it would on paper.
+    θ defaults to `best_theta(r)`. A θ with (1 + θ)r² ≥ 1 is allowed: the bound then grows without limit.
     """
-    rate, delta = one(_contraction(r), "r"), _norms(perturbations)
-    young = best_theta(r) if theta is None else one(_theta(theta), "theta")
+    rate, delta = scalar(_contraction(r), "r"), _norms(perturbations)
+    young = best_theta(r) if theta is None else scalar(_theta(theta), "theta")
     s = np.empty(len(delta) + 1)
-    s[0] = np.square(one(nonnegative(e0, "e0", "it is the norm of the initial error"), "e0"))
+    s[0] = np.square(scalar(nonnegative(e0, "e0", E0), "e0"))
     for k, size in enumerate(delta):
         s[k + 1] = (1 + young) * rate**2 * s[k] + (1 + 1 / young) * size**2
     return s
 
 
 def best_theta(r: Real) -> Floats:
-    """θ = (1 − r)/r minimizes the direct gain; it turns (1 + θ)r² into r and 1 + 1/θ into 1/(1 − r)."""
+    """Return θ = (1 − r)/r, which minimizes the direct gain: (1 + θ)r² = r and 1 + 1/θ = 1/(1 − r)."""
     r = _contraction(r)
     if np.any(np.equal(r, 0)):
         raise ValueError("theta is undefined for r = 0: then e_{k+1} = δ_k and nothing has to be split")
@@ -53,12 +53,12 @@ def best_theta(r: Real) -> Floats:
 
 
 def decoupled_gain(r: Real) -> Floats:
-    """sup Σ‖e_k‖²/Σ‖δ_k‖² by the decoupled bound: 1/(1 − r)²."""
+    """Return sup Σ‖e_k‖²/Σ‖δ_k‖² by the decoupled bound: 1/(1 − r)²."""
     return 1 / (1 - _contraction(r)) ** 2
 
 
 def direct_gain(r: Real, theta: Real | None = None) -> Floats:
-    """sup Σ‖e_k‖²/Σ‖δ_k‖² by the direct bound: (1 + 1/θ)/(1 − (1 + θ)r²), infinite if (1 + θ)r² ≥ 1."""
+    """Return sup Σ‖e_k‖²/Σ‖δ_k‖² by the direct bound: (1 + 1/θ)/(1 − (1 + θ)r²), infinite if (1 + θ)r² ≥ 1."""
     r = _contraction(r)
     theta = best_theta(r) if theta is None else _theta(theta)
     rate = np.asarray((1 + theta) * r**2)
@@ -67,7 +67,7 @@ def direct_gain(r: Real, theta: Real | None = None) -> Floats:
 
 
 def impulse_energy(r: Real, theta: Real | None = None) -> tuple[Floats, Floats]:
-    """Σ_k of both bounds for one unit perturbation: (decoupled, direct) = (1/(1 − r²), direct gain).
+    """Return Σ_k of both bounds for one unit perturbation: (decoupled, direct) = (1/(1 − r²), direct gain).
 
     Their ratio, (1 + r)/(1 − r) at the best θ, is the extra factor of about 2κ that squaring first costs here.
     """
@@ -75,11 +75,11 @@ def impulse_energy(r: Real, theta: Real | None = None) -> tuple[Floats, Floats]:
 
 
 def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
-    """Largest η ≤ 1/L for which weight·λ²‖ŷ − y*‖² + L²‖v̂ − v*‖² contracts at rate 1 − ημ/2 (α = 1/L).
+    """Return the largest η ≤ 1/L for which weight·λ²‖ŷ − y*‖² + L²‖v̂ − v*‖² contracts at rate 1 − ημ/2 (α = 1/L).
 
     Squaring leaves (2ηλ²/μ)‖ŷ − y*‖² in the adjoint's recursion, which the inner contraction has to absorb:
     (weight + 2ηL²/μ)(1 − 1/κ) ≤ weight·(1 − ημ/2). With weight 1 (the earlier analysis) η = Θ(κ⁻²)/L; a weight of
-    order κ² already allows η = 1/L. This, not Young's inequality as such, is where the earlier AID bound loses two κ.
+    order κ² already allows η = 1/L. Here, and not in Young's inequality, the earlier AID bound loses two κ.
     """
     weight = positive(weight, "weight", "it multiplies the inner error in the potential")
     constants = Constants.of(constants)
@@ -90,9 +90,10 @@ def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
 
 @dataclass(frozen=True)
 class WeightedSquares(OneBeta):
-    """AID with α = η = 1/L by squares alone, in the potential δ_k = 4κ²λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖².
+    """AID with α = η = 1/L with squares only, in the potential δ_k = 4κ²λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖².
 
     e_k² ≤ 2δ_k and δ_k ≤ (1 − 1/4κ)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = λ²κ³(6κ² + 6κ + 2) ≤ 14λ²κ⁵, λ = L + ρM/μ.
+    The bound is (gap/β + 4κδ₀)/(AK).
     """
 
     slope: Floats  # λ
@@ -103,21 +104,20 @@ class WeightedSquares(OneBeta):
         """Descent factor A = 1/2 − 8κWβ² ≥ 1/4."""
         return 0.5 - 8 * self.constants.kappa * self.W * self.beta**2
 
-    def errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """(‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖) after the first update."""
+    def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖) after the first update."""
         k, rate = self.constants, 1 - 1 / self.constants.kappa
         a0 = rate * y_error
         return a0, rate * (k.M / k.mu if v_error is None else v_error) + self.slope / k.L * a0
 
-    def at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
-        """(gap/β + 4κδ₀)/(AK)."""
+    def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         k = self.constants
         start = (2 * k.kappa * self.slope * errors[0]) ** 2 + (k.L * errors[1]) ** 2
         return (gap / self.beta + 4 * k.kappa * start) / (self.A * steps)
 
 
 def weighted_squares(constants: Constants) -> WeightedSquares:
-    """The earlier analysis with a weight: squares first, and still β = min{1/L_Φ, 1/√(32κW)} = Θ(1/(λκ³)), O(κ⁴/K)."""
+    """Return the earlier analysis with a weight: β = min{1/L_Φ, 1/√(32κW)} = Θ(1/(λκ³)), and the bound is O(κ⁴/K)."""
     constants = Constants.of(constants)
     L, kappa = constants.L, constants.kappa
     slope = L + constants.rho * constants.M / constants.mu

@@ -1,31 +1,29 @@
 """The paper's own lemmas, summed exactly: certificates for AID and ITD by ℓ₂ gain.
 
 Theorems 5.9 and 5.17 bound the two-dimensional (AID) and one-dimensional (ITD) error recursion by a scalar potential
-with round constants. Here the same recursions enter `certificates.gain` unchanged, so the difference between these
-bounds and the paper's is the price of that potential alone.
+with round constants. Here the same recursions enter `certificates.gain` unchanged: the difference between these
+bounds and the paper's is only the price of that potential.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 
-from bilevel.theory.certificates.certificate import Errors
-from bilevel.theory.certificates.from_system import SystemCertificate
+from bilevel.theory.certificates import paper
 from bilevel.theory.certificates.gain import ClosedLoop
-from bilevel.theory.certificates.paper_aid import aid as paper_aid, start_of_aid
-from bilevel.theory.certificates.paper_itd import itd as paper_itd, radius_beta
+from bilevel.theory.certificates.system_certificate import SystemCertificate
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real
 
 
 def aid(constants: Constants) -> SystemCertificate:
-    """Exact gain of Lemmas 5.1, 5.3 and 5.5. With a_k = ‖ŷ_k − y*_k‖, b_k = ‖v̂_k − ṽ*_k‖, d_k = ‖x_k − x_{k−1}‖:
+    """Return the exact gain of Lemmas 5.1, 5.3 and 5.5.
+
+    With a_k = ‖ŷ_k − y*_k‖, b_k = ‖v̂_k − ṽ*_k‖ and d_k = ‖x_k − x_{k−1}‖:
 
     a_k ≤ (1 − αμ)a_{k−1} + (L/μ)d_k,  b_k ≤ (1 − ημ)b_{k−1} + C₀αL·a_{k−1} + C₀(αL + 1)d_k,  e_k ≤ C₃a_k + L·b_k.
     """
-    p, L = paper_aid(constants), constants.L
+    p, L = paper.aid(constants), constants.L
     system = ClosedLoop(
         r0=1 - p.alpha * constants.mu,
         r1=1 - p.eta * constants.mu,
@@ -39,12 +37,14 @@ def aid(constants: Constants) -> SystemCertificate:
 
 
 def itd(constants: Constants, R_y: Real | None = None) -> SystemCertificate:
-    """Exact gain of Lemmas 5.1 and 5.13. With a_k = ‖ŷ_k − y*_k‖ and d_k = ‖x_k − x_{k−1}‖:
+    """Return the exact gain of Lemmas 5.1 and 5.13.
+
+    With a_k = ‖ŷ_k − y*_k‖ and d_k = ‖x_k − x_{k−1}‖:
 
     a_k ≤ (1 − αμ)a_{k−1} + (L/μ)d_k  and  e_k ≤ C₄a_k + C₅ while Lemma 5.12 holds (β ≤ αμ²R_y/(LG), y₀ within R_y).
     """
-    p = paper_itd(constants, R_y)
-    limits = {"smoothness": 1 / constants.L_Phi_blockwise, "radius": radius_beta(constants, p.R_y)}
+    p = paper.itd(constants, R_y)
+    limits = {"smoothness": 1 / constants.L_Phi_blockwise, "radius": paper.radius_beta(constants, p.R_y)}
     system = ClosedLoop(
         r0=1 - p.alpha * constants.mu,
         r1=0.0,
@@ -58,12 +58,9 @@ def itd(constants: Constants, R_y: Real | None = None) -> SystemCertificate:
 
 
 def of_aid(analysis: str, constants: Constants, system: ClosedLoop) -> SystemCertificate:
-    """The certificate of a system in the paper's two errors of AID."""
-    p = paper_aid(constants)
-
-    def start(y_error: Floats, v_error: Floats | None) -> Errors:
-        return start_of_aid(constants, p.C0, y_error, v_error)
-
+    """Return the certificate of a system in the paper's two errors of AID."""
+    p = paper.aid(constants)
+    start = lambda y_error, v_error: paper.start_of_aid(constants, p.C0, y_error, v_error)
     limits = {"smoothness": system.beta_cap}
     return with_gain(analysis, "AID", constants, p.alpha, p.eta, system, (p.C3, constants.L), start, limits)
 
@@ -79,7 +76,7 @@ def with_gain(
     start: Any,
     limits: dict[str, Any],
 ) -> SystemCertificate:
-    """The certificate of a system, with the limit on β that the feedback of its own errors sets."""
+    """Return the certificate of a system; the feedback of its errors is one more limit on β."""
     with np.errstate(divide="ignore", over="ignore"):
         limits = limits | {"error feedback": (0.5 / np.asarray(system.unit_gain))[()]}
     return SystemCertificate(analysis, method, constants, alpha, eta, limits, system, weights, start)

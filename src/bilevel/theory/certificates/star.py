@@ -1,14 +1,12 @@
 """The κ⁴ certificates: errors measured at the solutions y* and v*, and driven by the step itself.
 
-Two things cost the paper's analysis, and `tight`, a factor κ and more (documentation, "κ⁴"):
+Two choices cost the paper's analysis, and `tight`, a factor κ and more (documentation, "κ⁴"):
 
-* v̂ was compared with ṽ* = (∇²_yy g)⁻¹∇_y f at ŷ, which moves with ŷ and charges every inner error 1/μ. At y* the target
-  v* stays, and the inner error enters once per step, with weight η;
-* the step was bounded by ‖∇Φ‖ + e, which closes a loop, and −‖h‖² was dropped from the descent lemma. Kept, it pays
-  for everything that the step ‖h‖ itself causes (`storage`).
+* they compare v̂ with ṽ* = (∇²_yy g)⁻¹∇_y f at ŷ, which moves with ŷ and charges every inner error 1/μ. Here the target
+  v* is taken at y*, and the inner error enters once per step, with weight η;
+* they bound the step by ‖∇Φ‖ + e, which closes a loop, and drop −‖h‖² from the descent lemma. Here it stays, and pays
+  for everything that the step ‖h‖ causes (`storage`).
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -17,20 +15,22 @@ import numpy as np
 from bilevel.checks import check_count
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP, Errors
-from bilevel.theory.certificates.from_system import Start, SystemCertificate
 from bilevel.theory.certificates.storage import Driven
+from bilevel.theory.certificates.system_certificate import InitialErrors, SystemCertificate
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, horizon, positive, resolved, together
+from bilevel.theory.reals import Floats, Real, check_kappa, check_shapes, positive, step_count
+
+MOST_STEPS = 10**15
 
 
 @dataclass(frozen=True)
 class StarCertificate(SystemCertificate):
-    """A certificate of tracking; besides the bound on the mean it has one on the last value."""
+    """A tracking certificate, with bounds on the mean of ‖∇Φ‖² and on the last value of Φ."""
 
     system: Driven
 
     def linear_beta(self, modulus: Real) -> Floats:
-        """The largest β for which Φ − inf Φ falls by 1 − βm a step, if ‖∇Φ‖² ≥ 2m(Φ − inf Φ) (Polyak–Łojasiewicz)."""
+        """Return the largest β for which Φ − inf Φ falls by 1 − βm per step, if ‖∇Φ‖² ≥ 2m(Φ − inf Φ)."""
         return self.system.linear_beta(self._modulus(modulus))
 
     def last_value(
@@ -42,15 +42,15 @@ class StarCertificate(SystemCertificate):
         v_error: Real | None = None,
         beta: Real | None = None,
     ) -> Floats:
-        """Bound on Φ(x_K) − inf Φ, for a Φ with the Polyak–Łojasiewicz modulus m; `linear_beta` by default.
+        """Return a bound on Φ(x_K) − inf Φ, for Φ with the Polyak–Łojasiewicz modulus m; `linear_beta` by default.
 
         (1 − βm)ᴷ·gap from an exact start; an inexact one adds to the gap.
         """
-        modulus, steps, gap = self._modulus(modulus), horizon(steps), positive(gap, "gap", GAP)
-        beta = None if beta is None else positive(beta, "beta", "it is the outer step size")
-        states = self._states(self._errors(y_error, v_error))
+        modulus, steps, gap = self._modulus(modulus), step_count(steps), positive(gap, "gap", GAP)
+        beta = None if beta is None else positive(beta, "beta")
+        states = self._states(self._start(y_error, v_error))
         given = {"steps": steps, "gap": gap, "modulus": modulus, "beta": beta}
-        together(**given, start=states[0] + states[1], constants=self.beta_max)
+        check_shapes(**given, start=states[0] + states[1], constants=self.beta_max)
         at = self.linear_beta(modulus) if beta is None else beta
         return self.system.last(at, steps, gap, modulus, *states)
 
@@ -60,7 +60,7 @@ class StarCertificate(SystemCertificate):
                 "ITD does not converge to a stationary point, so its last value has no linear rate"
             )
         modulus = positive(modulus, "modulus", "it is the m of ‖∇Φ‖² ≥ 2m(Φ − inf Φ)")
-        together(modulus=modulus, constants=self.system.beta_cap)
+        check_shapes(modulus=modulus, constants=self.system.beta_cap)
         with np.errstate(over="ignore"):
             share = np.max(modulus * self.system.beta_cap, initial=0.0)
         if share > 1 + 1e-9:
@@ -77,7 +77,9 @@ def aid(
     inner_steps: int = 1,
     adjoint_steps: int = 1,
 ) -> StarCertificate:
-    """AID, with N inner and Q adjoint steps. For a_k = ‖ŷ_k − y*_k‖, b_k = ‖v̂_k − v*_k‖, d_k = ‖x_k − x_{k−1}‖:
+    """Return the certificate of AID with N inner and Q adjoint steps.
+
+    For a_k = ‖ŷ_k − y*_k‖, b_k = ‖v̂_k − v*_k‖, d_k = ‖x_k − x_{k−1}‖:
 
     a_k ≤ r(a_{k−1} + s·d_k),  b_k ≤ t(b_{k−1} + V·d_k) + ηₜΛ_yy·a_k,  e_k ≤ Λ_xy·a_k + L_xy·b_k,
 
@@ -86,12 +88,13 @@ def aid(
     and α = η = 1/L the gain of d on e is 2λκ(κ² − 1), and half of that with the default α = η = 2/(L_yy + μ).
     """
     k = Blocks.of(constants)
-    N, Q = _steps(inner_steps, "inner_steps"), _steps(adjoint_steps, "adjoint_steps")
+    N = check_count(inner_steps, "inner_steps", most=MOST_STEPS)
+    Q = check_count(adjoint_steps, "adjoint_steps", most=MOST_STEPS)
     alpha, rate = contraction(k, alpha, "alpha")
     r = rate**N
     eta, rate = contraction(k, eta, "eta")
     t = rate**Q
-    # ‖Σ_{j<Q} η(I − ηH)ʲ‖: eigenvalues with ηh > 1 alternate, and sum to η at most.
+    # ‖Σ_{j<Q} η(I − ηH)ʲ‖: terms with ηh > 1 alternate, and sum to at most η.
     with np.errstate(divide="ignore"):
         slowest = -np.expm1(Q * np.log(np.maximum(1 - eta * k.mu, 0.0))) / k.mu
     eta_t = np.maximum(eta, slowest)
@@ -100,8 +103,8 @@ def aid(
     return _certificate("AID", constants, alpha, eta, system, weights, start, N, Q)
 
 
-def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors, Start]:
-    """The error system of AID whose inner and adjoint steps contract by r and t; the states' weights, and the start."""
+def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors, InitialErrors]:
+    """Return AID's error system with contractions r (inner) and t (adjoint), the states' weights, and the start."""
     weight, c0 = _scale(k)
     force = eta_t * k.Lambda_yy
 
@@ -125,7 +128,7 @@ def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Er
 def soba(
     constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None
 ) -> StarCertificate:
-    """SOBA, which takes all directions at the old point, so that nothing contracts a step of x at once:
+    """Return the certificate of SOBA, which takes all directions at the old point:
 
     a_k ≤ r·a_{k−1} + s·d_k,  b_k ≤ t·b_{k−1} + ηΛ_yy·a_{k−1} + V·d_k,  e_k ≤ Λ_xy·a_k + L_xy·b_k.
 
@@ -150,7 +153,7 @@ def soba(
 
 
 def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertificate:
-    """ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖, as in `tight.itd` and with blocks:
+    """Return the certificate of ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖, as in `tight.itd` but with blocks:
 
     s_k ≤ r·s_{k−1} + (L_xy/μ)d_k,  e_k ≤ (r(f_xy + αL_xy·f_yy) + α·rho_xyy·M_y)s_k + C₅,  C₅ = M_y(1 − αμ)L_xy/μ
     (M_yL_xy(α − 1/L_yy) where that is more, for an α well beyond 2/(L_yy + μ)).
@@ -175,27 +178,19 @@ def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertifi
 
 
 def contraction(k: Blocks, step: Real | None, name: str) -> tuple[Floats, Floats]:
-    """The step size, 2/(L_yy + μ) by default, and by what a step on y (or v) contracts."""
-    resolved(k.kappa)
-    step = 2 / (k.L_yy + k.mu) if step is None else positive(step, name, "it is a step size")
-    together(**{name: step, "constants": np.asarray(k.kappa)})
+    """Return the step size, 2/(L_yy + μ) by default, and the contraction factor of a step on y (or v)."""
+    check_kappa(k.kappa)
+    step = 2 / (k.L_yy + k.mu) if step is None else positive(step, name)
+    check_shapes(**{name: step, "constants": np.asarray(k.kappa)})
     with np.errstate(over="ignore"):
         rate = np.maximum(np.abs(1 - step * k.mu), np.abs(step * k.L_yy - 1))
     if np.any(1 - rate < 1e-15):
+        worst = np.broadcast_to(step, np.shape(rate)).flat[np.argmax(rate)]
         raise ValueError(
-            f"{name} = {_worst(step, rate):g} does not contract: it must be below 2/L_yy = {np.min(2 / k.L_yy):g}, and "
+            f"{name} = {worst:g} does not contract: it must be below 2/L_yy = {np.min(2 / k.L_yy):g}, and "
             "not so small that float64 cannot tell the step from none"
         )
     return step, rate
-
-
-def _worst(step: Floats, rate: Floats) -> float:
-    step, rate = np.broadcast_arrays(step, rate)
-    return float(step.flat[np.argmax(rate)])
-
-
-def _steps(count: int, name: str) -> int:
-    return check_count(count, name, most=10**15)  # no run takes as many
 
 
 def _certificate(method, constants, alpha, eta, system, weights, start, N=1, Q=1) -> StarCertificate:
@@ -205,13 +200,13 @@ def _certificate(method, constants, alpha, eta, system, weights, start, N=1, Q=1
 
 
 def _inverse(value: Floats) -> Floats:
-    """1/value, infinite at zero."""
+    """Return 1/value, infinite at zero."""
     with np.errstate(divide="ignore", over="ignore"):
         return (1 / np.asarray(value))[()]
 
 
 def _scale(k: Blocks) -> tuple[Floats, Floats]:
-    """A weight for the inner error that is positive even where Λ_xy is zero, and its share in the error."""
+    """Return a weight for the inner error that is positive even where Λ_xy is zero, and its share in the error."""
     weight = np.asarray(k.Lambda_xy + k.Lambda_yy * k.y_slope)[()]
     return weight, _ratio(k.Lambda_xy, weight)
 

@@ -1,30 +1,28 @@
 """Exact gain on the paper's two errors, with the contraction kept on every term.
 
-The paper's proofs discard two things that cost no new assumption to keep:
+The paper's proofs discard two facts that need no new assumption:
 
-* the step that contracts the error contracts the drift of its target as well, so every perturbation carries the
+* the step that contracts the error also contracts the drift of its target, so every perturbation carries the
   factor 1 − αμ (or 1 − ημ), which vanishes as κ → 1;
 * ITD's Jacobian error αρM‖y_k⁰ − y*_k‖ is itself part of the recursion. Tracking it replaces Lemma 5.12:
   no R_y, no bound on ∇_x f, and the inherent error is M²(κ − 1)² for every ρ, which is exactly the lower bound.
 
-What is still lost, a factor κ for AID, is lost by the choice of the errors and in the descent lemma: see `star`.
+AID still loses a factor κ, by the choice of the errors and in the descent lemma: see `star`.
 """
 
-from __future__ import annotations
-
-from bilevel.theory.certificates.from_system import SystemCertificate
+from bilevel.theory.certificates import paper
 from bilevel.theory.certificates.gain import ClosedLoop
-from bilevel.theory.certificates.paper_aid import aid as paper_aid
 from bilevel.theory.certificates.sharp import of_aid, with_gain
+from bilevel.theory.certificates.system_certificate import SystemCertificate
 from bilevel.theory.constants import Constants
 
 
 def aid(constants: Constants) -> SystemCertificate:
-    """AID with the contraction kept on every term (notation of `sharp.aid`):
+    """Return the certificate of AID with the contraction kept on every term (notation of `sharp.aid`):
 
     a_k ≤ (1 − αμ)(a_{k−1} + (L/μ)d_k),  b_k ≤ (1 − ημ)(b_{k−1} + C₀αL·a_{k−1} + C₀(αL + 1)d_k).
     """
-    p, L = paper_aid(constants), constants.L
+    p, L = paper.aid(constants), constants.L
     inner, adjoint = 1 - p.alpha * constants.mu, 1 - p.eta * constants.mu
     system = ClosedLoop(
         r0=inner,
@@ -39,7 +37,7 @@ def aid(constants: Constants) -> SystemCertificate:
 
 
 def itd(constants: Constants) -> SystemCertificate:
-    """ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖, without a radius:
+    """Return the certificate of ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖, without a radius:
 
     s_k ≤ (1 − αμ)s_{k−1} + (L/μ)d_k  and  e_k ≤ ((1 − αμ)(L + αL²) + αρM)s_k + M(1 − αμ)L/μ.
     """

@@ -1,1 +1,1 @@
-"""Constants and step sizes for a problem whose constants nobody knows."""
+"""Estimated constants and step sizes for problems with unknown constants."""

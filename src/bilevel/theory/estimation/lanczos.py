@@ -1,4 +1,4 @@
-"""The extreme eigenvalues of a symmetric operator from its products alone."""
+"""The extreme eigenvalues of a symmetric operator, from products with it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,17 +12,19 @@ Vector = Float[Array, " n"]
 
 
 class Ritz(NamedTuple):
+    """Approximate eigenvalues, with error bounds."""
+
     values: Float[Array, " steps"]  # ascending
-    residuals: Float[Array, " steps"]  # of each: an eigenvalue lies within that distance of it
+    residuals: Float[Array, " steps"]  # there is an eigenvalue within this distance of each value
 
 
 def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key: Array) -> Ritz:
-    """Ritz values of the symmetric `product`, ascending, after `steps` Lanczos steps from `start`.
+    """Return the Ritz values of the symmetric `product`, ascending, after `steps` Lanczos steps from `start`.
 
     v_{j+1} ∝ A v_j − Σ_{i≤j} ⟨v_i, A v_j⟩ v_i, orthogonalized twice against all earlier vectors, so that no
-    ghost copies of converged eigenvalues appear. A Ritz value is a Rayleigh quotient: the largest never exceeds
-    the largest eigenvalue and the smallest is never below the smallest, up to rounding. Where the Krylov space
-    is exhausted the iteration goes on with a random vector orthogonal to it, so n steps give all n eigenvalues.
+    ghost copies of converged eigenvalues appear. A Ritz value is a Rayleigh quotient, so it is within the spectrum up
+    to rounding. Where the Krylov space is exhausted, the iteration continues with a random vector orthogonal to it, so
+    n steps give all n eigenvalues.
 
     The residual ‖Au − θu‖ of a Ritz pair is |β_k s_k|, with s_k the last entry of its vector in the Krylov basis. There
     is an eigenvalue in [θ − residual, θ + residual]; for the smallest θ it need not be the smallest one.
@@ -48,7 +50,7 @@ def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key:
         beta = jnp.linalg.norm(w)
         exhausted = beta <= n**0.5 * jnp.finfo(start.dtype).eps * scale
         fresh = orthogonalize(V, jax.random.normal(jax.random.fold_in(key, j), (n,), start.dtype))
-        # Of a tiny w most is rounding, which is not orthogonal to anything: once more, at length one.
+        # A tiny w is mostly rounding and not orthogonal: orthogonalize again at length one.
         following = unit(orthogonalize(V, unit(jnp.where(exhausted, fresh, w))))
         off = off.at[j].set(jnp.where(exhausted, jnp.zeros_like(beta), beta))
         return V, diagonal.at[j].set(alpha), off, following, scale

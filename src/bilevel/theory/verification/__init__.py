@@ -1,1 +1,1 @@
-"""Both sides of every lemma and theorem on a run of the real solver."""
+"""Checks of every lemma and theorem on a run of the real solver."""

@@ -1,4 +1,4 @@
-"""A run of a solver with everything measured that the lemmas speak of. Pure: usable inside jit and vmap."""
+"""A run of a solver with the norms of all lemmas. Pure: usable inside jit and vmap."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,8 +12,7 @@ from bilevel.batch import Batch
 from bilevel.loop.scan import scan
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver, check_solver
-from bilevel.theory.verification.algorithm import Algorithm, recognize
-from bilevel.theory.verification.given import check_solution
+from bilevel.theory.verification.inputs import Algorithm, check_solution, recognize
 from bilevel.theory.verification.reference import (
     cross_matrix,
     exact,
@@ -21,7 +20,15 @@ from bilevel.theory.verification.reference import (
     inner_solution,
     solve_hessian,
 )
-from bilevel.theory.verification.segments import Along, Norms, along, between, is_small, joined, stacked
+from bilevel.theory.verification.segments import (
+    Norms,
+    Piece,
+    between,
+    is_small,
+    joined,
+    measure_pieces,
+    stacked,
+)
 from bilevel.types import PyTree
 
 Solution = Callable[[PyTree], PyTree]
@@ -30,8 +37,8 @@ Solution = Callable[[PyTree], PyTree]
 class Run(NamedTuple):
     """Norms at iterations k = 0..K−1; a change from k − 1 to k is zero at k = 0.
 
-    ŷ_k and v̂_k are the points at which iteration k estimates ∇Φ(x_k): for AID and ITD those it has just computed, for
-    SOBA those it starts from.
+    ŷ_k and v̂_k are the points at which iteration k estimates ∇Φ(x_k): AID and ITD have just computed them, SOBA starts
+    from them.
     """
 
     y_error: Norms  # ‖ŷ_k − y*_k‖
@@ -48,18 +55,18 @@ class Run(NamedTuple):
     descent: Norms  # Φ(x_0) − min_{j≤k+1} Φ(x_j)
     outer_x: Norms  # ‖∇_x f‖, the larger of its values at ŷ_k and at y*_k
     outer_y: Norms  # ‖∇_y f‖, likewise
-    at_x: Along  # at x_k, from ŷ_k to y*_k and on to y_k⁰
-    to_next: Along  # along (x, y*(x)) from x_k to x_{k+1}
-    since_last: Along  # (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k), and nothing between
+    at_x: Piece  # at x_k, from ŷ_k to y*_k and on to y_k⁰
+    to_next: Piece  # along (x, y*(x)) from x_k to x_{k+1}
+    since_last: Piece  # (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k), and nothing between
     jacobian: Norms | None  # ‖∇_x y*(x_k)‖; ITD with few variables only, like the next
     jacobian_error: Norms | None  # ‖∇_x ŷ_k − ∇_x y*(x_k)‖
     inner_residual: Norms  # of the reference, as is the next
     adjoint_residual: Norms
-    sizes: dict[str, Norms]  # ‖x_k‖, ‖y*_k‖ and ‖v*_k‖, from which rounding is judged
+    sizes: dict[str, Norms]  # ‖x_k‖, ‖y*_k‖ and ‖v*_k‖, for the size of rounding errors
 
 
-class _Point(NamedTuple):
-    """What the next iteration compares itself with."""
+class _Previous(NamedTuple):
+    """The previous iteration, for differences."""
 
     x: PyTree
     y: PyTree
@@ -75,34 +82,34 @@ def measure(
     data: Batch | None = None,
     solution: Solution | None = None,
 ) -> Run:
-    """`steps` steps from (x0, y0), measured against `exact` answers at every x_k and at three points between each two.
+    """Measure `steps` steps from (x0, y0) against `exact` answers at every x_k and at three points between each two.
 
     Args:
         solver: `bl.aid`, `bl.itd` or `bl.soba` with floats at every level.
-        x0: where x starts.
-        y0: where y starts.
-        steps: how many iterations to run and measure.
+        x0: the first x.
+        y0: the first y.
+        steps: the number of iterations to run and measure.
         data: the whole data at every step; the theory is about deterministic gradients.
-        solution: x ↦ y*(x) in closed form; left out, y* is solved for by Newton's method.
+        solution: x ↦ y*(x) in closed form; without it, Newton's method computes y*.
     """
     problem, algorithm = check_solver(solver).problem, recognize(solver)
     start = solver.init(x0, y0, data)
     check_solution(solution, start.x, start.y)
     record = lambda state, info: (state.x, state.y, getattr(state, "v", None), info.hypergradient)
     _, (x_next, y, v, estimate) = scan(solver, start, data, steps=steps, record=record)
-    # One row more than there are steps: Φ(x_K) is wanted as well. The rest of that row is padding.
+    # One row more than there are steps, for Φ(x_K). Its other entries are padding.
     before = lambda first, rest: jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
     padded = lambda rest: jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), rest)
     x, warm = before(start.x, x_next), before(start.y, y)
     used = (warm, before(start.v, v)) if algorithm.method == "SOBA" else (padded(y), padded(v))
     rows = (x, warm, *used, padded(estimate))
 
-    first = _Point(start.x, jax.tree.map(lambda a: a[0], used[0]), start.y, tree.zeros_like(start.x))
-    body = lambda point, row: _measure(problem, algorithm, data, solution, point, row)
+    first = _Previous(start.x, jax.tree.map(lambda a: a[0], used[0]), start.y, tree.zeros_like(start.x))
+    body = lambda before, row: _measure(problem, algorithm, data, solution, before, row)
     _, norms = lax.scan(body, first, rows)
     values, to_next = norms["value"], jax.tree.map(lambda a: a[1:], norms.pop("since_last_star"))
     norms = jax.tree.map(lambda a: a[:-1], norms)
-    # Before the first iteration there is nothing to compare with.
+    # The first iteration has no predecessor.
     norms["gradient_change"] = norms["gradient_change"].at[0].set(0)
     descent = values[0] - jnp.minimum(values[0], lax.cummin(values[1:]))
     return Run(**norms, to_next=to_next, next_value=values[1:], descent=descent)
@@ -113,10 +120,10 @@ def _measure(
     algorithm: Algorithm,
     data: Batch | None,
     solution: Solution | None,
-    before: _Point,
+    before: _Previous,
     iterate: tuple[Any, ...],
-) -> tuple[_Point, dict[str, Any]]:
-    """The point itself, and the norms of iteration k by name."""
+) -> tuple[_Previous, dict[str, Any]]:
+    """Return iteration k for the next one, and its norms by name."""
     x, warm, y, v, estimate = iterate
     distance = lambda a, b: tree.norm(tree.sub(a, b))
     solve = solution or (lambda x: inner_solution(problem, x, before.y_star, data))
@@ -128,7 +135,7 @@ def _measure(
     path = joined(stacked(y), between(y, star.y), stacked(star.y), between(star.y, warm), stacked(warm))
     here = jax.tree.map(lambda a: jnp.broadcast_to(a, (9, *a.shape)), x)
     both = stacked(before.x, x), stacked(before.y, y)
-    at_x, since_last_star, since_last = along(problem, data, (here, path), (xs, ys), both)
+    at_x, since_last_star, since_last = measure_pieces(problem, data, (here, path), (xs, ys), both)
     nothing = jnp.zeros_like(star.value)
     norms = {
         "y_error": distance(y, star.y),
@@ -154,18 +161,18 @@ def _measure(
     }
     if is_small(x, y) and algorithm.method == "ITD":
         norms |= _jacobians(problem, algorithm.sizes["alpha"], data, x, warm, star.y)
-    return _Point(x, y, star.y, star.hypergradient), norms
+    return _Previous(x, y, star.y, star.hypergradient), norms
 
 
 def _adjoint(problem: Problem, data: Batch | None, x: PyTree, y: PyTree) -> PyTree:
-    """ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)."""
+    """Return ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)."""
     return solve_hessian(problem.oracles.linearize(x, y, data), problem.oracles.outer_gradients(x, y, data).y)
 
 
 def _jacobians(
     problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree
 ) -> dict[str, Any]:
-    """Both Jacobians as m × n matrices: −∇²_xy g (∇²_yy g)⁻¹ at y*, and −α∇²_xy g at the warm start."""
+    """Return the norms of both m × n Jacobians: −∇²_xy g (∇²_yy g)⁻¹ at y*, and −α∇²_xy g at the warm start."""
     at_star, at_warm = problem.oracles.linearize(x, y, data), problem.oracles.linearize(x, warm, data)
     C_star, C_warm = cross_matrix(at_star, warm), cross_matrix(at_warm, warm)
     jacobian = -jnp.linalg.solve(hessian_matrix(at_star, warm), C_star.T).T

@@ -1,9 +1,9 @@
-"""The exact answers that estimates are measured against: y*(x), v*(x), Φ(x) and ∇Φ(x), to rounding.
+"""The exact reference of all estimates: y*(x), v*(x), Φ(x) and ∇Φ(x), to rounding.
 
     ∇_y g(x, y*) = 0      ∇²_yy g(x, y*) v* = ∇_y f(x, y*)      ∇Φ(x) = ∇_x f(x, y*) − ∇²_xy g(x, y*) v*
 
-A closed form of y*(x) is used where there is one. Otherwise damped Newton goes on until ‖∇_y g‖ no longer
-shrinks; its linear systems are solved densely up to `DENSE` unknowns and by conjugate gradients beyond.
+It uses a closed form of y*(x) where there is one. Otherwise damped Newton continues until ‖∇_y g‖ no longer
+shrinks; it solves linear systems densely up to `DENSE` unknowns and by conjugate gradients beyond.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from bilevel.batch import Batch
 from bilevel.checks import check_problem, prepare
 from bilevel.oracles import Linearized
 from bilevel.problem import Problem
-from bilevel.theory.verification.given import check_solution
+from bilevel.theory.verification.inputs import check_solution
 from bilevel.types import PyTree, Scalar
 
 DENSE = 256
@@ -31,7 +31,7 @@ SMALLEST_STEP = 2.0**-12
 
 
 class Exact(NamedTuple):
-    """The answers at one x, and how far each is from solving its equation."""
+    """The answers at one x, and the residuals of their equations."""
 
     y: PyTree  # y*(x)
     v: PyTree  # v*(x)
@@ -48,12 +48,12 @@ def exact(
     data: Batch | None = None,
     solution: Callable[[PyTree], PyTree] | None = None,
 ) -> Exact:
-    """y*(x), v*(x), Φ(x) and ∇Φ(x); y* from `solution(x)` if given, else by Newton from `guess`.
+    """Return y*(x), v*(x), Φ(x) and ∇Φ(x); y* from `solution(x)` if given, else by Newton from `guess`.
 
     Args:
         problem: the two objectives.
-        x: where to look.
-        guess: where Newton's method for y*(x) starts.
+        x: the outer point.
+        guess: the start of Newton's method for y*(x).
         data: all the data of both levels.
         solution: x ↦ y*(x) in closed form.
     """
@@ -74,9 +74,9 @@ def exact(
 
 
 def inner_solution(problem: Problem, x: PyTree, guess: PyTree, data: Batch | None = None) -> PyTree:
-    """y*(x) by Newton steps y ← y − t·(∇²_yy g)⁻¹∇_y g, each halved until ‖∇_y g‖ falls by the factor 1 − t/4.
+    """Return y*(x) by Newton steps y ← y − t·(∇²_yy g)⁻¹∇_y g, with t halved until ‖∇_y g‖ falls by 1 − t/4.
 
-    For a strongly convex g such a t exists until rounding is reached, which is where this ends.
+    For a strongly convex g such a t exists until ‖∇_y g‖ is only rounding. Then the iteration ends.
     """
     oracles = problem.oracles
     size = lambda y: tree.norm(oracles.inner_gradient(x, y, data))
@@ -109,14 +109,14 @@ def inner_solution(problem: Problem, x: PyTree, guess: PyTree, data: Batch | Non
 
 
 def rounding_of(inner: Linearized, y: PyTree) -> Scalar:
-    """The size below which ‖∇_y g‖ is rounding: a few ulps of the two parts ∇²_yy g·y and the rest."""
+    """Return the size below which ‖∇_y g‖ is rounding: a few ulps of its two parts, ∇²_yy g·y and the remainder."""
     curved = inner.hessian(y)
     size = tree.norm(curved) + tree.norm(tree.sub(inner.gradient, curved))
     return 8 * jnp.finfo(size.dtype).eps * size
 
 
 def solve_hessian(inner: Linearized, b: PyTree) -> PyTree:
-    """(∇²_yy g)⁻¹ b."""
+    """Return (∇²_yy g)⁻¹ b."""
     flat, unravel = ravel_pytree(b)
     if flat.size > DENSE:
         return cg(inner.hessian, b, tol=1e-14, maxiter=4 * flat.size)[0]
@@ -127,12 +127,12 @@ def solve_hessian(inner: Linearized, b: PyTree) -> PyTree:
 
 
 def hessian_matrix(inner: Linearized, y: PyTree) -> Float[Array, "n n"]:
-    """∇²_yy g written out; `y` gives the shape."""
+    """Return ∇²_yy g as a matrix; `y` gives the shape."""
     return _columns(inner.hessian, y)
 
 
 def cross_matrix(inner: Linearized, y: PyTree) -> Float[Array, "m n"]:
-    """∇²_xy g written out; `y` gives the shape."""
+    """Return ∇²_xy g as a matrix; `y` gives the shape."""
     return _columns(inner.cross, y)
 
 

@@ -1,4 +1,4 @@
-"""What `verify` hands back: one row per inequality, and a verdict that can be read or asked."""
+"""The result of `verify`: one row per inequality, with a verdict."""
 
 import io
 from dataclasses import dataclass
@@ -23,24 +23,22 @@ class Row:
     statement: str
     verdict: Verdict
     reason: str = ""  # the hypothesis that is not met
-    slack: float | None = (
-        None  # smallest rhs − lhs, after what measuring may have added to lhs or taken from rhs
-    )
+    slack: float | None = None  # smallest rhs − lhs, corrected for measurement errors
     relative_slack: float | None = None  # smallest (rhs − lhs)/rhs
-    at: int | None = None  # where the relative slack is smallest
+    at: int | None = None  # the iteration with the smallest relative slack
     first_violation: int | None = None  # the first iteration where lhs > rhs
 
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict on one run: every row, and where the constants came from."""
+    """The verdict on one run: every row, and the origin of the constants."""
 
     method: str
     steps: int
     step_sizes: dict[str, float]
     hypotheses: dict[
         str, str
-    ]  # by constant: its value, and whether declared or estimated and how far checked
+    ]  # by constant: its value, whether it is declared or estimated, and checked or not
     reference_residual: float  # largest residual of the equations for y* and v*
     tolerance: float
     rows: tuple[Row, ...]
@@ -51,11 +49,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """No inequality was violated. Those whose hypotheses are not met are not counted."""
+        """Whether no inequality was violated; inequalities with unmet hypotheses do not count."""
         return not self.violations
 
     def __getitem__(self, name: str) -> Row:
-        """The row whose name begins with `name`, e.g. `report["Lemma 5.5"]`."""
+        """Return the row with a name that begins with `name`, e.g. `report["Lemma 5.5"]`."""
         found = [row for row in self.rows if row.name.startswith(name)]
         if len(found) != 1:
             names = ", ".join(row.name for row in (found or self.rows))
@@ -66,7 +64,7 @@ class Report:
     def summary(self) -> str:
         judged = [row for row in self.rows if row.verdict is not Verdict.NOT_APPLICABLE]
         skipped = len(self.rows) - len(judged)
-        skip = f"; {skipped} not judged, their hypotheses are not met" if skipped else ""
+        skip = f"; {skipped} not judged, because their hypotheses are not met" if skipped else ""
         if self.ok:
             return f"{self.method}, {self.steps} steps: all {len(judged)} inequalities judged hold{skip}."
         broken = "; ".join(f"{row.name} (first at k = {row.first_violation})" for row in self.violations)
@@ -74,7 +72,7 @@ class Report:
         return f"{self.method}, {self.steps} steps: {count} inequalities violated{skip}: {broken}."
 
     def table(self) -> Table:
-        """The rows as a rich table."""
+        """Return the rows as a rich table."""
         steps = ", ".join(f"{name} = {value:.4g}" for name, value in self.step_sizes.items())
         table = Table(title=f"{self.method}, {self.steps} steps, {steps}", title_justify="left")
         for column in ("inequality", "verdict"):

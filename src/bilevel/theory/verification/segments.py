@@ -1,8 +1,8 @@
-"""Where the proofs use the assumptions: along segments and curves between the points of a run, not only at them.
+"""The segments and curves between the points of a run, along which the proofs use the assumptions.
 
 Contraction integrates ∇²_yy g over [y_k⁰, y*_k], the errors at ŷ_k compare it with y*_k, and the drift of y* and v* and
-the descent of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is seen at its ends and at `NODES` in between: a
-violation proves a constant wrong, and a function that keeps to its constants there and breaks them elsewhere is missed.
+the descent of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is evaluated at its ends and at `NODES` in between.
+A violation proves a constant wrong; a violation only elsewhere is not detected.
 """
 
 from itertools import accumulate
@@ -18,24 +18,22 @@ from bilevel.problem import Problem
 from bilevel.theory.verification.reference import DENSE, cross_matrix, hessian_matrix
 from bilevel.types import PyTree
 
-NODES = (
-    0.5 - (3 / 28) ** 0.5,
-    0.5,
-    0.5 + (3 / 28) ** 0.5,
-)  # with the ends, the Gauss–Lobatto points of order five
-Norms = Any  # numbers per iteration: a JAX array here, a NumPy array once it is judged
+# With the ends, the Gauss–Lobatto points of order five.
+NODES = (0.5 - (3 / 28) ** 0.5, 0.5, 0.5 + (3 / 28) ** 0.5)
+Norms = Any  # numbers per iteration: a JAX array here, a NumPy array in judgments
 
 
-class Along(NamedTuple):
-    """A piece of a run: steps and changes between neighboring points, curvatures at every point (last axis)."""
+class Piece(NamedTuple):
+    """A piece of a run: steps and changes between neighboring points, curvatures at every point (last axis).
+
+    Fields that need matrices are None where these are too large.
+    """
 
     x_step: Norms
     y_step: Norms
     outer_x_change: Norms  # of ∇_x f
     outer_y_change: Norms  # of ∇_y f
-    hessian_change: (
-        Norms  # of ∇²_yy g; None, like all that needs matrices, where they are too large to be written out
-    )
+    hessian_change: Norms  # of ∇²_yy g
     cross_change: Norms  # of ∇²_xy g
     outer_x: Norms  # ‖∇_x f‖
     outer_y: Norms  # ‖∇_y f‖
@@ -45,14 +43,13 @@ class Along(NamedTuple):
 
 
 def between(start: PyTree, end: PyTree) -> PyTree:
-    """The points at `NODES` of the segment, stacked."""
-    return jax.tree.map(
-        lambda a, b: jnp.stack([a + jnp.asarray(t, a.dtype) * (b - a) for t in NODES]), start, end
-    )
+    """Return the points at `NODES` of the segment, stacked."""
+    points = lambda a, b: jnp.stack([a + jnp.asarray(t, a.dtype) * (b - a) for t in NODES])
+    return jax.tree.map(points, start, end)
 
 
 def stacked(*points: PyTree) -> PyTree:
-    """Single points as one stack."""
+    """Return single points as one stack."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *points)
 
 
@@ -64,8 +61,8 @@ def is_small(x: PyTree, y: PyTree) -> bool:
     return ravel_pytree(x)[0].size <= DENSE and ravel_pytree(y)[0].size <= DENSE
 
 
-def along(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Along]:
-    """What is seen at the points (x, y) of each piece, which is a stack of them, and between neighbors in it."""
+def measure_pieces(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Piece]:
+    """Return the quantities at the points (x, y) of each piece, a stack of points, and between neighbors in it."""
     lengths = [len(jax.tree.leaves(x)[0]) for x, _ in pieces]
     small = is_small(*jax.tree.map(lambda a: a[0], pieces[0]))
 
@@ -82,17 +79,17 @@ def along(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) 
     steps = [size(change(a)) for a in (x, y, f_x, f_y)]
     slopes = [size(f_x), size(f_y)]
     turns, spectra = _spectra(*matrices) if small else ([None] * 2, [None] * 3)
-    # A change from the end of one piece to the start of the next is left out.
+    # Leave out the changes from the end of one piece to the start of the next.
     ends = list(accumulate(lengths))
     cut = lambda values, start, end: [None if a is None else a[start:end] for a in values]
     return [
-        Along(*cut(steps + turns, end - length, end - 1), *cut(slopes + spectra, end - length, end))
+        Piece(*cut(steps + turns, end - length, end - 1), *cut(slopes + spectra, end - length, end))
         for length, end in zip(lengths, ends, strict=True)
     ]
 
 
 def _spectra(H: Array, C: Array) -> tuple[list[Array], list[Array]]:
-    """Norms of the changes of H and C, and the ends of H's spectrum and ‖C‖, from one decomposition of them all."""
+    """Return norms of the changes of H and C, the ends of H's spectrum, and ‖C‖, from one joint decomposition."""
     change, gram = lambda A: A[1:] - A[:-1], lambda A: jnp.swapaxes(A, -1, -2) @ A
     spectra = jnp.linalg.eigvalsh(jnp.concatenate([H, change(H), gram(C), gram(change(C))]))
     n = len(H)

@@ -14,12 +14,10 @@ def non_vanishing(results: Results) -> Answer:
     error = float(np.max(np.abs(table["measured_limit"] / table["closed_form"] - 1)))
     ours = f"ends at M²(κ − 1)² for every κ, to a relative {max(error, 1e-10):.0e}"
     if np.min(table["measured_limit"]) <= 0 or error > 1e-6:
-        return Answer(
-            f"off the closed form by a relative {error:.0e}", Verdict.DIFFERS, "The runs end elsewhere."
-        )
-    return Answer(
-        ours, Verdict.HOLDS, "In closed form: the estimator is Zx + αLM·1, which vanishes at −M Z⁻¹1."
-    )
+        ours = f"off the closed form by a relative {error:.0e}"
+        return Answer(ours, Verdict.DIFFERS, "The runs end elsewhere.")
+    why = "In closed form: the estimator is Zx + αLM·1, which vanishes at −M Z⁻¹1."
+    return Answer(ours, Verdict.HOLDS, why)
 
 
 @question("Figure 2, left", "Theorem 5.17's bound lies above the measured ‖∇Φ‖²", "above", needs="fig2")
@@ -84,9 +82,8 @@ def factor_of_true_curve(results: Results) -> Answer:
     row = select(results["fig2_factors.csv"], curve="measured_limit")
     ours, low, high = _factor(row)
     if abs(ours / 0.32 - 1) > 0.15:
-        return Answer(
-            _shown(row), Verdict.DIFFERS, "The scaled bound does not fall on the measured curve at 0.32."
-        )
+        why = "The scaled bound does not fall on the measured curve at 0.32."
+        return Answer(_shown(row), Verdict.DIFFERS, why)
     if high / low > 1.2:
         why = "Least squares in log space. The ratio is not constant: it rises with κ, so no one factor fits exactly."
         return Answer(_shown(row), Verdict.CAVEAT, why)

@@ -54,6 +54,14 @@ def panel(title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def finish(figure: Figure, axes: Axes, label: str, legend: Any) -> Figure:
+    """Make the y axis logarithmic, and add its label and the legend."""
+    axes.set_yscale("log")
+    axes.set_ylabel(label)
+    axes.legend(loc=legend)
+    return figure
+
+
 def kappa_axis(axes: Axes, ticks: tuple[float | int, ...]) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("condition number κ (log scale)")

@@ -12,8 +12,8 @@ from bilevel.lab.paper.report.tables import Grid
 from bilevel.lab.paper.results import Results
 
 CAPTIONS = {
-    "fig1_left": "AID: the mean of ‖∇Φ(x_k)‖² and its bounds over κ, with μ = M = ρ = 0.1. Each bound has step sizes "
-    "of its own, and the marks of its color are the run with those. Star measures the errors at y* and v*.",
+    "fig1_left": "AID: the mean of ‖∇Φ(x_k)‖² and its bounds over κ, with μ = M = ρ = 0.1. Each bound has its "
+    "own step sizes; the marks of its color show the run with them. Star measures the errors at y* and v*.",
     "fig1_right": "The same against the number of iterations.",
     "fig2_left": "ITD: where ‖∇Φ(x_K)‖² ends, and the part of each bound that no number of iterations removes. Star's "
     "longer inner step ends lower. That its limit lies above its bound for small κ is due to M = 0.1, which is less "

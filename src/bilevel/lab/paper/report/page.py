@@ -22,7 +22,7 @@ CLASSES = {
 
 
 def as_page(content: Content, folder: Path) -> str:
-    """`folder` holds the figures as SVG."""
+    """Return the page, with the figures in `folder`, which are SVG files."""
     template = Template((files("bilevel.lab.paper.report") / "template.html").read_text(encoding="utf-8"))
     return template.substitute(
         summary=escape(content.summary),

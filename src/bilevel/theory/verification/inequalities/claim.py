@@ -1,4 +1,4 @@
-"""What a claim is: a name, a statement, the hypotheses it needs, and both sides of its inequality."""
+"""A claim: a name, a statement, its hypotheses, and both sides of its inequality."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,18 +8,11 @@ from typing import Any
 import numpy as np
 
 from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.paper_aid import AIDCertificate, aid
-from bilevel.theory.certificates.paper_itd import (
-    ITDCertificate,
-    estimator_constants,
-    itd,
-    radius_beta,
-    smallest_radius,
-)
+from bilevel.theory.certificates import paper
 from bilevel.theory.verification.measurement import Run
 
-ROUNDING = 1e-12  # how far a step size may exceed its limit: α = 1/L is computed, not given
-Sides = tuple[Any, Any]  # arrays of one entry per iteration, or of one row per iteration
+ROUNDING = 1e-12  # by which a step size may exceed its limit, because α = 1/L is computed
+Sides = tuple[Any, Any]  # arrays with one entry or one row per iteration
 
 
 @dataclass(frozen=True)
@@ -27,7 +20,7 @@ class Setting:
     """The constants and step sizes of a run, with the paper's certificates for them."""
 
     method: str  # "AID", "ITD" or "SOBA"
-    constants: Any  # Constants; or Blocks, of which the paper says nothing
+    constants: Any  # Constants, or Blocks, which the paper does not cover
     alpha: float
     beta: float
     eta: float | None  # ITD has none
@@ -40,25 +33,25 @@ class Setting:
         return Blocks.of(self.constants)
 
     @cached_property
-    def aid(self) -> AIDCertificate:
+    def aid(self) -> paper.AIDCertificate:
         """Theorem 5.9's certificate with the largest β."""
-        return aid(self.constants)
+        return paper.aid(self.constants)
 
     @cached_property
     def R_y(self) -> float:
         """The smallest radius that meets Lemma 5.12's hypotheses for this start and this β."""
-        per_unit = radius_beta(self.constants, 1.0, self.alpha)
-        return float(max(smallest_radius(self.constants), self.y_start, self.beta / per_unit))
+        per_unit = paper.radius_beta(self.constants, 1.0, self.alpha)
+        return float(max(paper.smallest_radius(self.constants), self.y_start, self.beta / per_unit))
 
     @cached_property
-    def itd(self) -> ITDCertificate:
+    def itd(self) -> paper.ITDCertificate:
         """Theorem 5.17's certificate with the largest β."""
-        return itd(self.constants, self.R_y)
+        return paper.itd(self.constants, self.R_y)
 
     @cached_property
     def C4_C5(self) -> tuple[float, float]:
         """The constants of ITD's estimator for this α, which need not be 1/L."""
-        C4, C5 = estimator_constants(self.constants, self.R_y, self.alpha)
+        C4, C5 = paper.estimator_constants(self.constants, self.R_y, self.alpha)
         return float(C4), float(C5)
 
 
@@ -67,13 +60,24 @@ Hypothesis = Callable[[Run, Setting], str | None]
 
 @dataclass(frozen=True)
 class Claim:
-    """lhs ≤ rhs at every iteration, if no hypothesis objects (a hypothesis returns what is not met, or `None`)."""
+    """lhs ≤ rhs at every iteration, if all hypotheses hold (a hypothesis returns an objection, or `None`)."""
 
     name: str
     statement: str
     sides: Callable[[Run, Setting], Sides]
     needs: tuple[Hypothesis, ...] = ()
-    first: int = 0  # the iteration, or for a bound on a mean the number of steps, of the first entry
+    first: int = 0  # the iteration of the first entry; for a bound on a mean, the number of steps
+
+
+class Claims(list[Claim]):
+    """Claims in order; `@claims.add(...)` appends the decorated function, which returns both sides."""
+
+    def add(self, name: str, statement: str, *needs: Hypothesis, first: int = 0) -> Callable[[Any], Any]:
+        def append(sides: Callable[[Run, Setting], Sides]) -> Any:
+            self.append(Claim(name, statement, sides, needs, first))
+            return sides
+
+        return append
 
 
 def at_most(symbol: str, value: float | None, limit: Any, meaning: str) -> str | None:
@@ -88,20 +92,10 @@ def equal(symbol: str, value: float | None, target: Any, meaning: str) -> str | 
     return f"{symbol} = {value:.3g} is not {meaning} = {target:.3g}"
 
 
-def short_alpha(r: Run, s: Setting) -> str | None:
-    return at_most("α", s.alpha, 1 / s.constants.L, "1/L")
-
-
-def short_eta(r: Run, s: Setting) -> str | None:
-    return at_most("η", s.eta, 1 / s.constants.L, "1/L")
-
-
-def alpha_is_inverse_L(r: Run, s: Setting) -> str | None:
-    return equal("α", s.alpha, 1 / s.constants.L, "1/L")
-
-
-def eta_is_inverse_L(r: Run, s: Setting) -> str | None:
-    return equal("η", s.eta, 1 / s.constants.L, "1/L")
+short_alpha: Hypothesis = lambda r, s: at_most("α", s.alpha, 1 / s.constants.L, "1/L")
+short_eta: Hypothesis = lambda r, s: at_most("η", s.eta, 1 / s.constants.L, "1/L")
+alpha_is_inverse_L: Hypothesis = lambda r, s: equal("α", s.alpha, 1 / s.constants.L, "1/L")
+eta_is_inverse_L: Hypothesis = lambda r, s: equal("η", s.eta, 1 / s.constants.L, "1/L")
 
 
 def dense(r: Run, s: Setting) -> str | None:
@@ -109,7 +103,7 @@ def dense(r: Run, s: Setting) -> str | None:
 
 
 def horizons(r: Run) -> np.ndarray:
-    """K = 1, 2, …: every prefix of a run is a run."""
+    """Return K = 1, 2, …, because every prefix of a run is a run."""
     return np.arange(1, len(r.gradient) + 1)
 
 
@@ -118,7 +112,7 @@ def running_mean(squares: Any) -> np.ndarray:
 
 
 def discounted(rate: float, terms: Any) -> np.ndarray:
-    """Σ_{j<k} rate^{k−1−j}·terms_j for k = 0..K−1."""
+    """Return Σ_{j<k} rate^{k−1−j}·terms_j for k = 0..K−1."""
     sums = np.zeros(len(terms))
     for k in range(1, len(terms)):
         sums[k] = rate * sums[k - 1] + terms[k - 1]

@@ -1,0 +1,109 @@
+"""What a run shows of itself: the event that hooks see, and the result."""
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+
+from bilevel.loop.finite import NORM, blow_up, moved
+from bilevel.loop.plan import Plan, Progress
+from bilevel.loop.result import Result
+from bilevel.loop.status import Code, Status, completed, failed, under_way
+from bilevel.loop.trace import Columns
+
+FINE = (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED)
+
+
+def event_of(plan: Plan, progress: Progress, rows: Columns) -> Any:
+    """Return what hooks see of a run."""
+    from bilevel.loop.diagnose.scene import measured
+    from bilevel.loop.hooks.base import Event
+
+    run = progress.run
+    return Event(
+        step=progress.step,
+        total=plan.total,
+        run=plan.storage.fetched(run) if plan.hooks.reads_info else run,  # they may compute with it
+        info=progress.info,
+        trace=jax.tree.map(lambda a: a, rows),  # the log's own dict is not for hooks to change
+        seconds=time.perf_counter() - plan.began,
+        name=plan.solver.name,
+        packed=partial(so_far, plan, progress),
+        solver=progress.method.solver,
+        measured=partial(measured, plan, progress),
+    )
+
+
+def so_far(plan: Plan, progress: Progress) -> Result:
+    """Return the result as if the run ended here: what is saved of a run under way.
+
+    Its state is the run's own, which the next chunk may donate: copy what is kept.
+    """
+    return _packed(plan, progress, under_way(progress.step, plan.total))
+
+
+def result_of(plan: Plan, progress: Progress) -> Result:
+    """Return the result of a run that has ended."""
+    if progress.is_whole:
+        progress = replace(progress, run=plan.storage.fetched(progress.run))
+    status = progress.status or completed(plan.total)
+    if progress.failure is not None:
+        status = failed(progress.step, progress.failure.what, progress.failure.error)
+    elif status.code in FINE and progress.step:
+        status = _remarked(plan, progress, status)
+    elif status.code is Code.CONVERGED and not progress.largest > 0:
+        from bilevel.loop.diagnose.scene import scene_of
+        from bilevel.loop.diagnose.standstill import never_moved
+
+        status = status.with_note(never_moved(scene_of(plan, progress), progress.largest))
+    diverged = status.code is Code.DIVERGED
+    if progress.failure is None and not diverged and progress.step:
+        status = status.with_note(plan.solver.remark(plan.log.trace))
+    suspect = progress.suspect
+    if suspect is not None and suspect[1] < progress.step and not (diverged and suspect[0] == NORM):
+        status = status.with_suspect(*suspect)
+    return _packed(plan, progress, status if diverged else status.with_note(progress.guard.note()))
+
+
+def _remarked(plan: Plan, progress: Progress, status: Status) -> Status:
+    """Return the status of a finite end with a note if f has blown up, or if x does not move."""
+
+    def why_risen() -> str:
+        from bilevel.loop.diagnose.divergence import why_risen
+        from bilevel.loop.diagnose.scene import scene_of
+
+        return why_risen(scene_of(plan, progress))
+
+    if note := blow_up(plan.log.trace, progress.step, why_risen):
+        return status.with_note(note)
+    count = progress.step - plan.kept_step(progress)  # steps since what is kept
+    if count < 2 or moved(plan.snapshots.x(), progress.run.x):
+        return status
+    from bilevel.loop.diagnose.scene import scene_of
+    from bilevel.loop.diagnose.standstill import standstill
+
+    found = standstill(scene_of(plan, progress), count, progress.largest)
+    if found.converged and progress.status is None:
+        status = completed(plan.total, converged=True)
+    return status.with_note(found.sentence)
+
+
+def _packed(plan: Plan, progress: Progress, status: Status) -> Result:
+    run = progress.run
+    return Result(
+        x=run.x,
+        y=run.y,
+        status=status,
+        steps=progress.step,
+        trace=jax.tree.map(lambda a: a, plan.log.trace),
+        probes=plan.log.probes(plan.hooks.probe_rows()),
+        run=plan.storage.fetched(run) if progress.is_whole else run,
+        seconds=time.perf_counter() - plan.began,
+        feed=plan.source.mark(),
+        thin=plan.log.thin,
+        halvings=progress.guard.halvings,
+        recovery=progress.guard.recovery(plan, progress),
+        diagnosis=plan.hooks.diagnosis,
+    )

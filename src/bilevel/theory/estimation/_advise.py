@@ -1,0 +1,159 @@
+"""`advise`: step sizes, and AID or ITD, for a problem with unknown constants."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import jax
+
+from bilevel.arrays import as_arrays
+from bilevel.batch import Batch
+from bilevel.checks import check_count, check_finite, check_known, check_problem, check_seed, prepare
+from bilevel.checks.derivatives import explained
+from bilevel.problem import Problem
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.itd import itd
+from bilevel.solvers.base import Solver
+from bilevel.solvers.rules import projected
+from bilevel.theory.certificates.certificate import StepSizes
+from bilevel.theory.estimation.advice import Advice
+from bilevel.theory.estimation.explanation import explain, recommend, recommend_nonconvex
+from bilevel.theory.estimation.inner_solution import host_distance
+from bilevel.theory.estimation.observations import Observations
+from bilevel.theory.estimation.sampled import StartErrors, largest_beta, sampled_certificates
+from bilevel.theory.estimation.start_point import StartPoint, examine_start, is_convex
+from bilevel.theory.estimation.stationarity import Stationarity, measure_stationarity
+from bilevel.theory.estimation.trial_runs import BetaTrial, follow, halve_beta, largest_slope
+from bilevel.types import PyTree
+
+FOLLOWED = {"AID": ("AID", "SOBA"), "ITD": ("ITD",)}  # the runs, and the certificates whose β they use
+
+
+@explained
+def advise(
+    problem: Problem,
+    x0: PyTree,
+    y0: PyTree,
+    data: Batch | None = None,
+    *,
+    steps: int = 10_000,
+    infimum: float = 0.0,
+    warmup: int = 100,
+    trial: int = 100,
+    iterations: int = 30,
+    seed: int = 0,
+    project: Callable[[PyTree], PyTree] | None = None,
+) -> Advice:
+    """Propose step sizes and recommend AID or ITD, from observations of the problem along a run from (x0, y0).
+
+    Takes `warmup` gradient steps on y, then Newton steps to y*(x0), estimates the constants on the way, and evaluates
+    the hypergradient and ITD's bias at the end. The practical step sizes are α = η = 1/L_y with L_y the largest
+    curvature of g in y, and β = αμ/L̂_Φ with L̂_Φ the curvature of Φ at the start: y and v lag behind x at the rate αμ
+    per step, and a loop of gain βL̂_Φ through two such lags is stable up to 2αμ. Curvature at one point may be
+    misleading, so β is tested: it is halved until in `trial` steps of the method itself, from y*(x0), the estimate
+    never changes by more than 2αμ/β times the step of x.
+
+    AID and ITD then run from (x0, y0), with the practical β or with the largest that a certificate allows for the
+    constants observed so far, if that is larger. They run as far as the latter would get in `steps` steps (β times the
+    number of steps counts), and at least `trial` steps. The constants are estimated again along both, and the sampled
+    step sizes and bounds belong to certificates for the worst observed constants.
+
+    Args:
+        problem: the two objectives.
+        x0: the first x.
+        y0: the first y.
+        data: all the data of both levels, or a representative batch.
+        steps: the planned length of the run, for the sampled step sizes and their bounds.
+        infimum: a lower bound of f, for the same; losses are usually at least 0.
+        warmup: gradient steps on y at x0 before the first observation.
+        trial: steps of the test of a practical β; 0 takes the first proposal untested, without certificates, because
+            no run was observed.
+        iterations: Lanczos steps per quantity.
+        seed: seed of the random starting vectors; the same seed gives the same advice.
+        project: the projection onto the set that x must stay in; run `bl.projected(practical.outer, project)`. ‖∇Φ‖ is
+            then the gradient mapping's norm, ‖x − P(x − s∇Φ)‖/s with s = 1/L̂_Φ, and the runs are projected too. No
+            certificate here covers a projected x.
+    """
+    check_problem(problem)
+    check_finite(infimum, "infimum")
+    if problem.prox is not None:
+        raise ValueError(
+            "advise measures smooth inner problems, but this one has a proximal map: use the inner step size 1/L of "
+            "its smooth part, and find the others with bl.sweep"
+        )
+    steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
+    trial = check_count(trial, "trial", least=0)
+    iterations, seed = check_count(iterations, "iterations"), int(check_seed(seed))
+    data = as_arrays(data, "data")
+    x, y = prepare(problem, x0, y0, data)
+    check_known(x0=x, y0=y, data=data)
+    if project is not None:
+        projected(1.0, project).init(x)
+    observations = Observations(problem, data, iterations, jax.random.key(seed))
+    start = examine_start(observations, x, y, warmup, project)
+    at, alpha = start.at, start.alpha
+
+    def make(method: str, beta: float) -> Solver:
+        outer = beta if project is None else projected(beta, project)
+        if method == "AID":
+            return aid(problem, inner=alpha, adjoint=alpha, outer=outer)
+        return itd(problem, inner=alpha, outer=outer)
+
+    main = "AID" if start.convex else "ITD"
+    gain = lambda beta: beta * float(largest_slope(make(main, beta), trial, x, start.star.y, data))
+    tried = BetaTrial(start.proposal, 0, False)
+    if trial:
+        tried = halve_beta(start.proposal, gain, 2 * alpha * start.mu)
+
+    runs = {}
+    for method, certified in FOLLOWED.items() if start.convex and tried.passed else ():
+        largest = largest_beta(observations.estimated, certified) if project is None else 0.0
+        length = lambda beta, largest=largest: max(trial, math.ceil(min(largest / beta, 1.0) * steps))
+        run = follow(partial(make, method), max(tried.beta, largest), length, x, y, data, 1 / alpha)
+        runs |= {method: run} if run.seen else {}
+    observations.add([place for run in runs.values() for place in run.places])
+
+    estimated = observations.estimated
+    final = {}
+    if start.star.done and tried.passed and project is None and runs and is_convex(estimated):
+        known = [method for followed in runs for method in FOLLOWED[followed]]
+        final = sampled_certificates(estimated, _describe(start, y, infimum), steps, known)
+    measured = problem.compiled(_stationarity, project)
+    measure = lambda x, _, star: jax.device_get(measured(x, star.y, data, alpha, at.smoothness))
+    along = [measure(*moment) for moment in runs["AID"].seen] if "AID" in runs else []
+    ends = {method: measure(*run.seen[-1]) for method, run in runs.items()}
+    if start.convex:
+        method, recommendation = recommend(start, [at, *along], ends, runs)
+    else:
+        method, recommendation = recommend_nonconvex(start, estimated)
+    inner = min(alpha, 1 / (estimated.L_yy_at_least + start.damping))
+    return Advice(
+        estimated=estimated,
+        sampled=final,
+        practical=StepSizes(inner, inner, min(tried.beta, runs["AID"].beta if "AID" in runs else tried.beta)),
+        tried=tried.passed,
+        damping=start.damping,
+        at=at,
+        along=tuple(along),
+        method=method,
+        recommendation=recommendation,
+        notes=explain(start, tried, trial, runs, estimated, final, infimum, project is not None),
+        projected=project is not None,
+    )
+
+
+def _describe(start: StartPoint, y: PyTree, infimum: float) -> StartErrors:
+    """Return the start as certificates describe it, from y*(x0) and v*(x0)."""
+    value = float(start.at.value)
+    if value <= infimum:
+        raise ValueError(
+            f"Φ(x0) = {value:g} is not above infimum = {infimum:g}: pass infimum=, a number that f is never below"
+        )
+    y_error = host_distance(y, start.star.y) + float(start.star.gradient) / start.mu
+    return StartErrors(
+        value - infimum, y_error, float(start.at.adjoint) if start.at.residual < 1e-8 else None
+    )
+
+
+def _stationarity(problem: Problem, project, x, y, data, alpha, smoothness) -> Stationarity:
+    return measure_stationarity(problem, x, y, data, alpha, 0.0, None, 0, project, smoothness)

@@ -1,0 +1,188 @@
+"""The quantities that the constants bound, at one point (x, y): from products only, without matrices."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+from optax import tree
+
+from bilevel.batch import Batch
+from bilevel.problem import Problem
+from bilevel.theory.estimation.lanczos import Ritz, lanczos
+from bilevel.types import PyTree, Scalar
+
+WHOLE = 256  # unknowns up to which Lanczos finds the whole spectrum of ∇²_yy g
+STARTS = 4  # of each search for a third derivative
+
+
+class LocalConstants(NamedTuple):
+    """The constants at one point. Every entry but `mu` is at most the true norm there; `mu` is at least λ_min."""
+
+    mu: Scalar  # smallest eigenvalue of ∇²_yy g
+    mu_residual: Scalar  # how far the nearest eigenvalue may be from it
+    L_yy: Scalar  # largest eigenvalue of ∇²_yy g
+    L_xy: Scalar  # ‖∇²_xy g‖
+    inner: Scalar  # ‖(∇²_xy g, ∇²_yy g)‖, the slope of ∇_y g in (x, y)
+    outer: Scalar  # ‖∇²f‖ in (x, y)
+    f_xx: Scalar  # its blocks
+    f_xy: Scalar
+    f_yy: Scalar
+    slope: Scalar  # ‖∇f‖
+    slope_y: Scalar  # ‖∇_y f‖
+    third: Scalar  # the larger slope of ∇²_yy g and ∇²_xy g in (x, y)
+    rho_xxy: Scalar  # slope of ∇²_xy g in x
+    rho_xyy: Scalar  # slope of ∇²_yy g in x, equal to the slope of ∇²_xy g in y
+    rho_yyy: Scalar  # slope of ∇²_yy g in y
+
+
+def local_constants(
+    problem: Problem, x: PyTree, y: PyTree, data: Batch | None, direction: PyTree, key: Array, steps: int
+) -> LocalConstants:
+    """Return the local constants; the search for third derivatives starts in `direction`, a pair (ẋ, ẏ)."""
+    keys = jax.random.split(key, 4)
+    ends = inner_spectrum(problem, x, y, data, keys[0], steps)
+    f = problem.oracles.outer_gradients(x, y, data)
+    L_xy, inner = _inner_norms(problem, x, y, data, keys[1], steps)
+    outer, f_xx, f_xy, f_yy = _outer_norms(problem, x, y, data, keys[2], steps)
+    # The power method converges faster than Lanczos.
+    rho = _third_derivatives(problem, x, y, data, direction, keys[3], -(-steps // 3))
+    return LocalConstants(
+        mu=ends.values[0],
+        mu_residual=ends.residuals[0],
+        L_yy=ends.values[-1],
+        L_xy=L_xy,
+        inner=inner,
+        outer=outer,
+        f_xx=f_xx,
+        f_xy=f_xy,
+        f_yy=f_yy,
+        slope=tree.norm((f.x, f.y)),
+        slope_y=tree.norm(f.y),
+        third=jnp.maximum(rho.hessian, rho.cross),
+        rho_xxy=rho.rho_xxy,
+        rho_xyy=rho.rho_xyy,
+        rho_yyy=rho.rho_yyy,
+    )
+
+
+def inner_spectrum(
+    problem: Problem, x: PyTree, y: PyTree, data: Batch | None, key: Array, steps: int
+) -> Ritz:
+    """Return Ritz values of ∇²_yy g: all of a small one, because a few steps miss the small end when κ is large."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(y))
+    steps = size if size <= WHOLE else steps
+    return spectrum(problem.oracles.linearize(x, y, data).hessian, y, key, steps)
+
+
+def spectrum(product: Callable[[PyTree], PyTree], like: PyTree, key: Array, steps: int) -> Ritz:
+    """Return Ritz values of a symmetric operator on trees shaped like `like`, from a random start."""
+    flat, unravel = ravel_pytree(like)
+    start = jax.random.normal(key, flat.shape, flat.dtype)
+    return lanczos(lambda v: ravel_pytree(product(unravel(v)))[0], start, steps, jax.random.fold_in(key, 1))
+
+
+def _inner_norms(problem: Problem, x, y, data, key, steps) -> Float[Array, "2"]:
+    """Return the largest singular values of v ↦ ∇²_xy g·v and v ↦ (∇²_xy g·v, ∇²_yy g·v)."""
+    inner = problem.oracles.linearize(x, y, data)
+
+    def largest(c: Array) -> Scalar:
+        forward = lambda v: (inner.cross(v), _times(c, inner.hessian(v)))
+        backward = jax.linear_transpose(forward, y)
+        squares = spectrum(lambda v: backward(forward(v))[0], y, key, steps).values
+        return jnp.sqrt(jnp.maximum(squares[-1], 0))
+
+    return lax.map(largest, jnp.asarray([0.0, 1.0]))
+
+
+def _outer_norms(problem: Problem, x, y, data, key, steps) -> Float[Array, "4"]:
+    """Return ‖∇²f‖ and the norms of its blocks xx, xy and yy. No solver needs f's second derivatives in x.
+
+    The off-diagonal block and its transpose together are symmetric, with eigenvalues ± its singular values.
+    """
+    gradients = lambda x, y: tuple(problem.oracles.outer_gradients(x, y, data)[1:])
+    product = jax.linearize(gradients, x, y)[1]
+
+    def largest(c: Array) -> Scalar:
+        def part(z: PyTree) -> PyTree:
+            along_x, along_y = product(z[0], tree.zeros_like(y)), product(tree.zeros_like(x), z[1])
+            upper = tree.add(_times(c[0], along_x[0]), _times(c[1], along_y[0]))
+            return upper, tree.add(_times(c[1], along_x[1]), _times(c[2], along_y[1]))
+
+        return jnp.max(jnp.abs(spectrum(part, (x, y), key, steps).values))
+
+    return lax.map(largest, jnp.asarray([(1.0, 1.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]))
+
+
+class ThirdDerivatives(NamedTuple):
+    """The largest T(d, v, u) = ⟨u, d/dt B(z + td)·v⟩ found over unit vectors, with B = (∇²_xy g, ∇²_yy g)."""
+
+    rho_yyy: Scalar  # d in y, u in y: the slope of ∇²_yy g in y
+    rho_xyy: Scalar  # d in x, u in y: of ∇²_yy g in x, equal to the slope of ∇²_xy g in y
+    rho_xxy: Scalar  # d in x, u in x: of ∇²_xy g in x
+    hessian: Scalar  # d in both, u in y: of ∇²_yy g jointly
+    cross: Scalar  # d in both, u in x: of ∇²_xy g jointly
+
+
+KEPT = [  # weights of d's and of u's parts in x and in y, for each field of ThirdDerivatives
+    ((0.0, 1.0), (0.0, 1.0)),
+    ((1.0, 0.0), (0.0, 1.0)),
+    ((1.0, 0.0), (1.0, 0.0)),
+    ((1.0, 1.0), (0.0, 1.0)),
+    ((1.0, 1.0), (1.0, 0.0)),
+]
+
+
+def _third_derivatives(
+    problem: Problem, x: PyTree, y: PyTree, data: Batch | None, direction: PyTree, key: Array, steps: int
+) -> ThirdDerivatives:
+    """Maximize T by the higher-order power method: set each argument in turn to the normalized gradient of T in it.
+
+    T is linear in each argument, so no update lowers it. The result may be a local maximum, so the search has
+    `STARTS` starts: the first with d in the given direction, the others random.
+    """
+
+    def largest(kept: Array) -> Scalar:
+        keep = lambda which, z: tuple(_times(c, part) for c, part in zip(kept[which], z, strict=True))
+
+        def form(d, v, u):
+            def product(x, y):
+                inner = problem.oracles.linearize(x, y, data)
+                return inner.cross(v), inner.hessian(v)
+
+            return tree.vdot(keep(1, u), jax.jvp(product, (x, y), keep(0, d))[1])
+
+        def ascend(_, factors):
+            d, v, u = factors
+            u = _unit(jax.grad(form, argnums=2)(d, v, u))
+            v = _unit(jax.grad(form, argnums=1)(d, v, u))
+            d = _unit(jax.grad(form, argnums=0)(d, v, u))
+            return d, v, u
+
+        def climb(start: Array) -> Scalar:
+            first, second = jax.random.split(jax.random.fold_in(key, start))
+            given, drawn = _unit(keep(0, direction)), _unit(keep(0, random_unit((x, y), first)))
+            d = jax.tree.map(lambda a, b: jnp.where(start == 0, a, b), given, drawn)
+            factors = lax.fori_loop(0, steps, ascend, (d, random_unit(y, second), tree.zeros_like((x, y))))
+            return jnp.abs(form(*factors))
+
+        return jnp.max(lax.map(climb, jnp.arange(STARTS)))
+
+    return ThirdDerivatives(*lax.map(largest, jnp.asarray(KEPT)))
+
+
+def random_unit(like: PyTree, key: Array) -> PyTree:
+    flat, unravel = ravel_pytree(like)
+    return _unit(unravel(jax.random.normal(key, flat.shape, flat.dtype)))
+
+
+def _unit(a: PyTree) -> PyTree:
+    size = tree.norm(a)
+    return tree.scale(1 / jnp.maximum(size, jnp.finfo(size.dtype).tiny), a)
+
+
+def _times(c: Array, a: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: c.astype(leaf.dtype) * leaf, a)

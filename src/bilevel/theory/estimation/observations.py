@@ -1,0 +1,167 @@
+"""Constants observed at points, and the worst of each: `estimate`, and the observations behind `advise`."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from optax import tree
+
+from bilevel.arrays import as_arrays
+from bilevel.batch import Batch
+from bilevel.checks import check_count, check_known, check_problem, check_seed, prepare
+from bilevel.problem import Problem
+from bilevel.theory.estimation.estimates import BLOCKS, Estimated
+from bilevel.theory.estimation.inner_solution import InnerSolution, host_distance, host_middle, host_norm
+from bilevel.theory.estimation.lanczos import Ritz
+from bilevel.theory.estimation.local_constants import (
+    LocalConstants,
+    inner_spectrum,
+    local_constants,
+    random_unit,
+)
+from bilevel.types import PyTree
+from bilevel.words import shown
+
+RESOLVED = 0.1  # largest residual of the smallest eigenvalue, as a share of it, before more Lanczos steps
+MOST_DOUBLINGS = 3
+APART = 1e-6  # ŷ and y* closer than this, relative to y*, count as one place
+
+
+def estimate(
+    problem: Problem,
+    x: PyTree,
+    y: PyTree,
+    data: Batch | None = None,
+    points: Iterable[Any] = (),
+    iterations: int = 30,
+    seed: int = 0,
+) -> Estimated:
+    """Estimate the constants, the paper's four and block by block, at (x, y) and at further `points` of a trajectory.
+
+    μ and the curvatures come from Lanczos on Hessian-vector products, M from gradient norms, and ρ from third
+    derivatives by a power method, which starts in the direction to the next point (a random one at the last).
+    Every estimate is attained at some point in some direction: M, L and ρ are lower bounds of the true constants, and
+    the estimate of μ is an upper bound. At a point where x and y together have at most `iterations` entries, all
+    estimates are exact to rounding except ρ, which may be a local maximum. μ and L_yy are exact at a point with up to
+    256 inner variables. With more, the iterations for μ are doubled, at most three times, until its residual is a
+    tenth of it. The residual is reported.
+
+    An estimate covers only the given points. With one point, the very next step may violate the constants:
+    `assume()` them only for a problem with constant curvature. To certify a run, pass its `points`, or use
+    `bl.advise`, which observes trial runs; `bl.theory.verify` checks the constants along a run.
+
+    Args:
+        problem: the two objectives.
+        x: the first point's x.
+        y: the first point's y.
+        data: all the data of both levels.
+        points: further pairs (x, y), for instance from `bl.scan(..., record=lambda s, _: (s.x, s.y))`.
+        iterations: Lanczos and power steps per quantity and point.
+        seed: seed of the random starting vectors; the same seed gives the same estimates.
+    """
+    check_problem(problem)
+    iterations, key = check_count(iterations, "iterations"), jax.random.key(check_seed(seed))
+    data = as_arrays(data, "data")
+    places = [Place(*prepare(problem, a, b, data, ("x", "y"))) for a, b in [(x, y), *_pairs(points)]]
+    check_known(points=places, data=data)
+    observations = Observations(problem, data, iterations, key)
+    observations.add(places)
+    return observations.estimated
+
+
+class Place(NamedTuple):
+    """A point to observe."""
+
+    x: PyTree
+    y: PyTree
+    solved: bool = False  # whether y is y*(x)
+
+
+def places(x: PyTree, y: PyTree, star: InnerSolution) -> list[Place]:
+    """Return y*(x), and where y is apart from it, also y and the middle of the segment between them."""
+    found = [Place(x, star.y, solved=bool(star.done))]
+    if host_distance(y, star.y) > APART * host_norm(star.y):
+        found += [Place(x, y), Place(x, host_middle(y, star.y))]
+    return found
+
+
+class Observations:
+    """Places of one problem, checked to fit it, and the local constants found there."""
+
+    def __init__(self, problem: Problem, data: Batch | None, iterations: int, key: Array) -> None:
+        self.problem, self.data, self.iterations, self.key = problem, data, iterations, key
+        self.places: list[Place] = []
+        self.found: list[LocalConstants] = []
+
+    def add(self, places: Sequence[Place]) -> None:
+        """Observe further places; third derivatives are searched in the direction of the next place."""
+        at_place = self.problem.compiled(_observe, self.iterations)
+        for place, following in zip(places, [*places[1:], *places[-1:]], strict=True):
+            here, there = (place.x, place.y), (following.x, following.y)
+            at = at_place(*here, there, self.data, self.key, len(self.found))
+            at = jax.tree.map(float, jax.device_get(at))
+            if not all(math.isfinite(number) for number in at):
+                raise ValueError(
+                    "the derivatives of f or g are not finite at a given point: pass points where they are"
+                )
+            self.places.append(place)
+            self.found.append(at)
+
+    @property
+    def estimated(self) -> Estimated:
+        """The worst observed value of each constant; the smallest curvature is resolved further."""
+        most = lambda name, among=self.found: max(float(getattr(point, name)) for point in among)
+        solved = [point for point, place in zip(self.found, self.places, strict=True) if place.solved]
+        mu, residual = self._smallest()
+        same = (name for name in BLOCKS if name not in ("mu", "M_y"))
+        return Estimated(
+            mu_at_most=mu,
+            mu_residual=residual,
+            L_at_least=max(most("inner"), most("L_yy"), most("outer")),
+            M_at_least=most("slope"),
+            rho_at_least=max(most(name) for name in ("third", "rho_xxy", "rho_xyy", "rho_yyy")),
+            M_y_at_least=most("slope_y", solved or self.found),
+            M_aid_at_least=most("slope_y"),
+            points=len(self.found),
+            iterations=self.iterations,
+            **{f"{name}_at_least": most(name) for name in same},
+        )
+
+    def _smallest(self) -> tuple[float, float]:
+        """Return the smallest eigenvalue and its residual, with more Lanczos steps while the residual is large."""
+        at, place = min(zip(self.found, self.places, strict=True), key=lambda pair: float(pair[0].mu))
+        mu, residual = float(at.mu), float(at.mu_residual)
+        for doubling in range(1, MOST_DOUBLINGS + 1):
+            if residual <= RESOLVED * abs(mu):
+                break
+            ends = self.problem.compiled(_spectrum, self.iterations * 2**doubling)
+            more = jax.device_get(ends(place.x, place.y, self.data, self.key))
+            mu, residual = min((mu, residual), (float(more.values[0]), float(more.residuals[0])))
+        return mu, residual
+
+
+def _observe(problem: Problem, iterations: int, x, y, there, data, key, number) -> LocalConstants:
+    key = jax.random.fold_in(key, number)
+    step, drawn = tree.sub(there, (x, y)), random_unit((x, y), jax.random.fold_in(key, 7))
+    apart = tree.norm(step) > 0
+    direction = jax.tree.map(lambda a, b: jnp.where(apart, a, b), step, drawn)
+    return local_constants(problem, x, y, data, direction, key, iterations)
+
+
+def _spectrum(problem: Problem, iterations: int, x, y, data, key) -> Ritz:
+    return inner_spectrum(problem, x, y, data, key, iterations)
+
+
+def _pairs(points: Iterable[Any]) -> list[tuple[Any, ...]]:
+    array = isinstance(points, jax.Array | np.ndarray)
+    if array or not isinstance(points, Iterable) or isinstance(points, str | bytes):
+        raise TypeError(f"points must be a list of pairs (x, y), not {shown(points)}: pass e.g. [(x, y)]")
+    pairs = list(points)
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2):
+            raise TypeError(f"points must be pairs (x, y), but one of them is a {type(pair).__name__}")
+    return [tuple(pair) for pair in pairs]

@@ -1,0 +1,152 @@
+"""Trial runs of AID and ITD: the slope of the estimate, which tests a proposed β, and the points of a longer run."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.sparse.linalg import cg
+from jaxtyping import Array
+from optax import tree
+
+from bilevel.batch import Batch, Draws
+from bilevel.loop.scan import scan
+from bilevel.solvers.algorithms.aid import AID
+from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.parts.inner import Carried
+from bilevel.theory.estimation.inner_solution import InnerSolution, host_norm, solve_inner
+from bilevel.theory.estimation.observations import Place, places
+from bilevel.theory.estimation.stationarity import most_cg_steps
+from bilevel.types import PyTree, Scalar
+
+MOST_HALVINGS = 40  # of a proposed β
+MOST_RUN_HALVINGS = 10  # of the β of a longer run
+POINTS = 12  # observed of a run: its end, a half of it, a quarter, an eighth, ...
+
+
+class BetaTrial(NamedTuple):
+    beta: float
+    halvings: int
+    passed: bool  # whether a trial was within the limit; otherwise `beta` is the proposal
+
+
+def halve_beta(beta: float, gain: Callable[[float], float], limit: float) -> BetaTrial:
+    """Halve β until the loop's gain over a trial run is within `limit`."""
+    for halvings in range(MOST_HALVINGS + 1):
+        if gain(beta / 2**halvings) <= limit:
+            return BetaTrial(beta / 2**halvings, halvings, passed=True)
+    return BetaTrial(beta, MOST_HALVINGS, passed=False)
+
+
+class SlopeState(NamedTuple):
+    """A solver's state, with the previous x and estimate."""
+
+    state: PyTree
+    x: PyTree  # x_{k−1}
+    estimate: PyTree  # ∇̂Φ(x_{k−1})
+
+
+class SlopeReporting(Solver):
+    """A solver that reports the change of its estimate relative to the step of x, as the metric "slope"."""
+
+    solver: Solver
+
+    def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> SlopeState:
+        return self.begin(self.solver.init(x0, y0, batch), batch)
+
+    def begin(self, state: PyTree, batch: Batch | Draws | None) -> SlopeState:
+        """Take one step of the solver from its state: the first slope needs two estimates."""
+        after, info = self.solver.step(state, batch)
+        return SlopeState(after, state.x, info.hypergradient)
+
+    def step(self, state: SlopeState, batch: Batch | Draws | None = None) -> tuple[SlopeState, Info]:
+        after, info = self.solver.step(state.state, batch)
+        moved = tree.norm(tree.sub(state.state.x, state.x))
+        changed = tree.norm(tree.sub(info.hypergradient, state.estimate))
+        noise = 16 * jnp.finfo(changed.dtype).eps * tree.norm(state.estimate)
+        slope = jnp.maximum(changed - noise, 0) / jnp.maximum(moved, jnp.finfo(moved.dtype).tiny)
+        reported = replace(info, metrics=info.metrics | {"slope": slope})
+        return SlopeState(after, state.state.x, info.hypergradient), reported
+
+    def observe(
+        self, before: SlopeState, after: SlopeState, batch: Batch | Draws | None, model: Carried | None = None
+    ):
+        return self.solver.observe(before.state, after.state, batch, model)
+
+
+def largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
+    """Return the largest ‖∇̂Φ(x_{k+1}) − ∇̂Φ(x_k)‖/‖x_{k+1} − x_k‖ over `steps` steps; infinite if they diverge.
+
+    AID starts from a solved adjoint system, and y should be y*(x): then the estimate changes only because x moves, and
+    not because y and v converge, which is independent of β.
+    """
+    return solver.compiled(_largest_slope, steps)(x, y, data)
+
+
+def _largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
+    oracles, state = solver.problem.oracles, solver.init(x, y, data)
+    if isinstance(solver, AID):
+        inner, f = oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data)
+        tolerance = 1e-10 if f.value.dtype == jnp.float64 else 1e-5
+        state = state._replace(v=cg(inner.hessian, f.y, tol=tolerance, maxiter=most_cg_steps(y))[0])
+    reporting = SlopeReporting(solver.problem, solver)
+    record = lambda state, info: info.metrics["slope"]
+    _, slopes = scan(reporting, reporting.begin(state, data), data, steps=steps, record=record)
+    return jnp.where(jnp.all(jnp.isfinite(slopes)), jnp.max(slopes), jnp.inf)
+
+
+class TrialRun(NamedTuple):
+    """A run and its observed moments."""
+
+    beta: float
+    steps: int
+    seen: list[
+        tuple[PyTree, PyTree, InnerSolution]
+    ]  # x, ŷ and y*(x) at POINTS moments; empty if all β diverged
+
+    @property
+    def places(self) -> list[Place]:
+        return [place for moment in self.seen for place in places(*moment)]
+
+
+def follow(
+    make: Callable[[float], Solver],
+    beta: float,
+    length: Callable[[float], int],
+    x: PyTree,
+    y: PyTree,
+    data: Batch | None,
+    L: float,
+) -> TrialRun:
+    """Take `length(β)` steps of `make(β)` from (x, y), with β halved until they are finite."""
+    for _ in range(MOST_RUN_HALVINGS + 1):
+        seen = _follow(make(beta), length(beta), x, y, data, L)
+        if seen:
+            return TrialRun(beta, length(beta), seen)
+        beta = beta / 2
+    return TrialRun(beta, 0, [])
+
+
+def _follow(
+    solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None, L: float
+) -> list[tuple[Any, ...]]:
+    state, done, seen = solver.compiled(_initialize)(x, y, data), 0, []
+    for moment in sorted({math.ceil(steps / 2**j) for j in range(POINTS)}):
+        state, done = solver.compiled(_advance)(state, data, moment - done), moment
+        x, y = jax.device_get((state.x, state.y))
+        if not math.isfinite(host_norm((x, y))):
+            return []
+        seen.append((x, y, solve_inner(solver.problem, x, y, data, L)))
+    return seen
+
+
+def _initialize(solver: Solver, x: PyTree, y: PyTree, data: Batch | None) -> PyTree:
+    return solver.init(x, y, data)
+
+
+def _advance(solver: Solver, state: PyTree, data: Batch | None, count: Array) -> PyTree:
+    step = lambda _, state: scan(solver, state, data, steps=1, record=lambda state, info: ())[0]
+    return lax.fori_loop(0, count, step, state)
