@@ -27,7 +27,7 @@ from bilevel.readings.kinds import EXACT, is_library
 MOST_PARTS = 20_000  # a function that reads more is never unchanged
 DEEPEST = 100  # objects within objects
 JITTED = type(jax.jit(lambda: 0))
-MAPPINGS = dict | types.MappingProxyType | collections.UserDict | collections.ChainMap
+MAPPINGS = (dict, types.MappingProxyType, collections.UserDict, collections.ChainMap)
 Look = tuple[Callable[..., tuple[Any, ...]], tuple[Any, ...], tuple[Any, ...]]  # function, arguments, result
 
 

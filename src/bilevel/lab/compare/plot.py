@@ -17,7 +17,7 @@ from bilevel.lab.figures import save_figure
 from bilevel.plot.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
 # A hue per family; within a family dashes and markers tell methods apart, also in gray.
-HUES = dict(zip(FAMILIES, (BLUE, VERMILION, GREEN, PURPLE, BLACK, ORANGE), strict=True))
+HUES: dict[str, str] = dict(zip(FAMILIES, (BLUE, VERMILION, GREEN, PURPLE, BLACK, ORANGE), strict=True))
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 FLOOR = 1e-12  # below that, ‖∇Φ‖ is rounding
