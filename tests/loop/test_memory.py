@@ -11,8 +11,9 @@ from jax import lax
 
 import bilevel as bl
 from bilevel.loop.data.streams import Given, as_stream
+from bilevel.loop.policies import OnDevice
 from bilevel.loop.program import program_of, rows_of
-from bilevel.loop.recovery.snapshots import Kept, policy_for
+from bilevel.loop.recovery.snapshots import snapshots_for
 
 F32 = jnp.float32
 
@@ -82,7 +83,9 @@ def lowered(solver, x0, y0, data):
     run = jax.eval_shape(program.start, leaves, x0, y0, stream, 0, None)
     fit = program.fit(leaves, run, stream, 2)
     assert fit.bytes == size(run) > 2**20
-    calls = program.donating if Kept(policy_for("auto", fit.bytes, halve=False)).donates else program.keeping
+    calls = (
+        program.donating if snapshots_for("auto", fit.bytes, False, OnDevice()).donates else program.keeping
+    )
     one = calls.one.lower(leaves, run, Given(data), jax.eval_shape(fit.rows), 0)
     return calls.chunk.lower(leaves, run, stream, fit.blank, 2), one, run
 

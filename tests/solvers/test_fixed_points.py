@@ -493,8 +493,8 @@ def test_methods_that_solve_the_plain_system_refuse_rules_that_rest_elsewhere():
                 make(KINDS[kind][1]).init(X, Y)
     for make in (bl.f2sa, bl.solvers.f2ba):
         with pytest.raises(ValueError, match="decays y by itself"):
-            make(PLAIN, KINDS["decay"][1], 0.1, penalty=10.0).init(X, Y)
-        make(PLAIN, KINDS["projected, box"][1], 0.1, penalty=10.0).init(X, Y)
+            make(PLAIN, inner=KINDS["decay"][1], outer=0.1, penalty=10.0).init(X, Y)
+        make(PLAIN, inner=KINDS["projected, box"][1], outer=0.1, penalty=10.0).init(X, Y)
 
 
 STATED = {

@@ -73,7 +73,7 @@ def test_a_schedule_is_looked_at_where_it_begins(make, wrong):
 
 
 def test_schedules_that_go_wrong_later_or_are_no_weight():
-    with pytest.raises(ValueError, match=r"tolerance at step 1000 must be.*not nan"):
+    with pytest.raises(ValueError, match=r"tol at step 1000 must be.*not nan"):
         bl.hoag(PROBLEM, inner=0.1, outer=0.1, tol=lambda k: jnp.where(k > 9, jnp.nan, 0.1))
     bl.hoag(PROBLEM, inner=0.1, outer=0.1, tol=optax.exponential_decay(0.01, 1, 0.5))  # underflows
     with pytest.raises(ValueError, match=r"momentum at step 0.*at most 1, not 2.0"):
