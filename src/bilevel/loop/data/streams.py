@@ -1,7 +1,7 @@
-"""Where the batch of a step comes from. A stream is a pytree, so its arrays are arguments, never constants.
+"""The batches of a run. A stream is a pytree, so its arrays are arguments of compiled programs, never constants.
 
-`start(step) -> cursor` and `next(cursor) -> (cursor, batch)` are pure. The cursor follows from the step
-number alone, so a resumed run sees exactly the batches an unbroken one would have seen.
+`start(step) -> cursor` and `next(cursor) -> (cursor, batch)` are pure. The cursor is a function of the step number,
+so a resumed run sees exactly the batches that an unbroken run would have seen.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,16 @@ from jax.sharding import NamedSharding
 from bilevel.arrays import as_arrays
 from bilevel.batch import Batch, Draws, Levels
 from bilevel.checks import check_count, check_traced_seed
+from bilevel.loop.data.samplers import Blocks, Independent, Shuffled
 from bilevel.loop.devices.mesh_spec import size_of
 from bilevel.types import PyTree
 
-UNKNOWN = Batch(whole=Batch())  # a part of data that nobody holds
+UNKNOWN = Batch(whole=Batch())  # a part of data that is not in memory as a whole
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """What `bl.scan` and `bl.run` draw batches from."""
+    """The source of batches of `bl.scan` and `bl.run`."""
 
     def start(self, step: int) -> PyTree: ...
     def next(self, cursor: Any) -> tuple[Any, Any]: ...
@@ -34,15 +35,15 @@ class Stream(Protocol):
 def draw(
     stream: Stream, cursor: PyTree, count: int, paired: bool = False
 ) -> tuple[PyTree, Batch | Draws | None]:
-    """The cursor after `count` independent batches, and the batches: one as it is, several as `Draws`.
+    """Return the cursor after `count` independent batches, and the batches: one as it is, several as `Draws`.
 
-    `paired` is for solvers to which a row is the same thing at both levels.
+    `paired` is for solvers that need the same rows at both levels.
     """
     if paired and isinstance(stream, Minibatches):
         stream, cursor = stream.paired(cursor)
     if count == 1 or isinstance(stream, Given):
         return stream.next(cursor)
-    if isinstance(stream, FullBatch):  # the same data for every draw, each with a key of its own
+    if isinstance(stream, FullBatch):  # the same data for every draw, each with its own key
         cursor, batch = stream.next(cursor)
         return cursor, Draws(Batch(), Batch() if batch is None else batch)
     if isinstance(stream, Minibatches):
@@ -53,14 +54,14 @@ def draw(
 
 
 def _parted(cursor: PyTree, batch: Batch) -> tuple[PyTree, Batch]:
-    """Without the whole data, of which a stack of draws would hold copies."""
+    """Drop the whole data, of which a stack of draws would hold copies."""
     return cursor, replace(batch, whole=None)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
 @dataclass(frozen=True)
 class FullBatch:
-    """All the data at every step."""
+    """A stream of all the data at every step."""
 
     data: Batch | None = None
 
@@ -74,7 +75,7 @@ class FullBatch:
 @partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
 @dataclass(frozen=True)
 class Given:
-    """What a loader gave for one step, as it is."""
+    """The batch that a loader returned for one step."""
 
     data: Batch | Draws
 
@@ -92,11 +93,11 @@ class Given:
 @partial(jax.tree_util.register_dataclass, data_fields=["data", "samplers"], meta_fields=["split"])
 @dataclass(frozen=True)
 class Minibatches:
-    """Each level's examples drawn by a sampler of its own (`None`: all of them at every step)."""
+    """A stream of minibatches: each level has its own sampler (`None`: all examples at every step)."""
 
     data: Batch
     samplers: Levels
-    split: NamedSharding | None = None  # how the rows of a batch lie on several devices
+    split: NamedSharding | None = None  # how the rows of a batch are split over devices
 
     def start(self, step: int) -> Levels:
         return Levels(*(None if sampler is None else sampler.start(step) for sampler in self.samplers))
@@ -107,24 +108,24 @@ class Minibatches:
         return cursor, replace(batch, whole=_with_rows(self.data), block=self._blocks(rows))
 
     def draws(self, cursor: Levels, count: int) -> tuple[Levels, Draws]:
-        """`count` batches, of which the row numbers are drawn at once, and the rows read when they are used."""
+        """Draw the row numbers of `count` batches at once; their rows are read when they are used."""
         cursor, rows = lax.scan(lambda cursor, _: self._rows(cursor), cursor, length=count)
         same = self._each(lambda sampler, arrays, _: None if sampler else arrays, rows)
         shared = replace(_with_rows(Batch(*same, shared=self.data.shared)), whole=_with_rows(self.data))
         return cursor, Draws(Batch(rows=rows, block=self._blocks(rows)), shared, self)
 
     def read(self, rows: Levels) -> Levels:
-        """Those rows of each level; all of a level without a sampler."""
+        """Return these rows of each level; all rows of a level without a sampler."""
         return self._each(
             lambda sampler, arrays, at: self._spread(sampler.take(arrays, at)) if sampler else arrays, rows
         )
 
     def _each(self, function: Callable[..., Any], rows: Levels) -> Levels:
-        """`function(sampler, arrays, rows)` of each level; the sampler is `None` where there is none."""
+        """Return `function(sampler, arrays, rows)` for each level; the sampler may be `None`."""
         return Levels(*map(function, self.samplers, (self.data.inner, self.data.outer), rows))
 
     def _spread(self, arrays: PyTree) -> PyTree:
-        """Rows over the devices, if they divide them."""
+        """Split the rows over the devices if their number is divisible."""
         if self.split is None:
             return arrays
         parts = size_of(self.split.mesh, self.split.spec[0])
@@ -134,12 +135,10 @@ class Minibatches:
         )
 
     def _blocks(self, rows: Levels) -> Levels:
-        return self._each(
-            lambda sampler, _, at: sampler.block(at) if isinstance(sampler, Blocks) else None, rows
-        )
+        return self._each(lambda sampler, _, at: sampler.block(at) if sampler else None, rows)
 
     def paired(self, cursor: Levels) -> tuple["Minibatches", Levels]:
-        """The same with the inner level's rows at both levels, and where it stands."""
+        """Return the same stream with the inner level's rows at both levels, and its cursor."""
         inner, outer = self.samplers
         if inner is None or outer is None:
             return self, cursor
@@ -159,17 +158,8 @@ class Minibatches:
         return Levels(*(after for after, _ in moved)), Levels(*(rows for _, rows in moved))
 
 
-class Sampler:
-    """`start(step) -> cursor` and `next(cursor) -> (cursor, rows)`."""
-
-    def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
-        """Those rows of every array."""
-        # An index out of range would show as NaN, not as a silently repeated example.
-        return jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="fill"), arrays)
-
-
 def _with_rows(batch: Batch) -> Batch:
-    """A level whose arrays share their first axis, and whose rows nobody named, holds all rows in order."""
+    """Number the rows of a level in order if its arrays share their first axis and it has no numbers yet."""
     rows = [
         _all_rows(arrays) if named is None else named
         for arrays, named in zip((batch.inner, batch.outer), batch.rows, strict=True)
@@ -184,127 +174,35 @@ def _all_rows(arrays: PyTree) -> jax.Array | None:
     return lax.iota(jnp.int32, shapes.pop()[0])
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
-@dataclass(frozen=True)
-class Independent(Sampler):
-    """`size` draws with replacement at every step; the cursor is the step number."""
-
-    key: PyTree  # an array; its axis where a sweep says what it goes over
-    examples: int
-    size: int
-
-    def start(self, step: int) -> jax.Array:
-        return _counter(step)
-
-    def next(self, cursor: jax.Array) -> tuple[jax.Array, jax.Array]:
-        key = jax.random.fold_in(self.key, cursor)
-        return cursor + 1, jax.random.randint(key, (self.size,), 0, self.examples)
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
-@dataclass(frozen=True)
-class Shuffled(Sampler):
-    """One random permutation after another, cut into slices of `size`.
-
-    Every example comes exactly once per epoch. Where `size` does not divide the number of examples, a batch
-    takes the end of one epoch and the beginning of the next, so all batches have one shape and none is lost.
-    The cursor is (epoch, position in it or just behind it, this epoch's permutation followed by the next one's); the
-    permutations follow from the epoch, and are carried along so that they are computed once.
-    """
-
-    key: PyTree  # an array; its axis where a sweep says what it goes over
-    examples: int
-    size: int
-
-    def start(self, step: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-        epoch, position = divmod(int(step) * self.size, self.examples)
-        order = jnp.concatenate([self._permutation(_counter(epoch)), self._permutation(_counter(epoch + 1))])
-        return _counter(epoch), jnp.int32(position), order
-
-    def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], jax.Array]:
-        # The predicate depends on the step alone: under vmap over seeds this stays a branch, not a select. It comes
-        # first, as a branch that nothing waits for is handed to another thread, at more than its own price.
-        cursor = lax.cond(cursor[1] >= self.examples, self._turn, lambda *same: same, *cursor)
-        epoch, position, order = cursor
-        return (epoch, position + self.size, order), lax.dynamic_slice(order, (position,), (self.size,))
-
-    def _turn(self, epoch: jax.Array, position: jax.Array, order: jax.Array) -> tuple[Any, ...]:
-        following = jnp.concatenate([order[self.examples :], self._permutation(epoch + 2)])
-        return epoch + 1, position - self.examples, following
-
-    def _permutation(self, epoch: Any) -> jax.Array:
-        return jax.random.permutation(jax.random.fold_in(self.key, epoch), self.examples)
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
-@dataclass(frozen=True)
-class Blocks(Sampler):
-    """The rows cut once into consecutive slices of `size`, of which every epoch takes each once, in a random order."""
-
-    key: PyTree  # an array; its axis where a sweep says what it goes over
-    examples: int
-    size: int
-
-    def __post_init__(self) -> None:
-        if left := self.examples % self.size:
-            raise ValueError(
-                f"blocks of {self.size} leave {left} of the {self.examples} examples over, and all must have one "
-                f"shape: choose a size that divides {self.examples}, or leave {left} examples out"
-            )
-
-    @property
-    def order(self) -> Shuffled:
-        return Shuffled(self.key, self.examples // self.size, 1)
-
-    def start(self, step: int) -> tuple[Any, ...]:
-        return self.order.start(step)
-
-    def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], jax.Array]:
-        cursor, number = self.order.next(cursor)
-        return cursor, self.size * number.astype(jnp.int32) + lax.iota(jnp.int32, self.size)
-
-    def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
-        return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, rows[0], self.size), arrays)  # no gathering
-
-    def block(self, rows: jax.Array) -> jax.Array:
-        """The number of the slice."""
-        return rows[..., 0] // self.size
-
-
-def _counter(number: int) -> jax.Array:
-    """Steps and epochs count modulo 2³²."""
-    return jnp.uint32(int(number) % 2**32)
-
-
 def epochs(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
-    """Shuffled epochs of minibatches from arrays in memory: every example exactly once per epoch.
+    """Return shuffled epochs of minibatches from arrays in memory: every example exactly once per epoch.
 
     Args:
         data: the arrays of each level; all of a level's arrays share their first axis.
         size: examples per step, or `Batch(inner=..., outer=...)`; `None` for a level means all of it.
-        seed: a whole number, possibly traced; the two levels are shuffled independently, except for meta-learners,
-            to whom a row of either level is the same task.
+        seed: a whole number, possibly traced. The two levels are shuffled independently, except for meta-learners,
+            for which a row of both levels is one task.
     """
     return _minibatches(Shuffled, data, size, seed)
 
 
 def iid(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
-    """Minibatches drawn independently with replacement; arguments as for `bl.epochs`."""
+    """Return minibatches drawn independently with replacement; arguments as for `bl.epochs`."""
     return _minibatches(Independent, data, size, seed)
 
 
 def blocks(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
-    """Fixed minibatches: the rows are cut once into slices of `size`, which every epoch takes in another order.
+    """Return fixed minibatches: the rows are cut once into slices of `size`, and every epoch shuffles the slices.
 
-    For `bl.saba`, which remembers every batch; and a slice is read faster than rows from everywhere.
-    Arguments as for `bl.epochs`; `size` must divide the number of examples. Rows that are sorted (by
-    class, say) make batches unlike each other: shuffle them once before.
+    This is for `bl.saba`, which remembers every batch. A slice is also read faster than scattered rows.
+    Arguments as for `bl.epochs`; `size` must divide the number of examples. Shuffle sorted rows (by class, for
+    example) once before, or the batches differ from each other.
     """
     return _minibatches(Blocks, data, size, seed)
 
 
 def as_stream(data: Any) -> Stream:
-    """A stream as it is; a `Batch` or `None` as the full batch at every step."""
+    """Return a stream unchanged; turn a `Batch` or `None` into the full batch at every step."""
     if data is None:
         return FullBatch(None)
     if isinstance(data, Batch):
@@ -329,8 +227,8 @@ def _minibatches(
         )
     if data.key is not None or data.state is not None or any(rows is not None for rows in data.rows):
         raise ValueError(
-            "the data of minibatches are arrays alone, and their rows, key and state come from the loop: leave these "
-            "out of the bl.Batch (rows of your own can be one more array of the data)"
+            "the data of minibatches are only arrays, and their rows, key and state come from the loop: leave these "
+            "out of the bl.Batch (your own row numbers can be one more array of the data)"
         )
     seed = check_traced_seed(seed)
     arrays = Levels(as_arrays(data.inner, "data.inner"), as_arrays(data.outer, "data.outer"))

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.data.streams import Blocks, FullBatch, Independent, Minibatches, Shuffled, as_stream
+from bilevel.loop.data.samplers import Blocks, Independent, Shuffled
+from bilevel.loop.data.streams import FullBatch, Minibatches, as_stream
 from bilevel.solvers.adjoints.gradient_steps import OneStep
 from bilevel.solvers.algorithms.aid import AID
 from bilevel.solvers.algorithms.soba import SOBA

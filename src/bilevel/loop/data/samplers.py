@@ -1,0 +1,115 @@
+"""How the rows of a minibatch are drawn. A sampler is a pytree: its key is an argument of compiled programs."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from bilevel.types import PyTree
+
+
+class Sampler:
+    """Base class of samplers: `start(step) -> cursor` and `next(cursor) -> (cursor, rows)`."""
+
+    def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
+        """Return the given rows of every array."""
+        # An index out of range would show as NaN, not as a silently repeated example.
+        return jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="fill"), arrays)
+
+    def block(self, rows: jax.Array) -> jax.Array | None:
+        """Return the number of the fixed block that the rows are, or None if there are no blocks."""
+        return None
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
+@dataclass(frozen=True)
+class Independent(Sampler):
+    """Draw `size` rows with replacement at every step; the cursor is the step number."""
+
+    key: PyTree  # an array; in a sweep's description of axes, an axis
+    examples: int
+    size: int
+
+    def start(self, step: int) -> jax.Array:
+        return _counter(step)
+
+    def next(self, cursor: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key = jax.random.fold_in(self.key, cursor)
+        return cursor + 1, jax.random.randint(key, (self.size,), 0, self.examples)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
+@dataclass(frozen=True)
+class Shuffled(Sampler):
+    """Cut one random permutation after another into slices of `size`.
+
+    Every example appears exactly once per epoch. If `size` does not divide the number of examples, a batch
+    takes the end of one epoch and the beginning of the next, so all batches have one shape and no example is lost.
+    The cursor is (epoch, position, this epoch's permutation followed by the next one's). The position may be just
+    behind the epoch. The permutations are functions of the epoch; the cursor holds them so that they are computed once.
+    """
+
+    key: PyTree  # an array; in a sweep's description of axes, an axis
+    examples: int
+    size: int
+
+    def start(self, step: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        epoch, position = divmod(int(step) * self.size, self.examples)
+        order = jnp.concatenate([self._permutation(_counter(epoch)), self._permutation(_counter(epoch + 1))])
+        return _counter(epoch), jnp.int32(position), order
+
+    def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], jax.Array]:
+        # The predicate depends only on the step: under vmap over seeds this stays a branch, not a select. It comes
+        # first: XLA gives a branch that nothing waits for to another thread, which costs more than the branch.
+        cursor = lax.cond(cursor[1] >= self.examples, self._turn, lambda *same: same, *cursor)
+        epoch, position, order = cursor
+        return (epoch, position + self.size, order), lax.dynamic_slice(order, (position,), (self.size,))
+
+    def _turn(self, epoch: jax.Array, position: jax.Array, order: jax.Array) -> tuple[Any, ...]:
+        following = jnp.concatenate([order[self.examples :], self._permutation(epoch + 2)])
+        return epoch + 1, position - self.examples, following
+
+    def _permutation(self, epoch: Any) -> jax.Array:
+        return jax.random.permutation(jax.random.fold_in(self.key, epoch), self.examples)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
+@dataclass(frozen=True)
+class Blocks(Sampler):
+    """Cut the rows once into consecutive slices of `size`; every epoch takes each slice once, in a random order."""
+
+    key: PyTree  # an array; in a sweep's description of axes, an axis
+    examples: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if left := self.examples % self.size:
+            raise ValueError(
+                f"blocks of {self.size} leave {left} of the {self.examples} examples over, and all must have one "
+                f"shape: choose a size that divides {self.examples}, or leave {left} examples out"
+            )
+
+    @property
+    def order(self) -> Shuffled:
+        return Shuffled(self.key, self.examples // self.size, 1)
+
+    def start(self, step: int) -> tuple[Any, ...]:
+        return self.order.start(step)
+
+    def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], jax.Array]:
+        cursor, number = self.order.next(cursor)
+        return cursor, self.size * number.astype(jnp.int32) + lax.iota(jnp.int32, self.size)
+
+    def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
+        return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, rows[0], self.size), arrays)  # no gathering
+
+    def block(self, rows: jax.Array) -> jax.Array:
+        return rows[..., 0] // self.size
+
+
+def _counter(number: int) -> jax.Array:
+    """Return a step or epoch number modulo 2³²."""
+    return jnp.uint32(int(number) % 2**32)
