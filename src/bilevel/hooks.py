@@ -3,9 +3,10 @@
 from bilevel.loop.checkpoints.hook import Checkpoint as Checkpoint
 from bilevel.loop.diagnose.hook import Diagnose as Diagnose
 from bilevel.loop.diagnose.report import Diagnosis as Diagnosis, Finding as Finding
-from bilevel.loop.hooks.base import Event as Event, Hook as Hook, Stop as Stop
+from bilevel.loop.hooks.base import Hook as Hook
 from bilevel.loop.hooks.best_so_far import Best as Best
 from bilevel.loop.hooks.early_stopping import EarlyStopping as EarlyStopping
+from bilevel.loop.hooks.event import Event as Event, Stop as Stop
 from bilevel.loop.hooks.files import CSV as CSV, JSONLines as JSONLines
 from bilevel.loop.hooks.live_view import Live as Live, Progress as Progress
 from bilevel.loop.hooks.probe import Probe as Probe

@@ -7,7 +7,8 @@ from typing import Any
 
 from bilevel.loop.driver import DECIDES, LAST, SEES, back_to, has_diverged, recovered
 from bilevel.loop.errors import caught
-from bilevel.loop.hooks.base import Event, Hook, Stop, closing
+from bilevel.loop.hooks.base import Hook, closing
+from bilevel.loop.hooks.event import Event, Stop
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.policies import NoHooks, lost
 from bilevel.loop.result import Result

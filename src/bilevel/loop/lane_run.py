@@ -13,7 +13,8 @@ from bilevel.loop.chunks import Chunk
 from bilevel.loop.data.sources import Memory
 from bilevel.loop.errors import Failure, caught
 from bilevel.loop.hook_runner import HookRunner
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event
 from bilevel.loop.lane_program import LaneProgram
 from bilevel.loop.lanes import Lanes
 from bilevel.loop.plan import Plan, Progress

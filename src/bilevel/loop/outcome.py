@@ -19,7 +19,7 @@ FINE = (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED)
 def event_of(plan: Plan, progress: Progress, rows: Columns) -> Any:
     """Return what hooks see of a run."""
     from bilevel.loop.diagnose.scene import measured
-    from bilevel.loop.hooks.base import Event
+    from bilevel.loop.hooks.event import Event
 
     run = progress.run
     return Event(

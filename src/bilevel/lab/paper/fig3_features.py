@@ -23,7 +23,8 @@ from bilevel.data import Examples, space_ga, standardize
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import bootstrap_exponent, power_law
 from bilevel.lab.paper.tables import Table, select
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event
 from bilevel.loop.status import check_status
 from bilevel.loop.sweep import sweep
 from bilevel.problems.features import PROBLEM, compress, curvatures, feature_learning, hypergradient

@@ -17,7 +17,7 @@ import optax
 from bilevel.data import Examples, Mnist, corrupt_labels, mnist
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.tables import Table
-from bilevel.loop.hooks.base import Event
+from bilevel.loop.hooks.event import Event
 from bilevel.loop.options import RunOptions
 from bilevel.loop.result import Result
 from bilevel.loop.run import run as run_solver

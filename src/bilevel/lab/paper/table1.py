@@ -18,7 +18,8 @@ from bilevel.counting import Counts, oracle_calls, warm_up_calls
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import power_law
 from bilevel.lab.paper.tables import Table
-from bilevel.loop.hooks.base import Event, Hook, Stop
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event, Stop
 from bilevel.loop.run import run as run_solver
 from bilevel.loop.status import Code
 from bilevel.problems.two_dimensional import FAMILY, Quadratic, as_data

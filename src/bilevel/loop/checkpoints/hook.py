@@ -12,7 +12,8 @@ from bilevel.checks import check_count
 from bilevel.loop.checkpoints.contents import packed
 from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, reason, set_aside
 from bilevel.loop.checkpoints.reader import as_folder
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event
 from bilevel.loop.options import rhythm
 from bilevel.loop.policies import Alone
 from bilevel.loop.result import Result

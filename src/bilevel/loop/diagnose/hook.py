@@ -17,7 +17,8 @@ from bilevel.loop.diagnose.report import Diagnosis
 from bilevel.loop.diagnose.standstill import small_share
 from bilevel.loop.diagnose.steps import attempt, look_at_scale, may_be_scale_free
 from bilevel.loop.finite import risen
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event
 from bilevel.solvers.parts.ritz import ritz_values
 from bilevel.words import shown
 

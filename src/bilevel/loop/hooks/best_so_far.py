@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.early_stopping import check_metric, sign_of
+from bilevel.loop.hooks.event import Event
 from bilevel.types import PyTree
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from bilevel.checks import MANY, check_choice, check_count, check_not_negative, check_text
-from bilevel.loop.hooks.base import Event, Hook, Stop
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event, Stop
 from bilevel.words import one_line
 
 

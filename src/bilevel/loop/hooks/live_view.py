@@ -8,7 +8,8 @@ import numpy as np
 
 from bilevel.checks import check_kind, check_positive
 from bilevel.loop.columns import NAMES, numbers_in, title
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event
 from bilevel.loop.hooks.outlook import History, Outlook, outlook
 from bilevel.words import shown
 

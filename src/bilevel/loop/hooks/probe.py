@@ -8,7 +8,8 @@ import numpy as np
 
 from bilevel.callables import asks_for
 from bilevel.checks import check_callable
-from bilevel.loop.hooks.base import Event, FunctionHook, Hook
+from bilevel.loop.hooks.base import FunctionHook, Hook
+from bilevel.loop.hooks.event import Event
 
 
 class Probe(Hook):

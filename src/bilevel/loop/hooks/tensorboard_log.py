@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from bilevel.checks import MANY, check_count, check_path
-from bilevel.loop.hooks.base import Event, Hook
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event
 
 
 class TensorBoard(Hook):

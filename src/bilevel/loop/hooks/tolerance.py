@@ -3,7 +3,8 @@
 import numpy as np
 
 from bilevel.checks import check_positive
-from bilevel.loop.hooks.base import Event, Hook, Stop
+from bilevel.loop.hooks.base import Hook
+from bilevel.loop.hooks.event import Event, Stop
 from bilevel.loop.status import Code
 
 
