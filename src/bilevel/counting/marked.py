@@ -7,7 +7,6 @@ has a separate mark, so that one half of a pair can be dead while the other is a
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -148,7 +147,7 @@ def _both_marked(products: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
 class _CountedProblem(Problem):
     plain: Problem
 
-    @cached_property
+    @property
     def oracles(self) -> Oracles:
         plain = self.plain.oracles
         return CountedOracles(plain.f, plain.g, plain)

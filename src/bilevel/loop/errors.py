@@ -25,6 +25,8 @@ class Failure:
     A traceback holds the frames of the run, and these hold the failure. `forget` opens that circle.
     """
 
+    error: Any  # None once it is forgotten
+
     def __init__(self, what: str, error: BaseException | None):
         self.what, self.error = what, error
 

@@ -169,12 +169,13 @@ def _asked(hook: Callable[..., Any], event: Event, run: Any) -> Stop | None:
 
 def _stopped(plan: Plan, progress: Progress, stop: Stop) -> Progress:
     """End the run at the step that was asked for, if it can go back there."""
-    reason, passed = stop.reason, stop.step is not None and stop.step < progress.step
-    if passed and plan.snapshots.possible and plan.kept_step(progress) <= stop.step:
-        run, info = plan.again(plan, progress, plan.snapshots.run(), plan.kept_step(progress), stop.step)
-        progress = back_to(plan, progress, stop.step, run)
+    reason, kept = stop.reason, plan.kept_step(progress)
+    to = progress.step if stop.step is None else stop.step
+    if to < progress.step and plan.snapshots.possible and kept <= to:
+        run, info = plan.again(plan, progress, plan.snapshots.run(), kept, to)
+        progress = back_to(plan, progress, to, run)
         progress = replace(progress, info=info or progress.info)
-    elif passed:
+    elif to < progress.step:
         reason += f" (The run had gone on to step {progress.step}, and kept nothing to go back to.)"
     return replace(progress, status=Status(stop.code, reason))
 

@@ -66,7 +66,7 @@ class Plan:
     take: Callable[..., Any]  # the stage that takes a chunk of steps
     judge: Callable[..., Progress]  # the stage that looks for a divergence
     again: Callable[..., tuple[Any, Info | None]]  # repeats the steps to an earlier one
-    method_of: Callable[[Solver], Method] | None = None
+    method_of: Any = None  # solver -> Method; a sweep has none
     request: Any = None  # what `bl.run` was asked for
     every: int | None = None
     hooks: NoHooks = field(default_factory=NoHooks)

@@ -1,6 +1,6 @@
 """What a run does about a feature that it does not use: the default of every policy, and its interface.
 
-A run chooses its policies once, in `setup.py`. The features themselves are in the folders `devices`, `recovery`,
+A run chooses its policies once, in `single_run.py`. The features themselves are in the folders `devices`, `recovery`,
 `hooks` and `diagnose`, which a run that does not use them never enters.
 """
 

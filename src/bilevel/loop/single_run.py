@@ -246,7 +246,8 @@ def _taken_again(plan: Plan) -> list[Any]:
 def _error(plan: Plan, progress: Progress) -> RunError:
     result = result_of(plan, progress)
     plan.hooks.leave()
-    return progress.failure.run_error(result.status.message, result if progress.is_whole else None)
+    failure: Any = progress.failure
+    return failure.run_error(result.status.message, result if progress.is_whole else None)
 
 
 def finish_ended(plan: Plan, progress: Progress, result: Result) -> Result:

@@ -19,7 +19,7 @@ import numpy as np
 
 from bilevel.atomic_files import content_of, try_folder, write
 from bilevel.locks import Lock
-from bilevel.loop.devices.processes import Team
+from bilevel.loop.policies import Alone
 
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
@@ -49,7 +49,8 @@ class Folder:
     """
 
     def __init__(self, path: Path, keep: int):
-        self.path, self._keep, self.team = path, keep, Team()
+        self.path, self._keep = path, keep
+        self.team: Any = Alone()
         self._lock: Lock | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[Any] | None = None

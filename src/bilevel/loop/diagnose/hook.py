@@ -43,10 +43,8 @@ class Record:
     broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
     moves: list[bool] = field(
         default_factory=list
-    )  # for each array of x: whether its hypergradient was not zero
-    scaled: list[str] = field(
-        default_factory=list
-    )  # arrays of x that only scale g, under a rule that is scale-free
+    )  # for each array of x: was its hypergradient ever not zero?
+    scaled: list[str] = field(default_factory=list)  # arrays of x that only scale g, under a scale-free rule
 
     def note_norms(self, trace: dict[str, Any]) -> None:
         norms = trace["hypergradient_norm"]
@@ -74,17 +72,13 @@ class Diagnose(Hook):
         self._record = Record()
         self._remembered: dict[str, Any] | None = None  # from a checkpoint
         self._total = self._due = 0
+        self.stride = 1  # a chunk ends at the next look
         self._names: list[str] = []  # of the arrays of x
         self._small = 0.0  # the share of the largest hypergradient that is rounding
         self._rise: tuple[float, float] | None = None  # of f, known at the end
         self._before: Any = None  # a Point
         self._event: Any = None
         self._solver: Any = None
-
-    @property
-    def stride(self) -> int:
-        """The step of the next look: a chunk ends there."""
-        return max(self._due, 1)
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -134,14 +128,14 @@ class Diagnose(Hook):
         x = event.run.x if earlier is None and event.step < event.total else unknown
         with _nan_allowed():
             self._before = Point(jax.tree.map(jnp.copy, x), unknown)
-        self._due = self._next(event.step)
+        self._plan_look(event.step)
 
     def __call__(self, event: Event) -> None:
         self._event, self._solver = event, event.solver
         self._record.note_norms(event.trace)
         if event.step >= self._due:
             self._look(event.step)
-            self._due = self._next(event.step)
+            self._plan_look(event.step)
 
     def broke(self, cause: str, levels: tuple[str, ...]) -> None:
         self._record.broke = cause, levels
@@ -154,9 +148,7 @@ class Diagnose(Hook):
         self._event = self._before = None
         if not result.steps:
             return
-        record.note_norms(
-            result.trace
-        )  # also the norms of earlier calls, with which a resumed run is compared
+        record.note_norms(result.trace)  # also of earlier calls, with which a resumed run is compared
         if record.began == result.steps:  # the run had ended, and its trace has all steps
             record.began = 0
         steps = np.asarray(result.trace.get("step", np.arange(result.steps)))
@@ -169,10 +161,10 @@ class Diagnose(Hook):
         record.rows = [row | dict.fromkeys(STEPS, math.nan) for row in record.rows if row["step"] <= step]
         record.largest = record.steepest = 0.0  # the remaining trace has them again
         self._before = _unknown(self._before)
-        self._due = self._next(step)
+        self._plan_look(step)
 
-    def _next(self, step: int) -> int:
-        """Return the next quarter of the run, or an earlier step if the share allows it."""
+    def _plan_look(self, step: int) -> None:
+        """Plan the next look: at the next quarter of the run, or earlier if the share allows it."""
         record, steps = self._record, self._total - self._record.began
         quarter = max(-(-steps // FEW), 1)
         mark = record.began + ((step - record.began) // quarter + 1) * quarter
@@ -180,7 +172,8 @@ class Diagnose(Hook):
             another = record.spent / len(record.rows)
             paid = record.began + math.ceil((record.spent + another) / SHARE)
             mark = min(mark, max(paid, step + -(-steps // MOST)))
-        return min(mark, self._total)
+        self._due = min(mark, self._total)
+        self.stride = max(self._due, 1)
 
     def _measure(self, function: Any, *arguments: Any) -> Any:
         with _nan_allowed():

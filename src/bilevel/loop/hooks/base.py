@@ -45,9 +45,7 @@ class Hook:
         None  # its settings in words, if they decide when the run stops; a checkpoint compares them
     )
     diagnosis: Any = None  # for `result.diagnosis`
-    rows: Sequence[
-        tuple[int, dict[str, Any]]
-    ] = ()  # of a hook that measures: (step, numbers), for `result.probes`
+    rows: Any = ()  # of a hook that measures: (step, numbers), for `result.probes`
 
     def begin(self, event: Event) -> None:
         """Prepare for the run; called before the first chunk."""

@@ -42,14 +42,9 @@ class EarlyStopping(Hook):
         check_not_negative(least, "improvement `least`", traced=False)
         self.sign, self.least = sign_of(mode), float(least)
         self.best, self.best_step = math.inf, 0
-
-    @property
-    def asks(self) -> str:
-        """What it stops a run for."""
-        return f"{self.metric}, {self.patience}, {self.sign}, {self.least!r}"
+        self.asks = f"{self.metric}, {self.patience}, {self.sign}, {self.least!r}"
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
         return {"best": float(self.best), "best_step": self.best_step}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -97,7 +97,7 @@ class Event:
         return self._newest(column) if np.size(column) else np.nan
 
     def newest(self) -> dict[str, Any]:
-        """Return the newest value of every column and of every scalar probe, by name: the numbers that a tracker logs."""
+        """Return the newest value of every column and every scalar probe, by name, as a tracker logs them."""
         probed = {name: np.atleast_1d(value) for name, value in self.probes.items() if np.ndim(value) == 0}
         columns = numbers_in(probed | self.trace, 1 if self.lanes is None else 2)
         return {name: self._newest(column) for name, column in columns.items()}

@@ -25,11 +25,7 @@ class Tolerance(Hook):
     def __init__(self, tol: float):
         check_positive(tol, "tolerance tol", traced=False)
         self.tol: float = float(tol)
-
-    @property
-    def asks(self) -> str:
-        """What it stops a run for."""
-        return f"{self.tol!r}"
+        self.asks = repr(self.tol)
 
     def __call__(self, event: Event) -> Stop | None:
         constrained = "stationarity" in event.trace

@@ -115,10 +115,13 @@ class Halving(Steady):
 
     def retry(self, plan: Plan, progress: Progress) -> Progress:
         """Return the progress where the run was good, with half the steps; or with a note, if that is no use."""
-        if not self.halves or not has_diverged(progress):
+        status = progress.status
+        if not self.halves or status is None or not has_diverged(progress):
             return progress
-        if self._is_hopeless(plan, progress) or self.count >= MOST:
-            return replace(progress, status=progress.status.with_note(_in_vain(self.count)))
+        there = status.step == plan.kept_step(progress)
+        hopeless = progress.bad_data is not None or (not progress.cause.curable and there)
+        if hopeless or self.count >= MOST:
+            return replace(progress, status=status.with_note(_in_vain(self.count)))
         lower, outer = self.factors
         shrink, step = progress.cause.shrink, plan.kept_step(progress)
         doubtful = self.doubtful + 1 if shrink == "mostly outer" else 0
@@ -132,10 +135,6 @@ class Halving(Steady):
         taken = plan.snapshots.taken  # those of a warm-up too, which takes no steps
         plan.source.give_back(plan.snapshots.drop(len(taken)))
         return replace(progress, guard=guard, status=None, method=plan.method_of(guard.solver))
-
-    def _is_hopeless(self, plan: Plan, progress: Progress) -> bool:
-        there = progress.status.step == plan.kept_step(progress)
-        return progress.bad_data is not None or (not progress.cause.curable and there)
 
     def note(self) -> str:
         """Return what the status of a run with halved steps says."""
