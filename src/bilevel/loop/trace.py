@@ -160,10 +160,7 @@ def _numbered_part(trace: Columns) -> Part:
 
 
 def _joined(parts: list[Part]) -> Part:
-    first, last = parts[0].steps[0], parts[-1].steps[-1]
-    whole = last - first + 1 == sum(len(part.steps) for part in parts)
-    steps = range(first, last + 1) if whole else np.concatenate([part.steps for part in parts])
-    return Part(steps, join([part.rows for part in parts]))
+    return Part(np.concatenate([part.steps for part in parts]), join([part.rows for part in parts]))
 
 
 def rows_in(columns: Columns) -> int:
