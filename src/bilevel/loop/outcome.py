@@ -78,8 +78,10 @@ def _remarked(plan: Plan, progress: Progress, status: Status) -> Status:
 
     if note := blow_up(plan.log.trace, progress.step, why_risen):
         return status.with_note(note)
-    count = progress.step - plan.kept_step(progress)  # steps since what is kept
-    if count < 2 or moved(plan.snapshots.x(), progress.run.x):
+    # The oldest kept state: the last chunk may be too short to show that x does not move.
+    ages = [(progress.step - step, x) for step, x in plan.snapshots.xs()]
+    count = next((age for age, x in ages if age >= 2 and not moved(x, progress.run.x)), 0)
+    if not count:
         return status
     from bilevel.loop.diagnose.scene import scene_of
     from bilevel.loop.diagnose.standstill import standstill

@@ -118,10 +118,10 @@ class Snapshots:
         """Return a state by which to judge a break, and its step: some steps before it if there is room for one."""
         return self._marks[0] if self._marks else (self.step or 0, self.run())
 
-    def x(self) -> PyTree:
-        """Return x of the kept run, on the device or on the host."""
-        assert self._run is not None
-        return self._run.x
+    def xs(self) -> list[tuple[int, PyTree]]:
+        """Return the steps of the kept states with their x, on the device or on the host, the oldest first."""
+        kept = [] if self._run is None else [(self.since(0), self._run)]
+        return [(step, run.x) for step, run in [*self._marks, *kept]]
 
     def drop(self, count: int) -> list[Any]:
         """Drop the last `count` batches, which no step has used, and return them."""

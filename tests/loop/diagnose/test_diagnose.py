@@ -889,7 +889,7 @@ def test_the_step_size_of_a_rule_is_what_it_does(rule, expected):
 
 
 def test_an_event_of_no_run_measures_nothing():
-    with pytest.raises(TypeError, match="only while bl.run is running"):
+    with pytest.raises(TypeError, match=r"only while bl\.run is running"):
         bl.hooks.Event(0, 1, bl.start(ONE, *START), None, {}, 0.0, "AID").measure(len)
 
 

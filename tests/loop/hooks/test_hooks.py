@@ -57,7 +57,7 @@ def test_the_result_so_far_is_that_of_a_run_which_ended_there(aid):
     on = bl.run(aid, steps=3, resume=saved[1], options=bl.RunOptions(probe=probe))
     np.testing.assert_array_equal(on.x, result.x)
     np.testing.assert_array_equal(on.trace["outer_value"], result.trace["outer_value"])
-    with pytest.raises(bl.RunError, match=r"only those of bl\.run have one"):
+    with pytest.raises(bl.RunError, match=r"only the events of bl\.run do"):
         bl.sweep(aid, X0, Y0, steps=2, hooks=[lambda event: event.so_far()])
 
 
