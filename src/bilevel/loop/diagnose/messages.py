@@ -45,7 +45,7 @@ STANDSTILLS = {
     "still_on_batches": " The last {count:,} steps no longer moved x; on their batches the {name} was at most "
     "{norm:.3g}.",
     "still_zero": " The last {count:,} steps no longer moved x: the {name} has become exactly zero, also at points "
-    "close to x and y. `diagnose=True` looks for the reason.",
+    "close to x and y. `bl.RunOptions(diagnose=True)` looks for the reason.",
     "steps_too_small": " The last {count:,} steps no longer moved x, though the {name} is {norm:.3g}: the outer "
     "steps are too small to change x in {kinds}, or their schedule has ended. Raise the outer step size.",
     "converged": " x has converged to rounding: the last {count:,} steps did not change it, and the {name} fell "
