@@ -45,7 +45,7 @@ def run_until(stop, monkeypatch):
     def run(*arguments, **options):
         calls.append(options)
         hook = (lambda event: stop()) if len(calls) == 2 else (lambda event: None)
-        return real(*arguments, **options, hooks=[hook], every=100)
+        return real(*arguments, **options, hooks=[hook], options=bl.RunOptions(every=100))
 
     monkeypatch.setattr(bl, "run", run)
 

@@ -324,7 +324,7 @@ def test_a_step_too_large_is_not_taken_for_it():
     result = bl.run(f2ba(QUADRATIC, inner=3.0, outer=0.1, penalty=10.0), X0, Y0, steps=1000)
     assert result.status.code == bl.Code.DIVERGED
     assert "convex" not in result.status.message
-    assert "lower the" in result.status.message
+    assert "the inner step size 3" in result.status.message
 
 
 def test_f2sa_p_asks_for_more_where_f_is_convex():

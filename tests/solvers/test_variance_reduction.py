@@ -331,8 +331,8 @@ def test_data_that_do_not_fit_are_refused():
             bl.run(solver, p.x0, p.y0, data=data, steps=2)
 
     for make in (bl.epochs, bl.iid):
-        refused(r"inner rows are drawn anew.*bl\.blocks\(data, size=4\)", saba, make(p.data, SIZE))
-    refused("outer rows are drawn anew", saba, bl.epochs(p.data, bl.Levels(inner=None, outer=SIZE)))
+        refused(r"inner rows are drawn again.*bl\.blocks\(data, size=4\)", saba, make(p.data, SIZE))
+    refused("outer rows are drawn again", saba, bl.epochs(p.data, bl.Levels(inner=None, outer=SIZE)))
     for solver in (saba, srba, bl.solvers.vrbo(p.problem, inner=ALPHA, adjoint=ETA, outer=BETA)):
         refused("a loader or a stream of your own does not hold", solver, [p.data] * 40)
     with pytest.raises(

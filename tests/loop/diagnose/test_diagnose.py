@@ -208,9 +208,9 @@ def test_an_array_of_x_that_nothing_depends_on_is_named():
     f = lambda x, y: jnp.sum((y - 2) ** 2) + 0.0 * jnp.sum(x["deep"]["lost"])
     x0 = {"used": jnp.arange(3.0), "alone": jnp.ones(2), "deep": {"lost": jnp.ones(())}}
     for solver in (bl.aid, bl.soba, bl.itd):
-        sizes = (0.25, 0.1) if solver is bl.itd else (0.25, 0.25, 0.1)
+        sizes = {"inner": 0.25, "outer": 0.1} | ({} if solver is bl.itd else {"adjoint": 0.25})
         result = bl.run(
-            solver(bl.Problem(inner=g, outer=f), *sizes),
+            solver(bl.Problem(inner=g, outer=f), **sizes),
             x0,
             jnp.zeros(3),
             steps=40,

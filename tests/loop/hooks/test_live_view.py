@@ -173,9 +173,10 @@ def test_the_terminal_is_given_back_whatever_happens(aid, error, progress, monke
         raise error
 
     ends = nullcontext() if isinstance(error, KeyboardInterrupt) else pytest.raises((bl.RunError, SystemExit))
+    often = {bl.run: {"options": bl.RunOptions(every=10)}, bl.sweep: {"every": 10}}
     for run, start in ((bl.run, aid), (bl.sweep, [aid])):
         with ends:
-            run(start, X0, Y0, steps=20, every=10, hooks=[raises], progress=progress)
+            run(start, X0, Y0, steps=20, hooks=[raises], progress=progress, **often[run])
         assert written(console).count(HIDE) == written(console).count(SHOW) > 0
         assert (sys.stdout, sys.stderr) == streams
 

@@ -43,7 +43,8 @@ def numbers_of(instance):
 @partial(jax.jit, static_argnums=0)
 def jacobian(method, sizes, numbers, rest):
     """Derivative of one step of the real solver in (x, y, v) at `rest`, and where that step leads."""
-    solver = METHODS[method][1](PROBLEM, *sizes)
+    inner, adjoint, outer = sizes
+    solver = METHODS[method][1](PROBLEM, inner=inner, adjoint=adjoint, outer=outer)
     state = solver.init(rest[0], rest[1], Batch(numbers, numbers))
 
     def step(z):
@@ -245,7 +246,8 @@ def test_a_constant_slope_has_the_mean_that_is_stated(method):
         instance = found.slope_instance(steps, gap, beta)
         h = jax.jit(lambda x, instance=instance: instance.f(x, 0.0))
         problem = bl.Problem(inner=instance.g, outer=instance.f)
-        solver = solve(problem, float(found.alpha), float(found.eta), float(beta))
+        inner, adjoint = float(found.alpha), float(found.eta)
+        solver = solve(problem, inner=inner, adjoint=adjoint, outer=float(beta))
         walk = lambda state, _, solver=solver: (solver.step(state)[0], state.x)
         _, xs = jax.lax.scan(walk, solver.init(jnp.array(0.0), jnp.array(0.0)), length=steps)
         slopes = jax.vmap(jax.grad(h))(xs)

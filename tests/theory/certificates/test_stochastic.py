@@ -328,7 +328,9 @@ def test_aid_with_shared_batches_is_biased_and_with_independent_ones_it_is_not(b
 
 
 DATA = bl.Batch(inner=(jnp.ones(4), jnp.ones(4)))
-AID = lambda *sizes, **more: bl.aid(correlated(), *sizes, batches="independent", **more)
+AID = lambda inner, adjoint, outer, **more: bl.aid(
+    correlated(), inner=inner, adjoint=adjoint, outer=outer, batches="independent", **more
+)
 STATEFUL = bl.Problem(inner=lambda x, y, *, state: (y * y, {}, state), outer=lambda x, y: x * y)
 REFUSED = {
     "shared": (lambda: bl.aid(correlated(), inner=0.1, adjoint=0.1, outer=0.1), 'pass batches="independent"'),

@@ -188,7 +188,7 @@ class Diagnose(Hook):
             except Exception as error:  # an objective, a rule or the device may refuse
                 what = "look" if look is brief_look else "close look"
                 note = f"no {what} was possible: {type(error).__name__}, {shown(str(error))}"
-                record.notes += [note] if note not in record.notes else []
+                record.notes = [*dict.fromkeys([*record.notes, note])]  # each once
             else:
                 if len(record.rows) == 1 and may_be_scale_free(self._solver):
                     record.scaled = attempt(self._scaled_arrays, default=[])

@@ -71,6 +71,9 @@ class SlopeReporting(Solver):
         reported = replace(info, metrics=info.metrics | {"slope": slope})
         return SlopeState(after, state.state.x, info.hypergradient), reported
 
+    def point(self, state: SlopeState, batch: Any) -> tuple[PyTree, PyTree, Batch | None]:
+        return self.solver.point(state.state, batch)
+
     def observe(
         self, before: SlopeState, after: SlopeState, batch: Batch | Draws | None, model: Carried | None = None
     ):
