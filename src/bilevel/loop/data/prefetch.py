@@ -13,7 +13,7 @@ from bilevel.checks import check_count
 DEPTH = 2  # steps' data ahead, unless told otherwise
 SLOW = 1e-3  # seconds that a loader takes over a step's data, from which on a thread is worth its while
 OVER = object()
-NOTE = "It was raised in the thread that asks the loader ahead: options=bl.RunOptions(prefetch=0) asks it in your thread."
+NOTE = "It was raised in the thread that asks the loader ahead: bl.RunOptions(prefetch=0) asks it in your thread."
 
 
 def check_prefetch(prefetch: Any) -> int | None:
