@@ -1,5 +1,6 @@
 """Every rule keeps its kind under every schedule, and what a refusal names is accepted under that schedule."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.solvers.fixed_points import fixed_point
+from bilevel.solvers.fixed_points.classification import classify
 from bilevel.solvers.rules import as_rule
 
 PROBLEM = bl.Problem(inner=lambda x, y: jnp.sum(x), outer=lambda x, y: jnp.sum(y))
@@ -145,3 +147,29 @@ class TestStandIns:
                 ),
                 y,
             )
+
+
+REFUSED_BY_STRUCTURE = {
+    "AdamW": lambda: optax.adamw(1e-3),
+    "AdamW with a schedule": lambda: optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 1e-3, 10, 100)),
+    "clipped AdamW": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
+    "RMSProp, then decay": lambda: optax.chain(
+        optax.scale_by_rms(), optax.add_decayed_weights(0.1), optax.scale(-0.1)
+    ),
+}
+NOT_REFUSED_BY_STRUCTURE = {
+    "decay first": lambda: optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-3)),
+    "no decay": lambda: optax.adamw(1e-3, weight_decay=0.0),
+    "SGD with decay": lambda: optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_STRUCTURE | NOT_REFUSED_BY_STRUCTURE)
+def test_decay_after_rescaling_is_seen_in_the_chain_and_in_a_trial(name, monkeypatch):
+    rule = as_rule((REFUSED_BY_STRUCTURE | NOT_REFUSED_BY_STRUCTURE)[name](), "inner")
+    assert rule.decays_after_rescaling() is (name in REFUSED_BY_STRUCTURE)
+    monkeypatch.setattr(type(rule), "decays_after_rescaling", lambda self: False)
+    problem = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 2), outer=lambda x, y: jnp.sum(y**2))
+    refusal = pytest.raises(ValueError, match="depends on y itself")
+    with refusal if name in REFUSED_BY_STRUCTURE else nullcontext():  # the trial agrees
+        classify(problem, rule, jnp.ones(3))

@@ -71,6 +71,24 @@ class Transformation(Rule):
         everywhere = lambda value: jax.tree.map(lambda _: value, point)
         return FixedPoint(active=everywhere(True), decay=everywhere(0.0), plain=True)
 
+    def decays_after_rescaling(self) -> bool:
+        """Return whether its chain shows weight decay after the memory of Adam or RMSProp, as in `optax.adamw`."""
+        stages = list(_stages(self.as_made().transformation.update))
+        names = [stage[0] if stage is not None else "" for stage in stages]
+        known = [
+            _is_known(stage) or name in ("add_decayed_weights", "scale_by_schedule")
+            for stage, name in zip(stages, names, strict=True)
+        ]
+        first = next(
+            (i for i, name in enumerate(names) if name in ("scale_by_adam", "scale_by_rms")), len(names)
+        )
+        decays = [
+            stage[1].get("weight_decay")
+            for stage in stages[first:]
+            if stage and stage[0] == "add_decayed_weights"
+        ]
+        return all(known) and any(isinstance(decay, float | int) and decay > 0 for decay in decays)
+
     def as_made(self) -> "Transformation":
         """Return the rule with the numbers it was made with, as constants: its leaves may be traced."""
         return Transformation(Closures(self.closures.value, self.closures.numbers | self.closures.fixed), {})

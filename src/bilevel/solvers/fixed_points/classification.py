@@ -47,6 +47,8 @@ def classify(problem: Problem, rule: Rule, y: PyTree) -> FixedPoint:
     settled = not jax.tree.leaves(rule)
     if isinstance(rule, Transformation):
         rule = rule.as_made()
+        if not holds and rule.decays_after_rescaling():
+            raise ValueError(_refusal(settled, holds, could_be_held=True))
     leaves, structure = jax.tree.flatten(rule)
     like, tree_of_y = jax.tree.flatten(jax.eval_shape(lambda: y))
     shapes = tuple((each.shape, jnp.dtype(each.dtype)) for each in like)
