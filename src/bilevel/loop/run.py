@@ -45,32 +45,33 @@ def run(
         x0: the start of x; leave it out when resuming.
         y0: the start of y; leave it out when resuming.
         steps: the number of steps to take; when resuming, of further steps.
-        data: a `Batch` that every step sees whole, a stream such as `bl.epochs(...)`, a pair of Python loaders
-            (`bl.loaders(...)`), or any Python iterable of batches.
-        seed: the seed of the keys of objectives and random methods; the key of a step is a function of it and the
-            step's number.
+        data: a `Batch` that every step sees whole, a stream such as `bl.epochs(...)`, a pair of Python
+            loaders (`bl.loaders(...)`), or any Python iterable of batches.
+        seed: the seed of the keys of objectives and random methods; the key of a step is a function of it and
+            the step's number.
         model_state: what the model carries along besides y (batch norm), for objectives that ask for `state`.
-        warmup: the number of steps on y only, at x0, before the first step (the paper's initialization lemmas). Each
-            takes its own batch, and the run continues in the data where they end.
-        record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, compiled: what the trace keeps of every
-            step besides its scalars ("outer_value", "hypergradient_norm" and the metrics).
-        tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
-        progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`; "live" shows
-            the run's numbers with their trends, short for `bl.hooks.Live`.
+        warmup: the number of steps on y only, at x0, before the first step (the paper's initialization
+            lemmas). Each takes its own batch, and the run continues in the data where they end.
+        record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, compiled: what the trace keeps
+            of every step besides its scalars ("outer_value", "hypergradient_norm" and the metrics).
+        tol: stop at the first step whose stationarity measure is at most this; short for
+            `bl.hooks.Tolerance`.
+        progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`;
+            "live" shows the run's numbers with their trends, short for `bl.hooks.Live`.
         hooks: functions of a `bl.hooks.Event`, called between chunks; see `bl.hooks`.
         checkpoint: a folder to save the run into while it runs; short for `bl.hooks.Checkpoint`.
-        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to
-            continue bit for bit. "auto": if there is a run in the checkpoint folder, continue it until it has taken
-            `steps` steps in all; if there is none, begin. The same call after a crash then ends as if nothing had
-            happened.
-        options: what is rarely needed: `bl.RunOptions(every=, thin=, snapshots=, on_divergence=, prefetch=, offload=,
-            mesh=, probe=, diagnose=, save_every=)`.
+        resume: the result of an earlier run of the same solver on the same data, or a folder of its
+            checkpoints, to continue bit for bit. "auto": if there is a run in the checkpoint folder, continue
+            it until it has taken `steps` steps in all; if there is none, begin. The same call after a crash
+            then ends as if nothing had happened.
+        options: what is rarely needed: `bl.RunOptions(every=, thin=, snapshots=, on_divergence=, prefetch=,
+            offload=, mesh=, probe=, diagnose=, save_every=)`.
         **earlier: these options, as keywords of earlier releases; the next release will refuse them.
 
-    Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that read the
-    Info of a large run). A run that diverges returns the last finite state; Ctrl-C finishes the present step or chunk
-    and returns the result so far. A hook, a loader or an objective that raises ends the run with `bl.RunError`, which
-    holds the result so far.
+    Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that
+    read the Info of a large run). A run that diverges returns the last finite state; Ctrl-C finishes the
+    present step or chunk and returns the result so far. A hook, a loader or an objective that raises ends the
+    run with `bl.RunError`, which holds the result so far.
     """
     check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}

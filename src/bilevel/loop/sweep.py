@@ -123,25 +123,28 @@ def sweep(
         found = bl.sweep(solvers, x0, y0, data=data, steps=500)
         found.best, found.scores, found[found.best].x
 
-    All lanes run in one compiled program, vectorized; one that diverges stays at its last finite state and disturbs no
-    other. Lanes are every combination of what is given as a list, or with `combine="zip"` its entries side by side.
+    All lanes run in one compiled program, vectorized; one that diverges stays at its last finite state and
+    disturbs no other. Lanes are every combination of what is given as a list, or with `combine="zip"` its
+    entries side by side.
 
     Args:
-        solvers: one solver, or several that differ in their numbers alone (step sizes, penalties; for an optax rule,
-            those injected by `optax.inject_hyperparams`).
+        solvers: one solver, or several that differ in their numbers alone (step sizes, penalties; for an
+            optax rule, those injected by `optax.inject_hyperparams`).
         x0: where x starts, in every lane.
         y0: where y starts, in every lane.
         steps: how many steps each lane takes.
-        data: as for `bl.run` (but no loader); a list of them; or a function from a seed to a stream, for a data order
-            that varies with the seed.
+        data: as for `bl.run` (but no loader); a list of them; or a function from a seed to a stream, for a
+            data order that varies with the seed.
         seeds: of the keys that objectives and random methods ask for: one, or a list.
         starts: pairs (x0, y0), instead of x0 and y0.
         combine: "product" or "zip".
-        metric: by which the best lane is marked: a column of the trace, read at the last step, or a function of (x, y).
+        metric: by which the best lane is marked: a column of the trace, read at the last step, or a function
+            of (x, y).
         mode: "min" if smaller is better, "max" if larger is.
         model_state: as for `bl.run`.
         warmup: as for `bl.run`.
-        hooks: as for `bl.run`; an event's state and rows have the lanes first, and it has no info and no solver.
+        hooks: as for `bl.run`; an event's state and rows have the lanes first, and it has no info and no
+            solver.
         every: as for `bl.run`.
         record: as for `bl.run`.
         progress: as for `bl.run`.

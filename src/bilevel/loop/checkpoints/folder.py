@@ -45,7 +45,8 @@ class Damaged(Exception):
 class Folder:
     """A folder that one run writes into; another run on this machine is refused.
 
-    Each checkpoint is a folder whose name is a number. It is written under another name, and renamed when it is whole.
+    Each checkpoint is a folder whose name is a number. It is written under another name, and renamed when it
+    is whole.
     """
 
     def __init__(self, path: Path, keep: int):

@@ -26,15 +26,15 @@ class Checkpoint(Hook):
 
         bl.run(solver, x0, y0, steps=10**6, hooks=[bl.hooks.Checkpoint("runs/first")], resume="auto")
 
-    `bl.run(..., checkpoint="runs/first")` is short for this. Checkpoints are written in the background while the run
-    goes on, and each is whole or not there at all. One that cannot be written (a full disk) does not end the run: a
-    warning says so at once, and the status at the end. A run that SIGTERM asks to end saves first, and leaves the
-    program with status 143.
+    `bl.run(..., checkpoint="runs/first")` is short for this. Checkpoints are written in the background while
+    the run goes on, and each is whole or not there at all. One that cannot be written (a full disk) does not
+    end the run: a warning says so at once, and the status at the end. A run that SIGTERM asks to end saves
+    first, and leaves the program with status 143.
 
     Args:
         folder: where to; made if it is not there. One run at a time.
-        save_every: a number of steps, or a `datetime.timedelta`; left out, once a minute, or less often if that took
-            more than a twentieth of the time. The end is always saved.
+        save_every: a number of steps, or a `datetime.timedelta`; left out, once a minute, or less often if
+            that took more than a twentieth of the time. The end is always saved.
         keep: how many checkpoints to keep; older ones are removed.
     """
 

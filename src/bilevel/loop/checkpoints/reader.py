@@ -37,9 +37,9 @@ def load(folder: str | Path) -> Result:
         result = bl.load("runs/first")
         result.x, result.y, result.trace["outer_value"], result.status
 
-    Arrays are NumPy's. Dicts, lists and tuples keep their types. Objects of other types (Equinox modules, the solver's
-    state) become their parts, under the same names: `result.x.layers[0].weight`. To continue the run, pass
-    `resume=folder` to `bl.run`, which knows the types.
+    Arrays are NumPy's. Dicts, lists and tuples keep their types. Objects of other types (Equinox modules, the
+    solver's state) become their parts, under the same names: `result.x.layers[0].weight`. To continue the
+    run, pass `resume=folder` to `bl.run`, which knows the types.
 
     Args:
         folder: the folder that was passed as `checkpoint=`. A run may be writing into it.

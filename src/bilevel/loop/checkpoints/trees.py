@@ -1,7 +1,7 @@
 """Trees as plain data for JSON and a list of arrays, and back.
 
-Types that are not Python's own (Equinox modules, optimizer states, named tuples) are written as the names of their
-parts. A tree of the same structure restores the types; without one, they become `Saved`.
+Types that are not Python's own (Equinox modules, optimizer states, named tuples) are written as the names of
+their parts. A tree of the same structure restores the types; without one, they become `Saved`.
 """
 
 import base64

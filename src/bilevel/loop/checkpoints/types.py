@@ -7,7 +7,8 @@ from typing import Any
 from bilevel.loop.checkpoints.folder import Damaged
 from bilevel.loop.status import Code
 
-# A test of a value; [T], a list of T; (T, U), a list of one T and one U; {"a": T}, a dict with exactly these keys.
+# A test of a value; [T], a list of T; (T, U), a list of one T and one U; {"a": T}, a dict with exactly these
+# keys.
 Type = Any
 
 

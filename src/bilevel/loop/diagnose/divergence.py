@@ -33,7 +33,8 @@ ROWS = 5  # of the trace, along which f falls to the end
 def cause(scene: Scene, large: list[str], warmup: bool = False) -> Cause:
     """Return why a run diverged: a faulty function, a fact that the solver knows, or a step that is too large.
 
-    Where a variable has run away, its `large` size is the reason that an objective overflows, not the objective.
+    Where a variable has run away, its `large` size is the reason that an objective overflows, not the
+    objective.
     """
     away = large or run_away(scene.solver, scene.run, scene.before()[1])
     found = None
@@ -58,7 +59,8 @@ def why_risen(scene: Scene) -> str:
 def blameworthy(scene: Scene, since: RunState, given: Any) -> bool:
     """Whether an objective is not finite on a batch of the next step, which takes what is `given`: by the data's fault?
 
-    The objectives are called at the present state, or, if a variable has run away since an earlier state, there.
+    The objectives are called at the present state, or, if a variable has run away since an earlier state,
+    there.
     """
     solver, run = scene.solver, scene.run
     away = grown(solver, run) or run_away(solver, run, since)

@@ -45,8 +45,8 @@ class Facts:
 class Late(dict[str, float]):
     """The medians of the second half of the looks, NaN for what was never measured.
 
-    For secants, which are lower bounds, it is the largest; if the second half has none, the largest of all, as in a
-    run that grows.
+    For secants, which are lower bounds, it is the largest; if the second half has none, the largest of all,
+    as in a run that grows.
     """
 
     def __init__(self, looks: Looks):

@@ -152,9 +152,10 @@ def _sooner(late: Late, level: str, more: str) -> str:
 def _more_steps(late: Late, facts: Facts, error: float) -> str:
     """Return how to reduce a bias, with the number of inner steps that suffice if it is known.
 
-    Every differentiated step reduces a bias by the larger of |1 − αμ| and |1 − αL|; the steps before add nothing. At a
-    fixed point of x, h is zero and all of ∇Φ is bias: when ∇Φ has fallen to `FALLEN` of the largest h, the bias must be
-    at most `BIASED` of it. The curvature is the one seen here; it may change with x.
+    Every differentiated step reduces a bias by the larger of |1 − αμ| and |1 − αL|; the steps before add
+    nothing. At a fixed point of x, h is zero and all of ∇Φ is bias: when ∇Φ has fallen to `FALLEN` of the
+    largest h, the bias must be at most `BIASED` of it. The curvature is the one seen here; it may change with
+    x.
     """
     traits, (taken, now) = facts.solver.traits, facts.solver.inner_counts
     if traits.truncated_series:
@@ -203,7 +204,8 @@ def _dead(looks: Looks, facts: Facts) -> Findings:
     zero = lambda name: name in looks and not np.any(looks[name][half:])
     flat = [objective for objective, name in (("g", "inner_beside"), ("f", "outer_beside")) if zero(name)]
     silent = np.min(looks["silent_beside"][half:]) if "silent_beside" in looks else 0.0
-    # On minibatches an x that moves is one for which these looks have no rows. An x that has run away is often flat.
+    # On minibatches an x that moves is one for which these looks have no rows. An x that has run away is
+    # often flat.
     moved = facts.noisy and np.any(looks.get("moved", np.zeros(0))[half + 1 :])
     blind = facts.blind and (zero("hypergradient_beside") or "hypergradient_beside" not in looks)
     if flat:

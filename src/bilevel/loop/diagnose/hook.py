@@ -58,10 +58,11 @@ class Record:
 class Diagnose(Hook):
     """Look at the run a few times, and report in `result.diagnosis` what stands out; `bl.RunOptions(diagnose=True)`.
 
-    It looks between chunks and changes no bit of the result. Every run gets four looks, at the quarters of its steps,
-    or where it ends earlier. It gets more, up to twenty, as long as all of them cost at most 2 % of the gradients and
-    products of its steps. A look that fails becomes a note, never an error. A diagnosis covers the steps of one call of
-    `bl.run`, and those before a checkpoint that the call resumes; of a run that had ended, the end.
+    It looks between chunks and changes no bit of the result. Every run gets four looks, at the quarters of
+    its steps, or where it ends earlier. It gets more, up to twenty, as long as all of them cost at most 2 %
+    of the gradients and products of its steps. A look that fails becomes a note, never an error. A diagnosis
+    covers the steps of one call of `bl.run`, and those before a checkpoint that the call resumes; of a run
+    that had ended, the end.
     """
 
     of_one_run = True  # not of a sweep

@@ -1,6 +1,7 @@
 """A look at a run: its next step, compared with linear solves at the same state.
 
-All derivatives are on the batch of the next step at (x, ŷ), where that step makes its estimate h of the hypergradient:
+All derivatives are on the batch of the next step at (x, ŷ), where that step makes its estimate h of the
+hypergradient:
 
     ritz      the result of Lanczos' method for K, the operator of the adjoint system: ∇²_yy g for most inner rules
     v*        K v* = ∇_y f by conjugate gradients, from the v of the method if it has one
@@ -8,8 +9,9 @@ All derivatives are on the batch of the next step at (x, ŷ), where that step ma
     d         K d = ∇_y g by conjugate gradients: a Newton step; ‖d‖ is about the distance from ŷ to y*(x)
     h**       h* at ŷ − d: h with a perfect y too
 
-‖h − h*‖ is the error by v or by an unrolled loop; ‖h* − h**‖ is the error by the lag of y. d and h** are left out on
-minibatches, as y* of a batch is far from y* of all the data, and where y is projected, thresholded, frozen or decays.
+‖h − h*‖ is the error by v or by an unrolled loop; ‖h* − h**‖ is the error by the lag of y. d and h** are left
+out on minibatches, as y* of a batch is far from y* of all the data, and where y is projected, thresholded,
+frozen or decays.
 """
 
 from functools import partial

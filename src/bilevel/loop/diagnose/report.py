@@ -37,8 +37,8 @@ class Finding:
 class Diagnosis:
     """The observations of `bl.hooks.Diagnose`: `print` it.
 
-    `findings` is empty if nothing stands out. `looks` has columns by name, with one row per look, and NaN for numbers
-    that could not be measured.
+    `findings` is empty if nothing stands out. `looks` has columns by name, with one row per look, and NaN for
+    numbers that could not be measured.
     """
 
     findings: tuple[Finding, ...]

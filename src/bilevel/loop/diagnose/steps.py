@@ -33,7 +33,8 @@ SAME = 1e-3  # relative difference of the logarithmic derivatives
 def attempt(function: Callable[..., Any], *arguments: Any, default: Any = None) -> Any:
     """Return what a measurement returns, or `default` if it raises.
 
-    A method may call its objectives in another way, a rule may ask for the objective, and a loader may have no batch.
+    A method may call its objectives in another way, a rule may ask for the objective, and a loader may have
+    no batch.
     """
     try:
         return function(*arguments)
@@ -78,7 +79,8 @@ def present_step(solver: Solver, level: str, state: Any, gradient: PyTree) -> An
 def plain_step(rule: Rule, memory: PyTree, gradient: PyTree) -> Any:
     """Return s if the rule's next update is −s·gradient, as of plain descent or a schedule, else NaN.
 
-    The update must be so for this gradient and for −½ of it. Momentum and Adam, with a memory, have no such s.
+    The update must be so for this gradient and for −½ of it. Momentum and Adam, with a memory, have no such
+    s.
     """
     rule = without_map(rule)
     if isinstance(rule, Descent):
@@ -103,7 +105,8 @@ def _trial_step(rule: Rule, memory: PyTree, gradient: PyTree) -> Any:
 def faulty_maps(solver: Solver, state: Any, batch: Any) -> dict[str, jax.Array]:
     """Return, for each level whose rule ends with a map, whether that map makes NaN of a finite point.
 
-    There are two answers per level: for the next steps, and for the present point, which no smaller step leaves.
+    There are two answers per level: for the next steps, and for the present point, which no smaller step
+    leaves.
     """
     found = {}
     if isinstance(rule := solver.inner_at(state.x) if solver.rule("inner") else None, Settled):
@@ -137,7 +140,8 @@ def _is_finite(rule: Settled, point: PyTree) -> jax.Array:
 def climbing_levels(solver: Solver, state: Any) -> dict[str, jax.Array]:
     """Return for each level whether its rule climbs: a step along the gradient leads lower than one against it.
 
-    In the difference of both steps momentum, decay and all else that does not depend on the gradient's sign cancels.
+    In the difference of both steps momentum, decay and all else that does not depend on the gradient's sign
+    cancels.
     """
     found = {}
     for level, variable in MOVES.items():
@@ -167,8 +171,8 @@ def may_be_scale_free(solver: Solver) -> bool:
 def look_at_scale(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
     """Return whether the inner rule is scale-free, and which arrays of x have entries that only scale g.
 
-    If g = s(x)·k(y) then ∇_x⟨∇_y g, w⟩/⟨∇_y g, w⟩ = ∇ log s(x) for all y and w, which are compared at several of both.
-    An entry that f depends on as well does more.
+    If g = s(x)·k(y) then ∇_x⟨∇_y g, w⟩/⟨∇_y g, w⟩ = ∇ log s(x) for all y and w, which are compared at several
+    of both. An entry that f depends on as well does more.
     """
     rule, data, oracles = without_map(solver.rule("inner")), draws(batch)[0], solver.problem.oracles
 

@@ -19,11 +19,12 @@ class Hook:
             def __call__(self, event):
                 print(event.step, event.last("outer_value"))
 
-    A run calls `begin(event)` before the first chunk, the hook itself after every chunk, and `end(result)` at the end.
-    A plain function of an event is a hook too. The attributes have the same meaning in a run and in a sweep.
+    A run calls `begin(event)` before the first chunk, the hook itself after every chunk, and `end(result)` at
+    the end. A plain function of an event is a hook too. The attributes have the same meaning in a run and in
+    a sweep.
 
-    Probes are called before all other hooks, so every hook finds their numbers in `event.probes`, for any order
-    of the list. If a hook that decides stops the run at an earlier step, probes are called again there.
+    Probes are called before all other hooks, so every hook finds their numbers in `event.probes`, for any
+    order of the list. If a hook that decides stops the run at an earlier step, probes are called again there.
     """
 
     decides: bool = (
@@ -38,8 +39,9 @@ class Hook:
     saves: bool = False  # writes checkpoints of the run
     steers: bool = True  # may decide when the run stops, so a checkpoint compares it
     watches_probes: bool = False  # decides by the numbers of probes, which a checkpoint then compares too
-    # False: it never reads the two trees of `event.info`, which are as large as x and y. For states beyond 1 MiB they
-    # are only computed where a hook may read them, by another program, whose results may differ by rounding.
+    # False: it never reads the two trees of `event.info`, which are as large as x and y. For states beyond 1
+    # MiB they are only computed where a hook may read them, by another program, whose results may differ by
+    # rounding.
     reads_info: bool = True
     asks: str | None = (
         None  # its settings in words, if they decide when the run stops; a checkpoint compares them

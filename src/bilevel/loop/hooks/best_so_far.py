@@ -18,11 +18,12 @@ class Best(Hook):
         best = bl.hooks.Best("outer/accuracy", mode="max")
         bl.run(solver, x0, y0, steps=10_000, hooks=[best], options=bl.RunOptions(every=100))
 
-    The host sees the state between chunks only: `every=` says how often. A value from the trace is that of the step
-    which led to the state; a value from a probe is that of the state itself.
+    The host sees the state between chunks only: `every=` says how often. A value from the trace is that of
+    the step which led to the state; a value from a probe is that of the state itself.
 
     Args:
-        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe returns.
+        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe
+            returns.
         mode: "min" if smaller is better, "max" if larger is.
     """
 

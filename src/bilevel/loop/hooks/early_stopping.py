@@ -14,16 +14,18 @@ from bilevel.words import one_line
 class EarlyStopping(Hook):
     """Stop at the first step at which the metric has not improved for `patience` steps.
 
-    A probe measures its metric between chunks only: `every=` says how often. `patience` counts steps all the same.
+    A probe measures its metric between chunks only: `every=` says how often. `patience` counts steps all the
+    same.
 
     Args:
-        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe returns.
+        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe
+            returns.
         patience: the number of steps without improvement to wait for.
         mode: "min" if smaller is better, "max" if larger is.
         least: an improvement smaller than this does not count.
 
-    A resumed run goes on counting if it is given the same hook object or goes on from a checkpoint; otherwise it starts
-    anew.
+    A resumed run goes on counting if it is given the same hook object or goes on from a checkpoint; otherwise
+    it starts anew.
     """
 
     of_one_run = True  # not of a sweep

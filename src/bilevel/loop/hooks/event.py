@@ -47,8 +47,8 @@ class Event:
     def measure(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return `function(solver, state, batch, whole, *arguments)` at the present state, compiled.
 
-        `batch` is the batch of the next step; with a loader, its last batch. `whole` is true if it is all the data.
-        The function must be pure. It is compiled once if it is the same object every time.
+        `batch` is the batch of the next step; with a loader, its last batch. `whole` is true if it is all the
+        data. The function must be pure. It is compiled once if it is the same object every time.
 
         Args:
             function: computes arrays from arrays, for example a residual.
@@ -108,8 +108,8 @@ class Event:
     def column(self, metric: str) -> Any:
         """Return the values of a metric since the last event, at the steps `steps_of(metric)`.
 
-        The trace has one per step. A probe has one, or none if it did not return the metric this time. If both have
-        the name, the trace's values are returned.
+        The trace has one per step. A probe has one, or none if it did not return the metric this time. If
+        both have the name, the trace's values are returned.
         """
         name = metric if isinstance(metric, str) else None
         if name in self.trace:

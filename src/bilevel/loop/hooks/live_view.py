@@ -111,13 +111,14 @@ class Progress(Display):
 
 class Live(Display):
     """Draw, on standard error if that is a terminal or in a notebook's cell, how a run goes: the trends of the outer
-    value, the hypergradient, residuals and metrics, the rate, the time left, and what the status would be now.
+    value, the hypergradient, residuals and metrics, the rate, the time left, and what the status would be
+    now.
 
         bl.run(solver, x0, y0, steps=10_000, progress="live")
 
-    It draws between chunks, at most twice per second. Of a sweep it shows the lowest values among the lanes. The
-    norm of the inner gradient is that of the newest step, for states of up to 1 MiB. Other output of the program
-    appears above the view. Where there is neither a terminal nor a notebook, nothing is shown.
+    It draws between chunks, at most twice per second. Of a sweep it shows the lowest values among the lanes.
+    The norm of the inner gradient is that of the newest step, for states of up to 1 MiB. Other output of the
+    program appears above the view. Where there is neither a terminal nor a notebook, nothing is shown.
 
     Args:
         tol: the tolerance to compare with; `progress="live"` passes the one of the run.
