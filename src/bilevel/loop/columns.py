@@ -21,7 +21,7 @@ def title(name: str) -> str:
 
 
 def numbers_in(trace: Columns, rank: int = 1) -> dict[str, np.ndarray]:
-    """Return the columns with one number per step (`rank` 2 in a sweep: per lane and step), usual ones first."""
+    """Return the columns with one number per step, usual ones first; in a sweep `rank` is 2."""
     found = {
         name: column
         for name, column in trace.items()

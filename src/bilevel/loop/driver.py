@@ -43,7 +43,7 @@ def drive(plan: Plan, progress: Progress, fit: Any, warmup: int = 0) -> Progress
 
 
 def stages(plan: Plan, progress: Progress, fit: Any, warmup: int) -> Iterator[Progress]:
-    """Yield the progress after each stage: the warm-up; then for each chunk its steps, judgement and hooks."""
+    """Yield the progress after each stage: the warm-up; then each chunk's steps, judgement and hooks."""
     if warmup:
         from bilevel.loop.warm_up import warm_up  # imported only for a warm-up
 

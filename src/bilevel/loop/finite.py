@@ -71,7 +71,7 @@ class Watch:
         return np.asarray(self.solver.compiled(health)(run))
 
     def broken(self, flags: np.ndarray, run: RunState) -> list[str]:
-        """Return the variables that are not finite. If there are none, return the first other part that broke."""
+        """Return the variables that are not finite. If there are none, return the first other broken part."""
         if flags.all():
             return []
         names = [name for name, _ in parts(self.solver, run)]
@@ -227,7 +227,7 @@ def _far(values: np.ndarray) -> float:
 
 
 def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
-    """Return a sentence on a finite outer value that ended far from its start after `taken` steps, else ""."""
+    """Return a sentence on a finite outer value that ended far from its start, else ""."""
     values = np.asarray(trace["outer_value"], dtype=float)
     if rise := risen(values, taken):
         why = (

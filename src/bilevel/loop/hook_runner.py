@@ -99,7 +99,7 @@ class HookRunner(NoHooks):
             hook.forget(step)
 
     def tell(self, plan: Plan, progress: Progress, start: int, ranks: Sequence[int] = RANKS) -> Progress:
-        """Call the probes, then the hooks. If a hook stops the run at an earlier step, the later ones see that end."""
+        """Call the probes, then the hooks. If a hook stops the run earlier, the later ones see that end."""
         if DECIDES in ranks:
             progress = self._call_probes(plan, progress, start)
         for each in ranks:

@@ -24,7 +24,7 @@ ORIGIN = {field.name for field in fields(Origin)} | {"outline"}
 
 
 class Restored(NamedTuple):
-    """A result from a folder, the memory of the hooks, and the newer checkpoints that were damaged."""
+    """Result from a folder, the states of the hooks, and the newer checkpoints that were damaged."""
 
     result: Result
     hooks: list[Any]
@@ -83,7 +83,7 @@ def _unpacked(
 
 
 def _checked(read: Callable[[], Any]) -> Any:
-    """Return `read()`; its errors mean damage, even if the checksums are right."""
+    """Return `read()`. An error here means damage, even if the checksums are right."""
     try:
         return read()
     except Damaged:

@@ -20,7 +20,7 @@ DEEPEST = 100
 
 @jax.tree_util.register_pytree_with_keys_class
 class Saved:
-    """A value of a type that is unknown where it is read: its parts, under the same names."""
+    """Value of an unknown type: its parts, under the same names."""
 
     def __init__(self, kind: str, parts: dict[str, Any]):
         self._kind, self._parts = kind, parts
@@ -53,7 +53,7 @@ class Saved:
 
 
 def flatten(tree: PyTree) -> tuple[Any, list[Any]]:
-    """Return the tree as plain data, with numbers for its arrays, and the arrays in the order of `jax.tree.leaves`."""
+    """Return the tree as plain data with numbered arrays, and the arrays in the order of `jax.tree.leaves`."""
     arrays: list[Any] = []
     return _described(tree, arrays, 0), arrays
 
@@ -135,7 +135,7 @@ def is_key(array: Any) -> bool:
 
 
 def _is_ordinary(array: Any) -> bool:
-    """Whether a file of arrays can hold the array's numbers."""
+    """Return whether a file of arrays can hold the array's numbers."""
     if is_key(array):
         return True
     kind, size = array.dtype.kind, array.dtype.itemsize

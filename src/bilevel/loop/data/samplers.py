@@ -80,7 +80,7 @@ class Shuffled(Sampler):
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
 @dataclass(frozen=True)
 class Blocks(Sampler):
-    """Sampler of consecutive slices of `size`, cut once. Every epoch takes each slice once, in random order."""
+    """Sampler of consecutive slices of `size`, cut once. Every epoch takes each once, in random order."""
 
     key: PyTree  # an axis in the axes of a sweep
     examples: int

@@ -154,7 +154,7 @@ def as_sharded(mesh: Any) -> Sharded | None:
 
 
 def auto(mesh: Mesh) -> Mesh:
-    """Return the same mesh with automatic sharding of results, because objectives are written without a mesh."""
+    """Return the same mesh with automatic sharding of results: objectives are written without a mesh."""
     return Mesh(mesh.devices, mesh.axis_names)
 
 

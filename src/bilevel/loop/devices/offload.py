@@ -81,7 +81,7 @@ def check_offload(offload: Any) -> bool:
 
 
 def check_offloadable(solver: Solver, run: RunState, step: Callable[..., Any]) -> None:
-    """Raise if the outer rule remembers no array, or if `step(solver, run)` does not move x once, at its end."""
+    """Raise if the outer rule stores no array, or if `step(solver, run)` does not move x once, at its end."""
     memory = getattr(run.solver, "outer", ())
     if solver.rule("outer") is None or not any(leaf.ndim for leaf in jax.tree.leaves(memory)):
         raise ValueError(

@@ -36,7 +36,7 @@ from bilevel.types import PyTree, Scalar
 LANCZOS = 24  # products
 SOLVE = 50  # products of one linear solve at most
 TOL = 1e-3  # of a solve, relative to its right-hand side; and a tenth of its first residual
-BESIDE = 1e-3  # of an entry, or of 1: the distance to the point where a gradient of exactly zero is evaluated again
+BESIDE = 1e-3  # relative (or absolute, at 0) distance to the nearby point for gradients of exactly zero
 SOLVED = 0.05  # the largest residual of a solve that ran out of products but is still used
 
 
@@ -48,7 +48,7 @@ class Point(NamedTuple):
 
 
 def lanczos(K: Product, y: PyTree) -> tuple[jax.Array, jax.Array]:
-    """Return the tridiagonal matrix of K, from which `ritz_values` reads its smallest and largest eigenvalues."""
+    """Return Lanczos' tridiagonal matrix of K, for its extreme eigenvalues by `ritz_values`."""
     return tridiagonal(K, y, LANCZOS)
 
 
@@ -124,7 +124,7 @@ def close_look(
 
 
 def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
-    """Measure the gradients at a point close by: a flat function has none there either, a stationary point has."""
+    """Measure the gradients at a nearby point: there, a flat function has none, unlike a stationary point."""
     oracles, data = solver.problem.oracles, draws(batch)[0]
     # The distances differ, as g may be a function of y − x.
     far = {"x": BESIDE / 3, "y": BESIDE}
@@ -261,7 +261,7 @@ def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:
 
 
 def _secant(before: Point, here: Point, doubt: Scalar) -> dict[str, Scalar]:
-    """Return how fast the hypergradient changed since the last look: at most its Lipschitz constant, if exact."""
+    """Return the hypergradient's rate of change since the last look; a lower bound on L_Φ if exact."""
     turned, moved = tree.norm(tree.sub(here.h, before.h)), tree.norm(tree.sub(here.x, before.x))
     rounding = 1e3 * float(jnp.finfo(moved.dtype).eps) * tree.norm(here.x)
     fine = (turned > 10 * doubt) & (moved > rounding)

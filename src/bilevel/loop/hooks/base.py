@@ -1,4 +1,4 @@
-"""The base class of hooks."""
+"""Base class of hooks."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from bilevel.words import shown
 
 
 class Hook:
-    """Base class of hooks: override what is needed; every other method does nothing.
+    """Base class of hooks. Override the methods you need; the others do nothing.
 
         class Print(bl.hooks.Hook):
             stride = 100
@@ -24,7 +24,7 @@ class Hook:
     a sweep.
 
     Probes are called before all other hooks, so every hook finds their numbers in `event.probes`, for any
-    order of the list. If a hook that decides stops the run at an earlier step, probes are called again there.
+    order of the list. If a deciding hook stops the run at an earlier step, probes are called again there.
     """
 
     decides: bool = (
@@ -40,8 +40,7 @@ class Hook:
     steers: bool = True  # may decide when the run stops, so a checkpoint compares it
     watches_probes: bool = False  # decides by the numbers of probes, which a checkpoint then compares too
     # False: it never reads the two trees of `event.info`, which are as large as x and y. For states beyond 1
-    # MiB they are only computed where a hook may read them, by another program, whose results may differ by
-    # rounding.
+    # MiB they are only computed if a hook may read them, by another program, which may round differently.
     reads_info: bool = True
     asks: str | None = (
         None  # its settings in words, if they decide when the run stops; a checkpoint compares them
@@ -71,7 +70,7 @@ class Hook:
         """Restore a state that `get_state` returned."""
 
     def values(self, step: int) -> dict[str, Any]:
-        """Return the numbers that other hooks find in `event.probes` at this step; for hooks with `measures`."""
+        """Return numbers for `event.probes` at this step, for hooks with `measures`."""
         return {}
 
     def take_rows(self) -> Sequence[tuple[int, dict[str, Any]]]:
@@ -79,25 +78,25 @@ class Hook:
         return ()
 
     def broke(self, cause: str, levels: tuple[str, ...]) -> None:
-        """Receive why the run diverged, and the levels whose step sizes caused it; called before `end`."""
+        """Receive the cause of a divergence, and the levels whose step sizes caused it; called before `end`."""
 
     def decider(self, watched: bool) -> "Hook | None":
-        """Return what a checkpoint compares of it; `watched` tells whether another hook watches probes."""
+        """Return the object that a checkpoint compares. `watched`: another hook watches probes."""
         return self if self.steers else None
 
     @property
     def remembers(self) -> bool:
-        """Whether it has a state to save."""
+        """Return whether it has a state to save."""
         return type(self).get_state is not Hook.get_state
 
     @property
     def subject(self) -> Any:
-        """The object that the user passed."""
+        """Return the object that the user passed."""
         return self
 
 
 class FunctionHook(Hook):
-    """A plain function of an event."""
+    """Plain function of an event."""
 
     def __init__(self, function: Callable[[Event], Any]):
         self._subject = function
@@ -117,7 +116,7 @@ NAMES = (
 
 
 class UntypedHook(FunctionHook):
-    """An object with the attributes of a hook that is no `Hook`; supported for one release."""
+    """Object with the attributes of a hook that is no `Hook`; supported for one release."""
 
     def __getattribute__(self, name: str) -> Any:
         subject = object.__getattribute__(self, "_subject")
