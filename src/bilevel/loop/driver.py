@@ -83,9 +83,7 @@ def stages(plan: Plan, progress: Progress, fit: Any, warmup: int) -> Iterator[Pr
             del chunk
             yield (progress := plan.hooks.tell(plan, progress, start, [DECIDES]))
             if progress.guard.halves and progress.status is not None:
-                progress = shared_failure(
-                    plan, progress
-                )  # before one process returns to an earlier state and another does not
+                progress = shared_failure(plan, progress)  # before only some processes go back
             if progress.failure is None:
                 progress, again = retried(plan, progress)
                 if again:
@@ -181,7 +179,7 @@ def judge(plan: Plan, progress: Progress, rows: Columns, flags: np.ndarray) -> P
 
 
 def retried(plan: Plan, progress: Progress) -> tuple[Progress, bool]:
-    """After a divergence, return an earlier state with smaller steps if possible, and whether it is."""
+    """Return an earlier state with smaller steps after a divergence, if possible, and whether it is."""
     after = progress.guard.retry(plan, progress)
     return after, progress.status is not None and after.status is None
 
@@ -219,7 +217,7 @@ def back_to(plan: Plan, progress: Progress, step: int, run: Any) -> Progress:
 
 
 def recovered(plan: Plan, progress: Progress) -> Progress:
-    """After an error within a chunk, return to the last state that is complete."""
+    """Return to the last complete state after an error within a chunk."""
     if plan.snapshots.possible:
         return back_to(plan, progress, plan.kept_step(progress), plan.snapshots.run())
     return replace(progress, torn=plan.snapshots.donates)

@@ -1,4 +1,4 @@
-"""The error of a run that did not end well."""
+"""Error of a run that did not end well."""
 
 from collections.abc import Callable
 from typing import Any

@@ -35,8 +35,7 @@ class Result:
         """Return this result, or raise if the run did not end well.
 
         Raises:
-            RunError: the run diverged or failed. The message is that of `status`; `error.result` is this
-                result.
+            RunError: the run diverged or failed. The message is from `status`; `error.result` is this result.
             KeyboardInterrupt: Ctrl-C interrupted the run.
         """
         check_status(self.status, self)
@@ -49,7 +48,7 @@ class Result:
 
     @property
     def model_state(self) -> PyTree:
-        """Return the model's state besides y, such as batch-norm statistics."""
+        """Return the model's state, such as batch-norm statistics."""
         return self.run.model
 
     def __repr__(self) -> str:

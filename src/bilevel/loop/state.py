@@ -82,7 +82,7 @@ def start(
         y0: the start of y.
         data: a `Batch` used whole at every step, or a stream such as `bl.epochs(...)`.
         seed: a whole number, possibly traced, for the keys of the objectives.
-        model_state: the model's state besides y, for objectives that ask for `state`.
+        model_state: the model's state, such as batch-norm statistics, for objectives that ask for `state`.
     """
     check_solver(solver)
     seed = check_traced_seed(seed)
@@ -92,7 +92,7 @@ def start(
             "a model_state was given, but neither objective asks for it: let them take the keyword `state`, or leave "
             "it out"
         )
-    # Folded once, so that the objectives' keys differ from those of a data stream with the same seed.
+    # Folded once, so that the keys differ from the keys of a data stream with the same seed.
     seed_words = jax.random.key_data(jax.random.fold_in(jax.random.key(seed), OBJECTIVES))
     cursor = stream.start(0)
     _, batch = draw(stream, cursor, solver.draws, solver.traits.same_rows)

@@ -117,14 +117,8 @@ def diverged(
         solver: the run's solver.
         step: the number of good steps.
         broken: variables of the state, or "outer_value", or "memory of the … rule".
-        data: a sentence about NaN or infinity in the data, if they are the cause.
-        warmup: whether the run was in its warm-up.
-        kept: whether an earlier state was kept.
-        loss_first: whether the outer value broke before the variables.
         because: the variables that caused it.
-        suspicion: a measured cause with its remedy.
-        culprit: the variable that `suspicion` is about.
-        how: the verb of the sentence.
+        suspicion: a measured cause with its remedy; `culprit` is its variable.
     """
     when = f"at {'warm-up ' if warmup else ''}step {step}"
     value = "the outer objective's value"

@@ -48,7 +48,7 @@ class Sweep:
         """Return this sweep, or raise if no run in it ended well.
 
         Raises:
-            RunError: every run diverged. The message is that of the first.
+            RunError: every run diverged. The message is from the first.
             KeyboardInterrupt: Ctrl-C interrupted the sweep.
         """
         codes = [status.code for status in self.status]

@@ -1,4 +1,4 @@
-"""The warm-up of a run: steps on y only, before the first step."""
+"""Warm-up of a run: steps only on y, before the first step."""
 
 import time
 from collections.abc import Callable

@@ -24,7 +24,7 @@ from bilevel.loop.policies import Alone
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
 LARGEST = 2**30  # bytes of contents that are read
-SPARE = 64 * 2**10  # bytes on the disk that a checkpoint needs besides its arrays
+SPARE = 64 * 2**10  # bytes on the disk for a checkpoint, plus its arrays
 
 
 def orbax() -> Any:

@@ -53,7 +53,7 @@ class Saved:
 
 
 def flatten(tree: PyTree) -> tuple[Any, list[Any]]:
-    """Return the tree as plain data with numbered arrays, and the arrays in the order of `jax.tree.leaves`."""
+    """Return the tree as plain data with numbered arrays, and its arrays in JAX's order of leaves."""
     arrays: list[Any] = []
     return _described(tree, arrays, 0), arrays
 

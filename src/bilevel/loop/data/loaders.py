@@ -131,9 +131,7 @@ def position(batches: Any, loader: Any) -> Any:
     """Return the position that the iterator or its loader reports; `None` if neither does."""
     for each in (batches, loader):
         if pair := saves(each):
-            state = copy.deepcopy(
-                getattr(each, pair[0])()
-            )  # some loaders return the dict that they continue to update
+            state = copy.deepcopy(getattr(each, pair[0])())  # the loader may keep updating it
             unknown = isinstance(each, Loaders) and any(value is None for value in state.values())
             return None if unknown else state
     return None

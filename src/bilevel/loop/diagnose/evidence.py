@@ -13,7 +13,7 @@ Looks = dict[str, np.ndarray]  # columns by name, one row per look
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that the findings need besides the looks."""
+    """Facts for the findings, in addition to the looks."""
 
     solver: Solver
     steps: int  # of the run that was looked at

@@ -259,6 +259,6 @@ def _rest(looks: Looks, late: Late, facts: Facts) -> Findings:
 
 
 def _late_adjoint(late: Late) -> str:
-    """Report a v that has hardly moved. The hypergradient is then small; a larger outer step does not help."""
+    """Report a v that has hardly moved. The hypergradient is then small; a larger outer step is no remedy."""
     size, L, left = late["adjoint_step"], late["largest_curvature"], late["adjoint_residual"]
     return say("late_adjoint", residual=left, size=size, best=1 / L) if size * L < 0.5 and left > 0.5 else ""

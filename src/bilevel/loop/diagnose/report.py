@@ -75,7 +75,7 @@ class Diagnosis:
         return [f"{', '.join(names)}: {sentence}" for sentence, names in codes.items()]
 
     def _not_judged(self) -> list[str]:
-        """Return which facts cannot be judged on minibatches, because the errors of one batch are always large."""
+        """Return the facts that minibatches cannot show, because the errors of one batch are always large."""
         noisy = len(self.looks["step"]) and self.looks.get("noisy", np.zeros(1))[-1]
         found = {each.code for each in self.findings}
         lags = "whether y lags" if "adjoint_lags" in found else "whether y or v lags"

@@ -78,7 +78,7 @@ class Hook:
         return ()
 
     def broke(self, cause: str, levels: tuple[str, ...]) -> None:
-        """Receive the cause of a divergence, and the levels whose step sizes caused it; called before `end`."""
+        """Receive the cause of a divergence and the levels of its step sizes; called before `end`."""
 
     def decider(self, watched: bool) -> "Hook | None":
         """Return the object that a checkpoint compares. `watched`: another hook watches probes."""

@@ -39,7 +39,7 @@ class Event:
     probed: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     def so_far(self) -> Any:
-        """Return the `Result` as if the run ended here. The next chunk may free its state: copy it to keep it."""
+        """Return the `Result` as if the run ended here. The next chunk may free its state: copy it."""
         if self.packed is None:
             raise TypeError("the events of a sweep have no result so far: only the events of bl.run do")
         return self.packed()
@@ -75,7 +75,7 @@ class Event:
 
     @property
     def model_state(self) -> PyTree:
-        """Return the model's state besides y, such as batch-norm statistics."""
+        """Return the model's state, such as batch-norm statistics."""
         return self.run.model
 
     @property

@@ -59,7 +59,7 @@ class Display(Hook):
         self._now = event.name, event.step, event.total, event.seconds, rate
 
     def collect(self, event: Event, due: bool) -> None:
-        """Read the numbers of an event; `due` says whether a picture follows."""
+        """Read the numbers of an event. If `due`, a picture follows."""
 
     def picture(self) -> Any:
         """Return the picture for rich."""

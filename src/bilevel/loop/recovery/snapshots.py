@@ -1,7 +1,7 @@
 """Policies for the state to which a run can return, `snapshots=` of `bl.RunOptions`.
 
 * "device": buffers are not donated, so the state at the start of a chunk outlives it. There are two copies.
-* "host": buffers are donated. The host's memory has a copy, renewed after a pause of `REST` times its time.
+* "host": buffers are donated. Copies go to the host's memory, in at most 2 % of the time.
 * "off": buffers are donated and nothing is kept. A run that breaks cannot return an earlier state.
 * "auto": "device" for small states, "host" for larger ones. With `on_divergence="halve"` a run must always
   return to the same step, but "host" depends on the clock. Then "device" goes up to `MEDIUM` bytes.
