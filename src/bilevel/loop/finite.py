@@ -49,7 +49,6 @@ def overflows(solver: Solver, run: RunState) -> Bool[Array, " variables"]:
 
 
 def _fields(state: Any) -> list[tuple[str, PyTree]]:
-    """Return the parts of the method's state by name."""
     if is_dataclass(state):
         return [(field.name, getattr(state, field.name)) for field in fields(state)]
     names = getattr(state, "_fields", tuple(vars(state)) if hasattr(state, "__dict__") else ())
@@ -103,7 +102,6 @@ def run_away(solver: Solver, run: RunState, since: RunState) -> list[str]:
 
 
 def _first_look(solver: Solver, run: RunState) -> np.ndarray:
-    """Return `health` at the start of a run."""
     leaves = [leaf for _, leaf in parts(solver, run)]
     if at_hand(leaves):
         return np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
@@ -189,12 +187,10 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
 
     There are two criteria:
 
-    * Even the lowest of the last values is far above the first. This ignores one lucky batch at the start,
-    and a y
-      that suited f before it moved to y*(x) while f has decreased ever since.
+    * Even the lowest of the last values is far above the first, and the values do not decrease steadily. This
+      ignores one lucky batch at the start, and a y that suited f before it moved to y*(x).
     * For noisy values: the medians of the fifths of the run end far above the lowest median. Since then they
-    have
-      risen each time, and the last rise is the largest.
+      have risen each time, and the last rise is the largest.
     """
     if taken < 10 or not len(values):
         return None

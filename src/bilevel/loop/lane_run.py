@@ -76,7 +76,6 @@ def lane_run(
 
 
 def _take(plan: Plan, progress: Progress, fit: LaneProgram, wanted: int) -> Chunk | Failure:
-    """Take `wanted` steps in every lane."""
     moved, failure = caught("an objective", progress.method.steps, progress.run, wanted)
     if failure is not None:
         return failure

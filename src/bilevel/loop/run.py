@@ -107,7 +107,6 @@ def run(
 
 
 def _team(trees: tuple[Any, ...]) -> Alone:
-    """Return the processes on whose devices arrays or meshes are."""
     if jax.process_count() == 1:
         return Alone()
     from bilevel.loop.devices.processes import team_of

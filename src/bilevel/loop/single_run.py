@@ -95,7 +95,6 @@ def plan_of(request: Request, steps: int, resume: Result | None) -> Plan:
 
 
 def _guard(request: Request, resume: Result | None) -> Steady:
-    """Return the policy for a divergence."""
     if not request.options.halves and (resume is None or not resume.halvings):
         return Steady(request.solver)
     from bilevel.loop.recovery.halving import Halving
@@ -177,7 +176,6 @@ def _placed(plan: Plan, given: tuple[PyTree, ...]) -> tuple[Plan, tuple[PyTree, 
 
 
 def _devices(tree: PyTree) -> int:
-    """Return the number of devices on which arrays of the tree are."""
     arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
     return len({device for leaf in arrays for device in leaf.sharding.device_set})
 

@@ -193,7 +193,6 @@ def _said(failure: Failure, when: str = "") -> str:
 def _swept(
     plan: Plan, state: Progress, chosen: Lanes, warmed: Any, warmup: int, metric: Any, sign: float
 ) -> Sweep:
-    """Return the result of a sweep that has ended."""
     run, alive, taken = state.run
     trace, alive, taken = lanes_first(plan.log.trace), np.asarray(alive), np.asarray(taken)
     status = lane_status(plan, state, chosen, warmed, warmup)

@@ -162,7 +162,6 @@ def _recovered(saved: dict[str, Any] | None, fingerprint: tuple[tuple[str, str],
 
 
 def _parts(run: RunState) -> dict[str, Any]:
-    """Return the fields that are arrays."""
     return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "fingerprint"}
 
 

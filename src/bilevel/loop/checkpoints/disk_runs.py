@@ -88,7 +88,6 @@ def _noted(result: Result, note: str) -> Result:
 
 
 def _leave(result: Result, saver: Checkpoint | None, says: bool) -> NoReturn:
-    """Exit after SIGTERM."""
     if not says:
         raise SystemExit(TERMINATED)
     where = "nothing could be saved" if result.steps else "before there was anything to save"
@@ -114,7 +113,6 @@ def _warn_of_forgetful_loader(plan: Plan) -> None:
 
 
 def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
-    """Return the folder of the run to continue."""
     if resume == "auto":
         if saver is None:
             raise ValueError(

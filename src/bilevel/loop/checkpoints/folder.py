@@ -24,7 +24,7 @@ from bilevel.loop.policies import Alone
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
 LARGEST = 2**30  # bytes of contents that are read
-SPARE = 64 * 2**10  # bytes on the disk for a checkpoint, plus its arrays
+SPARE = 64 * 2**10  # bytes of a checkpoint on the disk in addition to its arrays
 
 
 def orbax() -> Any:
@@ -45,8 +45,7 @@ class Damaged(Exception):
 class Folder:
     """Folder that one run writes into. Another run on this machine is refused.
 
-    Each checkpoint is a folder with a number as name. It is written under another name and renamed when
-    complete.
+    Each checkpoint is a folder with a number as name. It is written under a temporary name and then renamed.
     """
 
     def __init__(self, path: Path, keep: int):
@@ -273,7 +272,6 @@ def reason(error: BaseException) -> str:
 
 
 def _epath(path: Path) -> Any:
-    """Return a path of the type that Orbax needs."""
     from etils import epath  # a dependency of Orbax
 
     return epath.Path(path)

@@ -192,7 +192,6 @@ def _hook(hook: Any) -> str:
 
 
 def _difference(before: list[list[Any]], now: list[list[Any]]) -> str | None:
-    """Return the first part that differs, in words."""
     for (path, kind, was), (path_now, kind_now, value) in zip(before, now, strict=False):
         if (path, kind) != (path_now, kind_now):
             break

@@ -163,7 +163,6 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
 
 
 def _name(key: Any) -> Any:
-    """Return the name of a child in its container."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -7,8 +7,7 @@ from typing import Any
 from bilevel.loop.checkpoints.folder import Damaged
 from bilevel.loop.status import Code
 
-# A test of a value; [T], a list of T; (T, U), a list of a T and a U; {"a": T}, a dict with exactly these
-# keys.
+# A test of a value; [T], a list of T; (T, U), a list of a T and a U; {"a": T}, a dict with only these keys.
 Type = Any
 
 

@@ -187,7 +187,7 @@ class Feed:
             if batch is None:
                 return None
             check_batch(self.solver.problem, batch)
-            if self._drawn and self.solver.traits.outer_last_only:  # drop unused parts
+            if self._drawn and self.solver.traits.outer_last_only:  # drop unused outer parts
                 self._drawn[-1] = _parted(self._drawn[-1])[0]
             self._drawn.append(_own(batch))
         batches, self._drawn = self._drawn, []

@@ -122,7 +122,6 @@ def _ends_with_its_inputs(program: Any) -> bool:
 
 
 def _shapes(tree: PyTree) -> PyTree:
-    """Return the shapes and dtypes, without the placement."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 

@@ -79,7 +79,6 @@ class Places:
         return jax.tree.map(put, run, self.shardings(run))
 
     def shardings(self, run: Any) -> Any:
-        """Return the sharding of every array of a run."""
         return jax.tree_util.tree_map_with_path(
             lambda path, leaf: NamedSharding(self.mesh, self._spec(path, leaf)), run
         )

@@ -182,7 +182,6 @@ def _unbounded_g(scene: Scene, away: list[str]) -> Cause | None:
 
 
 def _unbounded_f(scene: Scene, away: list[str]) -> Cause | None:
-    """Report an f that falls without end."""
     values = np.asarray(scene.trace["outer_value"], float)
     finite = values[np.isfinite(values)]
     falls = (

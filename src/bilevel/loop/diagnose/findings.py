@@ -81,7 +81,7 @@ def _curvature(late: Late, facts: Facts) -> Findings:
 
 
 def _damped(late: Late, mu: float) -> str:
-    """Return an adjoint to copy. Its `mu` is a lower bound; MINRES may take ten steps per number in y."""
+    """Return an adjoint to copy. Its `mu` is an upper bound; MINRES may take ten steps per number in y."""
     size, L = late["adjoint_step"], late["largest_curvature"]
     # Do not propose a step size that must change.
     kept = size if SLOW < size * L < 2 or not size > 0 < L else 1 / L

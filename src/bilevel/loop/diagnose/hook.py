@@ -125,7 +125,7 @@ class Diagnose(Hook):
         }  # unless the checkpoint has them
         self._record = Record(**known | (earlier or {}))
         unknown = _unknown(event.run.x)
-        # A checkpoint has no x of the last look. A run that has ended has no start.
+        # A checkpoint has no x of the last look. A run that has ended has no x of its start.
         x = event.run.x if earlier is None and event.step < event.total else unknown
         with _nan_allowed():
             self._before = Point(jax.tree.map(jnp.copy, x), unknown)

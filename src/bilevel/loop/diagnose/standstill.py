@@ -62,7 +62,6 @@ def standstill(scene: Scene, count: int, largest: float) -> Standstill:
 
 
 def _from_the_start(scene: Scene, projected: bool, noisy: bool) -> Standstill:
-    """Judge an x that was stationary at every step."""
     if projected:
         return Standstill(say("on_boundary"), converged=True)
     if sentence := never_moved(scene, 0.0):

@@ -33,8 +33,7 @@ SAME = 1e-3  # relative difference of the logarithmic derivatives
 def attempt(function: Callable[..., Any], *arguments: Any, default: Any = None) -> Any:
     """Return the result of a measurement, or `default` if it raises.
 
-    A method may call its objectives in another way, a rule may need the objective, or a loader may have no
-    batch.
+    A method may call its objectives differently, a rule may need the objective, or a loader may be empty.
     """
     try:
         return function(*arguments)
@@ -104,8 +103,8 @@ def _trial_step(rule: Rule, memory: PyTree, gradient: PyTree) -> Any:
 def faulty_maps(solver: Solver, state: Any, batch: Any) -> dict[str, jax.Array]:
     """Return, for each level whose rule ends with a map, whether that map makes NaN of a finite point.
 
-    There are two answers per level: for the next steps, and for the present point, which no smaller step
-    leaves.
+    There are two answers per level: for the next steps, and for the present point, where no smaller step
+    helps.
     """
     found = {}
     if isinstance(rule := solver.inner_at(state.x) if solver.rule("inner") else None, Settled):
@@ -139,8 +138,7 @@ def _is_finite(rule: Settled, point: PyTree) -> jax.Array:
 def climbing_levels(solver: Solver, state: Any) -> dict[str, jax.Array]:
     """Return for each level whether its rule climbs: a step along the gradient ends below one against it.
 
-    Momentum, decay and other terms that ignore the sign of the gradient cancel in the difference of both
-    steps.
+    Momentum, decay and other terms that ignore the gradient's sign cancel in the difference of both steps.
     """
     found = {}
     for level, variable in MOVES.items():

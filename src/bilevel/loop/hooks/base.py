@@ -39,8 +39,8 @@ class Hook:
     saves: bool = False  # writes checkpoints of the run
     steers: bool = True  # may decide when the run stops, so a checkpoint compares it
     watches_probes: bool = False  # decides by the numbers of probes, which a checkpoint then compares too
-    # False: it never reads the two trees of `event.info`, which are as large as x and y. For states beyond 1
-    # MiB they are only computed if a hook may read them, by another program, which may round differently.
+    # False: it never reads the two trees of `event.info`, which are as large as x and y. For states above 1
+    # MiB another program, which may round differently, computes them, and only if a hook may read them.
     reads_info: bool = True
     asks: str | None = (
         None  # its settings in words, if they decide when the run stops; a checkpoint compares them

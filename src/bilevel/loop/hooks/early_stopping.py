@@ -23,8 +23,7 @@ class EarlyStopping(Hook):
         mode: "min" if smaller is better, "max" if larger is.
         least: an improvement smaller than this does not count.
 
-    A resumed run continues to count with the same hook object or from a checkpoint. Otherwise it starts again
-    at 0.
+    A resumed run continues to count with the same hook object or from a checkpoint, else it starts from 0.
     """
 
     of_one_run = True  # not of a sweep

@@ -116,7 +116,7 @@ class Halving(Steady):
         return Recovery(self.seen_there if here else self.seen, self.count, self.doubtful, place)
 
     def retry(self, plan: Plan, progress: Progress) -> Progress:
-        """Return the progress at the last good state with smaller steps, or with a note if they are no help."""
+        """Return the progress at the last good state with smaller steps, or with a note if none help."""
         status = progress.status
         if not self.halves or status is None or not has_diverged(progress):
             return progress
