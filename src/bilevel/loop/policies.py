@@ -115,7 +115,7 @@ class Snapshots:
         return self.run()
 
     def before(self) -> tuple[int, Any]:
-        """Return a state by which to judge a break, and its step. It is an earlier one if memory allows it."""
+        """Return a state by which to judge a break, and its step. It is earlier if memory allows it."""
         return self._marks[0] if self._marks else (self.step or 0, self.run())
 
     def xs(self) -> list[tuple[int, PyTree]]:

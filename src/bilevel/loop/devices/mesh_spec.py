@@ -117,9 +117,8 @@ def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_st
     x, y and model_state each take one of:
 
     * `None`: every device has the whole variable.
-    * the name of a mesh axis: every array is split along its largest dimension that the axis divides (the
-    last of
-      equal ones). Small arrays without such a dimension are replicated.
+    * the name of a mesh axis: every array is split along its largest dimension that the axis divides (the last
+      of equal ones). Small arrays without such a dimension are replicated.
     * a `PartitionSpec`, or a tree of them that is a prefix of the variable's tree: used exactly.
 
     Other arrays of a method (adjoint, momenta, running means) are split like the x or y whose shape they
