@@ -1,1 +1,1 @@
-"""The loop around the solvers: one pure `advance`, and what drives it."""
+"""Loop around the solvers: a pure `advance` and its driver."""

@@ -1,4 +1,4 @@
-"""The stage that takes steps: one compiled call for many, or one call for every batch of a loader."""
+"""Stage that takes steps: one compiled call for many, or one call for every batch of a loader."""
 
 import time
 from typing import Any, NamedTuple
@@ -16,13 +16,13 @@ from bilevel.loop.trace import Columns
 from bilevel.solvers.base import explained as explained_error
 from bilevel.types import PyTree
 
-SECONDS = 0.25  # of work between two looks of the host
-GROWTH = 64  # at most, from one chunk to the next: a first guess may be far off
-IN_FLIGHT = 2  # steps on a loader's batches that the host may be ahead of the device
+SECONDS = 0.25  # of work per chunk
+GROWTH = 64  # largest growth between chunks: a first guess may be far off
+IN_FLIGHT = 2  # steps on a loader's batches by which the host may lead the device
 
 
 class Pace:
-    """Choose the lengths of chunks by the clock: short ones first, then longer until one takes about `SECONDS`."""
+    """Lengths of chunks, from the clock: short ones first, then longer until one takes about `SECONDS`."""
 
     def __init__(self, seconds_per_step: float | None, every: int | None = None):
         self.every = every
@@ -30,7 +30,7 @@ class Pace:
         self._last = 1 if seconds_per_step is None else None
 
     def steps(self, left: int, at: int = 0) -> int:
-        """Return the length of the chunk that begins at step `at`: with `every`, up to its next multiple."""
+        """Return the length of the chunk at step `at`. With `every`, it ends at the next multiple."""
         if self.every is not None:
             return min(self.every - at % self.every, left)
         if self.seconds_per_step is None:
@@ -41,14 +41,14 @@ class Pace:
         return min(wanted, left)
 
     def took(self, steps: int, seconds: float, compiled: bool) -> None:
-        """Note the time of a chunk; one during which something was compiled does not predict the next."""
+        """Record the time of a chunk. A time with compilation does not predict the next."""
         self._last = max(steps, 1)
         if not compiled:
             self.seconds_per_step = seconds / max(steps, 1)
 
 
 class Chunk(NamedTuple):
-    """The steps of one chunk."""
+    """Steps of one chunk."""
 
     progress: Progress  # its run is after these steps, its step is still before them
     rows: Columns
@@ -57,14 +57,14 @@ class Chunk(NamedTuple):
 
 
 def take_chunk(plan: Plan, progress: Progress, fit: Fit, wanted: int) -> Chunk | Failure:
-    """Take at most `wanted` steps; fewer if the data end, the loader raises, the time is up or Ctrl-C came."""
+    """Take at most `wanted` steps. Stop early at the end of the data, an error, a time limit or Ctrl-C."""
     try:
         return (
             _at_once(plan, progress, fit, wanted)
             if plan.at_once
             else _one_by_one(plan, progress, fit, wanted)
         )
-    except Exception as error:  # from the objectives, while they run or are traced
+    except Exception as error:  # from the objectives, during tracing or execution
         return plan.team.named(Failure("an objective", _explained(plan, progress, error)))
 
 
@@ -78,20 +78,20 @@ def _at_once(plan: Plan, progress: Progress, fit: Fit, wanted: int) -> Chunk:
 
 
 def _one_by_one(plan: Plan, progress: Progress, fit: Fit, wanted: int) -> Chunk | Failure:
-    """Take steps by a compiled call each; the loader works while the device does."""
+    """Take steps by a compiled call each. The loader works in parallel with the device."""
     method, source = progress.method, plan.source
     one, rows, info, failure = plan.calls(method).one, fit.rows(), None, None
     run, done, flying, ended = plan.storage.stored(progress.run), 0, [], False
-    paced = plan.every is not None or source.stream is not None  # else by the time that the loader takes
+    paced = plan.every is not None or source.stream is not None  # else limited by the loader's time
     deadline = np.inf if paced else time.perf_counter() + SECONDS
     while done < wanted and not plan.interrupts.asked and time.perf_counter() < deadline:
         given, failure = next_batch(plan)
         if given is None:
             ended = True
             break
-        info = None  # of the step before: it must not be alive next to this one's
+        info = None  # free the earlier Info before the next step
         moved, raised = caught("an objective", one, method.leaves, run, given, rows, done, plan.keep_info)
-        if raised is not None:  # while the step was traced or dispatched: the steps before it are whole
+        if raised is not None:  # raised by tracing or dispatch: the earlier steps are complete
             explained = _explained(plan, progress.after(run, None), raised.error, given)
             failure = raised.blamed("an objective", explained)
             del explained
@@ -103,7 +103,7 @@ def _one_by_one(plan: Plan, progress: Progress, fit: Fit, wanted: int) -> Chunk 
         flying.append(info.outer_value)
         if len(flying) > IN_FLIGHT:
             jax.block_until_ready(flying.pop(0))
-    if failure is not None and lost(rows):  # with the steps that they belong to
+    if failure is not None and lost(rows):  # lost with the steps of these rows
         return failure
     if failure is None and not ended and progress.step + done < plan.total:
         failure = _look_ahead(plan)
@@ -112,7 +112,7 @@ def _one_by_one(plan: Plan, progress: Progress, fit: Fit, wanted: int) -> Chunk 
 
 
 def _explained(plan: Plan, progress: Progress, error: Exception, given: Any = None) -> Exception:
-    """Return the error, or one that names the derivative that an objective lacks."""
+    """Return the error, or one about the derivative that an objective lacks."""
     given = plan.source.stream if given is None else given
     if given is None or not progress.is_whole:
         return error
@@ -122,11 +122,11 @@ def _explained(plan: Plan, progress: Progress, error: Exception, given: Any = No
 
 
 def next_batch(plan: Plan) -> tuple[Any, Failure | None]:
-    """Return the data of the next step; `None` if there are none, with what the loader raised if it did."""
+    """Return the data of the next step, or `None`, and the loader's error."""
     if plan.source.stream is not None:
         return plan.source.stream, None
     taken, failure = caught("the loader", plan.source.take, interruptible=True)
-    if failure is not None and failure.is_interrupt:  # within the loader: the steps so far are kept
+    if failure is not None and failure.is_interrupt:  # within the loader: keep the steps so far
         failure.forget()
         plan.interrupts.ask()
         return None, None
@@ -141,16 +141,16 @@ def _look_ahead(plan: Plan) -> Failure | None:
     _, failure = caught("the loader", plan.source.peek, interruptible=plan.team.several)
     if failure is not None and failure.is_interrupt:
         failure.forget()
-        plan.interrupts.hear()  # all processes will learn of it
+        plan.interrupts.hear()  # all processes will receive it
         return None
     return plan.source.blamed(failure)
 
 
 def _first(rows: PyTree, count: int) -> PyTree:
-    """Return copies of the first rows: a view would keep the whole buffer, which has room for far more."""
+    """Return copies of the first rows: a view would keep the whole, much larger buffer."""
     return jax.tree.map(lambda a: a[:count].copy(), rows)
 
 
 def _on_host(tree: PyTree) -> PyTree:
-    """Return the tree as NumPy arrays, fetched all at once where memory is far away."""
+    """Return the tree as NumPy arrays, with all transfers at once in case memory is slow."""
     return jax.device_get(tree) if jax.default_backend() != "cpu" else jax.tree.map(np.asarray, tree)

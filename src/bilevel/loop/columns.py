@@ -1,4 +1,4 @@
-"""The columns of a trace that are numbers: their order and their titles."""
+"""Numeric columns of a trace: their order and their titles."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def title(name: str) -> str:
 
 
 def numbers_in(trace: Columns, rank: int = 1) -> dict[str, np.ndarray]:
-    """Return the columns with one number per step, the usual ones first; in a sweep, `rank` 2, per lane and step."""
+    """Return the columns with one number per step, usual ones first; in a sweep `rank` is 2."""
     found = {
         name: column
         for name, column in trace.items()
@@ -31,5 +31,5 @@ def numbers_in(trace: Columns, rank: int = 1) -> dict[str, np.ndarray]:
 
 
 def is_real(dtype: Any) -> bool:
-    """Whether a dtype holds real numbers, also one that NumPy does not know, such as bfloat16."""
+    """Return whether a dtype holds real numbers. It may be unknown to NumPy, such as bfloat16."""
     return any(jnp.issubdtype(dtype, kind) for kind in (np.floating, np.integer, np.bool_))

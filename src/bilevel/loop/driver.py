@@ -1,8 +1,8 @@
-"""The driver: a run is a fold of its stages, each of which takes the plan and the progress and returns progress.
+"""Driver: a run is a fold of its stages. Each stage maps the plan and the progress to new progress.
 
     for progress in stages(plan, progress, fit, warmup): ...
 
-`bl.run` and `bl.sweep` are both driven so. Their plans differ in the stages `take`, `judge` and `again`, and in the
+`bl.run` and `bl.sweep` both use it. Their plans differ in the stages `take`, `judge` and `again`, and in the
 policies for hooks, devices, snapshots and divergence.
 """
 
@@ -30,7 +30,7 @@ def drive(plan: Plan, progress: Progress, fit: Any, warmup: int = 0) -> Progress
         for after in stages(plan, progress, fit, warmup):
             progress = after
     except KeyboardInterrupt:
-        plan.team.lose()  # the others wait within a step and hear nothing
+        plan.team.lose()  # the others wait within a step and cannot receive a message
         progress = recovered(plan, progress)
         if not progress.is_whole:
             raise
@@ -43,9 +43,9 @@ def drive(plan: Plan, progress: Progress, fit: Any, warmup: int = 0) -> Progress
 
 
 def stages(plan: Plan, progress: Progress, fit: Any, warmup: int) -> Iterator[Progress]:
-    """Yield the progress after each stage: the warm-up, then for each chunk its steps, its judgement and the hooks."""
+    """Yield the progress after each stage: the warm-up; then each chunk's steps, judgement and hooks."""
     if warmup:
-        from bilevel.loop.warm_up import warm_up  # imports what only a warm-up needs
+        from bilevel.loop.warm_up import warm_up  # imported only for a warm-up
 
         again = True
         while again:
@@ -83,7 +83,7 @@ def stages(plan: Plan, progress: Progress, fit: Any, warmup: int) -> Iterator[Pr
             del chunk
             yield (progress := plan.hooks.tell(plan, progress, start, [DECIDES]))
             if progress.guard.halves and progress.status is not None:
-                progress = shared_failure(plan, progress)  # before one process goes back and another does not
+                progress = shared_failure(plan, progress)  # before only some processes go back
             if progress.failure is None:
                 progress, again = retried(plan, progress)
                 if again:
@@ -99,9 +99,9 @@ def stages(plan: Plan, progress: Progress, fit: Any, warmup: int) -> Iterator[Pr
 
 
 def fit_of(plan: Plan, progress: Progress) -> tuple[Any, Progress]:
-    """Return what the program knows about the next step's shapes; raise if the step does not fit them.
+    """Return the program's data for the shapes of the next step. Raise if the step does not fit.
 
-    It is `None` if there are no data: the progress then has the status, or what the loader raised.
+    It is `None` if there are no data. Then the progress has the status, or the loader's error.
     """
     ready, failure = has_data(plan)
     if failure is not None:
@@ -115,7 +115,7 @@ def fit_of(plan: Plan, progress: Progress) -> tuple[Any, Progress]:
 
 
 def has_data(plan: Plan) -> tuple[bool, Failure | None]:
-    """Return whether there are data for a step, in all processes, and what the loader raised if it did."""
+    """Return whether all processes have data for a step, and the loader's error."""
     if plan.source.stream is not None:
         return True, None
     if plan.team.several:
@@ -139,19 +139,19 @@ def length(plan: Plan, progress: Progress, fit: Any, pace: Pace) -> int:
     by_clock = plan.source.stream is not None or plan.every is not None
     paced = pace.steps(left, progress.step) if by_clock else left
     wanted = min(paced, fit.count, plan.hooks.steps_to_next_mark(progress.step, left))
-    # The first process has the clock; and every step on loaders waits for all of them.
+    # The first process has the clock. With loaders, all processes wait for each other at every step.
     return plan.team.first(wanted if plan.source.stream is not None else 1) if plan.team.several else wanted
 
 
 def kept(plan: Plan, progress: Progress) -> Progress:
-    """Renew what the run can return to, and let the last Info go before there is another."""
+    """Renew the state to return to, and free the last Info before the next one."""
     plan.snapshots.renew(progress.run, progress.step, progress.guard.renews(progress.step))
     plan.log.settle(plan.kept_step(progress))
     return replace(progress, info=None, guard=progress.guard.kept(plan.snapshots.step == progress.step))
 
 
 def judged(plan: Plan, chunk: Chunk, start: int) -> Progress:
-    """Add the chunk's rows to the trace; go back if something is no longer finite."""
+    """Add the chunk's rows to the trace. Return to an earlier state if something is no longer finite."""
     plan.log.add(chunk.rows, start)
     progress = replace(
         chunk.progress,
@@ -179,13 +179,13 @@ def judge(plan: Plan, progress: Progress, rows: Columns, flags: np.ndarray) -> P
 
 
 def retried(plan: Plan, progress: Progress) -> tuple[Progress, bool]:
-    """After a divergence: an earlier state with smaller steps if there is one to go on from, and whether there is."""
+    """Return an earlier state with smaller steps after a divergence, if possible, and whether it is."""
     after = progress.guard.retry(plan, progress)
     return after, progress.status is not None and after.status is None
 
 
 def forgotten(plan: Plan, progress: Progress) -> Progress:
-    """Forget what was seen of the steps from which the run went back."""
+    """Drop the observations of undone steps."""
     plan.hooks.forget(progress.step)
     suspect = progress.suspect
     suspect = suspect if suspect is not None and suspect[1] < progress.step else None
@@ -198,7 +198,7 @@ def shared_failure(plan: Plan, progress: Progress) -> Progress:
 
 
 def ended(plan: Plan, progress: Progress) -> Progress:
-    """Decide whether the run ends here, as Ctrl-C or the loader's end may have it."""
+    """End the run here after Ctrl-C or the loader's end."""
     if progress.failure is not None:
         return progress
     plan.interrupts.agree(plan.team)
@@ -210,14 +210,14 @@ def ended(plan: Plan, progress: Progress) -> Progress:
 
 
 def back_to(plan: Plan, progress: Progress, step: int, run: Any) -> Progress:
-    """Return to `run`, as it was after `step` steps: the trace is cut there and later data are given back."""
+    """Return to `run` after `step` steps: cut the trace and give later data back."""
     plan.source.give_back(plan.snapshots.drop(len(plan.snapshots.taken) - (step - plan.kept_step(progress))))
     plan.log.keep(step)
     return replace(progress, run=run, step=step)
 
 
 def recovered(plan: Plan, progress: Progress) -> Progress:
-    """After an error within a chunk: return to the last state that is surely whole."""
+    """Return to the last complete state after an error within a chunk."""
     if plan.snapshots.possible:
         return back_to(plan, progress, plan.kept_step(progress), plan.snapshots.run())
     return replace(progress, torn=plan.snapshots.donates)

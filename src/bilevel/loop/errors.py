@@ -1,11 +1,11 @@
-"""The error of a run that did not end well."""
+"""Error of a run that did not end well."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 class RunError(RuntimeError):
-    """A hook, a loader or an objective raised during a run, or `result.check()` found that the run did not end well.
+    """Error of a hook, a loader or an objective during a run, or of a run that did not end well.
 
     If something raised, the original error is the cause. `result` is the result so far: continue from it with
     `resume=error.result`. It is `None` if the error came before the run began.
@@ -20,9 +20,9 @@ class RunError(RuntimeError):
 
 
 class Failure:
-    """What raised during a run.
+    """Error that was raised during a run.
 
-    A traceback holds the frames of the run, and these hold the failure. `forget` opens that circle.
+    The traceback refers to the frames of the run, and these refer to the failure. `forget` breaks that cycle.
     """
 
     error: Any  # None once it is forgotten
@@ -54,7 +54,7 @@ class Failure:
 def caught(
     what: str, function: Callable[..., Any], *arguments: Any, interruptible: bool = False
 ) -> tuple[Any, Failure | None]:
-    """Return what the function returns and None, or None and the failure: with `interruptible`, also of Ctrl-C."""
+    """Return the function's result and None, or None and the failure; `interruptible` includes Ctrl-C."""
     try:
         return function(*arguments), None
     except (Exception, KeyboardInterrupt) as error:

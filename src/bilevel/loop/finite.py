@@ -1,4 +1,4 @@
-"""Whether a run is still sane: what is not finite, since when, and whose fault it may be."""
+"""Checks of a run: which parts are not finite, since when, and the possible cause."""
 
 import re
 from collections.abc import Callable
@@ -19,20 +19,20 @@ from bilevel.solvers.base import Solver
 from bilevel.types import PyTree
 
 FAR = 1e3
-LOOK_AHEAD = 200  # steps, after only the loss has become infinite, within which a variable may follow
+LOOK_AHEAD = 200  # steps within which a variable may follow a loss that became infinite
 PIECE = 2**16
-BEFORE = re.compile(r"^(\[\d+\])?\.data(\.stacked)?(?=\.)")  # the level: which of the batches that were kept
+BEFORE = re.compile(r"^(\[\d+\])?\.data(\.stacked)?(?=\.)")  # the part of a path before the level
 NORM = "hypergradient_norm"
-RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # the state's fields that hold a rule's memory
+RULES = ("inner", "adjoint", "outer", "auxiliary", "start")  # fields of the state with a rule's memory
 
 
 def health(solver: Solver, run: RunState) -> Bool[Array, " flags"]:
-    """Whether each floating array of the state's parts is finite."""
+    """Return whether each floating array of the state's parts is finite."""
     return jnp.stack([jnp.all(jnp.isfinite(leaf)) for _, leaf in parts(solver, run)])
 
 
 def parts(solver: Solver, run: RunState) -> list[tuple[str, jax.Array]]:
-    """The floating arrays that must stay finite: the variables', the model state's, and all others of the method."""
+    """Return the floating arrays that must stay finite: variables, model state, and the method's others."""
     others = {name: tree for name, tree in _fields(run.solver) if name not in solver.variables}
     trees = [
         *((name, getattr(run.solver, name)) for name in solver.variables),
@@ -44,12 +44,11 @@ def parts(solver: Solver, run: RunState) -> list[tuple[str, jax.Array]]:
 
 
 def overflows(solver: Solver, run: RunState) -> Bool[Array, " variables"]:
-    """Whether each variable is so large that its square overflows: it has blown up, though it is finite."""
+    """Return whether each variable has blown up, so that its square overflows."""
     return jnp.stack(_largest([getattr(run.solver, name) for name in solver.variables])) > 1
 
 
 def _fields(state: Any) -> list[tuple[str, PyTree]]:
-    """What the method's state is made of, by name."""
     if is_dataclass(state):
         return [(field.name, getattr(state, field.name)) for field in fields(state)]
     names = getattr(state, "_fields", tuple(vars(state)) if hasattr(state, "__dict__") else ())
@@ -57,21 +56,21 @@ def _fields(state: Any) -> list[tuple[str, PyTree]]:
 
 
 class Watch:
-    """Looks at a run's variables and at all else its method keeps, of which some is infinite from the beginning."""
+    """Check of a run's variables and its other arrays. Some of the latter are infinite from the beginning."""
 
     def __init__(self, solver: Solver, run: RunState):
         self.solver = solver
         remembers = len(jax.tree.leaves(run.solver)) > len(
             jax.tree.leaves([getattr(run.solver, name) for name in solver.variables])
         )
-        # None: there are variables alone
+        # None if there are only variables
         self._fine = _first_look(solver, run) if remembers or run.model is not None else None
 
     def look(self, run: RunState) -> np.ndarray:
         return np.asarray(self.solver.compiled(health)(run))
 
     def broken(self, flags: np.ndarray, run: RunState) -> list[str]:
-        """The variables that are not finite; if all are, the first of the rest that no longer is."""
+        """Return the variables that are not finite. If there are none, return the first other broken part."""
         if flags.all():
             return []
         names = [name for name, _ in parts(self.solver, run)]
@@ -96,14 +95,13 @@ def blown_up(solver: Solver, run: RunState, since: RunState) -> list[str]:
 
 
 def run_away(solver: Solver, run: RunState, since: RunState) -> list[str]:
-    """Return the arguments of the objectives that are more than `FAR` times max(1, their earlier size)."""
+    """Return the arguments of the objectives that are larger than `FAR` times max(1, their earlier size)."""
     names = [name for name in solver.variables if name != "v"]
     now, then = (jax.device_get(_sizes([getattr(at.solver, name) for name in names])) for at in (run, since))
     return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
 
 
 def _first_look(solver: Solver, run: RunState) -> np.ndarray:
-    """`health` where a run begins."""
     leaves = [leaf for _, leaf in parts(solver, run)]
     if at_hand(leaves):
         return np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
@@ -112,7 +110,7 @@ def _first_look(solver: Solver, run: RunState) -> np.ndarray:
 
 @jax.jit
 def _largest(trees: list[Any]) -> list[Any]:
-    """The largest entry of each tree, as a share of what its square could still be represented with."""
+    """Return the largest entry of each tree, relative to the largest number whose square is finite."""
     most = lambda leaf: max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)
     share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float) / most(leaf)
     return [jnp.max(jnp.array([share(leaf) for leaf in _floats(tree)])) for tree in trees]
@@ -129,7 +127,7 @@ def _floats(tree: PyTree) -> list[jax.Array]:
 
 
 def moved(before: PyTree, after: PyTree) -> bool:
-    """By more than rounding. On the host, piece by piece: of an x that has moved, the first piece says so."""
+    """Return whether a variable moved by more than rounding. Compare on the host, piece by piece."""
     pairs = zip(_at_hand(before), _at_hand(after), strict=True)
     for then, now in pairs:
         few = 4 * float(jnp.finfo(now.dtype).eps)
@@ -141,27 +139,27 @@ def moved(before: PyTree, after: PyTree) -> bool:
 
 
 def _at_hand(tree: PyTree) -> list[np.ndarray]:
-    """Its leaves, flat; of one that several processes share, the parts that this one has."""
+    """Return the leaves, flat. Of a leaf that spans several processes, return the parts in this process."""
     whole = lambda leaf: getattr(leaf, "is_fully_addressable", True)
     parts = lambda leaf: [leaf] if whole(leaf) else [shard.data for shard in leaf.addressable_shards]
     return [np.asarray(part).ravel() for leaf in jax.tree.leaves(tree) for part in parts(leaf)]
 
 
 def narrow(run: RunState) -> str:
-    """That float16 ends early, if a variable is of that kind."""
+    """Return a note on the range of float16 if a variable has this dtype."""
     kinds = {leaf.dtype for leaf in _floats((run.x, run.y))}
     few = jnp.dtype("float16") in kinds
     return " float16 holds nothing above 65,504: bfloat16 and float32 do." if few else ""
 
 
 def first_bad_row(rows: Columns) -> int | None:
-    """The first step of these at which the outer value was not finite."""
+    """Return the first row with an outer value that is not finite."""
     finite = np.isfinite(rows["outer_value"])
     return None if finite.all() else int(np.argmin(finite))
 
 
 def bad_metric(rows: Columns) -> tuple[str, int] | None:
-    """The first metric of an objective that was not finite, or h's norm, and at which of these steps."""
+    """Return the first metric of an objective, or norm of h, that was not finite, and its row."""
     found = []
     for name, values in rows.items():
         ours = name.startswith(("inner/", "outer/", NORM)) and isinstance(values, np.ndarray)
@@ -173,7 +171,7 @@ def bad_metric(rows: Columns) -> tuple[str, int] | None:
 
 
 def bad_data(data: Any) -> str | None:
-    """A sentence that names the first array of the data with a NaN or an infinity in it, if there is one."""
+    """Return a sentence on the first array of the data with NaN or infinity, if there is one."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         if isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             continue
@@ -185,12 +183,14 @@ def bad_data(data: Any) -> str | None:
 
 
 def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
-    """From where to where an outer value has blown up in so many steps, if it has.
+    """Return the start and the end of a blow-up of the outer value in `taken` steps, if there is one.
 
-    Either even the lowest of its last values is far above the first: one lucky batch at the start, among noisy ones, is
-    no blow-up, nor is a y that suited f before it went to y*(x), from where f has come down ever since. Or, as noise
-    may hide that, its medians over the fifths of the run end far above the lowest of them, with a rise from each to the
-    next since then, the last one the largest.
+    There are two criteria:
+
+    * Even the lowest of the last values is far above the first, and the values do not decrease steadily. This
+      ignores one lucky batch at the start, and a y that suited f before it moved to y*(x).
+    * For noisy values: the medians of the fifths of the run end far above the lowest median. Since then they
+      have risen each time, and the last rise is the largest.
     """
     if taken < 10 or not len(values):
         return None
@@ -208,7 +208,7 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
 
 
 def _calms(medians: np.ndarray) -> bool:
-    """Return whether the values have come down steadily since their highest fifth."""
+    """Return whether the values have decreased steadily since their highest fifth."""
     down = medians[np.argmax(medians) :]
     return bool(len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2)
 
@@ -218,12 +218,12 @@ def _last(values: np.ndarray) -> np.ndarray:
 
 
 def _far(values: np.ndarray) -> float:
-    """What counts as far from the first of them."""
+    """Return the distance that counts as far from the first value."""
     return 10 * max(abs(values[0]), np.abs(values).min())
 
 
 def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
-    """Say that a finite outer value has ended far from its start after `taken` steps, if it has."""
+    """Return a sentence on a finite outer value that ended far from its start, else ""."""
     values = np.asarray(trace["outer_value"], dtype=float)
     if rise := risen(values, taken):
         why = (
@@ -237,6 +237,6 @@ def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
 
 
 def largest_measure(rows: Columns) -> float:
-    """The largest finite stationarity measure among some steps; 0 if there is none."""
+    """Return the largest finite stationarity measure in these rows, or 0."""
     values = np.asarray(rows.get("stationarity", rows.get(NORM, ())), float)
     return float(np.max(values, where=np.isfinite(values), initial=0.0))

@@ -1,4 +1,4 @@
-"""The stages that call the hooks of a run: each learns what happens, and may ask that the run ends."""
+"""Stages that call the hooks of a run. A hook sees the run and may stop it."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,17 +19,17 @@ RANKS = DECIDES, SEES, LAST
 
 
 class HookRunner(NoHooks):
-    """The hooks of one run, or of a sweep."""
+    """Hooks of one run, or of a sweep."""
 
     def __init__(self, hooks: Sequence[Hook], leads: bool, probed: frozenset[str]):
-        here = [hook for hook in hooks if leads or not hook.once]  # those that this process calls
+        here = [hook for hook in hooks if leads or not hook.once]  # the hooks in this process
         self.hooks = sorted(here, key=lambda hook: rank(hook) == LAST)
         self._probed = set(probed)  # the names that probes have returned
         self._begun: list[Hook] = []
 
     @property
     def reads_info(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return whether a hook may look at the gradients of a step."""
+        """Return whether a hook may read the gradients of a step."""
         return any(hook.reads_info for hook in self.hooks)
 
     @property
@@ -45,7 +45,7 @@ class HookRunner(NoHooks):
         return [row for probe in self._probes for row in probe.rows]
 
     def take_probe_rows(self) -> list[Any]:
-        """Return these rows; the probes drop them."""
+        """Take these rows from the probes."""
         return [row for probe in self._probes for row in probe.take_rows()]
 
     def begin(self, plan: Plan, progress: Progress) -> Progress:
@@ -73,15 +73,15 @@ class HookRunner(NoHooks):
         return closing(self._begun)
 
     def leave(self) -> None:
-        """Forget the hooks: one that keeps an event would keep the run, which keeps the hook."""
+        """Drop the hooks: one that keeps an event would keep the run, which keeps the hook."""
         self.hooks, self._begun = [], []
 
     def notes(self) -> str:
-        """Return what the hooks add to the status."""
+        """Return the hooks' sentences for the status."""
         return "".join(f" {note}" for hook in self._begun if (note := hook.note.strip()))
 
     def remember(self, plan: Plan, progress: Progress, result: Result) -> None:
-        """Call the hooks that have a state at the end of a run that needed no more steps."""
+        """Call the hooks that have a state at the end of a run that needs no more steps."""
         for hook in self.hooks:
             if hook.remembers:
                 self._begun.append(hook)
@@ -94,12 +94,12 @@ class HookRunner(NoHooks):
         return min([left, *(stride - step % stride for stride in strides)])
 
     def forget(self, step: int) -> None:
-        """Forget what the hooks saw after this step, to which the run went back."""
+        """Make the hooks forget the steps after this one, to which the run returned."""
         for hook in self.hooks:
             hook.forget(step)
 
     def tell(self, plan: Plan, progress: Progress, start: int, ranks: Sequence[int] = RANKS) -> Progress:
-        """Call probes, then hooks that decide: if one stops the run at an earlier step, the others see it end there."""
+        """Call the probes, then the hooks. If a hook stops the run earlier, the later ones see that end."""
         if DECIDES in ranks:
             progress = self._call_probes(plan, progress, start)
         for each in ranks:
@@ -110,14 +110,14 @@ class HookRunner(NoHooks):
             for hook in group:
                 progress, stop = self._call(hook, plan, progress, event)
                 stops += [] if stop is None else [stop]
-            if plan.team.several:  # a process that stopped alone would leave the others waiting
+            if plan.team.several:  # if only one process stopped, the others would wait for it
                 told = plan.team.all([[stop.reason[:300], stop.code.value, stop.step] for stop in stops[:8]])
                 stops = [Stop(reason, Code(code), step) for each in told for reason, code, step in each]
-            # What a deciding hook saw before the run broke comes first, whatever the chunks.
+            # A stop of a deciding hook before the run broke has priority, for any chunks.
             if stops and (progress.status is None or (has_diverged(progress) and each == DECIDES)):
                 seen = progress.step
                 progress = _stopped(plan, progress, earliest(stops, seen))
-                if progress.step < seen:  # what the probes returned was of a later state
+                if progress.step < seen:  # the probes' values are from a later state
                     for probe in self._probes:
                         probe.forget(progress.step)
                     progress = self._call_probes(plan, progress, start)
@@ -140,14 +140,14 @@ class HookRunner(NoHooks):
     def _call(
         self, hook: Callable[..., Any], plan: Plan, progress: Progress, event: Event
     ) -> tuple[Progress, Stop | None]:
-        """Call a hook. If it raises, the run ends once the others have seen the event too."""
+        """Call a hook. If it raises, the run ends after the others have seen the event too."""
         stop, failure = caught("a hook", _asked, hook, event, progress.run, interruptible=True)
         if failure is None:
             return progress, stop
-        if failure.is_interrupt:  # the steps are whole
+        if failure.is_interrupt:  # the steps are complete
             failure.forget()
             if plan.team.several:
-                plan.interrupts.hear()  # all processes will learn of it
+                plan.interrupts.hear()  # all processes will receive it
                 return progress, None
             plan.interrupts.ask()
             return replace(progress, status=progress.status or interrupted(progress.step)), None
@@ -156,7 +156,7 @@ class HookRunner(NoHooks):
 
 
 def _asked(hook: Callable[..., Any], event: Event, run: Any) -> Stop | None:
-    """Return the stop that the hook asks for, if it does; raise if the hook deleted arrays of the run."""
+    """Return the stop that the hook asks for, if any. Raise if the hook deleted arrays of the run."""
     said = hook(event)
     if isinstance(said, Stop) and not isinstance(said.step, int | None):
         raise TypeError(f"a Stop's step must be a whole number or None, not {said.step!r}")
@@ -168,7 +168,7 @@ def _asked(hook: Callable[..., Any], event: Event, run: Any) -> Stop | None:
 
 
 def _stopped(plan: Plan, progress: Progress, stop: Stop) -> Progress:
-    """End the run at the step that was asked for, if it can go back there."""
+    """End the run at the requested step if it can return there."""
     reason, kept = stop.reason, plan.kept_step(progress)
     to = progress.step if stop.step is None else stop.step
     if to < progress.step and plan.snapshots.possible and kept <= to:
@@ -185,5 +185,5 @@ def rank(hook: Hook) -> int:
 
 
 def earliest(stops: Sequence[Stop], step: int) -> Stop:
-    """Return the first to end the run, which is at `step`; of several at the same step, the first in order."""
+    """Return the stop at the earliest step, counting no step as `step`. Of equal ones, return the first."""
     return min(stops, key=lambda stop: step if stop.step is None else stop.step)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as requests: the step under way is finished and kept. A second one ends it at once."""
+"""Ctrl-C and SIGTERM as requests: the current step is finished and kept. A second one ends it at once."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ TERMINATED = 128 + signal.SIGTERM  # the exit status of a program that SIGTERM e
 
 
 class Interrupts:
-    """While entered, the first Ctrl-C only sets `asked`; the next one raises `KeyboardInterrupt`.
+    """Context in which the first Ctrl-C only sets `asked`, and the next one raises `KeyboardInterrupt`.
 
-    In a run of several processes it sets `heard`, and `agree` sets `asked` in all of them. After `heed_term`, SIGTERM
-    sets `asked` and `terminated`; the next one ends the program at once.
+    In a run of several processes it sets `heard`, and `agree` sets `asked` in all of them. After `heed_term`,
+    SIGTERM sets `asked` and `terminated`; the next one ends the program at once.
     """
 
     def __init__(self, several: bool = False):
@@ -37,7 +37,7 @@ class Interrupts:
         self.heard = True
 
     def __enter__(self) -> "Interrupts":
-        # Only the main thread receives signals, and the handlers of other libraries stay.
+        # Only the main thread receives signals. Handlers of other libraries stay.
         if threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
@@ -65,7 +65,7 @@ class Interrupts:
             self.asked = self.terminated = True
 
     def agree(self, team: Alone) -> None:
-        """Let what one process was asked be asked of all."""
+        """Pass a request to one process on to all."""
         if team.several:
             told = team.all([self.heard, self.heard_term])
             self.asked = self.asked or any(asked for asked, _ in told)

@@ -1,4 +1,4 @@
-"""What is compiled of a sweep: one program in which every lane takes its steps, or stays where it broke."""
+"""Compiled functions of a sweep: one program in which every lane takes its steps, or stays where it broke."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from bilevel.solvers.base import Solver, without_numbers
 
 
 class LaneProgram:
-    """The compiled functions of a sweep."""
+    """Compiled functions of a sweep."""
 
     def __init__(self, chosen: Lanes, record: Record | None):
         structure, axes, keep = chosen.structure, chosen.axes, keeping(record)
@@ -47,7 +47,7 @@ class LaneProgram:
             )
             large = alive & overflows(solver, run) & ~overflows(solver, begun)
             alive = alive & ~jnp.any(large)
-            # No y of a warm-up that diverged is of use.
+            # Drop every y of a warm-up that diverged.
             run = jax.tree.map(lambda new, old: jnp.where(alive, new, old), run, begun)
             broken = _by_name(solver, run, first)
             for name, is_large in zip(solver.variables, large, strict=True):
@@ -70,7 +70,7 @@ class LaneProgram:
             return lax.fori_loop(begin, end, body, (run, alive, taken, rows))
 
         def broken(leaves, x, y, stream, seed, model, run):
-            """What breaks first on the way from here, if anything does soon."""
+            """Return which parts break first within the next `LOOK_AHEAD` steps."""
             solver = solver_of(leaves)
 
             def body(_, carry):
@@ -98,7 +98,7 @@ class LaneProgram:
             return step_and_record(solver_of(leaves), run, stream, keep)[2]
 
         shapes = jax.eval_shape(tracing.jit(lambda a, run: lanes(row, 0)(*a, run)), chosen.arguments, run)
-        self.row = shapes  # of one step, lanes first
+        self.row = shapes  # of one step, with the lanes first
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
         self.count = MANY_ROWS
         while self.count > 1 and self.count * size > ROW_BYTES:
@@ -110,12 +110,12 @@ class LaneProgram:
         self.seconds: float | None = None
 
     def timed(self, seconds: float | None) -> None:
-        """Note that the program is compiled, and the seconds that a step takes, if they are known."""
+        """Note that the program is compiled, and its seconds per step if known."""
         self.compiled, self.seconds = True, seconds
 
 
 def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
-    """Kept with the problem, like the programs of single runs."""
+    """Return the program of a sweep, which the problem keeps like the programs of single runs."""
     arrays, structure = jax.tree.flatten(chosen.arguments)
     shapes = tuple((jnp.shape(a), jnp.result_type(a)) for a in arrays)
     axes = tuple(jax.tree.leaves(chosen.axes, is_leaf=lambda leaf: leaf is None))
@@ -125,12 +125,12 @@ def lane_program(chosen: Lanes, record: Record | None) -> LaneProgram:
 
 
 def _sane(solver: Solver, before: RunState, after: RunState) -> jax.Array:
-    """Whether everything that was finite still is: variables, the model's state, the rules' memories."""
+    """Return whether no part that was finite broke: variables, model state, rules' memories."""
     return ~jnp.any(_breaks(solver, before, after))
 
 
 def _breaks(solver: Solver, before: RunState, after: RunState) -> jax.Array:
-    """Which of the parts of a run were finite and no longer are."""
+    """Return which parts of a run were finite and no longer are."""
     return health(solver, before) & ~health(solver, after)
 
 

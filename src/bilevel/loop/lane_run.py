@@ -1,4 +1,4 @@
-"""A sweep as a run: its plan, whose stages move all lanes at once, and the statuses of the lanes."""
+"""Sweep as a run: its plan, whose stages move all lanes at once, and the statuses of the lanes."""
 
 import time
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ from bilevel.types import PyTree
 
 
 class LaneRun(NamedTuple):
-    """The runs of all lanes, stacked."""
+    """Runs of all lanes, stacked."""
 
     solver_runs: RunState
     alive: jax.Array  # whether each lane is still finite
-    taken: jax.Array  # the steps that each lane took and that were finite
+    taken: jax.Array  # the finite steps of each lane
 
 
 class LaneMethod(NamedTuple):
-    """The solvers of all lanes, with their compiled program."""
+    """Solvers of all lanes, with their compiled program."""
 
     program: LaneProgram
     arguments: tuple[Any, ...]
@@ -49,7 +49,7 @@ class LaneMethod(NamedTuple):
 def lane_run(
     chosen: Lanes, program: LaneProgram, hooks: Sequence[Hook], steps: int, warmup: int, every: int | None
 ) -> tuple[Plan, Progress, Any]:
-    """Return the plan and the progress of a sweep after its warm-up, and where lanes broke in that."""
+    """Return the plan and the progress of a sweep after its warm-up, and the lanes that broke there."""
     began, lanes = time.perf_counter(), len(chosen.lanes)
     run, alive, warmed = program.start(chosen.arguments), jnp.ones(lanes, bool), None
     if warmup:
@@ -76,7 +76,6 @@ def lane_run(
 
 
 def _take(plan: Plan, progress: Progress, fit: LaneProgram, wanted: int) -> Chunk | Failure:
-    """Take `wanted` steps in every lane."""
     moved, failure = caught("an objective", progress.method.steps, progress.run, wanted)
     if failure is not None:
         return failure
@@ -92,12 +91,12 @@ def _event(plan: Plan, progress: Progress, rows: Columns) -> Event:
 
 
 def lanes_first(rows: PyTree) -> PyTree:
-    """Return rows with their first two axes swapped: the trace has the steps first, a sweep has the lanes first."""
+    """Swap the first two axes: a trace has steps first, a sweep has lanes first."""
     return jax.tree.map(lambda a: np.swapaxes(a, 0, 1), rows)
 
 
 def lane_status(plan: Plan, progress: Progress, chosen: Lanes, warmed: Any, warmup: int) -> list[Status]:
-    """Return the status of each lane: where it broke, or how the sweep ended."""
+    """Return the status of each lane: the break, or the end of the sweep."""
     run, alive, taken = progress.run
     over = progress.status or completed(plan.total)
     if progress.failure is not None:

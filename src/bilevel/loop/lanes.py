@@ -1,4 +1,4 @@
-"""What every run of a sweep is given, stacked where they differ and held once where they do not."""
+"""Arguments of the runs of a sweep: stacked where they differ, stored once where they do not."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from bilevel.words import shown
 
 @dataclass(frozen=True)
 class Lane:
-    """One run of a sweep, by its place in the lists that were given."""
+    """One run of a sweep: positions in the lists of solvers, starts and data, and a seed."""
 
     solver: int
     start: int
@@ -30,14 +30,14 @@ class Lane:
 
 @dataclass(frozen=True)
 class Lanes:
-    """What every lane is given; what is the same in all of them is held once."""
+    """Arguments of all lanes. Equal ones are stored once."""
 
     lanes: list[Lane]
     solvers: list[Solver]
     arguments: tuple[
         Any, ...
     ]  # (solver leaves, x0, y0, stream, seed, model state), stacked where lanes differ
-    axes: tuple[Any, ...]  # where they are stacked
+    axes: tuple[Any, ...]  # the axes along which they are stacked
     structure: Any  # of the solvers
 
     @classmethod
@@ -83,7 +83,7 @@ class Lanes:
         if by_seed:
             made = {seed: _made(cast(Callable[..., Any], data), seed) for seed in dict.fromkeys(seeds)}
             common = next(iter(made.values()))
-            if isinstance(common, Minibatches):  # the same arrays in another order are held once
+            if isinstance(common, Minibatches):  # store equal arrays once
                 made = {seed: _sharing(stream, common) for seed, stream in made.items()}
             of_lane = [as_stream(made[lane.seed]) for lane in lanes]
         else:
@@ -120,7 +120,7 @@ def _pairs(starts: Any) -> list[Any]:
 
 
 def _sharing(stream: Any, common: Minibatches) -> Any:
-    """The stream with the arrays of `common` in place of its own, where they are equal."""
+    """Replace the stream's arrays by the equal ones of `common`."""
     ours, theirs = (jax.tree.leaves(getattr(each, "data", None)) for each in (stream, common))
     same = len(ours) == len(theirs) and all(
         a is b or (a.shape == b.shape and a.dtype == b.dtype and bool(jnp.array_equal(a, b)))
@@ -142,7 +142,7 @@ def _combined(lists: list[range], combine: str) -> list[tuple[int, ...]]:
 
 
 def _stack(lanes: list[PyTree]) -> tuple[PyTree, PyTree]:
-    """The lanes' trees stacked, but for leaves that are one object in all of them; and the axes, 0 or None."""
+    """Stack the lanes' trees, except for leaves that are equal in all. Also return the axes, 0 or None."""
     flat, structures = zip(*map(jax.tree.flatten, lanes), strict=True)
     shapes = [[(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves] for leaves in flat]
     if any(other != structures[0] for other in structures) or any(other != shapes[0] for other in shapes):

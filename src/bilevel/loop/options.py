@@ -1,4 +1,4 @@
-"""The options of a run that are rarely used."""
+"""Options of a run that are rarely used."""
 
 import warnings
 from collections.abc import Callable
@@ -18,28 +18,30 @@ class RunOptions:
     """Options of `bl.run` that are rarely used: `bl.run(..., options=bl.RunOptions(every=100))`.
 
     Args:
-        every: chunks end at the multiples of this number of steps, where hooks see the run. By default the clock
-            paces them: a chunk takes about a quarter of a second.
-        thin: keep only the rows of steps 0, thin, 2·thin, … and the last one in the trace, for very long runs. Its
-            column "step" has their numbers. Hooks still see every row.
-        snapshots: what is kept to return to when a run breaks: "device" (a second copy of the state), "host" (a copy
-            in the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
-        on_divergence: "stop" with the last finite state; or "halve": return to where the run was good and continue
-            with half the step sizes, at most ten times. `result.halvings` lists them. With `every`, a resumed run
-            returns to where an unbroken one would.
-        prefetch: the number of steps whose batches a loader is asked for ahead, in its own thread. By default two,
-            once it takes more than a millisecond; 0: none, for loaders that must stay in the caller's thread.
-        offload: "outer": the memory of the outer rule stays on the host and is on the device only for its update, for
-            an x that is the large part.
-        mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis, arrays of
-            x with a row for each of these likewise, and everything else is on every device; or the result of
-            `bl.sharded`. By default x0, y0 and data that are on several devices stay there.
-        probe: `(state, info) -> dict of numbers`, called after every chunk, with `model_state=` too if it has a
-            parameter of that name; short for `bl.hooks.Probe`. Hooks can watch its numbers: `bl.hooks.Best("name")`.
-        diagnose: look at the run a few times, at a few per cent of its cost, and report in `result.diagnosis` whether a
-            step size, the adjoint or y's lag stands out; short for `bl.hooks.Diagnose`.
-        save_every: how often `checkpoint=` saves, as a number of steps or a `datetime.timedelta`; by default about
-            once a minute.
+        every: chunks end at the multiples of this number of steps, where hooks see the run. By default a
+            chunk takes about a quarter of a second.
+        thin: keep only the rows of steps 0, thin, 2·thin, … and the last one in the trace, for very long
+            runs. Its column "step" has their numbers. Hooks still see every row.
+        snapshots: the state to return to when a run breaks: "device" (a second copy of the state), "host" (a
+            copy in the host's memory, buffers donated), "off" (nothing, buffers donated), or "auto", by size.
+        on_divergence: "stop" with the last finite state; or "halve": return to a good state and continue with
+            half the step sizes, at most ten times. `result.halvings` lists them. With `every`, a resumed run
+            returns to the same states as an unbroken one.
+        prefetch: the number of steps whose batches a thread reads ahead from a loader. By default two, once
+            the loader takes more than a millisecond; 0: none, for loaders that must stay in the caller's
+            thread.
+        offload: "outer": the memory of the outer rule stays on the host and is on the device only for its
+            update, for a large x.
+        mesh: devices to run on, as a `jax.sharding.Mesh`: the rows of the data are split over its first axis,
+            arrays of x with a row for each of these likewise, and everything else is on every device; or the
+            result of `bl.sharded`. By default x0, y0 and data that are on several devices stay there.
+        probe: `(state, info) -> dict of numbers`, called after every chunk, with `model_state=` too if it has
+            a parameter of that name; short for `bl.hooks.Probe`. Hooks can watch its numbers:
+            `bl.hooks.Best("name")`.
+        diagnose: examine the run a few times, at a few per cent of its cost, and report in `result.diagnosis`
+            whether a step size, the adjoint or y's lag is a problem; short for `bl.hooks.Diagnose`.
+        save_every: how often `checkpoint=` saves, as a number of steps or a `datetime.timedelta`; by default
+            about once a minute.
     """
 
     every: int | None = None

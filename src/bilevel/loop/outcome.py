@@ -1,4 +1,4 @@
-"""What a run shows of itself: the event that hooks see, and the result."""
+"""Event for hooks, and result, of a run."""
 
 import time
 from dataclasses import replace
@@ -17,7 +17,7 @@ FINE = (Code.COMPLETED, Code.STOPPED, Code.EXHAUSTED)
 
 
 def event_of(plan: Plan, progress: Progress, rows: Columns) -> Any:
-    """Return what hooks see of a run."""
+    """Return the event for hooks."""
     from bilevel.loop.diagnose.scene import measured
     from bilevel.loop.hooks.event import Event
 
@@ -25,9 +25,9 @@ def event_of(plan: Plan, progress: Progress, rows: Columns) -> Any:
     return Event(
         step=progress.step,
         total=plan.total,
-        run=plan.storage.fetched(run) if plan.hooks.reads_info else run,  # they may compute with it
+        run=plan.storage.fetched(run) if plan.hooks.reads_info else run,  # hooks may compute with it
         info=progress.info,
-        trace=jax.tree.map(lambda a: a, rows),  # the log's own dict is not for hooks to change
+        trace=jax.tree.map(lambda a: a, rows),  # hooks must not change the log's dict
         seconds=time.perf_counter() - plan.began,
         name=plan.solver.name,
         packed=partial(so_far, plan, progress),
@@ -37,9 +37,9 @@ def event_of(plan: Plan, progress: Progress, rows: Columns) -> Any:
 
 
 def so_far(plan: Plan, progress: Progress) -> Result:
-    """Return the result as if the run ended here: what is saved of a run under way.
+    """Return the result as if the run ended here, for saving a run that has not ended.
 
-    Its state is the run's own, which the next chunk may donate: copy what is kept.
+    The next chunk may donate its state: copy the parts to keep.
     """
     return _packed(plan, progress, under_way(progress.step, plan.total))
 
@@ -78,7 +78,7 @@ def _remarked(plan: Plan, progress: Progress, status: Status) -> Status:
 
     if note := blow_up(plan.log.trace, progress.step, why_risen):
         return status.with_note(note)
-    # The oldest kept state: the last chunk may be too short to show that x does not move.
+    # Use the oldest kept state: the last chunk may be too short to show that x does not move.
     ages = [(progress.step - step, x) for step, x in plan.snapshots.xs()]
     count = next((age for age, x in ages if age >= 2 and not moved(x, progress.run.x)), 0)
     if not count:

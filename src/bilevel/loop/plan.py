@@ -1,4 +1,4 @@
-"""A run as values: the plan, which never changes, and the progress, of which every stage makes a new one."""
+"""Run as values: the plan, which never changes, and the progress, of which every stage returns a new one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ UNKNOWN = Cause()
 
 @dataclass(frozen=True)
 class Method:
-    """A solver with its compiled program; another one takes over when step sizes are halved."""
+    """Solver with its compiled program. Another one replaces it when step sizes are halved."""
 
     solver: Solver
     program: Program
@@ -27,36 +27,36 @@ class Method:
 
 @dataclass(frozen=True)
 class Progress:
-    """A run between two stages."""
+    """Run between two stages."""
 
-    run: Any  # a RunState; of a sweep, that of all lanes with what the lanes carry
+    run: Any  # a RunState; in a sweep a LaneRun
     step: int
-    method: Any  # a Method; of a sweep, its program
-    guard: Steady  # the policy for a divergence, with what it has seen
+    method: Any  # a Method; in a sweep a LaneMethod
+    guard: Steady  # the policy for a divergence, with its observations
     info: Info | None = None  # of the last step
-    status: Status | None = None  # how the run ended, once it has
+    status: Status | None = None  # set once the run has ended
     failure: Failure | None = None
     cause: Cause = UNKNOWN  # why it diverged, if it did
-    bad_data: str | None = None  # the part of the data in that
+    bad_data: str | None = None  # a sentence about bad data that caused it
     suspect: tuple[str, int] | None = None  # the first metric that was not finite, and its step
-    largest: float = 0.0  # the largest finite measure of stationarity
-    torn: bool = False  # the state may be further than the trace, and there is nothing to return to
+    largest: float = 0.0  # the largest finite stationarity measure
+    torn: bool = False  # the state may be later than the trace, and there is nothing to return to
 
     def after(self, run: Any, info: Info | None, failure: Failure | None = None) -> "Progress":
-        """Return the progress with another run, the Info of its last step, and what raised on the way."""
+        """Return the progress with another run, the Info of its last step, and a failure."""
         return replace(self, run=run, info=info, failure=self.failure or failure)
 
     @property
     def is_whole(self) -> bool:
-        """Whether state and trace belong together and exist."""
+        """Return whether state and trace exist and belong together."""
         return not (self.torn or lost(self.run))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run was asked for, its data, and the policies that it chose."""
+    """Request of a run, its data, and the chosen policies."""
 
-    solver: Any  # as it was given
+    solver: Any  # as given
     source: Any  # the data: `Memory` or `Loader`
     total: int  # the step at which the run ends
     log: Log
@@ -65,7 +65,7 @@ class Plan:
     event: Callable[["Plan", Progress, dict[str, Any]], Any]  # for the hooks
     take: Callable[..., Any]  # the stage that takes a chunk of steps
     judge: Callable[..., Progress]  # the stage that looks for a divergence
-    again: Callable[..., tuple[Any, Info | None]]  # repeats the steps to an earlier one
+    again: Callable[..., tuple[Any, Info | None]]  # repeats earlier steps
     method_of: Any = None  # solver -> Method; a sweep has none
     request: Any = None  # what `bl.run` was asked for
     every: int | None = None
@@ -74,26 +74,26 @@ class Plan:
     storage: OnDevice = field(default_factory=OnDevice)
     snapshots: Snapshots = field(default_factory=Snapshots)  # chosen once the size of a step is known
     interrupts: Interrupts = field(default_factory=Interrupts)
-    watch: Any = None  # looks for infinities, once the run has begun
-    long: bool = False  # whether every step is a call, as steps take long
-    keep_info: bool = False  # whether a hook may look at the trees of the last step's Info
+    watch: Any = None  # checks for infinities, once the run has begun
+    long: bool = False  # whether steps are so long that each is a separate call
+    keep_info: bool = False  # whether a hook may read the trees of the last step's Info
     place: Any = None  # an earlier call's snapshot, to which this one returns if it diverges
-    owed: int = 0  # batches of a loader that were used since that place
-    borrowed: bool = False  # whether the state is the user's, as of a resumed run
+    owed: int = 0  # batches of a loader used since that place
+    borrowed: bool = False  # whether the state belongs to the user, as in a resumed run
 
     @property
     def at_once(self) -> bool:
-        """Whether any number of steps is one compiled call."""
+        """Return whether one compiled call takes any number of steps."""
         return self.source.stream is not None and not (self.long or self.storage.offloads)
 
     def calls(self, method: Method) -> Calls:
-        """Return the compiled functions: the same ones for a step and for its repetition."""
+        """Return the compiled functions: the same for a step and its repetition."""
         return method.program.donating if self.snapshots.donates else method.program.keeping
 
     def lent(self, run: RunState) -> RunState:
-        """Return a run for a call after which `run` is needed again."""
+        """Return a run for a call after which `run` is still needed."""
         return self.storage.copied(run) if self.snapshots.donates else run
 
     def kept_step(self, progress: Progress) -> int:
-        """Return the step that the run can return to."""
+        """Return the step to which the run can return."""
         return self.snapshots.since(progress.step)

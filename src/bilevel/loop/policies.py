@@ -1,7 +1,7 @@
-"""What a run does about a feature that it does not use: the default of every policy, and its interface.
+"""Default of every policy of a run, for features that it does not use, and the interfaces.
 
-A run chooses its policies once, in `single_run.py`. The features themselves are in the folders `devices`, `recovery`,
-`hooks` and `diagnose`, which a run that does not use them never enters.
+A run chooses its policies once, in `single_run.py`. The features are in the folders `devices`, `recovery`,
+`hooks` and `diagnose`. A run that does not use a feature never imports it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from bilevel.loop.errors import Failure
 from bilevel.types import PyTree
 
 BACK = 100  # steps between two states by which a break is judged
-MOST_BATCHES = 256 * 2**20  # bytes of a loader's batches that a snapshot keeps before it is renewed
+MOST_BATCHES = 256 * 2**20  # bytes of a loader's batches after which a snapshot is renewed
 
 
 class Alone:
-    """A run in one process; `devices.processes.Team` is a run in several."""
+    """Run in one process; `devices.processes.Team` is a run in several."""
 
     several: bool = False
-    leads: bool = True  # whether this process writes, prints and watches the clock
-    lost: bool = False  # whether another process has gone
+    leads: bool = True  # whether this process writes, prints and reads the clock
+    lost: bool = False  # whether another process was lost
 
     def all(self, said: Any) -> list[Any]:
         return [said]
@@ -52,7 +52,7 @@ class Alone:
 
 
 class OnDevice:
-    """All arrays of a run stay on the device; `devices.offload.OnHost` keeps some in the host's memory."""
+    """Policy that keeps all arrays on the device; `devices.offload.OnHost` keeps some on the host."""
 
     offloads = False
 
@@ -67,7 +67,7 @@ class OnDevice:
 
 
 class Snapshots:
-    """Keep a run that can be returned to as a reference, since its buffers are not donated: `snapshots="device"`.
+    """Policy `snapshots="device"`: keep a reference to a run, whose buffers are not donated.
 
     `recovery.snapshots` has the other policies.
     """
@@ -77,7 +77,7 @@ class Snapshots:
     def __init__(self, storage: OnDevice = OnDevice(), roomy: bool = False):  # noqa: B008
         self.storage, self.roomy = storage, roomy
         self.step: int | None = None
-        self.taken: list[Any] = []  # what a loader gave since, one entry per step, as `Feed.take` returned it
+        self.taken: list[Any] = []  # a loader's data since then, one result of `Feed.take` per step
         self._run: Any | None = None
         self._marks: list[tuple[int, Any]] = []  # the last two states that were `BACK` steps apart
 
@@ -90,18 +90,18 @@ class Snapshots:
         return step if self.step is None else self.step
 
     def renew(self, run: Any, step: int, good: bool) -> None:
-        """Keep `run` at the start of a chunk. One that is not `good` replaces nothing, unless batches take too much."""
+        """Keep `run` at the start of a chunk if it is `good`, or if the batches take too much memory."""
         if good or not self.possible or self._is_heavy():
             self.begin(run, step)
 
     def begin(self, run: Any, step: int) -> None:
-        """Keep `run` from here on."""
+        """Keep `run` from now on."""
         self.taken, self._run, self.step = [], run, step
         if self.roomy and (not self._marks or step >= self._marks[-1][0] + BACK):
             self._marks = [*self._marks[-1:], (step, run)]
 
     def adopt(self, run: Any, step: int, taken: list[Any], like: Any) -> None:
-        """Keep the run of an earlier call; its arrays go where those of `like` are."""
+        """Keep the run of an earlier call, with its arrays placed like those in `like`."""
         places = jax.tree.map(sharding_on_device, like)
         self._run, self.step, self.taken = jax.device_put(run, places), step, taken
 
@@ -115,11 +115,11 @@ class Snapshots:
         return self.run()
 
     def before(self) -> tuple[int, Any]:
-        """Return a state by which to judge a break, and its step: some steps before it if there is room for one."""
+        """Return a state by which to judge a break, and its step. It is earlier if memory allows it."""
         return self._marks[0] if self._marks else (self.step or 0, self.run())
 
     def xs(self) -> list[tuple[int, PyTree]]:
-        """Return the steps of the kept states with their x, on the device or on the host, the oldest first."""
+        """Return the steps of the kept states and their x (on device or host), the oldest first."""
         kept = [] if self._run is None else [(self.since(0), self._run)]
         return [(step, run.x) for step, run in [*self._marks, *kept]]
 
@@ -147,16 +147,16 @@ def lost(tree: PyTree) -> bool:
 
 @dataclass(frozen=True)
 class Steady:
-    """A run that ends if it diverges; `recovery.halving.Halving` goes back and takes smaller steps."""
+    """Policy of a run that ends if it diverges; `recovery.halving.Halving` retries with smaller steps."""
 
     given: Any  # the solver
     halves: bool = False
-    # (the step it returned to, the factors from there on of the lower levels' step sizes and of the outer one)
+    # (the step it returned to, the lower levels' factor from then on, the outer factor)
     halvings: tuple[tuple[int, float, float], ...] = ()
 
     @property
     def solver(self) -> Any:
-        """Return the solver with the step sizes in force."""
+        """Return the solver with the current step sizes."""
         return self.given
 
     def saw(self, rows: Any) -> "Steady":
@@ -179,7 +179,7 @@ class Steady:
 
 
 class NoHooks:
-    """A run without hooks; `hook_runner.HookRunner` calls them."""
+    """Policy of a run without hooks; `hook_runner.HookRunner` calls them."""
 
     hooks: Sequence[Any] = ()
     reads_info = False

@@ -1,7 +1,7 @@
-"""What is compiled of a solver: its start, its warm-up and its loop.
+"""Compiled functions of a solver: its start, its warm-up and its loop.
 
-Step sizes, data, states and the number of steps are arguments, so one program serves all of them. Programs are kept
-with the problem, by what they are made of: they go when the problem goes, and nothing else keeps it alive.
+Step sizes, data, states and the number of steps are arguments, so one program serves all of them. The problem
+keeps the programs, by their structure, and releases them when it is deleted.
 """
 
 from dataclasses import dataclass
@@ -22,36 +22,37 @@ from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.rules import flattened
 from bilevel.types import PyTree
 
-MOST_SHAPES = 16  # that one program is kept compiled for
-ROWS, MANY_ROWS = 1024, 2**16  # of the trace that one compiled call can fill: of short runs and of long ones
-SMALL = 2**20  # bytes of state and data, up to which memory is no concern
-SHARE = 100  # beyond, more than `ROWS` rows take at most one part in so many of that
+MOST_SHAPES = 16  # compiled shapes per program
+ROWS, MANY_ROWS = 1024, 2**16  # rows of the trace per compiled call, in short and in long runs
+SMALL = 2**20  # bytes of state and data below which memory does not matter
+SHARE = 100  # above `SMALL`, more than `ROWS` rows take at most 1/SHARE of these bytes
 BLOCK, SHORT_STEPS = (
     32,
     32 * 2**20,
-)  # steps, and bytes of state and data up to which a step is taken for short
+)  # steps per block; bytes of state and data of a short step
 LONG_STEPS = (
     128 * 2**20
-)  # bytes of state, beyond which every step is a call of its own: compilers make less of a
-# step with loops inside it, as over the layers of a model, once it is in a loop itself (9 % slower on an H200)
-ROW_BYTES = 32 * 2**20  # the most that rows of a record of the user's take
+)  # bytes of state above which every step is a separate call. Compilers optimize a step with inner
+# loops, such as over the layers of a model, less well inside another loop (9 % slower on an H200).
+ROW_BYTES = 32 * 2**20  # bytes for the rows of a user's record
 
 
 def block_length(arguments: PyTree) -> int:
-    """An accelerator asks the host before every turn of a loop whose length it does not know, which takes about 15 µs.
+    """Return the number of steps per block: `BLOCK` for short steps on an accelerator, else 1.
 
-    So short steps go in blocks. Long ones need none, and would only be compiled twice: judged by their data.
+    An accelerator asks the host before every iteration of a loop of unknown length, which takes about 15 µs.
+    Long steps need no blocks, which would compile the step twice. The size of the arguments decides.
     """
     return BLOCK if jax.default_backend() != "cpu" and size(arguments) <= SHORT_STEPS else 1
 
 
 def size(tree: PyTree) -> int:
-    """Of its arrays, in bytes."""
+    """Return the bytes of the arrays of a tree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 class Calls(NamedTuple):
-    """The compiled functions that move a run on."""
+    """Compiled functions that advance a run."""
 
     one: Any
     chunk: Any
@@ -59,17 +60,17 @@ class Calls(NamedTuple):
 
 
 class Program:
-    """The compiled functions of one solver structure and one record; each takes the solver's leaves first."""
+    """Compiled functions of one solver structure and one record. Each takes the solver's leaves first."""
 
     def __init__(self, structure: Any, record: Record | None, offload: bool = False, places: Any = None):
-        # A closure, not the bound method: the garbage collector does not see through the latter.
+        # A closure, not the bound method: the garbage collector cannot follow references through the latter.
         solver_of = lambda leaves: structure.unflatten(leaves)
         keep = keeping(record)
         hold, everywhere = (places.hold, places.hold_everywhere) if places else (_as_it_is, _as_it_is)
 
         tracing = Tracing()
 
-        @tracing.jit  # its own, so that everything below shares one trace of the user's functions
+        @tracing.jit  # jitted, so that all functions below share one trace of the user's functions
         def step(leaves: list[Any], run: RunState, stream: Stream):
             solver = solver_of(leaves)
             if offload:
@@ -94,7 +95,7 @@ class Program:
             after, rows, info = advance_into(
                 lambda run: told(leaves, run, stream, whole), run, blank.rows(), count, block
             )
-            after = hold(after)  # what leaves a loop may lie elsewhere than what its last turn left
+            after = hold(after)  # a loop may leave its result with another sharding than its last step
             return after, everywhere(rows), info, everywhere(health(solver_of(leaves), after))
 
         def warm_up(leaves: list[Any], run: RunState, stream: Stream, count: Any) -> RunState:
@@ -105,10 +106,11 @@ class Program:
             leaves: list[Any], x: PyTree, y: PyTree, stream: Stream, seed: Any, model: PyTree
         ) -> RunState:
             begun = start(solver_of(leaves), x, y, stream, seed=seed, model_state=model)
-            return hold(jax.tree.map(jnp.copy, begun))  # nothing of it is the caller's
+            return hold(jax.tree.map(jnp.copy, begun))  # copied: the caller keeps its arrays
 
         self._start = tracing.jit(begin)
-        # A loader's batches come one by one: a straight line, which the host need not wait for as it must for a loop.
+        # A loader's batches come one by one. The host need not wait for this straight-line code, unlike for a
+        # loop.
         self.keeping = Calls(
             tracing.jit(one, static_argnames="whole", donate_argnames="rows"),
             tracing.jit(chunk, static_argnames=("blank", "whole")),
@@ -139,7 +141,7 @@ class Program:
         return self._start(leaves, *arguments)
 
     def fit(self, leaves: list[Any], run: RunState, stream: Stream, steps: int) -> "Fit":
-        """What this program knows about runs of such shapes."""
+        """Return the data of this program for runs of these shapes."""
         arrays, structure = jax.tree.flatten((run, stream))
         self._refresh(structure)
         key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
@@ -156,7 +158,7 @@ class Program:
             self._forget()
 
     def _forget(self) -> None:
-        """Release what was compiled: a loader may give batches of ever new shapes."""
+        """Release compiled code: a loader may return batches of ever new shapes."""
         self._fits.clear()
         for compiled in self._compiled:
             compiled.clear_cache()
@@ -164,10 +166,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Blank:
-    """The shape of an empty piece of trace."""
+    """Shape of an empty piece of trace."""
 
     structure: Any
-    leaves: tuple[tuple[tuple[int, ...], Any], ...]  # (shape, dtype) of one row's
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]  # (shape, dtype) of one row
     count: int
 
     def rows(self) -> PyTree:
@@ -177,7 +179,7 @@ class Blank:
 
 
 def rows_of(row: PyTree, steps: int, arguments: int) -> int:
-    """How many rows of the trace a call can fill, on so many bytes of arguments."""
+    """Return how many rows of the trace a call can fill, given the bytes of its arguments."""
     most, count = ROW_BYTES if arguments <= SMALL else arguments // SHARE, MANY_ROWS
     while count > ROWS and (steps <= ROWS or count * size(row) > most):
         count //= 2
@@ -187,7 +189,7 @@ def rows_of(row: PyTree, steps: int, arguments: int) -> int:
 
 
 class Fit:
-    """A program on arguments of certain shapes: empty rows for its trace, and the time a step took last."""
+    """Program for arguments of certain shapes: empty rows for its trace, and the latest time per step."""
 
     def __init__(self, size_of_run: int, row: PyTree, count: int, places: Any = None):
         self.bytes = size_of_run
@@ -196,10 +198,10 @@ class Fit:
         self.blank = Blank(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), count)
         self.rows = jax.jit(self.blank.rows, out_shardings=places.everywhere if places else None)
         self.compiled = False
-        self.seconds: float | None = None  # that a step took, once a chunk ran without compiling
+        self.seconds: float | None = None  # seconds per step, after a chunk that ran without compilation
 
     def timed(self, seconds: float | None) -> None:
-        """Note that the program is compiled, and the seconds that a step takes, if they are known."""
+        """Note that the program is compiled, and its seconds per step if known."""
         self.compiled, self.seconds = True, seconds
 
 
@@ -210,7 +212,7 @@ def program_of(
     places: Any = None,
     shapes: Any = None,
 ) -> tuple[Program, list[Any]]:
-    """Return the solver's program for runs of these shapes and this placement on devices, and its leaves."""
+    """Return the solver's program for runs with these shapes and placement, and the solver's leaves."""
     leaves, structure, functions = flattened(solver)
     make = lambda: Program(structure, record, offload, places)
     key, reads = (structure, Static(record), offload, places, shapes), (functions, record)
@@ -222,12 +224,12 @@ def _as_it_is(tree: Any) -> Any:
 
 
 def brief(info: Info) -> Info:
-    """Without its trees, which are as large as x and y."""
+    """Return the info without its trees, which are as large as x and y."""
     return Info(info.outer_value, None, None, info.metrics)
 
 
 def keeping(record: Record | None) -> Record:
-    """The trace's own scalars, and what a record of the user's adds."""
+    """Return a record of the trace's scalars and the user's record."""
     return scalars if record is None else partial(_both, record)
 
 

@@ -1,4 +1,4 @@
-"""The lanes of a sweep from the best to the worst, and what they are called."""
+"""Order of a sweep's lanes from best to worst, and their names."""
 
 from typing import TYPE_CHECKING
 
@@ -8,11 +8,11 @@ import numpy as np
 if TYPE_CHECKING:
     from bilevel.loop.sweep import Sweep
 
-WITHIN = {"rule", "step_size", "numbers"}  # where a solver keeps the number that was given to it
+WITHIN = {"rule", "step_size", "numbers"}  # fields of a solver with the number that the user gave
 
 
 def ranked(found: "Sweep") -> list[int]:
-    """From the best lane to the worst, those without a score last."""
+    """Return the lanes from the best to the worst. Those without a score are last."""
     scores = np.asarray(found.scores, float)
     larger_is_better = found.best is not None and scores[found.best] > np.nanmin(scores)
     order = -scores if larger_is_better else scores
@@ -20,7 +20,7 @@ def ranked(found: "Sweep") -> list[int]:
 
 
 def lane_names(found: "Sweep") -> list[str]:
-    """The numbers in which the lanes' solvers differ, such as the step size; their own where they differ in none."""
+    """Return the numbers in which the lanes' solvers differ, such as step sizes, else the lanes' numbers."""
     leaves = [jax.tree_util.tree_leaves_with_path(solver) for solver in found.solvers]
     told: list[list[str]] = [[] for _ in leaves]
     for same in zip(*leaves, strict=True):

@@ -1,4 +1,4 @@
-"""Where a run ended, how, and what it saw on the way."""
+"""Result of a run: its end, its status and its records."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,20 +14,20 @@ from bilevel.types import PyTree
 
 @dataclass(frozen=True)
 class Result:
-    """Where a run ended, how, and what it saw on the way."""
+    """Result of a run: its end, its status and its records."""
 
     x: PyTree
     y: PyTree
     status: Status
-    steps: int  # taken in all, those of the run it resumed included
-    trace: dict[str, Any]  # by name, one row per step, or with `thin` for those that "step" names
-    probes: dict[str, np.ndarray]  # what `probe` returned, one row per call, and "step"
-    run: RunState = field(repr=False)  # the run as a value; `resume=result` goes on from it
-    seconds: float = 0.0  # that this run took, without those it resumed
-    feed: Any = field(default=None, repr=False)  # the loader, with what was taken from it and not used
-    # (from which step on, the factor of the lower levels' step sizes, that of the outer one's)
+    steps: int  # in total, with earlier runs that it resumed
+    trace: dict[str, Any]  # by name, one row per step; with `thin` only the steps in "step"
+    probes: dict[str, np.ndarray]  # values of `probe`, one row per call, and "step"
+    run: RunState = field(repr=False)  # the run as a value, with which `resume=result` continues
+    seconds: float = 0.0  # of this run, without earlier ones
+    feed: Any = field(default=None, repr=False)  # the loader, with its unused batches
+    # (step from which they apply, the lower levels' factor, the outer factor)
     halvings: tuple[tuple[int, float, float], ...] = ()
-    thin: int | None = None  # every so many steps have a row in the trace; None: all
+    thin: int | None = None  # steps per row of the trace; None: 1
     diagnosis: Diagnosis | None = field(default=None, repr=False)  # with `diagnose=True`
     recovery: Any = field(default=None, repr=False)  # with `on_divergence="halve"`, for `resume=`
 
@@ -35,7 +35,7 @@ class Result:
         """Return this result, or raise if the run did not end well.
 
         Raises:
-            RunError: the run diverged or failed. The message is that of `status`; `error.result` is this result.
+            RunError: the run diverged or failed. The message is from `status`; `error.result` is this result.
             KeyboardInterrupt: Ctrl-C interrupted the run.
         """
         check_status(self.status, self)
@@ -43,12 +43,12 @@ class Result:
 
     @property
     def state(self) -> Any:
-        """The solver's own state."""
+        """Return the solver's state."""
         return self.run.solver
 
     @property
     def model_state(self) -> PyTree:
-        """What the model carried along besides y, such as batch-norm statistics."""
+        """Return the model's state, such as batch-norm statistics."""
         return self.run.model
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The host driver: runs a solver and says how it went."""
+"""Host driver: it runs a solver and returns the result with a status."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,39 +38,40 @@ def run(
     options: RunOptions = DEFAULT,
     **earlier: Any,
 ) -> Result:
-    """Run `solver` for `steps` steps from (x0, y0), and return where it ended and how.
+    """Run `solver` for `steps` steps from (x0, y0), and return the final state and a status.
 
     Args:
         solver: any solver, for instance `bl.aid(...)`.
         x0: the start of x; leave it out when resuming.
         y0: the start of y; leave it out when resuming.
         steps: the number of steps to take; when resuming, of further steps.
-        data: a `Batch` that every step sees whole, a stream such as `bl.epochs(...)`, a pair of Python loaders
-            (`bl.loaders(...)`), or any Python iterable of batches.
-        seed: the seed of the keys of objectives and random methods; the key of a step is a function of it and the
-            step's number.
-        model_state: what the model carries along besides y (batch norm), for objectives that ask for `state`.
-        warmup: the number of steps on y only, at x0, before the first step (the paper's initialization lemmas). Each
-            takes its own batch, and the run continues in the data where they end.
-        record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, compiled: what the trace keeps of every
-            step besides its scalars ("outer_value", "hypergradient_norm" and the metrics).
-        tol: stop at the first step whose stationarity measure is at most this; short for `bl.hooks.Tolerance`.
-        progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`; "live" shows
-            the run's numbers with their trends, short for `bl.hooks.Live`.
+        data: a `Batch` that every step sees whole, a stream such as `bl.epochs(...)`, a pair of Python
+            loaders (`bl.loaders(...)`), or any Python iterable of batches.
+        seed: the seed of the keys of objectives and random methods; the key of a step is a function of it and
+            the step's number.
+        model_state: the model's state, such as batch-norm statistics, for objectives that ask for `state`.
+        warmup: the number of steps on y only, at x0, before the first step (the paper's initialization
+            lemmas). Each takes its own batch, and the run continues in the data where they end.
+        record: `(state, info) -> dict of arrays`, or `(state, info, batch)`, compiled: more columns of the
+            trace, in addition to its scalars ("outer_value", "hypergradient_norm" and the metrics).
+        tol: stop at the first step whose stationarity measure is at most this; short for
+            `bl.hooks.Tolerance`.
+        progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`;
+            "live" shows the run's numbers with their trends, short for `bl.hooks.Live`.
         hooks: functions of a `bl.hooks.Event`, called between chunks; see `bl.hooks`.
         checkpoint: a folder to save the run into while it runs; short for `bl.hooks.Checkpoint`.
-        resume: the result of an earlier run of the same solver on the same data, or a folder of its checkpoints, to
-            continue bit for bit. "auto": if there is a run in the checkpoint folder, continue it until it has taken
-            `steps` steps in all; if there is none, begin. The same call after a crash then ends as if nothing had
-            happened.
-        options: what is rarely needed: `bl.RunOptions(every=, thin=, snapshots=, on_divergence=, prefetch=, offload=,
-            mesh=, probe=, diagnose=, save_every=)`.
+        resume: the result of an earlier run of the same solver on the same data, or a folder of its
+            checkpoints, to continue bit for bit. "auto": continue the run in the checkpoint folder until it
+            has taken `steps` steps in total, or begin if there is none. So the same call after a crash gives
+            the result of an unbroken run.
+        options: rarely used options: `bl.RunOptions(every=, thin=, snapshots=, on_divergence=, prefetch=,
+            offload=, mesh=, probe=, diagnose=, save_every=)`.
         **earlier: these options, as keywords of earlier releases; the next release will refuse them.
 
-    Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that read the
-    Info of a large run). A run that diverges returns the last finite state; Ctrl-C finishes the present step or chunk
-    and returns the result so far. A hook, a loader or an objective that raises ends the run with `bl.RunError`, which
-    holds the result so far.
+    Neither hooks nor the length of chunks change a bit of the result (but see `bl.hooks.Hook` for hooks that
+    read the Info of a large run). A run that diverges returns the last finite state. Ctrl-C finishes the
+    present step or chunk and returns the result so far. A hook, a loader or an objective that raises ends the
+    run with `bl.RunError`, which holds the result so far.
     """
     check_fork()
     given = {"solver": solver, "x0": x0, "y0": y0, "data": data, "seed": seed, "model_state": model_state}
@@ -106,7 +107,6 @@ def run(
 
 
 def _team(trees: tuple[Any, ...]) -> Alone:
-    """Return the processes on whose devices arrays or meshes are."""
     if jax.process_count() == 1:
         return Alone()
     from bilevel.loop.devices.processes import team_of
@@ -130,7 +130,7 @@ def _all_hooks(
 def _checked_start(
     solver: Any, x0: Any, y0: Any, resume: Any, warmup: Any, seed: Any, model_state: Any
 ) -> Start:
-    """Return what a new run begins with; raise if it does not fit `resume`."""
+    """Return the arguments of a new run. Raise if they do not fit `resume`."""
     check_solver(solver)
     auto = isinstance(resume, str) and resume == "auto"
     if (resume is None or auto) and (x0 is None or y0 is None):
@@ -164,7 +164,7 @@ def _check_result(resume: Result) -> None:
 
 
 def _kind(resume: Any) -> str:
-    """Return what the run continues; a folder may have another name in every process."""
+    """Return the type of `resume`; a folder may have another name in every process."""
     if isinstance(resume, Result):
         return f"a result of {resume.steps} steps"
     return "a folder" if isinstance(resume, Path) or resume not in (None, "auto") else str(resume)

@@ -1,4 +1,4 @@
-"""The pure loop: many steps as one program, usable inside jit and vmap. Everything that runs, runs through it."""
+"""Pure loop: many steps as one program, usable inside jit and vmap. Every run uses it."""
 
 import inspect
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from bilevel.solvers.base import Info, Solver, check_solver, check_state
 from bilevel.solvers.parts.inner import Carried
 from bilevel.types import PyTree
 
-State = TypeVar("State")  # a RunState, or a solver's own state: the same kind comes back
+State = TypeVar("State")  # a RunState, or a solver's state; functions return the type that they get
 ZERO = np.float32(0)
-Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> what to keep of a step
+Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> row of a step
 
 
 def scalars(state: Any, info: Info) -> dict[str, Any]:
-    """The default record of a step: f(x_k, ŷ_k), the hypergradient's norm, and the metrics."""
+    """Return the default record of a step: f(x_k, ŷ_k), the hypergradient's norm, and the metrics."""
     return {
         "outer_value": info.outer_value,
         "hypergradient_norm": optax.tree.norm(jax.tree.map(_wide, info.hypergradient)),
@@ -34,12 +34,12 @@ def scalars(state: Any, info: Info) -> dict[str, Any]:
 
 
 def _wide(leaf: Any) -> Any:
-    """Of at least 32 bits: in fewer, a sum of squares is soon lost."""
+    """Cast to at least 32 bits: in fewer bits a sum of squares overflows soon."""
     return leaf.astype(jnp.float32) if leaf.dtype.itemsize < 4 else leaf
 
 
 def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, Info, Any]:
-    """One step of the run: draw, step, observe. Returns the batch as well, for records that want to see it."""
+    """Take one step: draw, step, observe. Return the run, its Info, and the batch for records."""
     cursor, batch = draw(stream, run.cursor, solver.draws, solver.traits.same_rows)
     batch = dress(solver, run, batch)
     state, info = solver.step(run.solver, batch)
@@ -54,7 +54,7 @@ def take_step(solver: Solver, run: RunState, stream: Stream) -> tuple[RunState, 
 def observe(
     solver: Solver, run: RunState, after: Any, batch: Any, model: Carried | None
 ) -> tuple[PyTree, dict[str, Any]]:
-    """The model's next state, and both objectives' metrics under "inner/…" and "outer/…"."""
+    """Return the model's next state, and the metrics of both objectives as "inner/…" and "outer/…"."""
     if not any(returns_more(solver.problem, *solver.point(run.solver, batch))):
         return run.model, {}
     inner, outer = solver.observe(run.solver, after, batch, model)
@@ -65,7 +65,7 @@ def observe(
 
 
 def stationarity_of(solver: Solver, before: Any, info: Info) -> dict[str, Any]:
-    """For a constrained x: how far from stationary x_k was, by the estimate."""
+    """Return, for a constrained x, the estimated stationarity measure at x_k."""
     rule = solver.rule("outer")
     if rule is None or not rule.constrained:
         return {}
@@ -73,7 +73,7 @@ def stationarity_of(solver: Solver, before: Any, info: Info) -> dict[str, Any]:
 
 
 def warm_step(solver: Solver, run: RunState, stream: Stream) -> RunState:
-    """One step on the inner variables alone; it takes a batch of its own."""
+    """Take one step on only the inner variables, with a new batch."""
     cursor, batch = draw(stream, run.cursor, solver.draws, solver.traits.same_rows)
     batch = dress(solver, run, batch, number=~run.warm)  # −1, −2, … modulo 2³²
     model = run.model
@@ -89,7 +89,7 @@ def recorded(record: Record, state: Any, info: Info, batch: Any) -> PyTree:
 
 
 def check_record(record: Any) -> None:
-    """A function of (state, info), or of (state, info, batch)."""
+    """Raise if the record is no function of (state, info), or of (state, info, batch)."""
     if isinstance(record, type):
         raise TypeError(
             f"record must be a function of (state, info), not the class {record.__name__}: pass a function"
@@ -100,7 +100,7 @@ def check_record(record: Any) -> None:
 
 
 def takes_batch(record: Record) -> bool:
-    """Whether a record or probe has a third parameter, for the batch."""
+    """Return whether a record or probe has a third parameter, for the batch."""
     try:
         parameters = inspect.signature(record).parameters.values()
     except (TypeError, ValueError):
@@ -112,7 +112,7 @@ def takes_batch(record: Record) -> bool:
 def advance(
     solver: Solver, run: RunState, stream: Stream, steps: int, record: Record = scalars
 ) -> tuple[RunState, PyTree]:
-    """A fixed number of steps: the run after them, and what `record` kept of every one."""
+    """Take a fixed number of steps. Return the run after them, and the stacked rows of `record`."""
 
     def body(run, _):
         run, _, row = step_and_record(solver, run, stream, record)
@@ -128,10 +128,10 @@ def advance_into(
     count: Any,
     block: int = 1,
 ) -> tuple[RunState, PyTree, Info]:
-    """`count` steps, possibly traced, recorded into the first of those rows; and the last step's Info.
+    """Take `count` steps (may be traced) and write their rows to the first `rows`. Also return the last Info.
 
-    One compiled program serves any number of steps, so that a run in chunks is bit for bit a run in one. `block` steps
-    at a time are a loop whose length the compiler knows.
+    One compiled program serves any number of steps, so a run in chunks equals a run in one, bit for bit. With
+    `block` steps at a time, the inner loop has a static length.
     """
     blank = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(step, run)[1])
 
@@ -155,7 +155,7 @@ def put_row(rows: PyTree, row: PyTree, at: Any) -> PyTree:
 def step_and_record(
     solver: Solver, run: RunState, stream: Stream, record: Record
 ) -> tuple[RunState, Info, PyTree]:
-    """One step, with its row of the trace."""
+    """Take one step and return its row of the trace too."""
     run, info, batch = take_step(solver, run, stream)
     return run, info, jax.tree.map(jnp.asarray, recorded(record, run.solver, info, batch))
 
@@ -163,17 +163,17 @@ def step_and_record(
 def scan(
     solver: Solver, state: State, data: Any = None, *, steps: int, start: int = 0, record: Record = scalars
 ) -> tuple[State, PyTree]:
-    """`steps` steps of `solver` from `state`: the last state, and what `record` kept of every step, stacked.
+    """Take `steps` steps of `solver` from `state`. Return the last state, and the stacked values of `record`.
 
     Args:
         solver: any solver, for instance `bl.aid(...)`.
-        state: a run, from `bl.start(...)` or where an earlier scan ended; or the solver's own state, from
-            `solver.init(x0, y0, batch)`, for objectives that ask for no key and no state. The same kind comes back.
-        data: a `Batch` seen whole at every step, or a stream such as `bl.epochs(...)`.
+        state: a run from `bl.start(...)` or an earlier scan. Or the solver's state from `solver.init(x0, y0,
+            batch)`, if the objectives ask for no key and no state. The result has the same type.
+        data: a `Batch` used whole at every step, or a stream such as `bl.epochs(...)`.
         steps: how many steps to take.
-        start: the number of steps behind a solver's own state; tells a stream where to go on.
-        record: `(state, info) -> pytree of arrays`, or `(state, info, batch)`, kept for every step. What it leaves
-            out costs nothing.
+        start: the number of steps before a solver's state, so that a stream continues from there.
+        record: `(state, info) -> pytree of arrays`, or `(state, info, batch)`, called at every step. Values
+            that it does not return cost nothing.
     """
     check_solver(solver)
     check_record(record)
@@ -187,9 +187,9 @@ def scan(
 
 
 def warm_up(solver: Solver, state: State, data: Any = None, *, steps: int) -> State:
-    """`steps` steps on the inner variables alone at the state's x (the paper's initialization lemmas).
+    """Take `steps` steps on only the inner variables at the state's x (the paper's initialization lemmas).
 
-    Each takes a batch of its own: a run that goes on from here goes on in the data where they ended.
+    Each step takes a new batch. A run from the result continues in the data after them.
     """
     check_solver(solver)
     stream, steps = as_stream(data), check_count(steps, "steps", least=0)
@@ -201,7 +201,7 @@ def warm_up(solver: Solver, state: State, data: Any = None, *, steps: int) -> St
 
 
 def check_start(solver: Solver, state: Any, stream: Stream) -> None:
-    """A run of this solver on such data, or a state of this solver."""
+    """Raise unless the state is a run of this solver on such data, or a state of this solver."""
     check_state(solver, state.solver if isinstance(state, RunState) else state)
     check_usable(state, "state")
     if isinstance(stream, FullBatch | Minibatches | Given):
@@ -219,7 +219,7 @@ def check_start(solver: Solver, state: Any, stream: Stream) -> None:
 
 
 def _bare(solver: Solver, state: Any, stream: Stream, start: int) -> RunState:
-    """A run around a solver's own state; key and model state are then those of the batch, if it has any."""
+    """Return a run around a solver's state. Key and model state are then from the batch, if it has any."""
     given = getattr(stream, "data", None)
     needed = {"key", "state"} & (solver.problem.f.needs | solver.problem.g.needs)
     for name in sorted(needed):
@@ -234,9 +234,9 @@ def _bare(solver: Solver, state: Any, stream: Stream, start: int) -> RunState:
 
 
 def check_untraced(what: str, given: dict[str, Any]) -> None:
-    """Refuses to run inside a transformation, whether one of the arguments is traced or not."""
+    """Raise inside a transformation such as jit, even if no argument is traced."""
     traced = [name for name, value in given.items() if _traced(value, name)]
-    if traced or isinstance(lax.neg(ZERO), Tracer):  # as is everything that is made there
+    if traced or isinstance(lax.neg(ZERO), Tracer):  # every new array is traced there
         where = traced[0] if traced else "everything"
         raise TypeError(
             f"{what} drives the host and cannot run inside jit, vmap or grad, where {where} is traced: use bl.scan "

@@ -1,4 +1,4 @@
-"""A single run: its plan, its beginning, and its result."""
+"""Single run: its plan, its start, and its result."""
 
 import time
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from bilevel.types import PyTree
 
 @dataclass(frozen=True)
 class Request:
-    """What `bl.run` was asked for, checked."""
+    """Checked request of `bl.run`."""
 
     solver: Solver
     data: Any
@@ -41,7 +41,7 @@ class Request:
 
 
 class Start(NamedTuple):
-    """What a new run begins with."""
+    """Arguments with which a new run begins."""
 
     x0: PyTree
     y0: PyTree
@@ -51,7 +51,7 @@ class Start(NamedTuple):
 
 
 def plan_of(request: Request, steps: int, resume: Result | None) -> Plan:
-    """Return the plan of a run of so many steps, or of so many more after those of `resume`."""
+    """Return the plan of a run of `steps` steps, or of `steps` more after `resume`."""
     began, options, team = time.perf_counter(), request.options, request.team
     place, owed = None, 0
     if resume is not None:
@@ -83,7 +83,7 @@ def plan_of(request: Request, steps: int, resume: Result | None) -> Plan:
         take=take_chunk,
         judge=judge,
         again=_again,
-        request=replace(request, hooks=()),  # a hook that keeps an event would keep itself
+        request=replace(request, hooks=()),  # without hooks: a hook that keeps an event would keep itself
         every=options.every,
         hooks=_hooks(request, log),
         team=team,
@@ -95,7 +95,6 @@ def plan_of(request: Request, steps: int, resume: Result | None) -> Plan:
 
 
 def _guard(request: Request, resume: Result | None) -> Steady:
-    """Return the policy for a divergence."""
     if not request.options.halves and (resume is None or not resume.halvings):
         return Steady(request.solver)
     from bilevel.loop.recovery.halving import Halving
@@ -126,16 +125,16 @@ def _again(plan: Plan, progress: Progress, *steps: Any) -> Any:
 
 
 def begun(plan: Plan, start: Start) -> tuple[Plan, Progress]:
-    """Begin at x0 and y0. Raise if anything does not fit, before any work is done."""
+    """Begin at x0 and y0. Raise before any work if something does not fit."""
     x, y = variables(start.x0, start.y0)
-    model_state = as_arrays(start.model_state, "model_state")  # jit would refuse in its own words
+    model_state = as_arrays(start.model_state, "model_state")  # for our message instead of one from jit
     plan, (x, y, model_state) = _placed(plan, (x, y, model_state))
     stream = plan.source.first()
     if stream is None:
         raise ValueError("data is a loader without a single batch: give one that is not used up")
     if plan.team.several and (failure := has_data(plan)[1]) is not None:
         raise failure.error
-    # Of a stream of the user's own, the start sees a batch.
+    # For a user's stream, the start sees a batch.
     if isinstance(stream, FullBatch | Minibatches | Given):
         check_batch(plan.solver.problem, stream.data)
     method = plan.method_of(plan.guard.solver)
@@ -144,7 +143,7 @@ def begun(plan: Plan, start: Start) -> tuple[Plan, Progress]:
 
 
 def resumed(plan: Plan, resume: Result) -> tuple[Plan, Progress]:
-    """Continue after `resume`. Raise if this solver, problem and data are not the ones that produced it."""
+    """Continue after `resume`. Raise unless this solver, problem and data produced it."""
     run = resume.run
     now = fingerprint(plan.solver, run.x, run.y, plan.source.stream, run.model)
     if (found := difference(run.fingerprint, now)) is not None:
@@ -160,13 +159,13 @@ def resumed(plan: Plan, resume: Result) -> tuple[Plan, Progress]:
 
 
 def _placed(plan: Plan, given: tuple[PyTree, ...]) -> tuple[Plan, tuple[PyTree, ...]]:
-    """Return x, y and the model state on the devices where they belong, and the plan with data and programs to fit."""
+    """Place x, y and the model state on their devices. Also return the plan with its data and programs."""
     request, source, places = plan.request, plan.source, None
     if request.options.mesh is not None or plan.team.several or _devices((given, source.stream)) > 1:
         from bilevel.loop.devices.state_sharding import place_run
 
         given, places = place_run(plan, given)
-    x, _, model = given  # a meta-learner begins with a y of another shape than y0
+    x, _, model = given  # a meta-learner's y has another shape than y0
     shapes = signature((x, model, source.stream))
     offload = plan.storage.offloads
 
@@ -177,16 +176,15 @@ def _placed(plan: Plan, given: tuple[PyTree, ...]) -> tuple[Plan, tuple[PyTree, 
 
 
 def _devices(tree: PyTree) -> int:
-    """Return the number of devices on which arrays of the tree are."""
     arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
     return len({device for leaf in arrays for device in leaf.sharding.device_set})
 
 
 def complete(plan: Plan, progress: Progress, warmup: int = 0) -> Result:
-    """Take the run to its end, and return its result; raise if a hook, a loader or an objective raised."""
+    """Complete the run and return its result. Raise if a hook, a loader or an objective raised."""
     taken = _taken_again(plan)
-    fit, progress = fit_of(plan, progress)  # refuses a step that does not fit, before any work is done
-    if progress.failure is not None:  # only when resuming: a new run has peeked already
+    fit, progress = fit_of(plan, progress)  # raises before any work if a step does not fit
+    if progress.failure is not None:  # only when resuming: a new run has already peeked
         raise _error(plan, progress)
     steps = plan.total - progress.step + warmup
     ahead = plan.source.asked_ahead(steps, plan.request.options.prefetch)
@@ -207,7 +205,7 @@ def complete(plan: Plan, progress: Progress, warmup: int = 0) -> Result:
 
 
 def _equipped(plan: Plan, progress: Progress, fit: Any, taken: list[Any]) -> tuple[Plan, Progress]:
-    """Choose what depends on the size of a step."""
+    """Choose the policies that depend on the size of a step."""
     size, options, place = fit.bytes if fit is not None else 0, plan.request.options, plan.place
     small = size <= SMALL and not options.halves
     if small and options.snapshots in ("auto", "device"):
@@ -232,7 +230,7 @@ def _equipped(plan: Plan, progress: Progress, fit: Any, taken: list[Any]) -> tup
 
 
 def _taken_again(plan: Plan) -> list[Any]:
-    """Return the batches between the place to return to and the step at which the run resumes."""
+    """Return the batches between the return point and the step at which the run resumes."""
     if plan.place is None:
         return []
     taken, owed = list(plan.place.taken), plan.owed

@@ -1,4 +1,4 @@
-"""A run as a value: everything that the next step needs, and in words what produced it."""
+"""Run as a value: everything that the next step needs, and a description of its origin."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from bilevel.solvers.step_scaling import Shortened
 from bilevel.types import PyTree
 
 Fingerprint = tuple[tuple[str, str], ...]  # (what, in words)
-OBJECTIVES = 0x6B6579  # any number that no step or epoch will reach
+OBJECTIVES = 0x6B6579  # any number that no step or epoch reaches
 
 
 @partial(
@@ -32,12 +32,12 @@ OBJECTIVES = 0x6B6579  # any number that no step or epoch will reach
 )
 @dataclass(frozen=True, eq=False)
 class RunState:
-    """A run between two steps: a pytree of arrays, so that it can be vmapped, donated, sharded and saved.
+    """Run between two steps: a pytree of arrays, so that it can be vmapped, donated, sharded and saved.
 
-    `bl.start` makes one, `bl.scan` takes and returns one, `result.run` and a hook's `event.run` are one. It has
+    `bl.start` and `bl.scan` return one. `result.run` and a hook's `event.run` are others. Its fields:
 
     * `x` and `y`, short for `solver.x` and `solver.y`;
-    * `solver`: the state of the solver, not the solver: x, y, v and what else the method keeps between steps;
+    * `solver`: the state of the solver, not the solver: x, y, v and the method's other variables;
     * `model`: the model's state, such as batch-norm statistics, or None;
     * `cursor`: the position in the data;
     * `step`: the number of steps taken, modulo 2³²;
@@ -45,8 +45,7 @@ class RunState:
     * `seed`: the words of the run's random key;
     * `fingerprint`: a description of the solver, the problem and the data, which a resumed run compares.
 
-    The key of a step is a function of `seed` and `step` alone, so a run that goes on from here does exactly what an
-    unbroken one would have done.
+    The key of a step depends only on `seed` and `step`, so a run continued from here equals an unbroken one.
     """
 
     solver: PyTree
@@ -75,15 +74,15 @@ def start(
     seed: Any = 0,
     model_state: PyTree = None,
 ) -> RunState:
-    """The beginning of a run: what `bl.scan` takes, for use inside `jit` and `vmap`.
+    """Return the start of a run for `bl.scan`; usable inside `jit` and `vmap`.
 
     Args:
         solver: any solver, for instance `bl.aid(...)`.
-        x0: where x starts.
-        y0: where y starts.
-        data: a `Batch` seen whole at every step, or a stream such as `bl.epochs(...)`.
-        seed: a whole number, possibly traced, from which the objectives' keys are made.
-        model_state: what the model carries along besides y, for objectives that ask for `state`.
+        x0: the start of x.
+        y0: the start of y.
+        data: a `Batch` used whole at every step, or a stream such as `bl.epochs(...)`.
+        seed: a whole number, possibly traced, for the keys of the objectives.
+        model_state: the model's state, such as batch-norm statistics, for objectives that ask for `state`.
     """
     check_solver(solver)
     seed = check_traced_seed(seed)
@@ -93,14 +92,14 @@ def start(
             "a model_state was given, but neither objective asks for it: let them take the keyword `state`, or leave "
             "it out"
         )
-    # Folded once, so that the objectives' keys are not those of a data stream with the same seed.
+    # Folded once, so that the keys differ from the keys of a data stream with the same seed.
     seed_words = jax.random.key_data(jax.random.fold_in(jax.random.key(seed), OBJECTIVES))
     cursor = stream.start(0)
     _, batch = draw(stream, cursor, solver.draws, solver.traits.same_rows)
     blank = RunState(None, model, cursor, jnp.uint32(0), jnp.uint32(0), seed_words, ())
     with explained_on_mesh(x0, y0, data):
         state = solver.init(x0, y0, dress(solver, blank, batch))
-    state = jax.tree.map(jnp.copy, state)  # x0 and y0 stay the caller's, whatever becomes of the run
+    state = jax.tree.map(jnp.copy, state)  # the run must not donate the caller's x0 and y0
     made_by = fingerprint(solver, state.x, state.y, stream, model)
     return RunState(state, model, cursor, blank.step, blank.warm, seed_words, made_by)
 
@@ -108,9 +107,9 @@ def start(
 def dress(
     solver: Solver, run: RunState, batch: Batch | Draws | None, *, number: Any = None
 ) -> Batch | Draws | None:
-    """The batch of the run's next step, with the key and the model state that are asked for.
+    """Return the batch of the run's next step, with the key and the model state that the objectives ask for.
 
-    The key follows from the step's number; a warm-up step has one of its own, below zero.
+    The key follows from the step's number. Warm-up steps have numbers below zero.
     """
     wants = solver.wants
     if not wants & {"key", "state"}:
@@ -123,7 +122,7 @@ def dress(
 
 @contextmanager
 def explained_on_mesh(*trees: Any) -> Iterator[None]:
-    """Add what to do where JAX refuses arrays of an Explicit mesh, or a loop inside `jax.shard_map`."""
+    """Add a remedy where JAX refuses arrays of an Explicit mesh, or a loop inside `jax.shard_map`."""
     try:
         yield
     except Exception as error:
@@ -149,7 +148,7 @@ def _remedy(trees: Any) -> str:
 
 
 def fingerprint(solver: Solver, x: PyTree, y: PyTree, stream: Any, model_state: PyTree) -> Fingerprint:
-    """Solver and rules without their step sizes, the objectives, and the shapes of everything."""
+    """Describe the solver and its rules without step sizes, the objectives, and the shapes of all arrays."""
     return (
         ("solver", _words(solver)),
         ("inner objective", described(solver.problem.inner)),
@@ -165,7 +164,7 @@ def fingerprint(solver: Solver, x: PyTree, y: PyTree, stream: Any, model_state: 
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str | None:
-    """The first thing that differs, in words."""
+    """Return a sentence on the first difference, or None."""
     for (what, then), (_, here) in zip(before, now, strict=True):
         if then != here:
             return f"its {what} was {_short(then)}, here it is {_short(here)}"
@@ -173,10 +172,10 @@ def difference(before: Fingerprint, now: Fingerprint) -> str | None:
 
 
 def _words(value: Any) -> str:
-    """A solver, a rule or an ingredient: its kind and its static settings; numbers that are leaves stay out."""
+    """Describe a solver, a rule or an ingredient: its type and static settings, without its leaves."""
     if isinstance(value, Static):
         return _words(value.value)
-    if isinstance(value, Shortened):  # how long its steps are is a number
+    if isinstance(value, Shortened):  # its step size is a number
         return _words(value.rule)
     if isinstance(value, Closures):
         return f"{described(value.value.update)}#{skeleton(value.value.update)}"
@@ -194,7 +193,7 @@ def _words(value: Any) -> str:
 
 
 def _drawn(stream: Any) -> str:
-    """A stream: its kind, how its samplers draw, and the shapes of its arrays."""
+    """Describe a stream: its type, its samplers, and the shapes of its arrays."""
     samplers = getattr(stream, "samplers", Levels())._asdict()
     how = [
         f"{level}: {type(s).__name__} {s.size} of {s.examples}"

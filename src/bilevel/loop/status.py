@@ -1,4 +1,4 @@
-"""How a run ended: a code for programs, a sentence with a remedy for people."""
+"""Status of a finished run: a code for programs, and a sentence with the next thing to do for people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,29 +11,31 @@ from bilevel.words import printable
 
 
 class Code(StrEnum):
-    """The ways a run can end."""
+    """Ways in which a run can end."""
 
     COMPLETED = "completed"  # took all its steps
     CONVERGED = "converged"  # the stationarity measure fell below the tolerance
-    STOPPED = "stopped"  # a hook asked to
+    STOPPED = "stopped"  # a hook asked for it
     DIVERGED = "diverged"  # something became infinite or NaN
     INTERRUPTED = "interrupted"  # Ctrl-C
     EXHAUSTED = "exhausted"  # the loader had no more batches
-    FAILED = "failed"  # a hook, a loader or an objective raised: on the result of a RunError
+    FAILED = "failed"  # a hook, a loader or an objective raised; on the result of a RunError
 
     @property
     def exit_status(self) -> int:
-        """For a script to leave with, `sys.exit(result.status.code.exit_status)`: 0 if the run ended well, 130 after
-        Ctrl-C, 1 if it diverged or failed."""
+        """Return the exit status for a script: 0 if the run ended well, 130 after Ctrl-C, else 1.
+
+        Use it as `sys.exit(result.status.code.exit_status)`.
+        """
         return {Code.INTERRUPTED: 130, Code.DIVERGED: 1, Code.FAILED: 1}.get(self, 0)
 
 
 @dataclass(frozen=True)
 class Status:
-    """A code, and a sentence that says what happened and what to do about it.
+    """Code, and a sentence with the reason and the next thing to do.
 
-    `variable` and `step` say of a run that diverged what broke first, and after how many good steps; of any other run
-    they name the first metric that was not finite, if one was.
+    If the run diverged, `variable` is the first part that broke, and `step` the number of good steps. In
+    other runs they are the first metric that was not finite, if there is one, and its step.
     """
 
     code: Code
@@ -42,11 +44,11 @@ class Status:
     step: int | None = None
 
     def with_note(self, note: str) -> "Status":
-        """The same, with something to be said about the end."""
+        """Return the status with a note after its message."""
         return replace(self, message=self.message + note) if note else self
 
     def with_suspect(self, metric: str, step: int) -> "Status":
-        """The same, with a metric that was not finite; what broke the run itself goes first."""
+        """Return the status with a note on a metric that was not finite. An earlier `variable` stays."""
         status = self.with_note(f" The metric {metric!r} was not finite at step {step}.")
         return status if self.variable else replace(status, variable=metric, step=step)
 
@@ -55,13 +57,13 @@ class Status:
 
 
 class Cause(NamedTuple):
-    """Why a run broke: a sentence with the remedy, "" if unknown, and the levels whose step sizes it is about."""
+    """Cause of a divergence: a sentence with the remedy ("" if unknown), and the levels that it is about."""
 
     sentence: str = ""
     levels: tuple[str, ...] = ()
     curable: bool = True  # whether smaller steps may help
-    shrink: str = "all"  # which step sizes: the "lower" levels', the "outer" one, "mostly outer", or "all"
-    variable: str | None = None  # the one it is about, if known
+    shrink: str = "all"  # step sizes to shrink: "lower" levels, "outer", "mostly outer", or "all"
+    variable: str | None = None  # the variable that the cause is about, if known
 
 
 def check_status(status: Status, result: Any) -> None:
@@ -78,11 +80,11 @@ LEVELS = {
     "v": "adjoint",
     "z": "inner",
     "theta": "auxiliary",
-}  # whose rule moves it
+}  # the level whose rule moves the variable
 
 
 def completed(steps: int, converged: bool = False) -> Status:
-    """After its last step. Where x has `converged`, what follows says so, and there is nothing to check."""
+    """Return the status after the last step. With `converged`, omit the advice to check the trace."""
     check = " Check `result.trace` for convergence; to continue, pass `resume=result`."
     return Status(Code.COMPLETED, f"Ran {_all(steps)}.{'' if converged else check}")
 
@@ -109,9 +111,14 @@ def diverged(
     culprit: str | None = None,
     how: str = "became infinite or NaN",
 ) -> Status:
-    """`broken` are the state's variables, or "outer_value", or "memory of the … rule"; `because` names the culprits.
+    """Return the status of a run that diverged, with the cause and a remedy.
 
-    `suspicion` is a cause that was measured, with its own remedy; `culprit` is the variable it is about.
+    Args:
+        solver: the run's solver.
+        step: the number of good steps.
+        broken: variables of the state, or "outer_value", or "memory of the … rule".
+        because: the variables that caused it.
+        suspicion: a measured cause with its remedy; `culprit` is its variable.
     """
     when = f"at {'warm-up ' if warmup else ''}step {step}"
     value = "the outer objective's value"
@@ -133,7 +140,7 @@ def diverged(
 
 
 def _with_earlier(broken: list[str]) -> list[str]:
-    """Return variables that overflowed together with y, which moves v and with it x."""
+    """Return variables that overflowed together with y, which moves v and through it x."""
     return ["y", *broken] if "v" in broken and "y" not in broken else broken
 
 

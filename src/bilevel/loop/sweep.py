@@ -31,15 +31,15 @@ from bilevel.words import listed, one_line, shown
 
 @dataclass(frozen=True)
 class Sweep:
-    """All the runs, stacked along a first axis of lanes; `sweep[i]` is the i-th, a `Result` to look at or resume."""
+    """Runs of a sweep, stacked along a first axis of lanes; `sweep[i]` is the `Result` of lane i."""
 
     lanes: list[Lane]
-    solvers: list[Solver] = field(repr=False)  # one a lane
+    solvers: list[Solver] = field(repr=False)  # one per lane
     run: RunState = field(repr=False)
     trace: dict[str, Any] = field(repr=False)  # (lanes, steps, …); NaN after a lane diverged
-    steps: np.ndarray  # that each lane took and that were finite
+    steps: np.ndarray  # finite steps of each lane
     status: list[Status] = field(repr=False)
-    scores: np.ndarray  # the metric of each lane; NaN where it diverged
+    scores: np.ndarray  # metric of each lane; NaN where it diverged
     best: int | None  # the lane with the best score; None if all diverged
     metric: str
     seconds: float = 0.0
@@ -48,7 +48,7 @@ class Sweep:
         """Return this sweep, or raise if no run in it ended well.
 
         Raises:
-            RunError: every run diverged. The message is that of the first.
+            RunError: every run diverged. The message is from the first.
             KeyboardInterrupt: Ctrl-C interrupted the sweep.
         """
         codes = [status.code for status in self.status]
@@ -74,7 +74,7 @@ class Sweep:
 
     def __getitem__(self, lane: int) -> Result:
         check_kind(lane, int | np.integer, "lane", "a whole number", "pass e.g. sweep[sweep.best]")
-        if not -len(self) <= lane < len(self):  # what ends a `for` over the lanes
+        if not -len(self) <= lane < len(self):  # ends a `for` over the lanes
             raise IndexError(f"there is no lane {shown(lane)}: the sweep has {len(self)}, counted from 0")
         lane = range(len(self))[lane]
         run = jax.tree.map(lambda a: a[lane], self.run)
@@ -117,31 +117,34 @@ def sweep(
     record: Record | None = None,
     progress: bool | str = False,
 ) -> Sweep:
-    """Many runs at once: which step size, which seed, which start?
+    """Run many lanes at once, for example to choose a step size, a seed or a start.
 
         solvers = [bl.aid(problem, inner=0.1, adjoint=0.1, outer=beta) for beta in (1e-3, 1e-2, 1e-1, 1.0)]
         found = bl.sweep(solvers, x0, y0, data=data, steps=500)
         found.best, found.scores, found[found.best].x
 
-    All lanes run in one compiled program, vectorized; one that diverges stays at its last finite state and disturbs no
-    other. Lanes are every combination of what is given as a list, or with `combine="zip"` its entries side by side.
+    All lanes run in one compiled program, vectorized. A lane that diverges stays at its last finite state and
+    does not affect the others. Lanes are all combinations of the lists, or with `combine="zip"` their
+    corresponding entries.
 
     Args:
-        solvers: one solver, or several that differ in their numbers alone (step sizes, penalties; for an optax rule,
-            those injected by `optax.inject_hyperparams`).
-        x0: where x starts, in every lane.
-        y0: where y starts, in every lane.
-        steps: how many steps each lane takes.
-        data: as for `bl.run` (but no loader); a list of them; or a function from a seed to a stream, for a data order
-            that varies with the seed.
-        seeds: of the keys that objectives and random methods ask for: one, or a list.
+        solvers: one solver, or several that differ only in their numbers (step sizes, penalties; for an optax
+            rule, the numbers injected by `optax.inject_hyperparams`).
+        x0: the start of x in every lane.
+        y0: the start of y in every lane.
+        steps: the number of steps of each lane.
+        data: as for `bl.run` (but no loader); a list of them; or a function from a seed to a stream, for a
+            data order that varies with the seed.
+        seeds: for the keys of objectives and random methods: one, or a list.
         starts: pairs (x0, y0), instead of x0 and y0.
         combine: "product" or "zip".
-        metric: by which the best lane is marked: a column of the trace, read at the last step, or a function of (x, y).
+        metric: the measure for the best lane: a column of the trace, read at the last step, or a function of
+            (x, y).
         mode: "min" if smaller is better, "max" if larger is.
         model_state: as for `bl.run`.
         warmup: as for `bl.run`.
-        hooks: as for `bl.run`; an event's state and rows have the lanes first, and it has no info and no solver.
+        hooks: as for `bl.run`. In an event, state and rows have the lanes first, and there is no info and no
+            solver.
         every: as for `bl.run`.
         record: as for `bl.run`.
         progress: as for `bl.run`.
@@ -175,7 +178,7 @@ def sweep(
 
 
 def _check_begun(state: Progress) -> None:
-    """Raise what ended the sweep before its first steps, unless a hook did."""
+    """Raise the error that ended the sweep before its first steps, unless a hook did."""
     if state.failure is None and state.status is not None and state.status.code is Code.INTERRUPTED:
         raise KeyboardInterrupt
     if state.failure is None:
@@ -190,7 +193,6 @@ def _said(failure: Failure, when: str = "") -> str:
 def _swept(
     plan: Plan, state: Progress, chosen: Lanes, warmed: Any, warmup: int, metric: Any, sign: float
 ) -> Sweep:
-    """Return the result of a sweep that has ended."""
     run, alive, taken = state.run
     trace, alive, taken = lanes_first(plan.log.trace), np.asarray(alive), np.asarray(taken)
     status = lane_status(plan, state, chosen, warmed, warmup)
@@ -227,7 +229,7 @@ def _check_metric_kind(metric: Any) -> None:
 
 
 def _check_metric(metric: Any, row: dict[str, Any], chosen: Lanes) -> None:
-    """Before any work: a column of the trace, or a function from (x, y) to a number."""
+    """Raise before any work unless the metric is a column or a function from (x, y) to a number."""
     if callable(metric):
         _, x, y, *_ = chosen.arguments
         axes = chosen.axes[1:3]
@@ -247,7 +249,7 @@ def _scores(
         values = np.asarray(jax.vmap(metric)(run.x, run.y), dtype=float)
     elif metric in trace:
         column = np.asarray(trace[metric], dtype=float)
-        none = np.full((len(alive), 1), np.nan)  # where a hook stopped the sweep before its first step
+        none = np.full((len(alive), 1), np.nan)  # a hook stopped the sweep before its first step
         values = (column if column.shape[1] else none)[np.arange(len(alive)), np.maximum(taken - 1, 0)]
     else:
         raise ValueError(

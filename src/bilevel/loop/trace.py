@@ -1,4 +1,4 @@
-"""What a run saw: the trace of every step and the probes between chunks, as plain NumPy arrays."""
+"""Trace of every step and probes between chunks, as plain NumPy arrays."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,27 +9,27 @@ import numpy as np
 from bilevel.types import PyTree
 
 Columns = dict[str, Any]  # by name: an array with one row per step, or a tree of such arrays
-Probed = tuple[int, dict[str, Any]]  # the step a probe was called at, and what it returned
+Probed = tuple[int, dict[str, Any]]  # the step of a probe's call, and its values
 
-STEP = "step"  # the column of a thinned trace that says whose rows were kept
+STEP = "step"  # column of a thinned trace with the steps of its rows
 
 
 class Part(NamedTuple):
-    """Rows of the trace, and the steps they belong to."""
+    """Rows of the trace, and their steps."""
 
     steps: Sequence[int] | np.ndarray  # ascending
     rows: Columns
 
     def where(self, wanted: np.ndarray) -> "Part":
-        """Some of the rows, as copies: a view would keep all of them in memory."""
+        """Return some of the rows as copies. A view would keep all of them in memory."""
         return Part(np.asarray(self.steps)[wanted], jax.tree.map(lambda a: a[wanted], self.rows))
 
 
 class Log:
-    """Collects rows; joined only when asked for, so that a long run stays linear in its length.
+    """Collector of rows. It joins them only on request, so the cost of a long run is linear in its length.
 
-    `thin=k` keeps the rows of steps 0, k, 2k, … and the last one. Rows to which the run may still go back, and those
-    of the chunk that hooks look at, are kept whole until then.
+    `thin=k` keeps the rows of steps 0, k, 2k, … and the last one. It keeps whole the rows to which the run
+    may still return, and the rows of the chunk that hooks read.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Log:
         trace: Columns | None = None,
         probes: Columns | None = None,
         thin: int | None = None,
-        recent: Columns | None = None,  # of a thinned trace: newest rows that are still whole
+        recent: Columns | None = None,  # newest rows of a thinned trace, still whole
     ):
         self.thin = thin
-        self._blank: Columns = {}  # columns of length zero, once it is known what a step records
-        self._settled: list[Part] = []  # thinned for good
+        self._blank: Columns = {}  # columns of length zero, once the row of a step is known
+        self._settled: list[Part] = []  # thinned, final
         self._recent: list[Part] = []
         self._probes: list[dict[str, Any]] = _as_rows(probes or {})
         if trace and rows_in(trace):
@@ -54,11 +54,11 @@ class Log:
             self._recent += [whole.where(older)] * bool(older.any()) + [newest]
 
     def add(self, rows: Columns, start: int) -> None:
-        """Of the steps from `start` on."""
+        """Add rows of the steps from `start`."""
         self._recent.append(Part(range(start, start + rows_in(rows)), rows))
 
     def settle(self, step: int) -> None:
-        """The run will not go back beyond `step`: earlier rows may be thinned, but for the one that led there."""
+        """Thin the rows before `step - 1`: the run will not return to a state before `step`."""
         if self.thin is None:
             return
         while self._recent and self._recent[0].steps[-1] < step - 1:
@@ -69,7 +69,7 @@ class Log:
         if not wanted.any():
             return
         self._settled.append(part.where(wanted))
-        # Joined with its like, so that there are few parts however many chunks there were, and each row moves rarely.
+        # Join parts of similar length: the number of parts stays small, and each row moves rarely.
         while len(self._settled) > 1 and len(self._settled[-2].steps) <= len(self._settled[-1].steps):
             self._settled[-2:] = [_joined(self._settled[-2:])]
 
@@ -77,7 +77,7 @@ class Log:
         self._probes += _numbered(rows)
 
     def keep(self, steps: int) -> None:
-        """The first so many steps; what came later is forgotten."""
+        """Keep the first `steps` steps and drop all later ones."""
         while self._recent and self._recent[-1].steps[-1] >= steps:
             part = self._recent.pop()
             if (count := int(np.searchsorted(part.steps, steps))) > 0:
@@ -87,11 +87,11 @@ class Log:
         self._probes = [row for row in self._probes if row[STEP] <= steps]
 
     def rows(self, start: int) -> Columns:
-        """All rows from step `start` on, to which the run may still go back."""
+        """Return all rows from step `start`, to which the run may still return."""
         return join([part.rows for part in self._from(start)])
 
     def since(self, start: int) -> Columns:
-        """The same, with the steps' numbers, as a thinned trace has them."""
+        """Return the rows from step `start` with the steps' numbers, as in a thinned trace."""
         part = _joined(self._from(start))
         return {STEP: part.steps} | part.rows
 
@@ -100,7 +100,7 @@ class Log:
         return [p if p.steps[0] >= start else p.where(np.asarray(p.steps) >= start) for p in parts]
 
     def expect(self, row: Columns) -> None:
-        """Take the shapes of a row; raise if those of an earlier run, which is resumed, cannot be joined with it."""
+        """Store the shapes of a row. Raise if they do not fit the trace of the resumed run."""
         if self.thin is not None and STEP in row:
             raise ValueError(
                 f'record returned "{STEP}", which in a thinned trace says whose rows were kept: choose another name'
@@ -120,7 +120,7 @@ class Log:
 
     @property
     def trace(self) -> Columns:
-        """By name, one row per step; if it is thinned, with the steps' numbers."""
+        """Return the trace by name, one row per step. A thinned trace also has the steps' numbers."""
         if not (self._recent or self._settled):
             return (
                 self._blank
@@ -128,7 +128,7 @@ class Log:
                 else {STEP: np.zeros(0, int)} | self._blank
             )
         if self.thin is None:
-            if len(self._recent) > 1:  # joined once: a long run is asked for its trace several times
+            if len(self._recent) > 1:  # joined once: a long run reads its trace several times
                 self._recent = [_joined(self._recent)]
             return self._recent[0].rows
         parts = list(self._settled)
@@ -141,13 +141,13 @@ class Log:
 
     @property
     def probed(self) -> frozenset[str]:
-        """The names that probes have returned."""
+        """Return the names that probes have returned."""
         return frozenset(name for row in self._probes for name in row) - {STEP}
 
     def probes(self, more: Sequence[Probed] = ()) -> dict[str, np.ndarray]:
-        """One row per call of a probe; a name that a call left out is NaN there (or None, if it is no number).
+        """Return one row per call of a probe, including the rows `more` that a probe still holds.
 
-        `more` are rows that a probe still holds.
+        A name missing in a call is NaN in its row, or None if it is not numeric.
         """
         rows = [*self._probes, *_numbered(more)]
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -155,7 +155,7 @@ class Log:
 
 
 def _numbered_part(trace: Columns) -> Part:
-    """Of rows whose steps are a column of their own."""
+    """Return the part of rows whose steps are a column."""
     return Part(trace[STEP], {name: column for name, column in trace.items() if name != STEP})
 
 
@@ -168,7 +168,7 @@ def rows_in(columns: Columns) -> int:
 
 
 def join(rows: list[Columns]) -> PyTree:
-    """The rows of each name one after the other."""
+    """Concatenate the rows of each name."""
     if len(rows) <= 1:
         return rows[0] if rows else {}
     return jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
@@ -179,7 +179,7 @@ def _numbered(rows: Sequence[Probed]) -> list[dict[str, Any]]:
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Stacked if they are numbers or arrays of one shape, else as objects."""
+    """Stack numbers or arrays of one shape; return other values as an array of objects."""
     try:
         given = [np.asarray(value) for value in values if value is not None]
         if len(given) == len(values) and given[0].dtype != object:

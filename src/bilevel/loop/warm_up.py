@@ -1,4 +1,4 @@
-"""The warm-up of a run: steps on y only, before the first step."""
+"""Warm-up of a run: steps only on y, before the first step."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ WHAT = "an objective, in the warm-up,"
 
 
 def warm_up(plan: Plan, progress: Progress, count: int) -> Progress:
-    """Take the warm-up steps in chunks. If they diverge, the run ends where it began."""
+    """Take the warm-up steps in chunks. If they diverge, the run ends at its start."""
     plan.snapshots.begin(progress.run, progress.step)
     done, pace, compiled = 0, Pace(None), False
     while done < count and progress.status is None:
@@ -64,7 +64,7 @@ def _next(plan: Plan) -> tuple[Any, Failure | None]:
 
 
 def _judged(plan: Plan, progress: Progress, done: int) -> Progress:
-    """Return to the start if a variable is no longer finite, or so large that its square overflows."""
+    """Return to the start if a variable is no longer finite, or if its square overflows."""
     start, solver = progress.step, progress.method.solver
     data, names = bad_data(plan.source.seen(plan.snapshots.taken)), broken_in(plan, progress.run)
     if not plan.snapshots.possible:

@@ -1,1 +1,1 @@
-"""Runs on disk: what a checkpoint holds, the folder it lies in, and how a run goes on from there."""
+"""Runs on disk: the contents of a checkpoint, its folder, and how a run resumes from it."""

@@ -1,4 +1,4 @@
-"""The contents of a checkpoint: the whole result so far, the memory of the hooks, and the origin of the run."""
+"""Contents of a checkpoint: the result so far, the states of the hooks, and the origin of the run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -41,7 +41,7 @@ def outlined(outline: dict[str, Any]) -> PyTree:
 def packed(
     result: Result, hooks: Sequence[Any], origin: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Any], str]:
-    """Return plain data and arrays, and a warning if the memory of a hook cannot be saved."""
+    """Return plain data and arrays, and a warning if the state of a hook cannot be saved."""
     remembered, left_out = [], ""
     for hook in hooks:
         try:
@@ -71,7 +71,7 @@ def packed(
 
 
 def unpacked(contents: dict[str, Any], arrays: list[Any]) -> tuple[Result, list[Any]]:
-    """Return the result, in plain containers, and the memory of the hooks."""
+    """Return the result, in plain containers, and the states of the hooks."""
     # Checkpoints of earlier versions have no recovery.
     parts, trace, probes, hooks, loader, *recovery = unflatten(contents["tree"], arrays)
     fingerprint = tuple(map(tuple, contents["fingerprint"]))
@@ -123,7 +123,7 @@ def shapes(template: RunState) -> list[list[Any]]:
 
 
 def _order(feed: Any) -> list[list[Any]] | None:
-    """Return the keys of the samplers that draw from data in memory; `None` for a loader."""
+    """Return the keys of the samplers of data in memory; `None` for a loader."""
     return None if isinstance(feed, Mark) else [list(key) for key in feed or ()]
 
 
@@ -132,7 +132,7 @@ def _position(mark: Mark | None) -> dict[str, Any] | None:
 
 
 def _recovery(result: Result, loader: Mark | None) -> dict[str, Any] | None:
-    """Return the place to go back to as plain data; for a loader, its position there, not its batches."""
+    """Return the return point as plain data. For a loader, keep its position there instead of its batches."""
     if (recovery := result.recovery) is None:
         return None
     place, mark, saved = recovery.place, None, None
@@ -162,7 +162,6 @@ def _recovered(saved: dict[str, Any] | None, fingerprint: tuple[tuple[str, str],
 
 
 def _parts(run: RunState) -> dict[str, Any]:
-    """Return the fields that are arrays."""
     return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "fingerprint"}
 
 

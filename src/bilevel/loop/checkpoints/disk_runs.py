@@ -1,4 +1,4 @@
-"""A run with a folder: it begins anew, or goes on where the run in the folder stands, and saves itself there."""
+"""Run with a folder: it starts, or continues the run in the folder, and saves itself there."""
 
 import sys
 import warnings
@@ -20,17 +20,17 @@ from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.types import PyTree
 
-ENDED = (Code.CONVERGED, Code.STOPPED, Code.DIVERGED)  # the same run would end so again
+ENDED = (Code.CONVERGED, Code.STOPPED, Code.DIVERGED)  # the same run would end like this again
 
 
 def run_on_disk(
     request: Request, saver: Checkpoint | None, resume: Result | str | Path | None, start: Start, steps: int
 ) -> Result:
-    """Run and save, or continue what was saved, or both."""
+    """Run and save, or continue a saved run, or both."""
     auto, team = resume == "auto", request.team
     folder = None if resume is None or isinstance(resume, Result) else _folder(resume, saver)
     if saver is not None:
-        saver.take(team, going_on=auto or folder == saver.path)  # no other run writes there from here on
+        saver.take(team, going_on=auto or folder == saver.path)  # from here on, no other run writes there
     try:
         earlier = resume if isinstance(resume, Result) else None
         restored, origin, ended, note = None, None, False, ""
@@ -47,7 +47,7 @@ def run_on_disk(
         plan, progress = begun(plan, start) if earlier is None else resumed(plan, earlier)
         if earlier is None:
             origin = _origin(plan, progress, start) | {"outline": outline(start[:3])}
-        elif origin is None:  # a result in memory does not record what it began from
+        elif origin is None:  # a result in memory has no record of its origin
             trees = outline((earlier.x, earlier.y, earlier.model_state))
             origin = _origin(plan, progress, start)
             origin |= dict.fromkeys(("start", "seed", "warmup", *["data"] * origin["loader"])) | {
@@ -72,7 +72,7 @@ def run_on_disk(
 
 
 def _restored(folder: Path, plan: Plan, start: Start) -> tuple[Any, Any, tuple[Plan, Progress]]:
-    """Return what is saved in the folder, its origin, and a new run's plan and progress to compare it with."""
+    """Return the saved run in the folder, its origin, and a new run's plan and progress for comparison."""
     begins: list[tuple[Plan, Progress]] = []
 
     def begin(x0: PyTree, y0: PyTree, model_state: PyTree) -> RunState:
@@ -88,7 +88,6 @@ def _noted(result: Result, note: str) -> Result:
 
 
 def _leave(result: Result, saver: Checkpoint | None, says: bool) -> NoReturn:
-    """As SIGTERM asked."""
     if not says:
         raise SystemExit(TERMINATED)
     where = "nothing could be saved" if result.steps else "before there was anything to save"
@@ -114,7 +113,6 @@ def _warn_of_forgetful_loader(plan: Plan) -> None:
 
 
 def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
-    """The folder to go on from."""
     if resume == "auto":
         if saver is None:
             raise ValueError(
@@ -149,7 +147,7 @@ def _origin(plan: Plan, progress: Progress, start: Start) -> dict[str, Any]:
 
 
 def _left(path: Path, result: Result, steps: int) -> int:
-    """How many of all the steps are still to be taken."""
+    """Return how many of all the steps remain."""
     if result.steps > steps:
         raise ValueError(
             f'the run in {str(path)!r} has taken {result.steps} steps already, and with resume="auto", steps={steps} '
@@ -159,13 +157,13 @@ def _left(path: Path, result: Result, steps: int) -> int:
 
 
 def _has_ended(result: Result, left: int, same_stops: bool) -> bool:
-    """Whether the run in the folder needs no more steps: it has taken all, or the same would end it again."""
+    """Return whether the run in the folder needs no more steps: it has taken all, or it would end again."""
     done = result.status.code is Code.COMPLETED and left == 0
     return done or (result.status.code in ENDED and same_stops)
 
 
 def _remind(hooks: Sequence[Any], states: list[Any]) -> None:
-    """Gives hooks back what they remembered: the first of a kind to the first of that kind, and so on."""
+    """Restore the states of hooks, in order among the hooks of each type."""
     waiting = [hook for hook in hooks if hook.remembers]
     for kind, state in states:
         hook = next((hook for hook in waiting if type(hook.subject).__name__ == kind), None)

@@ -1,4 +1,4 @@
-"""A folder of checkpoints, written by Orbax in the background, for one run at a time. No checkpoint is half written."""
+"""Folder of checkpoints of one run at a time, written by Orbax in the background, always complete."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ from bilevel.loop.policies import Alone
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
 LARGEST = 2**30  # bytes of contents that are read
-SPARE = 64 * 2**10  # bytes on the disk that a checkpoint needs besides its arrays
+SPARE = 64 * 2**10  # bytes of a checkpoint on the disk in addition to its arrays
 
 
 def orbax() -> Any:
@@ -39,13 +39,13 @@ def orbax() -> Any:
 
 
 class Damaged(Exception):
-    """A checkpoint differs from the one that was written."""
+    """Error for a checkpoint that differs from the one that was written."""
 
 
 class Folder:
-    """A folder that one run writes into; another run on this machine is refused.
+    """Folder that one run writes into. Another run on this machine is refused.
 
-    Each checkpoint is a folder whose name is a number. It is written under another name, and renamed when it is whole.
+    Each checkpoint is a folder with a number as name. It is written under a temporary name and then renamed.
     """
 
     def __init__(self, path: Path, keep: int):
@@ -90,7 +90,7 @@ class Folder:
             self.team.lead(lambda: self._make_room(new, arrays))
             self.team.each(lambda: _write_arrays(new / ARRAYS, arrays))  # each process its own arrays
             self.team.lead(lambda: self._seal(new, number, contents, arrays))
-        except BaseException:  # the remains take the space that the next one needs
+        except BaseException:  # free the space for the next one
             if self.team.leads:
                 _remove(new)
             raise
@@ -113,7 +113,7 @@ class Folder:
         sealed = {"text": text, "checksum": zlib.crc32(text.encode())}
         write(new / CONTENTS, json.dumps(sealed).encode())
         whole = self.path / str(number)
-        if whole.is_symlink():  # to nowhere, or to a folder without a checkpoint
+        if whole.is_symlink():  # to no target, or to a folder without a checkpoint
             _remove(whole)
         new.rename(whole)
         for old in numbers_in(self.path)[self._keep :]:
@@ -175,7 +175,7 @@ def read_contents(path: Path, number: int) -> dict[str, Any]:
 
 
 def read_arrays(path: Path, number: int, contents: dict[str, Any], places: list[Any]) -> list[Any]:
-    """Return the arrays of a checkpoint, each at its sharding in `places`, or on the host where that is `None`."""
+    """Return the arrays of a checkpoint, each at its sharding in `places`, or on the host for `None`."""
     shapes = contents["arrays"]
     places = places + [None] * (len(shapes) - len(places))
     how = {
@@ -227,7 +227,7 @@ def _write_arrays(path: Path, arrays: list[Any]) -> None:
 
 @contextmanager
 def _handler() -> Iterator[Any]:
-    """Open Orbax's handler of arrays. Orbax also logs the errors that it raises; this log is off meanwhile."""
+    """Open Orbax's handler of arrays. Silence Orbax's log, which repeats the errors that it raises."""
     log, quiet = logging.getLogger("absl"), lambda record: "orbax" not in record.pathname
     log.addFilter(quiet)
     try:
@@ -257,12 +257,12 @@ def _is_number(name: str) -> bool:
 
 
 def _held(array: Any) -> Any:
-    """Return a copy on the host, as the run may donate its arrays; an array of several processes stays as it is."""
+    """Return a copy on the host, as the run may donate its arrays. An array of several processes stays."""
     return np.array(array) if getattr(array, "is_fully_addressable", True) else array
 
 
 def reason(error: BaseException) -> str:
-    """Return an error in a few words, those of the operating system if it has any."""
+    """Return an error in a few words, from the operating system if possible."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if number := re.search(r"os_error_code='(\d+)'", str(error)):
@@ -272,7 +272,6 @@ def reason(error: BaseException) -> str:
 
 
 def _epath(path: Path) -> Any:
-    """Return a path of the type that Orbax needs."""
     from etils import epath  # a dependency of Orbax
 
     return epath.Path(path)

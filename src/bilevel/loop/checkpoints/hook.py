@@ -1,4 +1,4 @@
-"""Saves a run to disk while it goes on."""
+"""Hook that saves a run to disk while it runs."""
 
 import time
 import warnings
@@ -18,29 +18,29 @@ from bilevel.loop.options import rhythm
 from bilevel.loop.policies import Alone
 from bilevel.loop.result import Result
 
-SHARE = 0.05  # of the time, that saving by the clock may take
+SHARE = 0.05  # the largest share of the time for saving by the clock
 
 
 class Checkpoint(Hook):
-    """Saves the whole run: its state, trace, probes, and what other hooks remember. Needs `bilevel[checkpoint]`.
+    """Save the whole run: its state, trace, probes, and the states of hooks. Needs `bilevel[checkpoint]`.
 
         bl.run(solver, x0, y0, steps=10**6, hooks=[bl.hooks.Checkpoint("runs/first")], resume="auto")
 
-    `bl.run(..., checkpoint="runs/first")` is short for this. Checkpoints are written in the background while the run
-    goes on, and each is whole or not there at all. One that cannot be written (a full disk) does not end the run: a
-    warning says so at once, and the status at the end. A run that SIGTERM asks to end saves first, and leaves the
-    program with status 143.
+    `bl.run(..., checkpoint="runs/first")` is short for this. Checkpoints are written in the background during
+    the run. Each is complete or absent. If one cannot be written (a full disk), the run continues. It warns
+    at once, and the final status repeats it. After SIGTERM a run saves first, and the program exits with
+    status 143.
 
     Args:
-        folder: where to; made if it is not there. One run at a time.
-        save_every: a number of steps, or a `datetime.timedelta`; left out, once a minute, or less often if that took
-            more than a twentieth of the time. The end is always saved.
+        folder: where to save; created if it does not exist. One run at a time.
+        save_every: a number of steps, or a `datetime.timedelta`. By default once a minute, or less often if
+            that took more than a twentieth of the time. The end is always saved.
         keep: how many checkpoints to keep; older ones are removed.
     """
 
     of_one_run = True  # not of a sweep
     reads_info = False
-    last = True  # after the hooks whose memory it saves
+    last = True  # after the hooks whose states it saves
     saves = True
     steers = False
     stride: int | None
@@ -52,12 +52,12 @@ class Checkpoint(Hook):
         self._by_clock = save_every is None
         orbax()
         self._folder = Folder(self.path, check_count(keep, "keep"))
-        self.saved: int | None = None  # the step that was saved last
-        self.note = ""  # what the status should say at the end
+        self.saved: int | None = None  # the last saved step
+        self.note = ""  # for the status at the end
         self._prepared = False
 
     def take(self, team: Alone, *, going_on: bool) -> None:
-        """Takes the folder for a run, before any work is done; of several processes, the first does."""
+        """Lock the folder before any work is done, in the first of several processes."""
         self._team = self._folder.team = team
         team.lead(lambda: self._take(going_on))
 
@@ -70,7 +70,7 @@ class Checkpoint(Hook):
             )
 
     def prepare(self, origin: dict[str, Any], hooks: Sequence[Any], damaged: Sequence[int]) -> None:
-        """For a run of that origin, with those hooks; checkpoints that are damaged no longer count."""
+        """Prepare for a run with this origin and these hooks, and set damaged checkpoints aside."""
         self._team.lead(lambda: [set_aside(self.path, number) for number in damaged])
         self._number = self._team.first(max(numbers_in(self.path), default=0))
         self._origin, self._hooks = origin, [hook for hook in hooks if hook is not self]
@@ -78,7 +78,7 @@ class Checkpoint(Hook):
         self._next, self._prepared = time.monotonic() + self._pause, True
 
     def release(self) -> None:
-        """Gives the folder back."""
+        """Release the folder."""
         self._folder.close()
         self._prepared = False
 
@@ -95,7 +95,7 @@ class Checkpoint(Hook):
 
     def end(self, result: Result) -> None:
         try:
-            if result.steps and not self._team.lost:  # an unfinished warm-up begins again
+            if result.steps and not self._team.lost:  # an unfinished warm-up starts again
                 self._save(lambda: result)
             self._settle()
             if self._told:
@@ -123,7 +123,7 @@ class Checkpoint(Hook):
         self._next = time.monotonic() + max(self._pause, took / SHARE if self._by_clock else 0.0)
 
     def _settle(self) -> None:
-        """Waits for the checkpoint that is being written, if one is."""
+        """Wait for the checkpoint in the background, if any."""
         if self._pending is None:
             return
         step, self._pending = self._pending, None
@@ -143,5 +143,5 @@ class Checkpoint(Hook):
 
     def _say(self, sentence: str) -> None:
         self._said += sentence
-        with suppress(RuntimeWarning):  # it must not end the run where warnings are errors
+        with suppress(RuntimeWarning):  # must not end the run where warnings are errors
             warnings.warn(sentence, RuntimeWarning, stacklevel=3)

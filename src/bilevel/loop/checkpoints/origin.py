@@ -1,6 +1,6 @@
-"""The origin of a run, in figures that a file can hold, to check whether another run is the same.
+"""Origin of a run, as numbers in a file, to check whether another run is the same.
 
-Values that cannot be written are listed too: a run that resumes reports that it could not verify them.
+Values that cannot be written are listed too: a resumed run reports that it could not verify them.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from bilevel.solvers.rule_closures import Closures
 from bilevel.types import PyTree
 from bilevel.words import listed
 
-CLOSE = 1e-3  # relative: more than another device rounds, less than another seed would change
+CLOSE = 1e-3  # relative: larger than rounding on another device, smaller than the effect of another seed
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Origin:
 
 
 def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> str:
-    """Raise if the folder holds another run; return the values that could not be verified, as a note for the status."""
+    """Raise if the folder holds another run. Return a note on values that could not be verified."""
     now = json.loads(json.dumps(now))
     differences = [
         f"{name} was {before['numbers'].get(name)}, here it is {value}"
@@ -107,8 +107,9 @@ def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> str
 
 
 def figures(tree: PyTree) -> list[list[float]]:
-    """Return for every array: mean, root mean square, a sum that depends on the order, the number of entries that are
-    not finite. On another device the first three differ by rounding only.
+    """Return [mean, root mean square, sum in this order, count of non-finite entries] per array.
+
+    On another device the first three differ only by rounding.
     """
     leaves = [leaf for leaf in jax.tree.leaves(tree) if is_real(jnp.result_type(leaf))]
     return [[float(number) for number in each] for each in jax.device_get(_figures(leaves))]
@@ -125,7 +126,7 @@ def _of_array(leaf: jax.Array) -> list[jax.Array]:
     finite = jnp.isfinite(wide)
     fine = jnp.where(finite, wide, jnp.zeros((), wide.dtype)).reshape(-1)
     largest = jnp.max(jnp.abs(fine))
-    # Squares of these neither overflow nor vanish.
+    # Squares of these neither overflow nor underflow.
     unit = fine / jnp.where(largest == 0, jnp.ones((), wide.dtype), largest)
     order = jnp.cos(jnp.arange(unit.size, dtype=wide.dtype)) / math.sqrt(unit.size)
     return [
@@ -147,7 +148,7 @@ def _figure(part: Any) -> Any:
 
 
 def _functions(value: Any, name: str) -> list[tuple[str, Any]]:
-    """Return the functions in a solver, its rules and its problem by name; they are no leaves."""
+    """Return the functions in a solver, its rules and its problem by name. They are no leaves."""
     if isinstance(value, Static | Closures):
         return [(name, value.value)]
     if isinstance(value, Problem):
@@ -191,7 +192,6 @@ def _hook(hook: Any) -> str:
 
 
 def _difference(before: list[list[Any]], now: list[list[Any]]) -> str | None:
-    """Return the first part that differs, in words."""
     for (path, kind, was), (path_now, kind_now, value) in zip(before, now, strict=False):
         if (path, kind) != (path_now, kind_now):
             break

@@ -24,7 +24,7 @@ ORIGIN = {field.name for field in fields(Origin)} | {"outline"}
 
 
 class Restored(NamedTuple):
-    """A result from a folder, the memory of the hooks, and the newer checkpoints that were damaged."""
+    """Result from a folder, the states of the hooks, and the newer checkpoints that were damaged."""
 
     result: Result
     hooks: list[Any]
@@ -37,9 +37,9 @@ def load(folder: str | Path) -> Result:
         result = bl.load("runs/first")
         result.x, result.y, result.trace["outer_value"], result.status
 
-    Arrays are NumPy's. Dicts, lists and tuples keep their types. Objects of other types (Equinox modules, the solver's
-    state) become their parts, under the same names: `result.x.layers[0].weight`. To continue the run, pass
-    `resume=folder` to `bl.run`, which knows the types.
+    Arrays are NumPy's. Dicts, lists and tuples keep their types. Objects of other types (Equinox modules, the
+    solver's state) become their parts, under the same names: `result.x.layers[0].weight`. To continue the
+    run, pass `resume=folder` to `bl.run`, which knows the types.
 
     Args:
         folder: the folder that was passed as `checkpoint=`. A run may be writing into it.
@@ -83,7 +83,7 @@ def _unpacked(
 
 
 def _checked(read: Callable[[], Any]) -> Any:
-    """Return `read()`; its errors mean damage, even if the checksums are right."""
+    """Return `read()`. An error here means damage, even if the checksums are right."""
     try:
         return read()
     except Damaged:

@@ -1,7 +1,7 @@
 """Trees as plain data for JSON and a list of arrays, and back.
 
-Types that are not Python's own (Equinox modules, optimizer states, named tuples) are written as the names of their
-parts. A tree of the same structure restores the types; without one, they become `Saved`.
+Types that are not Python's own (Equinox modules, optimizer states, named tuples) are written as the names of
+their parts. A tree of the same structure restores the types; without one, they become `Saved`.
 """
 
 import base64
@@ -20,7 +20,7 @@ DEEPEST = 100
 
 @jax.tree_util.register_pytree_with_keys_class
 class Saved:
-    """A value of a type that is unknown where it is read: its parts, under the same names."""
+    """Value of an unknown type: its parts, under the same names."""
 
     def __init__(self, kind: str, parts: dict[str, Any]):
         self._kind, self._parts = kind, parts
@@ -53,7 +53,7 @@ class Saved:
 
 
 def flatten(tree: PyTree) -> tuple[Any, list[Any]]:
-    """Return the tree as plain data, with numbers for its arrays, and the arrays in the order of `jax.tree.leaves`."""
+    """Return the tree as plain data with numbered arrays, and its arrays in JAX's order of leaves."""
     arrays: list[Any] = []
     return _described(tree, arrays, 0), arrays
 
@@ -135,7 +135,7 @@ def is_key(array: Any) -> bool:
 
 
 def _is_ordinary(array: Any) -> bool:
-    """Whether a file of arrays can hold the array's numbers."""
+    """Return whether a file of arrays can hold the array's numbers."""
     if is_key(array):
         return True
     kind, size = array.dtype.kind, array.dtype.itemsize
@@ -163,7 +163,6 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
 
 
 def _name(key: Any) -> Any:
-    """Return the name of a child in its container."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -1,4 +1,4 @@
-"""The types of the plain data in a checkpoint. Data of another type were not written by us."""
+"""Types of the plain data in a checkpoint. Data of another type were not written by us."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 from bilevel.loop.checkpoints.folder import Damaged
 from bilevel.loop.status import Code
 
-# A test of a value; [T], a list of T; (T, U), a list of one T and one U; {"a": T}, a dict with exactly these keys.
+# A test of a value; [T], a list of T; (T, U), a list of a T and a U; {"a": T}, a dict with only these keys.
 Type = Any
 
 

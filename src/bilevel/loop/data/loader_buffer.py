@@ -1,4 +1,4 @@
-"""A loader as a run uses it: batches are looked ahead at, kept until their steps are safe, and given back."""
+"""Buffer of a loader: it prefetches batches, keeps them until their steps are safe, and takes them back."""
 
 import time
 from collections import deque
@@ -21,9 +21,9 @@ from bilevel.solvers.base import Solver
 
 
 class Mark(NamedTuple):
-    """A loader as a result remembers it: the feed, and where it stood then."""
+    """Position of a loader in a result."""
 
-    feed: "Feed | None"  # None in another process, which has the position alone
+    feed: "Feed | None"  # None in another process, which has only the position
     used: int
     position: Any
 
@@ -32,15 +32,15 @@ class Mark(NamedTuple):
 
 
 class Item(NamedTuple):
-    """The data of one step."""
+    """Data of one step."""
 
-    host: Given  # our own copies, as NumPy arrays but where the loader gave JAX's
-    device: Given | None  # the same, where the step will need them; None until it does
-    position: Any  # of the loader, after it
+    host: Given  # copies: NumPy arrays, or JAX arrays where the loader returned them
+    device: Given | None  # the same data on the device; None until needed
+    position: Any  # position of the loader after this item
 
 
 class Feed:
-    """One loader, one step's data after the other."""
+    """Buffer of one loader that returns the data of one step at a time."""
 
     def __init__(
         self,
@@ -52,26 +52,26 @@ class Feed:
     ):
         self.source, self.solver = source, solver
         self._pass = Pass(iter(source) if batches is None else batches, "data")
-        # Of the loader, after that many steps' batches; also of one that has given none yet.
+        # Position after `used` steps. It exists also before the first batch.
         self.position = position(self._pass.batches, source) if at is None else at
         self.used = used
-        self.place: Callable[[Given], Given] = _on_device  # another one on several devices
-        self._drawn: list[Batch] = []  # the first batches of a step whose last is still to come
-        self._ahead: deque[Item] = deque()  # taken from the loader, not yet used
-        self.ended = False  # the loader has no more
-        self._again = False  # if it ends before it gives anything, it begins another pass
+        self.place: Callable[[Given], Given] = _on_device  # replaced for several devices
+        self._drawn: list[Batch] = []  # draws of an incomplete step
+        self._ahead: deque[Item] = deque()  # read from the loader, not yet used
+        self.ended = False  # the loader has no more batches
+        self._again = False  # start another pass if the loader ends before its first batch
         self._thread: Ahead | None = None
-        self._failure: BaseException | None = None  # of the thread, which nobody has heard of yet
-        self._depth, self._goal = 0, used  # how far to ask ahead, and until how many are used
-        self._worth = False  # whether a thread is worth its while
-        self._impatient = False  # Ctrl-C came while the thread was waited for
+        self._failure: BaseException | None = None  # of the thread, not yet raised
+        self._depth, self._goal = 0, used  # how many steps to prefetch, and the step at which to stop
+        self._worth = False  # whether the loader is slow enough for a thread
+        self._impatient = False  # Ctrl-C came during the wait for the thread
 
     def place_at(self, place: Callable[[Given], Given]) -> None:
-        """From here on each batch goes where `place` puts it."""
+        """Use `place` to put each further batch on the devices."""
         self.place, self._ahead = place, deque(item._replace(device=None) for item in self._ahead)
 
     def peek(self) -> Given | None:
-        """The next step's data, without using it; `None` at the end."""
+        """Return the next step's data without using it; `None` at the end."""
         if not self._ahead:
             item = self._next_item()
             if item is None:
@@ -84,7 +84,7 @@ class Feed:
         return item.device
 
     def take(self) -> tuple[Given, tuple[Given, Any]] | None:
-        """The next step's data; and to be kept, them on the host and the loader's position before them."""
+        """Return the next step's data; also its copy on the host with the loader's position before it."""
         device = self.peek()
         if device is None:
             return None
@@ -94,7 +94,7 @@ class Feed:
         return device, (host, before)
 
     def give_back(self, taken: list[tuple[Given, Any]]) -> None:
-        """Steps that were undone: their data come first again."""
+        """Put the data of undone steps back at the front."""
         for host, before in reversed(taken):
             self._ahead.appendleft(Item(host, None, self.position))
             self.position = before
@@ -102,7 +102,10 @@ class Feed:
 
     @contextmanager
     def asked_ahead(self, steps: int, prefetch: int | None):
-        """While entered, in a thread for at most so many steps: if told to, or once the loader proves slow."""
+        """Prefetch in a thread inside this context, if `prefetch` is given or the loader is slow.
+
+        Read at most `steps` steps ahead.
+        """
         self._depth = DEPTH if prefetch is None else prefetch
         self._worth = self._depth > 0 and (self._worth or prefetch is not None)
         self._goal, self._impatient = self.used + steps, False
@@ -111,21 +114,21 @@ class Feed:
         finally:
             self._depth = 0
             if self._thread is not None and (self._thread.stop() or not self._impatient):
-                with suppress(KeyboardInterrupt):  # else what it still gives is had when the run is resumed
+                with suppress(KeyboardInterrupt):  # a resumed run gets the remaining items
                     self._settle()
 
     @property
     def movable(self) -> bool:
-        """Whether the loader says where it stands, as far as one has seen."""
+        """Return whether the loader reports its position, as far as known."""
         return not self._ahead or self._ahead[0].position is not None
 
     def mark(self) -> Mark:
-        """For a result: where the loader stands now, whatever becomes of it later."""
+        """Return the current position for a result."""
         return Mark(self, self.used, self.position)
 
     @classmethod
     def resumed(cls, source: Iterable[Any], solver: Solver, earlier: "Mark | Feed | None") -> "Feed":
-        """Goes on in the very loader of the earlier run, or moves another one to where that stood."""
+        """Continue with the loader of the earlier run, or move another loader to its position."""
         mark = earlier.mark() if isinstance(earlier, Feed) else earlier
         if not isinstance(mark, Mark):
             raise ValueError(
@@ -166,16 +169,16 @@ class Feed:
             raise failure
         began = time.perf_counter()
         item = self._pull()
-        # What gives JAX's arrays works ahead by itself, and by the settings of its own thread.
+        # A loader of JAX arrays already works ahead, with the settings of its thread.
         self._worth |= time.perf_counter() - began > SLOW and item is not None and not _of_jax(item.host)
         return item
 
     def _settle(self) -> None:
-        """The thread has ended, or will now; what it asked for and nobody took is not lost."""
+        """Stop the thread and keep the items that it has read."""
         if self._thread is not None:
             items, failure = self._thread.rest()
             ahead = deque([*self._ahead, *(item for item in items if item is not None)])
-            # All at once: Ctrl-C may come before, and finds the thread and what it holds as they were.
+            # One assignment: after Ctrl-C before it, the thread and its items are unchanged.
             self._ahead, self._failure, self._thread = ahead, self._failure or failure, None
 
     def _pull(self) -> Item | None:
@@ -184,7 +187,7 @@ class Feed:
             if batch is None:
                 return None
             check_batch(self.solver.problem, batch)
-            if self._drawn and self.solver.traits.outer_last_only:  # only the last draw's is looked at
+            if self._drawn and self.solver.traits.outer_last_only:  # drop unused outer parts
                 self._drawn[-1] = _parted(self._drawn[-1])[0]
             self._drawn.append(_own(batch))
         batches, self._drawn = self._drawn, []
@@ -203,7 +206,7 @@ class Feed:
 
 
 def _own(batch: Batch) -> Batch:
-    """Arrays of our own: a loader may fill the same buffer again while a step still reads it."""
+    """Return copies: a loader may reuse its buffers while a step still reads them."""
     rows = Levels(*(None if r is None else as_host(r, "rows") for r in batch.rows))
     parts = {name: _each(getattr(batch, name), f"batch.{name}") for name in ("inner", "outer", "shared")}
     return Batch(**parts, rows=rows, key=batch.key, state=batch.state)
@@ -217,7 +220,7 @@ def _each(tree: Any, name: str) -> Any:
 
 
 def _on_device(given: Given) -> Given:
-    """The transfer begins here; on a CPU there is none."""
+    """Start the transfer to the device. On a CPU there is none."""
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf), given)
 
 
@@ -226,14 +229,14 @@ def _of_jax(given: Given) -> bool:
 
 
 def _parted(batch: Batch) -> tuple[Batch, Batch]:
-    """The batch without its outer part, and that part."""
+    """Return the batch without its outer part, and the outer part."""
     inner, outer = batch.rows
     rest = replace(batch, outer=None, rows=Levels(inner=inner))
     return rest, Batch(outer=batch.outer, rows=Levels(outer=outer))
 
 
 def _stacked(batches: list[Batch], outer_once: bool) -> Draws:
-    """The draws of a step; with `outer_once` the last one's outer part serves all of them."""
+    """Return the draws of a step. With `outer_once` all draws share the outer part of the last one."""
     shared = Batch()
     if outer_once:
         *batches, last = batches

@@ -1,4 +1,4 @@
-"""Batches that Python code makes: a pair of loaders that begin again when they end, and where a loader stands."""
+"""Python loaders: a pair of loaders that restart when they end, and the position of a loader."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from jax.core import Tracer
 from bilevel.batch import Batch
 from bilevel.words import shown
 
-STATEFUL = (("get_state", "set_state"), ("state_dict", "load_state_dict"))  # grain's names, and torch's
+STATEFUL = (("get_state", "set_state"), ("state_dict", "load_state_dict"))  # the names in grain and in torch
 
 
 class Loaders:
@@ -36,7 +36,7 @@ class Loaders:
                     "ends: pass the loader itself, or a class whose __iter__ starts a new pass"
                 )
         self._passes: dict[str, Pass] = {}
-        self._ready: dict[str, Any] = {}  # levels that are there while another one is waited for
+        self._ready: dict[str, Any] = {}  # batches of some levels, kept until the other level has one
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -50,7 +50,7 @@ class Loaders:
 
     def _next(self, level: str) -> Any:
         loader = self.levels[level]
-        for _ in range(2):  # the second time is the beginning of a new pass
+        for _ in range(2):  # the second turn begins a new pass
             if level not in self._passes:
                 self._passes[level] = Pass(iter(loader), level)
             try:
@@ -76,7 +76,7 @@ class Loaders:
 
 
 class Pass:
-    """One iteration over a loader. An error may have ended it: that is not the same as its end."""
+    """One pass over a loader. It distinguishes an iterator that ended from one that failed."""
 
     def __init__(self, batches: Iterator[Any], what: str):
         self.batches, self.what, self.failed = batches, what, False
@@ -103,40 +103,42 @@ class Pass:
 
 
 def loaders(inner: Iterable[Any] | None = None, outer: Iterable[Any] | None = None) -> Loaders:
-    """One Python loader per level as the data of a run: each begins again when it ends, and so reshuffles if it does.
+    """Return the data of a run from one Python loader per level. Each loader restarts when it ends.
 
         data = bl.loaders(inner=torch_loader_of_training_rows, outer=torch_loader_of_validation_rows)
 
-    Args:
-        inner: a re-iterable of the inner level's batches (a torch `DataLoader`, a list, your own class); arrays may be
-            NumPy's, JAX's or torch's.
-        outer: likewise for the outer level.
+    A loader that shuffles does so at each restart.
 
-    The two may have different lengths. Loaders whose iterators have `get_state` and `set_state` (grain) or `state_dict`
-    and `load_state_dict` (torchdata) are resumed exactly, also in another process.
+    Args:
+        inner: a re-iterable of the inner level's batches (a torch `DataLoader`, a list, your own class) with
+            arrays of NumPy, JAX or torch.
+        outer: the same for the outer level.
+
+    The two may have different lengths. A run resumes exactly, also in another process, if the iterators have
+    `get_state` and `set_state` (grain) or `state_dict` and `load_state_dict` (torchdata).
     """
     return Loaders(inner, outer)
 
 
 def saves(loader: Any) -> tuple[str, str] | None:
-    """The names of the methods that read and restore a loader's position, if it has any."""
+    """Return the names of the methods that read and restore a loader's position, or `None`."""
     return next(
         (pair for pair in STATEFUL if all(callable(getattr(loader, name, None)) for name in pair)), None
     )
 
 
 def position(batches: Any, loader: Any) -> Any:
-    """Where an iterator over a loader stands, as itself or the loader tells; `None` if neither does."""
+    """Return the position that the iterator or its loader reports; `None` if neither does."""
     for each in (batches, loader):
         if pair := saves(each):
-            state = copy.deepcopy(getattr(each, pair[0])())  # some return the dict they go on counting in
+            state = copy.deepcopy(getattr(each, pair[0])())  # the loader may keep updating it
             unknown = isinstance(each, Loaders) and any(value is None for value in state.values())
             return None if unknown else state
     return None
 
 
 def moved(loader: Any, state: Any, what: str) -> Iterator[Any]:
-    """An iterator over the loader that goes on from `state`, which `position` returned."""
+    """Return an iterator over the loader that continues from `state`, a result of `position`."""
     if state is not None:
         batches = iter(loader)
         if pair := saves(batches):

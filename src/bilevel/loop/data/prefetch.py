@@ -1,4 +1,4 @@
-"""A loader asked ahead, in a thread of its own: what takes time there passes while the device works."""
+"""Prefetch thread of a loader: it reads batches while the device computes."""
 
 import contextvars
 import threading
@@ -10,8 +10,8 @@ import jax
 
 from bilevel.checks import check_count
 
-DEPTH = 2  # steps' data ahead, unless told otherwise
-SLOW = 1e-3  # seconds that a loader takes over a step's data, from which on a thread is worth its while
+DEPTH = 2  # default number of steps to prefetch
+SLOW = 1e-3  # seconds per step's data above which a thread pays off
 OVER = object()
 NOTE = "It was raised in the thread that asks the loader ahead: bl.RunOptions(prefetch=0) asks it in your thread."
 
@@ -21,9 +21,9 @@ def check_prefetch(prefetch: Any) -> int | None:
 
 
 class Ahead:
-    """Calls `pull` at most `count` times, never more than `depth` ahead of who takes what it returned.
+    """Thread that calls `pull` at most `count` times and keeps at most `depth` unread results.
 
-    What it raises comes in its place, and is the last; so is a `None`.
+    It ends after an error, which `take` raises, or after a result of `None`.
     """
 
     def __init__(self, pull: Callable[[], Any], depth: int, count: int):
@@ -31,7 +31,7 @@ class Ahead:
         self._ready, self._changed = deque(), threading.Condition()
         self._failure: BaseException | None = None
         self._stopped = self._over = False
-        # JAX's settings belong to a thread, so that these two must be made anew.
+        # JAX's settings belong to a thread, so the new thread needs these two.
         self._settings = jax.config.jax_enable_x64, jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
         run = contextvars.copy_context().run
         self._thread = threading.Thread(target=run, args=(self._work,), name="bilevel-loader", daemon=True)
@@ -61,7 +61,7 @@ class Ahead:
             return not self._stopped
 
     def take(self) -> Any:
-        """The next, when it is there; `OVER` if there are no more to come."""
+        """Wait for the next result and return it; `OVER` if there are no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._over)
             if self._ready:
@@ -74,19 +74,20 @@ class Ahead:
         return OVER
 
     def stop(self) -> bool:
-        """No further call; whether there was none under way either."""
+        """Stop further calls. Return whether the thread has ended."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
             return self._over
 
     def rest(self) -> tuple[list[Any], BaseException | None]:
-        """What nobody took, once the last call has returned.
+        """Return the unread results after the last call has ended.
 
-        Not by `Thread.join` alone: one that Ctrl-C breaks off makes the next return at once, though the thread goes on.
+        Waiting in `Thread.join` only is not safe: after Ctrl-C interrupts one join, the next returns at once
+        although the thread still runs.
         """
         self.stop()
         with self._changed:
             self._changed.wait_for(lambda: self._over)
-        self._thread.join()  # it has nothing more to do
+        self._thread.join()  # the thread has nothing more to do
         return list(self._ready), self._failure

@@ -1,4 +1,4 @@
-"""How the rows of a minibatch are drawn. A sampler is a pytree: its key is an argument of compiled programs."""
+"""Samplers of minibatch rows. A sampler is a pytree: its key is an argument of compiled programs."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -16,20 +16,20 @@ class Sampler:
 
     def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
         """Return the given rows of every array."""
-        # An index out of range would show as NaN, not as a silently repeated example.
+        # With "fill", an index out of range gives NaN instead of a repeated example.
         return jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="fill"), arrays)
 
     def block(self, rows: jax.Array) -> jax.Array | None:
-        """Return the number of the fixed block that the rows are, or None if there are no blocks."""
+        """Return the number of the fixed block with these rows, or None if there are no blocks."""
         return None
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
 @dataclass(frozen=True)
 class Independent(Sampler):
-    """Draw `size` rows with replacement at every step; the cursor is the step number."""
+    """Sampler of `size` rows with replacement at every step. The cursor is the step number."""
 
-    key: PyTree  # an array; in a sweep's description of axes, an axis
+    key: PyTree  # an axis in the axes of a sweep
     examples: int
     size: int
 
@@ -44,15 +44,15 @@ class Independent(Sampler):
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
 @dataclass(frozen=True)
 class Shuffled(Sampler):
-    """Cut one random permutation after another into slices of `size`.
+    """Sampler of slices of `size` from one random permutation after another.
 
     Every example appears exactly once per epoch. If `size` does not divide the number of examples, a batch
-    takes the end of one epoch and the beginning of the next, so all batches have one shape and no example is lost.
-    The cursor is (epoch, position, this epoch's permutation followed by the next one's). The position may be just
-    behind the epoch. The permutations are functions of the epoch; the cursor holds them so that they are computed once.
+    may span two epochs. So all batches have one shape and no example is lost. The cursor is (epoch, position,
+    order), where `order` is this epoch's permutation followed by the next one's. The position may be just
+    behind the epoch. Permutations are functions of the epoch. The cursor stores them to compute each once.
     """
 
-    key: PyTree  # an array; in a sweep's description of axes, an axis
+    key: PyTree  # an axis in the axes of a sweep
     examples: int
     size: int
 
@@ -62,8 +62,9 @@ class Shuffled(Sampler):
         return _counter(epoch), jnp.int32(position), order
 
     def next(self, cursor: tuple[Any, ...]) -> tuple[tuple[Any, ...], jax.Array]:
-        # The predicate depends only on the step: under vmap over seeds this stays a branch, not a select. It comes
-        # first: XLA gives a branch that nothing waits for to another thread, which costs more than the branch.
+        # The predicate depends only on the step, so under vmap over seeds this stays a branch, not a select.
+        # It comes first: XLA runs a branch without dependents in another thread, which costs more than the
+        # branch.
         cursor = lax.cond(cursor[1] >= self.examples, self._turn, lambda *same: same, *cursor)
         epoch, position, order = cursor
         return (epoch, position + self.size, order), lax.dynamic_slice(order, (position,), (self.size,))
@@ -79,9 +80,9 @@ class Shuffled(Sampler):
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
 @dataclass(frozen=True)
 class Blocks(Sampler):
-    """Cut the rows once into consecutive slices of `size`; every epoch takes each slice once, in a random order."""
+    """Sampler of consecutive slices of `size`, cut once. Every epoch takes each once, in random order."""
 
-    key: PyTree  # an array; in a sweep's description of axes, an axis
+    key: PyTree  # an axis in the axes of a sweep
     examples: int
     size: int
 
@@ -104,7 +105,7 @@ class Blocks(Sampler):
         return cursor, self.size * number.astype(jnp.int32) + lax.iota(jnp.int32, self.size)
 
     def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
-        return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, rows[0], self.size), arrays)  # no gathering
+        return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, rows[0], self.size), arrays)  # no gather
 
     def block(self, rows: jax.Array) -> jax.Array:
         return rows[..., 0] // self.size

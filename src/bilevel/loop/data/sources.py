@@ -1,4 +1,4 @@
-"""Where a session's data come from: memory, of which any number of steps is one compiled call, or a Python loader."""
+"""Data sources of a run: memory, with many steps per compiled call, or a Python loader, with one."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,16 +16,16 @@ from bilevel.solvers.base import Solver
 
 
 class Memory:
-    """Data in memory: a stream, from which any number of steps is one compiled call."""
+    """Source of data in memory: one compiled call takes any number of steps."""
 
     ended = False
-    movable = True  # to where an earlier run stood
+    movable = True  # to the position of an earlier run
 
     def __init__(self, stream: Stream):
         self.stream = stream
 
     def place(self, place: Any, stream: Any) -> None:
-        """Where they were put."""
+        """Store the stream after its arrays were placed."""
         self.stream = stream
 
     def first(self) -> Stream:
@@ -44,7 +44,7 @@ class Memory:
         return self.stream
 
     def give_back(self, taken: list[Any]) -> None:
-        """The cursor is part of the run, which went back itself."""
+        """Do nothing: the cursor is part of the run, which was restored."""
 
     def take(self) -> None:
         return None
@@ -53,13 +53,13 @@ class Memory:
         return nullcontext()
 
     def mark(self) -> Any:
-        """The samplers' keys: another seed would be another order."""
+        """Return the samplers' keys. Another seed would draw the rows in another order."""
         samplers = [s for s in getattr(self.stream, "samplers", ()) if s is not None]
         return tuple(tuple(np.asarray(jax.random.key_data(s.key)).ravel().tolist()) for s in samplers)
 
 
 class Loader:
-    """Data that Python code makes: a compiled call for every batch."""
+    """Source of data from Python code: one compiled call per batch."""
 
     stream = None
 
@@ -67,7 +67,7 @@ class Loader:
         self.feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
 
     def place(self, place: Any, stream: Any) -> None:
-        """Where `place` puts each batch, if it says."""
+        """Use `place`, if given, for each further batch."""
         if place is not None:
             self.feed.place_at(place)
 
@@ -77,11 +77,11 @@ class Loader:
 
     @property
     def movable(self) -> bool:
-        """Whether another process can move the loader to where this one stands."""
+        """Return whether another process can move the loader to this position."""
         return self.feed.movable
 
     def blamed(self, failure: Failure | None) -> Failure | None:
-        """Return the failure with the name of what raised while data were asked for."""
+        """Return the failure, named after the placement of the batch if that raised."""
         from bilevel.loop.devices.mesh_spec import CannotBeSplit
 
         if failure is not None and isinstance(failure.error, CannotBeSplit):
@@ -89,7 +89,7 @@ class Loader:
         return failure
 
     def first(self) -> Any:
-        """The first step's data, or `None` if there are none; what does not fit is an error of the caller's."""
+        """Return the first step's data, or `None` if there are none. Raise the caller's errors unchanged."""
         try:
             return self.feed.peek()
         except (TypeError, ValueError):
@@ -109,7 +109,7 @@ class Loader:
         return self.feed.asked_ahead(steps, prefetch)
 
     def again(self, taken: list[Any], index: int, count: int) -> tuple[Any, int]:
-        host, _ = taken[min(index, len(taken) - 1)]  # beyond what was seen, the last one once more
+        host, _ = taken[min(index, len(taken) - 1)]  # after the last known batch, use it again
         return self.feed.place(host), 1
 
     def seen(self, taken: list[Any]) -> Any:
@@ -128,7 +128,7 @@ def is_loader(data: Any) -> bool:
 
 
 def source_of(data: Any, solver: Solver, resume: Result | None) -> Memory | Loader:
-    """The data of a run, or of one that goes on where `resume` ended."""
+    """Return the data source of a run, or of one that resumes from `resume`."""
     if is_loader(data):
         return Loader(data, solver, resume)
     source = Memory(as_stream(data))

@@ -1,7 +1,7 @@
-"""The batches of a run. A stream is a pytree, so its arrays are arguments of compiled programs, never constants.
+"""Streams of batches. A stream is a pytree: its arrays are arguments of compiled programs, not constants.
 
-`start(step) -> cursor` and `next(cursor) -> (cursor, batch)` are pure. The cursor is a function of the step number,
-so a resumed run sees exactly the batches that an unbroken run would have seen.
+`start(step) -> cursor` and `next(cursor) -> (cursor, batch)` are pure. The cursor is a function of the step
+number, so a resumed run sees the same batches as an unbroken run.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from bilevel.loop.data.samplers import Blocks, Independent, Shuffled
 from bilevel.loop.devices.mesh_spec import size_of
 from bilevel.types import PyTree
 
-UNKNOWN = Batch(whole=Batch())  # a part of data that is not in memory as a whole
+UNKNOWN = Batch(whole=Batch())  # data that are not in memory as a whole
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """The source of batches of `bl.scan` and `bl.run`."""
+    """Source of batches of `bl.scan` and `bl.run`."""
 
     def start(self, step: int) -> PyTree: ...
     def next(self, cursor: Any) -> tuple[Any, Any]: ...
@@ -37,13 +37,13 @@ def draw(
 ) -> tuple[PyTree, Batch | Draws | None]:
     """Return the cursor after `count` independent batches, and the batches: one as it is, several as `Draws`.
 
-    `paired` is for solvers that need the same rows at both levels.
+    With `paired`, both levels get the same rows.
     """
     if paired and isinstance(stream, Minibatches):
         stream, cursor = stream.paired(cursor)
     if count == 1 or isinstance(stream, Given):
         return stream.next(cursor)
-    if isinstance(stream, FullBatch):  # the same data for every draw, each with its own key
+    if isinstance(stream, FullBatch):  # every draw has the same data and a separate key
         cursor, batch = stream.next(cursor)
         return cursor, Draws(Batch(), Batch() if batch is None else batch)
     if isinstance(stream, Minibatches):
@@ -54,14 +54,14 @@ def draw(
 
 
 def _parted(cursor: PyTree, batch: Batch) -> tuple[PyTree, Batch]:
-    """Drop the whole data, of which a stack of draws would hold copies."""
+    """Drop the whole data. Stacked draws would hold copies of it."""
     return cursor, replace(batch, whole=None)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
 @dataclass(frozen=True)
 class FullBatch:
-    """A stream of all the data at every step."""
+    """Stream of all the data at every step."""
 
     data: Batch | None = None
 
@@ -75,7 +75,7 @@ class FullBatch:
 @partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
 @dataclass(frozen=True)
 class Given:
-    """The batch that a loader returned for one step."""
+    """Batch that a loader returned for one step."""
 
     data: Batch | Draws
 
@@ -93,7 +93,7 @@ class Given:
 @partial(jax.tree_util.register_dataclass, data_fields=["data", "samplers"], meta_fields=["split"])
 @dataclass(frozen=True)
 class Minibatches:
-    """A stream of minibatches: each level has its own sampler (`None`: all examples at every step)."""
+    """Stream of minibatches with one sampler per level (`None`: all examples at every step)."""
 
     data: Batch
     samplers: Levels
@@ -108,14 +108,14 @@ class Minibatches:
         return cursor, replace(batch, whole=_with_rows(self.data), block=self._blocks(rows))
 
     def draws(self, cursor: Levels, count: int) -> tuple[Levels, Draws]:
-        """Draw the row numbers of `count` batches at once; their rows are read when they are used."""
+        """Draw the row numbers of `count` batches at once. A step reads the rows when it uses them."""
         cursor, rows = lax.scan(lambda cursor, _: self._rows(cursor), cursor, length=count)
         same = self._each(lambda sampler, arrays, _: None if sampler else arrays, rows)
         shared = replace(_with_rows(Batch(*same, shared=self.data.shared)), whole=_with_rows(self.data))
         return cursor, Draws(Batch(rows=rows, block=self._blocks(rows)), shared, self)
 
     def read(self, rows: Levels) -> Levels:
-        """Return these rows of each level; all rows of a level without a sampler."""
+        """Return these rows of each level, or all rows of a level without a sampler."""
         return self._each(
             lambda sampler, arrays, at: self._spread(sampler.take(arrays, at)) if sampler else arrays, rows
         )
@@ -159,7 +159,7 @@ class Minibatches:
 
 
 def _with_rows(batch: Batch) -> Batch:
-    """Number the rows of a level in order if its arrays share their first axis and it has no numbers yet."""
+    """Number the rows of a level in order if its arrays share their first axis and have no numbers yet."""
     rows = [
         _all_rows(arrays) if named is None else named
         for arrays, named in zip((batch.inner, batch.outer), batch.rows, strict=True)
@@ -175,28 +175,28 @@ def _all_rows(arrays: PyTree) -> jax.Array | None:
 
 
 def epochs(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
-    """Return shuffled epochs of minibatches from arrays in memory: every example exactly once per epoch.
+    """Return shuffled epochs of minibatches from arrays in memory. Each epoch has every example exactly once.
 
     Args:
-        data: the arrays of each level; all of a level's arrays share their first axis.
-        size: examples per step, or `Batch(inner=..., outer=...)`; `None` for a level means all of it.
-        seed: a whole number, possibly traced. The two levels are shuffled independently, except for meta-learners,
-            for which a row of both levels is one task.
+        data: the arrays of each level. The arrays of a level share their first axis.
+        size: examples per step, or `Batch(inner=..., outer=...)`; `None` for a level means all examples.
+        seed: a whole number, possibly traced. The two levels are shuffled independently. For meta-learners
+            they are shuffled together, because a row of both levels is one task.
     """
     return _minibatches(Shuffled, data, size, seed)
 
 
 def iid(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
-    """Return minibatches drawn independently with replacement; arguments as for `bl.epochs`."""
+    """Return minibatches drawn independently with replacement. The arguments are as for `bl.epochs`."""
     return _minibatches(Independent, data, size, seed)
 
 
 def blocks(data: Batch, size: int | Batch | Levels, seed: Any = 0) -> Minibatches:
-    """Return fixed minibatches: the rows are cut once into slices of `size`, and every epoch shuffles the slices.
+    """Return fixed minibatches: the rows are cut once into slices of `size`, shuffled in every epoch.
 
-    This is for `bl.saba`, which remembers every batch. A slice is also read faster than scattered rows.
-    Arguments as for `bl.epochs`; `size` must divide the number of examples. Shuffle sorted rows (by class, for
-    example) once before, or the batches differ from each other.
+    Use these with `bl.saba`, which stores every batch. Reading a slice is also faster than reading scattered
+    rows. The arguments are as for `bl.epochs`; `size` must divide the number of examples. If the rows are
+    sorted (for example by class), shuffle them once before. Otherwise the batches differ from each other.
     """
     return _minibatches(Blocks, data, size, seed)
 

@@ -1,4 +1,4 @@
-"""What the processes of a run must have alike, told around before anybody works on it."""
+"""Checks that all processes of a run were given the same, before the run begins."""
 
 import zlib
 from typing import Any
@@ -13,11 +13,11 @@ from bilevel.loop.plan import Plan
 from bilevel.loop.policies import Alone
 from bilevel.loop.state import fingerprint
 
-Outline = list[Any]  # in words, and two digests: of structure, shapes and types; of values
+Outline = list[Any]  # a text, and two digests: of structure, shapes and types; of values
 
 
 def check_alike(team: Alone, given: dict[str, Any]) -> None:
-    """Refuses, in all processes, what one of them was given otherwise."""
+    """Raise in all processes if one of them was given something else."""
     if not team.several:
         return
     told = team.all({name: _outline(value) for name, value in given.items()})
@@ -51,7 +51,7 @@ def check_request(request: Any, steps: int, start: Any, saves: bool, resume: str
 
 
 def have_data(plan: Plan) -> tuple[bool, Failure | None]:
-    """Return whether there are data for a step in all processes, of the same shapes, and what a loader raised."""
+    """Return whether all processes have data of the same shapes for a step, and the loader's error."""
     given, failure = caught("the loader", plan.source.peek, interruptible=True)
     asked = failure is not None and failure.is_interrupt
     failure = None if asked else plan.source.blamed(failure)
@@ -92,7 +92,7 @@ def _shapes(tree: Any) -> list[Any]:
 
 
 def _digest(leaf: Any) -> bytes:
-    """Of an array's values, as this process has the whole of it; what lies on the devices of all is one anyway."""
+    """Return a digest of an array's values; empty for an array that spans several processes."""
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return b""
     if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):

@@ -1,4 +1,4 @@
-"""Which array of a run is split over which axis of a mesh of devices: what `mesh=` of a run says."""
+"""Specification of how arrays of a run are split over a mesh of devices: `mesh=` of a run."""
 
 import math
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from bilevel.arrays import leaves_of
 from bilevel.types import PyTree
 from bilevel.words import shown
 
-ROWS = "rows"  # of x: those arrays that have a row for every row of the data
-SMALL = 2**16  # entries of an array that may lie on every device if no dimension of it can be split
+ROWS = "rows"  # for x: arrays with a row for every row of the data
+SMALL = 2**16  # entries of an array that may be replicated if no dimension can be split
 
 Axes = str | tuple[str, ...] | None
 
 
 class CannotBeSplit(ValueError):
-    """The devices of a mesh do not divide a dimension of an array."""
+    """Error for a dimension of an array that the devices of a mesh do not divide."""
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """A mesh, and what is split over it; see `bl.sharded`."""
+    """Mesh, and the rules by which arrays are split over it; see `bl.sharded`."""
 
     mesh: Mesh
     data: Axes
@@ -32,7 +32,7 @@ class Sharded:
     model_state: Any
 
     def variable(self, tree: PyTree, rule: Any, name: str, rows: set[int]) -> PyTree:
-        """The shardings of a variable's arrays."""
+        """Return the shardings of a variable's arrays."""
         if rule == ROWS:
             rows_first = lambda leaf: leaf.ndim > 0 and leaf.shape[0] in rows
             specs = jax.tree.map(lambda leaf: self._rows if rows_first(leaf) else PartitionSpec(), tree)
@@ -45,7 +45,7 @@ class Sharded:
         return self._checked(tree, specs, name)
 
     def rows(self, tree: PyTree, name: str, draws: bool = False) -> PyTree:
-        """The shardings of data: rows are split, numbers lie everywhere."""
+        """Return the shardings of data: rows are split, scalars are replicated."""
         lead = (None,) if draws else ()  # independent draws of one step are stacked before the rows
         spec = lambda leaf: (
             PartitionSpec(*lead, self.data)
@@ -59,7 +59,7 @@ class Sharded:
         return PartitionSpec() if self.data is None else PartitionSpec(self.data)
 
     def _largest(self, leaf: jax.Array, axes: Axes, where: str) -> PartitionSpec:
-        """Along the largest dimension that the axis divides, the last of several."""
+        """Split the largest dimension that the axis divides, the last of equal ones."""
         if axes is None:
             return PartitionSpec()
         parts = size_of(self.mesh, axes)
@@ -76,7 +76,7 @@ class Sharded:
         return PartitionSpec(*[axes if i == at else None for i in range(at + 1)])
 
     def _checked(self, tree: PyTree, specs: PyTree, name: str) -> PyTree:
-        """As shardings, if every dimension can be split so."""
+        """Return the specs as shardings. Raise if a dimension cannot be split evenly."""
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         flat = jax.tree.leaves(specs, is_leaf=_is_spec)
         for (path, leaf), spec in zip(leaves, flat, strict=True):
@@ -107,27 +107,32 @@ class Sharded:
 
 
 def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_state: Any = None) -> Sharded:
-    """What lies where on a mesh of devices, for `mesh=` of `bl.RunOptions`.
+    """Return the sharding of a run over a mesh of devices, for `mesh=` of `bl.RunOptions`.
 
         mesh = jax.make_mesh((8,), ("data",))
         bl.run(solver, x0, y0, data=data, steps=100, options=bl.RunOptions(mesh=mesh))  # data parallel
         fsdp = bl.sharded(mesh, y="data")  # y split too
         bl.run(solver, x0, y0, data=data, steps=100, options=bl.RunOptions(mesh=fsdp))
 
-    x, y and model_state each take: `None`, to lie whole on every device; the name of a mesh axis, along which every
-    array is split in its largest dimension that the axis divides (the last of equals; small arrays that have none lie
-    everywhere); or a `PartitionSpec`, or a tree of them that begins like the variable's, to be followed to the letter.
-    All else that a method remembers (adjoint, momenta, running means) lies as the x or y whose shape it has, and
-    counters on every device; and so after every step.
+    x, y and model_state each take one of:
+
+    * `None`: every device has the whole variable.
+    * the name of a mesh axis: every array is split along its largest dimension that the axis divides (the last
+      of equal ones). Small arrays without such a dimension are replicated.
+    * a `PartitionSpec`, or a tree of them that is a prefix of the variable's tree: used exactly.
+
+    Other arrays of a method (adjoint, momenta, running means) are split like the x or y whose shape they
+    have. Counters are replicated. Every step keeps this sharding.
 
     Args:
-        mesh: of `jax.make_mesh` or `jax.sharding.Mesh`, over the devices of all processes.
-        data: the name of the mesh axis (or a tuple of several) over which the rows of the data are split; 0, if left
-            out: the first axis; `None`: all rows on every device. Of a loader in a run of several processes, each
-            process's batches are its own share of the rows.
-        x: as above; "rows", if left out: arrays with a row for every row of the data lie with these, others everywhere.
-        y: as above; on every device, if left out.
-        model_state: as above.
+        mesh: from `jax.make_mesh` or `jax.sharding.Mesh`, over the devices of all processes.
+        data: the name of the mesh axis (or a tuple of several) over which the rows of the data are split.
+            Default 0: the first axis. `None`: all rows on every device. With a loader in a run of several
+            processes, each process's batches are its share of the rows.
+        x: see above. Default "rows": arrays with a row for every row of the data are split with these rows,
+            others are replicated.
+        y: see above. By default it is replicated.
+        model_state: see above. By default it is replicated.
     """
     if not isinstance(mesh, Mesh):
         raise TypeError(
@@ -143,17 +148,17 @@ def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_st
 
 
 def as_sharded(mesh: Any) -> Sharded | None:
-    """What was passed as `mesh=`."""
+    """Return the value of `mesh=` as a `Sharded`, or `None`."""
     return mesh if mesh is None or isinstance(mesh, Sharded) else sharded(mesh)
 
 
 def auto(mesh: Mesh) -> Mesh:
-    """The same mesh, with the compiler to choose how results are split: objectives are written without a mesh."""
+    """Return the same mesh with automatic sharding of results: objectives are written without a mesh."""
     return Mesh(mesh.devices, mesh.axis_names)
 
 
 def size_of(mesh: Any, axes: Any) -> int:
-    """Devices along one axis, or along several."""
+    """Return the number of devices along one axis or several."""
     names = (axes,) if isinstance(axes, str) else tuple(axes)
     return math.prod(mesh.shape[name] for name in names)
 
@@ -196,7 +201,7 @@ def _quoted(mesh: Mesh) -> str:
 
 
 def _names(rule: Any) -> bool:
-    """Whether it names several axes of a mesh. (A PartitionSpec may be a tuple too.)"""
+    """Return whether the rule names several mesh axes. (A PartitionSpec may be a tuple too.)"""
     plain = type(rule) is tuple and len(rule) > 0
     return plain and all(isinstance(each, str) for each in rule)
 
@@ -206,7 +211,7 @@ def _is_spec(node: Any) -> bool:
 
 
 def _prefixed(rule: PyTree, tree: PyTree, name: str) -> PyTree:
-    """A spec for every array, from a tree of specs that begins like the variable's."""
+    """Return a spec for every array, from a tree of specs that is a prefix of the variable's tree."""
     try:
         return jax.tree.map(
             lambda spec, part: jax.tree.map(lambda _: spec, part), rule, tree, is_leaf=_is_spec
@@ -219,7 +224,7 @@ def _prefixed(rule: PyTree, tree: PyTree, name: str) -> PyTree:
 
 
 def _misfit(rule: PyTree, tree: PyTree) -> str:
-    """The keys that one of two dicts has and the other has not."""
+    """Return a sentence with the first key that only one of two dicts has."""
     if not isinstance(rule, dict) or not isinstance(tree, dict):
         return ""
     if missing := [key for key in tree if key not in rule]:

@@ -1,8 +1,8 @@
-"""The memory of x's rule on the host: it comes to the device for the rule's update alone.
+"""Storage of the outer rule's memory on the host. It is on the device only during the rule's update.
 
-A step is two programs then. The first does all but move x: its outer rule is `Postponed`, which hands the gradient on
-instead. The second is the rule's own update, and only for its length is the rule's memory on the device, when what the
-step needed there is free again. That holds by construction, whatever a compiler would have fetched early.
+A step is then two programs. The first computes everything except the new x. Its outer rule is `Postponed`,
+which returns the gradient. The second is the rule's update. Only then is the rule's memory on the device,
+after the step has released its own. This holds for every order in which a compiler fetches arrays.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,10 @@ KIND = "pinned_host"
 
 
 class Postponed(Rule):
-    """Leaves the update of `rule` to whoever comes later: its memory after a step is the gradient."""
+    """Rule that leaves the update of `rule` to a second program. Its memory after a step is the gradient."""
 
     rule: Rule
-    later: PyTree  # stands for where the point will be
+    later: PyTree  # placeholder for the new point
     told: Callable[[PyTree], PyTree] = eqx.field(static=True, default=lambda gradient: gradient)
 
     @property
@@ -51,13 +51,13 @@ class Postponed(Rule):
 def postponed(
     solver: Solver, run: RunState, later: PyTree, *told: Callable[..., Any]
 ) -> tuple[Solver, RunState]:
-    """The solver, and a run for it, that leave x to a second program."""
+    """Return the solver, and a run for it, that leave the update of x to a second program."""
     rule = Postponed(solver.rule("outer"), later, *told)
     return eqx.tree_at(lambda solver: solver.outer, solver, rule), with_memory(run, ())
 
 
 def with_memory(run: RunState, memory: PyTree, **others: PyTree) -> RunState:
-    """The run with this as the memory of its outer rule."""
+    """Return the run with this memory of its outer rule."""
     state, parts = run.solver, {"outer": memory} | others
     return replace(
         run, solver=state._replace(**parts) if hasattr(state, "_replace") else replace(state, **parts)
@@ -65,7 +65,7 @@ def with_memory(run: RunState, memory: PyTree, **others: PyTree) -> RunState:
 
 
 def check_offload(offload: Any) -> bool:
-    """Whether the memory of the outer rule is to rest on the host, or why that cannot be."""
+    """Return whether to keep the outer rule's memory on the host. Raise if the device cannot."""
     if offload is None:
         return False
     if not isinstance(offload, str) or offload != "outer":
@@ -81,7 +81,7 @@ def check_offload(offload: Any) -> bool:
 
 
 def check_offloadable(solver: Solver, run: RunState, step: Callable[..., Any]) -> None:
-    """That there is something to rest on the host, and that `step(solver, run)` moves x once, as the last it does."""
+    """Raise if the outer rule stores no array, or if `step(solver, run)` does not move x once, at its end."""
     memory = getattr(run.solver, "outer", ())
     if solver.rule("outer") is None or not any(leaf.ndim for leaf in jax.tree.leaves(memory)):
         raise ValueError(
@@ -96,10 +96,10 @@ def check_offloadable(solver: Solver, run: RunState, step: Callable[..., Any]) -
         return (after.x, after.solver.outer), with_memory(after, None, x=None), others
 
     try:
-        program = jax.make_jaxpr(all_but_x)(run.x, run.x)  # the memory, on the host, takes no part
+        program = jax.make_jaxpr(all_but_x)(run.x, run.x)  # the memory on the host is not part of it
         last = len(moves) == 1 and _ends_with_its_inputs(program)
     except Exception as error:
-        jax.eval_shape(partial(step, solver), _shapes(run))  # raises by itself what is not offloading's fault
+        jax.eval_shape(partial(step, solver), _shapes(run))  # raises errors that offloading did not cause
         raise ValueError(f"{_early(solver)} ({type(error).__name__}: {error})") from error
     if not last:
         raise ValueError(_early(solver))
@@ -113,7 +113,7 @@ def check_offloadable(solver: Solver, run: RunState, step: Callable[..., Any]) -
 
 
 def _ends_with_its_inputs(program: Any) -> bool:
-    """Whether its inputs are the first of its outputs, as they are, and no other depends on them."""
+    """Return whether the inputs are the first outputs, unchanged, and no other output depends on them."""
     jaxpr, _ = opened(program)
     given = len(jaxpr.invars)
     wanted = (False,) * given + (True,) * (len(jaxpr.outvars) - given)
@@ -122,7 +122,6 @@ def _ends_with_its_inputs(program: Any) -> bool:
 
 
 def _shapes(tree: PyTree) -> PyTree:
-    """Wherever its arrays lie."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
@@ -136,11 +135,11 @@ def _early(solver: Solver) -> str:
 def in_two(
     one: Callable[..., Any], chunk: Any, warm_up: Callable[..., Any], update: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Any, Callable[..., Any]]:
-    """Compiled calls on runs without the outer rule's memory, as calls on whole ones, which `update` completes."""
+    """Return calls for whole runs, made from calls without the outer rule's memory and from `update`."""
 
     def both(leaves: list[Any], run: RunState, *rest: Any) -> tuple[Any, ...]:
         after, *others = one(leaves, with_memory(run, ()), *rest)
-        gradient = jax.block_until_ready(after.solver.outer)  # the memory is not to arrive before
+        gradient = jax.block_until_ready(after.solver.outer)  # wait, so that the memory arrives later
         x, memory = update(leaves, after.x, gradient, _on_device(run.solver.outer))
         after = with_memory(after, memory, x=x)
         del gradient, memory
@@ -153,7 +152,7 @@ def in_two(
 
 
 def stored(run: RunState) -> RunState:
-    """With the outer rule's memory on the host, and no longer on its way there: until then it is in both."""
+    """Move the outer rule's memory to the host and wait: until then both have a copy."""
     if not hasattr(run.solver, "outer"):
         return run
     put = lambda leaf: jax.device_put(leaf, leaf.sharding.with_memory_kind(KIND)) if leaf.ndim else leaf
@@ -161,7 +160,7 @@ def stored(run: RunState) -> RunState:
 
 
 def fetched(run: RunState) -> RunState:
-    """With all of it on the device."""
+    """Return the run with all of it on the device."""
     memory = getattr(run.solver, "outer", ())
     return with_memory(run, _on_device(memory)) if any(map(on_host, jax.tree.leaves(memory))) else run
 
@@ -178,7 +177,7 @@ def on_host(leaf: Any) -> bool:
 
 
 class OnHost(OnDevice):
-    """The memory of the outer rule is on the host between two steps."""
+    """Policy that keeps the outer rule's memory on the host between steps."""
 
     offloads = True
 

@@ -1,8 +1,8 @@
-"""The processes of one run. What one of them would decide by its clock, its signals or its hooks, all do, or none.
+"""Processes of one run. All of them act on a clock, a signal or a hook together, or none does.
 
-Every process runs the same program on its own devices, and a step of one waits for the others. So whatever differs
-between them is told around before anybody acts on it: that takes one small message, of a thousandth of a second or so,
-between two chunks. A run on the devices of one process tells nobody anything.
+Every process runs the same program on its devices, and a step of one waits for the others. So the processes
+exchange everything that may differ between them before they act on it. This takes one small message (about 1
+ms) between two chunks. A run on the devices of one process sends no messages.
 """
 
 import json
@@ -19,16 +19,16 @@ from bilevel.loop.errors import Failure, RunError
 from bilevel.loop.policies import Alone
 
 LEFT = "has left, for"
-LONGEST = 4000  # bytes of what one process may tell the others at a time
-PATIENCE = 10.0  # seconds that a process which leaves waits for the others to hear of it
+LONGEST = 4000  # bytes of a process's message
+PATIENCE = 10.0  # seconds that a process which leaves waits for the others to receive its message
 
 
 class PeersLost(ConnectionError):
-    """Another process of the run has gone, or has left it and said why."""
+    """Error for another process of the run that stopped, or left with a reason."""
 
 
 class Team(Alone):
-    """The processes that run together: all of those that `jax.distributed` knows, or this one alone."""
+    """Processes that run together: all that `jax.distributed` knows, or only this one."""
 
     def __init__(self, several: bool = False):
         self.several: bool = several
@@ -36,11 +36,11 @@ class Team(Alone):
 
     @property
     def leads(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether this process is the one that writes, prints and watches the clock."""
+        """Return whether this process writes, prints and reads the clock."""
         return not self.several or jax.process_index() == 0
 
     def all(self, said: Any) -> list[Any]:
-        """What each process says, in JSON's types, in the order of their numbers."""
+        """Return the messages of all processes, in JSON's types, in the order of their numbers."""
         if not self.several:
             return [said]
         from jax.experimental import multihost_utils
@@ -63,7 +63,7 @@ class Team(Alone):
 
     @contextmanager
     def together(self):
-        """Whoever leaves with an error tells the others, who wait for a word; unless a step was interrupted."""
+        """Report an error of this process to the others, which wait for a message."""
         try:
             yield
         except PeersLost as error:
@@ -74,7 +74,7 @@ class Team(Alone):
             raise
 
     def _leave(self, why: str) -> None:
-        """Where they wait within a step they cannot hear it: not for ever."""
+        """Send the reason, but wait at most `PATIENCE` seconds: processes inside a step cannot receive it."""
 
         def say() -> None:
             with suppress(PeersLost):
@@ -86,11 +86,11 @@ class Team(Alone):
         self.lost = True
 
     def first(self, said: Any) -> Any:
-        """What the first process says."""
+        """Return the message of the first process."""
         return self.all(said)[0]
 
     def each(self, work: Callable[[], Any], mine: bool = True) -> None:
-        """Every process does it, and none goes on before all have; if it fails in one, it has failed in all."""
+        """Do the work in every process, and wait for all. If it fails in one process, raise in all."""
         if not self.several:
             work()
             return
@@ -119,11 +119,11 @@ class Team(Alone):
         self.lost = self.several
 
     def lead(self, work: Callable[[], Any]) -> None:
-        """The first process does it, and the others wait until it has."""
+        """Do the work in the first process, and let the others wait for it."""
         self.each(work, mine=self.leads)
 
     def named(self, failure: Failure) -> Failure:
-        """Return the failure; where JAX raised that a collective failed, another process has gone."""
+        """Return the failure. If JAX raised that a collective failed, replace it by `PeersLost`."""
         if self.several and isinstance(failure.error, jax.errors.JaxRuntimeError):
             failure = failure.blamed(failure.what, self._gone(failure.error))
         return failure.blamed("the run") if isinstance(failure.error, PeersLost) else failure
@@ -137,7 +137,7 @@ class Team(Alone):
 
 
 def team_of(*trees: Any) -> Team:
-    """Of the processes on whose devices arrays or meshes lie."""
+    """Return the processes whose devices hold these arrays or meshes."""
     leaves = [getattr(tree, "mesh", tree) for tree in trees]
     found = {device.process_index for leaf in _leaves(leaves) for device in _devices(leaf)}
     if len(found) > 1 and len(found) < jax.process_count():
@@ -151,9 +151,9 @@ def team_of(*trees: Any) -> Team:
 def _leaves(trees: list[Any]) -> list[Any]:
     leaves = []
     for tree in trees:
-        try:  # an iterator, which is a loader's, counts as a leaf
+        try:  # an iterator (of a loader) counts as a leaf
             leaves += jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Iterator))
-        except (TypeError, ValueError):  # what is no tree is refused later, by its name
+        except (TypeError, ValueError):  # a later check rejects such an argument by its name
             continue
     return leaves
 
@@ -167,6 +167,6 @@ def _devices(leaf: Any) -> Any:
 
 
 def brief(error: BaseException) -> str:
-    """Its kind and first line."""
+    """Return the type and first line of an error."""
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first[:300]}"

@@ -1,7 +1,8 @@
-"""Where the arrays of a run lie on a mesh: read off its start, and kept so by every step.
+"""Shardings of a run's arrays on a mesh: read from its start, and kept by every step.
 
-The solvers know nothing of it. What a method remembers besides x and y has the shape of one of them, perhaps with more
-dimensions before it (a table of gradients), and lies as that does; counters, seeds and all else lie on every device.
+The solvers do not know about them. Apart from x and y, an array of a method has the shape of one of them,
+perhaps with more leading dimensions (a table of gradients). It is split in the same way. Counters, seeds and
+other arrays are replicated.
 """
 
 from dataclasses import dataclass, replace
@@ -21,12 +22,12 @@ from bilevel.loop.devices.mesh_spec import Sharded, auto
 from bilevel.loop.plan import Plan
 from bilevel.types import PyTree
 
-OF_X = ("x", "outer")  # the fields of a method's state that have x's shape where y has the same
+OF_X = ("x", "outer")  # fields of a method's state with x's shape, if y has the same shape
 
 
 @dataclass(frozen=True)
 class Like:
-    """An array of x, y or the model state, and how it is split."""
+    """Array of x, y or the model state, and its split."""
 
     kind: str
     path: str
@@ -36,14 +37,14 @@ class Like:
 
 @dataclass(frozen=True)
 class Places:
-    """The mesh, and how the arrays of x, y and the model state are split over it."""
+    """Mesh, and the split of x, y and the model state over it."""
 
     mesh: Mesh
     likes: tuple[Like, ...]
 
     @classmethod
     def of(cls, x: PyTree, y: PyTree, model: PyTree) -> "Places | None":
-        """Of arrays that lie on a mesh; `None` if all are on one device."""
+        """Return the places of arrays on a mesh; `None` if all are on one device."""
         named = [
             (kind, jax.tree_util.keystr(path), leaf)
             for kind, tree in (("x", x), ("y", y), ("model", model))
@@ -67,18 +68,17 @@ class Places:
         return len({device.process_index for device in self.mesh.devices.flat})
 
     def hold(self, run: Any) -> Any:
-        """The run, each array held where it belongs; for use within a compiled step."""
+        """Constrain each array of the run to its sharding, within a compiled step."""
         return jax.tree.map(lax.with_sharding_constraint, run, self.shardings(run))
 
     def hold_everywhere(self, tree: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: lax.with_sharding_constraint(leaf, self.everywhere), tree)
 
     def put(self, run: Any) -> Any:
-        """The run, moved there."""
+        """Move the run to its shardings."""
         return jax.tree.map(put, run, self.shardings(run))
 
     def shardings(self, run: Any) -> Any:
-        """Of every array of a run."""
         return jax.tree_util.tree_map_with_path(
             lambda path, leaf: NamedSharding(self.mesh, self._spec(path, leaf)), run
         )
@@ -103,7 +103,7 @@ class Places:
 
 
 def place_run(plan: Plan, given: tuple[PyTree, ...]) -> tuple[tuple[PyTree, ...], Places | None]:
-    """Put x, y, the model state and the plan's data where they belong; return the first three and their places."""
+    """Place x, y, the model state and the plan's data; return the first three and their places."""
     mesh, source = plan.request.options.mesh, plan.source
     named = dict(zip(("x0", "y0", "model_state"), given, strict=True))
     check_alike(plan.team, named | {"data": source.stream})
@@ -122,9 +122,9 @@ def place_run(plan: Plan, given: tuple[PyTree, ...]) -> tuple[tuple[PyTree, ...]
 def lay(
     given: tuple[PyTree, PyTree, PyTree], stream: Stream | None, sharded: Sharded | None
 ) -> tuple[tuple[PyTree, PyTree, PyTree], Stream | None]:
-    """x, y and the model state, and the data if they are in memory, where they belong.
+    """Place x, y, the model state, and data in memory.
 
-    By what was passed as `mesh=`; without, where arrays lie on a mesh already, they stay, and all others go everywhere.
+    Follow `mesh=` if it was given. Otherwise arrays on a mesh stay there, and all others are replicated.
     """
     x, y, model = given
     if sharded is not None:
@@ -152,7 +152,7 @@ def lay(
 
 
 def lay_batch(sharded: Sharded, given: Given) -> Given:
-    """A loader's batch, its rows split; of several processes, each has its share of the rows."""
+    """Place a loader's batch, with its rows split. Each of several processes has a share of the rows."""
     if isinstance(given.data, Draws):
         stacked, shared = given.data.stacked, given.data.shared
         return Given(Draws(_lay_rows(sharded, stacked, draws=True), _lay_rows(sharded, shared)))
@@ -160,10 +160,10 @@ def lay_batch(sharded: Sharded, given: Given) -> Given:
 
 
 def _lay_rows(sharded: Sharded, batch: Any, draws: bool = False) -> Any:
-    """A batch, or with `draws` several that are stacked, on the devices."""
+    """Place a batch. With `draws` it is a stack of several."""
     lead, shared = int(draws), _spans(sharded.mesh)
 
-    def whole(leaf: Any) -> Any:  # its shape with the rows of all processes
+    def whole(leaf: Any) -> Any:  # the shape with the rows of all processes
         if not shared or leaf.ndim <= lead or sharded.data is None:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         shape = list(leaf.shape)
@@ -180,13 +180,13 @@ def _lay_rows(sharded: Sharded, batch: Any, draws: bool = False) -> Any:
 
 
 def on_mesh(leaf: Any) -> bool:
-    """Whether an array lies on several devices, or on one of a mesh of several."""
+    """Return whether an array is on a mesh of several devices."""
     sharding = getattr(leaf, "sharding", None) if isinstance(leaf, jax.Array) else None
     return isinstance(sharding, NamedSharding) and sharding.mesh.size > 1
 
 
 def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    """The array, placed so. Of several processes, each has all of it, or it lies on the devices of all already."""
+    """Place an array. In each of several processes it is whole, or already on the devices of all."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         words = put(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
@@ -199,7 +199,7 @@ def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def _laid(stream: Stream | None, sharded: Sharded) -> Stream | None:
-    """Data in memory: the rows of each level split; keys everywhere. A stream of the user's own is left as it is."""
+    """Split the rows of data in memory and replicate keys. A user's stream only moves to the mesh."""
     if not isinstance(stream, FullBatch | Minibatches) or stream.data is None:
         everywhere = NamedSharding(sharded.mesh, PartitionSpec())
         return jax.tree.map(lambda leaf: leaf if on_mesh(leaf) else put(leaf, everywhere), stream)
@@ -219,7 +219,7 @@ def _laid(stream: Stream | None, sharded: Sharded) -> Stream | None:
 
 
 def _splitting(stream: Any) -> Any:
-    """Minibatches of rows that are split are split themselves."""
+    """Split minibatches whose rows come from split arrays."""
     if not isinstance(stream, Minibatches):
         return stream
     for leaf in jax.tree.leaves((stream.data.inner, stream.data.outer)):
@@ -231,7 +231,7 @@ def _splitting(stream: Any) -> Any:
 
 
 def _check_one_device(given: dict[str, Any]) -> None:
-    """Without a mesh, whatever was put on a device was put on the same."""
+    """Raise if a run without a mesh has arrays that were put on different devices."""
     put_on = {
         device: name
         for name, tree in given.items()
@@ -248,7 +248,7 @@ def _check_one_device(given: dict[str, Any]) -> None:
 
 
 def _rows_of(stream: Any) -> set[int]:
-    """The numbers of rows that the data's levels have."""
+    """Return the numbers of rows of the data's levels."""
     data = getattr(stream, "data", None)
     if not isinstance(stream, FullBatch | Minibatches) or not isinstance(data, Batch):
         return set()

@@ -1,1 +1,1 @@
-"""Why a run diverged or stopped moving, and what a look at a healthy run finds."""
+"""Reasons why a run diverged or stopped moving, and findings about a healthy run."""

@@ -1,4 +1,4 @@
-"""Why a run diverged, as measured at its last finite state."""
+"""Causes of a divergence, measured at the last finite state of the run."""
 
 from typing import Any
 
@@ -31,9 +31,9 @@ ROWS = 5  # of the trace, along which f falls to the end
 
 
 def cause(scene: Scene, large: list[str], warmup: bool = False) -> Cause:
-    """Return why a run diverged: a faulty function, a fact that the solver knows, or a step that is too large.
+    """Return the cause of a divergence: a faulty function, a fact from the solver, or a large step.
 
-    Where a variable has run away, its `large` size is the reason that an objective overflows, not the objective.
+    Where a variable has run away (`large`), an objective overflows because of that size. It is not faulty.
     """
     away = large or run_away(scene.solver, scene.run, scene.before()[1])
     found = None
@@ -50,20 +50,21 @@ def cause(scene: Scene, large: list[str], warmup: bool = False) -> Cause:
 
 
 def why_risen(scene: Scene) -> str:
-    """Return why a finite outer value has blown up: a fact that the solver knows, or a rule that climbs."""
+    """Return why a finite outer value has blown up: a fact from the solver, or a rule that climbs."""
     climbing = None if (known := scene.suspicion()) else attempt(_climbing_rule, scene)
     return known if climbing is None else climbing.sentence
 
 
 def blameworthy(scene: Scene, since: RunState, given: Any) -> bool:
-    """Whether an objective is not finite on a batch of the next step, which takes what is `given`: by the data's fault?
+    """Return whether an objective is not finite on a batch of the next step, because of its data `given`.
 
-    The objectives are called at the present state, or, if a variable has run away since an earlier state, there.
+    The objectives are called at the present state, or at the state `since` if a variable has run away from
+    there.
     """
     solver, run = scene.solver, scene.run
     away = grown(solver, run) or run_away(solver, run, since)
     at = since if away else run
-    if grown(solver, at):  # where anything may overflow
+    if grown(solver, at):  # anything may overflow there
         return False
 
     def is_finite() -> bool:
@@ -121,7 +122,7 @@ def _faulty_rule(scene: Scene) -> Cause | None:
 
 
 def _climbing_rule(scene: Scene) -> Cause | None:
-    """Find a rule whose steps climb, as by a schedule that has become negative."""
+    """Find a rule whose steps climb, for example by a schedule that has become negative."""
     for level, climbs in scene.solver.compiled(climbing_levels)(scene.run.solver).items():
         if climbs:
             return Cause(say("climbs", level=level), variable=MOVES[level])
@@ -129,13 +130,13 @@ def _climbing_rule(scene: Scene) -> Cause | None:
 
 
 def _large_steps(scene: Scene, warmup: bool) -> Cause:
-    """Find plain steps on y or v that are longer than the curvature L of g in y allows, 2/L."""
+    """Find plain steps on y or v above the limit 2/L, where L is the curvature of g in y."""
     solver = scene.solver
     sizes = {
         level: constant_step(solver, level) for level in (("inner",) if warmup else ("inner", "adjoint"))
     }
     known = {level: size for level, size in sizes.items() if size is not None}
-    step, before = scene.before()  # where all may still have been of ordinary size
+    step, before = scene.before()  # when sizes may still have been normal
     batch = first(scene.batch(scene.given()))
 
     def curvature(run: RunState, x: PyTree) -> float:
@@ -157,7 +158,7 @@ def _large_steps(scene: Scene, warmup: bool) -> Cause:
         return Cause(shrink="all")
     if not longer(NEAR, curvature(scene.run, scene.run.x)):
         return Cause(shrink="outer")
-    # Steps on y or v that were short enough may be too long at the x of the end, even with the y of before.
+    # Steps on y or v that were short enough may be too long at the last x, even with the earlier y.
     level = max(known, key=lambda name: known[name])
     size, now = known[level], curvature(before, scene.run.x)
     if not (np.isfinite(now) and size * now > 2):
@@ -181,7 +182,6 @@ def _unbounded_g(scene: Scene, away: list[str]) -> Cause | None:
 
 
 def _unbounded_f(scene: Scene, away: list[str]) -> Cause | None:
-    """Report an f that falls without end."""
     values = np.asarray(scene.trace["outer_value"], float)
     finite = values[np.isfinite(values)]
     falls = (
@@ -191,13 +191,13 @@ def _unbounded_f(scene: Scene, away: list[str]) -> Cause | None:
 
 
 def _falls_without_end(value: float, values: np.ndarray) -> bool:
-    """Whether a function falls from `value` far below it, and fastest at the end; the shortest way is first."""
+    """Return whether values fall far below `value`, and fastest at the end. The shortest way is first."""
     values = values[np.isfinite(values)]
     bound = value - UNBOUNDED * max(abs(value), 1.0)
     return bool(len(values) > 2 and values[-1] < bound and values[-1] < values[-2] < values[-3])
 
 
-# What is compiled
+# Compiled functions
 
 
 def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
@@ -207,14 +207,14 @@ def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any)
 
 
 def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
-    """Whether the products of ∇²_yy g and ∇²_xy g with a vector are finite where the steps on y start and end."""
+    """Return whether products of ∇²_yy g and ∇²_xy g with a vector are finite at both ends of the y steps."""
     ones = tree.ones_like(y)
     at = [problem.oracles.linearize(x, point, batch) for point in (y, y_outer)]
     return all_finite([(g.hessian(ones), g.cross(ones)) for g in at])
 
 
 def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
-    """Whether the hypergradient, the step of the inner rule, and its product with a cotangent are finite."""
+    """Return whether the hypergradient, the inner rule's step and its vector-Jacobian product are finite."""
     x, y = state.x, solver.sets_out(state)
     gradient = solver.problem.oracles.inner_gradient(x, y, first(batch))
     (after, moving), pull_back, _ = update(solver.inner_at(x), gradient, state.inner, y, None)
@@ -227,7 +227,7 @@ def _spectrum(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.A
 
 
 def _values_on_the_way(problem: Problem, x: PyTree, y: PyTree, end: PyTree, batch: Any) -> tuple[Any, Any]:
-    """Return g at (x, y), and at shorter and shorter shares of the way from y to `end`."""
+    """Return g at (x, y), and at shrinking shares of the way from y to `end`."""
     way = tree.sub(end, y)
     at = lambda share: problem.g(x, jax.tree.map(lambda a, b: a + share.astype(a.dtype) * b, y, way), batch)
     return problem.g(x, y, batch), lax.map(at, jnp.asarray(SHORTER, float))

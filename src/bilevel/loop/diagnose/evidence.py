@@ -1,4 +1,4 @@
-"""The evidence for findings: facts about a run, and the medians of its later looks."""
+"""Evidence for findings: facts about a run, and the medians of its later looks."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ Looks = dict[str, np.ndarray]  # columns by name, one row per look
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the findings need besides the looks."""
+    """Facts for the findings, in addition to the looks."""
 
     solver: Solver
     steps: int  # of the run that was looked at
@@ -25,7 +25,7 @@ class Facts:
     broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged: the cause, and the levels
     idle: tuple[str, ...] = ()  # the arrays of x whose hypergradient was exactly zero at every look
     scaled: tuple[str, ...] = ()  # the arrays of x that only scale g, under a rule that is scale-free
-    small: float = FALLEN  # the share of `largest` below which x is where it should be
+    small: float = FALLEN  # the share of `largest` below which x has converged
 
     @property
     def has_v(self) -> bool:
@@ -33,7 +33,7 @@ class Facts:
 
     @property
     def taken(self) -> int:
-        """The number of steps, also in earlier calls."""
+        """Return the number of steps, also in earlier calls."""
         return self.began + self.steps
 
     @property
@@ -43,10 +43,9 @@ class Facts:
 
 
 class Late(dict[str, float]):
-    """The medians of the second half of the looks, NaN for what was never measured.
+    """Medians of the second half of the looks; NaN if nothing was measured.
 
-    For secants, which are lower bounds, it is the largest; if the second half has none, the largest of all, as in a
-    run that grows.
+    A secant is a lower bound, so it is the largest one of that half, or of all looks if the half has none.
     """
 
     def __init__(self, looks: Looks):

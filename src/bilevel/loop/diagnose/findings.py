@@ -1,4 +1,4 @@
-"""From the looks at a run to its findings: the facts that stand out, in the order in which they matter."""
+"""Findings from the looks at a run: notable facts, the most important first."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,25 +12,25 @@ from bilevel.loop.diagnose.report import Finding
 from bilevel.loop.diagnose.standstill import FALLEN
 
 SLOW = 0.05  # of 1/L: a step size that could be far larger
-LAGS = 0.3  # relative error of the hypergradient from which v or y lags
-BIASED = 0.1  # relative error from which the bias of an unrolled loop is mentioned
+LAGS = 0.3  # relative error of the hypergradient above which v or y lags
+BIASED = 0.1  # relative error above which the bias of an unrolled loop is reported
 GROWS = 10.0  # the factor by which the inner residual must have grown
 STILL = 1e-5  # of ‖x‖, or of the way so far: x has stopped
 GAIN = 1e-6  # of the outer value: an x that gains no more has stopped too
 TURNS = 1e-2  # of the hypergradient: an x that changes it by more moves
 SILENT = 0.5  # of the numbers in y: f should depend on so many
-ROUNDING = 1e-4  # of the largest curvature: a negative one below that is not believed
+ROUNDING = 1e-4  # of the largest curvature: a negative one below that may be rounding
 FROZEN = 1e-8  # of the largest curvature: below that, g does not depend on a part of y
 
 Findings = Iterator[Finding]
 
 
 def findings(looks: Looks, facts: Facts) -> tuple[Finding, ...]:
-    """Return the facts that stand out; none if there was no look."""
+    """Return the notable facts; none if there was no look."""
     if not len(looks["step"]):
         return ()
     late = Late(looks)
-    if facts.broke is not None:  # the status has judged it before it ran away; the last look came later
+    if facts.broke is not None:  # the status has already judged it; the last look came after it ran away
         return (*_divergence(*facts.broke), *_curvature(late, facts), *_dead(looks, facts))
     causes = [*_curvature(late, facts), *_steps(late, facts)]
     return (
@@ -44,7 +44,7 @@ def findings(looks: Looks, facts: Facts) -> tuple[Finding, ...]:
 
 
 def _finding(code: str, sentence: str = "", **numbers: Any) -> Finding:
-    """Return a finding; the code of its sentence is given if it is another one."""
+    """Return a finding, whose sentence may have another code."""
     return Finding(code, say(sentence or code, **numbers))
 
 
@@ -54,7 +54,7 @@ def _scale(facts: Facts) -> Findings:
 
 
 def _values(looks: Looks) -> Findings:
-    """Find values that are NaN though their gradients, which the steps use, are finite."""
+    """Find values that are NaN although the gradients for the steps are finite."""
     values, gradients = (looks.get(name, np.zeros(0)) for name in ("inner_value", "inner_residual"))
     wrong = ~np.isfinite(values)
     if wrong.any() and np.isfinite(gradients[wrong]).all():
@@ -81,9 +81,9 @@ def _curvature(late: Late, facts: Facts) -> Findings:
 
 
 def _damped(late: Late, mu: float) -> str:
-    """Return an adjoint to copy; `mu` is never below the truth, and MINRES may take ten steps per number in y."""
+    """Return an adjoint to copy. Its `mu` is an upper bound; MINRES may take ten steps per number in y."""
     size, L = late["adjoint_step"], late["largest_curvature"]
-    # A step size that must change is not proposed again.
+    # Do not propose a step size that must change.
     kept = size if SLOW < size * L < 2 or not size > 0 < L else 1 / L
     plain = f"{kept:.3g}" if kept * L > 0 else "adjoint"
     return f"bl.adjoints.damped({plain}, {-2 * mu:.1g}), or take bl.adjoints.minres(max_steps=20)"
@@ -110,7 +110,7 @@ def _steps(late: Late, facts: Facts) -> Findings:
 
 def _hypergradient(late: Late, facts: Facts) -> Findings:
     if late["implicit_hypergradient"] <= facts.small * facts.largest:
-        return  # x is where it should be, and the rest of the hypergradient may be rounding
+        return  # x has converged, and the remaining hypergradient may be rounding
     error, behind = late["hypergradient_error"], late["inner_error"]
     if facts.has_v and error > LAGS and not (facts.noisy or late.is_too_large("adjoint")):
         remedy = _sooner(late, "adjoint", "take more adjoint steps (bl.adjoints.steps, .cg)")
@@ -140,7 +140,7 @@ def _way(late: Late, facts: Facts) -> float:
 
 
 def _sooner(late: Late, level: str, more: str) -> str:
-    """Return how a level that lags catches up; with a slower x, at half of β = αμ/L_Φ, as secants are below L_Φ."""
+    """Return a remedy for a level that lags. A slower x takes half of β = αμ/L_Φ: secants are below L_Φ."""
     size, L, beta = late[f"{level}_step"], late["largest_curvature"], late["outer_step"]
     slower = 0.5 * size * late["smallest_curvature"] / late["outer_curvature"]
     to = f" to about {slower:.2g}" if 0 < slower < beta else ""
@@ -150,11 +150,11 @@ def _sooner(late: Late, level: str, more: str) -> str:
 
 
 def _more_steps(late: Late, facts: Facts, error: float) -> str:
-    """Return how to reduce a bias, with the number of inner steps that suffice if it is known.
+    """Return how to reduce a bias, with the number of inner steps if it is known.
 
-    Every differentiated step reduces a bias by the larger of |1 − αμ| and |1 − αL|; the steps before add nothing. At a
-    fixed point of x, h is zero and all of ∇Φ is bias: when ∇Φ has fallen to `FALLEN` of the largest h, the bias must be
-    at most `BIASED` of it. The curvature is the one seen here; it may change with x.
+    Every differentiated step reduces a bias by the factor max(|1 − αμ|, |1 − αL|). Earlier steps add nothing.
+    At a fixed point of x, h is zero and all of ∇Φ is bias: when ∇Φ has fallen to `FALLEN` of the largest h,
+    the bias must be at most `BIASED` of it. The curvature is the measured one; it may change with x.
     """
     traits, (taken, now) = facts.solver.traits, facts.solver.inner_counts
     if traits.truncated_series:
@@ -179,7 +179,7 @@ def _growth(looks: Looks) -> Findings:
 
 
 def _blow_up(looks: Looks, late: Late, facts: Facts, causes: list[Finding]) -> Findings:
-    """Find an f that has grown by orders of magnitude for no reason that was found.
+    """Find an f that has grown by orders of magnitude for an unknown reason.
 
     If f at y*(x) falls, y has left a start where f was small, and the step sizes are fine.
     """
@@ -198,12 +198,12 @@ def _of(size: float, form: str) -> str:
 
 
 def _dead(looks: Looks, facts: Facts) -> Findings:
-    """Find gradients that are exactly zero, also close by: of a function that ignores its argument."""
+    """Find gradients that are exactly zero, also nearby: the function ignores its argument."""
     half = len(looks["step"]) // 2
     zero = lambda name: name in looks and not np.any(looks[name][half:])
     flat = [objective for objective, name in (("g", "inner_beside"), ("f", "outer_beside")) if zero(name)]
     silent = np.min(looks["silent_beside"][half:]) if "silent_beside" in looks else 0.0
-    # On minibatches an x that moves is one for which these looks have no rows. An x that has run away is often flat.
+    # On minibatches, an x that moves may have no rows in these batches. An x that has run away is often flat.
     moved = facts.noisy and np.any(looks.get("moved", np.zeros(0))[half + 1 :])
     blind = facts.blind and (zero("hypergradient_beside") or "hypergradient_beside" not in looks)
     if flat:
@@ -219,7 +219,7 @@ def _dead(looks: Looks, facts: Facts) -> Findings:
 
 
 def _idle(facts: Facts) -> Findings:
-    """Find arrays of x without effect; if all are, x is dead."""
+    """Find arrays of x without effect. If all have none, x is dead."""
     if facts.idle:
         more = f" and {len(facts.idle) - 5} more" if facts.idle[5:] else ""
         batches = " on the batches of the looks" if facts.noisy else ""
@@ -252,13 +252,13 @@ def _rest(looks: Looks, late: Late, facts: Facts) -> Findings:
     elif has_fallen:
         yield _finding("x_rests", moved=path, largest=facts.largest, norm=norm)
     elif norm > 10 * facts.small * facts.largest and not way * late["outer_curvature"] > TURNS * norm:
-        # The second condition is needed as a value may be large by a constant.
+        # The second condition is needed because a value may contain a large constant.
         of = _of(late["outer_step"], "{:.2g}")
         lag = _late_adjoint(late)
         yield _finding("x_still", moved=path, norm=norm, largest=facts.largest, lag=lag, of=of)
 
 
 def _late_adjoint(late: Late) -> str:
-    """Report a v that has hardly moved: it makes the hypergradient small, and a larger outer step is no remedy."""
+    """Report a v that has hardly moved. The hypergradient is then small; a larger outer step is no remedy."""
     size, L, left = late["adjoint_step"], late["largest_curvature"], late["adjoint_residual"]
     return say("late_adjoint", residual=left, size=size, best=1 / L) if size * L < 0.5 and left > 0.5 else ""

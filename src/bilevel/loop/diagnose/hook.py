@@ -1,4 +1,4 @@
-"""A hook that looks at a run a few times and reports its findings."""
+"""Hook that examines a run a few times and reports its findings."""
 
 import math
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from bilevel.loop.hooks.event import Event
 from bilevel.solvers.parts.ritz import ritz_values
 from bilevel.words import shown
 
-SHARE = 0.02  # of the gradients and products, for the looks beyond the first few; of the time it is more
+SHARE = 0.02  # of the gradients and products, for looks after the first few; the share of the time is larger
 FEW, MOST = 4, 20  # looks
 GRADIENTS = ("inner_residual", "outer_gradient", "stationarity")  # columns
 STEPS = ("inner_step", "adjoint_step", "outer_step")  # likewise
@@ -32,7 +32,7 @@ STEP = 4  # gradients and products that the cheapest step takes
 
 @dataclass
 class Record:
-    """The observations of a run, which a checkpoint keeps."""
+    """Observations of a run, which a checkpoint keeps."""
 
     rows: list[dict[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -56,12 +56,13 @@ class Record:
 
 
 class Diagnose(Hook):
-    """Look at the run a few times, and report in `result.diagnosis` what stands out; `bl.RunOptions(diagnose=True)`.
+    """Examine a run a few times and report findings in `result.diagnosis`; `bl.RunOptions(diagnose=True)`.
 
-    It looks between chunks and changes no bit of the result. Every run gets four looks, at the quarters of its steps,
-    or where it ends earlier. It gets more, up to twenty, as long as all of them cost at most 2 % of the gradients and
-    products of its steps. A look that fails becomes a note, never an error. A diagnosis covers the steps of one call of
-    `bl.run`, and those before a checkpoint that the call resumes; of a run that had ended, the end.
+    It runs between chunks and changes no bit of the result. Every run gets four looks, at the quarters of its
+    steps, or at an earlier end. It gets up to twenty if all of them cost at most 2 % of the gradients and
+    products of its steps. A look that fails becomes a note, never an error. A diagnosis covers the steps of
+    one call of `bl.run`, and those before a checkpoint that the call resumes. If the resumed run had already
+    ended, it covers the end.
     """
 
     of_one_run = True  # not of a sweep
@@ -74,7 +75,7 @@ class Diagnose(Hook):
         self._total = self._due = 0
         self.stride = 1  # a chunk ends at the next look
         self._names: list[str] = []  # of the arrays of x
-        self._small = 0.0  # the share of the largest hypergradient that is rounding
+        self._small = 0.0  # share of the largest hypergradient that may be rounding
         self._rise: tuple[float, float] | None = None  # of f, known at the end
         self._before: Any = None  # a Point
         self._event: Any = None
@@ -82,7 +83,7 @@ class Diagnose(Hook):
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """The diagnosis of the run so far."""
+        """Return the diagnosis of the run so far."""
         record = self._record
         names = dict.fromkeys(["step", *(name for row in record.rows for name in row)])
         looks = {name: np.array([row.get(name, math.nan) for row in record.rows]) for name in names}
@@ -124,7 +125,7 @@ class Diagnose(Hook):
         }  # unless the checkpoint has them
         self._record = Record(**known | (earlier or {}))
         unknown = _unknown(event.run.x)
-        # A checkpoint does not have the x of the last look, and a run that has ended not its start.
+        # A checkpoint has no x of the last look. A run that has ended has no x of its start.
         x = event.run.x if earlier is None and event.step < event.total else unknown
         with _nan_allowed():
             self._before = Point(jax.tree.map(jnp.copy, x), unknown)
@@ -141,7 +142,7 @@ class Diagnose(Hook):
         self._record.broke = cause, levels
 
     def end(self, result: Any) -> None:
-        """Take a last look where the run ended, and drop all that would keep the run's arrays."""
+        """Take a last look at the end of the run, and release the run's arrays."""
         rows, record = self._record.rows, self._record
         if self._event is not None and result.steps and not (rows and rows[-1]["step"] >= result.steps):
             self._look(result.steps)
@@ -156,7 +157,7 @@ class Diagnose(Hook):
         self._rise = risen(values[np.isfinite(values)], result.steps - record.began)
 
     def forget(self, step: int) -> None:
-        """Drop the looks after this step; step sizes of earlier looks are no longer in force."""
+        """Drop the looks after this step. Their step sizes no longer apply."""
         record = self._record
         record.rows = [row | dict.fromkeys(STEPS, math.nan) for row in record.rows if row["step"] <= step]
         record.largest = record.steepest = 0.0  # the remaining trace has them again
@@ -202,7 +203,7 @@ class Diagnose(Hook):
         ]
 
     def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
-        """Look beside the present point if a gradient is exactly zero, also in most of y or in an array of x."""
+        """Examine a nearby point if a gradient is exactly zero, also in most of y or in an array of x."""
         some = float(seen.get("outer_silent", 0)) <= SILENT
         self._record.note_moves(seen["x_moves"])
         if some and all(self._record.moves) and all(float(seen.get(name, np.nan)) != 0 for name in GRADIENTS):
@@ -219,7 +220,7 @@ def _larger(most: float, values: Any) -> float:
 
 @contextmanager
 def _nan_allowed() -> Iterator[None]:
-    """Allow NaN, which marks numbers that could not be measured, also for users who debug NaN."""
+    """Allow NaN, the mark of a missing number, also for users who debug NaN."""
     with jax.debug_nans(False), jax.debug_infs(False):
         yield
 
@@ -233,7 +234,7 @@ def _row(seen: dict[str, Any]) -> dict[str, float]:
     row = {name: float(value) for name, value in seen.items() if name not in ARRAYS}
     if "ritz" in seen:
         values = ritz_values(*seen["ritz"])
-        # Where y is held or frozen, the smallest one belongs to a direction in which it cannot move.
+        # Where y is held or frozen, the smallest one belongs to a direction in which y cannot move.
         mu, L = float(values[0]) if seen["free"] else math.nan, float(values[-1])
         condition = math.inf if mu <= 0 else L / mu
         row |= {"smallest_curvature": mu, "largest_curvature": L, "condition": condition}

@@ -1,6 +1,6 @@
-"""A look at a run: its next step, compared with linear solves at the same state.
+"""Measurements of a run: its next step, compared with linear solves at the same state.
 
-All derivatives are on the batch of the next step at (x, ŷ), where that step makes its estimate h of the hypergradient:
+All derivatives are on the batch of the next step at (x, ŷ), where that step estimates the hypergradient by h:
 
     ritz      the result of Lanczos' method for K, the operator of the adjoint system: ∇²_yy g for most inner rules
     v*        K v* = ∇_y f by conjugate gradients, from the v of the method if it has one
@@ -8,8 +8,9 @@ All derivatives are on the batch of the next step at (x, ŷ), where that step ma
     d         K d = ∇_y g by conjugate gradients: a Newton step; ‖d‖ is about the distance from ŷ to y*(x)
     h**       h* at ŷ − d: h with a perfect y too
 
-‖h − h*‖ is the error by v or by an unrolled loop; ‖h* − h**‖ is the error by the lag of y. d and h** are left out on
-minibatches, as y* of a batch is far from y* of all the data, and where y is projected, thresholded, frozen or decays.
+‖h − h*‖ is the error by v or by an unrolled loop; ‖h* − h**‖ is the error by the lag of y. There are no d and
+h** on minibatches, because y* of a batch is far from y* of all the data. Nor are there any where y is
+projected, thresholded, frozen or decays.
 """
 
 from functools import partial
@@ -34,7 +35,7 @@ from bilevel.types import PyTree, Scalar
 LANCZOS = 24  # products
 SOLVE = 50  # products of one linear solve at most
 TOL = 1e-3  # of a solve, relative to its right-hand side; and a tenth of its first residual
-BESIDE = 1e-3  # of an entry, or of 1: the distance to the point where a gradient of exactly zero is evaluated again
+BESIDE = 1e-3  # relative (or absolute, at 0) distance to the nearby point for gradients of exactly zero
 SOLVED = 0.05  # the largest residual of a solve that ran out of products but is still used
 
 
@@ -46,7 +47,7 @@ class Point(NamedTuple):
 
 
 def lanczos(K: Product, y: PyTree) -> tuple[jax.Array, jax.Array]:
-    """Return the tridiagonal matrix of K, from which `ritz_values` reads its smallest and largest eigenvalues."""
+    """Return Lanczos' tridiagonal matrix of K, for its extreme eigenvalues by `ritz_values`."""
     return tridiagonal(K, y, LANCZOS)
 
 
@@ -62,7 +63,7 @@ def brief_look(
 def close_look(
     solver: Solver, state: Any, batch: Any, whole: bool, before: Point
 ) -> tuple[dict[str, Any], Point]:
-    """Look at all of the above; `whole` says whether the batch is all the data, the same at every step."""
+    """Return all measurements above. With `whole`, the batch is all the data, the same at every step."""
     problem, x = solver.problem, state.x
     after, info = solver.step(state, batch)
     at = state if solver.traits.outer_at == "start" else after
@@ -95,7 +96,7 @@ def close_look(
     rounds = jnp.array([SOLVE, 0][: 1 + newton], jnp.int32)
     _, visits = lax.scan(visit, (at.y, v), rounds)
     here, there = (jax.tree.map(itemgetter(k), visits) for k in (0, -1))
-    # A projection or a threshold makes K singular, and its steps are still those of ∇²_yy g.
+    # A projection or a threshold makes K singular, but its steps still use ∇²_yy g.
     bare = problem.oracles.curvature(x, at.y, data)
     K = bare if rule.constrained else system_at(at.y, tree.zeros_like(at.y)).inner
     seen |= {
@@ -122,7 +123,7 @@ def close_look(
 
 
 def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
-    """Measure the gradients at a point close by: a flat function has none there either, a stationary point has."""
+    """Measure the gradients at a nearby point: there, a flat function has none, unlike a stationary point."""
     oracles, data = solver.problem.oracles, draws(batch)[0]
     # The distances differ, as g may be a function of y − x.
     far = {"x": BESIDE / 3, "y": BESIDE}
@@ -171,7 +172,7 @@ def _active(solver: Solver, x: PyTree, y: PyTree) -> PyTree:
 
 
 def _came(x: PyTree, before: PyTree) -> jax.Array:
-    """Whether each array has changed since the last look; none has if that is unknown (NaN)."""
+    """Return whether each array has changed since the last look; false if unknown (NaN)."""
     return moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, x, before))
 
 
@@ -188,7 +189,7 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
     noisy = not whole or "key" in solver.wants
     return {
         "inner_residual": tree.norm(info.inner_gradient),
-        # A method with a projection of its own measures it itself.
+        # A method with its own projection measures this itself.
         "stationarity": info.metrics.get("stationarity", tree.norm(h))
         if outer is None
         else outer.stationarity(state.x, h),
@@ -200,7 +201,7 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
         # Few batches are looked at; rare rows may be in none of them.
         "x_moves": moves(h) | (noisy & _came(state.x, before.x)),
         "noisy": noisy,
-        "calls": 0,  # gradients and products besides the step
+        "calls": 0,  # extra gradients and products
     }
 
 
@@ -212,7 +213,7 @@ class Solve(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """The results at one y."""
+    """Results at one y."""
 
     h: PyTree  # ∇_x f − ∇²_xy g·v with the v of the solve
     doubt: Scalar  # a bound on its error
@@ -259,7 +260,7 @@ def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:
 
 
 def _secant(before: Point, here: Point, doubt: Scalar) -> dict[str, Scalar]:
-    """Return how fast the hypergradient changed since the last look: at most its Lipschitz constant, if exact."""
+    """Return the hypergradient's rate of change since the last look; a lower bound on L_Φ if exact."""
     turned, moved = tree.norm(tree.sub(here.h, before.h)), tree.norm(tree.sub(here.x, before.x))
     rounding = 1e3 * float(jnp.finfo(moved.dtype).eps) * tree.norm(here.x)
     fine = (turned > 10 * doubt) & (moved > rounding)

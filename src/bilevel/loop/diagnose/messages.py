@@ -1,4 +1,4 @@
-"""The sentences that explain a run: what happened, and what to do about it. The detectors return codes and numbers."""
+"""Sentences that explain a run, with the next thing to do. The detectors return codes and numbers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -137,7 +137,7 @@ def beyond(level: str, size: float, L: float) -> str:
 
 
 def large_step(sizes: Mapping[str, float], L: float, where: str, close: bool = False) -> str:
-    """Explain plain steps on y or v that are too large; `close` to the limit, the outer step may be too large too."""
+    """Explain plain steps on y or v that are too large. If `close` to the limit, mention the outer step."""
     level, size = next(iter(sizes.items()))
     text = say("large_step", beyond=beyond(level, size, L), where=where, variable=MOVES[level], best=1 / L)
     others = [

@@ -1,4 +1,4 @@
-"""The report of a diagnosis: sentences with a remedy, above a table of the looks."""
+"""Report of a diagnosis: sentences with a remedy, above a table of the looks."""
 
 import html
 import math
@@ -10,7 +10,7 @@ import numpy as np
 
 from bilevel.words import printable
 
-SHOWN = (  # of a look, when a diagnosis is printed
+SHOWN = (  # columns of a look in a printed diagnosis
     "inner_residual",
     "inner_distance",
     "adjoint_residual",
@@ -24,7 +24,7 @@ SHOWN = (  # of a look, when a diagnosis is printed
 
 @dataclass(frozen=True)
 class Finding:
-    """A fact that stands out in a run: a code for programs, a sentence with the remedy for people."""
+    """Notable fact about a run: a code for programs, a sentence with the remedy for people."""
 
     code: str
     sentence: str
@@ -35,15 +35,15 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """The observations of `bl.hooks.Diagnose`: `print` it.
+    """Observations of `bl.hooks.Diagnose`: `print` it.
 
-    `findings` is empty if nothing stands out. `looks` has columns by name, with one row per look, and NaN for numbers
-    that could not be measured.
+    `findings` is empty if there are none. `looks` has columns by name, with one row per look, and NaN for
+    numbers that could not be measured.
     """
 
     findings: tuple[Finding, ...]
     looks: dict[str, np.ndarray]
-    notes: tuple[str, ...] = ()  # looks that failed, and why
+    notes: tuple[str, ...] = ()  # failed looks, with the reasons
     name: str = ""  # the solver's
 
     def __str__(self) -> str:
@@ -68,14 +68,14 @@ class Diagnosis:
         return "\n".join(lines)
 
     def _sentences(self) -> list[str]:
-        """Return each sentence once: two step sizes that are too large have the same one."""
+        """Return each sentence once: two large step sizes have the same one."""
         codes: dict[str, list[str]] = {}
         for each in self.findings:
             codes.setdefault(each.sentence, []).append(each.code)
         return [f"{', '.join(names)}: {sentence}" for sentence, names in codes.items()]
 
     def _not_judged(self) -> list[str]:
-        """Return what cannot be judged on minibatches, as the errors of one batch are large in any run."""
+        """Return the facts that minibatches cannot show, because the errors of one batch are always large."""
         noisy = len(self.looks["step"]) and self.looks.get("noisy", np.zeros(1))[-1]
         found = {each.code for each in self.findings}
         lags = "whether y lags" if "adjoint_lags" in found else "whether y or v lags"

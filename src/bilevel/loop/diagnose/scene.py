@@ -1,4 +1,4 @@
-"""A run at the moment when its trouble is explained."""
+"""Run at the moment when its failure is explained."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from bilevel.solvers.messages import sentence
 
 @dataclass(frozen=True)
 class Scene:
-    """The values that explain a run, and functions that fetch what costs time or memory only where it is needed."""
+    """Values that explain a run, and functions that compute costly ones on request."""
 
     solver: Solver
     run: RunState  # fetched to the device
@@ -32,7 +32,7 @@ class Scene:
 
     @property
     def noisy(self) -> bool:
-        """Whether a step sees other data, or another key, than the step before."""
+        """Return whether a step sees other data, or another key, than the step before."""
         return not isinstance(self.stream, FullBatch) or "key" in self.solver.wants
 
     def batch(self, given: Any, run: RunState | None = None) -> Any:
@@ -42,7 +42,7 @@ class Scene:
         return dress(self.solver, run, batch)
 
     def suspicion(self) -> str:
-        """Return what the solver knows about its state."""
+        """Return the solver's own suspicion about its state."""
         given = self.seen()
         return "" if given is None else sentence(self.solver.suspicion(self.run.solver, self.batch(given)))
 

@@ -1,4 +1,4 @@
-"""Why the last steps did not move x: it has converged, its steps are too small, or nothing connects it with f."""
+"""Reasons why the last steps did not move x: convergence, small steps, or no connection with f."""
 
 from typing import Any, NamedTuple
 
@@ -15,13 +15,13 @@ from bilevel.loop.finite import NORM
 from bilevel.loop.trace import STEP
 from bilevel.types import PyTree
 
-BEGUN = 3  # steps; an estimate of zero before y and v have moved means nothing
-FALLEN = 1e-3  # of the largest hypergradient of the run: x is where it should be
-ROUNDING = 16  # times the precision of x: likewise, if x has few bits
+BEGUN = 3  # steps; an estimate of zero before y and v have moved has no meaning
+FALLEN = 1e-3  # of the largest hypergradient of the run: x has converged
+ROUNDING = 16  # times the precision of x: the same, if x has few bits
 
 
 class Standstill(NamedTuple):
-    """A sentence for the status about an x that no longer moves, and whether it has converged."""
+    """Sentence for the status about an x that no longer moves, and whether it has converged."""
 
     sentence: str = ""
     converged: bool = False
@@ -62,7 +62,6 @@ def standstill(scene: Scene, count: int, largest: float) -> Standstill:
 
 
 def _from_the_start(scene: Scene, projected: bool, noisy: bool) -> Standstill:
-    """Judge an x that was stationary at every step."""
     if projected:
         return Standstill(say("on_boundary"), converged=True)
     if sentence := never_moved(scene, 0.0):
@@ -73,7 +72,7 @@ def _from_the_start(scene: Scene, projected: bool, noisy: bool) -> Standstill:
 
 
 def never_moved(scene: Scene, largest: float) -> str:
-    """Explain a hypergradient that was zero at every step and is so at a point close by; else return ""."""
+    """Explain a hypergradient that was zero at every step and at a nearby point; else return ""."""
     if largest > 0 or scene.step < BEGUN:
         return ""
     found = _beside(scene)
@@ -84,7 +83,7 @@ def never_moved(scene: Scene, largest: float) -> str:
 
 
 def _beside(scene: Scene) -> dict[str, float]:
-    """Return the measurements of `look_beside` at the present state; none where they are impossible."""
+    """Return the measurements of `look_beside` at the present state, or {} if they are impossible."""
     if not scene.alone:  # the other processes may see no reason to measure
         return {}
     found = attempt(lambda: jax.device_get(scene.measure(look_beside)), default={})
@@ -92,7 +91,7 @@ def _beside(scene: Scene) -> dict[str, float]:
 
 
 def _underflow(scene: Scene) -> str | None:
-    """Report a gradient of f that is not zero in float64, but in the dtype of the variables."""
+    """Report a gradient of f that is nonzero in float64 but zero in the dtype of the variables."""
     if scene.stream is None:
         return None
     run, solver = scene.run, scene.solver

@@ -1,4 +1,4 @@
-"""The steps of each level: how long they are, whether they descend, and whether the scale of g matters to them."""
+"""Steps of each level: their lengths, whether they descend, and whether the scale of g matters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +17,13 @@ from bilevel.solvers.rules import Descent, Rule, Settled, Transformation
 from bilevel.types import PyTree, Scalar
 
 AHEAD = 32  # inner steps on which the map of the inner rule is tried
-AGAINST = 100.0  # times the largest number in its memory: the gradient with which a rule is tried
+AGAINST = 100.0  # times the largest number in its memory: the gradient for a trial of a rule
 
 TRIAL = 4  # steps of a rule that may be scale-free
 SIZE, LARGER = (
     0.05,
     8.0,
-)  # of its gradients, below the usual limits of clipping by norm; the second time, so much larger
+)  # of its gradients, below the usual limits of clipping by norm; factor for the second time
 ALIKE = 1e-2  # relative difference of the paths of y
 POINTS = 4  # at which g is compared with itself
 APART = 0.3  # of an entry of y, or of 1
@@ -31,9 +31,9 @@ SAME = 1e-3  # relative difference of the logarithmic derivatives
 
 
 def attempt(function: Callable[..., Any], *arguments: Any, default: Any = None) -> Any:
-    """Return what a measurement returns, or `default` if it raises.
+    """Return the result of a measurement, or `default` if it raises.
 
-    A method may call its objectives in another way, a rule may ask for the objective, and a loader may have no batch.
+    A method may call its objectives differently, a rule may need the objective, or a loader may be empty.
     """
     try:
         return function(*arguments)
@@ -42,7 +42,7 @@ def attempt(function: Callable[..., Any], *arguments: Any, default: Any = None) 
 
 
 def moves(gradient: PyTree) -> jax.Array:
-    """Whether each array has an entry that is not zero; also true of an array without entries."""
+    """Return whether each array has a nonzero entry, or no entries."""
     return jnp.stack([jnp.any(leaf) | (leaf.size == 0) for leaf in jax.tree.leaves(gradient)])
 
 
@@ -58,7 +58,7 @@ def steps_of(solver: Solver, level: str) -> Any:
 
 
 def constant_step(solver: Solver, level: str) -> float | None:
-    """Return the step size of plain descent or of a series; 0 if the level takes no steps, `None` for other rules."""
+    """Return the step size of plain descent or of a series; 0 without steps, `None` for other rules."""
     steps = steps_of(solver, level)
     if isinstance(steps, Descent):
         return float(steps.step_size)
@@ -76,9 +76,9 @@ def present_step(solver: Solver, level: str, state: Any, gradient: PyTree) -> An
 
 
 def plain_step(rule: Rule, memory: PyTree, gradient: PyTree) -> Any:
-    """Return s if the rule's next update is −s·gradient, as of plain descent or a schedule, else NaN.
+    """Return s if the rule's next update is −s·gradient, as for plain descent or a schedule, else NaN.
 
-    The update must be so for this gradient and for −½ of it. Momentum and Adam, with a memory, have no such s.
+    This must be true for this gradient and for −½ of it. Momentum and Adam have no such s.
     """
     rule = without_map(rule)
     if isinstance(rule, Descent):
@@ -103,7 +103,8 @@ def _trial_step(rule: Rule, memory: PyTree, gradient: PyTree) -> Any:
 def faulty_maps(solver: Solver, state: Any, batch: Any) -> dict[str, jax.Array]:
     """Return, for each level whose rule ends with a map, whether that map makes NaN of a finite point.
 
-    There are two answers per level: for the next steps, and for the present point, which no smaller step leaves.
+    There are two answers per level: for the next steps, and for the present point, where no smaller step
+    helps.
     """
     found = {}
     if isinstance(rule := solver.inner_at(state.x) if solver.rule("inner") else None, Settled):
@@ -130,14 +131,14 @@ def _on_the_way(solver: Solver, rule: Settled, state: Any, batch: Any) -> jax.Ar
 
 
 def _is_finite(rule: Settled, point: PyTree) -> jax.Array:
-    """Whether the map and its derivative are finite at a point."""
+    """Return whether the map and its derivative are finite at a point."""
     return all_finite(jax.jvp(rule.settle, (point,), (tree.ones_like(point),)))
 
 
 def climbing_levels(solver: Solver, state: Any) -> dict[str, jax.Array]:
-    """Return for each level whether its rule climbs: a step along the gradient leads lower than one against it.
+    """Return for each level whether its rule climbs: a step along the gradient ends below one against it.
 
-    In the difference of both steps momentum, decay and all else that does not depend on the gradient's sign cancels.
+    Momentum, decay and other terms that ignore the gradient's sign cancel in the difference of both steps.
     """
     found = {}
     for level, variable in MOVES.items():
@@ -160,15 +161,15 @@ def _largest(memory: PyTree) -> jax.Array:
 
 
 def may_be_scale_free(solver: Solver) -> bool:
-    """Whether the inner rule comes from optax; only such a rule may be scale-free."""
+    """Return whether the inner rule comes from optax; only such a rule may be scale-free."""
     return isinstance(without_map(solver.rule("inner")), Transformation) and solver.second_order
 
 
 def look_at_scale(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
     """Return whether the inner rule is scale-free, and which arrays of x have entries that only scale g.
 
-    If g = s(x)·k(y) then ∇_x⟨∇_y g, w⟩/⟨∇_y g, w⟩ = ∇ log s(x) for all y and w, which are compared at several of both.
-    An entry that f depends on as well does more.
+    If g = s(x)·k(y) then ∇_x⟨∇_y g, w⟩/⟨∇_y g, w⟩ = ∇ log s(x) for all y and w, which are compared at several
+    of both. An entry that f depends on as well does more.
     """
     rule, data, oracles = without_map(solver.rule("inner")), draws(batch)[0], solver.problem.oracles
 
@@ -190,7 +191,7 @@ def look_at_scale(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[s
         return scaled(1 / dot(gradient, w), curvature.cross(w))
 
     slopes = lax.map(slope, jnp.arange(POINTS))
-    # A little aside, as f may be stationary here by chance.
+    # Move a little, as f may be stationary here by chance.
     aside = jax.tree.map(lambda a: a + SAME * (1 + jnp.abs(a)), state.x)
     f_x = oracles.outer_gradients(aside, state.y, data).x
 

@@ -1,1 +1,1 @@
-"""What happens between the chunks of a run: each hook sees an event, and may ask the run to stop."""
+"""Hooks of a run: each sees an event between chunks, and may ask the run to end."""

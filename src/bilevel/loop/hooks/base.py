@@ -1,4 +1,4 @@
-"""The base class of hooks."""
+"""Base class of hooks."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from bilevel.words import shown
 
 
 class Hook:
-    """Base class of hooks: override what is needed; every other method does nothing.
+    """Base class of hooks. Override the methods you need; the others do nothing.
 
         class Print(bl.hooks.Hook):
             stride = 100
@@ -19,11 +19,12 @@ class Hook:
             def __call__(self, event):
                 print(event.step, event.last("outer_value"))
 
-    A run calls `begin(event)` before the first chunk, the hook itself after every chunk, and `end(result)` at the end.
-    A plain function of an event is a hook too. The attributes have the same meaning in a run and in a sweep.
+    A run calls `begin(event)` before the first chunk, the hook itself after every chunk, and `end(result)` at
+    the end. A plain function of an event is a hook too. The attributes have the same meaning in a run and in
+    a sweep.
 
-    Probes are called before all other hooks, so every hook finds their numbers in `event.probes`, for any order
-    of the list. If a hook that decides stops the run at an earlier step, probes are called again there.
+    Probes are called before all other hooks, so every hook finds their numbers in `event.probes`, for any
+    order of the list. If a deciding hook stops the run at an earlier step, probes are called again there.
     """
 
     decides: bool = (
@@ -38,8 +39,8 @@ class Hook:
     saves: bool = False  # writes checkpoints of the run
     steers: bool = True  # may decide when the run stops, so a checkpoint compares it
     watches_probes: bool = False  # decides by the numbers of probes, which a checkpoint then compares too
-    # False: it never reads the two trees of `event.info`, which are as large as x and y. For states beyond 1 MiB they
-    # are only computed where a hook may read them, by another program, whose results may differ by rounding.
+    # False: it never reads the two trees of `event.info`, which are as large as x and y. For states above 1
+    # MiB another program, which may round differently, computes them, and only if a hook may read them.
     reads_info: bool = True
     asks: str | None = (
         None  # its settings in words, if they decide when the run stops; a checkpoint compares them
@@ -69,7 +70,7 @@ class Hook:
         """Restore a state that `get_state` returned."""
 
     def values(self, step: int) -> dict[str, Any]:
-        """Return the numbers that other hooks find in `event.probes` at this step; for hooks with `measures`."""
+        """Return numbers for `event.probes` at this step, for hooks with `measures`."""
         return {}
 
     def take_rows(self) -> Sequence[tuple[int, dict[str, Any]]]:
@@ -77,25 +78,25 @@ class Hook:
         return ()
 
     def broke(self, cause: str, levels: tuple[str, ...]) -> None:
-        """Receive why the run diverged, and the levels whose step sizes caused it; called before `end`."""
+        """Receive the cause of a divergence and the levels of its step sizes; called before `end`."""
 
     def decider(self, watched: bool) -> "Hook | None":
-        """Return what a checkpoint compares of it; `watched` tells whether another hook watches probes."""
+        """Return the object that a checkpoint compares. `watched`: another hook watches probes."""
         return self if self.steers else None
 
     @property
     def remembers(self) -> bool:
-        """Whether it has a state to save."""
+        """Return whether it has a state to save."""
         return type(self).get_state is not Hook.get_state
 
     @property
     def subject(self) -> Any:
-        """The object that the user passed."""
+        """Return the object that the user passed."""
         return self
 
 
 class FunctionHook(Hook):
-    """A plain function of an event."""
+    """Plain function of an event."""
 
     def __init__(self, function: Callable[[Event], Any]):
         self._subject = function
@@ -115,7 +116,7 @@ NAMES = (
 
 
 class UntypedHook(FunctionHook):
-    """An object with the attributes of a hook that is no `Hook`; supported for one release."""
+    """Object with the attributes of a hook that is no `Hook`; supported for one release."""
 
     def __getattribute__(self, name: str) -> Any:
         subject = object.__getattribute__(self, "_subject")

@@ -1,4 +1,4 @@
-"""Keeps the best state that a run has been in."""
+"""Hook that keeps the best state of a run."""
 
 import math
 from typing import Any
@@ -13,16 +13,17 @@ from bilevel.types import PyTree
 
 
 class Best(Hook):
-    """Keep the state with the best value of a metric between chunks: `.x`, `.y`, `.value`, `.step`, `.model_state`.
+    """Keep the state with the best value of a metric in `.x`, `.y`, `.value`, `.step`, `.model_state`.
 
         best = bl.hooks.Best("outer/accuracy", mode="max")
         bl.run(solver, x0, y0, steps=10_000, hooks=[best], options=bl.RunOptions(every=100))
 
-    The host sees the state between chunks only: `every=` says how often. A value from the trace is that of the step
-    which led to the state; a value from a probe is that of the state itself.
+    The host sees the state only between chunks; `every=` sets how often. A value from the trace belongs to
+    the step that led to the state. A value from a probe belongs to the state itself.
 
     Args:
-        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe returns.
+        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe
+            returns.
         mode: "min" if smaller is better, "max" if larger is.
     """
 
@@ -39,7 +40,7 @@ class Best(Hook):
         self.model_state: PyTree = None
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """Return the state for a checkpoint."""
         return {"value": self.value, "step": self.step, "state": self.state, "model_state": self.model_state}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -47,9 +48,9 @@ class Best(Hook):
         self.state, self.model_state = state["state"], state["model_state"]
 
     def begin(self, event: Event) -> None:
-        if event.step == 0:  # a new run, of whose states none has been seen
+        if event.step == 0:  # a new run
             self.value, self.step, self.state, self.model_state = math.nan, 0, None, None
-        if self.state is not None:  # what a checkpoint gave back has lost its types
+        if self.state is not None:  # a checkpoint does not restore types
             retyped: Any = lambda tree, like: jax.tree.unflatten(
                 jax.tree.structure(like), map(jnp.asarray, jax.tree.leaves(tree))
             )
@@ -59,7 +60,7 @@ class Best(Hook):
     def __call__(self, event: Event) -> None:
         value = event.last(self.metric)
         if math.isfinite(value) and not self._sign * value >= self._sign * self.value:
-            copy: Any = lambda tree: jax.tree.map(jnp.copy, tree)  # the run's own buffers may be donated
+            copy: Any = lambda tree: jax.tree.map(jnp.copy, tree)  # the run may donate its buffers
             self.value, self.step = value, event.step
             self.state, self.model_state = copy(event.state), copy(event.model_state)
 

@@ -20,13 +20,13 @@ from bilevel.words import printable
 LEVELS, PLAIN = "▁▂▃▄▅▆▇█", "_.-~=+*#"  # the second for ASCII terminals
 WIDE = 20.0  # a trend is logarithmic if its largest value exceeds its smallest by more than this factor
 STYLES = {"good": "green", "fine": "cyan", "doubtful": "yellow", "bad": "bold red"}
-NARROW, MEDIUM, ROOMY = 44, 60, 84  # characters: below the first only the name and the count are drawn
+NARROW, MEDIUM, ROOMY = 44, 60, 84  # characters; below the first, only the name and the count are drawn
 NOTEBOOK = 96  # characters, the width in a notebook
 
 
 @dataclass(frozen=True)
 class Line:
-    """A column of the trace with its values so far."""
+    """Column of the trace with its values so far."""
 
     title: str
     course: np.ndarray
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class View:
-    """A bar with the position of a run; below it its numbers with their trends, and the outlook, if there are any."""
+    """Bar with the position of a run. Below it are its numbers with their trends, and the outlook, if any."""
 
     name: str
     step: int
@@ -48,7 +48,7 @@ class View:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         yield self._head(options)
-        shown = self.lines[: max(console.height - 6, 1)]  # more would scroll the view away
+        shown = self.lines[: max(console.height - 6, 1)]  # more would scroll the view out of sight
         if shown:
             yield _table(shown, options.max_width)
         if more := len(self.lines) - len(shown):
@@ -101,7 +101,7 @@ def _grid() -> Table:
 
 
 class Trend:
-    """A line of characters that rise and fall with the numbers, as wide as there is room."""
+    """Line of characters that rise and fall with the numbers, as wide as there is room."""
 
     def __init__(self, course: np.ndarray):
         self.course = course
@@ -135,12 +135,12 @@ def clock(seconds: float) -> str:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream writes to a terminal; a process may have no streams, and a stream may be closed."""
+    """Return whether a stream writes to a terminal. It may be None or closed."""
     return stream is not None and not getattr(stream, "closed", False) and stream.isatty()
 
 
 class Screen(NamedTuple):
-    """A place to draw on: functions that show a picture instead of the last one, and that give the place back."""
+    """Place to draw on: functions that replace the last picture, and that release the place."""
 
     show: Callable[[Any], None]
     close: Callable[[], None]
@@ -160,7 +160,7 @@ def screen(console: Console) -> Screen | None:
 
 
 def _cell() -> Screen:
-    """One output of a notebook, which is replaced and stays at the end; it needs no widgets."""
+    """Replace one output of a notebook, which stays at the end and needs no widgets."""
     from IPython.display import display  # pyright: ignore[reportMissingImports]
 
     output: Any = display({"text/plain": ""}, raw=True, display_id=True)

@@ -1,4 +1,4 @@
-"""Stops when a metric no longer improves."""
+"""Hook that stops when a metric no longer improves."""
 
 import math
 from typing import Any
@@ -14,16 +14,16 @@ from bilevel.words import one_line
 class EarlyStopping(Hook):
     """Stop at the first step at which the metric has not improved for `patience` steps.
 
-    A probe measures its metric between chunks only: `every=` says how often. `patience` counts steps all the same.
+    A probe measures its metric only between chunks; `every=` sets how often. `patience` still counts steps.
 
     Args:
-        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe returns.
+        metric: a column of the trace, such as "outer_value" or "outer/accuracy", or a name that a probe
+            returns.
         patience: the number of steps without improvement to wait for.
         mode: "min" if smaller is better, "max" if larger is.
         least: an improvement smaller than this does not count.
 
-    A resumed run goes on counting if it is given the same hook object or goes on from a checkpoint; otherwise it starts
-    anew.
+    A resumed run continues to count with the same hook object or from a checkpoint, else it starts from 0.
     """
 
     of_one_run = True  # not of a sweep
@@ -55,7 +55,7 @@ class EarlyStopping(Hook):
             self.best, self.best_step = math.inf, event.step
 
     def __call__(self, event: Event) -> Stop | None:
-        if event.first < self.best_step:  # the run has gone back: the best was on a way that it has left
+        if event.first < self.best_step:  # the run returned to before the best step
             self.best, self.best_step = math.inf, event.first
         values = self.sign * np.asarray(event.column(self.metric), float)
         for step, value in zip(event.steps_of(self.metric).tolist(), values, strict=True):
@@ -76,5 +76,5 @@ def check_metric(metric: str) -> str:
 
 
 def sign_of(mode: str) -> float:
-    """+1 where smaller is better, −1 where larger is."""
+    """Return +1 if smaller is better, −1 if larger is."""
     return 1.0 if check_choice(mode, "mode", ("min", "max")) == "min" else -1.0

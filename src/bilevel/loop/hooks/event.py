@@ -1,4 +1,4 @@
-"""What a hook sees of a run, and its request to stop."""
+"""Event for hooks, and their request to stop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from bilevel.words import listed, shown
 
 @dataclass(frozen=True)
 class Event:
-    """A run between two chunks. Do not change its fields. The next chunk may free `run`: copy what you keep."""
+    """Run between two chunks. Do not change its fields. The next chunk may free `run`: copy what you keep."""
 
     step: int  # the number of steps so far, with those before a resume
     total: int  # the step at which the run will end
@@ -28,18 +28,18 @@ class Event:
     trace: dict[str, Any]  # the rows of the steps since the last event
     seconds: float  # since the run began
     name: str  # of the solver
-    packed: Callable[[], Any] | None = field(default=None, repr=False, compare=False)  # behind `so_far`
+    packed: Callable[[], Any] | None = field(default=None, repr=False, compare=False)  # for `so_far`
     solver: Any = field(default=None, repr=False, compare=False)  # None in a sweep
-    measured: Callable[..., Any] | None = field(default=None, repr=False, compare=False)  # behind `measure`
+    measured: Callable[..., Any] | None = field(default=None, repr=False, compare=False)  # for `measure`
     lanes: int | None = (
         None  # the number of lanes of a sweep; they are the first axis of its columns and state
     )
     probes: dict[str, Any] = field(default_factory=dict)  # the values of the run's probes at this step
-    # The names that probes have returned so far, also before a resume; None: there is no probe.
+    # The names that probes have returned so far, also before a resume. None: there is no probe.
     probed: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     def so_far(self) -> Any:
-        """Return the `Result` as if the run ended here. The next chunk may free its state: copy what you keep."""
+        """Return the `Result` as if the run ended here. The next chunk may free its state: copy it."""
         if self.packed is None:
             raise TypeError("the events of a sweep have no result so far: only the events of bl.run do")
         return self.packed()
@@ -47,8 +47,8 @@ class Event:
     def measure(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return `function(solver, state, batch, whole, *arguments)` at the present state, compiled.
 
-        `batch` is the batch of the next step; with a loader, its last batch. `whole` is true if it is all the data.
-        The function must be pure. It is compiled once if it is the same object every time.
+        `batch` is the batch of the next step; with a loader, its last batch. `whole` is true if it is all the
+        data. The function must be pure. It is compiled once if it is the same object every time.
 
         Args:
             function: computes arrays from arrays, for example a residual.
@@ -62,7 +62,7 @@ class Event:
 
     @property
     def state(self) -> Any:
-        """The state of the solver: x, y and its other fields."""
+        """Return the state of the solver: x, y and its other fields."""
         return self.run.solver
 
     @property
@@ -75,12 +75,12 @@ class Event:
 
     @property
     def model_state(self) -> PyTree:
-        """The state of the model besides y, such as batch-norm statistics."""
+        """Return the model's state, such as batch-norm statistics."""
         return self.run.model
 
     @property
     def first(self) -> int:
-        """The number of the step of the first row of `trace`, counted from 0."""
+        """Return the number of the step of the first row of `trace`, counted from 0."""
         if not self.trace:
             return self.step
         rows = (
@@ -89,7 +89,7 @@ class Event:
         return self.step - rows
 
     def last(self, metric: str) -> Any:
-        """Return the newest value of a metric, in a sweep of all lanes; raise if there is no such metric.
+        """Return the newest value of a metric, in a sweep of all lanes. Raise if there is no such metric.
 
         The value is NaN if a probe did not return it this time.
         """
@@ -108,8 +108,8 @@ class Event:
     def column(self, metric: str) -> Any:
         """Return the values of a metric since the last event, at the steps `steps_of(metric)`.
 
-        The trace has one per step. A probe has one, or none if it did not return the metric this time. If both have
-        the name, the trace's values are returned.
+        The trace has one per step. A probe has one, or none if it did not return the metric this time. If
+        both have the name, the trace's values are returned.
         """
         name = metric if isinstance(metric, str) else None
         if name in self.trace:
@@ -123,7 +123,7 @@ class Event:
                 )
             return value[None]
         if self.probed is not None and (name in self.probed or not self.probed):
-            return np.empty(0)  # not this time
+            return np.empty(0)  # not returned this time
         known = sorted({*self.trace, *(self.probed or ())})
         where = "the trace has" if self.probed is None else "the trace and the probes have"
         raise KeyError(f"{where} no {shown(metric)}: choose from {listed(known)}")
@@ -136,7 +136,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Stop:
-    """Ask the run to end at `step`, if it can return to that step, or else at the present step."""
+    """Request to end the run at `step` if it can return there, else at the present step."""
 
     reason: str
     code: Code = Code.STOPPED

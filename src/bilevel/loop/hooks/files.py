@@ -1,4 +1,4 @@
-"""The trace as a file that grows during the run: JSON lines or CSV."""
+"""Trace as a file that grows during the run: JSON lines or CSV."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ class _Lines(Hook, ABC):
         self._length: int | None = None  # of the file, at the checkpoint that the run resumes
 
     def get_state(self) -> dict[str, Any]:
-        """Return the length of the file; lines after it belong to steps that a resumed run takes again."""
+        """Return the length of the file. A resumed run takes the steps of later lines again."""
         return {"length": None if self._file is None else self._file.tell()}
 
     def set_state(self, state: dict[str, Any]) -> None:

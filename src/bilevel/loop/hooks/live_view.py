@@ -1,4 +1,4 @@
-"""The progress bar and the live view of a run, on a terminal or in a notebook."""
+"""Progress bar and live view of a run, on a terminal or in a notebook."""
 
 from contextlib import suppress
 from typing import Any
@@ -13,7 +13,7 @@ from bilevel.loop.hooks.event import Event
 from bilevel.loop.hooks.outlook import History, Outlook, outlook
 from bilevel.words import shown
 
-OFTEN = 0.5  # seconds between two pictures, at least
+OFTEN = 0.5  # least seconds between two pictures
 GONE = (OSError, ValueError)  # raised by writing to a closed terminal
 INNER = "inner gradient"
 
@@ -52,17 +52,17 @@ class Display(Hook):
             self.draw()
 
     def _see(self, event: Event) -> None:
-        """Note the position of the run, but not the event, which would keep the arrays of the run."""
-        # The program was compiled in the first chunk, which does not count for the rate.
+        """Note the position of the run. Keeping the event would keep the arrays of the run."""
+        # The first chunk includes compilation and does not count for the rate.
         since = self._compiled if self._compiled not in (None, (event.step, event.seconds)) else self._began
         rate = (event.step - since[0]) / max(event.seconds - since[1], 1e-9) if self._compiled else np.nan
         self._now = event.name, event.step, event.total, event.seconds, rate
 
     def collect(self, event: Event, due: bool) -> None:
-        """Read the numbers of an event; `due` says whether a picture follows."""
+        """Read the numbers of an event. If `due`, a picture follows."""
 
     def picture(self) -> Any:
-        """Return what is drawn by rich."""
+        """Return the picture for rich."""
 
     def draw(self) -> None:
         if self._screen is not None:
@@ -76,7 +76,7 @@ class Display(Hook):
         self.close()
 
     def close(self) -> None:
-        """Give the terminal back to the user."""
+        """Release the terminal."""
         screen, self._screen = self._screen, None
         if screen is not None:
             with suppress(*GONE):
@@ -110,14 +110,15 @@ class Progress(Display):
 
 
 class Live(Display):
-    """Draw, on standard error if that is a terminal or in a notebook's cell, how a run goes: the trends of the outer
-    value, the hypergradient, residuals and metrics, the rate, the time left, and what the status would be now.
+    """Draw the course of a run, on standard error if that is a terminal, or in a notebook's cell.
 
         bl.run(solver, x0, y0, steps=10_000, progress="live")
 
-    It draws between chunks, at most twice per second. Of a sweep it shows the lowest values among the lanes. The
-    norm of the inner gradient is that of the newest step, for states of up to 1 MiB. Other output of the program
-    appears above the view. Where there is neither a terminal nor a notebook, nothing is shown.
+    It shows the trends of the outer value, the hypergradient, residuals and metrics, the rate, the time left,
+    and the status if the run ended now. It draws between chunks, at most twice per second. In a sweep it
+    shows the lowest values among the lanes. The norm of the inner gradient is from the newest step, for
+    states of up to 1 MiB. Other output of the program appears above the view. Without a terminal or a
+    notebook, nothing is shown.
 
     Args:
         tol: the tolerance to compare with; `progress="live"` passes the one of the run.
@@ -138,7 +139,7 @@ class Live(Display):
         self._clear()
 
     def _clear(self) -> None:
-        self._history, self._inner, self._new = History(), np.nan, []  # the last: rows outside the history
+        self._history, self._inner, self._new = History(), np.nan, []  # rows not yet in the history
         self._outlook: Outlook | None = Outlook("starting", "", "fine")
 
     def begin(self, event: Event) -> None:
@@ -146,11 +147,11 @@ class Live(Display):
         super().begin(event)
 
     def collect(self, event: Event, due: bool) -> None:
-        count = event.trace["outer_value"].shape[-1]  # of a sweep, lanes come first
-        if self._new and event.step - count != self._now[1]:  # the run went back
+        count = event.trace["outer_value"].shape[-1]  # in a sweep, lanes are first
+        if self._new and event.step - count != self._now[1]:  # the run returned to an earlier step
             self._remember()
         self._new.append(event.trace)
-        self._outlook = None  # `picture` makes it
+        self._outlook = None  # computed by `picture`
         leaves = jax.tree.leaves(getattr(event.info, "inner_gradient", None)) if due else []
         if leaves and all(getattr(leaf, "is_fully_addressable", False) for leaf in leaves):
             self._inner = np.sqrt(sum(np.sum(np.square(np.asarray(leaf, float))) for leaf in leaves))
@@ -192,7 +193,7 @@ class Live(Display):
 
 
 def progress_hooks(progress: bool | str, tol: float | None = None) -> list[Display]:
-    """Return the hooks that `progress=` asks for."""
+    """Return the hooks for `progress=`."""
     if isinstance(progress, str) and progress == "live":
         return [Live(tol=tol)]
     if not isinstance(progress, bool):

@@ -1,4 +1,4 @@
-"""The numbers of a run so far, in little memory, and what its status would be now."""
+"""Course of a run in little memory, and a forecast of its status."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from bilevel.loop.finite import NORM, blow_up
 
-MOST = 512  # values of a column that are kept, evenly spread over the run
-FLAT = 1e-6  # relative change of an outer value that stands still
-SLOPE = 1e-3  # relative change of a level outer value, from one quarter of the run to the next
+MOST = 512  # values kept per column, evenly spread over the run
+FLAT = 1e-6  # relative change below which an outer value is constant
+SLOPE = 1e-3  # relative change below which an outer value is level, between two quarters of the run
 
 
 class History:
-    """The rows of every `stride`-th step, and the newest row."""
+    """Rows of every `stride`-th step, and the newest row."""
 
     def __init__(self):
         self.stride, self.newest = 1, -1
@@ -22,7 +22,7 @@ class History:
         self.lowest: dict[str, float] = {}
 
     def add(self, first: int, rows: dict[str, np.ndarray]) -> None:
-        """Add the rows of the steps from `first`; rows of the same or later steps are dropped, as the run went back."""
+        """Add the rows of the steps from `first`. Drop rows of the same or later steps, which were undone."""
         earlier, count = self.steps < first, len(next(iter(rows.values())))
         new = np.arange(-first % self.stride, count, self.stride)
         self.steps, self.newest = np.concatenate([self.steps[earlier], first + new]), first + count - 1
@@ -39,13 +39,13 @@ class History:
             self.columns = {name: column[kept] for name, column in self.columns.items()}
 
     def course(self, name: str) -> np.ndarray:
-        """Return the column from the beginning to the newest row."""
+        """Return the column from the start to the newest row."""
         kept = len(self.steps) and self.steps[-1] == self.newest
         return self.columns[name] if kept else np.append(self.columns[name], self.last[name])
 
 
 class Outlook(NamedTuple):
-    """A word, a sentence, and a mood: "good", "fine", "doubtful" or "bad"."""
+    """Forecast: a word, a sentence, and a mood: "good", "fine", "doubtful" or "bad"."""
 
     word: str
     sentence: str

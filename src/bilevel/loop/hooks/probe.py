@@ -1,4 +1,4 @@
-"""Calls a function of the user's between chunks, and keeps what it returns."""
+"""Probe: a hook that calls a user's function between chunks and keeps its values."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,17 +13,17 @@ from bilevel.loop.hooks.event import Event
 
 
 class Probe(Hook):
-    """Call `probe(state, info)` after every chunk; the numbers it returns, a dict or nothing, go to `result.probes`.
+    """Call `probe(state, info)` after every chunk and keep the numbers that it returns in `result.probes`.
 
         def accuracy(state, info, *, model_state):  # or without the keyword, for a model that has no state
             return {"accuracy": float(score(state.y, model_state))}
 
-    Hooks can watch these numbers, such as `bl.hooks.Best("accuracy", mode="max")`. If the run goes back behind a step,
-    what was returned after that step is dropped.
+    Hooks can watch these numbers, such as `bl.hooks.Best("accuracy", mode="max")`. If the run returns to an
+    earlier step, the values after that step are dropped.
 
     Args:
-        probe: `(state, info) -> dict of numbers, or None`. A function with a parameter called `model_state` also gets
-            what the model carries along besides y.
+        probe: `(state, info) -> dict of numbers, or None`. A function with a parameter `model_state` also
+            gets the model's state.
     """
 
     of_one_run = True  # not of a sweep
@@ -45,14 +45,14 @@ class Probe(Hook):
             )
         if "step" in values:
             raise ValueError('a probe\'s "step" is the step it was called at: choose another name')
-        # As they are now: what they refer to may be donated to the next chunk.
+        # Copies: the next chunk may donate these arrays.
         self.rows.append((event.step, {name: _own(value) for name, value in values.items()}))
 
     def decider(self, watched: bool) -> Hook | None:
         return FunctionHook(self.probe) if watched else None
 
     def values(self, step: int) -> dict[str, Any]:
-        """What it returned at that step, if it was the last one."""
+        """Return the latest values if they are from this step, else {}."""
         return self.rows[-1][1] if self.rows and self.rows[-1][0] == step else {}
 
     def take_rows(self) -> list[tuple[int, dict[str, Any]]]:
@@ -60,7 +60,7 @@ class Probe(Hook):
         return rows
 
     def forget(self, step: int) -> None:
-        """What it was told of the steps after this one, from which the run went back."""
+        """Drop the values after this step, to which the run returned."""
         self.rows = [row for row in self.rows if row[0] <= step]
 
 

@@ -11,7 +11,7 @@ from bilevel.words import shown
 def hooks_for(
     hooks: Any, options: RunOptions, tol: Any, progress: Any, checkpoint: Any
 ) -> tuple[list[Hook], Any]:
-    """Return the hooks, with those that the arguments are short for; and the one among them that saves, or None."""
+    """Return the hooks, including those for the arguments, and the one among them that saves, or None."""
     views, found = progress_hooks(progress, tol), as_hooks(hooks)
     if checkpoint is not None:
         from bilevel.loop.checkpoints.hook import Checkpoint

@@ -1,4 +1,4 @@
-"""The trace as TensorBoard scalars."""
+"""Trace as TensorBoard scalars."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class TensorBoard(Hook):
         self._writer: Any = None
 
     def begin(self, event: Event) -> None:
-        # A resumed run may have written events of steps that it takes again.
+        # A resumed run may have written events of steps that it repeats.
         self._writer = self._make(str(self.folder), purge_step=event.step or None)
 
     def __call__(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Stops where a measure of stationarity is small enough."""
+"""Hook that stops at a small stationarity measure."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from bilevel.loop.status import Code
 
 
 class Tolerance(Hook):
-    """Stops at the first step whose stationarity measure is at most `tol`.
+    """Stop at the first step whose stationarity measure is at most `tol`.
 
-    That is the norm of the estimated hypergradient, or ‖x − P(x − s·h)‖/s where the outer rule projects
-    (`bl.projected`): zero at a solution in either case. It is an estimate, from one batch.
+    The measure is the norm of the estimated hypergradient, or ‖x − P(x − s·h)‖/s if the outer rule projects
+    (`bl.projected`). Both are zero at a solution. It is an estimate, from one batch.
 
     Args:
         tol: a positive number.
@@ -31,7 +31,7 @@ class Tolerance(Hook):
         constrained = "stationarity" in event.trace
         measure = event.trace["stationarity" if constrained else "hypergradient_norm"]
         steps = event.first + np.arange(len(measure))
-        # An estimate of exactly zero before v or y has moved says nothing yet.
+        # An estimate of exactly zero before v or y has moved has no meaning.
         small = np.flatnonzero((measure <= self.tol) & ~((measure == 0) & (steps < 2)))
         if not len(small):
             return None

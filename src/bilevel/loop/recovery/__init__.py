@@ -1,1 +1,1 @@
-"""What happens after a run diverges: the last finite state, and smaller step sizes."""
+"""Recovery after a run diverges: the last finite state, and smaller step sizes."""

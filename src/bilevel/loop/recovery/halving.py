@@ -1,20 +1,22 @@
-"""`on_divergence="halve"`: a run that diverges returns to where it was good and continues with smaller steps.
+"""`on_divergence="halve"`: a run that diverges returns to a good state and continues with smaller steps.
 
-Where it returns to. A chunk is good if its last outer value is no blow-up: at most ten times as far above the first
-value as that is from zero. The run returns to the beginning of the last chunk that follows a good one.
+Return point: a chunk is good if its last outer value is no blow-up. It may exceed the first value by at most
+ten times the distance between that and zero. The run returns to the start of the last chunk that follows a
+good one.
 
-Which step sizes. Plain steps on y or v beyond 2/λ, where λ is the curvature of g in y, diverge by themselves: then the
-step sizes of the lower levels are halved, and so for those beyond 0.9 of that, as λ may be larger elsewhere. Otherwise
-the outer step size is halved. If λ has grown on the way, so that the lower levels' steps are too large at the last
-finite state, either may be the cause: then theirs are halved too every second such time in a row. All of them shrink
-so, and the ratio of the outer step size to the others shrinks too, on which a single loop depends. Where a lower level
-has a rule that cannot be judged so, all step sizes are halved each time.
+Step sizes: let λ be the curvature of g in y. Plain steps on y or v above 2/λ diverge. Then the lower levels'
+step sizes are halved. The limit is 0.9 of that, because λ may be larger elsewhere. Otherwise the outer step
+size is halved. If λ has grown during the run, the lower levels' steps are too large at the last finite state
+and either level may be the cause. Then the lower ones are halved too every second such time in a row. So all
+step sizes shrink, and so does the ratio of the outer one to the others, which matters in a single loop. If a
+lower level has a rule without such a limit, all step sizes are halved each time.
 
-How often. At most `MOST` times in one run. What smaller steps cannot cure is not tried: data that make an objective
-NaN, and an objective that is not finite at the very state to which the run would return.
+Limit: at most `MOST` times in one run. There is no retry if smaller steps cannot help: data that make an
+objective NaN, or an objective that is not finite at the return point.
 
-With `every=`, the places to return to are multiples of it, whatever hooks ask for and wherever an earlier call ended.
-A result keeps the place (`Result.recovery`), so a resumed run returns to where an unbroken one would.
+With `every=`, the return points are multiples of it, independent of hooks and of the end of an earlier call.
+A result keeps the return point (`Result.recovery`), so a resumed run returns to the same one as an unbroken
+run.
 """
 
 from dataclasses import dataclass, replace
@@ -32,11 +34,11 @@ from bilevel.solvers.base import Solver
 from bilevel.solvers.step_scaling import has_steps, with_smaller_steps
 
 START = Seen()
-MOST = 10  # halvings in one run; one that ended so and is resumed may have as many again
+MOST = 10  # halvings in one run; a resumed run after `DIVERGED` starts from 0
 
 
 def check_halving(solver: Solver, snapshots: str) -> None:
-    """Raise if this solver's steps cannot be halved, or the run keeps nothing to return to."""
+    """Raise if this solver has no step sizes to halve, or the run keeps nothing to return to."""
     if snapshots == "off":
         raise ValueError(
             'on_divergence="halve" must be able to go back, and snapshots="off" keeps nothing to go back to: leave '
@@ -50,23 +52,23 @@ def check_halving(solver: Solver, snapshots: str) -> None:
 
 @dataclass(frozen=True)
 class Halving(Steady):
-    """The factors of the step sizes, how they came about, and whether they may become smaller.
+    """Policy for halving: the factors of the step sizes, their history, and whether they may shrink further.
 
-    It does not halve where an earlier call did and this one stops if it diverges.
+    If an earlier call halved and this one does not, the run keeps the factors and stops if it diverges.
     """
 
     every: int | None = None
     count: int = 0  # see Recovery
-    doubtful: int = 0  # likewise
+    doubtful: int = 0  # see Recovery
     seen: Seen = START  # so far
-    seen_there: Seen = START  # at the place to return to
+    seen_there: Seen = START  # at the return point
 
     @classmethod
     def of(cls, solver: Solver, halves: bool, every: int | None, resume: Result | None) -> "Halving":
         """Return the policy at the start of a call."""
         if resume is None or not resume.steps:
             return cls(solver, halves, () if resume is None else resume.halvings, every)
-        if (earlier := resume.recovery) is None:  # of a run that would have stopped, or of an older version
+        if (earlier := resume.recovery) is None:  # from a run without halving, or from an older version
             seen = Seen().after(resume.trace)
             return cls(solver, halves, resume.halvings, every, 0, 0, seen, seen)
         there = earlier.seen if earlier.place is None else earlier.place.seen
@@ -80,14 +82,14 @@ class Halving(Steady):
 
     @property
     def solver(self) -> Solver:
-        """Return the solver with the step sizes in force: until the first halving, the one that was given."""
+        """Return the solver with the current step sizes. Before the first halving it is the given one."""
         return with_smaller_steps(self.given, *self.factors) if self.halvings else self.given
 
     def saw(self, rows: Columns) -> "Halving":
         return replace(self, seen=self.seen.after(rows)) if rows else self
 
     def renews(self, step: int) -> bool:
-        """Return whether the run, which has reached this step, may forget what it could return to before."""
+        """Return whether the run at this step may drop its earlier return point."""
         on_grid = self.every is None or step % self.every == 0
         return not self.halves or (on_grid and self._is_good)
 
@@ -97,11 +99,11 @@ class Halving(Steady):
         return bool(np.isnan(last) or last <= first + 10 * max(abs(first), least))
 
     def kept(self, here: bool) -> "Halving":
-        """Return the policy after a look at what is kept, which may be the state `here`."""
+        """Return the policy after an update of the kept state, which may be the state `here`."""
         return replace(self, seen_there=self.seen) if here else self
 
     def recovery(self, plan: Plan, progress: Progress) -> Recovery | None:
-        """Return what a result needs besides its state, so that it is resumed as an unbroken run continues."""
+        """Return the data with which a resumed run continues like an unbroken one."""
         if not self.halves:
             return None
         snapshots, place = plan.snapshots, None
@@ -114,7 +116,7 @@ class Halving(Steady):
         return Recovery(self.seen_there if here else self.seen, self.count, self.doubtful, place)
 
     def retry(self, plan: Plan, progress: Progress) -> Progress:
-        """Return the progress where the run was good, with half the steps; or with a note, if that is no use."""
+        """Return the progress at the last good state with smaller steps, or with a note if none help."""
         status = progress.status
         if not self.halves or status is None or not has_diverged(progress):
             return progress
@@ -132,12 +134,12 @@ class Halving(Steady):
             self, halvings=halvings, count=self.count + 1, doubtful=doubtful, seen=self.seen_there
         )
         progress = back_to(plan, progress, step, plan.snapshots.run())
-        taken = plan.snapshots.taken  # those of a warm-up too, which takes no steps
+        taken = plan.snapshots.taken  # also the batches of a warm-up, which takes no steps
         plan.source.give_back(plan.snapshots.drop(len(taken)))
         return replace(progress, guard=guard, status=None, method=plan.method_of(guard.solver))
 
     def note(self) -> str:
-        """Return what the status of a run with halved steps says."""
+        """Return the sentence for the status of a run with halved steps."""
         if not self.halvings:
             return ""
         at, lower, outer = self.halvings[-1]

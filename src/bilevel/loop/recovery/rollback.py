@@ -1,4 +1,4 @@
-"""Repeat steps of a run, find the last state that was finite, and say why the next one is not."""
+"""Rollback: repeat steps of a run, find its last finite state, and explain why the next one is not finite."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,9 +17,9 @@ from bilevel.solvers.base import Info
 def again(
     plan: Plan, progress: Progress, run: RunState, start: int, stop: int, warm: bool = False
 ) -> tuple[RunState, Info | None]:
-    """Repeat the steps from `start` to `stop` from `run`, on the data that they saw.
+    """Repeat the steps from `start` to `stop` from `run`, on the same data.
 
-    The same program takes them as the first time: another might round differently.
+    The same program repeats them, because another one might round differently.
     """
     method, kept_step = progress.method, plan.kept_step(progress)
     calls, info, run = plan.calls(method), None, plan.lent(run)
@@ -65,11 +65,11 @@ def last_finite(
 def rolled_back(
     plan: Plan, progress: Progress, rows: Columns, broken: list[str], row: int | None
 ) -> Progress:
-    """Return the progress at the last finite state, with the status that explains what broke.
+    """Return the progress at the last finite state, with the status that explains the divergence.
 
     Args:
-        plan: of the run.
-        progress: after the chunk in which something broke.
+        plan: the plan of the run.
+        progress: the progress after the chunk in which something broke.
         rows: the trace of that chunk.
         broken: the parts of the run that are not finite.
         row: the first row with an outer value that is not finite, if there is one.
@@ -85,10 +85,10 @@ def rolled_back(
         last_finite(plan, progress, good, low, step) if broken else (good, step, broken, None)
     )
     loss_first = bad_value < last
-    if loss_first:  # where the variables are about to follow, they are the reason
+    if loss_first:  # the variables are the cause if they soon follow
         (run, info), last = again(plan, progress, good, low, bad_value), bad_value
         _, _, names, _ = last_finite(plan, progress, run, last, last + LOOK_AHEAD)
-    # A variable that has run away is the reason, whichever breaks first.
+    # A variable that has run away is the cause, even if another part breaks first.
     before = plan.snapshots.before()[1]
     large = grown(solver, run) or run_away(solver, run, before)
     progress = replace(back_to(plan, progress, last, run), info=info or progress.info)

@@ -1,11 +1,10 @@
-"""The policies for what a run can return to, `snapshots=` of `bl.RunOptions`.
+"""Policies for the state to which a run can return, `snapshots=` of `bl.RunOptions`.
 
-* "device": buffers are not donated, so the state at the start of a chunk outlives the chunk. There are two copies.
-* "host": buffers are donated; a copy goes to the host's memory, at most once in `REST` times the time that takes.
-* "off": buffers are donated and nothing is kept: a run that breaks cannot return an earlier state.
-* "auto": "device" for states so small that memory is no concern, "host" for larger ones. With
-  `on_divergence="halve"` a run should always return to the same step, which the clock of "host" cannot promise:
-  there "device" goes up to `MEDIUM` bytes.
+* "device": buffers are not donated, so the state at the start of a chunk outlives it. There are two copies.
+* "host": buffers are donated. Copies go to the host's memory, in at most 2 % of the time.
+* "off": buffers are donated and nothing is kept. A run that breaks cannot return an earlier state.
+* "auto": "device" for small states, "host" for larger ones. With `on_divergence="halve"` a run must always
+  return to the same step, but "host" depends on the clock. Then "device" goes up to `MEDIUM` bytes.
 """
 
 import time
@@ -23,15 +22,15 @@ REST = 50  # so that copies take at most 2 % of the time
 
 
 class HostSnapshots(Snapshots):
-    """Keep copies in the host's memory."""
+    """Policy that keeps copies in the host's memory."""
 
     donates = True
 
     def __init__(self, storage: OnDevice = OnDevice(), first: Callable[[Any], Any] = lambda due: due):  # noqa: B008
         super().__init__(storage)
-        self._first = first  # the processes of a run agree on what the first one's clock says
-        self._places: Any = None  # the shardings of the run that is copied
-        self._next = 0.0  # the earliest time of the next copy
+        self._first = first  # all processes follow the clock of the first one
+        self._places: Any = None  # shardings of the copied run
+        self._next = 0.0  # earliest time of the next copy
 
     def renew(self, run: Any, step: int, good: bool) -> None:
         if not good and self.possible and not self._is_heavy():
@@ -41,7 +40,7 @@ class HostSnapshots(Snapshots):
 
     def begin(self, run: Any, step: int) -> None:
         began = time.perf_counter()
-        self._run = self._places = self.step = None  # not next to the one that replaces it
+        self._run = self._places = self.step = None  # free the old copy first
         self.taken = []
         self._places = jax.tree.map(sharding_on_device, run)
         self._run, self.step = _on_host(run), step
@@ -64,7 +63,7 @@ class HostSnapshots(Snapshots):
 
 
 class NoSnapshots(Snapshots):
-    """Keep nothing."""
+    """Policy that keeps nothing."""
 
     donates = True
 
@@ -78,7 +77,7 @@ class NoSnapshots(Snapshots):
 def snapshots_for(
     policy: str, size: int, halve: bool, storage: OnDevice, first: Callable[[Any], Any] = lambda due: due
 ) -> Snapshots:
-    """Return the policy for a state of that many bytes; "auto" means "device" or "host", by the size."""
+    """Return the policy for a state of `size` bytes. "auto" means "device" or "host", by the size."""
     if policy == "auto":
         policy = "device" if size <= MEDIUM and halve else "host"
     if policy == "device":
@@ -87,16 +86,16 @@ def snapshots_for(
 
 
 def _on_host(run: Any) -> Any:
-    """Return a copy on the host; keys, for which NumPy has no type, are small and stay."""
+    """Return a copy on the host. Keys have no NumPy type; they are small and stay on the device."""
     leaves, structure = jax.tree.flatten(run)
     for leaf in leaves:
         if not _is_key(leaf) and leaf.is_fully_addressable:
-            leaf.copy_to_host_async()  # all at once, where memory is far away
+            leaf.copy_to_host_async()  # all transfers at once, in case memory is slow
     return structure.unflatten([jnp.copy(leaf) if _is_key(leaf) else _own(leaf) for leaf in leaves])
 
 
 def _own(leaf: jax.Array) -> Any:
-    """Return a copy: on a CPU the array's memory is the buffer that will be donated."""
+    """Return a copy: on a CPU the array shares the buffer that will be donated."""
     if not leaf.is_fully_addressable:  # NumPy sees only the part of one process
         return jax.device_put(leaf, leaf.sharding.with_memory_kind("pinned_host"), may_alias=False)
     fetched = np.asarray(leaf)
