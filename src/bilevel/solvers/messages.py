@@ -1,4 +1,4 @@
-"""The findings of solvers, and the sentences that people read about them."""
+"""Findings of solvers, and the sentences that people read about them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Finding:
 
 
 def sentence(finding: Finding | str | None) -> str:
-    """Return the finding as a sentence with its remedy; "" for None. A solver of your own may pass its own text."""
+    """Return the finding as a sentence with its remedy; "" for None. A user's solver may pass its text instead."""
     if finding is None or isinstance(finding, str):
         return finding or ""
     return SENTENCES[finding.code](**finding.numbers)

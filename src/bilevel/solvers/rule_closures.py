@@ -1,9 +1,12 @@
-"""The functions of an optax rule, with the numbers in their closures as leaves.
+"""Functions of an optax rule, with the numbers in their closures as leaves.
 
-An optax transformation is a pair of functions that close over their settings. The walk below follows closures down to
-numbers and arrays, which become leaves of the rule. The rest is equal for two transformations that were made in the
-same way. They share compiled programs, and a sweep can vary the numbers. Functions of the user, such as schedules and
-masks, are equal only to themselves.
+An optax transformation is a pair of functions that close over their settings. The walk below follows closures
+to
+numbers and arrays, which become leaves of the rule. All else is equal for two transformations made in the
+same way.
+They share compiled programs, and a sweep can vary the numbers. Functions of the user, such as schedules and
+masks, are
+equal only to themselves.
 """
 
 import types
@@ -36,7 +39,7 @@ class Closures(Reader):
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
-        """The numbers that are not fixed, by the names of their variables."""
+        """Return the numbers that are not fixed, by the names of their variables."""
         return {name: number for name, number in self._walked.numbers.items() if name not in self.fixed}
 
     @cached_property
@@ -68,7 +71,7 @@ class Closures(Reader):
 
 
 class _Walk:
-    """Copies a transformation down to the numbers; `given` replaces them."""
+    """Copy of a transformation down to the numbers; `given` replaces them."""
 
     def __init__(self, given: dict[str, Any] | None):
         self.given = given
