@@ -130,13 +130,13 @@ def check_usable(tree: PyTree, name: str) -> None:
 
 
 def at_hand(leaves: list[jax.Array]) -> bool:
-    """Return whether NumPy reads the arrays without a copy, which is faster than a program compiled for them."""
+    """Return whether NumPy reads the arrays without a copy, which is faster than a compiled program."""
     here = lambda leaf: leaf.is_fully_addressable and all(at.platform == "cpu" for at in leaf.devices())
     return sum(leaf.size for leaf in leaves) <= FEW and all(here(leaf) for leaf in leaves)
 
 
 def is_explicit(leaf: Any) -> bool:
-    """Return whether an array is on a mesh with Explicit axes, for which JAX checks shardings during tracing."""
+    """Return whether an array is on a mesh with Explicit axes: JAX then checks shardings during tracing."""
     if not isinstance(leaf, jax.Array) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return False
     return AxisType.Explicit in jax.typeof(leaf).sharding.mesh.axis_types

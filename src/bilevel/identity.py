@@ -52,7 +52,7 @@ def described(function: Callable[..., Any]) -> str:
 
 
 def skeleton(value: Any) -> str:
-    """Return a digest of all functions in a rule made of closures, and of their settings but not of its numbers."""
+    """Return a digest of the functions and settings of a rule made of closures, without its numbers."""
     return hashlib.sha256(repr(_skeleton(value, ())).encode()).hexdigest()[:12]
 
 

@@ -14,8 +14,7 @@ _context = jax.make_user_context(0)  # part of the keys under which JAX keeps it
 
 
 class Memory:
-    """Values made for one problem, by kind and key. A value is valid until something that it was made from reads
-    other things.
+    """Values made for one problem, by kind and key. Each is valid until its sources read other things.
 
     Every problem has a memory, which is deleted with it. A global table would keep all problems alive:
     compiled programs
@@ -82,7 +81,7 @@ class Tracing:
         return True
 
     def jit_alone(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function compiled; it is traced again if the classes of its arguments read other things."""
+        """Return the function compiled; trace it again if the classes of its arguments read other things."""
         jitted = self.jit(function)
 
         def call(*arguments: Any) -> Any:

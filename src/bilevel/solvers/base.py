@@ -245,7 +245,7 @@ def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static:
 
 
 def without_numbers(structure: Any) -> Any:
-    """Return the solver of this structure without its leaves: the functions and settings that its programs read."""
+    """Return the solver of this structure without its leaves: functions and settings that its programs read."""
     return structure.unflatten([None] * structure.num_leaves)
 
 

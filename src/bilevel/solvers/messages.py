@@ -14,7 +14,7 @@ class Finding:
 
 
 def sentence(finding: Finding | str | None) -> str:
-    """Return the finding as a sentence with its remedy; "" for None. A user's solver may pass its text instead."""
+    """Return the finding as a sentence with its remedy; "" for None. A user's solver may pass a text."""
     if finding is None or isinstance(finding, str):
         return finding or ""
     return SENTENCES[finding.code](**finding.numbers)

@@ -14,7 +14,7 @@ ValueFunction = Callable[[PyTree], Scalar]
 
 
 class FixedPoint(NamedTuple):
-    """Fixed point of an inner rule: ∇_y g + decay · y = 0 on the active entries. The other entries never move."""
+    """Fixed point of an inner rule: ∇_y g + decay · y = 0 on the active entries; the others never move."""
 
     active: PyTree  # where the gradient has any influence; one bool may cover a leaf or all of y
     decay: PyTree | None  # None if the rule has to be differentiated at the current point

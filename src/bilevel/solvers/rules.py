@@ -1,4 +1,4 @@
-"""Update rules of a level: a step size for gradient descent, an optax transformation, or one with a projection."""
+"""Update rules of a level: a step size for gradient descent, an optax transformation, or a projected rule."""
 
 from abc import abstractmethod
 from collections.abc import Callable

@@ -41,7 +41,7 @@ from bilevel.types import PyTree
 
 
 def classify(problem: Problem, rule: Rule, y: PyTree) -> FixedPoint:
-    """Return the fixed point of a rule on trees like `y`; raise if it is unknown. The problem keeps the answer."""
+    """Return the fixed point of a rule on trees like `y`, kept with the problem; raise if it is unknown."""
     holds = isinstance(rule, FixedPreconditioner)
     if isinstance(rule, FixedPreconditioner):
         rule = rule.rule
@@ -133,9 +133,7 @@ def _refusal(settled: bool, holds: bool, could_be_held: bool) -> str:
 
 
 class _Look:
-    """Properties of the rule at one time: its decay, its active entries, and those with a partial influence of
-    γ.
-    """
+    """Properties of the rule at one time: its decay, its active entries and partly active gradients."""
 
     # One row per case: a scale of y, and the kind of γ: 0 zero, 1 varied, 2 level, 3 without a mean.
     KINDS = (*((scale, 0) for scale in SCALES), (0.0, 0), (1.0, 1), (1.0, 2), (1.0, 3))
@@ -214,5 +212,5 @@ def _is_a_map(trial: Trial, look: _Look) -> bool:
 
 
 def _one_if_equal(leaf: Any) -> Any:
-    """Return one entry for a leaf whose entries are equal up to rounding: constants in a program cost memory."""
+    """Return one entry for a leaf of entries equal up to rounding: constants in a program cost memory."""
     return np.ravel(leaf)[0] if leaf.size and np.allclose(leaf, leaf.flat[0], rtol=1e-5, atol=0) else leaf

@@ -64,8 +64,8 @@ def check_rests(solver: Any, y: PyTree) -> None:
 
 
 def check_rests_at_minima(solver: Any, y: PyTree) -> None:
-    """Raise if the inner rule decays y; y may be frozen or projected. For methods that need ∇_y g = 0 in the
-    limit.
+    """Raise if the inner rule decays y, for methods that need ∇_y g = 0 in the limit; y may be frozen or
+    projected.
     """
     decay = _unprojected(solver, y).decay
     if decay is None or any(np.any(c) for c in jax.tree.leaves(decay)):
