@@ -30,20 +30,15 @@ class Batch:
     """The data of one step for the inner and the outer objective, each any pytree or `None`.
 
     `shared` holds constants for both levels: any pytree. Objectives that ask for the keyword `shared` receive
-    it
-    unchanged with every batch. Its arrays need no row per example.
+    it unchanged with every batch. Its arrays need no row per example.
 
     The loop fills the other fields, for objectives that ask for a keyword of that name: `rows`, the row
-    numbers of
-    each level's data; `key`, a random key of the draw; and `state`, the part of a model without its trained
-    parameters
-    (batch norm). If you call `solver.step` yourself, you can fill them too.
+    numbers of each level's data; `key`, a random key of the draw; and `state`, the part of a model without
+    its trained parameters (batch norm). If you call `solver.step` yourself, you can fill them too.
 
     `whole` and `block` are for solvers that reduce the variance of minibatches. For minibatches of arrays in
-    memory,
-    `whole` is the data of all rows. If `bl.blocks` drew the batch, `block` is the number of its fixed batch
-    at each
-    level. Without `whole` the batch is all the data.
+    memory, `whole` is the data of all rows. If `bl.blocks` drew the batch, `block` is the number of its fixed
+    batch at each level. Without `whole` the batch is all the data.
     """
 
     inner: PyTree = None

@@ -109,14 +109,11 @@ def composed(
         ∇²_yy g = Jᵀ(∇²loss)J + Σ_i (∂loss/∂p_i) ∇²_yy p_i + ∇²_yy penalty,        p = model(x, y), J = ∂p/∂y
 
     The first term is positive semidefinite if the loss is convex in the predictions. Squared errors and
-    cross-entropies of
-    logits with non-negative weights are. Only the second term can be indefinite for a network. It is small if
-    the model
-    fits the data.
+    cross-entropies of logits with non-negative weights are. Only the second term can be indefinite for a
+    network. It is small if the model fits the data.
 
     Each part takes `(x, y)` or `(x, y, batch)`, and may ask for the keywords `key` and `rows`. A model that
-    asks for
-    `state` returns `(predictions, state)`. A loss may return `(loss, metrics)`.
+    asks for `state` returns `(predictions, state)`. A loss may return `(loss, metrics)`.
 
     Args:
         model: maps x, y and a batch to the predictions, any pytree of floating arrays.

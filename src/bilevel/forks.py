@@ -1,10 +1,8 @@
 """Errors in forked processes in which JAX would hang.
 
 The threads of JAX do not survive `fork`. If JAX has started to work in the parent, the child waits for them
-forever.
-If the parent has only imported JAX, the child works. JAX warns in both cases. This module notes whether JAX
-has
-compiled anything, and reads the names of JAX's threads if the operating system lists them.
+forever. If the parent has only imported JAX, the child works. JAX warns in both cases. This module notes
+whether JAX has compiled anything, and reads the names of JAX's threads if the operating system lists them.
 """
 
 import os

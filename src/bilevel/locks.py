@@ -9,11 +9,10 @@ _held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 class Lock:
-    """Lock of a folder until `close` or the end of the process; raise `BlockingIOError` if it is locked already.
+    """Lock on a folder until `close` or the end of the process; raise `BlockingIOError` if it is locked.
 
     The lock is on the folder itself and leaves no file. A forked child does not hold it. On file systems
-    without
-    locks, nothing is locked.
+    without locks, nothing is locked.
     """
 
     def __init__(self, folder: Path):

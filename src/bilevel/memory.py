@@ -17,8 +17,7 @@ class Memory:
     """Values made for one problem, by kind and key. Each is valid until its sources read other things.
 
     Every problem has a memory, which is deleted with it. A global table would keep all problems alive:
-    compiled programs
-    refer to the functions of their problem.
+    compiled programs refer to the functions of their problem.
     """
 
     MOST: ClassVar = {
@@ -60,8 +59,8 @@ class Tracing:
     """Separate traces of all functions for each program.
 
     `lax.scan`, `jax.jit`, `jax.checkpoint` and others keep the trace of a function object, even if the
-    function now reads
-    other values. A compiled program and its parts share one `Tracing`; another program has another.
+    function now reads other values. A compiled program and its parts share one `Tracing`; another program has
+    another.
     """
 
     def __init__(self) -> None:
@@ -81,7 +80,7 @@ class Tracing:
         return True
 
     def jit_alone(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function compiled; trace it again if the classes of its arguments read other things."""
+        """Return the function compiled; trace it again if the classes of its arguments change."""
         jitted = self.jit(function)
 
         def call(*arguments: Any) -> Any:

@@ -1,12 +1,9 @@
 """Derivatives for solvers, matrix-free. Second derivatives are taken only here.
 
 A product with a second derivative is a tangent of a gradient, forward over reverse. ∇²_yy g·v is a tangent of
-∇_y g,
-and ∇²_xy g·v of ∇_x g. One pass gives both if a method needs both along one v. No residuals are kept after
-the pass,
-and a user's custom backward pass is used. A linearization stores the forward and backward pass of every layer
-of a
-model. It is only for several products at one point.
+∇_y g, and ∇²_xy g·v of ∇_x g. One pass gives both if a method needs both along one v. No residuals are kept
+after the pass, and a user's custom backward pass is used. A linearization stores the forward and backward
+pass of every layer of a model. It is only for several products at one point.
 """
 
 import operator

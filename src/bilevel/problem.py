@@ -104,17 +104,14 @@ class Problem:
             z‖²/(2·step), like the functions of `bl.prox`. y*(x) then minimizes g + h.
 
     x and y are arbitrary pytrees of floating arrays. A function receives the part of a `bl.Batch` for its
-    level as
-    `batch`. It is always an argument, so that data are never compiled in. A function may return `(loss,
-    metrics)`, where
-    `metrics` is a dict of scalars for the trace. It may ask by keyword for
+    level as `batch`. It is always an argument, so that data are never compiled in. A function may return
+    `(loss, metrics)`, where `metrics` is a dict of scalars for the trace. It may ask by keyword for
 
     * `key`: a random key, new at every step and for every draw of a step, the same for all evaluations on one
       draw;
     * `rows`: the row numbers of the batch in the data;
     * `state`: the state of a model in addition to y, such as batch-norm statistics. The inner function then
-      returns
-      `(loss, metrics, state)`; the outer one only reads it. Several inner steps carry it along.
+      returns `(loss, metrics, state)`; the outer one only reads it. Several inner steps carry it along.
     """
 
     inner: Callable[..., Any]

@@ -35,7 +35,7 @@ def shown(value: Any) -> str:
 
 
 def printable(text: str, stream: Any = None) -> str:
-    """Return the text in the letters of standard output or of another stream; `print` raises for other letters."""
+    """Return the text in letters of standard output or another stream; `print` raises for other letters."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)

@@ -1,8 +1,7 @@
 """Explanations of derivatives that JAX cannot take: the derivative, the reason and the remedy.
 
 JAX raises in the middle of a step, or when the step is compiled. Each derivative is then tried separately, so
-the
-result does not depend on the text of JAX's errors.
+the result does not depend on the text of JAX's errors.
 """
 
 import inspect

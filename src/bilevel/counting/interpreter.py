@@ -24,8 +24,7 @@ def counting(function: Callable[..., Any]) -> Callable[..., tuple[Any, Counts]]:
     """Return a function of the same arguments that returns `(output, counts)`, with counts as integer arrays.
 
     It counts the calls that the whole output of `function` needs. `function` must use a `bl.counting.counted`
-    problem. Use
-    the result inside `jit` and `scan`; do not differentiate it.
+    problem. Use the result inside `jit` and `scan`; do not differentiate it.
     """
 
     def counted_function(*args: Any) -> tuple[Any, Counts]:

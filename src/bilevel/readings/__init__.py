@@ -1,24 +1,18 @@
 """Values that functions read in addition to their arguments.
 
 A compiled program keeps the values that its functions read while they were traced: closures, defaults,
-globals,
-attributes of objects, classes and modules. `parts` lists them, each with the path by which the function
-reaches it.
-`reading` turns the list into a value. If two readings are equal, tracing again gives the same program.
-Checkpoints
-compare the list between processes (`loop/checkpoints/origin.py`).
+globals, attributes of objects, classes and modules. `parts` lists them, each with the path by which the
+function reaches it. `reading` turns the list into a value. If two readings are equal, tracing again gives the
+same program. Checkpoints compare the list between processes (`loop/checkpoints/origin.py`).
 
 The walk reads everything mutable through `Walk.look`, which records how to read it again. A reading is
-therefore
-current while all looks give the same objects and all arrays the same numbers. The mutable kinds are: closure
-cells,
-the code, defaults and attributes of functions, globals by name, imported modules, names in modules,
-attributes, slots
-and class of objects, members and bases of classes, containers, partials, wrapped functions and arrays.
+therefore current while all looks give the same objects and all arrays the same numbers. The mutable kinds
+are: closure cells, the code, defaults and attributes of functions, globals by name, imported modules, names
+in modules, attributes, slots and class of objects, members and bases of classes, containers, partials,
+wrapped functions and arrays.
 
 The walk does not follow the code of installed packages, names that are not written in the code, or the
-contents of
-objects that Python cannot list ("hidden"). These are compared by identity.
+contents of objects that Python cannot list ("hidden"). These are compared by identity.
 """
 
 import operator
@@ -84,7 +78,7 @@ def nodes(structure: Any) -> tuple[Any, ...]:
 
 
 def parts(value: Any, name: str = "") -> list[Part]:
-    """Return the parts that a function or an object with functions reads, in the same order in every process."""
+    """Return all parts that a function, or an object with functions, reads, in the same order in every process."""
     return Walk.of(value, name).found
 
 

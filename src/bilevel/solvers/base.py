@@ -40,12 +40,10 @@ class Info(eqx.Module):
     """Results of one step for a reader: quantities at x_k, the point where the step started.
 
     `outer_value` and `hypergradient` belong together: f(x_k, ŷ_k), and the estimate of ∇Φ(x_k) at the same
-    ŷ_k that moved
-    x. `inner_gradient` is ∇_y g(x_k, ·) on the step's batch at `solver.sets_out(state)`, the start of the
-    inner level. It
-    measures how far that point is from stationary, whatever direction the step took. If the inner level has a
-    proximal map,
-    a projection or a weight decay, implicit methods report the residual of their fixed point instead.
+    ŷ_k that moved x. `inner_gradient` is ∇_y g(x_k, ·) on the step's batch at `solver.sets_out(state)`, the
+    start of the inner level. It measures how far that point is from stationary, whatever direction the step
+    took. If the inner level has a proximal map, a projection or a weight decay, implicit methods report the
+    residual of their fixed point instead.
     """
 
     outer_value: Scalar
@@ -70,10 +68,8 @@ class Solver(eqx.Module):
     `batch` is a `Batch`, `Draws` if `draws` is more than one, or `None`.
 
     A solver is a pytree. Its step sizes are leaves, so new values compile nothing again, and `jax.vmap` maps
-    over many
-    solvers. Its problem, loop lengths and other functions are static. `variables` lists the state's iterates,
-    which must
-    stay finite. `draws` is the number of independent batches per step.
+    over many solvers. Its problem, loop lengths and other functions are static. `variables` lists the state's
+    iterates, which must stay finite. `draws` is the number of independent batches per step.
     """
 
     problem: Problem = eqx.field(static=True)
@@ -162,8 +158,7 @@ class Solver(eqx.Module):
         """Return all results of both objectives: of g where the step on y started, of f where it ended.
 
         `model` comes from the step's `Info`: f sees the state that the last inner step saw. (DARTS' virtual
-        point and IAPTT's
-        worst one are not part of the state. For these methods f is evaluated at y.)
+        point and IAPTT's worst one are not part of the state. For these methods f is evaluated at y.)
         """
         drawn = draws(batch)
         inner = self.problem.g.evaluate(before.x, self.sets_out(before), drawn[0])

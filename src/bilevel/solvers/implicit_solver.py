@@ -46,8 +46,8 @@ class System(NamedTuple):
     """Adjoint system K v = b at one point (x, y), and the results of its solution.
 
     K is ∇²_yy g and b is ∇_y f if the inner rule converges where ∇_y g = 0. For other rules it is the system
-    of their fixed
-    point. Of several draws the first is for y, the last for x and the one before the last for v.
+    of their fixed point. Of several draws the first is for y, the last for x and the one before the last for
+    v.
     """
 
     adjoint: Any  # the method for the system

@@ -108,8 +108,7 @@ def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
     """Return the solvers with the numbers of optax rules as constants where all solvers agree in them.
 
     A constant is exact, and the fixed point of the rule may depend on it. A number that differs is an
-    argument of the
-    program. Numbers injected by `optax.inject_hyperparams` are always arguments.
+    argument of the program. Numbers injected by `optax.inject_hyperparams` are always arguments.
     """
     is_rule = lambda node: isinstance(node, Transformation)
     flat, structures = zip(*(jax.tree.flatten(solver, is_leaf=is_rule) for solver in solvers), strict=True)

@@ -20,8 +20,7 @@ def factory(**renamed: str) -> Callable[[F], F]:
     DeprecationWarning.
 
     Both work for one release. `renamed` maps old option names to new ones. Options are checked before
-    Equinox, whose
-    errors do not name the option.
+    Equinox, whose errors do not name the option.
     """
 
     def decorate(make: F) -> F:

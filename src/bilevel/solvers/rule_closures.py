@@ -1,12 +1,9 @@
 """Functions of an optax rule, with the numbers in their closures as leaves.
 
 An optax transformation is a pair of functions that close over their settings. The walk below follows closures
-to
-numbers and arrays, which become leaves of the rule. All else is equal for two transformations made in the
-same way.
-They share compiled programs, and a sweep can vary the numbers. Functions of the user, such as schedules and
-masks, are
-equal only to themselves.
+to numbers and arrays, which become leaves of the rule. All else is equal for two transformations made in the
+same way. They share compiled programs, and a sweep can vary the numbers. Functions of the user, such as
+schedules and masks, are equal only to themselves.
 """
 
 import types

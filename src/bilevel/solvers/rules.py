@@ -54,8 +54,7 @@ class Settled(Rule):
         """Return (x − P(x − s·h))/s, which is zero exactly at constrained stationary points.
 
         s is the step size, or 1 without one. If rounding loses all of s·h, s is larger: the quotient would be
-        0 or 0/0 at
-        every x.
+        0 or 0/0 at every x.
         """
         s = _not_lost(self.step_size, point, gradient)
         ahead = self.settle(tree.sub(point, scaled(s, gradient)))
@@ -125,12 +124,10 @@ def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Pro
         project: the projection, from x's tree to itself, such as the functions of `optax.projections`.
 
     With a rule that scales coordinates differently (Adam), x converges to a stationary point for a box, but
-    in general
-    not for a simplex or a ball. Use a step size or plain SGD there.
+    in general not for a simplex or a ball. Use a step size or plain SGD there.
 
     The tolerance of a run and the trace's "stationarity" then measure ‖x − P(x − s·h)‖/s instead of ‖h‖. s is
-    the step
-    size, 1 for an optax rule, and larger if rounding would lose s·h.
+    the step size, 1 for an optax rule, and larger if rounding would lose s·h.
     """
     return Projected(as_rule(rule, "projected"), Static(check_map(project)))
 

@@ -36,8 +36,7 @@ def with_smaller_steps(solver: Solver, lower: float, outer: float) -> Any:
     """Return the solver with the step sizes of the lower levels times `lower` and the outer one times `outer`.
 
     For an optax transformation the factor multiplies the updates. Solvers with different factors differ only
-    in their
-    numbers, so they share one compiled program.
+    in their numbers, so they share one compiled program.
     """
     parts = {name: shorter(part, outer if name == "outer" else lower) for name, part in _parts(solver)}
     if _has_series(solver):

@@ -7,17 +7,13 @@ A trial gives a rule gradients γ_1, γ_2, … while y is held fixed. It compare
 * coupled:   Δ_t(γ, y) = Δ_t(γ + cy, 0) for some c and every y. The decay comes before any memory or rescaling
              (`chain(add_decayed_weights(c), ...)`). The fixed point is where ∇_y g + cy = 0.
 * a map:     Δ_t(γ, y) acts entry by entry and does not depend on earlier gradients (clipped or thresholded
-  steps).
-             y = U(x, y) can be differentiated at the current point.
+             steps). y = U(x, y) can be differentiated at the current point.
 * held:      Δ_t(γ, y) = Δ_t(γ, 0) − d_t y: decay after rescaling, as in `adamw`. The fixed point depends on
-  the
-             memory. `bl.fixed_preconditioner` holds that memory fixed (see `preconditioner`).
+             the memory. `bl.fixed_preconditioner` holds that memory fixed (see `preconditioner`).
 
 A trial cannot find the fixed point of other rules that depend on y. Schedules are evaluated far ahead. If the
-rate is
-zero there, they are evaluated at the latest step at which every part still moves well. The trials use small
-and large
-y, so that y meets bounds.
+rate is zero there, they are evaluated at the latest step at which every part still moves well. The trials use
+small and large y, so that y meets bounds.
 """
 
 from dataclasses import replace

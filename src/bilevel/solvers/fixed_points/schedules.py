@@ -24,8 +24,7 @@ def candidates(trial: Trial) -> Candidates:
     """Return a step far ahead, the latest step at which every part moves well, and the start.
 
     The rule runs with a gradient of constant sign and without one, while its counters jump. The first jumps
-    are single
-    steps, later ones a few percent, so that every longer part of a schedule is seen.
+    are single steps, later ones a few percent, so that every longer part of a schedule is seen.
     """
     times = _times(trial)
     y, gradient = trial.draw(1), trial.draw(2)

@@ -1,12 +1,9 @@
 """Smaller arrays to try a rule on, if the rule treats all entries of an array alike.
 
 The update is traced on the true shapes and on smaller ones, but not run. A few entries show everything if the
-program
-consists of operations entry by entry, sums over whole arrays and numbers. Both programs must differ only in
-shapes.
-Other rules give another program and are tried on the true shapes: factors by rows (Adafactor), matrix
-products (Muon),
-masks by position, decisions by size.
+program consists of operations entry by entry, sums over whole arrays and numbers. Both programs must differ
+only in shapes. Other rules give another program and are tried on the true shapes: factors by rows
+(Adafactor), matrix products (Muon), masks by position, decisions by size.
 """
 
 import re

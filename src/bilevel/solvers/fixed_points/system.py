@@ -1,15 +1,12 @@
 """Adjoint systems of the fixed point y = U(x, y) of an inner rule.
 
 The hypergradient is ∇Φ = ∇_x f + (∂_x U)ᵀw, where w = (∂_y U)ᵀw + ∇_y f. If U is gradient descent, v = αw
-solves
-∇²_yy g·v = ∇_y f, and ∇Φ = ∇_x f − ∇²_xy g·v. Other U get the same form, which every adjoint method can
-solve: a
-symmetric operator K in the place of ∇²_yy g, and a right-hand side.
+solves ∇²_yy g·v = ∇_y f, and ∇Φ = ∇_x f − ∇²_xy g·v. Other U get the same form, which every adjoint method
+can solve: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
 
 * Entry by entry, y − U = a·∇_y g + d·y to first order. v = aw is zero on frozen entries (a = 0). On the
-  others
-  (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c. AdamW with v̂ held fixed has d/a = c(√v̂ +
-  ε).
+  others (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c. AdamW with v̂ held fixed has
+  d/a = c(√v̂ + ε).
 * U = P(y − α∇_y g), with P a projection or a proximal map. D = ∂P is symmetric with 0 ≤ D ≤ I. For v = Du,
 
       D(∇²_yy g·Du + (u − Du)/α) = D∇_y f,        w = v/α + ∇_y f − ∇²_yy g·v,
@@ -64,9 +61,7 @@ def check_rests(solver: Any, y: PyTree) -> None:
 
 
 def check_rests_at_minima(solver: Any, y: PyTree) -> None:
-    """Raise if the inner rule decays y, for methods that need ∇_y g = 0 in the limit; y may be frozen or
-    projected.
-    """
+    """Raise if the inner rule decays y, for methods that need ∇_y g = 0; y may be frozen or projected."""
     decay = _unprojected(solver, y).decay
     if decay is None or any(np.any(c) for c in jax.tree.leaves(decay)):
         raise ValueError(

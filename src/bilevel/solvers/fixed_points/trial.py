@@ -1,8 +1,7 @@
 """Trials of a rule on synthetic gradients with y held fixed, by one compiled program.
 
 y, gradients and updates are float64 vectors of all entries of y, the last axis of an array. They are rounded
-to the
-dtypes of the leaves when the program is called.
+to the dtypes of the leaves when the program is called.
 """
 
 from collections.abc import Callable, Sequence
