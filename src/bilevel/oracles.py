@@ -125,7 +125,7 @@ class Oracles:
         return _linearize(self.g, x, y, batch)
 
     def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
-        """Call `linearize`. Deprecated spelling."""
+        """Call `linearize`. This spelling is deprecated."""
         warnings.warn("oracles.linearise is now oracles.linearize", DeprecationWarning, stacklevel=2)
         return self.linearize(x, y, batch)
 

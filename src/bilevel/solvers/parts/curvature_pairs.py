@@ -37,8 +37,8 @@ def remember(pairs: Pairs, s: PyTree, z: PyTree) -> Pairs:
 def inverse_times(pairs: Pairs, r: PyTree) -> PyTree:
     """Return B r with B ≈ (∇²_yy g)⁻¹ of the pairs.
 
-    This is the two-loop recursion (Nocedal & Wright, Algorithm 7.4) from γI. γ = sᵀz/zᵀz of the newest pair,
-    and 1 without pairs.
+    This is the two-loop recursion (Nocedal & Wright, Algorithm 7.4) from γI. γ = sᵀz/zᵀz of the newest pair.
+    It is 1 without pairs.
     """
 
     def newest_to_oldest(q, pair):

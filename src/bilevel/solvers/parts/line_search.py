@@ -38,8 +38,7 @@ class Decision(NamedTuple):
 
 
 def line_search(state: Any, trial: Change, gain: Scalar, rounding: Scalar, blur: float) -> Decision:
-    """Accept the trial if Φ falls enough, and choose the next β: a spectral one, or a shorter one after a
-    refusal.
+    """Accept the trial if Φ falls enough, and choose the next β: spectral, or shorter after a refusal.
 
     Args:
         state: x, the last `step_size`, `slack` and `local`, and the number of trials `refused` in a row.

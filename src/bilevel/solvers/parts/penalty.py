@@ -2,8 +2,7 @@
 
 The constraint "y minimizes g(x, ·)" becomes a price λ on g(x, y) − min_z g(x, z):
 
-    L_λ(x) = min_y f(x, y) + λ (g(x, y) − min_z g(x, z)),    ∇L_λ(x) = ∇_x f(x, y) + λ (∇_x g(x, y) − ∇_x g(x,
-    z))
+    L_λ(x) = min_y f(x, y) + λ (g(x, y) − min_z g(x, z)),    ∇L_λ(x) = ∇_x f(x, y) + λ (∇_x g(x, y) − ∇_x g(x, z))
 
 at the two minimizers y = y_λ(x) and z = y*(x). No second derivative appears, and ∇L_λ = ∇Φ + O(1/λ).
 

@@ -79,9 +79,7 @@ class MetaLearner(ExplicitSolver):
         return state.x, state.x, first_task(by_task(batch, self.name))
 
     def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:
-        """Return the gradient and the value of the function that adaptation to one task descends, as functions
-        of y.
-        """
+        """Return the gradient and the value, as functions of y, that adaptation to one task descends."""
         problem = self.problem
         return lambda y: problem.oracles.inner_gradient(x, y, batch), lambda y: problem.g(x, y, batch)
 

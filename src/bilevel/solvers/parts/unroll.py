@@ -7,8 +7,7 @@ memory:
 
 Back, from the cotangent p of y_N, with J_t the rule's derivative at step t:
 
-    (d, q, p) ← J_tᵀ (p, q),   x̄ ← x̄ + ∇²_xy g(x, y_t) d,   p ← p + ∇²_yy g(x, y_t) d          t = N−1, …,
-    N−T
+    (d, q, p) ← J_tᵀ (p, q),   x̄ ← x̄ + ∇²_xy g(x, y_t) d,   p ← p + ∇²_yy g(x, y_t) d          t = N−1, …, N−T
 
 For gradient descent d = −αp, so p ← (I − α∇²_yy g)p. The recursion costs one Hessian and one cross product
 per step, both from one linearization. T < N is truncated back-propagation. Only every `checkpoint_every`-th
@@ -208,9 +207,7 @@ def follow(
 def linearized(
     field: Field, x: PyTree, y: PyTree, t: Any, batch: Batch | None, state: PyTree
 ) -> tuple[PyTree, Callable[..., tuple[PyTree, PyTree, Any]]]:
-    """Return G_t at this state, and a map from the cotangents (d, r) of G_t and s_{t+1} to those for y, x and
-    s_t.
-    """
+    """Return G_t at this state, and (d, r) ↦ the cotangents of y, x and s_t; d, r belong to G_t and s_{t+1}."""
     if state is None:
         g = field.linearize(x, y, t, batch)
         return g.gradient, lambda d, r: (*g.both(d), r)
@@ -237,7 +234,7 @@ def state_gradient(
 def update(
     rule: Rule, gradient: PyTree, memory: PyTree, y: PyTree, value: ValueFunction | None
 ) -> tuple[tuple[Any, ...], Callable[..., Any], PyTree]:
-    """Take one step of `rule`: ((y, moving), pull_back, memory), where `moving` is the memory's floating leaves.
+    """Take one step of `rule`: ((y, moving), pull_back, memory), with `moving` the memory's floating leaves.
 
     `pull_back((p, q))` maps the cotangents of (y, moving) to the cotangents of (gradient, moving, y) before
     the step. Counters and keys have no derivative. The value that some rules ask for is a constant.
