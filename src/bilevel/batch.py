@@ -33,7 +33,7 @@ class Batch:
     it unchanged with every batch. Its arrays need no row per example.
 
     The loop fills the other fields, for objectives that ask for a keyword of that name: `rows`, the row
-    numbers of each level's data; `key`, a random key of the draw; and `state`, the part of a model without
+    numbers of each level's data; `key`, a random key of the draw; and `state`, the state of a model without
     its trained parameters (batch norm). If you call `solver.step` yourself, you can fill them too.
 
     `whole` and `block` are for solvers that reduce the variance of minibatches. For minibatches of arrays in

@@ -34,15 +34,15 @@ class ConjugateGradients(Adjoint):
 def cg(
     tol: Number = 1e-6, max_steps: int | None = None, *, preconditioner: Nystrom | None = None
 ) -> ConjugateGradients:
-    """Run conjugate gradients from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖ (Grazzi et al. 2020, Ji et al.
-    2021).
+    """Run conjugate gradients from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖.
 
-    It takes at least one step, so that with warm starts even a loose tolerance leaves no bias in the limit.
-    ∇²_yy g must be positive definite. The method stops at the first direction without positive curvature and
-    returns the current v. For an indefinite ∇²_yy g use `bl.adjoints.minres`, or make it definite with
-    `bl.adjoints.damped` or `bl.adjoints.gauss_newton`. The trace's "adjoint_indefinite" shows these steps.
-    The run's status reports them if they are most of the last steps. Hessian products: 1 for the warm start,
-    1 per step, 1 to measure "adjoint_residual", and the preconditioner's.
+    Grazzi et al. 2020, Ji et al. 2021. The method takes at least one step, so that with warm starts even a
+    loose tolerance leaves no bias in the limit. ∇²_yy g must be positive definite. The method stops at the
+    first direction without positive curvature and returns the current v. For an indefinite ∇²_yy g use
+    `bl.adjoints.minres`, or make it definite with `bl.adjoints.damped` or `bl.adjoints.gauss_newton`. The
+    trace's "adjoint_indefinite" shows these steps. The run's status reports them if they are most of the last
+    steps. Hessian products: 1 for the warm start, 1 per step, 1 to measure "adjoint_residual", and the
+    preconditioner's.
 
     Args:
         tol: the tolerance, relative to ‖b‖.

@@ -77,8 +77,7 @@ def eigh(a: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def orthonormal(rows: jax.Array) -> jax.Array:
-    """Return orthonormal rows of the same span, by Gram–Schmidt twice; zero for a row that depends on earlier
-    ones.
+    """Return orthonormal rows of the same span, by Gram–Schmidt twice; zero for a dependent row.
 
     For a few long rows it takes a hundredth of the time of `jnp.linalg.qr` on a CPU, to the same accuracy.
     """
@@ -106,9 +105,9 @@ def nystrom(rank: int, damping: Number, *, sketch: str = "dense", seed: int = 0)
         Y = ∇²_yy g·Ω,   H_k = Y (ΩᵀY)⁺ Yᵀ = U Λ Uᵀ,   v = (U (|Λ| + δI)⁻¹ Uᵀ + (I − UUᵀ)/δ) ∇_y f
 
     It takes rank + 1 Hessian products, one of them to measure the "adjoint_residual" of the system itself. It
-    has no warm start and no iteration, and holds `rank` copies of y while it works. It is exact for (∇²_yy g
-    + δI) if ∇²_yy g has no more than `rank` eigenvalues that are not zero. Otherwise it neglects E = ∇²_yy g
-    − H_k. On a convex g, E ≽ 0, and the error is at most ‖E‖/(‖E‖ + δ)·‖∇_y f‖/δ (Frangella, Tropp & Udell
+    has no warm start and no iteration, and holds `rank` copies of y while it works. It is exact for
+    (∇²_yy g + δI) if ∇²_yy g has no more than `rank` eigenvalues that are not zero. Otherwise it neglects
+    E = ∇²_yy g − H_k. On a convex g, E ≽ 0, and the error is at most ‖E‖/(‖E‖ + δ)·‖∇_y f‖/δ (Frangella, Tropp & Udell
     2023), in addition to the damping's.
 
     The same object is a preconditioner for `bl.adjoints.cg` and `bl.adjoints.minres`. Then it leaves no bias.

@@ -66,7 +66,7 @@ def leaning(function: Callable[[PyTree], Scalar], at: PyTree, estimate: PyTree) 
 
 
 def noise_share(before: Any, now: Any, v: PyTree, floors: list[Scalar]) -> Scalar:
-    """Return the largest share of noise in (∇_y g, the residual, h), at most 1: ‖now − before‖²/(2‖now‖²).
+    """Return the largest share of noise in (∇_y g, the residual, h): ‖now − before‖²/(2‖now‖²), at most 1.
 
     A difference that may be rounding counts as zero. The floors are for ⟨v, Δ∇_y g⟩, the first-order change
     of Φ, and for the norms of the other two.
