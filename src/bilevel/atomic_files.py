@@ -10,7 +10,7 @@ PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")  # the names of files that are st
 
 
 class Unsaved(OSError):
-    """A file could not be written. An earlier file of this name is unchanged."""
+    """Error: a file could not be written. An earlier file of this name is unchanged."""
 
     def __init__(self, path: Path, reason: str, number: int | None = None):
         super().__init__(number, reason, str(path))

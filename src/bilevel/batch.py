@@ -27,7 +27,7 @@ NO_ROWS = Levels()
 )
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The data of one step for the inner and the outer objective, each any pytree or `None`.
+    """Data of one step for the inner and the outer objective, each any pytree or `None`.
 
     `shared` holds constants for both levels: any pytree. Objectives that ask for the keyword `shared` receive
     it unchanged with every batch. Its arrays need no row per example.

@@ -1,4 +1,4 @@
-"""An objective made of a model and a loss, with its Gauss–Newton curvature."""
+"""Objective made of a model and a loss, with its Gauss–Newton curvature."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from bilevel.types import Metrics, PyTree, Scalar
 
 
 class Composed:
-    """The objective of `bl.composed`. It is picklable if its parts are."""
+    """Objective of `bl.composed`. It is picklable if its parts are."""
 
     def __init__(
         self, model: Callable[..., Any], loss: Callable[..., Any], penalty: Callable[..., Any] | None

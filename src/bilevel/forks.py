@@ -13,7 +13,7 @@ import jax.monitoring
 
 
 class _Jax:
-    """The state of JAX in this process and in its parent."""
+    """State of JAX in this process and in its parent."""
 
     has_worked = False
     had_worked_in_parent = False

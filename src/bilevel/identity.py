@@ -10,7 +10,7 @@ from bilevel.readings import Reader, is_filled
 
 
 class Static(Reader):
-    """A function (or another value) that a compiled program depends on. It is equal only to itself.
+    """Function (or another value) that a compiled program depends on. It is equal only to itself.
 
     Python makes a method at every access, so methods are compared by their function and their object.
     """

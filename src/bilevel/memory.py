@@ -101,7 +101,7 @@ class Tracing:
 
 
 class Jitted:
-    """A jitted function whose traces belong to one program."""
+    """Jitted function whose traces belong to one program."""
 
     def __init__(self, function: Any, run: Callable[..., Any]):
         self.function, self._run = function, run

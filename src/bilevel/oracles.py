@@ -43,7 +43,7 @@ class Curvature(NamedTuple):
 
 
 class Along(NamedTuple):
-    """The inner objective at one point (x, y), and along one direction v there."""
+    """Inner objective at one point (x, y), and along one direction v there."""
 
     gradient: PyTree  # ∇_y g
     hessian: PyTree  # ∇²_yy g · v
@@ -51,7 +51,7 @@ class Along(NamedTuple):
 
 
 class Linearized(NamedTuple):
-    """The inner objective at one point (x, y), with any number of products."""
+    """Inner objective at one point (x, y), with any number of products."""
 
     gradient: PyTree  # ∇_y g
     both: Callable[[PyTree], tuple[PyTree, PyTree]]  # v ↦ (∇²_yy g · v, ∇²_xy g · v)
@@ -64,14 +64,14 @@ class Linearized(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """The inner gradient at one point (x, y), linearized in both variables."""
+    """Inner gradient at one point (x, y), linearized in both variables."""
 
     gradient: PyTree  # ∇_y g
     push: Callable[[PyTree, PyTree], PyTree]  # (ẋ, ẏ) ↦ ∇²_yx g · ẋ + ∇²_yy g · ẏ, shaped like y
 
 
 class OuterGradients(NamedTuple):
-    """The outer objective at one point (x, y)."""
+    """Outer objective at one point (x, y)."""
 
     value: Scalar
     x: PyTree  # ∇_x f
@@ -79,7 +79,7 @@ class OuterGradients(NamedTuple):
 
 
 class InnerGradients(NamedTuple):
-    """The inner objective at one point (x, y)."""
+    """Inner objective at one point (x, y)."""
 
     value: Scalar
     x: PyTree  # ∇_x g

@@ -30,7 +30,7 @@ class Evaluated(NamedTuple):
 
 @dataclass(eq=False)
 class Objective:
-    """A function of `(x, y)` or `(x, y, batch)` and keywords, which is always called as `(x, y, batch)`."""
+    """Function of `(x, y)` or `(x, y, batch)` and keywords, always called as `(x, y, batch)`."""
 
     function: Callable[..., Any]
     level: str

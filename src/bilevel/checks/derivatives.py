@@ -21,7 +21,7 @@ CALLBACKS = {"pure_callback", "io_callback"}
 
 
 class NoDerivative(ValueError):
-    """An objective lacks a derivative that is needed."""
+    """Error: an objective lacks a derivative that is needed."""
 
 
 def explain(error: Exception, problem: Problem, x: Any, y: Any, batch: Any, first_order: bool) -> Exception:

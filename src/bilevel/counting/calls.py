@@ -1,4 +1,4 @@
-"""The oracle calls of a solver's steps."""
+"""Oracle calls of a solver's steps."""
 
 import dataclasses
 from collections.abc import Callable

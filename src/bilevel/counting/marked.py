@@ -1,4 +1,4 @@
-"""A problem whose derivatives have names in the traced program.
+"""Problem whose derivatives have names in the traced program.
 
 A mark is a `jax.jit` of the identity around a derivative, named by the kind of the derivative. Each partial gradient
 has a separate mark, so that one half of a pair can be dead while the other is alive.
@@ -27,7 +27,7 @@ from bilevel.types import PyTree
 
 
 class Counts(NamedTuple):
-    """The number of partial gradients and products evaluated: integers, or integer arrays of one shape."""
+    """Number of partial gradients and products evaluated: integers, or integer arrays of one shape."""
 
     gradients_f: Any = 0  # ∇_x f and ∇_y f, counted separately
     gradients_g: Any = 0  # ∇_x g and ∇_y g, likewise

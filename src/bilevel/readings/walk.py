@@ -32,14 +32,14 @@ Look = tuple[Callable[..., tuple[Any, ...]], tuple[Any, ...], tuple[Any, ...]]  
 
 
 class Reader:
-    """An immutable object that states what it reads, instead of all its attributes."""
+    """Immutable object that states the values it reads, instead of all its attributes."""
 
     def reads(self) -> Any:
         raise NotImplementedError
 
 
 class Part(NamedTuple):
-    """A value that a function reads: `kind` is "value", "array", "code", "name", "shape" or "hidden"."""
+    """Value that a function reads: `kind` is "value", "array", "code", "name", "shape" or "hidden"."""
 
     path: str
     kind: str

@@ -63,7 +63,7 @@ class ExplicitState(NamedTuple):
 
 
 class Solver(eqx.Module):
-    """A bilevel algorithm: `init(x0, y0, batch) -> state` and `step(state, batch) -> (state, info)`, both pure.
+    """Bilevel algorithm: `init(x0, y0, batch) -> state` and `step(state, batch) -> (state, info)`, both pure.
 
     `batch` is a `Batch`, `Draws` if `draws` is more than one, or `None`.
 
@@ -218,7 +218,7 @@ class Solver(eqx.Module):
 
 
 class ExplicitSolver(Solver):
-    """A solver with one rule for y and one for x."""
+    """Solver with one rule for y and one for x."""
 
     inner: Rule = eqx.field(converter=rule_of("inner"))
     outer: Rule = eqx.field(converter=rule_of("outer"))

@@ -22,7 +22,7 @@ Function = Callable[[PyTree], Scalar]
 
 
 class ImplicitState(NamedTuple):
-    """The state of methods with an adjoint variable."""
+    """State of methods with an adjoint variable."""
 
     x: PyTree  # x_{k+1}
     y: PyTree  # ŷ_k, the next warm start
@@ -88,7 +88,7 @@ class System(NamedTuple):
 
 
 class SystemSolver(Solver):
-    """A method that works on the adjoint system of the inner rule's fixed point."""
+    """Method that works on the adjoint system of the inner rule's fixed point."""
 
     def system(
         self,
@@ -127,7 +127,7 @@ class SystemSolver(Solver):
 
 
 class ImplicitSolver(SystemSolver):
-    """A solver with rules for y, v and x."""
+    """Solver with rules for y, v and x."""
 
     inner: Rule = eqx.field(converter=rule_of("inner"))
     adjoint: Any

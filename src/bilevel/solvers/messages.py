@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 @dataclass(frozen=True)
 class Finding:
-    """A fact about a run: a code and its numbers. `sentence` writes the English."""
+    """Fact about a run: a code and its numbers. `sentence` writes the English."""
 
     code: str
     numbers: dict[str, Any] = field(default_factory=dict)

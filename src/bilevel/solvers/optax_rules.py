@@ -120,7 +120,7 @@ def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
 
 
 class Flat(NamedTuple):
-    """A solver, or another frozen tree, in the form for compiled programs."""
+    """Solver, or another frozen tree, in the form for compiled programs."""
 
     leaves: list[Any]  # arguments of the programs
     structure: Any

@@ -22,7 +22,7 @@ PLAIN = (bool, int, str, bytes, complex, type(None), type, np.dtype)
 
 
 class Closures(Reader):
-    """A transformation without the numbers in its closures, except `fixed` numbers."""
+    """Transformation without the numbers in its closures, except `fixed` numbers."""
 
     def __init__(self, value: Any, fixed: dict[str, Any] | None = None):
         self.value, self.fixed = value, fixed or {}

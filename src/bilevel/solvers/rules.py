@@ -28,7 +28,7 @@ RESOLVED = 64  # times the precision of x: rounding does not lose such a step
 
 
 class Settled(Rule):
-    """A rule that ends every step with a map onto the set of allowed values."""
+    """Rule that ends every step with a map onto the set of allowed values."""
 
     rule: Rule
     constrained: ClassVar[bool] = True
@@ -78,7 +78,7 @@ def check_projection(project: Any, point: PyTree) -> None:
 
 
 class Projected(Settled):
-    """A rule that projects onto a closed convex set."""
+    """Rule that projects onto a closed convex set."""
 
     project: Static = eqx.field(static=True)
 
@@ -91,7 +91,7 @@ class Projected(Settled):
 
 
 class Proximal(Settled):
-    """A rule with the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
+    """Rule with the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
 
     x: PyTree
     prox: Static = eqx.field(static=True)

@@ -14,7 +14,7 @@ from bilevel.types import PyTree
 
 
 class Shortened(Rule):
-    """A user's rule with shorter steps in the same direction."""
+    """User's rule with shorter steps in the same direction."""
 
     rule: Rule
     factor: Any

@@ -27,14 +27,14 @@ HUGE = 2.0**40  # scale of the updates, so that they are not lost in the digits 
 
 
 class Held(NamedTuple):
-    """The roles of the leaves of a memory."""
+    """Roles of the leaves of a memory."""
 
     odd: tuple[bool, ...]  # changes its sign with the gradients
     moving: tuple[int | None, ...]  # for a counter that stops y: a step at which the rule moves it
 
 
 class FixedPreconditioner(Rule):
-    """A rule whose preconditioner implicit methods hold fixed."""
+    """Rule whose preconditioner implicit methods hold fixed."""
 
     rule: Rule
 

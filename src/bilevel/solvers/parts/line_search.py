@@ -1,4 +1,4 @@
-"""A non-monotone line search (Zhang and Hager 2004) with spectral step sizes, for values of Φ that have errors."""
+"""Non-monotone line search (Zhang and Hager 2004) with spectral step sizes, for values of Φ that have errors."""
 
 from typing import Any, NamedTuple
 

@@ -28,7 +28,7 @@ from bilevel.types import Metrics, Number, PyTree, Scalar, Schedule
 
 
 class Pair(NamedTuple):
-    """A point, or a direction for each of its parts."""
+    """Point, or a direction for each of its parts."""
 
     x: PyTree
     y: PyTree

@@ -54,7 +54,7 @@ class Adapted(NamedTuple):
 
 
 class MetaLearner(ExplicitSolver):
-    """A solver that learns a start for the adaptation to a task, and can adapt to new tasks.
+    """Solver that learns a start for the adaptation to a task, and can adapt to new tasks.
 
     Every adaptation step has its own key and carries the model's state along, unless the steps solve one
     problem.

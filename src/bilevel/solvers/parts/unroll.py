@@ -81,8 +81,8 @@ class Unrolled(NamedTuple):
     memory: PyTree  # m_N
     gradient: PyTree  # ∇_y g at y_0
     pull_back: Callable[..., tuple[PyTree, Callable[[], PyTree]]]
-    # (ȳ, s̄) ↦ (x̄, start): from the cotangents of y_N and s_{N−1} that of x, and on call that of y_{N−T}; in a
-    # one-step loop only the latter costs a Hessian product
+    # (ȳ, s̄) ↦ (x̄, start): from the cotangents of y_N and s_{N−1} to the cotangent of x; start() gives the
+    # cotangent of y_{N−T}. In a one-step loop only start() costs a Hessian product.
     repeat: Callable[[PyTree], tuple[PyTree, Batch | None]]  # x ↦ (y_N, last), from the same y_{N−T}, m and s
     last: Batch | None  # the last draw, with s_{N−1}
     model: Carried | None
