@@ -1,4 +1,4 @@
-"""Conversion to JAX arrays: of torch tensors and of big-endian, strided and memory-mapped NumPy arrays."""
+"""Conversion to JAX arrays: from torch tensors and from big-endian, strided and memory-mapped NumPy arrays."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +11,14 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from bilevel.types import PyTree
 
-ALIGNED = 64  # bytes, at multiples of which the arrays of a CPU begin
+ALIGNED = 64  # bytes: the arrays of a CPU begin at multiples of this number
 FEW = 2**24  # numbers that are checked on the host
 
 
 def as_arrays(tree: PyTree, name: str) -> PyTree:
-    """Return the tree with JAX arrays as leaves; raise an error that names the leaf that cannot be one."""
+    """Return the tree with JAX arrays as leaves; raise an error with the path of a leaf that cannot be
+    converted.
+    """
     leaves = leaves_of(tree, name)
     if all(isinstance(leaf, jax.Array) and is_fit(leaf) for leaf in leaves):
         return tree
@@ -35,7 +37,7 @@ def as_array(leaf: Any, name: str) -> jax.Array:
 
 
 def as_host(leaf: Any, name: str) -> Any:
-    """Return one leaf as a new NumPy array that JAX can take; a JAX array stays as it is."""
+    """Return one leaf as a new NumPy array that JAX can use; return a JAX array unchanged."""
     plain = _plain(leaf, name)
     if isinstance(plain, jax.Array):
         return plain
@@ -63,7 +65,7 @@ def _made(make: Any, array: np.ndarray, leaf: Any, name: str) -> Any:
 
 
 def _plain(leaf: Any, name: str) -> Any:
-    """Return a JAX array as it is, and anything else as a NumPy array."""
+    """Return a JAX array unchanged, and anything else as a NumPy array."""
     if isinstance(leaf, jax.Array):
         if not _usable(leaf):
             raise ValueError(f"{name} {_unusable(leaf)}")
@@ -128,13 +130,13 @@ def check_usable(tree: PyTree, name: str) -> None:
 
 
 def at_hand(leaves: list[jax.Array]) -> bool:
-    """Return whether NumPy reads the arrays without a copy, which is faster than to compile a program for them."""
+    """Return whether NumPy reads the arrays without a copy, which is faster than a compiled program."""
     here = lambda leaf: leaf.is_fully_addressable and all(at.platform == "cpu" for at in leaf.devices())
     return sum(leaf.size for leaf in leaves) <= FEW and all(here(leaf) for leaf in leaves)
 
 
 def is_explicit(leaf: Any) -> bool:
-    """Return whether an array is on a mesh with Explicit axes, for which JAX checks shardings while it traces."""
+    """Return whether an array is on a mesh with Explicit axes: JAX then checks shardings during tracing."""
     if not isinstance(leaf, jax.Array) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return False
     return AxisType.Explicit in jax.typeof(leaf).sharding.mesh.axis_types

@@ -10,7 +10,7 @@ PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")  # the names of files that are st
 
 
 class Unsaved(OSError):
-    """A file could not be written. An earlier file of this name is unchanged."""
+    """Error: a file could not be written. An earlier file of this name is unchanged."""
 
     def __init__(self, path: Path, reason: str, number: int | None = None):
         super().__init__(number, reason, str(path))
@@ -45,7 +45,7 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def try_folder(folder: Path) -> None:
-    """Raise `OSError` if the folder cannot be written into, also on a full disk, which still accepts empty files."""
+    """Raise `OSError` if the folder is not writable, also on a full disk, which still accepts empty files."""
     probe = new_part(folder / "writable")
     try:
         probe.write_bytes(bytes(4096))
@@ -68,7 +68,9 @@ def new_part(path: Path) -> Path:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the unfinished files of killed processes; call it only while no other process writes into the folder."""
+    """Remove the unfinished files of killed processes. Call it only while no other process writes into the
+    folder.
+    """
     for path in folder.iterdir():
         if PART.fullmatch(path.name):
             path.unlink(missing_ok=True)

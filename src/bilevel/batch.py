@@ -1,4 +1,4 @@
-"""The data of one step, with their row numbers, a random key and the state of a model."""
+"""Data of one step, with their row numbers, a random key and the state of a model."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,18 +27,18 @@ NO_ROWS = Levels()
 )
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The data of one step for the inner and the outer objective, each any pytree or `None`.
+    """Data of one step for the inner and the outer objective, each any pytree or `None`.
 
-    `shared` holds constants for both levels: any pytree. Objectives that ask for the keyword `shared` receive it
-    unchanged with every batch. Its arrays need no row per example.
+    `shared` holds constants for both levels: any pytree. Objectives that ask for the keyword `shared` receive
+    it unchanged with every batch. Its arrays need no row per example.
 
-    The loop fills the other fields, for objectives that ask for a keyword of that name: `rows`, the row numbers of
-    each level's data; `key`, a random key of the draw; and `state`, the state of a model besides its trained
-    parameters (batch norm). If you call `solver.step` yourself, you can fill them too.
+    The loop fills the other fields, for objectives that ask for a keyword of that name: `rows`, the row
+    numbers of each level's data; `key`, a random key of the draw; and `state`, the state of a model without
+    its trained parameters (batch norm). If you call `solver.step` yourself, you can fill them too.
 
-    `whole` and `block` are for solvers that reduce the variance of minibatches. For minibatches of arrays in memory,
-    `whole` is the data of all rows. If `bl.blocks` drew the batch, `block` is the number of its fixed batch at each
-    level. Without `whole` the batch is all the data.
+    `whole` and `block` are for solvers that reduce the variance of minibatches. For minibatches of arrays in
+    memory, `whole` is the data of all rows. If `bl.blocks` drew the batch, `block` is the number of its fixed
+    batch at each level. Without `whole` the batch is all the data.
     """
 
     inner: PyTree = None
@@ -111,7 +111,7 @@ def with_state(batch: Batch | None, state: PyTree) -> Batch | None:
 
 
 def dressed(batch: "Batch | Draws | None", key: PyTree, state: PyTree) -> "Batch | Draws | None":
-    """Return the batch with the step's key and the model's state, as far as there are any."""
+    """Return the batch with the step's key and the model's state, if there are any."""
     if key is None and state is None:
         return batch
     if isinstance(batch, Draws):

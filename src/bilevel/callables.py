@@ -26,7 +26,7 @@ def check_map(project: Any) -> Any:
 
 
 def asks_for(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function has a parameter of that name, which can be passed by keyword and is not bound yet."""
+    """Return whether a function has an unbound parameter of that name, which can be passed by keyword."""
     try:
         parameter = inspect.signature(function).parameters.get(name)
     except (TypeError, ValueError):
@@ -36,7 +36,9 @@ def asks_for(function: Callable[..., Any], name: str) -> bool:
 
 
 def takes(function: Callable[..., Any], arguments: int, *keywords: str) -> bool:
-    """Return whether it takes so many positional arguments and those keywords; True if it has no signature."""
+    """Return whether the function takes so many positional arguments and those keywords; True if it has no
+    signature.
+    """
     if inspect.iscoroutinefunction(function):
         return False  # it returns no array
     try:

@@ -1,4 +1,4 @@
-"""An objective made of a model and a loss, with its Gauss–Newton curvature."""
+"""Objective made of a model and a loss, with its Gauss–Newton curvature."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from bilevel.types import Metrics, PyTree, Scalar
 
 
 class Composed:
-    """The objective of `bl.composed`. It is picklable if its parts are."""
+    """Objective of `bl.composed`. It is picklable if its parts are."""
 
     def __init__(
         self, model: Callable[..., Any], loss: Callable[..., Any], penalty: Callable[..., Any] | None
@@ -108,17 +108,17 @@ def composed(
 
         ∇²_yy g = Jᵀ(∇²loss)J + Σ_i (∂loss/∂p_i) ∇²_yy p_i + ∇²_yy penalty,        p = model(x, y), J = ∂p/∂y
 
-    The first term is positive semidefinite if the loss is convex in the predictions, such as squared errors and
-    cross-entropies of logits with non-negative weights. Only the second term can be indefinite for a network, and it is
-    small where the model fits.
+    The first term is positive semidefinite if the loss is convex in the predictions. Squared errors and
+    cross-entropies of logits with non-negative weights are. Only the second term can be indefinite for a
+    network. It is small if the model fits the data.
 
-    Each part takes `(x, y)` or `(x, y, batch)`, and may ask for the keywords `key` and `rows`. A model that asks for
-    `state` returns `(predictions, state)`. A loss may return `(loss, metrics)`.
+    Each part takes `(x, y)` or `(x, y, batch)`, and may ask for the keywords `key` and `rows`. A model that
+    asks for `state` returns `(predictions, state)`. A loss may return `(loss, metrics)`.
 
     Args:
-        model: x, y and a batch to the predictions, any pytree of floating arrays.
-        loss: x, the predictions and a batch to a scalar.
-        penalty: x and y to a scalar, such as a ridge; its Hessian stays unchanged.
+        model: maps x, y and a batch to the predictions, any pytree of floating arrays.
+        loss: maps x, the predictions and a batch to a scalar.
+        penalty: maps x and y to a scalar, such as a ridge; its Hessian stays unchanged.
     """
     return Composed(model, loss, penalty)
 

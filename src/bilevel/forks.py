@@ -1,8 +1,8 @@
-"""Raise in a forked process in which JAX would hang.
+"""Errors in forked processes in which JAX would hang.
 
-The threads of JAX do not survive `fork`. The child of a process in which JAX has started to work waits for them
-forever; the child of a process that has only imported JAX works. JAX warns in both cases. This module notes whether JAX
-has compiled anything, and reads the names of JAX's threads where the operating system has them.
+The threads of JAX do not survive `fork`. If JAX has started to work in the parent, the child waits for them
+forever. If the parent has only imported JAX, the child works. JAX warns in both cases. This module notes
+whether JAX has compiled anything, and reads the names of JAX's threads if the operating system lists them.
 """
 
 import os
@@ -13,7 +13,7 @@ import jax.monitoring
 
 
 class _Jax:
-    """The state of JAX in this process and in its parent."""
+    """State of JAX in this process and in its parent."""
 
     has_worked = False
     had_worked_in_parent = False

@@ -1,4 +1,4 @@
-"""The hooks of a run, and what they receive and return: see `Hook`."""
+"""Hooks of a run, with their arguments and results: see `Hook`."""
 
 from bilevel.loop.checkpoints.hook import Checkpoint as Checkpoint
 from bilevel.loop.diagnose.hook import Diagnose as Diagnose

@@ -10,7 +10,7 @@ from bilevel.readings import Reader, is_filled
 
 
 class Static(Reader):
-    """A function (or another value) that a compiled program depends on. It is equal only to itself.
+    """Function (or another value) that a compiled program depends on. It is equal only to itself.
 
     Python makes a method at every access, so methods are compared by their function and their object.
     """
@@ -52,7 +52,7 @@ def described(function: Callable[..., Any]) -> str:
 
 
 def skeleton(value: Any) -> str:
-    """Return a digest of all functions in a rule made of closures, and of their settings but not of its numbers."""
+    """Return a digest of the functions and settings of a rule made of closures, without its numbers."""
     return hashlib.sha256(repr(_skeleton(value, ())).encode()).hexdigest()[:12]
 
 

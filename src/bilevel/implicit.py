@@ -1,4 +1,4 @@
-"""The hypergradient at a point, for programs with their own training loop."""
+"""Hypergradient at a point, for programs with a custom training loop."""
 
 from typing import Any
 
@@ -27,19 +27,20 @@ def hypergradient(
 
         ∇_x f(x, y) − ∇²_xy g(x, y) v        where        ∇²_yy g(x, y) v = ∇_y f(x, y)
 
-    This is ∇Φ(x) if y minimizes g(x, ·). At another y it is an estimate, whose error is proportional to the distance
-    from y to the minimizer. Train y as you like, then call this function and update x.
+    This is ∇Φ(x) if y minimizes g(x, ·). At another y it is an estimate, whose error is proportional to the
+    distance from y to the minimizer. Train y with any method, then call this function and update x.
 
-    The function works under `jax.jit` and `jax.vmap`. It can be differentiated in x, y and data: in forward mode with
-    every adjoint, in reverse mode with those of a fixed number of steps (`bl.adjoints.steps`, `bl.adjoints.neumann`).
+    The function works under `jax.jit` and `jax.vmap`. It can be differentiated in x, y and data. Forward mode
+    works with every adjoint. Reverse mode needs one with a fixed number of steps (`bl.adjoints.steps`,
+    `bl.adjoints.neumann`).
 
     Args:
         problem: the two objectives.
         x: the outer variable.
         y: the inner variable, close to the minimizer of g(x, ·).
         data: the data of both levels.
-        adjoint: how to solve for v, which starts from zero: any `bl.Adjoint`; a float or an optax rule is one step.
-            If left out, `bl.adjoints.cg()`, which needs ∇²_yy g positive definite; otherwise pass
+        adjoint: how to solve for v, which starts from zero: any `bl.Adjoint`; a float or an optax rule is one
+            step. If left out, `bl.adjoints.cg()`, which needs ∇²_yy g positive definite; otherwise pass
             `bl.adjoints.minres()` or `bl.adjoints.damped(...)`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The equations of a traced program that its wanted outputs depend on, through loops, branches and calls."""
+"""Equations of a traced program that its wanted outputs depend on, through loops, branches and calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +19,15 @@ CALLS = (
 
 
 class Liveness:
-    """Answers by program and wanted outputs, since nested loops ask the same question many times."""
+    """Cached answers by program and wanted outputs: nested loops ask the same question many times."""
 
     def __init__(self):
         self._answers: dict[Any, tuple[list[Flags | None], Flags]] = {}
 
     def of(self, program: Any, wanted: Flags) -> tuple[list[Flags | None], Flags]:
-        """Return for every equation which outputs are alive (`None` for a dead one), and which inputs are needed."""
+        """Return for every equation which outputs are alive (`None` for a dead one), and which inputs are
+        needed.
+        """
         if (program, wanted) not in self._answers:
             self._answers[program, wanted] = self._of(opened(program)[0], wanted)
         return self._answers[program, wanted]
@@ -46,7 +48,7 @@ class Liveness:
         return alive[::-1], tuple(v in living for v in jaxpr.invars)
 
     def needed(self, eqn: JaxprEqn, outs: Flags) -> Flags:
-        """Return which inputs an equation needs for these outputs; of a loop, all variables that live in any turn."""
+        """Return which inputs an equation needs for these outputs; for a loop, all variables alive in any turn."""
         match eqn.primitive.name:
             case "scan":
                 carries = len(split(eqn, eqn.invars)[1])

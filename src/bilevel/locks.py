@@ -9,10 +9,10 @@ _held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 class Lock:
-    """Lock a folder until `close` or the end of the process; raise `BlockingIOError` if it is locked already.
+    """Lock on a folder until `close` or the end of the process; raise `BlockingIOError` if it is locked.
 
-    The lock is on the folder itself and leaves no file. A forked child does not hold it. On file systems without
-    locks, nothing is locked.
+    The lock is on the folder itself and leaves no file. A forked child does not hold it. On file systems
+    without locks, nothing is locked.
     """
 
     def __init__(self, folder: Path):
@@ -34,7 +34,7 @@ class Lock:
         _held.add(self)
 
     def holds(self, folder: Path) -> bool:
-        """Whether the lock is on the folder that has this name now; true where there are no locks."""
+        """Return whether the lock is on the folder that has this name now; True where there are no locks."""
         if self._descriptor is None:
             return True
         return os.path.samestat(os.fstat(self._descriptor), os.stat(folder))

@@ -1,4 +1,4 @@
-"""What the library keeps for a problem: checked shapes, classified rules, compiled programs."""
+"""Values kept for a problem: checked shapes, classified rules, compiled programs."""
 
 import itertools
 from collections import OrderedDict
@@ -10,13 +10,13 @@ import jax
 from bilevel.readings import Reading, nodes, reading
 
 _numbers = itertools.count(1)
-_context = jax.make_user_context(0)  # part of the keys under which JAX keeps what it has traced
+_context = jax.make_user_context(0)  # part of the keys under which JAX keeps its traces
 
 
 class Memory:
-    """What was made for one problem, by kind and key, each as long as what it was made from reads the same.
+    """Values made for one problem, by kind and key. Each is valid until its sources read other things.
 
-    Every problem has a memory, which goes when the problem goes. A table of the module would keep all problems alive:
+    Every problem has a memory, which is deleted with it. A global table would keep all problems alive:
     compiled programs refer to the functions of their problem.
     """
 
@@ -35,31 +35,32 @@ class Memory:
         }
 
     def get(self, kind: str, key: Hashable, reads: Any, make: Callable[[], Any]) -> Any:
-        """Return the value under `key`; make it if it is missing, or if what `reads` reads has changed.
+        """Return the value under `key`; make it if it is missing, or if `reads` now reads other things.
 
-        Of each kind the value that was unused for longest is dropped first.
+        The least recently used value of each kind is dropped first.
         """
         kept = self._kept[kind]
         now, value = kept.pop(key, (None, None))
         if now is None or not now.is_current(reads):
             then, now = now, reading(reads)
             if now != then:
-                value = make()  # other threads may do the same meanwhile
+                value = make()  # other threads may do the same at this time
         kept[key] = now, value
         while len(kept) > self.MOST[kind]:
             kept.popitem(last=False)
         return value
 
     def values(self, kind: str) -> list[Any]:
-        """Return the values of a kind, the one used last at the end."""
+        """Return the values of a kind, the most recently used one last."""
         return [value for _, value in self._kept[kind].values()]
 
 
 class Tracing:
-    """Makes JAX trace all functions again for each program.
+    """Separate traces of all functions for each program.
 
-    `lax.scan`, `jax.jit`, `jax.checkpoint` and others keep the trace of a function object, even if what the function
-    reads has changed. A compiled program and the parts that it calls share one `Tracing`; another program has another.
+    `lax.scan`, `jax.jit`, `jax.checkpoint` and others keep the trace of a function object, even if the
+    function now reads other values. A compiled program and its parts share one `Tracing`; another program has
+    another.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class Tracing:
         return True
 
     def jit_alone(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function compiled; it follows what the classes of its arguments read."""
+        """Return the function compiled; trace it again if the classes of its arguments change."""
         jitted = self.jit(function)
 
         def call(*arguments: Any) -> Any:
@@ -100,7 +101,7 @@ class Tracing:
 
 
 class Jitted:
-    """A jitted function whose traces belong to one program."""
+    """Jitted function whose traces belong to one program."""
 
     def __init__(self, function: Any, run: Callable[..., Any]):
         self.function, self._run = function, run

@@ -9,7 +9,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Any
 
-LOADING = RLock()  # two threads that import each other's modules would raise an error of Python's
+LOADING = RLock()  # without it, two threads that import each other's modules would raise an error in Python
 
 
 def lazy_names(

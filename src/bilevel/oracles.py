@@ -1,9 +1,9 @@
-"""Every derivative that solvers use, matrix-free. Second derivatives are taken only here.
+"""Derivatives for solvers, matrix-free. Second derivatives are taken only here.
 
-A product with a second derivative is a tangent of a gradient, forward over reverse: ∇²_yy g·v of ∇_y g, ∇²_xy g·v of
-∇_x g, and both in one pass if a method needs both along one v. Nothing outlives the pass, and a user's own backward
-pass is used. A linearization stores the forward and backward pass of every layer of a model. It is only for several
-products at one point.
+A product with a second derivative is a tangent of a gradient, forward over reverse. ∇²_yy g·v is a tangent of
+∇_y g, and ∇²_xy g·v of ∇_x g. One pass gives both if a method needs both along one v. No residuals are kept
+after the pass, and a user's custom backward pass is used. A linearization stores the forward and backward
+pass of every layer of a model. It is only for several products at one point.
 """
 
 import operator
@@ -21,7 +21,7 @@ Product = Callable[[PyTree], PyTree]
 
 
 class Curvature(NamedTuple):
-    """The second derivatives of the inner objective at one point (x, y)."""
+    """Second derivatives of the inner objective at one point (x, y)."""
 
     hessian: Product  # v ↦ ∇²_yy g · v, shaped like y
     cross: Product  # v ↦ ∇²_xy g · v, shaped like x
@@ -34,7 +34,7 @@ class Curvature(NamedTuple):
         return self if self.linearized is None else self._replace(hessian=self.linearized(), linearized=None)
 
     def knowing(self, v: PyTree, along: "Along") -> "Curvature":
-        """Return the same with the known products along this v, which are not taken again."""
+        """Return the same with the known products along this v, which are not computed again."""
         same = lambda u: all(map(operator.is_, jax.tree.leaves(u), jax.tree.leaves(v)))
         return self._replace(
             hessian=lambda u: along.hessian if same(u) else self.hessian(u),
@@ -43,7 +43,7 @@ class Curvature(NamedTuple):
 
 
 class Along(NamedTuple):
-    """The inner objective at one point (x, y), and along one direction v there."""
+    """Inner objective at one point (x, y), and along one direction v there."""
 
     gradient: PyTree  # ∇_y g
     hessian: PyTree  # ∇²_yy g · v
@@ -51,7 +51,7 @@ class Along(NamedTuple):
 
 
 class Linearized(NamedTuple):
-    """The inner objective at one point (x, y), with any number of products."""
+    """Inner objective at one point (x, y), with any number of products."""
 
     gradient: PyTree  # ∇_y g
     both: Callable[[PyTree], tuple[PyTree, PyTree]]  # v ↦ (∇²_yy g · v, ∇²_xy g · v)
@@ -64,14 +64,14 @@ class Linearized(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """The inner gradient at one point (x, y), linearized in both variables."""
+    """Inner gradient at one point (x, y), linearized in both variables."""
 
     gradient: PyTree  # ∇_y g
     push: Callable[[PyTree, PyTree], PyTree]  # (ẋ, ẏ) ↦ ∇²_yx g · ẋ + ∇²_yy g · ẏ, shaped like y
 
 
 class OuterGradients(NamedTuple):
-    """The outer objective at one point (x, y)."""
+    """Outer objective at one point (x, y)."""
 
     value: Scalar
     x: PyTree  # ∇_x f
@@ -79,7 +79,7 @@ class OuterGradients(NamedTuple):
 
 
 class InnerGradients(NamedTuple):
-    """The inner objective at one point (x, y)."""
+    """Inner objective at one point (x, y)."""
 
     value: Scalar
     x: PyTree  # ∇_x g
@@ -108,24 +108,24 @@ class Oracles:
         return InnerGradients(value, g_x, g_y)
 
     def curvature(self, x: PyTree, y: PyTree, batch: Any = None) -> Curvature:
-        """The products with second derivatives of g at (x, y), each a pass of its own."""
+        """Return the products with second derivatives of g at (x, y), each in a separate pass."""
         return _curvature(self.g, x, y, batch)
 
     def outer_curvature(self, x: PyTree, y: PyTree, batch: Any = None) -> Curvature:
-        """The same of the outer objective."""
+        """Return the products with second derivatives of f at (x, y), each in a separate pass."""
         return _curvature(self.f, x, y, batch)
 
     def along(self, x: PyTree, y: PyTree, v: PyTree, batch: Any = None) -> Along:
-        """Return ∇_y g(x, y), ∇²_yy g·v and ∇²_xy g·v, all from one pass."""
+        """Return ∇_y g(x, y), ∇²_yy g·v and ∇²_xy g·v from one pass."""
         (_, gradient), (cross, hessian) = jax.jvp(partial(_gradient, self.g, (0, 1), x, batch), (y,), (v,))
         return Along(gradient, hessian, cross)
 
     def linearize(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
-        """Return ∇_y g(x, y) with its products, any number from one linearization."""
+        """Return ∇_y g(x, y) and a function for any number of products, from one linearization."""
         return _linearize(self.g, x, y, batch)
 
     def linearise(self, x: PyTree, y: PyTree, batch: Any = None) -> Linearized:
-        """Call `linearize`. Deprecated spelling."""
+        """Call `linearize`. This spelling is deprecated."""
         warnings.warn("oracles.linearise is now oracles.linearize", DeprecationWarning, stacklevel=2)
         return self.linearize(x, y, batch)
 
@@ -150,7 +150,7 @@ def _curvature(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: An
     has_own_backward = cache(lambda: _has_own_backward(objective, x, y, batch))
 
     def cross(v: PyTree) -> PyTree:
-        # JAX uses the user's own backward pass only if y is differentiated too. That half is dropped.
+        # JAX uses the user's backward pass only if y is differentiated too. That half is dropped.
         return tangent(both, v)[0] if has_own_backward() else tangent(by_x, v)
 
     return Curvature(
@@ -167,11 +167,13 @@ def _linearize(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: An
 
 
 def _has_own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> bool:
-    """Return whether the objective calls, at any depth, a function with its own backward pass (`jax.custom_vjp`)."""
+    """Return whether the objective calls, at any depth, a function with a custom backward pass
+    (`jax.custom_vjp`).
+    """
     try:
         used = operations(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
         return any(name.startswith("custom_vjp") for name in used)
-    except jax.errors.ConcretizationTypeError:  # it looks at its numbers, as it may outside `jit`
+    except jax.errors.ConcretizationTypeError:  # the objective uses concrete values, as it may outside `jit`
         return True
 
 

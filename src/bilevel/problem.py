@@ -1,4 +1,4 @@
-"""The two objectives that a user writes."""
+"""Objectives of a bilevel problem, written by the user."""
 
 import inspect
 from collections.abc import Callable
@@ -21,7 +21,7 @@ LEVEL = {"inner": 0, "outer": 1}
 
 
 class Evaluated(NamedTuple):
-    """The values that an objective returned at a point."""
+    """Values of an objective at a point."""
 
     loss: Scalar
     metrics: Metrics
@@ -30,13 +30,13 @@ class Evaluated(NamedTuple):
 
 @dataclass(eq=False)
 class Objective:
-    """A function of `(x, y)` or `(x, y, batch)` and keywords, which is always called as `(x, y, batch)`."""
+    """Function of `(x, y)` or `(x, y, batch)` and keywords, always called as `(x, y, batch)`."""
 
     function: Callable[..., Any]
     level: str
     batch: str = field(init=False)  # "never", "optional" or "required"
-    extras: frozenset[str] = field(init=False)  # those of EXTRAS it asks for
-    needs: frozenset[str] = field(init=False)  # those without a default
+    extras: frozenset[str] = field(init=False)  # the EXTRAS it asks for
+    needs: frozenset[str] = field(init=False)  # the extras without a default
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -61,7 +61,8 @@ class Objective:
             return {}
         batch = Batch() if batch is None else batch
         key = None if batch.key is None else jax.random.fold_in(batch.key, LEVEL[self.level])
-        # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used only once.
+        # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used only
+        # once.
         state = jax.tree.map(lambda leaf: leaf, batch.state)
         given = {"key": key, "rows": getattr(batch.rows, self.level), "state": state, "shared": batch.shared}
         return {name: given[name] for name in self.extras if name in self.needs or given[name] is not None}
@@ -95,21 +96,22 @@ class Problem:
     """Minimize `f(x, y*(x))` over x, where `y*(x)` minimizes `g(x, y)` over y.
 
     Args:
-        inner: g, a scalar function of `(x, y)` or `(x, y, batch)`. Certificates assume it strongly convex in y; the
-            solvers run without that.
+        inner: g, a scalar function of `(x, y)` or `(x, y, batch)`. Certificates assume it strongly convex in
+            y; the solvers do not need that.
         outer: f, likewise.
-        prox: the proximal map of a term h(x, y) besides g that is not smooth in y, such as an L1 penalty or a set: a
-            function `(x, z, step)` that returns the y that minimizes h(x, y) + ‖y − z‖²/(2·step), as those of `bl.prox`
-            do. y*(x) then minimizes g + h.
+        prox: the proximal map of an additional term h(x, y) that is not smooth in y, such as an L1 penalty or
+            a set. It is a function `(x, z, step)` that returns the y that minimizes h(x, y) + ‖y −
+            z‖²/(2·step), like the functions of `bl.prox`. y*(x) then minimizes g + h.
 
-    x and y are arbitrary pytrees of floating arrays. The `batch` a function receives is its own level's part of a
-    `bl.Batch`, always as an argument, so that data are never compiled in. A function may return
-    `(loss, metrics)`, a dict of scalars that go into the trace, and may ask by keyword for
+    x and y are arbitrary pytrees of floating arrays. A function receives the part of a `bl.Batch` for its
+    level as `batch`. It is always an argument, so that data are never compiled in. A function may return
+    `(loss, metrics)`, where `metrics` is a dict of scalars for the trace. It may ask by keyword for
 
-    * `key`: a random key, new at every step and for every draw of a step, the same for all evaluations on one draw;
-    * `rows`: which rows of the data the batch holds;
-    * `state`: the state of a model besides y, such as batch-norm statistics. The inner function
-      then returns `(loss, metrics, state)`; the outer one only reads it. Several inner steps carry it along.
+    * `key`: a random key, new at every step and for every draw of a step, the same for all evaluations on one
+      draw;
+    * `rows`: the row numbers of the batch in the data;
+    * `state`: the state of a model in addition to y, such as batch-norm statistics. The inner function then
+      returns `(loss, metrics, state)`; the outer one only reads it. Several inner steps carry it along.
     """
 
     inner: Callable[..., Any]
@@ -125,7 +127,11 @@ class Problem:
         return Objective(self.inner, "inner")
 
     def __post_init__(self) -> None:
-        _ = self.f, self.g, self.memory  # made now, so that a function of the wrong shape is an error here
+        _ = (
+            self.f,
+            self.g,
+            self.memory,
+        )  # created now, so that a function with wrong arguments is an error here
         if self.prox is not None and not callable(self.prox):
             raise TypeError(
                 f"prox must be a function (x, z, step) that returns a y, not {shown(self.prox)}: pass e.g. "
@@ -146,7 +152,7 @@ class Problem:
 
     @property
     def wants(self) -> frozenset[str]:
-        """The extras that either objective asks for."""
+        """Return the extras that either objective asks for."""
         return self.f.extras | self.g.extras
 
     @cached_property
@@ -154,7 +160,7 @@ class Problem:
         return Memory()
 
     def kept(self, kind: str, key: Any, reads: Any, make: Callable[[], Any]) -> Any:
-        """Return `make()`, kept under `key` until what the objectives or `reads` read changes."""
+        """Return `make()`, kept under `key` until something that the objectives or `reads` read changes."""
         return self.memory.get(kind, key, (self, reads), make)
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
@@ -164,12 +170,12 @@ class Problem:
 
     @property
     def oracles(self) -> Oracles:
-        """The derivatives of f and g that solvers use; override to supply your own."""
+        """Return the derivatives of f and g for solvers; override it to supply others."""
         return Oracles(self.f, self.g)
 
 
 def _signature(function: Callable[..., Any], level: str) -> tuple[str, frozenset[str], frozenset[str]]:
-    """Return how it takes a batch, the extras it asks for, and the extras it requires."""
+    """Return how the function takes a batch, the extras it asks for, and the extras it requires."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some C callables have no signature: trust the data

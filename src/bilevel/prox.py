@@ -1,9 +1,9 @@
 """Proximal maps of inner penalties that are not smooth, for `bl.Problem(..., prox=...)`.
 
-Each map is a function `(x, z, step)` that returns argmin_y h(x, y) + ‖y − z‖²/(2·step). A strength is a number, an
-array or a function of x, which can be learned. The function returns one number, an array that broadcasts or a tree
-like y.
-A strength must not be negative (write `jnp.exp(x)` or a softplus): below zero it counts as zero and has no gradient.
+Each map is a function `(x, z, step)` that returns argmin_y h(x, y) + ‖y − z‖²/(2·step). A strength is a
+number, an array or a function of x, which can be learned. The function returns one number, an array that
+broadcasts or a tree like y. A strength must not be negative (write `jnp.exp(x)` or a softplus): below zero it
+counts as zero and has no gradient.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The types of annotations."""
+"""Types of annotations."""
 
 from collections.abc import Callable
 from typing import Any

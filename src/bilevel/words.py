@@ -1,4 +1,4 @@
-"""Values in error messages, and text for terminals: short, and without errors of their own."""
+"""Values in error messages, and text for terminals: short, and without raising errors."""
 
 import sys
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def shown(value: Any) -> str:
 
 
 def printable(text: str, stream: Any = None) -> str:
-    """Return the text in letters of standard output, or of another stream; `print` raises for other letters."""
+    """Return the text in letters of standard output or another stream; `print` raises for other letters."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)

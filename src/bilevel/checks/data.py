@@ -13,7 +13,7 @@ from bilevel.words import shown
 
 
 def check_array(value: Any, name: str, rank: int | None = None) -> Any:
-    """Return an array of numbers of rank `rank`, or of at least 1; raise for anything else."""
+    """Return an array of numbers of rank `rank`, or of rank 1 or more without it; raise for anything else."""
     arrays = np.ndarray | jax.Array | jax.ShapeDtypeStruct  # shapes are enough
     known = isinstance(value, arrays) and not np.ma.isMaskedArray(value)
     if known and isinstance(value, jax.Array) and not isinstance(value, Tracer):
@@ -68,7 +68,7 @@ def check_labels(labels: Any, name: str, classes: int) -> None:
 
 
 def check_generator(seed: Any) -> np.random.Generator:
-    """Return NumPy's generator for a whole number or a list of them; a generator stays as it is."""
+    """Return NumPy's generator for a whole number or a list of them; return a generator unchanged."""
     if isinstance(seed, np.random.Generator):
         return seed
     many = isinstance(seed, list | tuple) and len(seed) > 0

@@ -1,7 +1,7 @@
 """Explanations of derivatives that JAX cannot take: the derivative, the reason and the remedy.
 
-JAX raises in the middle of a step, or when the step is compiled. Each derivative is then tried separately, so nothing
-depends on the text of JAX's errors.
+JAX raises in the middle of a step, or when the step is compiled. Each derivative is then tried separately, so
+the result does not depend on the text of JAX's errors.
 """
 
 import inspect
@@ -21,16 +21,16 @@ CALLBACKS = {"pure_callback", "io_callback"}
 
 
 class NoDerivative(ValueError):
-    """An objective lacks a derivative that is needed."""
+    """Error: an objective lacks a derivative that is needed."""
 
 
 def explain(error: Exception, problem: Problem, x: Any, y: Any, batch: Any, first_order: bool) -> Exception:
-    """Return the error, or if a derivative is missing at these arguments, one that names it and the remedy.
+    """Return the error; if a derivative is missing at these arguments, one with that derivative and the remedy.
 
     Args:
-        error: what was raised.
+        error: the exception.
         problem: the two objectives.
-        x: the outer variables; of all arguments only shapes are used.
+        x: the outer variables; only the shapes of all arguments are used.
         y: the inner variables.
         batch: the batch of the objectives.
         first_order: whether the method takes no second derivatives.
@@ -67,7 +67,7 @@ def explained(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def no_first(objective: Objective, at: tuple[Any, ...], error: Exception) -> NoDerivative:
-    """An error for an objective without a first derivative."""
+    """Return an error for an objective without a first derivative."""
     used = _operations(objective, at)
     which = f"the {objective.level} objective"
     if used & CALLBACKS:
@@ -88,7 +88,7 @@ def no_first(objective: Objective, at: tuple[Any, ...], error: Exception) -> NoD
 
 
 def no_second(objective: Objective, at: tuple[Any, ...], error: Exception) -> NoDerivative:
-    """An error for an objective that has a first derivative, but no second one."""
+    """Return an error for an objective that has a first derivative, but no second one."""
     which = f"this method takes second derivatives of the {objective.level} objective"
     if _operations(objective, at) & CALLBACKS:
         return NoDerivative(
@@ -105,7 +105,7 @@ def _missing(problem: Problem, at: tuple[Any, ...], first_order: bool) -> str:
     """Return a sentence about the first missing derivative, or ""."""
     oracles, objectives = problem.oracles, (problem.g, problem.f)
     if any(_raised(objective, at) for objective in objectives):
-        return ""  # its value cannot be computed either, for another reason
+        return ""  # the value cannot be computed either, for another reason
     gradients = oracles.inner_gradients, oracles.outer_gradients
     for objective, gradient in zip(objectives, gradients, strict=True):
         if (error := _raised(gradient, at)) is not None:
@@ -143,7 +143,7 @@ def _shapes(tree: Any) -> Any:
 def _operations(objective: Objective, at: tuple[Any, ...]) -> set[str]:
     try:
         return operations(jax.make_jaxpr(lambda *at: objective(*at))(*_shapes(at)))
-    except Exception:  # it looks at its numbers
+    except Exception:  # the function uses concrete values
         return set()
 
 

@@ -13,7 +13,7 @@ from bilevel.callables import check_callable
 from bilevel.words import shown
 
 MOST = 2**31 - 1  # the largest count of a loop on the device
-MANY = 2**63 - 1  # and of a loop on the host
+MANY = 2**63 - 1  # the largest count of a loop on the host
 
 
 def as_number(value: Any) -> float | None:

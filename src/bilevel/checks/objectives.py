@@ -180,14 +180,14 @@ def _by_rows(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) ->
     of_batch = jax.tree.map(lambda leaf: leaf[: len(rows)] if longer(leaf) else leaf, x)
     try:
         jax.eval_shape(lambda *at: _of_arrays(objective, *at), of_batch, y, batch)
-    except Exception:  # as many entries of x as the batch has rows do not help
+    except Exception:  # more rows would not help
         return ""
     hint = f"let {objective.level}(x, y, batch, *, rows) ask for their rows, and take x[rows]"
     return f" If x has an entry for every example, and the batch {len(rows)} of them: {hint}"
 
 
 def _of_arrays(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None) -> Evaluated:
-    """Return the values of the objective; raise if one of them is no array."""
+    """Return the values of the objective; raise if one of them is not an array."""
     out = objective.evaluate(x, y, batch)
     parts = {"a loss": out.loss} | {f"the metric {name!r}": value for name, value in out.metrics.items()}
     for what, part in parts.items():

@@ -22,7 +22,7 @@ def check_known(**trees: PyTree) -> None:
 
 
 def signature(tree: PyTree) -> tuple[Any, ...]:
-    """Return the structure, shapes and dtypes of a tree, which checks and compiled programs depend on."""
+    """Return the structure, shapes and dtypes of a tree, on which checks and compiled programs depend."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 

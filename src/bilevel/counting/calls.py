@@ -1,4 +1,4 @@
-"""The oracle calls of a solver's steps."""
+"""Oracle calls of a solver's steps."""
 
 import dataclasses
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def counted_step(solver: Solver) -> Callable[..., tuple[Any, Info, Counts]]:
 def oracle_calls(solver: Solver, state: Any, data: Any = None, *, steps: int = 1) -> Counts:
     """Return the oracle calls of `steps` steps from `state`; arguments as for `bl.scan`.
 
-    All calls count that the states and the `Info` of every step need.
+    A call counts if the state or the `Info` of any step needs it.
     """
     check_count(steps, "steps")
     check_start(check_solver(solver), state, as_stream(data))

@@ -23,8 +23,8 @@ Values = Sequence[Any]  # None where dead
 def counting(function: Callable[..., Any]) -> Callable[..., tuple[Any, Counts]]:
     """Return a function of the same arguments that returns `(output, counts)`, with counts as integer arrays.
 
-    It counts all calls that `function`, made with a `bl.counting.counted` problem, needs for its whole output.
-    Use it inside `jit` and `scan`; do not differentiate it.
+    It counts the calls that the whole output of `function` needs. `function` must use a `bl.counting.counted`
+    problem. Use the result inside `jit` and `scan`; do not differentiate it.
     """
 
     def counted_function(*args: Any) -> tuple[Any, Counts]:
@@ -137,7 +137,9 @@ def _where(going_on: Any, moved: Any, before: Any) -> Any:
 
 
 def _hides_functions(eqn: JaxprEqn) -> bool:
-    """Return whether this is a primitive of equinox, such as a linear solve, whose functions only its run shows."""
+    """Return whether this is a primitive of equinox whose functions appear only when it runs, such as a linear
+    solve.
+    """
     return getattr(eqn.primitive.impl, "__module__", "").startswith("equinox")
 
 

@@ -1,4 +1,4 @@
-"""A problem whose derivatives have names in the traced program.
+"""Problem whose derivatives have names in the traced program.
 
 A mark is a `jax.jit` of the identity around a derivative, named by the kind of the derivative. Each partial gradient
 has a separate mark, so that one half of a pair can be dead while the other is alive.
@@ -27,7 +27,7 @@ from bilevel.types import PyTree
 
 
 class Counts(NamedTuple):
-    """The number of partial gradients and products evaluated: integers, or integer arrays of one shape."""
+    """Number of partial gradients and products evaluated: integers, or integer arrays of one shape."""
 
     gradients_f: Any = 0  # ∇_x f and ∇_y f, counted separately
     gradients_g: Any = 0  # ∇_x g and ∇_y g, likewise
@@ -36,12 +36,12 @@ class Counts(NamedTuple):
 
     @property
     def Gc(self) -> Any:
-        """The paper's gradient complexity; single-loop AID has Gc = 3K after K steps."""
+        """Return the paper's gradient complexity; single-loop AID has Gc = 3K after K steps."""
         return self.gradients_f + self.gradients_g
 
     @property
     def Mv(self) -> Any:
-        """The paper's matrix-vector complexity; single-loop AID has Mv = 2K after K steps."""
+        """Return the paper's matrix-vector complexity; single-loop AID has Mv = 2K after K steps."""
         return self.hessian_products + self.cross_products
 
     def __add__(self, other: "Counts") -> "Counts":  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -51,7 +51,7 @@ class Counts(NamedTuple):
         return Counts(*(a - b for a, b in zip(self, other, strict=True)))
 
 
-MARK, LEAF = "bilevel_counts_", "bilevel_leaf_"  # how the names begin
+MARK, LEAF = "bilevel_counts_", "bilevel_leaf_"  # prefixes of the names
 KINDS = {MARK + kind: Counts(**{kind: 1}) for kind in Counts._fields}
 
 
@@ -68,7 +68,7 @@ def _(kind: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[A
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def differentiated(kind: str, point: PyTree) -> PyTree:
-    """Return `point`; to differentiate with respect to it evaluates a derivative of `kind`."""
+    """Return `point`; differentiation with respect to it evaluates a derivative of `kind`."""
     return point
 
 
@@ -154,7 +154,9 @@ class _CountedProblem(Problem):
 
 
 def counted(problem: Problem) -> Problem:
-    """Return the problem with marks on all derivatives, also on those that a line search takes of its objectives."""
+    """Return the problem with marks on all derivatives, also on the derivatives of its objectives in a line
+    search.
+    """
     inner, outer = _marked("gradients_g", problem.inner), _marked("gradients_f", problem.outer)
     return _CountedProblem(inner=inner, outer=outer, prox=problem.prox, plain=problem)
 

@@ -1,17 +1,18 @@
-"""The values that functions read besides their arguments.
+"""Values that functions read in addition to their arguments.
 
-A compiled program keeps the values that its functions read while they were traced: closures, defaults, globals,
-attributes of objects, classes and modules. `parts` lists them, each with the path by which the function reaches it.
-`reading` turns the list into a value: tracing again gives the same program if two readings are equal. Checkpoints
-compare the list between processes (`loop/checkpoints/origin.py`).
+A compiled program keeps the values that its functions read while they were traced: closures, defaults,
+globals, attributes of objects, classes and modules. `parts` lists them, each with the path by which the
+function reaches it. `reading` turns the list into a value. If two readings are equal, tracing again gives the
+same program. Checkpoints compare the list between processes (`loop/checkpoints/origin.py`).
 
-The walk reads everything mutable through `Walk.look`, which records how to read it again. A reading is therefore
-current while all looks give the same objects and all arrays the same numbers. The mutable kinds are: closure cells,
-the code, defaults and attributes of functions, globals by name, imported modules, names in modules, attributes, slots
-and class of objects, members and bases of classes, containers, partials, wrapped functions and arrays.
+The walk reads everything mutable through `Walk.look`, which records how to read it again. A reading is
+therefore current while all looks give the same objects and all arrays the same numbers. The mutable kinds
+are: closure cells, the code, defaults and attributes of functions, globals by name, imported modules, names
+in modules, attributes, slots and class of objects, members and bases of classes, containers, partials,
+wrapped functions and arrays.
 
-The walk does not follow the code of installed packages, names that are not written in the code, and the inside of
-objects that Python cannot list ("hidden"); these are compared by identity.
+The walk does not follow the code of installed packages, names that are not written in the code, or the
+contents of objects that Python cannot list ("hidden"). These are compared by identity.
 """
 
 import operator
@@ -28,7 +29,7 @@ KNOWN_NODES = {"builtins", "collections", "jax", "optax", "bilevel"}
 
 
 class Reading:
-    """Everything that a value reads at one time. Readings are equal if nothing that was read differs."""
+    """Record of everything that a value reads at one time. Readings are equal if all that was read is equal."""
 
     def __init__(self, value: Any):
         walk = Walk.of(value, "")
@@ -57,12 +58,12 @@ class Reading:
 
 
 def reading(value: Any) -> Reading:
-    """Return what this function (or object that holds functions) reads now."""
+    """Return the reading of this function, or of this object that holds functions."""
     return Reading(value)
 
 
 def nodes(structure: Any) -> tuple[Any, ...]:
-    """Return the classes of users in a pytree, and what their objects hold besides children.
+    """Return the user's classes in a pytree, and the contents of their objects except children.
 
     Functions that take the tree call the methods of these classes.
     """
@@ -77,7 +78,7 @@ def nodes(structure: Any) -> tuple[Any, ...]:
 
 
 def parts(value: Any, name: str = "") -> list[Part]:
-    """Return what a function, or an object that holds functions, reads; the order is the same in every process."""
+    """Return all parts that a function, or an object with functions, reads, in the same order in every process."""
     return Walk.of(value, name).found
 
 

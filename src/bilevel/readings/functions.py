@@ -1,4 +1,4 @@
-"""What a function holds, and the names that its code asks for."""
+"""Contents of functions, and the names in their code."""
 
 import contextvars
 import dis
@@ -11,7 +11,7 @@ from collections import UserDict, deque
 from typing import Any, NamedTuple
 
 CONTAINERS = (list, dict, set, deque, UserDict)
-LOOK_UP = {"getattr", "globals", "vars", "__dict__"}  # by which a function reads a name in quotes
+LOOK_UP = {"getattr", "globals", "vars", "__dict__"}  # names by which a function reads a quoted name
 ENVIRONMENT = {"environ", "getenv"}
 COLLECT = {"append", "extend", "add", "appendleft", "insert"}  # methods by which a function only writes
 
@@ -21,14 +21,14 @@ HOLDERS = (weakref.ref, *weakref.ProxyTypes, contextvars.ContextVar, types.CellT
 
 
 class Names(NamedTuple):
-    """The names in the code of a function, and in the code of the functions inside it."""
+    """Names in the code of a function, and in the code of the functions inside it."""
 
     globals: tuple[str, ...]
     attributes: frozenset[str]
     modules: tuple[str, ...]  # imported by the function itself
     stored: frozenset[str]  # globals and closures that the function assigns
     collected: frozenset[str]  # globals and closures that the function only writes into
-    settings: tuple[str, ...]  # that it may read from the environment
+    settings: tuple[str, ...]  # variables of the environment that it may read
 
     def is_written(self, name: str, held: Any) -> bool:
         """Return whether this is a counter or a collection of the function, which tracing changes."""
@@ -75,7 +75,9 @@ def names_in(code: types.CodeType) -> Names:
 
 
 def function_state(function: types.FunctionType, names: Names | None) -> tuple[Any, ...]:
-    """Return all that the function holds, to compare by identity; without names only what installed code holds."""
+    """Return the contents of the function, to compare by identity; without names only those that installed code
+    holds.
+    """
     attributes, by_keyword = function.__dict__, function.__kwdefaults__
     state = [function.__code__, function.__defaults__, by_keyword, *cells_of(function, names)]
     for held in (attributes, by_keyword):
@@ -105,12 +107,12 @@ def imports_of(function: types.FunctionType, names: Names) -> list[Any]:
 
 
 def settings_of(names: Names) -> list[str]:
-    """Return the variables of the environment; equal values are one object."""
+    """Return the values of the environment variables; equal values are one object."""
     return [sys.intern(os.environ.get(name, "")) for name in names.settings]
 
 
 def held_by(value: Any) -> tuple[Any, ...]:
-    """Return what a cell, a context variable or a weak reference holds."""
+    """Return the contents of a cell, a context variable or a weak reference."""
     if isinstance(value, weakref.ProxyType | weakref.CallableProxyType):
         return (value.__repr__.__self__,)
     if isinstance(value, contextvars.ContextVar):

@@ -1,4 +1,4 @@
-"""The kinds of Python objects: plain values, arrays, named objects, and objects of installed packages."""
+"""Kinds of Python objects: plain values, arrays, named objects, and objects of installed packages."""
 
 import array
 import collections
@@ -69,7 +69,7 @@ def masks_of(values: Any) -> list[np.ndarray]:
 
 
 def array_token(value: Any) -> Any:
-    """Return a digest of an array that can change, and of its mask."""
+    """Return a digest of a mutable array and of its mask."""
     values = as_array(value)
     if values is None:
         return None
@@ -90,7 +90,9 @@ def is_of_jax(kind: type) -> bool:
 
 
 def has_listed_attributes(kind: type) -> bool:
-    """Return whether Python can list what an object of this class holds; few classes of the standard library can."""
+    """Return whether Python can list the attributes of such objects; few classes of the standard library allow
+    it.
+    """
     if kind in (types.SimpleNamespace, Namespace, threading.local):
         return True
     root = kind.__module__.partition(".")[0] if isinstance(kind.__module__, str) else ""
@@ -111,7 +113,9 @@ def slots_of(kind: type) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def is_frozen(kind: type) -> bool:
-    """Return whether the attributes of such objects never change: Equinox modules and dataclasses of this package."""
+    """Return whether the attributes of such objects never change: Equinox modules and dataclasses of this
+    package.
+    """
     frozen = getattr(kind, "__dataclass_params__", None)
     ours = str(kind.__module__).startswith("bilevel.") and frozen is not None and frozen.frozen
     return ours or issubclass(kind, equinox.Module)

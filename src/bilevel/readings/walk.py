@@ -1,4 +1,4 @@
-"""The walk over everything that a function can reach."""
+"""Walk over everything that a function can reach."""
 
 import collections
 import functools
@@ -24,7 +24,7 @@ from bilevel.readings.functions import (
 )
 from bilevel.readings.kinds import EXACT, is_library
 
-MOST_PARTS = 20_000  # a function that reads more is never unchanged
+MOST_PARTS = 20_000  # a function that reads more counts as changed
 DEEPEST = 100  # objects within objects
 JITTED = type(jax.jit(lambda: 0))
 MAPPINGS = (dict, types.MappingProxyType, collections.UserDict, collections.ChainMap)
@@ -32,14 +32,14 @@ Look = tuple[Callable[..., tuple[Any, ...]], tuple[Any, ...], tuple[Any, ...]]  
 
 
 class Reader:
-    """An immutable object that states what it reads, instead of all its attributes."""
+    """Immutable object that states the values it reads, instead of all its attributes."""
 
     def reads(self) -> Any:
         raise NotImplementedError
 
 
 class Part(NamedTuple):
-    """Something that a function reads: `kind` is "value", "array", "code", "name", "shape" or "hidden"."""
+    """Value that a function reads: `kind` is "value", "array", "code", "name", "shape" or "hidden"."""
 
     path: str
     kind: str
@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 class Walk:
-    """One walk over everything that can be reached; it visits each object once."""
+    """One walk over everything in reach; it visits each object once."""
 
     def __init__(self) -> None:
         self.found: list[Part] = []
@@ -71,7 +71,7 @@ class Walk:
         return walk
 
     def look(self, function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[Any, ...]:
-        """Return what the function returns now, and record how to ask again."""
+        """Return the function's result now, and record how to ask again."""
         seen = function(*arguments)
         self.looks.append((function, arguments, seen))
         return seen
@@ -170,7 +170,7 @@ class Walk:
             self._object(value, path)
 
     def _members(self, members: list[Any], path: str) -> None:
-        """Visit members of a set apart from all else: their order differs between processes."""
+        """Visit members of a set separately: their order differs between processes."""
         for each in members:
             self.add(path, "hidden", each)
         found, self.found = self.found, self.unordered
@@ -178,7 +178,7 @@ class Walk:
         self.found = found
 
     def _user_attributes(self, value: Any, path: str) -> None:
-        """Visit what a value of a user's class has in addition to the members of its base class."""
+        """Visit the contents of a user's object in addition to the members of its base class."""
         if not is_library(type(value).__module__):
             self.visit(type(value), path)
             self._attributes_of(value, path)
@@ -268,7 +268,7 @@ class Walk:
         self.visit_each((f"{path}.{name}", each) for name, each in held.items())
 
 
-# What one mutable object holds, to compare by identity with what it holds at another time.
+# The contents of one mutable object, to compare by identity with its contents at another time.
 
 
 def _items_at(mapping: Any, names: tuple[str, ...]) -> tuple[Any, ...]:

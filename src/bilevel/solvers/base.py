@@ -1,4 +1,4 @@
-"""The shape of every solver: data that knows how to start and how to take a step."""
+"""Base classes of solvers: data with functions that start and that take a step."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -37,24 +37,24 @@ CHECKS = {
 
 
 class Info(eqx.Module):
-    """What a reader wants to know about one step: quantities at x_k, the point where the step started.
+    """Results of one step for a reader: quantities at x_k, the point where the step started.
 
-    `outer_value` and `hypergradient` belong together: f(x_k, ŷ_k), and the estimate of ∇Φ(x_k) at the same ŷ_k, which
-    moved x. `inner_gradient` is ∇_y g(x_k, ·) on the step's batch at the point where the inner level started,
-    `solver.sets_out(state)`. It says how far that point is from stationary, whatever direction the step took. If the
-    inner level has a proximal map, a projection or a weight decay, implicit methods report the residual of their
-    fixed point instead.
+    `outer_value` and `hypergradient` belong together: f(x_k, ŷ_k), and the estimate of ∇Φ(x_k) at the same
+    ŷ_k that moved x. `inner_gradient` is ∇_y g(x_k, ·) on the step's batch at `solver.sets_out(state)`, the
+    start of the inner level. It measures how far that point is from stationary, whatever direction the step
+    took. If the inner level has a proximal map, a projection or a weight decay, implicit methods report the
+    residual of their fixed point instead.
     """
 
     outer_value: Scalar
     hypergradient: PyTree
     inner_gradient: PyTree
     metrics: Metrics  # further scalars of the method, by name; traced by default
-    model: Carried | None = None  # the model's state, where several inner steps carried it along
+    model: Carried | None = None  # the model's state, if several inner steps carried it along
 
 
 class ExplicitState(NamedTuple):
-    """The state of methods that differentiate through their steps on y, or not at all."""
+    """State of methods that differentiate through their steps on y, or not at all."""
 
     x: PyTree  # x_{k+1}
     y: PyTree  # ŷ_k, the next warm start
@@ -63,13 +63,13 @@ class ExplicitState(NamedTuple):
 
 
 class Solver(eqx.Module):
-    """A bilevel algorithm: `init(x0, y0, batch) -> state` and `step(state, batch) -> (state, info)`, both pure.
+    """Bilevel algorithm: `init(x0, y0, batch) -> state` and `step(state, batch) -> (state, info)`, both pure.
 
-    `batch` is a `Batch`, several as `Draws` where `draws` is more than one, or `None`.
+    `batch` is a `Batch`, `Draws` if `draws` is more than one, or `None`.
 
-    A solver is a pytree. Its step sizes are leaves, so a new one compiles nothing again and `jax.vmap` goes over many
-    at once; its problem, loop lengths and other functions are static. `variables` names the state's iterates, which
-    must stay finite. `draws` is the number of independent batches that a step takes.
+    A solver is a pytree. Its step sizes are leaves, so new values compile nothing again, and `jax.vmap` maps
+    over many solvers. Its problem, loop lengths and other functions are static. `variables` lists the state's
+    iterates, which must stay finite. `draws` is the number of independent batches per step.
     """
 
     problem: Problem = eqx.field(static=True)
@@ -99,21 +99,21 @@ class Solver(eqx.Module):
             )
 
     def __hash__(self) -> int:
-        return hash(jax.tree.structure(self))  # arrays have no hash, and `jax.jit(solver.step)` asks for one
+        return hash(jax.tree.structure(self))  # arrays have no hash, and `jax.jit(solver.step)` needs one
 
     @property
     def draws(self) -> int:
-        """The number of batches per step: one, unless the method has `batches="independent"`."""
+        """Return the number of batches per step: one, unless the method has `batches="independent"`."""
         return self.independent_draws if self.part("batches") == "independent" else 1
 
     @property
     def independent_draws(self) -> int:
-        """The number of batches per step with `batches="independent"`."""
+        """Return the number of batches per step with `batches="independent"`."""
         return self.inner_counts[0] + (self.part("products") or 0) + self.traits.extra_draws
 
     @property
     def wants(self) -> frozenset[str]:
-        """What a batch must have besides data: what the objectives ask for, and the method itself."""
+        """Return the extras that a batch must have for the objectives and for the method."""
         return self.problem.wants
 
     @abstractmethod
@@ -141,7 +141,7 @@ class Solver(eqx.Module):
 
     @property
     def second_order(self) -> bool:
-        """Whether it takes second derivatives of g: for v, or through its steps on y."""
+        """Return whether the method takes second derivatives of g: for v, or through its steps on y."""
         return self.traits.uses_hessian or "v" in self.variables
 
     def sets_out(self, state: Any) -> PyTree:
@@ -149,16 +149,16 @@ class Solver(eqx.Module):
         return state.y
 
     def point(self, state: Any, batch: Any) -> tuple[PyTree, PyTree, Batch | None]:
-        """Return x, y and data such as a step evaluates the objectives at."""
+        """Return x, y and the data of one evaluation in a step."""
         return state.x, state.y, first(batch)
 
     def observe(
         self, before: Any, after: Any, batch: Any, model: Carried | None = None
     ) -> tuple[Evaluated, Evaluated]:
-        """Return all that both objectives return: g where the step on y started, f where it ended.
+        """Return all results of both objectives: of g where the step on y started, of f where it ended.
 
-        `model` comes from the step's `Info`: f sees the state that the last inner step saw. (DARTS' virtual point and
-        IAPTT's worst one are not part of the state. There it is y.)
+        `model` comes from the step's `Info`: f sees the state that the last inner step saw. (DARTS' virtual
+        point and IAPTT's worst one are not part of the state. For these methods f is evaluated at y.)
         """
         drawn = draws(batch)
         inner = self.problem.g.evaluate(before.x, self.sets_out(before), drawn[0])
@@ -167,11 +167,11 @@ class Solver(eqx.Module):
         return inner, self.problem.f.evaluate(before.x, y, for_f)
 
     def suspicion(self, state: Any, batch: Any = None) -> Finding | str | None:
-        """Return why a run may have diverged, as measured at its last finite state; None if unknown."""
+        """Return a reason why a run may have diverged, measured at its last finite state; None if unknown."""
         return None
 
     def findings(self, trace: dict[str, Any]) -> list[Finding]:
-        """Return facts about the end of a finite run that its user should know; most methods have none."""
+        """Return facts about the end of a finite run that the user should know; most methods have none."""
         found = self.indefinite(trace)
         return [] if found is None else [found]
 
@@ -180,7 +180,7 @@ class Solver(eqx.Module):
         return "".join(f" {sentence(found)}" for found in self.findings(trace))
 
     def indefinite(self, trace: dict[str, Any]) -> Finding | None:
-        """Report conjugate gradients that kept meeting directions without positive curvature."""
+        """Report conjugate gradients that often met directions without positive curvature."""
         met = np.asarray(trace.get(INDEFINITE, ()))
         met = met[len(met) // 2 :]
         if not met.any() or met.mean() <= 0.5:
@@ -189,7 +189,9 @@ class Solver(eqx.Module):
         return Finding("adjoint_indefinite", numbers)
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
-        """Return `function(solver, *static, ...)` compiled, once for all solvers that differ in their numbers only."""
+        """Return `function(solver, *static, ...)` compiled, once for all solvers that differ only in their
+        numbers.
+        """
         return compiled(self.problem, self, function, *static)
 
     def part(self, name: str) -> Any:
@@ -198,7 +200,7 @@ class Solver(eqx.Module):
 
     @property
     def inner_counts(self) -> tuple[int, int]:
-        """The number of inner steps per step, and how many of them the method differentiates."""
+        """Return the number of inner steps per step, and the number of differentiated ones."""
         lengths = self.part("lengths")
         if lengths is not None:
             return lengths.steps, lengths.differentiated
@@ -216,7 +218,7 @@ class Solver(eqx.Module):
 
 
 class ExplicitSolver(Solver):
-    """A solver with one rule for y and one for x."""
+    """Solver with one rule for y and one for x."""
 
     inner: Rule = eqx.field(converter=rule_of("inner"))
     outer: Rule = eqx.field(converter=rule_of("outer"))
@@ -228,7 +230,7 @@ class ExplicitSolver(Solver):
 
 
 def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
-    """Return `function(tree, *static, ...)` compiled, once for all such trees that differ in their numbers only."""
+    """Return `function(tree, *static, ...)` compiled, once for all such trees that differ only in their numbers."""
     leaves, structure, functions = flattened(tree)
     key = structure, *by_identity((function, *static))
     reads = functions, function, static
@@ -238,19 +240,19 @@ def compiled(problem: Problem, tree: Any, function: Callable[..., Any], *static:
 
 
 def without_numbers(structure: Any) -> Any:
-    """Return the solver of this structure without its leaves: the functions and settings that its programs read."""
+    """Return the solver of this structure without its leaves: functions and settings that its programs read."""
     return structure.unflatten([None] * structure.num_leaves)
 
 
 def check_solver(solver: Any) -> Any:
-    """Return the solver, or raise if it is none."""
+    """Return the solver; raise for anything else."""
     return check_kind(
         solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)"
     )
 
 
 def check_state(solver: Solver, state: Any) -> Any:
-    """Return the state, or raise if its class or its fields are not those of this solver."""
+    """Return the state; raise if its class or its fields do not fit this solver."""
     kind = _state_of(type(solver))
     fits = all(hasattr(state, name) for name in solver.variables) if kind is None else isinstance(state, kind)
     if not fits:
@@ -264,7 +266,7 @@ def check_state(solver: Solver, state: Any) -> Any:
 
 @cache
 def _state_of(solver: type[Solver]) -> type | None:
-    """Return the class that the annotation of `init` names first."""
+    """Return the first class in the return annotation of `init`."""
     try:
         kind = get_type_hints(solver.init).get("return")
     except NameError:
@@ -274,9 +276,9 @@ def _state_of(solver: type[Solver]) -> type | None:
 
 
 def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method check its state and its batch, which serves for all draws of the step.
+    """Make a method check its state and its batch, and use one batch for all draws of the step.
 
-    A step of a base class gets its arguments as they are.
+    A step of a base class gets its arguments unchanged.
     """
 
     @wraps(step)
@@ -295,5 +297,5 @@ def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def explained(error: Exception, solver: Solver, state: Any, batch: Any) -> Exception:
-    """Return the error of a step, or where an objective lacks a derivative, an error that says so."""
+    """Return the error of a step; if an objective lacks a derivative, an error about that derivative."""
     return explain(error, solver.problem, *solver.point(state, batch), solver.traits.first_order)

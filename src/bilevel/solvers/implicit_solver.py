@@ -1,4 +1,6 @@
-"""Implicit differentiation: the adjoint system of a step, and the base class of methods with rules for y, v and x."""
+"""Implicit differentiation: the adjoint system of a step, and the base class of methods with rules for y, v and
+x.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -20,7 +22,7 @@ Function = Callable[[PyTree], Scalar]
 
 
 class ImplicitState(NamedTuple):
-    """The state of methods with an adjoint variable."""
+    """State of methods with an adjoint variable."""
 
     x: PyTree  # x_{k+1}
     y: PyTree  # ŷ_k, the next warm start
@@ -31,7 +33,7 @@ class ImplicitState(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """The adjoint system at one point, as one batch shows it."""
+    """Adjoint system at one point on one batch."""
 
     f: OuterGradients
     curvature: Curvature  # K, in place of ∇²_yy g, with its cross product
@@ -41,33 +43,34 @@ class Draw(NamedTuple):
 
 
 class System(NamedTuple):
-    """The adjoint system K v = b at one point (x, y), and what follows from its solution.
+    """Adjoint system K v = b at one point (x, y), and the results of its solution.
 
-    K is ∇²_yy g and b is ∇_y f if the inner rule converges where ∇_y g = 0. For other rules it is the system of their
-    fixed point. With several draws the first is for y, the last for x and the one before the last for v.
+    K is ∇²_yy g and b is ∇_y f if the inner rule converges where ∇_y g = 0. For other rules it is the system
+    of their fixed point. Of several draws the first is for y, the last for x and the one before the last for
+    v.
     """
 
-    adjoint: Any  # how to work on the system
+    adjoint: Any  # the method for the system
     draws: list[Draw]
 
     @property
     def f(self) -> OuterGradients:
-        """f and its gradients on the draw for x."""
+        """Return f and its gradients on the draw for x."""
         return self.draws[-1].f
 
     @property
     def curvature(self) -> Curvature:
-        """K on the draw for x."""
+        """Return K on the draw for x."""
         return self.draws[-1].curvature
 
     @property
     def b(self) -> PyTree:
-        """The right-hand side on the draw for x."""
+        """Return the right-hand side on the draw for x."""
         return self.draws[-1].b
 
     @property
     def gradient(self) -> PyTree:
-        """∇_y g on the draw for y."""
+        """Return ∇_y g on the draw for y."""
         return self.draws[0].gradient
 
     def solve(self, v: PyTree, memory: PyTree = ()) -> tuple[PyTree, PyTree, Metrics]:
@@ -85,7 +88,7 @@ class System(NamedTuple):
 
 
 class SystemSolver(Solver):
-    """A method that works on the adjoint system of the inner rule's fixed point."""
+    """Method that works on the adjoint system of the inner rule's fixed point."""
 
     def system(
         self,
@@ -102,7 +105,7 @@ class SystemSolver(Solver):
             x: the outer variable.
             y: the inner variable.
             memory: the memory of the inner rule.
-            batches: one batch for all parts of the step, or one for each, as `System` says.
+            batches: one batch for all parts of the step, or one for each in the order of `System`.
             v: the only vector that the step multiplies. One pass then gives ∇_y g and both products.
             f: the gradients of f, if they are known.
         """
@@ -119,12 +122,12 @@ class SystemSolver(Solver):
         return System(self.part("adjoint"), [on(batch) for batch in batches])
 
     def residual(self, state: Any, gradient: PyTree) -> PyTree:
-        """Return ∇_y g at the state, or if the inner rule converges elsewhere, the residual of its fixed point."""
+        """Return ∇_y g at the state; if the inner rule converges elsewhere, the residual of its fixed point."""
         return residual(self.problem, self.inner_at(state.x), state.inner, state.y, gradient)
 
 
 class ImplicitSolver(SystemSolver):
-    """A solver with rules for y, v and x."""
+    """Solver with rules for y, v and x."""
 
     inner: Rule = eqx.field(converter=rule_of("inner"))
     adjoint: Any

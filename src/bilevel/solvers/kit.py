@@ -1,4 +1,4 @@
-"""The tools for authors of solvers: the page "Write a solver" uses these names and no private ones."""
+"""Tools for authors of solvers: the page "Write a solver" uses these names and no private ones."""
 
 from bilevel.batch import Draws as Draws, draws as draws
 from bilevel.checks import check_problem as check_problem, prepare as prepare

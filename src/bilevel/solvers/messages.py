@@ -1,4 +1,4 @@
-"""The findings of solvers, and the sentences that people read about them."""
+"""Findings of solvers, and the sentences that people read about them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any, get_type_hints
 
 @dataclass(frozen=True)
 class Finding:
-    """A fact about a run: a code and its numbers. `sentence` writes the English."""
+    """Fact about a run: a code and its numbers. `sentence` writes the English."""
 
     code: str
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
 def sentence(finding: Finding | str | None) -> str:
-    """Return the finding as a sentence with its remedy; "" for None. A solver of your own may pass its own text."""
+    """Return the finding as a sentence with its remedy; "" for None. A user's solver may pass a text."""
     if finding is None or isinstance(finding, str):
         return finding or ""
     return SENTENCES[finding.code](**finding.numbers)

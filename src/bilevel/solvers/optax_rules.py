@@ -17,8 +17,8 @@ from bilevel.solvers.rule_base import FixedPoint, Rule, ValueFunction
 from bilevel.solvers.rule_closures import Closures
 from bilevel.types import PyTree
 
-# Stages of a chain, by the functions of optax that make them. If a chain has no other stages, it leaves y unchanged
-# exactly where ∇_y g = 0. Each has the ranges of its numbers.
+# Stages of a chain, by the functions of optax that make them, with the ranges of their numbers. A chain of
+# only these stages leaves y unchanged exactly where ∇_y g = 0.
 POSITIVE, SHARE = (1e-12, 1e12), (0.0, 1.0)
 KNOWN_STAGES: dict[str, dict[str, tuple[float, float]]] = {
     "identity": {},
@@ -32,7 +32,7 @@ KNOWN_STAGES: dict[str, dict[str, tuple[float, float]]] = {
 
 
 class Transformation(Rule):
-    """An optax transformation; the numbers in its closures are leaves."""
+    """Optax transformation; the numbers in its closures are leaves."""
 
     closures: Closures = eqx.field(static=True)
     numbers: dict[str, Any]
@@ -44,7 +44,7 @@ class Transformation(Rule):
         return self.closures.holding(self.numbers)
 
     def on(self, point: PyTree) -> optax.GradientTransformation:
-        """Return the transformation with numbers that leave the types of a tree like `point` as they are."""
+        """Return the transformation with numbers that keep the types of a tree like `point`."""
         leaves = jax.tree.leaves(point)
         strong = lambda number: (
             isinstance(number, jax.Array) and number.ndim == 0 and not number.aval.weak_type
@@ -90,7 +90,7 @@ class Transformation(Rule):
         return all(known) and any(isinstance(decay, float | int) and decay > 0 for decay in decays)
 
     def as_made(self) -> "Transformation":
-        """Return the rule with the numbers it was made with, as constants: its leaves may be traced."""
+        """Return the rule with its original numbers as constants: its leaves may be traced."""
         return Transformation(Closures(self.closures.value, self.closures.numbers | self.closures.fixed), {})
 
     def fixed(self, names: Sequence[str]) -> "Transformation":
@@ -125,9 +125,8 @@ def optax_update(
 def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
     """Return the solvers with the numbers of optax rules as constants where all solvers agree in them.
 
-    A constant is exact, and the fixed point of the rule may depend on it. A number that differs is an argument of the
-    program.
-    Numbers injected by `optax.inject_hyperparams` are always arguments.
+    A constant is exact, and the fixed point of the rule may depend on it. A number that differs is an
+    argument of the program. Numbers injected by `optax.inject_hyperparams` are always arguments.
     """
     is_rule = lambda node: isinstance(node, Transformation)
     flat, structures = zip(*(jax.tree.flatten(solver, is_leaf=is_rule) for solver in solvers), strict=True)
@@ -139,11 +138,11 @@ def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
 
 
 class Flat(NamedTuple):
-    """A solver, or another frozen tree, as its compiled programs see it."""
+    """Solver, or another frozen tree, in the form for compiled programs."""
 
     leaves: list[Any]  # arguments of the programs
     structure: Any
-    functions: Any  # the tree without its leaves: what the programs read
+    functions: Any  # the tree without its leaves, which the programs read
 
 
 _flat: dict[int, tuple[weakref.ref[Any], Flat]] = {}  # by identity, while the tree lives
@@ -174,7 +173,7 @@ def _fixed(rules: Sequence[Transformation]) -> list[Transformation]:
 
 
 def _is_constant(number: Any, first: Any) -> bool:
-    """Return whether it is a concrete number, not an array, and equal to the first one."""
+    """Return whether this is a concrete number, not an array, and equal to the first one."""
     known = isinstance(number, float | np.floating | np.ndarray | jax.Array) and not isinstance(
         number, Tracer
     )
@@ -199,7 +198,7 @@ def _injected(value: optax.GradientTransformation) -> dict[str, Any]:
 
 
 def _stages(update: Any) -> Iterator[tuple[str, dict[str, Any]] | None]:
-    """Yield the stages of a chain: the name of the function that made it and the values that it closes over."""
+    """Yield for each stage of a chain the name of the function that made it and the values in its closure."""
     if not _is_of_optax(update):
         yield None
         return

@@ -1,4 +1,4 @@
-"""The options of solvers: the converters of their fields, and a decorator of the functions that make solvers."""
+"""Options of solvers: converters of their fields, and a decorator of the functions that make solvers."""
 
 import warnings
 from collections.abc import Callable
@@ -16,10 +16,11 @@ STEP_SIZES = ("inner", "adjoint", "outer")
 
 
 def factory(**renamed: str) -> Callable[[F], F]:
-    """Return a decorator that still accepts step sizes by position and old option names, with a DeprecationWarning.
+    """Return a decorator that still accepts step sizes by position and old option names, with a
+    DeprecationWarning.
 
-    Both work for one release. `renamed` maps old option names to new ones. Options are checked before Equinox looks at
-    them, whose errors do not name the option.
+    Both work for one release. `renamed` maps old option names to new ones. Options are checked before
+    Equinox, whose errors do not name the option.
     """
 
     def decorate(make: F) -> F:

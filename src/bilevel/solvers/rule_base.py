@@ -1,4 +1,4 @@
-"""What an update rule is, and plain gradient descent."""
+"""Base class of update rules, and plain gradient descent."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -14,10 +14,10 @@ ValueFunction = Callable[[PyTree], Scalar]
 
 
 class FixedPoint(NamedTuple):
-    """Where an inner rule leaves y unchanged: ∇_y g + decay · y = 0 on the active entries, the others never move."""
+    """Fixed point of an inner rule: ∇_y g + decay · y = 0 on the active entries; the others never move."""
 
-    active: PyTree  # where the gradient has any influence; one bool may stand for a leaf, or for all of y
-    decay: PyTree | None  # None if the rule has to be differentiated where it is used
+    active: PyTree  # where the gradient has any influence; one bool may cover a leaf or all of y
+    decay: PyTree | None  # None if the rule has to be differentiated at the current point
     plain: bool  # ∇_y g = 0, and all entries are active
     held: Any = None  # how to hold the preconditioner fixed (`fixed_points.preconditioner.Held`)
 
@@ -28,7 +28,8 @@ GRADIENT_ZERO = FixedPoint(active=True, decay=0.0, plain=True)
 class Rule(eqx.Module):
     """`init(point) -> memory` and `update(gradient, memory, point, value) -> (point, memory)`.
 
-    `value` is the function that `gradient` is the gradient of at `point`; only rules that ask for it evaluate it.
+    `gradient` is the gradient of the function `value` at `point`. Only rules that ask for `value` evaluate
+    it.
     """
 
     constrained: ClassVar[bool] = False
@@ -42,7 +43,7 @@ class Rule(eqx.Module):
     ) -> tuple[PyTree, PyTree]: ...
 
     def fixed_point(self, point: PyTree) -> FixedPoint | None:
-        """Return where the rule leaves a tree like `point` unchanged; None if it has to be tried out."""
+        """Return the fixed point of the rule on a tree like `point`; None if it has to be tried."""
         return None
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:

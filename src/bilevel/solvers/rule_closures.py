@@ -1,9 +1,9 @@
-"""The functions of an optax rule, with the numbers in their closures as leaves.
+"""Functions of an optax rule, with the numbers in their closures as leaves.
 
-An optax transformation is a pair of functions that close over their settings. The walk below follows closures down to
-numbers and arrays, which become leaves of the rule. The rest is equal for two transformations that were made in the
-same way. They share compiled programs, and a sweep can vary the numbers. Functions of the user, such as schedules and
-masks, are equal only to themselves.
+An optax transformation is a pair of functions that close over their settings. The walk below follows closures
+to numbers and arrays, which become leaves of the rule. All else is equal for two transformations made in the
+same way. They share compiled programs, and a sweep can vary the numbers. Functions of the user, such as
+schedules and masks, are equal only to themselves.
 """
 
 import types
@@ -22,7 +22,7 @@ PLAIN = (bool, int, str, bytes, complex, type(None), type, np.dtype)
 
 
 class Closures(Reader):
-    """A transformation without the numbers in its closures, except `fixed` numbers."""
+    """Transformation without the numbers in its closures, except `fixed` numbers."""
 
     def __init__(self, value: Any, fixed: dict[str, Any] | None = None):
         self.value, self.fixed = value, fixed or {}
@@ -36,7 +36,7 @@ class Closures(Reader):
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
-        """The numbers that are not fixed, by the names of their variables."""
+        """Return the numbers that are not fixed, by the names of their variables."""
         return {name: number for name, number in self._walked.numbers.items() if name not in self.fixed}
 
     @cached_property
@@ -68,7 +68,7 @@ class Closures(Reader):
 
 
 class _Walk:
-    """Copies a transformation down to the numbers; `given` replaces them."""
+    """Copy of a transformation down to the numbers; `given` replaces them."""
 
     def __init__(self, given: dict[str, Any] | None):
         self.given = given

@@ -1,4 +1,4 @@
-"""The update rule of a level: a step size for gradient descent, an optax transformation, or one with a projection."""
+"""Update rules of a level: a step size for gradient descent, an optax transformation, or a projected rule."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -28,7 +28,7 @@ RESOLVED = 64  # times the precision of x: rounding does not lose such a step
 
 
 class Settled(Rule):
-    """A rule that ends every step with a map onto the set of allowed values."""
+    """Rule that ends every step with a map onto the set of allowed values."""
 
     rule: Rule
     constrained: ClassVar[bool] = True
@@ -38,7 +38,7 @@ class Settled(Rule):
 
     @property
     def step_size(self) -> Any:
-        """The step size of plain descent; 1 for another rule."""
+        """Return the step size of plain descent; 1 for another rule."""
         return self.rule.step_size if isinstance(self.rule, Descent) else 1.0
 
     def init(self, point: PyTree) -> PyTree:
@@ -53,8 +53,8 @@ class Settled(Rule):
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
         """Return (x − P(x − s·h))/s, which is zero exactly at constrained stationary points.
 
-        s is the step size, or 1 without one. If rounding loses all of s·h, s is larger, since the quotient would be 0
-        or 0/0 at every x.
+        s is the step size, or 1 without one. If rounding loses all of s·h, s is larger: the quotient would be
+        0 or 0/0 at every x.
         """
         s = _not_lost(self.step_size, point, gradient)
         ahead = self.settle(tree.sub(point, scaled(s, gradient)))
@@ -78,7 +78,7 @@ def check_projection(project: Any, point: PyTree) -> None:
 
 
 class Projected(Settled):
-    """A rule that projects onto a closed convex set."""
+    """Rule that projects onto a closed convex set."""
 
     project: Static = eqx.field(static=True)
 
@@ -91,7 +91,7 @@ class Projected(Settled):
 
 
 class Proximal(Settled):
-    """A rule with the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
+    """Rule with the proximal map of the inner problem's non-smooth term h(x, ·), at one x."""
 
     x: PyTree
     prox: Static = eqx.field(static=True)
@@ -116,23 +116,24 @@ def _not_lost(s: Any, point: PyTree, gradient: PyTree) -> Any:
 def projected(rule: StepSize | Rule, project: Callable[[PyTree], PyTree]) -> Projected:
     """Return a rule for x or y that stays in a closed convex set: a step of `rule`, then `project`.
 
-        bl.aid(problem, inner=0.1, adjoint=0.1, outer=bl.projected(0.01, optax.projections.projection_simplex))
+        bl.aid(problem, inner=0.1, adjoint=0.1, outer=bl.projected(0.01,
+        optax.projections.projection_simplex))
 
     Args:
         rule: a step size, or any optax transformation.
-        project: the projection, from x's tree to itself, such as those of `optax.projections`.
+        project: the projection, from x's tree to itself, such as the functions of `optax.projections`.
 
-    With a rule that scales coordinates differently (Adam), x settles at a point that is stationary for a box but in
-    general not for a simplex or a ball: take a step size or plain SGD there.
+    With a rule that scales coordinates differently (Adam), x converges to a stationary point for a box, but
+    in general not for a simplex or a ball. Use a step size or plain SGD there.
 
-    The tolerance of a run and the trace's "stationarity" then measure ‖x − P(x − s·h)‖/s instead of ‖h‖, with s the
-    step size (1 for an optax rule; where a tiny s·h would be lost to rounding, a larger s).
+    The tolerance of a run and the trace's "stationarity" then measure ‖x − P(x − s·h)‖/s instead of ‖h‖. s is
+    the step size, 1 for an optax rule, and larger if rounding would lose s·h.
     """
     return Projected(as_rule(rule, "projected"), Static(check_map(project)))
 
 
 def as_rule(value: Any, level: str) -> Rule:
-    """Return the rule for a step size or an optax transformation; raise an error that names the level otherwise."""
+    """Return the rule for a step size or an optax transformation; raise an error with the level otherwise."""
     if isinstance(value, Rule):
         return value
     if isinstance(value, optax.GradientTransformation):

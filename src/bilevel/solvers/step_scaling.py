@@ -1,4 +1,4 @@
-"""A solver with smaller steps: all its step sizes times one factor, in the same structure for every factor."""
+"""Solvers with smaller steps: all step sizes times one factor, in the same structure for every factor."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -14,7 +14,7 @@ from bilevel.types import PyTree
 
 
 class Shortened(Rule):
-    """A rule of the user's with shorter steps in the same direction."""
+    """User's rule with shorter steps in the same direction."""
 
     rule: Rule
     factor: Any
@@ -35,8 +35,8 @@ class Shortened(Rule):
 def with_smaller_steps(solver: Solver, lower: float, outer: float) -> Any:
     """Return the solver with the step sizes of the lower levels times `lower` and the outer one times `outer`.
 
-    For an optax transformation it multiplies the updates. Solvers with different factors differ only in their numbers,
-    so they share one compiled program.
+    For an optax transformation the factor multiplies the updates. Solvers with different factors differ only
+    in their numbers, so they share one compiled program.
     """
     parts = {name: shorter(part, outer if name == "outer" else lower) for name, part in _parts(solver)}
     if _has_series(solver):
@@ -60,14 +60,14 @@ def shorter(part: Any, factor: float) -> Any:
 
 
 def has_steps(part: Any) -> bool:
-    """Return whether it has a step size."""
+    """Return whether the rule or adjoint has a step size."""
     if isinstance(part, Rule | NeumannSeries):
         return True
     return _has_series(part) or any(has_steps(value) for _, value in _parts(part))
 
 
 def _parts(part: Any) -> list[tuple[str, Any]]:
-    """Return the rules and adjoints in it, by field name."""
+    """Return the rules and adjoints of the solver, by field name."""
     values = [
         (field.name, getattr(part, field.name)) for field in fields(part) if not field.metadata.get("static")
     ]
@@ -75,6 +75,6 @@ def _parts(part: Any) -> list[tuple[str, Any]]:
 
 
 def _has_series(part: Any) -> bool:
-    """Return whether it is a solver with η of its own Neumann series, such as stocBiO."""
+    """Return whether the solver has η for a Neumann series, as stocBiO does."""
     adjoint = getattr(part, "adjoint", None)
     return isinstance(part, Solver) and adjoint is not None and not is_dataclass(adjoint)

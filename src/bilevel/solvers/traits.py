@@ -1,4 +1,4 @@
-"""What the loop and the diagnosis need to know about a solver, as data that each class declares."""
+"""Properties of a solver that the loop and the diagnosis need. Each class declares them as data."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Traits:
-    """The properties of a method. The defaults are those of a method with an adjoint variable."""
+    """Properties of a method. The defaults fit a method with an adjoint variable."""
 
     supports_prox: bool = False  # the inner problem may have a proximal map
     differentiates_rule: bool = False  # the hypergradient goes through updates of the inner rule
@@ -16,11 +16,11 @@ class Traits:
     truncated_series: bool = False  # more factors (`products=`) reduce the bias
     penalized: bool = False  # y follows the minimum of f + λg
     same_rows: bool = False  # a row is the same task at both levels, so both levels draw the same rows
-    outer_at: Literal["start", "end"] = "end"  # of a step on y: where f is evaluated
+    outer_at: Literal["start", "end"] = "end"  # where on the inner path f is evaluated
     outer_draw: int = -1  # the draw on which f is evaluated
     outer_last_only: bool = False  # only the last draw needs its outer part
     extra_draws: int = (
-        0  # with `batches="independent"`: draws per step beside those of inner steps and products
+        0  # with `batches="independent"`: draws per step in addition to inner steps and products
     )
     # The fixed points of the inner rule that the method can use: any; a differentiable one; ∇_y g = 0 where y may move;
     # ∇_y g = 0.

@@ -1,4 +1,4 @@
-"""Ways to work on the adjoint system ∇²_yy g·v = ∇_y f: parts for `aid(..., adjoint=...)`."""
+"""Methods for the adjoint system ∇²_yy g·v = ∇_y f: parts for `aid(..., adjoint=...)`."""
 
 from bilevel.solvers.adjoints.base import Adjoint as Adjoint
 from bilevel.solvers.adjoints.conjugate_gradients import cg as cg

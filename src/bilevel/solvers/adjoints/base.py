@@ -1,4 +1,4 @@
-"""How one outer step works on the adjoint system ∇²_yy g·v = ∇_y f."""
+"""Base class of the methods of one outer step for the adjoint system ∇²_yy g·v = ∇_y f."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,26 +17,27 @@ INDEFINITE = "adjoint_indefinite"  # the metric that reports a ∇²_yy g that i
 class Adjoint(eqx.Module):
     """`init(v) -> memory` and `solve(inner, b, v, memory) -> (v, memory, metrics)`.
 
-    `inner` has the second derivatives of g at (x_k, ŷ_k), `b` is ∇_y f there, and `v` is the last solution, for a warm
-    start. Every `inner.hessian(v)` is a separate pass through the model; a method that takes several calls
-    `inner.shared()` first, which makes them share one linearization. A method that solves the system reports the
-    residual ‖∇²_yy g·v − b‖ under "adjoint_residual" in `metrics`. Like a solver it is a pytree: step sizes are leaves.
+    `inner` has the second derivatives of g at (x_k, ŷ_k), `b` is ∇_y f there, and `v` is the last solution,
+    for a warm start. Every `inner.hessian(v)` is a separate pass through the model. A method that takes
+    several products calls `inner.shared()` first, so that they share one linearization. A method that solves
+    the system reports the residual ‖∇²_yy g·v − b‖ under "adjoint_residual" in `metrics`. Like a solver it is
+    a pytree: step sizes are leaves.
     """
 
     name: ClassVar[str] = "adjoint"
 
     @property
     def step_rule(self) -> Any:
-        """The rule, or the step size of a series, by which v moves; `None` if it has none."""
+        """Return the rule that moves v, or the step size of a series; `None` without one."""
         return None
 
     @property
     def warm_steps(self) -> int:
-        """The number of gradient steps from the last v; 0 for other ingredients."""
+        """Return the number of gradient steps from the last v; 0 for other methods."""
         return 0
 
     def allows(self, curvature: float) -> bool:
-        """Return whether it can solve systems whose smallest eigenvalue is this negative number."""
+        """Return whether the method can solve systems whose smallest eigenvalue is this negative number."""
         return False
 
     def init(self, v: PyTree) -> PyTree:

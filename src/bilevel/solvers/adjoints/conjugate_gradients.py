@@ -34,18 +34,19 @@ class ConjugateGradients(Adjoint):
 def cg(
     tol: Number = 1e-6, max_steps: int | None = None, *, preconditioner: Nystrom | None = None
 ) -> ConjugateGradients:
-    """Run conjugate gradients from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖ (Grazzi et al. 2020, Ji et al. 2021).
+    """Run conjugate gradients from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖.
 
-    It takes at least one step, so that with warm starts even a loose tolerance leaves no bias in the limit. ∇²_yy g
-    must be positive definite: it stops at the first direction without positive curvature, with the v it has. For an
-    indefinite ∇²_yy g take `bl.adjoints.minres`, or make it definite with `bl.adjoints.damped` or
-    `bl.adjoints.gauss_newton`. The trace's "adjoint_indefinite" shows these steps, and the run's status reports them if
-    they are most of the last steps. Hessian products: 1 for the warm start, 1 per step, 1 to measure
-    "adjoint_residual", and the preconditioner's.
+    Grazzi et al. 2020, Ji et al. 2021. The method takes at least one step, so that with warm starts even a
+    loose tolerance leaves no bias in the limit. ∇²_yy g must be positive definite. The method stops at the
+    first direction without positive curvature and returns the current v. For an indefinite ∇²_yy g use
+    `bl.adjoints.minres`, or make it definite with `bl.adjoints.damped` or `bl.adjoints.gauss_newton`. The
+    trace's "adjoint_indefinite" shows these steps. The run's status reports them if they are most of the last
+    steps. Hessian products: 1 for the warm start, 1 per step, 1 to measure "adjoint_residual", and the
+    preconditioner's.
 
     Args:
         tol: the tolerance, relative to ‖b‖.
-        max_steps: the most steps; the default is ten times the size of y.
+        max_steps: the maximal number of steps; the default is ten times the size of y.
         preconditioner: `bl.adjoints.nystrom(rank, damping)`, computed again at every solve.
     """
     check_positive(tol, "tolerance tol")
@@ -63,8 +64,8 @@ def conjugate_gradients(
 ) -> tuple[PyTree, jax.Array, jax.Array]:
     """Return (v, the number of steps taken, whether a direction without positive curvature ended them).
 
-    ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or such a direction came first. If b or the curvature is not finite,
-    neither is v.
+    ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or such a direction came first. If b or the curvature is not
+    finite, v is not finite either.
     """
     most = 10 * sum(leaf.size for leaf in jax.tree.leaves(b)) if max_steps is None else max_steps
     left = tree.scale(-1, residual(inner, b, v))

@@ -1,4 +1,4 @@
-"""Any adjoint method on another curvature than ∇²_yy g: damped, or Gauss–Newton's."""
+"""Adjoint methods on another curvature than ∇²_yy g: damped, or Gauss–Newton's."""
 
 from typing import ClassVar
 
@@ -47,12 +47,14 @@ class GaussNewton(Adjoint):
 def damped(adjoint: StepSize | Rule | Adjoint, damping: Number) -> Damped:
     """Return `adjoint` on (∇²_yy g + δI)·v = ∇_y f.
 
-    With δ above −λ_min(∇²_yy g) the system is positive definite. Then CG works, one step at a time does not diverge,
-    and ‖v‖ ≤ ‖∇_y f‖/(λ_min + δ). The price is a bias that stays. Where ∇²_yy g has the eigenvalue λ, v is λ/(λ + δ) of
-    the exact value: on a μ-strongly convex g its relative error is at most δ/(μ + δ).
+    With δ above −λ_min(∇²_yy g) the system is positive definite. Then CG works, one step at a time does not
+    diverge, and ‖v‖ ≤ ‖∇_y f‖/(λ_min + δ). The price is a permanent bias. Along an eigenvector of ∇²_yy g
+    with the eigenvalue λ, v is λ/(λ + δ) of the exact value. On a μ-strongly convex g its relative error is
+    at most δ/(μ + δ).
 
-    "adjoint_residual" belongs to the damped system. It takes no further products. A damping of the size of the inner
-    problem's ridge costs at most half of v where there is no other curvature, and little elsewhere.
+    "adjoint_residual" belongs to the damped system. Damping takes no further products. A damping of the size
+    of the inner problem's ridge costs at most half of v where there is no other curvature, and little
+    elsewhere.
 
     Args:
         adjoint: any `bl.Adjoint`; a float or an optax rule is one step of it.
@@ -63,15 +65,16 @@ def damped(adjoint: StepSize | Rule | Adjoint, damping: Number) -> Damped:
 
 
 def gauss_newton(adjoint: StepSize | Rule | Adjoint) -> GaussNewton:
-    """Return `adjoint` on G·v = ∇_y f, with the Gauss–Newton matrix G = Jᵀ(∇²loss)J + ∇²penalty in place of ∇²_yy g.
+    """Return `adjoint` on G·v = ∇_y f, with the Gauss–Newton matrix G in place of ∇²_yy g.
 
-    The inner objective is `bl.composed(model, loss, penalty)`, which defines them. G is positive semidefinite if loss
-    and penalty are convex, for any model (Schraudolph 2002). A product with it is cheaper than one with the Hessian,
-    and counts as one. The cross product stays exact. Without a penalty G may be singular: add `bl.adjoints.damped`,
-    inside or outside of this one.
+    G = Jᵀ(∇²loss)J + ∇²penalty, as defined by the inner objective `bl.composed(model, loss, penalty)`. G is
+    positive semidefinite if loss and penalty are convex, for any model (Schraudolph 2002). A product with it
+    is cheaper than one with the Hessian, and counts as one. The cross product stays exact. Without a penalty
+    G may be singular: add `bl.adjoints.damped`, inside or outside of this one.
 
-    The model's curvature remains as a bias: ∇²_yy g − G = Σ_i (∂loss/∂p_i) ∇²_yy p_i =: E leaves the error G⁻¹E·v* in
-    v, where v* is the exact solution. E is zero where the model is linear in y or fits its targets.
+    The model's curvature remains as a bias: ∇²_yy g − G = Σ_i (∂loss/∂p_i) ∇²_yy p_i =: E leaves the error
+    G⁻¹E·v* in v, where v* is the exact solution. E is zero where the model is linear in y or fits its
+    targets.
 
     Args:
         adjoint: any `bl.Adjoint`; a float or an optax rule is one step of it.

@@ -83,5 +83,5 @@ def steps(rule: StepSize | Rule, count: int) -> Steps:
 
 
 def as_adjoint(value: Any) -> Adjoint:
-    """Return a `bl.Adjoint` as it is, and one step of a float or an optax rule."""
+    """Return a `bl.Adjoint` unchanged, and one step of a float or an optax rule."""
     return value if isinstance(value, Adjoint) else one_step(value)

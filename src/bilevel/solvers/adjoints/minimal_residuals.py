@@ -1,4 +1,4 @@
-"""MINRES (Paige & Saunders 1975). lineax has no MINRES, so this one is ours."""
+"""MINRES (Paige & Saunders 1975), which lineax does not have."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -28,8 +28,8 @@ class Lanczos(NamedTuple):
     beta: Scalar  # the length √(pᵀPp) of u_j before it was normalized
     rotation: tuple[Scalar, Scalar, Scalar, Scalar]  # the last two Givens rotations: c, s, c_before, s_before
     eta: Scalar
-    size: Scalar  # of H, as far as seen
-    done: jax.Array  # whether H r has vanished, so that no v has a smaller residual, or w is rounding
+    size: Scalar  # the size of H on the directions so far
+    done: jax.Array  # whether H r is zero, so that no v has a smaller residual, or w is rounding
     step: jax.Array
 
 
@@ -48,7 +48,7 @@ class MinimalResiduals(Adjoint):
         start = residual(inner, b, v)
         end = _iterate(inner, start, v, scaled(self.tol, tree.norm(b)), self.max_steps or 10 * size, P)
         left = residual(inner, b, end.v)
-        grown = dot(left, P(left)) > dot(start, P(start))  # only by rounding
+        grown = dot(left, P(left)) > dot(start, P(start))  # possible only by rounding
         v, left = select(grown, (v, start), (end.v, left))
         v = nan_unless(all_finite(left), v)  # H or b is not finite
         return v, memory, {"adjoint_residual": tree.norm(left), "adjoint_steps": end.step}
@@ -59,17 +59,18 @@ def minres(
 ) -> MinimalResiduals:
     """Run minimal residuals from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖.
 
-    From v̂ + Krylov(∇²_yy g, r₀) it takes the v with the smallest residual. So the residual never grows, and ∇²_yy g
-    need not be positive definite: use it for an inner problem that is not convex (y then tracks a stationary point of
-    g). On a singular ∇²_yy g it ends at a least-squares solution, up to rounding. On a positive definite one it and
-    `bl.adjoints.cg` need about the same number of steps.
+    From v̂ + Krylov(∇²_yy g, r₀) it takes the v with the smallest residual. So the residual never grows, and
+    ∇²_yy g need not be positive definite. Use it for an inner problem that is not convex (y then tracks a
+    stationary point of g). On a singular ∇²_yy g it ends at a least-squares solution, up to rounding. On a
+    positive definite one it needs about as many steps as `bl.adjoints.cg`.
 
-    Hessian products: 1 for the warm start, 1 per step, with at least one step, 1 to measure "adjoint_residual", and the
-    preconditioner's. With a preconditioner P it minimizes √(rᵀPr), which never grows; the tolerance is still for ‖r‖.
+    Hessian products: 1 for the warm start, 1 per step, with at least one step, 1 to measure
+    "adjoint_residual", and the preconditioner's. With a preconditioner P it minimizes √(rᵀPr), which never
+    grows; the tolerance is still for ‖r‖.
 
     Args:
         tol: the tolerance, relative to ‖b‖.
-        max_steps: the most steps; the default is ten times the size of y.
+        max_steps: the maximal number of steps; the default is ten times the size of y.
         preconditioner: `bl.adjoints.nystrom(rank, damping)`, computed again at every solve.
     """
     check_positive(tol, "tolerance tol")
@@ -94,7 +95,7 @@ def _iterate(
         alpha = jnp.asarray(tree.vdot(now.q, p))
         u, q, beta = normalized(tree.add_scale(p, -alpha, now.u))
 
-        # QR of the tridiagonal matrix, one column further
+        # QR of the tridiagonal matrix, with one more column
         c, s, c_before, s_before = now.rotation
         diagonal = c * alpha - c_before * s * now.beta
         above = s * alpha + c_before * c * now.beta

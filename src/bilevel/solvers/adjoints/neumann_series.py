@@ -1,4 +1,4 @@
-"""The truncated Neumann series for the inverse Hessian (Lorraine et al. 2020)."""
+"""Truncated Neumann series for the inverse Hessian (Lorraine et al. 2020)."""
 
 from typing import ClassVar
 
@@ -37,12 +37,12 @@ class NeumannSeries(Adjoint):
 def neumann(eta: Number, products: int) -> NeumannSeries:
     """Compute v̂ = η Σ_{i=0}^{Q} (I − η∇²_yy g)ⁱ ∇_y f, with Q Hessian products and no warm start.
 
-    With 0 < η ≤ 1/L it leaves the residual (I − η∇²_yy g)^{Q+1} ∇_y f, a bias that more steps of the
-    outer level do not remove: the same series as `steps(eta, Q + 1)` from v = 0. "adjoint_residual" is the
-    size of the last term added, (I − η∇²_yy g)^Q ∇_y f, which bounds it.
+    With 0 < η ≤ 1/L it leaves the residual (I − η∇²_yy g)^{Q+1} ∇_y f. More outer steps do not remove this
+    bias. The series equals `steps(eta, Q + 1)` from v = 0. "adjoint_residual" is the size of the last term
+    added, (I − η∇²_yy g)^Q ∇_y f, which bounds it.
 
-    With it `aid` is the deterministic variant of BA (Ghadimi & Wang 2018). The stochastic one (BSA) draws the number
-    of factors at random and multiplies by Q + 1, so one term has the same sum in expectation.
+    With it `aid` is the deterministic variant of BA (Ghadimi & Wang 2018). The stochastic one (BSA) draws the
+    number of factors at random and multiplies by Q + 1, so one term has the same sum in expectation.
 
     Args:
         eta: η, at most 1/L.

@@ -1,4 +1,4 @@
-"""The Nyström approximation of ∇²_yy g from k products: an adjoint method and a preconditioner."""
+"""Nyström approximation of ∇²_yy g from k products: an adjoint method and a preconditioner."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Nystrom(Adjoint):
         def in_full(r: jax.Array) -> jax.Array:
             inside = U @ r
             outside = r - inside @ U
-            outside = outside - (U @ outside) @ U  # again: 1/δ would enlarge what rounding left of U in it
+            outside = outside - (U @ outside) @ U  # again: 1/δ would enlarge the remainder of U in it
             return (inside / (jnp.abs(values) + delta)) @ U + outside / delta
 
         return lambda r: unravel(times(ravel_pytree(r)[0]))
@@ -61,7 +61,7 @@ class Nystrom(Adjoint):
         with jax.default_matmul_precision("highest"):
             core = omega @ Y.T
             d, W = eigh((core + core.T) / 2)
-            # Curvature that is lost in rounding: to divide by it would make large eigenvalues out of noise.
+            # Curvature lost in rounding: division by it would turn noise into large eigenvalues.
             kept = jnp.abs(d) > rounding(n, like.dtype) * jnp.max(jnp.abs(d))
             Q = orthonormal(Y)
             R = (Q @ Y.T) @ W
@@ -77,7 +77,7 @@ def eigh(a: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def orthonormal(rows: jax.Array) -> jax.Array:
-    """Return orthonormal rows of the same span, by Gram–Schmidt twice; zero for a row that depends on earlier ones.
+    """Return orthonormal rows of the same span, by Gram–Schmidt twice; zero for a dependent row.
 
     For a few long rows it takes a hundredth of the time of `jnp.linalg.qr` on a CPU, to the same accuracy.
     """
@@ -104,26 +104,27 @@ def nystrom(rank: int, damping: Number, *, sketch: str = "dense", seed: int = 0)
 
         Y = ∇²_yy g·Ω,   H_k = Y (ΩᵀY)⁺ Yᵀ = U Λ Uᵀ,   v = (U (|Λ| + δI)⁻¹ Uᵀ + (I − UUᵀ)/δ) ∇_y f
 
-    It takes rank + 1 Hessian products, one of them to measure the "adjoint_residual" of the system itself. It has no
-    warm start and no iteration, and holds `rank` copies of y while it works. It is exact for (∇²_yy g + δI) if ∇²_yy g
-    has no more than `rank` eigenvalues that are not zero. Otherwise, on a convex g, what it neglects, E = ∇²_yy g − H_k
-    ≽ 0, leaves an error of at most ‖E‖/(‖E‖ + δ)·‖∇_y f‖/δ (Frangella, Tropp & Udell 2023) in addition to the
-    damping's.
+    It takes rank + 1 Hessian products, one of them to measure the "adjoint_residual" of the system itself. It
+    has no warm start and no iteration, and holds `rank` copies of y while it works. It is exact for
+    (∇²_yy g + δI) if ∇²_yy g has no more than `rank` eigenvalues that are not zero. Otherwise it neglects
+    E = ∇²_yy g − H_k. On a convex g, E ≽ 0, and the error is at most ‖E‖/(‖E‖ + δ)·‖∇_y f‖/δ (Frangella, Tropp & Udell
+    2023), in addition to the damping's.
 
-    The same object is a preconditioner for `bl.adjoints.cg` and `bl.adjoints.minres`. Then it leaves no bias, and they
-    need as many steps as for the spectrum without its `rank` largest eigenvalues. The price is `rank` products per
-    solve.
+    The same object is a preconditioner for `bl.adjoints.cg` and `bl.adjoints.minres`. Then it leaves no bias.
+    They need as many steps as for the spectrum without its `rank` largest eigenvalues. The price is `rank`
+    products per solve.
 
-    The publication takes Ω of `rank` columns of the identity, drawn at random: `sketch="columns"`. A dense random Ω
-    finds the largest eigenvalues in any basis (Frangella, Tropp & Udell draw normal numbers; uniform ones, as here, are
-    cheaper). The publication inverts by the Woodbury identity, this code by eigenvectors. The result is the same, and
-    accurate in single precision. |Λ| replaces Λ: on a convex g they are equal, elsewhere H_k + δI cannot be singular.
+    The publication takes Ω of `rank` columns of the identity, drawn at random: `sketch="columns"`. A dense
+    random Ω finds the largest eigenvalues in any basis (Frangella, Tropp & Udell draw normal numbers; uniform
+    ones, as here, are cheaper). The publication inverts by the Woodbury identity, this code by eigenvectors.
+    The result is the same, and accurate in single precision. |Λ| replaces Λ: on a convex g they are equal,
+    elsewhere H_k + δI cannot be singular.
 
     Args:
         rank: k, the number of products.
         damping: δ > 0; as a preconditioner, about the size of the smallest eigenvalues.
         sketch: "dense" or "columns".
-        seed: of the random Ω, which is the same at every step.
+        seed: the seed of the random Ω, which is the same at every step.
     """
     check_positive(damping, "damping")
     check_choice(sketch, "sketch", ("dense", "columns"))
@@ -131,7 +132,7 @@ def nystrom(rank: int, damping: Number, *, sketch: str = "dense", seed: int = 0)
 
 
 def check_preconditioner(value: Nystrom | None) -> Nystrom | None:
-    """Return the preconditioner, or raise if `cg` and `minres` cannot use it."""
+    """Return the preconditioner; raise if `cg` and `minres` cannot use it."""
     if value is not None and not isinstance(value, Nystrom):
         raise TypeError(f"preconditioner must be adjoints.nystrom(rank, damping) or None, not {shown(value)}")
     return value

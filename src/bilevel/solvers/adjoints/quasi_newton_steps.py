@@ -1,4 +1,4 @@
-"""Quasi-Newton steps on the adjoint system (qNBO, Fang et al. 2025), curvature remembered between outer steps."""
+"""Quasi-Newton steps on the adjoint system (qNBO, Fang et al. 2025), with curvature from earlier outer steps."""
 
 from typing import ClassVar
 
@@ -47,15 +47,15 @@ def quasi_newton(steps: int = 1, memory: int = 10) -> QuasiNewton:
 
         r = ∇²_yy g·v − b,   d = B r,   t = rᵀd / dᵀ∇²_yy g·d,   v ← v − t d,   r ← r − t ∇²_yy g·d
 
-    The two-loop recursion builds B ≈ (∇²_yy g)⁻¹ from the last pairs (s, ∇²_yy g·s), which stay from one outer step to
-    the next: while the Hessian hardly changes, B keeps improving. It takes Q + 1 Hessian products; "adjoint_residual"
-    costs none. It does not follow a direction without positive curvature.
+    The two-loop recursion builds B ≈ (∇²_yy g)⁻¹ from the last pairs (s, ∇²_yy g·s). They are kept from one
+    outer step to the next: while the Hessian hardly changes, B keeps improving. It takes Q + 1 Hessian
+    products; "adjoint_residual" costs none. It does not follow a direction without positive curvature.
 
-    This is the second subroutine of qNBO (BFGS). The pairs come from Hessian products instead of gradient differences,
-    so the minimizing t costs nothing. The inner level has its own rule and does not share the curvature. For both
-    subroutines and one set of pairs take `bl.solvers.qnbo`. For quasi-Newton steps only at the inner level take the
-    rule `optax.chain(optax.scale_by_lbfgs(), optax.scale(-0.5))`, with optax's minus sign in the second part, and
-    several inner steps.
+    This is the second subroutine of qNBO (BFGS). The pairs come from Hessian products instead of gradient
+    differences, so the minimizing t costs nothing. The inner level has a separate rule and does not share the
+    curvature. For both subroutines and one set of pairs use `bl.solvers.qnbo`. For quasi-Newton steps only at
+    the inner level use the rule `optax.chain(optax.scale_by_lbfgs(), optax.scale(-0.5))` and several inner
+    steps. The second part has optax's minus sign.
 
     Args:
         steps: Q, the number of steps.

@@ -22,8 +22,8 @@ from bilevel.words import shown
 
 
 class AccF2BAState(NamedTuple):
-    x: PyTree  # where the next gradient is taken, ahead of the last point
-    last: PyTree  # the last point that a step on x led to
+    x: PyTree  # the point of the next gradient, ahead of the last point
+    last: PyTree  # the last point after a step on x
     y: PyTree  # tracks y_λ(x), the minimizer of f + λg
     z: PyTree  # tracks y*(x), the minimizer of g
     inner: tuple[PyTree, PyTree]  # memories of the inner rule, of y and of z

@@ -30,7 +30,7 @@ class F2SApState(NamedTuple):
     x: PyTree
     y: PyTree  # y_1, which tracks the minimizer of g + f/λ
     z: PyTree  # the other copies, stacked
-    inner: PyTree  # memories of the inner rule, stacked, that of y first
+    inner: PyTree  # memories of the inner rule, stacked, the one for y first
     outer: PyTree  # memory of the outer rule
     k: Int[Array, ""]
 
@@ -77,7 +77,8 @@ class F2SAp(ExplicitSolver):
     ) -> tuple[PyTree, PyTree, PyTree, Carried | None]:
         """Take `steps` steps of every copy on g + (j/λ)f, the t-th one on the t-th draw.
 
-        Returns the copies, their memories, ∇_y g where the first began, and the model's state, carried along with it.
+        Return the copies, their memories, ∇_y g at the start of the first, and the model's state, carried
+        along with it.
         """
         drawn, model = draws(batch), carried_state(self.problem, batch) if steps > 1 else None
         x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)

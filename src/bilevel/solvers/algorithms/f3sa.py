@@ -28,7 +28,7 @@ class Points(NamedTuple):
 
 
 class Lower(NamedTuple):
-    """The gradients that move y and z."""
+    """Gradients that move y and z."""
 
     g_z: PyTree  # ∇_y g(x, z)
     g_y: PyTree  # ∇_y g(x, y)
@@ -39,7 +39,7 @@ class Lower(NamedTuple):
 
 
 class Upper(NamedTuple):
-    """The gradients that move x."""
+    """Gradients that move x."""
 
     f: PyTree  # ∇_x f(x, y)
     g_y: PyTree  # ∇_x g(x, y)

@@ -25,7 +25,7 @@ from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
-SMALLEST = 16  # no tolerance is below this many roundings
+SMALLEST = 16  # the smallest tolerance in roundings
 
 
 class HOAGState(NamedTuple):
@@ -105,7 +105,7 @@ class HOAG(SystemSolver):
         return nan_unless(jnp.isfinite(size(end)), y), memory, taken
 
     def findings(self, trace: dict[str, Any]) -> list[Finding]:
-        """Report also a solve that its limit ended, so that the hypergradient may miss its tolerance."""
+        """Report also a solve that its limit ended: the hypergradient may then miss its tolerance."""
         found = super().findings(trace)
         for level in ("inner", "adjoint"):
             limit, taken = self.part(f"max_{level}_steps"), np.asarray(trace.get(f"{level}_steps", ()))

@@ -31,14 +31,14 @@ from bilevel.types import PyTree, StepSize
 
 class IAPTTState(NamedTuple):
     x: PyTree  # x_{k+1}
-    y: PyTree  # y_N, where the last inner loop ended
-    z: PyTree  # where the next one begins
+    y: PyTree  # y_N, the end of the last inner loop
+    z: PyTree  # the start of the next inner loop
     outer: PyTree  # memory of the outer rule
     start: PyTree  # memory of the rule that moves z
 
 
 class Trajectory(NamedTuple):
-    """The inner loop from z."""
+    """Inner loop from z."""
 
     y: PyTree  # y_N
     gradient: PyTree  # ∇_y g at z

@@ -34,7 +34,7 @@ class IMAML(MetaLearner):
         return state
 
     def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:
-        """ĝ(x, ·) = g(x, ·) + (λ/2)‖· − x‖²."""
+        """Return the gradient and the value of ĝ(x, ·) = g(x, ·) + (λ/2)‖· − x‖²."""
         gradient, value = super().task_problem(x, batch)
         tie = lambda y: scaled(0.5 * self.proximal_weight, tree.norm(tree.sub(y, x), squared=True))
         tied_gradient = lambda y: tree.add(gradient(y), scaled(self.proximal_weight, tree.sub(y, x)))

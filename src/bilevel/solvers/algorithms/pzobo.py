@@ -1,4 +1,4 @@
-"""PZOBO: how y depends on x, by moving x at random and running the inner loop again."""
+"""PZOBO: random moves of x and repeated inner loops measure how y depends on x."""
 
 from typing import ClassVar, NamedTuple
 
@@ -19,7 +19,7 @@ from bilevel.solvers.rules import Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
-DIRECTIONS = 2  # folded into the step's key; 0 and 1 are the objectives'
+DIRECTIONS = 2  # folded into the step's key; 0 and 1 belong to the objectives
 
 
 class PZOBOState(NamedTuple):

@@ -106,7 +106,7 @@ def qnbo(
 
 
 def _pair(y: PyTree, to: PyTree, before: PyTree, after: PyTree) -> tuple[PyTree, PyTree]:
-    """A step's pair (s, ∇²_yy g·s) by the difference of gradients, or zeros where that is only rounding."""
+    """Return a step's pair (s, ∇²_yy g·s) by the difference of gradients, or zeros if that is only rounding."""
     s, z = tree.sub(to, y), tree.sub(after, before)
     length = tree.norm(s)
     clear = length > jnp.finfo(length.dtype).eps ** 0.5 * tree.norm(y)

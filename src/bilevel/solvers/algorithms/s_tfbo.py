@@ -25,7 +25,7 @@ class TFBOState(NamedTuple):
 
 
 class TFBO(Solver):
-    """Methods with step sizes that are inverses of accumulated norms."""
+    """Methods whose step sizes are inverses of accumulated norms."""
 
     accumulators: Number = eqx.field(converter=positive("initial accumulators"))
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")

@@ -22,7 +22,7 @@ from bilevel.types import PyTree, StepSize
 
 
 class Outer(NamedTuple):
-    """The gradients of f on a batch of outer data."""
+    """Gradients of f on a batch of outer data."""
 
     x: PyTree  # ∇_x f
     y: PyTree  # ∇_y f

@@ -1,4 +1,4 @@
-"""Bilevel optimization without step sizes: the method measures every one while it runs."""
+"""Bilevel optimization without step sizes: the method measures every step size while it runs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,19 +31,19 @@ from bilevel.solvers.rules import check_projection
 from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
-AGREEMENT = 0.5  # of what another pass may change in h, and of what y's error may hide in Φ
+AGREEMENT = 0.5  # the share of h that another pass may change, and of Φ's slope that y's error may hide
 MOST_PASSES = 10
 NOISE = 1e-6  # the share of a changed batch above which a step counts as noisy
 FADING = 2 / 3
 RISEN, UNSOLVED = (
     1e-3,
     0.1,
-)  # shares of the start above which a rise of f, or what is left of ∇_y g, is reported
+)  # shares of the start: a larger rise of f, or a larger remainder of ∇_y g, is reported
 MANY, SMALL = 5, 1e-3  # a stall: steps to judge by, and the share of the largest ‖h‖ that is no stall
 
 
 class Seen(NamedTuple):
-    """The directions of a batch at a point (x, y, v)."""
+    """Directions of a batch at a point (x, y, v)."""
 
     gradient: PyTree  # ∇_y g
     residual: PyTree  # ∇²_yy g v − ∇_y f
@@ -55,7 +55,7 @@ class TuningFreeState(NamedTuple):
     y: PyTree
     v: PyTree
     step_size: Scalar  # β_k, the one to try; zero until y and v have settled at x_0
-    slack: Scalar  # C_k − Φ(x_k), what a step may give back
+    slack: Scalar  # C_k − Φ(x_k), the rise that a step may use
     noise: Scalar  # n_k, the number of noisy steps so far
     seen: Seen  # at (x, y, v), on the last batch
     refused: Int[Array, ""]  # trials since the last one that was accepted
@@ -63,7 +63,7 @@ class TuningFreeState(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """y and v at a new x, and what they show there."""
+    """y and v at a new x, with the directions there."""
 
     y: PyTree
     v: PyTree
@@ -95,7 +95,7 @@ class TuningFree(Solver):
         real, begins, oracles = beta.dtype, beta == 0, self.problem.oracles
         g, f = oracles.along(x, y, v, batch), oracles.outer_gradients(x, y, batch)
         here, eps = look(g, f), resolution((x, y))
-        blur = min(1000 * eps, eps**0.5)  # the relative size of what may be rounding
+        blur = min(1000 * eps, eps**0.5)  # the relative size of a change that may be rounding
         f_here, h = f.value.astype(real), here.hypergradient
 
         f_y, cross = tree.norm(f.y).astype(real), tree.norm(tree.sub(f.x, h))
@@ -153,7 +153,7 @@ class TuningFree(Solver):
         return x if self.project.value is None else self.project.value(x)
 
     def _stationarity(self, state: TuningFreeState, h: PyTree) -> Scalar:
-        """Return ‖x − P(x − sh)‖/s with s a local 1/L, as a long s makes it small on any bounded set."""
+        """Return ‖x − P(x − sh)‖/s with s a local 1/L: a long s makes it small on any bounded set."""
         s, x = state.local, state.x
         mapped = tree.norm(tree.sub(x, self._project(tree.sub(x, scaled(s, h)))))
         return jnp.where(s > 0, divide(mapped, s), tree.norm(h))

@@ -1,7 +1,8 @@
-"""Where an inner rule comes to rest, y = U(x, y), and the adjoint system of that point.
+"""Fixed points y = U(x, y) of inner rules, and their adjoint systems.
 
-A step size and the common optax rules state their fixed point. `classification` tries other rules, by means of
-`trial`, `schedules`, `decay` and `smaller_shapes`; `system` has the linear system and the rules that methods refuse.
+A step size and the common optax rules state their fixed point. `classification` tries other rules with the
+help of `trial`, `schedules`, `decay` and `smaller_shapes`. `system` has the linear system and the checks of
+solvers.
 """
 
 from bilevel.solvers.fixed_points.system import (

@@ -1,4 +1,4 @@
-"""Whether a set is a box: its projection acts entry by entry."""
+"""Check that a set is a box: its projection acts entry by entry."""
 
 import jax
 import numpy as np
@@ -9,7 +9,10 @@ from bilevel.types import PyTree
 
 
 def check_box(rule: Projected, y: PyTree) -> None:
-    """Raise if an optax rule, which scales every entry of y differently, is projected onto another set than a box."""
+    """Raise if an optax rule is projected onto a set that is not a box.
+
+    Optax rules scale every entry of y differently.
+    """
     like, structure = jax.tree.flatten(jax.eval_shape(lambda: y))
     trial = Trial(rule, structure, tuple((leaf.shape, leaf.dtype) for leaf in like))
     settle = jax.jit(lambda leaves: jax.tree.leaves(rule.settle(structure.unflatten(leaves))))

@@ -1,19 +1,19 @@
-"""The fixed point of a rule that does not state it, found by trials.
+"""Fixed points of rules that do not state them, found by trials.
 
-A trial gives a rule gradients γ_1, γ_2, … while y is held fixed, and compares its updates Δ_t(γ, y):
+A trial gives a rule gradients γ_1, γ_2, … while y is held fixed. It compares the updates Δ_t(γ, y):
 
 * decays:    Δ(0, y) depends on y.
 * frozen:    Δ(γ, y) does not depend on γ, entry by entry.
-* coupled:   Δ_t(γ, y) = Δ_t(γ + cy, 0) for some c and every y: the decay comes before anything that remembers or
-             rescales (`chain(add_decayed_weights(c), ...)`), so the rule rests where ∇_y g + cy = 0.
-* a map:     Δ_t(γ, y) does not depend on earlier gradients and acts entry by entry, so that y = U(x, y) can be
-             differentiated where it is used (clipped or thresholded steps).
-* held:      Δ_t(γ, y) = Δ_t(γ, 0) − d_t y: decay after rescaling, as in `adamw`. Where the rule rests depends on its
-             memory; `bl.fixed_preconditioner` holds that memory fixed (see `preconditioner`).
+* coupled:   Δ_t(γ, y) = Δ_t(γ + cy, 0) for some c and every y. The decay comes before any memory or rescaling
+             (`chain(add_decayed_weights(c), ...)`). The fixed point is where ∇_y g + cy = 0.
+* a map:     Δ_t(γ, y) acts entry by entry and does not depend on earlier gradients (clipped or thresholded
+             steps). y = U(x, y) can be differentiated at the current point.
+* held:      Δ_t(γ, y) = Δ_t(γ, 0) − d_t y: decay after rescaling, as in `adamw`. The fixed point depends on
+             the memory. `bl.fixed_preconditioner` holds that memory fixed (see `preconditioner`).
 
-A trial cannot find the fixed point of other rules that depend on y. Schedules are evaluated where y comes to rest: far
-ahead, or if the rate is zero there, at the latest step at which every part still moves well. y is tried small and
-large, so that it meets bounds.
+A trial cannot find the fixed point of other rules that depend on y. Schedules are evaluated far ahead. If the
+rate is zero there, they are evaluated at the latest step at which every part still moves well. The trials use
+small and large y, so that y meets bounds.
 """
 
 from dataclasses import replace
@@ -37,12 +37,12 @@ from bilevel.types import PyTree
 
 
 def classify(problem: Problem, rule: Rule, y: PyTree) -> FixedPoint:
-    """Return where a rule leaves trees like `y` unchanged; raise if that cannot be known. Kept with the problem."""
+    """Return the fixed point of a rule on trees like `y`, kept with the problem; raise if it is unknown."""
     holds = isinstance(rule, FixedPreconditioner)
     if isinstance(rule, FixedPreconditioner):
         rule = rule.rule
     if isinstance(rule, Transformation) and rule.scale is not None:
-        rule = replace(rule, scale=None)  # where it rests does not depend on it
+        rule = replace(rule, scale=None)  # the fixed point does not depend on it
     rule = fix_numbers([rule])[0]
     settled = not jax.tree.leaves(rule)
     if isinstance(rule, Transformation):
@@ -131,16 +131,16 @@ def _refusal(settled: bool, holds: bool, could_be_held: bool) -> str:
 
 
 class _Look:
-    """The rule at one time: whether it decays y, where γ has influence, and whether only a part of γ has."""
+    """Properties of the rule at one time: its decay, its active entries and partly active gradients."""
 
-    # A scale of y, and what γ is: 0 nothing, 1 varied, 2 level, 3 without a mean.
+    # One row per case: a scale of y, and the kind of γ: 0 zero, 1 varied, 2 level, 3 without a mean.
     KINDS = (*((scale, 0) for scale in SCALES), (0.0, 0), (1.0, 1), (1.0, 2), (1.0, 3))
 
     def __init__(self, trial: Trial, time: int):
         self.trial, self.time, y = trial, time, trial.draw(1)
         a, b = trial.draw(2), trial.draw(3)
         t = np.arange(trial.steps)
-        # Half of the time the same gradient again and again: some rules wait for a sign to last.
+        # Repeat the same gradient half of the time: some rules wait for a sign to last.
         wobble = np.where(t < trial.steps // 2, np.cos(2.0 * t), 1.0)
         means = trial.spread([np.mean(leaf) if leaf.size else 0 for leaf in trial.leaves(a)])
         gradients = [
@@ -188,7 +188,7 @@ def _refuse_blind(look: _Look) -> None:
 
 
 def _is_a_map(trial: Trial, look: _Look) -> bool:
-    """Return whether an update depends only on its entry of the gradient and of y, not on earlier gradients."""
+    """Return whether an update acts entry by entry and does not depend on earlier gradients."""
     y, other, gradient, last = trial.draw(1), trial.draw(3), trial.draw(2), 2
     opposite = -1e4 * gradient  # enough to turn the sign of an average
     before = (np.arange(trial.steps) < last)[:, None]
@@ -203,12 +203,12 @@ def _is_a_map(trial: Trial, look: _Look) -> bool:
     update, turned, *halves = [each.updates[last] for each in trial.run(cases)]
     moved = trial.largest(update != 0) | ~trial.largest(look.active)
     return (
-        bool(np.all(moved))  # otherwise a schedule ends within the trial, which then shows nothing
+        bool(np.all(moved))  # otherwise a schedule ends within the trial, and the comparison shows nothing
         and trial.is_close(update, turned)
         and all(trial.is_close(mix(half, update), update) for mix, half in zip(mixes, halves, strict=True))
     )
 
 
 def _one_if_equal(leaf: Any) -> Any:
-    """Return one entry for a leaf of entries equal up to rounding, since constants in a program cost memory."""
+    """Return one entry for a leaf of entries equal up to rounding: constants in a program cost memory."""
     return np.ravel(leaf)[0] if leaf.size and np.allclose(leaf, leaf.flat[0], rtol=1e-5, atol=0) else leaf

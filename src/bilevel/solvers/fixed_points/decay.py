@@ -1,4 +1,4 @@
-"""The decay of a coupled rule: the c with Δ_t(γ, y) = Δ_t(γ + cy, 0) for every gradient γ and every y."""
+"""Decay of a coupled rule: the c with Δ_t(γ, y) = Δ_t(γ + cy, 0) for every gradient γ and every y."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ DIGITS = 80  # bits of a decay that bisection finds
 
 
 def decay_by_ratio(trial: Trial, time: int) -> np.ndarray | None:
-    """Return the decay Δ(0, y)/Δ(y, 0), or None if the rule is not coupled by that."""
+    """Return the decay Δ(0, y)/Δ(y, 0), or None if the rule is not coupled with this value."""
     y, start = trial.draw(1), trial.start_at(time)
     cases = [Case(y, trial.repeat(0 * y), start), Case(0 * y, trial.repeat(y), start)]
     pull, plain = (outcome.updates[0] for outcome in trial.run(cases))
@@ -19,7 +19,7 @@ def decay_by_ratio(trial: Trial, time: int) -> np.ndarray | None:
 
 
 def decay_by_bisection(trial: Trial, time: int) -> np.ndarray | None:
-    """Return the same by dividing intervals, for rules that see only the signs of gradients."""
+    """Return the decay by bisection, for rules that see only the signs of gradients."""
     short, y = trial.of_one_step(), trial.draw(1)
     low, high = np.zeros(trial.size), np.full(trial.size, LARGEST)
     between = np.arange(1, short.together + 1) / (short.together + 1)
@@ -28,7 +28,7 @@ def decay_by_bisection(trial: Trial, time: int) -> np.ndarray | None:
     for _ in range(int(DIGITS / np.log2(short.together + 1))):
         tried = [(1 - w) * low + w * high for w in between]
         outcomes = short.run([Case(y, short.repeat(-c * y), start) for c in tried])
-        # At γ = −cy too large a decay still pulls y toward zero: the update is opposite to y.
+        # At γ = −cy a decay that is too large still pulls y toward zero: the update is opposite to y.
         below = np.sum([outcome.updates[0] * y < 0 for outcome in outcomes], axis=0)
         ends = np.stack([low, *tried, high])
         low, high = (np.take_along_axis(ends, below[None] + k, 0)[0] for k in (0, 1))
@@ -46,7 +46,7 @@ def _is_coupled(trial: Trial, c: np.ndarray, time: int) -> bool:
     roots = trial.spread([np.sqrt(np.prod(shape)) for shape, _ in trial.shapes])
     cases = []
     for scale in SCALES:
-        # As large as that, but with cy below what clipping by norm lets through.
+        # Gradients of the same size, but with cy below the limit of clipping by norm.
         by = np.sign(scale) * min(abs(scale), 10 / max(largest, 1e-3))
         for y in (by * trial.draw(1), by * trial.draw(3)):
             decay = trial.rounded(c * y)

@@ -1,12 +1,12 @@
-"""Rules that decay y after rescaling the gradient, as AdamW does, with the scale held fixed in the adjoint system.
+"""Rules that decay y after rescaling the gradient (AdamW), with the scale held fixed in the adjoint system.
 
-Such a rule moves y by −s(P m + c y), where m averages the gradients, P is a positive diagonal made of their squares,
-and s is the rate. It rests where P∇_y g + cy = 0. With P held at its current value, that is ∇_y g + (c/P)y = 0, and
-the adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f with ∇Φ = ∇_x f − ∇²_xy g·v. The change of P with x and y is left
-out.
+Such a rule moves y by −s(P m + c y). m averages the gradients, P is a positive diagonal made of their
+squares, and s is the rate. Its fixed point is P∇_y g + cy = 0. With P held at its current value, that is
+∇_y g + (c/P)y = 0. The adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f, with ∇Φ = ∇_x f − ∇²_xy g·v. The
+change of P with x and y is left out.
 
-The update of the rule gives P. Averages of gradients change sign with the gradients, and are set to their limit under a
-constant gradient. Other memory (squares, counters) does not change sign, and stays as it is.
+The update of the rule gives P. Averages of gradients change sign with the gradients. They are set to their
+limit under a constant gradient. Other memory (squares, counters) does not change sign and keeps its value.
 """
 
 from dataclasses import replace
@@ -27,14 +27,14 @@ HUGE = 2.0**40  # scale of the updates, so that they are not lost in the digits 
 
 
 class Held(NamedTuple):
-    """The roles of the leaves of a memory."""
+    """Roles of the leaves of a memory."""
 
     odd: tuple[bool, ...]  # changes its sign with the gradients
-    moving: tuple[int | None, ...]  # of a counter that stops y: a step at which the rule moves it
+    moving: tuple[int | None, ...]  # for a counter that stops y: a step at which the rule moves it
 
 
 class FixedPreconditioner(Rule):
-    """A rule that implicit methods follow with its preconditioner held fixed."""
+    """Rule whose preconditioner implicit methods hold fixed."""
 
     rule: Rule
 
@@ -56,17 +56,18 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
         rule = bl.fixed_preconditioner(optax.adamw(schedule, weight_decay=0.1))
         bl.aid(problem, inner=rule, adjoint=0.1, outer=0.1)
 
-    Its steps on y are those of `rule`. AdamW's are −s(m/(√v̂ + ε) + cy) and rest where P∇_y g + cy = 0, with the
-    preconditioner P = 1/(√v̂ + ε). The adjoint system holds P fixed at its current value:
+    It takes the same steps on y as `rule`. AdamW's steps are −s(m/(√v̂ + ε) + cy). They converge where
+    P∇_y g + cy = 0, with the preconditioner P = 1/(√v̂ + ε). The adjoint system holds P fixed at its current
+    value:
 
         (∇²_yy g + diag(c/P)) v = ∇_y f,        ∇Φ ≈ ∇_x f − ∇²_xy g·v
 
-    This is an approximation: it leaves out how P changes with x and y. It is exact for a rule such as `optax.adam`,
-    which rests at a point that does not depend on P.
+    This is an approximation: it leaves out how P changes with x and y. It is exact for a rule such as
+    `optax.adam`, whose fixed point does not depend on P.
 
     Args:
-        rule: an optax transformation that decays y after rescaling the gradient; it may clip the gradient before, decay
-            parts of y only, freeze parts, and have schedules.
+        rule: an optax transformation that decays y after rescaling the gradient. It may clip the gradient
+            before, decay only parts of y, freeze parts, and have schedules.
     """
     made = as_rule(rule, "inner")
     if isinstance(made, Settled):
@@ -78,7 +79,7 @@ def fixed_preconditioner(rule: Any) -> FixedPreconditioner:
 
 
 def shift(rule: FixedPreconditioner, held: Held, memory: PyTree, y: PyTree) -> PyTree:
-    """Return c/P, entry by entry, with P as in `memory`; zero where P is not known yet."""
+    """Return c/P, entry by entry, with the P of `memory`; zero where P is not known yet."""
     inner = rule.rule
     if isinstance(inner, Transformation):
         inner = replace(inner, scale=HUGE)
@@ -117,7 +118,7 @@ def how_held(trial: Trial, time: int, active: np.ndarray) -> Held | None:
     noise = np.where(t >= trial.steps - 2 * end, 0.0, rng.normal(size=trial.steps))
     gradients, eps = trial.repeat(drawn, noise), max(trial.eps, default=0.0)
     pinned = _moving(trial, time, active)
-    start = np.where(pinned, -1, 0)[None].repeat(trial.steps, axis=0)  # a schedule stays where it is
+    start = np.where(pinned, -1, 0)[None].repeat(trial.steps, axis=0)  # keep a schedule at its time
     start[0] = time
     nudge = lambda by: gradients + trial.repeat(drawn, by * (t >= trial.steps - end))
     points = [*(trial.rounded(by * y) for by in (1.0, -30.0, 1e3)), other]
@@ -155,7 +156,7 @@ def how_held(trial: Trial, time: int, active: np.ndarray) -> Held | None:
 
 
 def _moving(trial: Trial, time: int, active: np.ndarray) -> np.ndarray:
-    """Return the counters that stop y, each by itself, by a schedule that is zero at the start or at the end."""
+    """Return which counters stop y through a schedule that is zero at the start or at the end."""
     gradient, y, n = trial.draw(2), trial.draw(1), len(trial.counters)
 
     def moves(aheads: list[np.ndarray]) -> list[np.ndarray]:

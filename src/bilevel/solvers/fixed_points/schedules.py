@@ -1,4 +1,4 @@
-"""The steps of its schedules at which a rule is tried: where y comes to rest, if every part still moves there."""
+"""Steps of its schedules at which a rule is tried: far ahead, if every part of y still moves there."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,15 +23,15 @@ class Candidates(NamedTuple):
 def candidates(trial: Trial) -> Candidates:
     """Return a step far ahead, the latest step at which every part moves well, and the start.
 
-    The rule runs with a gradient of constant sign, and without one, while its counters jump: first over every step,
-    then by a few percent at a time, so that every longer part of a schedule is seen.
+    The rule runs with a gradient of constant sign and without one, while its counters jump. The first jumps
+    are single steps, later ones a few percent, so that every longer part of a schedule is seen.
     """
     times = _times(trial)
     y, gradient = trial.draw(1), trial.draw(2)
     weights = 1 + 0.5 * np.cos(2.0 * np.arange(trial.steps))
     cases = []
     for window in times:
-        ahead = np.diff(window, prepend=window[0]) - 1  # a rule counts one step by itself
+        ahead = np.diff(window, prepend=window[0]) - 1  # the rule itself counts one step
         ahead[0] = window[0]
         cases += [Case(y, trial.repeat(gradient, by), ahead) for by in (weights, 0.0)]
     found = np.stack([outcome.updates for outcome in trial.run(cases)])
@@ -54,7 +54,7 @@ def _times(trial: Trial) -> np.ndarray:
     n = windows * trial.steps
     later = np.geomspace(trial.steps, FAR, n - trial.steps)
     times = np.concatenate([np.arange(trial.steps), later]).astype(np.int64)
-    times = np.maximum.accumulate(times - np.arange(n)) + np.arange(n)  # by one at least
+    times = np.maximum.accumulate(times - np.arange(n)) + np.arange(n)  # at least by one
     return times.reshape(windows, trial.steps)
 
 

@@ -1,9 +1,9 @@
 """Smaller arrays to try a rule on, if the rule treats all entries of an array alike.
 
-The update is traced on arrays of the true shapes and on smaller ones, not run. Arrays of a few entries show everything
-if the program consists of operations entry by entry, sums over whole arrays and numbers, and if both programs differ in
-shapes only. Rules with factors by rows (Adafactor), matrix products (Muon), masks by position or decisions by size give
-another program, and are tried on the true shapes.
+The update is traced on the true shapes and on smaller ones, but not run. A few entries show everything if the
+program consists of operations entry by entry, sums over whole arrays and numbers. Both programs must differ
+only in shapes. Other rules give another program and are tried on the true shapes: factors by rows
+(Adafactor), matrix products (Muon), masks by position, decisions by size.
 """
 
 import re
@@ -31,7 +31,7 @@ LENGTHS = re.compile(r"(?<=\w\[)[\d,]+(?=\])|(?<=shape=\()[\d, ]+|(?<=0x)[0-9a-f
 
 
 def smaller_shapes(rule: Any, structure: Any, shapes: Shapes) -> Shapes:
-    """Return the shapes to try the rule on in the place of `shapes`: smaller ones, or the same."""
+    """Return smaller shapes to try the rule on, or `shapes` if the rule depends on them."""
     smaller = tuple((tuple(min(n, EDGE) for n in shape), dtype) for shape, dtype in shapes)
     if smaller == shapes:
         return shapes
@@ -40,7 +40,7 @@ def smaller_shapes(rule: Any, structure: Any, shapes: Shapes) -> Shapes:
         return shapes
     try:
         other = _traced(rule, structure, smaller)
-    except Exception:  # a rule of the user that wants these very shapes
+    except Exception:  # a user's rule that needs the exact shapes
         return shapes
     return smaller if _without_lengths(true) == _without_lengths(other) else shapes
 
@@ -58,12 +58,12 @@ def _traced(rule: Any, structure: Any, shapes: Shapes) -> Any:
 
 
 def _without_lengths(program: Any) -> str:
-    """Return the text of a program without the lengths of its arrays; their ranks are left."""
+    """Return the text of a program without the lengths of its arrays; their ranks remain."""
     return LENGTHS.sub(lambda found: "," * found.group().count(","), str(program))
 
 
 def _is_alike(equation: Any) -> bool:
-    """Return whether an equation cannot tell the entries of an array apart."""
+    """Return whether an equation treats all entries of an array alike."""
     name, inner = equation.primitive.name, list(_programs(equation))
     if inner:
         alike = all(all(map(_is_alike, each.jaxpr.eqns)) for each in inner)

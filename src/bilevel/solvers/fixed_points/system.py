@@ -1,13 +1,13 @@
-"""Where an inner rule comes to rest, y = U(x, y), and the adjoint system of that point.
+"""Adjoint systems of the fixed point y = U(x, y) of an inner rule.
 
+The hypergradient is ∇Φ = ∇_x f + (∂_x U)ᵀw, where w = (∂_y U)ᵀw + ∇_y f. If U is gradient descent, v = αw
+solves ∇²_yy g·v = ∇_y f, and ∇Φ = ∇_x f − ∇²_xy g·v. Other U get the same form, which every adjoint method
+can solve: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
 
-With y = U(x, y) the hypergradient is ∇Φ = ∇_x f + (∂_x U)ᵀw, where w = (∂_y U)ᵀw + ∇_y f. If U is gradient descent,
-v = αw solves ∇²_yy g·v = ∇_y f and ∇Φ = ∇_x f − ∇²_xy g·v. Other U get the same form, which every adjoint
-method can solve: a symmetric operator K in the place of ∇²_yy g, and a right-hand side.
-
-* Entry by entry, y − U = a·∇_y g + d·y to first order: v = aw is zero on frozen entries (a = 0), and on the others
-  (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c, and c(√v̂ + ε) in AdamW with v̂ held fixed.
-* U = P(y − α∇_y g), with P a projection or a proximal map and D = ∂P, which is symmetric with 0 ≤ D ≤ I: for v = Du,
+* Entry by entry, y − U = a·∇_y g + d·y to first order. v = aw is zero on frozen entries (a = 0). On the
+  others (∇²_yy g + diag(d/a)) v = ∇_y f. Weight decay of c is d/a = c. AdamW with v̂ held fixed has
+  d/a = c(√v̂ + ε).
+* U = P(y − α∇_y g), with P a projection or a proximal map. D = ∂P is symmetric with 0 ≤ D ≤ I. For v = Du,
 
       D(∇²_yy g·Du + (u − Du)/α) = D∇_y f,        w = v/α + ∇_y f − ∇²_yy g·v,
 
@@ -37,9 +37,9 @@ from bilevel.types import PyTree, Scalar
 
 
 class System(NamedTuple):
-    """K v = b, and ∇Φ = ∇_x f − cross(v)."""
+    """Adjoint system K v = b, and ∇Φ = ∇_x f − cross(v)."""
 
-    inner: Curvature  # K in the place of ∇²_yy g, and the cross product that goes with its solution
+    inner: Curvature  # K in the place of ∇²_yy g, and the cross product for its solution
     b: PyTree
     lagrangian: Callable[
         [PyTree], Callable[[PyTree], Scalar]
@@ -47,7 +47,7 @@ class System(NamedTuple):
 
 
 def fixed_point(problem: Problem, rule: Rule, y: PyTree) -> FixedPoint:
-    """Return where the rule leaves y unchanged; raise if that cannot be known. Rules that do not state it are tried."""
+    """Return the fixed point of the rule; raise if it is unknown. Rules that do not state it are tried."""
     stated = rule.fixed_point(y)
     return classify(problem, rule, y) if stated is None else stated
 
@@ -61,7 +61,7 @@ def check_rests(solver: Any, y: PyTree) -> None:
 
 
 def check_rests_at_minima(solver: Any, y: PyTree) -> None:
-    """Raise if the inner rule decays y, for methods that need ∇_y g = 0 at rest; y may be frozen or projected."""
+    """Raise if the inner rule decays y, for methods that need ∇_y g = 0; y may be frozen or projected."""
     decay = _unprojected(solver, y).decay
     if decay is None or any(np.any(c) for c in jax.tree.leaves(decay)):
         raise ValueError(
@@ -98,7 +98,7 @@ def adjoint_system(
 ) -> System:
     """Return the system at (x, y), where ∇_y f is `b`; `rule` is the inner rule at x, with its memory.
 
-    Few rules need ∇_y g there. It is computed only for them, unless it is given as `gradient`.
+    Few rules need ∇_y g. It is computed only for them, unless it is given as `gradient`.
     """
     here = lambda: problem.oracles.inner_gradient(x, y, batch) if gradient is None else gradient
     if isinstance(rule, Proximal) or (isinstance(rule, Projected) and isinstance(rule.rule, Descent)):
@@ -118,7 +118,7 @@ def adjoint_system(
 def entrywise(
     problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: Callable[[], PyTree]
 ) -> tuple[PyTree | None, PyTree]:
-    """Return which entries move, and d/a there; `None` if all entries move and rest at ∇_y g = 0."""
+    """Return which entries move, and d/a there; `None` if all entries converge to ∇_y g = 0."""
     within = None
     if isinstance(rule, Projected):  # after a rule that is not plain descent
         ahead, _ = rule.rule.update(gradient(), memory, y)
@@ -139,7 +139,7 @@ def entrywise(
 
 
 def residual(problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> PyTree:
-    """Return a tree that is zero exactly where the rule rests: ∇_y g for plain rules."""
+    """Return a tree that is zero exactly at the fixed point of the rule: ∇_y g for plain rules."""
     if isinstance(rule, Projected | Proximal):
         return rule.gradient_mapping(y, residual(problem, rule.rule, memory, y, gradient))
     found = fixed_point(problem, rule, y)

@@ -1,7 +1,7 @@
-"""A rule tried out on synthetic gradients while y is held fixed, by one compiled program.
+"""Trials of a rule on synthetic gradients with y held fixed, by one compiled program.
 
-Here y, gradients and updates are float64 vectors of all entries of y, the last axis of an array. They are rounded to
-the dtypes of the leaves when the program is called.
+y, gradients and updates are float64 vectors of all entries of y, the last axis of an array. They are rounded
+to the dtypes of the leaves when the program is called.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from bilevel.solvers.rules import Rule, Transformation, optax_update
 from bilevel.types import PyTree
 
 STEPS, CASES = 48, 32  # per call
-FEWER, MANY = 4, 100_000  # steps of one case at a time, if y has more entries than that
+FEWER, MANY = 4, 100_000  # steps of one case at a time, if y has more entries than MANY
 SIZE = 0.05  # ‖γ‖ and ‖y‖ of the trial, below the usual limits of clipping by norm
 
 Shapes = tuple[tuple[tuple[int, ...], Any], ...]
@@ -48,7 +48,7 @@ class Trial:
         self.steps, self.together = (FEWER, 1) if self.size > MANY else (STEPS, CASES)
 
     def of_one_step(self) -> "Trial":
-        """Return the same trial; if y has many entries, one of a single step, which takes less time."""
+        """Return the trial of a single step if y has many entries, to save time; else the same trial."""
         if self.size <= MANY:
             return self
         other = Trial(self.rule, self.structure, self.shapes)
@@ -63,7 +63,6 @@ class Trial:
         return self.rounded(SIZE / norm * drawn)
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
-        """Return the values rounded to the dtypes of the leaves."""
         parts = zip(np.split(values, self.cuts, axis=-1), self.shapes, strict=True)
         return np.concatenate([part.astype(dtype).astype(np.float64) for part, (_, dtype) in parts], axis=-1)
 
@@ -73,16 +72,16 @@ class Trial:
         return [part.reshape((*values.shape[:-1], *shape)) for part, (shape, _) in parts]
 
     def largest(self, values: np.ndarray) -> np.ndarray:
-        """Return the largest entry of every leaf, as a last axis [leaves]; at least zero."""
+        """Return the largest entry of every leaf, at least zero, as a last axis [leaves]."""
         parts = np.split(values, self.cuts, axis=-1)
         return np.stack([part.max(axis=-1, initial=0) for part in parts], axis=-1)
 
     def spread(self, of_leaves: Any) -> np.ndarray:
-        """Return a vector from one value for each leaf."""
+        """Return a vector with the value of its leaf in every entry."""
         return np.repeat(of_leaves, [int(np.prod(shape)) for shape, _ in self.shapes])
 
     def repeat(self, values: np.ndarray, weights: Any = 1.0) -> np.ndarray:
-        """Return the same gradient for every step, times one number per step."""
+        """Return the same gradient for every step, times one weight per step."""
         return self.rounded(np.broadcast_to(weights, self.steps)[:, None] * values)
 
     def start_at(self, time: int) -> np.ndarray:
@@ -94,7 +93,7 @@ class Trial:
         return bool(np.all(np.abs(left - right) <= slack))
 
     def mixed(self, parity: int, even: np.ndarray, odd: np.ndarray) -> np.ndarray:
-        """Return every other entry of each leaf from one vector, the rest from the other."""
+        """Return every other entry of each leaf from one vector, the remaining ones from the other."""
         place = np.concatenate([np.arange(int(np.prod(shape))) for shape, _ in self.shapes])
         return np.where(place % 2 == parity, even, odd)
 
@@ -124,7 +123,7 @@ class Trial:
 
     @cached_property
     def counters(self) -> list[int]:
-        """The places of the leaves of the memory that count steps."""
+        """Return the places of the leaves of the memory that count steps."""
         first = lambda: self.rule.init(self.structure.unflatten([jnp.zeros(*each) for each in self.shapes]))
         with jax.numpy_dtype_promotion("standard"):
             return _counters(jax.tree.leaves(jax.eval_shape(first)))
@@ -151,9 +150,10 @@ class Trial:
 
     @cached_property
     def _program(self) -> Callable[..., Any]:
-        """The compiled series of several cases, which also runs while something else is being traced.
+        """Return the compiled series of several cases. It also runs while something else is being traced.
 
-        The compiler of a CPU must not replace divisions by multiplications: schedules would end at other steps.
+        The compiler of a CPU must not replace divisions by multiplications: schedules would end at other
+        steps.
         """
         example = (
             self.arrays(np.zeros((self.together, self.size))),
@@ -168,9 +168,7 @@ class Trial:
         def call(*arguments):
             try:
                 return jax.device_get(program(*arguments))
-            except (
-                TypeError
-            ):  # it has numbers that are being traced: operation by operation they may drop out
+            except TypeError:  # traced numbers in the rule: operation by operation they may drop out
                 with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
                     found = jax.jit(function)(*arguments)
             if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(found)):
@@ -185,7 +183,7 @@ class Trial:
 
 
 def set_ahead(memory: PyTree, jumps: Any) -> PyTree:
-    """Return the memory with its counters set ahead, each by one of the jumps."""
+    """Return the memory with each counter increased by its jump."""
     leaves, structure = jax.tree.flatten(memory)
     for i, jump in zip(_counters(leaves), jumps, strict=True):
         leaves[i] = leaves[i] + jnp.asarray(jump, leaves[i].dtype)

@@ -1,1 +1,1 @@
-"""What several algorithms are made of."""
+"""Parts that several algorithms share."""

@@ -1,4 +1,4 @@
-"""The pairs of limited-memory BFGS: a step s, and the Hessian's product with it."""
+"""Pairs of limited-memory BFGS: a step s, and the Hessian's product with it."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from bilevel.types import PyTree
 
 
 class Pairs(NamedTuple):
-    """The last curvature pairs, newest first; an empty place has weight 0."""
+    """Last curvature pairs, newest first; an empty place has weight 0."""
 
     s: PyTree  # steps, stacked
     z: PyTree  # ∇²_yy g·s, stacked
@@ -20,24 +20,25 @@ class Pairs(NamedTuple):
 
 
 def no_pairs(like: PyTree, memory: int) -> Pairs:
-    """Return room for `memory` pairs."""
+    """Return `memory` empty places for pairs."""
     empty = jax.tree.map(lambda leaf: jnp.zeros((memory, *leaf.shape), leaf.dtype), like)
     return Pairs(empty, empty, jnp.zeros(memory, jnp.result_type(*jax.tree.leaves(like))))
 
 
 def remember(pairs: Pairs, s: PyTree, z: PyTree) -> Pairs:
-    """Return the pairs with (s, z) in front and without the oldest, unless the curvature along s is not positive."""
+    """Add (s, z) in front and drop the oldest pair, unless the curvature along s is not positive."""
     sz, limits = jnp.asarray(tree.vdot(s, z)), jnp.finfo(pairs.weight.dtype)
-    useful = sz > limits.tiny / limits.eps  # else 1/sᵀz overflows
+    useful = sz > limits.tiny / limits.eps  # otherwise 1/sᵀz overflows
     push = lambda old, new: jnp.where(useful, jnp.concatenate([new[None], old[:-1]]), old)
     weight = 1 / jnp.where(useful, sz, 1)
     return Pairs(jax.tree.map(push, pairs.s, s), jax.tree.map(push, pairs.z, z), push(pairs.weight, weight))
 
 
 def inverse_times(pairs: Pairs, r: PyTree) -> PyTree:
-    """Return B r with B ≈ (∇²_yy g)⁻¹ of the pairs: the two-loop recursion (Nocedal & Wright, Algorithm 7.4) from γI.
+    """Return B r with B ≈ (∇²_yy g)⁻¹ of the pairs.
 
-    γ = sᵀz/zᵀz of the newest pair, and 1 while there is none.
+    This is the two-loop recursion (Nocedal & Wright, Algorithm 7.4) from γI. γ = sᵀz/zᵀz of the newest pair.
+    It is 1 without pairs.
     """
 
     def newest_to_oldest(q, pair):

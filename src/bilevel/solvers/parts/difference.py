@@ -1,4 +1,4 @@
-"""The cross product by a finite difference: two gradients of g instead of a second derivative."""
+"""Cross product by a finite difference: two gradients of g instead of a second derivative."""
 
 import jax.numpy as jnp
 from optax import tree

@@ -15,7 +15,7 @@ from bilevel.types import PyTree, Scalar
 
 
 class Point(NamedTuple):
-    """Where a direction is estimated, or the three directions there."""
+    """Point where a direction is estimated, or the three directions there."""
 
     x: PyTree
     y: PyTree
@@ -23,14 +23,14 @@ class Point(NamedTuple):
 
 
 class Averages(NamedTuple):
-    """The last value on every fixed batch (SAGA), and their mean.
+    """Last value on every fixed batch (SAGA), and their mean.
 
-    A row is written one step late: a table that is read first and written after is copied whole at every step.
+    A row is written one step late: a table that is first read and then written is copied whole at every step.
     """
 
     last: PyTree  # one row a batch
     mean: PyTree
-    newest: PyTree  # the value on the last batch, which its row does not have yet
+    newest: PyTree  # the value on the last batch, which is not in its row yet
     number: Int[Array, ""]  # of that batch
 
 
@@ -49,12 +49,12 @@ def corrected(kept: Averages, new: PyTree, number: Int[Array, ""]) -> tuple[PyTr
 
 
 def recursive(estimate: PyTree, now: PyTree, before: PyTree, momentum: Any = 0.0) -> PyTree:
-    """Return now + (1 − η)(estimate − before), on one batch at this and the last point: STORM, for η = 0 SARAH."""
+    """Return now + (1 − η)(estimate − before), on one batch at two points: STORM, for η = 0 SARAH."""
     return tree.add(now, scaled(1 - jnp.asarray(momentum), tree.sub(estimate, before)))
 
 
 def at_both(function: Callable[[Any], PyTree], now: Any, before: Any) -> tuple[PyTree, PyTree]:
-    """Return `function` at two points, from one pass over its data."""
+    """Return the values of `function` at two points, from one pass over its data."""
     both = jax.vmap(function)(jax.tree.map(lambda *pair: jnp.stack(pair), now, before))
     part = lambda i: jax.tree.map(lambda a: a[i], both)
     return part(0), part(1)
@@ -66,10 +66,10 @@ def leaning(function: Callable[[PyTree], Scalar], at: PyTree, estimate: PyTree) 
 
 
 def noise_share(before: Any, now: Any, v: PyTree, floors: list[Scalar]) -> Scalar:
-    """Return how much of (∇_y g, the residual, h) is noise: ‖now − before‖²/(2‖now‖²), the largest one, at most 1.
+    """Return the largest share of noise in (∇_y g, the residual, h): ‖now − before‖²/(2‖now‖²), at most 1.
 
-    A difference that may be rounding counts as zero. The floors are for ⟨v, Δ∇_y g⟩, the first-order change of Φ, and
-    for the norms of the other two.
+    A difference that may be rounding counts as zero. The floors are for ⟨v, Δ∇_y g⟩, the first-order change
+    of Φ, and for the norms of the other two.
     """
     square = lambda t: tree.norm(t, squared=True)
     apart = [tree.sub(a, b) for a, b in zip(now, before, strict=True)]

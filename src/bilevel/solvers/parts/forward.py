@@ -4,8 +4,8 @@ The derivative Z_t = dy_t/dx is updated along with the inner iterate. For gradie
 
     Z_{t+1} = (I − α∇²_yy g(x, y_t)) Z_t − α∇²_yx g(x, y_t)
 
-and for any rule through the rule's own derivative, with its memory, and through the state that a model carries along.
-Each step costs as many products with a direction in (x, y) as x has entries. The memory does not grow with the steps.
+Other rules use the rule's derivative, with its memory. A model's state is differentiated too. Each step costs
+as many products with a direction in (x, y) as x has entries. The memory does not grow with the steps.
 
 L. Franceschi, M. Donini, P. Frasconi, M. Pontil, "Forward and reverse gradient-based hyperparameter
 optimization", ICML 2017.
@@ -30,11 +30,11 @@ from bilevel.types import PyTree, Scalar
 
 
 class Directions(NamedTuple):
-    """Z: the derivative in every entry of x, in its first axis."""
+    """Z: the derivatives in every entry of x, along the first axis."""
 
     y: PyTree
     memory: list[Any]  # of its floating leaves
-    state: list[Any]  # likewise, of what the model carries along
+    state: list[Any]  # of the floating leaves of the model's state
 
 
 class Pushed(NamedTuple):
@@ -42,7 +42,7 @@ class Pushed(NamedTuple):
     memory: PyTree  # m_N
     z: Directions  # Z_N of y, of the memory and of s_N
     gradient: PyTree  # ∇_y g at y_0
-    z_seen: PyTree  # Z of s_{N−1}, the state that the last step saw
+    z_seen: PyTree  # Z of s_{N−1}, the state in the last step
     last: Batch | None  # the last draw, with that state
     model: Carried | None
 
@@ -69,7 +69,7 @@ def push(
 
         def update(
             gradient, moving, y, x
-        ):  # x matters to rules that ask for the value of g, and to a proximal map
+        ):  # only rules that ask for the value of g, and a proximal map, depend on x
             at_x = inner_rule(problem, rule, x)
             y, memory = descend(at_x, gradient, rebuild(moving), y, lambda y: problem.g(x, y, batch))
             return (y, split(memory)[0]), memory
@@ -109,7 +109,7 @@ def linearized_jointly(
 
 
 def forward_hypergradient(problem: Problem, x: PyTree, pushed: Pushed) -> tuple[Scalar, PyTree]:
-    """Return f(x, y_N), and ∇_x f + Zᵀ∇_y f with the part through the state that f sees."""
+    """Return f(x, y_N), and ∇_x f + Zᵀ∇_y f with the part through the state in f."""
     y, batch = pushed.y, pushed.last
     f = problem.oracles.outer_gradients(x, y, batch)
     slopes = f.y, state_gradient(problem, x, y, batch, pushed.model)
@@ -118,7 +118,7 @@ def forward_hypergradient(problem: Problem, x: PyTree, pushed: Pushed) -> tuple[
 
 
 def displaced(x: PyTree, y: PyTree, z: Directions, to: PyTree) -> PyTree:
-    """Return y + Z(to − x): y as a function of x, by its derivative."""
+    """Return y + Z(to − x): y as a function of x, to first order."""
     along, _ = ravel_pytree(tree.sub(to, x))
     return jax.tree.map(lambda a, rows: a + jnp.tensordot(along.astype(a.dtype), rows, axes=1), y, z.y)
 

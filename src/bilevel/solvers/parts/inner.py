@@ -1,4 +1,4 @@
-"""Steps on the inner variable at one x, each on its own draw; the model's state is carried from step to step."""
+"""Steps on the inner variable at one x, each on its draw; the model's state is carried from step to step."""
 
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ from bilevel.types import PyTree
 
 
 class Carried(NamedTuple):
-    """The model's state in a step with inner steps that carry it along."""
+    """Model's state in a step with inner steps that carry it along."""
 
-    seen: PyTree  # what the last inner step saw, and everything after it in the step
-    after: PyTree  # what the last inner step returned: the start of the next outer step
+    seen: PyTree  # the input of the last inner step, and of everything after it in the step
+    after: PyTree  # the output of the last inner step, from which the next outer step starts
 
 
 class InnerLoop(NamedTuple):
@@ -25,7 +25,7 @@ class InnerLoop(NamedTuple):
     memory: PyTree
     gradient: PyTree  # ∇_y g where the loop began
     last: Batch | None  # the batch of the last step, with the state that this step saw
-    model: Carried | None  # None where a step updates the state as `Solver.observe` does
+    model: Carried | None  # None for a step that updates the state as `Solver.observe` does
 
 
 def inner_rule(problem: Problem, rule: Rule, x: PyTree) -> Rule:
@@ -53,7 +53,7 @@ def inner_loop(
 
     state = carried_state(problem, batch) if steps > 1 else None
     point, gradient = step(y, memory, state, 0)
-    if steps > 1:  # the single-loop case stays a straight line
+    if steps > 1:  # the single-loop case needs no scan
         times = jnp.arange(1, steps, dtype=jnp.int32)
         point, _ = lax.scan(lambda at, t: (step(at[0], at[1], at[3], t)[0], None), point, times)
     y, memory, *states = point

@@ -1,4 +1,4 @@
-"""The functions that a method descends, for rules that need their values."""
+"""Functions that a method descends, for rules that need their values."""
 
 from collections.abc import Callable
 

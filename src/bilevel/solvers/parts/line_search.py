@@ -1,4 +1,4 @@
-"""A non-monotone line search (Zhang and Hager 2004) with spectral step sizes, for values of Φ that have errors."""
+"""Non-monotone line search (Zhang and Hager 2004) with spectral step sizes, for values of Φ that have errors."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ PATIENCE = 10  # refused trials in a row, after which any finite one is accepted
 
 
 class Change(NamedTuple):
-    """A trial step from x to x + move, and what it changes."""
+    """Trial step from x to x + move, and its changes."""
 
     move: PyTree
     before: PyTree  # h at x
@@ -28,17 +28,17 @@ class Change(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The answer to a trial step."""
+    """Answer to a trial step."""
 
     accepted: Any
     finite: Any
     step_size: Scalar  # β_{k+1}
-    slack: Scalar  # what the next step may give back
+    slack: Scalar  # the rise that the next step may use
     local: Scalar  # a local 1/L
 
 
 def line_search(state: Any, trial: Change, gain: Scalar, rounding: Scalar, blur: float) -> Decision:
-    """Accept the trial if Φ falls enough, and choose the next β: a spectral one, or after a refusal a shorter one.
+    """Accept the trial if Φ falls enough, and choose the next β: spectral, or shorter after a refusal.
 
     Args:
         state: x, the last `step_size`, `slack` and `local`, and the number of trials `refused` in a row.

@@ -1,4 +1,4 @@
-"""Momentum that corrects itself (STORM) on y and on the hypergradient: the base of SUSTAIN and MRBO."""
+"""Recursive momentum (STORM) on y and on the hypergradient: the base of SUSTAIN and MRBO."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from bilevel.types import Metrics, Number, PyTree, Scalar, Schedule
 
 
 class Pair(NamedTuple):
-    """A point, or a direction for each of its parts."""
+    """Point, or a direction for each of its parts."""
 
     x: PyTree
     y: PyTree
@@ -87,7 +87,7 @@ class DoubleMomentum(Solver):
 
     @abstractmethod
     def inversion(self, drawn: Drawn, k: Int[Array, ""]) -> tuple[Invert, Metrics]:
-        """Return how to solve the adjoint system at step k from the draws 1, …, Q, and metrics."""
+        """Return a function that solves the adjoint system at step k on the draws 1, …, Q, and metrics."""
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> RecursiveState:
         x, y = self.prepare(x0, y0, batch)
@@ -112,7 +112,7 @@ class DoubleMomentum(Solver):
         return self._start_estimates(super().warm_up(state, batch), batch)
 
     def _start_estimates(self, state: RecursiveState, batch: Batch | Draws | None) -> RecursiveState:
-        """Return the state with the directions of this batch as its estimates."""
+        """Return the state with the directions on this batch as its estimates."""
         drawn, here = draws(batch), Pair(state.x, state.y)
         invert, _ = self.inversion(drawn.__getitem__, state.k)
         now = estimate(self.problem.oracles, here, invert, drawn[0], drawn[self.draws - 1])
@@ -135,5 +135,4 @@ def series(problem: Problem, drawn: Drawn, eta: Number, terms: int) -> Invert:
 
 
 def contracted(problem: Problem, at: Pair, eta: Number, batch: Batch | None, r: PyTree) -> PyTree:
-    """Return (I − η ∇²_yy g) r."""
     return tree.sub(r, scaled(eta, problem.oracles.curvature(at.x, at.y, batch).hessian(r)))

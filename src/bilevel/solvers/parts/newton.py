@@ -1,4 +1,4 @@
-"""Truncated Newton: minimize a function of y to a relative accuracy, without a step size."""
+"""Truncated Newton method: minimize a function of y to a relative accuracy, without a step size."""
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,10 @@ def minimize(
 ) -> Solved:
     """Reduce ‖∇_y g(x, y) − shift‖ by the factor `accuracy`, starting from y.
 
-    Each direction is a truncated Newton one. If conjugate gradients meet no positive curvature at once, it is the
-    gradient, of the length at which the curvature's absolute value would end the descent. It is quartered until
-    g(x, y) − ⟨shift, y⟩ falls. A y also counts as settled if no direction lowers its value or gradient beyond rounding.
+    Each direction is a truncated Newton one. If conjugate gradients meet no positive curvature in their first
+    step, it is the gradient. Its length is then the one at which the absolute curvature would end the
+    descent. The direction is quartered until g(x, y) − ⟨shift, y⟩ falls. A y also counts as settled if no
+    direction lowers its value or gradient beyond rounding.
     """
 
     def value(y):
@@ -67,5 +68,5 @@ def minimize(
 
 
 def resolution(variables: PyTree) -> float:
-    """Return the largest ε of the variables' dtypes: no objective knows its value better."""
+    """Return the largest ε of the variables' dtypes: the value of no objective is more accurate."""
     return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(variables))

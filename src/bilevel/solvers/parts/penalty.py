@@ -1,4 +1,4 @@
-"""The penalized problem, a part of the first-order methods.
+"""Penalized problem, a part of the first-order methods.
 
 The constraint "y minimizes g(x, ·)" becomes a price λ on g(x, y) − min_z g(x, z):
 
@@ -6,9 +6,10 @@ The constraint "y minimizes g(x, ·)" becomes a price λ on g(x, y) − min_z g(
 
 at the two minimizers y = y_λ(x) and z = y*(x). No second derivative appears, and ∇L_λ = ∇Φ + O(1/λ).
 
-This needs f + λg to be strongly convex in y, which a small λ does not make it where f is not convex: if g is
-μ-strongly convex and the curvature of f in y is nowhere below −ℓ, any λ > ℓ/μ does (publications ask for 2ℓ/μ). A
-run that diverges, or ends with an outer value far from its start, is checked for it (`Penalized.suspicion`).
+f + λg must be strongly convex in y. If f is not convex, this needs a large enough λ. If g is μ-strongly
+convex and the curvature of f in y is nowhere below −ℓ, any λ > ℓ/μ is enough (publications ask for 2ℓ/μ).
+`Penalized.suspicion` checks this for a run that diverges, or that ends with an outer value far from its
+start.
 """
 
 import math
@@ -80,7 +81,7 @@ class PenaltyState(NamedTuple):
 
 
 class Penalized(ExplicitSolver):
-    """The base of methods with two copies of the inner variable."""
+    """Base of methods with two copies of the inner variable."""
 
     penalty: Penalty = eqx.field(converter=as_penalty)
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
@@ -107,7 +108,7 @@ class Penalized(ExplicitSolver):
 
 
 class Copies(NamedTuple):
-    """The two inner variables, each with its own memory of the inner rule."""
+    """Two inner variables, each with a separate memory of the inner rule."""
 
     y: PyTree  # tracks y_λ(x)
     z: PyTree  # tracks y*(x)
@@ -117,7 +118,7 @@ class Copies(NamedTuple):
 
 class Tracked(NamedTuple):
     copies: Copies
-    gradient: PyTree  # ∇_y g at the z they started from
+    gradient: PyTree  # ∇_y g at the initial z
     model: Carried | None  # the model's state, carried along with z
 
 
@@ -135,8 +136,9 @@ def track(
 
         z ← rule(z, ∇_y g(x, z))        y ← rule(y, ∇_y g(x, y) + ∇_y f(x, y)/λ)
 
-    The second is a step on f + λg with 1/λ of the step size, the largest that its smoothness allows for large λ. With
-    several draws the t-th step takes number t for both, or with `apart` number 2t for z and 2t + 1 for y.
+    The second is a step on f + λg with 1/λ of the step size, the largest that its smoothness allows for large
+    λ. With several draws, step t takes number t for both. With `apart` it takes number 2t for z and 2t + 1
+    for y.
     """
     oracles, drawn = problem.oracles, draws(batch)
     state = carried_state(problem, batch) if steps > 1 else None
@@ -211,7 +213,7 @@ def curvatures(
 
 
 def not_convex(of_f: float, of_g: float, penalty: float, share: int = 1) -> Finding | None:
-    """Report curvatures of f and g with which share · f + λg curves downwards."""
+    """Report the curvatures of f and g if share · f + λg curves downwards."""
     if not -math.inf < share * of_f + penalty * of_g < 0:
         return None
     return Finding("not_convex", {"share": share, "penalty": penalty, "of_f": of_f, "of_g": of_g})

@@ -1,4 +1,4 @@
-"""The ends of a symmetric operator's spectrum from a few of its products, with three vectors in memory."""
+"""Ends of a symmetric operator's spectrum from a few of its products, with three vectors in memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,8 @@ from bilevel.types import PyTree
 def tridiagonal(product: Callable[[PyTree], PyTree], like: PyTree, steps: int) -> tuple[jax.Array, jax.Array]:
     """Return the tridiagonal matrix of Lanczos' method from a random start: its diagonal and its off-diagonal.
 
-    It does not orthogonalize again. So it keeps three vectors; eigenvalues may repeat, but none is beyond the ends.
+    It does not orthogonalize again, so it keeps only three vectors. Eigenvalues may repeat, but none is
+    beyond the ends.
     """
 
     def step(carry: Any, _: Any) -> Any:

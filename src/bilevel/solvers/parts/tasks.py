@@ -1,8 +1,8 @@
 """Many tasks that share a starting point: the base of all meta-learners.
 
-The problem is that of *one* task: g its loss on the support examples, f its loss on the query examples, both functions
-of (x, y, examples), of which most ignore x. The data hold many tasks, `bl.Batch(inner=supports, outer=queries)`, every
-array with one row per task. y starts from x in every task, so both have the same tree.
+The problem describes *one* task: g is its loss on the support examples, f its loss on the query examples.
+Both are functions of (x, y, examples), and most ignore x. The data hold many tasks, `bl.Batch(inner=supports,
+outer=queries)`, every array with one row per task. y starts from x in every task, so both have the same tree.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from bilevel.types import Metrics, PyTree
 
 
 class MetaState(NamedTuple):
-    """The state of meta-learners: only x and the memory of its rule carry over from step to step."""
+    """State of meta-learners: only x and the memory of its rule carry over from step to step."""
 
     x: PyTree  # the initialization, x_{k+1}
     y: PyTree  # the parameters adapted to each task of the last batch, stacked
@@ -34,7 +34,7 @@ class MetaState(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """The results of a step's tasks, stacked."""
+    """Results of a step's tasks, stacked."""
 
     y: PyTree  # adapted
     inner_gradient: PyTree  # ∇_y g at x
@@ -48,15 +48,16 @@ class Adapted(NamedTuple):
     """One task after adaptation."""
 
     y: PyTree
-    gradient: PyTree  # of what is descended, at x
-    last: Batch  # the task as the last step saw it: with that step's key, and the model's state
+    gradient: PyTree  # of the descended function, at x
+    last: Batch  # the task in the last step: with that step's key, and the model's state
     model: Carried | None
 
 
 class MetaLearner(ExplicitSolver):
-    """A solver that learns where adaptation to a task begins, and can adapt to new tasks.
+    """Solver that learns a start for the adaptation to a task, and can adapt to new tasks.
 
-    Every adaptation step has its own key and carries the model's state along, unless the steps solve one problem.
+    Every adaptation step has its own key and carries the model's state along, unless the steps solve one
+    problem.
     """
 
     inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
@@ -78,7 +79,7 @@ class MetaLearner(ExplicitSolver):
         return state.x, state.x, first_task(by_task(batch, self.name))
 
     def task_problem(self, x: PyTree, batch: Batch) -> tuple[Callable[[PyTree], PyTree], ValueFunction]:
-        """Return the gradient and the value of what adaptation to one task descends, as functions of y."""
+        """Return the gradient and the value, as functions of y, that adaptation to one task descends."""
         problem = self.problem
         return lambda y: problem.oracles.inner_gradient(x, y, batch), lambda y: problem.g(x, y, batch)
 
@@ -131,7 +132,7 @@ class MetaLearner(ExplicitSolver):
     def arrive(
         self, state: MetaState, tasks: Tasks, value: Callable[..., Any], *arguments: Any
     ) -> tuple[MetaState, Info]:
-        """Take the outer step along the mean of the estimates, the gradient of the mean of `value(x, *arguments)`."""
+        """Take the outer step along the mean estimate, the gradient of the mean of `value(x, *arguments)`."""
         hypergradient = mean(tasks.hypergradient)
         meta_value = lambda x: jnp.mean(jax.vmap(lambda *each: value(x, *each))(*arguments))
         x, outer_memory = descend(self.outer, hypergradient, state.outer, state.x, meta_value)
@@ -144,7 +145,7 @@ class MetaLearner(ExplicitSolver):
         return jax.tree.map(lambda a, tasks: jnp.broadcast_to(a, tasks.shape), state.x, state.y)
 
     def warm_up(self, state: MetaState, batch: Batch | Draws | None = None) -> MetaState:
-        return state  # there is nothing to warm up
+        return state  # no warm-up is needed
 
     def observe(
         self, before: MetaState, after: MetaState, batch: Batch | None, model: Carried | None = None
@@ -194,6 +195,6 @@ def first_task(tasks: Batch) -> Batch:
 
 
 def mean(stacked: PyTree) -> PyTree:
-    """Return the mean over the tasks; for counters and the like, the first task's value."""
+    """Return the mean over the tasks; for counters and keys, the first task's value."""
     floating = lambda a: jnp.issubdtype(a.dtype, jnp.floating)
     return jax.tree.map(lambda a: jnp.mean(a, axis=0) if floating(a) else a[0], stacked)

@@ -1,4 +1,4 @@
-"""Arithmetic on trees that optax leaves out."""
+"""Arithmetic on trees that optax lacks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from bilevel.types import PyTree
 
 
 def scaled(factor: Any, tree: PyTree) -> PyTree:
-    """Return factor · tree in the tree's own dtypes, for a computed factor."""
+    """Return factor · tree in the tree's dtypes, for a computed factor."""
     return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
 
 
@@ -22,7 +22,7 @@ def dot(a: PyTree, b: PyTree) -> jax.Array:
 
 
 def select(condition: Any, yes: PyTree, no: PyTree) -> PyTree:
-    """Return one tree or the other, by a single condition."""
+    """Return one of two trees, by a single condition."""
     return jax.tree.map(lambda a, b: lax.select(condition, a, b), yes, no)
 
 

@@ -1,7 +1,8 @@
-"""Conjugate gradients that end where curvature is not positive, and keep what they have.
+"""Conjugate gradients that end where curvature is not positive, and return the current iterate.
 
-This is why lineax is not used: its solver continues along a direction of negative curvature, which networks have, and
-returns NaN along one without curvature, which the singular adjoint system of a projected y has.
+lineax is not used for this reason: its solver continues along a direction of negative curvature, which
+networks have. Along a direction without curvature it returns NaN; the singular adjoint system of a projected
+y has such directions.
 """
 
 from collections.abc import Callable

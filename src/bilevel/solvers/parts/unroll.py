@@ -1,6 +1,7 @@
-"""Several inner steps and the way back through them, for every unrolled method.
+"""Several inner steps and their back-propagation, for every unrolled method.
 
-Forward, from (y_0, m_0), with G_t the field at y_t on the t-th draw (∇_y g for ITD) and m_t the rule's memory:
+Forward, from (y_0, m_0), with G_t the field at y_t on the t-th draw (∇_y g for ITD) and m_t the rule's
+memory:
 
     (y_{t+1}, m_{t+1}) = rule(G_t, m_t, y_t)                          t = 0, …, N−1
 
@@ -8,12 +9,12 @@ Back, from the cotangent p of y_N, with J_t the rule's derivative at step t:
 
     (d, q, p) ← J_tᵀ (p, q),   x̄ ← x̄ + ∇²_xy g(x, y_t) d,   p ← p + ∇²_yy g(x, y_t) d          t = N−1, …, N−T
 
-For gradient descent d = −αp, so that p ← (I − α∇²_yy g)p: the recursion costs one Hessian and one cross product per
-step, both from one linearization. Stopping after T steps is truncated back-propagation. Only every
-`checkpoint_every`-th point is stored; the others are computed again from it on the way back.
+For gradient descent d = −αp, so p ← (I − α∇²_yy g)p. The recursion costs one Hessian and one cross product
+per step, both from one linearization. T < N is truncated back-propagation. Only every `checkpoint_every`-th
+point is stored. The others are computed again from it on the way back.
 
-A model's state s_t is carried along, s_{t+1} = S(x, y_t, s_t), and differentiated through: its cotangent r goes back
-with p and q. Everything after the loop sees s_{N−1}, as the last step did.
+A model's state s_t is carried along, s_{t+1} = S(x, y_t, s_t), and differentiated through: its cotangent r
+goes back with p and q. Everything after the loop sees s_{N−1}, as the last step did.
 """
 
 from collections.abc import Callable
@@ -35,13 +36,13 @@ from bilevel.types import PyTree, Scalar
 
 
 class Field(NamedTuple):
-    """The direction of the inner loop, as functions of (x, y, t, batch)."""
+    """Direction of the inner loop, as functions of (x, y, t, batch)."""
 
     problem: Problem
     direction: Callable[..., tuple[PyTree, PyTree]]  # G_t, and ∇_y g, which is always reported
     linearize: Callable[..., Linearized]  # G_t with its products
     curvature: Callable[..., Curvature]  # its products, each in its own pass
-    value: Callable[..., Scalar]  # what G_t is the gradient of
+    value: Callable[..., Scalar]  # the function with the gradient G_t
     rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: (
         rule
     )  # the rule at x, for a proximal map that depends on x
@@ -62,7 +63,7 @@ def inner_field(problem: Problem) -> Field:
 
 
 class Lengths(NamedTuple):
-    """The number of steps, how many of the last are differentiated, and the distance of the stored points."""
+    """Number of steps, number of differentiated last steps, and distance of the stored points."""
 
     steps: int
     differentiated: int
@@ -70,7 +71,7 @@ class Lengths(NamedTuple):
 
 
 def lengths(inner_steps: int, truncate: int | None = None, checkpoint_every: int = 1) -> Lengths:
-    """Return the lengths, or raise if they do not fit together."""
+    """Return the lengths; raise if they do not fit together."""
     steps = check_count(inner_steps, "inner_steps")
     return Lengths(steps, _differentiated(truncate, steps), check_count(checkpoint_every, "checkpoint_every"))
 
@@ -80,8 +81,8 @@ class Unrolled(NamedTuple):
     memory: PyTree  # m_N
     gradient: PyTree  # ∇_y g at y_0
     pull_back: Callable[..., tuple[PyTree, Callable[[], PyTree]]]
-    # (ȳ, s̄) ↦ (x̄, start): from the cotangents of y_N and s_{N−1} that of x, and on call that of y_{N−T}; in a
-    # one-step loop only the latter costs a Hessian product
+    # (ȳ, s̄) ↦ (x̄, start): from the cotangents of y_N and s_{N−1} to the cotangent of x; start() gives the
+    # cotangent of y_{N−T}. In a one-step loop only start() costs a Hessian product.
     repeat: Callable[[PyTree], tuple[PyTree, Batch | None]]  # x ↦ (y_N, last), from the same y_{N−T}, m and s
     last: Batch | None  # the last draw, with s_{N−1}
     model: Carried | None
@@ -116,7 +117,7 @@ def unroll(
         after = descend(rule, direction, memory, y, value_at(t, seen))
         return (*after, next_state(field.problem, x, y, seen, state)), gradient
 
-    def visit(carry, t):  # a step that remembers where it began, and the first gradient of all
+    def visit(carry, t):  # a step that returns its starting point, and the first gradient of all
         point, first = carry
         after, gradient = step(point, t)
         return (after, select(t == 0, gradient, first)), point
@@ -135,7 +136,7 @@ def unroll(
         hessian, cross, r = both(d, r)
         return (tree.add(p, hessian), q, r, tree.add(x_bar, cross)), None
 
-    def back_over(cotangents, segment):  # through `every` steps, walked again from their beginning
+    def back_over(cotangents, segment):  # through `every` steps, computed again from their start
         start, times = segment
         _, points = lax.scan(lambda point, t: (step(point, t)[0], point), start, times)
         return lax.scan(back, cotangents, (points, times), reverse=True)
@@ -206,7 +207,7 @@ def follow(
 def linearized(
     field: Field, x: PyTree, y: PyTree, t: Any, batch: Batch | None, state: PyTree
 ) -> tuple[PyTree, Callable[..., tuple[PyTree, PyTree, Any]]]:
-    """Return G_t at this state, and (d, r) ↦ the cotangents of y, x and s_t, from the ones of G_t and s_{t+1}."""
+    """Return G_t at this state, and (d, r) ↦ the cotangents of y, x and s_t; d, r belong to G_t and s_{t+1}."""
     if state is None:
         g = field.linearize(x, y, t, batch)
         return g.gradient, lambda d, r: (*g.both(d), r)
@@ -223,7 +224,7 @@ def linearized(
 def state_gradient(
     problem: Problem, x: PyTree, y: PyTree, batch: Batch | None, model: Carried | None
 ) -> list[Any]:
-    """Return the gradient of f(x, y) in the floating part of the state that it sees; empty if none is carried."""
+    """Return the gradient of f(x, y) in the floating part of its model state; empty without one."""
     if model is None:
         return []
     moving, rebuild = split(model.seen)
@@ -233,10 +234,10 @@ def state_gradient(
 def update(
     rule: Rule, gradient: PyTree, memory: PyTree, y: PyTree, value: ValueFunction | None
 ) -> tuple[tuple[Any, ...], Callable[..., Any], PyTree]:
-    """Take one step of `rule`: ((y, moving), pull_back, memory), where `moving` is the memory's floating leaves.
+    """Take one step of `rule`: ((y, moving), pull_back, memory), with `moving` the memory's floating leaves.
 
-    `pull_back((p, q))` maps the cotangents of (y, moving) to the ones of (gradient, moving, y) before the step.
-    Counters and keys have no derivative, and the value that some rules ask for is a constant.
+    `pull_back((p, q))` maps the cotangents of (y, moving) to the cotangents of (gradient, moving, y) before
+    the step. Counters and keys have no derivative. The value that some rules ask for is a constant.
     """
     moving, function = differentiable(rule, memory, value)
     out, pull_back, memory = jax.vjp(function, gradient, moving, y, has_aux=True)

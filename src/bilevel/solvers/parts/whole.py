@@ -1,4 +1,4 @@
-"""All the data that a minibatch was drawn from, for methods that go back to them."""
+"""Access to all the data that a minibatch was drawn from."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,14 +18,14 @@ CACHE = 4 * 2**20  # bytes of data that are read in one piece
 
 
 class Place(NamedTuple):
-    """Which of how many fixed batches."""
+    """Number of a fixed batch, and the number of fixed batches."""
 
     number: Int[Array, ""]
     of: int
 
 
 def whole(batch: Batch | None, method: str) -> Batch | None:
-    """Return all the data, or raise if they are not in memory."""
+    """Return all the data; raise if they are not in memory."""
     if batch is None or batch.whole is None:
         return batch
     for level in ("inner", "outer"):
@@ -61,9 +61,10 @@ def each(function: Callable[[Batch | None], PyTree], batch: Batch | None, level:
 
 
 def mean(function: Callable[[Batch | None], PyTree], batch: Batch | None, level: str, method: str) -> PyTree:
-    """Return `function` of all data of a level; for many data the mean over pieces of a batch's length, if these fit.
+    """Return `function` of all data of a level.
 
-    A piece stays in the processor's cache: that is several times faster than all data at once, and takes less memory.
+    For many data it is the mean over pieces of a batch's length, if these fit. A piece stays in the
+    processor's cache. That is several times faster than all data at once, and takes less memory.
     """
     everything = whole(batch, method)
     if batch is None or everything is None or (data := getattr(batch, level)) is None:
