@@ -10,12 +10,7 @@ import jax
 import numpy as np
 
 from bilevel.batch import Batch, Draws, draws, each_own, first
-from bilevel.checks import (
-    check_batch,
-    check_kind,
-    check_problem,
-    prepare,
-)
+from bilevel.checks import check_batch, check_kind, check_problem, prepare
 from bilevel.checks.derivatives import explain
 from bilevel.identity import by_identity
 from bilevel.memory import Tracing
@@ -189,9 +184,7 @@ class Solver(eqx.Module):
         return Finding("adjoint_indefinite", numbers)
 
     def compiled(self, function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
-        """Return `function(solver, *static, ...)` compiled, once for all solvers that differ only in their
-        numbers.
-        """
+        """Return `function(solver, *static, ...)` compiled, once for solvers that differ only in numbers."""
         return compiled(self.problem, self, function, *static)
 
     def part(self, name: str) -> Any:
