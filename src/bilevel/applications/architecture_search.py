@@ -1,14 +1,14 @@
 """Architecture search: the operations of a cell, chosen by gradients while its weights train (DARTS).
 
-A cell has nodes 0 … 3. Node 0 is its input, and every later node sums over the edges from all earlier nodes. Each edge
-mixes several operations with the weights softmax(x_edge) (Liu, Simonyan & Yang 2019):
+A cell has nodes 0 … 3. Node 0 is its input, and every later node sums over the edges from all earlier nodes.
+Each edge mixes several operations with the weights softmax(x_edge) (Liu, Simonyan & Yang 2019):
 
     node_j = Σ_{i<j} Σ_o softmax(x_ij)_o · o(node_i)       o: none, skip, mean 3 × 3, convolution 1 × 1 or 3 × 3
 
     g(x, y) = cross-entropy on the training half + ½c‖y‖²        f(x, y) = cross-entropy on the validation half
 
-x has the mixtures of the six edges, y the weights of the network. At the end each edge keeps its strongest operation,
-each node its two strongest edges, and the cell is trained from scratch on both halves.
+x has the mixtures of the six edges, y the weights of the network. At the end each edge keeps its strongest
+operation, each node its two strongest edges, and the cell is trained from scratch on both halves.
 
 To adapt it, change the images in `digits`, or the operations in `OPERATIONS` and `logits`.
 """

@@ -3,10 +3,11 @@
     g(x, y) = mean cross-entropy of network(y, ·) on the images x, ten of each class
     f(x, y) = the same on real images;        y(x): fifteen steps with momentum on g from random weights
 
-After Wang et al. 2018. Every step draws two new networks, so the images do not depend on one start. For `bl.maml` every
-network is a task: its random weights w are the data of the task, and y is the distance from them. y starts at zero, and
-the outer rule does not change that start: it learns only the images and the rate. The score is the test accuracy of new
-networks, compared with ten real images of each digit and with the centers of ten clusters, where the images start.
+After Wang et al. 2018. Every step draws two new networks, so the images do not depend on one start. For
+`bl.maml` every network is a task: its random weights w are the data of the task, and y is the distance from
+them. y starts at zero, and the outer rule does not change that start: it learns only the images and the rate.
+The score is the test accuracy of new networks, compared with ten real images of each digit and with the
+centers of ten clusters, where the images start.
 """
 
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ PROBLEM = bl.Problem(inner=synthetic_loss, outer=real_loss)
 @partial(jax.tree_util.register_dataclass, data_fields=["key", "real"], meta_fields=[])
 @dataclass(frozen=True)
 class Fresh(FreshStream):
-    """A stream of new networks and some of the real images."""
+    """Stream of new networks and some of the real images."""
 
     key: Any
     real: Examples

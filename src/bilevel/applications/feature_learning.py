@@ -3,13 +3,13 @@
     g(x, y) = Σ_k mean_{i ∉ F_k} ½(φ(a_i; x)ᵀy_k − b_i)² + (μ/2) ‖y_k‖²        φ(a; x) = (tanh(Wᵀa + c), 1)
     f(x, y) = mean_i ½(φ(a_i; x)ᵀy_k(i) − b_i)², i in fold k(i)                x = (W, c, log μ)
 
-f is the cross-validation error as a function of the features and of the ridge μ: features that only memorize the
-training counties do not lower it. One bilevel problem has all K folds. The heads have a closed form,
+f is the cross-validation error as a function of the features and of the ridge μ: features that only memorize
+the training counties do not lower it. One bilevel problem has all K folds. The heads have a closed form,
 
     y_k*(x) = (A_kᵀA_k/n_k + μI)⁻¹ A_kᵀb_k/n_k        with A_k the features of all folds but the k-th,
 
-so every method can be compared with the exact solution. One row of the table solves for the heads at every step and
-differentiates through the solution; that needs a closed form, and the other methods do not.
+so every method can be compared with the exact solution. One row of the table solves for the heads at every
+step and differentiates through the solution; that needs a closed form, and the other methods do not.
 """
 
 from typing import Any, NamedTuple

@@ -3,9 +3,9 @@
     f(x, y; Q_i) = (1/|Q_i|) Σ_{(t, u) ∈ Q_i} (network(y, t) − u)²        the error on other points of wave i
     g(x, y; S_i) = the same on its ten support points S_i                 y_i(x): five gradient steps on g from x
 
-A wave has a random amplitude in [0.1, 5] and phase in [0, π]; points are in [−5, 5] (Finn et al. 2017). x is the start
-of the weights y of a network. MAML, first-order MAML, Reptile and implicit MAML are compared with a random start and
-with a network pretrained on the points of all waves together. Every step draws 25 new waves.
+A wave has a random amplitude in [0.1, 5] and phase in [0, π]; points are in [−5, 5] (Finn et al. 2017). x is
+the start of the weights y of a network. MAML, first-order MAML, Reptile and implicit MAML are compared with a
+random start and with a network pretrained on the points of all waves together. Every step draws 25 new waves.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,12 @@
 """Reward shaping: bonuses and fines on a map that make a short-sighted agent serve a far-sighted designer.
 
-An agent walks on a slippery grid. It follows the best policy of an entropy-regularized Markov decision process with its
-discount γ, so a far goal hardly attracts it. The discount δ of the designer is closer to one. The designer may put a
-bonus or a fine x_s on the cells within a budget: ‖x‖₁ ≤ B. A bonus is paid at every visit, so a careless bonus teaches
-the agent to walk in circles.
+An agent walks on a slippery grid. It follows the best policy of an entropy-regularized Markov decision
+process with its discount γ, so a far goal hardly attracts it. The discount δ of the designer is closer to
+one. The designer may put a bonus or a fine x_s on the cells within a budget: ‖x‖₁ ≤ B. A bonus is paid at
+every visit, so a careless bonus teaches the agent to walk in circles.
 
-y is the agent's value of each cell. For its best policy it is the fixed point of the soft Bellman operator, which is
-the only minimizer and the only stationary point of g, because I − γP_π is never singular:
+y is the agent's value of each cell. For its best policy it is the fixed point of the soft Bellman operator,
+which is the only minimizer and the only stationary point of g, because I − γP_π is never singular:
 
     (T_x y)_s = τ log (1/4) Σ_a exp(q_sa/τ),    q_sa = r_sa + Σ_s' P_sas' (x_s' + γ y_s'),    π_y(a|s) ∝ exp(q_sa/τ)
 
@@ -133,8 +133,9 @@ def task(seed: int) -> Instance:
 def closed_form(x: Any, world: World) -> tuple[float, np.ndarray]:
     """Return Φ(x) and ∇Φ(x) by the implicit function theorem.
 
-    dy = (I − γP_π)⁻¹ P_π dx from the fixed point, dπ = π (dq − Σ_b π_b dq_b)/τ from the policy, and from the policy
-    gradient theorem dΦ = −Σ_s d_s Σ_a dπ_sa Q_sa, with d the designer's discounted visits and Q his own values.
+    dy = (I − γP_π)⁻¹ P_π dx from the fixed point, dπ = π (dq − Σ_b π_b dq_b)/τ from the policy, and from the
+    policy gradient theorem dΦ = −Σ_s d_s Σ_a dπ_sa Q_sa, with d the designer's discounted visits and Q his
+    own values.
     """
     P, r, rho, paid = (np.asarray(part, float) for part in world)
     x, y, weights = np.asarray(x, float), np.zeros(len(r)), np.ones_like(r)

@@ -3,11 +3,12 @@
     g(x, y) = e^r · (mean_i ℓ(y; T(a_i; s, ε_i), b_i) + Σ_l ½ e^{d_l} ‖W_l‖²)        f(y) = mean_j ℓ(y; a'_j, b'_j)
     x = (log decays d, strengths s of rotation and shift, log rate r)
 
-ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random amounts of
-size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with momentum) on g, so e^r is
-the learning rate. The rate does not change the minimizer of g: methods that differentiate the minimizer (AID) cannot
-learn it, but methods that differentiate the steps can. For six hyperparameters `bl.solvers.rtho` uses forward mode: it
-carries the derivatives of y along the run (Franceschi et al. 2017).
+ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random
+amounts of size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with
+momentum) on g, so e^r is the learning rate. The rate does not change the minimizer of g: methods that
+differentiate the minimizer (AID) cannot learn it, but methods that differentiate the steps can. For six
+hyperparameters `bl.solvers.rtho` uses forward mode: it carries the derivatives of y along the run (Franceschi
+et al. 2017).
 """
 
 from collections.abc import Callable

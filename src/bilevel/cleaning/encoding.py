@@ -1,4 +1,4 @@
-"""The columns of a table as a matrix of numbers: fitted on the data, then applied to the trusted rows.
+"""Columns of a table as a matrix of numbers: fitted on the data, then applied to the trusted rows.
 
 | column | becomes |
 | --- | --- |
@@ -37,7 +37,7 @@ Part = Callable[[np.ndarray], np.ndarray]
 
 
 class Column(NamedTuple):
-    """The use of one column of the table."""
+    """Use of one column of the table."""
 
     name: str
     kind: str  # number, category, date, time, not used
@@ -49,7 +49,7 @@ class Column(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """A function from tables with these columns to matrices."""
+    """Function from tables with these columns to matrices."""
 
     columns: tuple[Column, ...]
 

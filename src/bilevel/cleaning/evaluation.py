@@ -1,16 +1,18 @@
-"""The quality of a ranking, measured on the trusted rows by cross-validation.
+"""Quality of a ranking, measured on the trusted rows by cross-validation.
 
-In every fold, a fifth of them is hidden among the data, and half of these get a wrong label. The ranking is computed
-again and judged by the positions of the wrong labels. Half of the wrong labels are drawn evenly from the other classes,
-half are the most similar class.
+In every fold, a fifth of them is hidden among the data, and half of these get a wrong label. The ranking is
+computed again and judged by the positions of the wrong labels. Half of the wrong labels are drawn evenly from
+the other classes, half are the most similar class.
 
-A sample of the data is enough for that. It is ranked together with rows of known labels, so it also shows the share of
-wrong labels in the data, as the prevalence with an imperfect test (Rogan and Gladen, 1978). The test is that the
-suggested label differs from the given one. s, t and f are the shares of rows with this difference in the data, among
-the labels made wrong, and among the right ones. The share of wrong labels is π = (s − f) / (t − f).
+A sample of the data is enough for that. It is ranked together with rows of known labels, so it also shows the
+share of wrong labels in the data, as the prevalence with an imperfect test (Rogan and Gladen, 1978). The test
+is that the suggested label differs from the given one. s, t and f are the shares of rows with this difference
+in the data, among the labels made wrong, and among the right ones. The share of wrong labels is π = (s − f) /
+(t − f).
 
-Trusted rows are often chosen by class, as five of each are needed. So the weight of a row is the frequency of its class
-in the data relative to the trusted rows, and n rows of weights w count as (Σw)²/Σw² in a standard error.
+Trusted rows are often chosen by class, as five of each are needed. So the weight of a row is the frequency of
+its class in the data relative to the trusted rows, and n rows of weights w count as (Σw)²/Σw² in a standard
+error.
 """
 
 from collections.abc import Callable
@@ -30,7 +32,7 @@ Weigh = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Any]
 
 
 class Worth(NamedTuple):
-    """The evaluation: one entry per hidden trusted row, and the suspicion of the sampled data."""
+    """Evaluation: one entry per hidden trusted row, and the suspicion of the sampled data."""
 
     change: np.ndarray  # RIGHT, EVENLY or LOOKALIKE
     suspicion: np.ndarray
@@ -90,8 +92,8 @@ class Worth(NamedTuple):
     def share_wrong(self) -> tuple[float, float, float] | None:
         """Return π and a 95 % interval if the errors in the data are like those made here; None without an estimate.
 
-        f is the share of wrong suggestions for any given label, because the model has not seen the row. The interval is
-        from the delta method; every share is taken one row away from 0 and 1.
+        f is the share of wrong suggestions for any given label, because the model has not seen the row. The
+        interval is from the delta method; every share is taken one row away from 0 and 1.
         """
         s, s_error = _share(
             self.data_disputed, np.ones(len(self.data_disputed)), float(len(np.unique(self.row)))
@@ -118,9 +120,10 @@ class Worth(NamedTuple):
     def found_interval(self, reviewed: float, wrong: int) -> tuple[float, float]:
         """Return a 95 % interval for the share of `wrong` labels that are in the first `reviewed` of the data.
 
-        The wrong labels of the data may be drawn evenly or be lookalikes, so the interval contains those of both
-        kinds. A label drawn evenly from C classes is the lookalike with probability 1/(C − 1), and half of the labels
-        are lookalikes: a lookalike has the weight 1/C for labels drawn evenly. With two classes both kinds are equal.
+        The wrong labels of the data may be drawn evenly or be lookalikes, so the interval contains those of
+        both kinds. A label drawn evenly from C classes is the lookalike with probability 1/(C − 1), and half
+        of the labels are lookalikes: a lookalike has the weight 1/C for labels drawn evenly. With two classes
+        both kinds are equal.
         """
         ends = []
         for kind in (self.alike, np.where(self.alike, 1 / self.classes, 1.0)):
@@ -198,8 +201,9 @@ def lookalikes(labels: np.ndarray, likeness: np.ndarray) -> np.ndarray:
 def predicted(share: float, count: float, future: int = MANY) -> tuple[float, float]:
     """Return a 95 % interval for the share among `future` cases, after `share` among `count` of them.
 
-    After s of n, the probability lies between quantiles of Beta(s, n − s + 1) and of Beta(s + 1, n − s) (Clopper and
-    Pearson, 1934). The number among m future cases then has a beta-binomial distribution with these parameters.
+    After s of n, the probability lies between quantiles of Beta(s, n − s + 1) and of Beta(s + 1, n − s)
+    (Clopper and Pearson, 1934). The number among m future cases then has a beta-binomial distribution with
+    these parameters.
     """
     future = min(max(future, 1), MANY)
     had, missed = share * count, (1 - share) * count

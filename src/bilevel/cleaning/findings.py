@@ -1,4 +1,4 @@
-"""The result of a ranking, from which files, page and terminal output are written."""
+"""Result of a ranking, from which files, page and terminal output are written."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ LONGEST = 48  # characters of a cell on the page or the terminal
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """The result; arrays have one entry per judged row, and `rows` are the indices in the table."""
+    """Result; arrays have one entry per judged row, and `rows` are the indices in the table."""
 
     table: Table
     label: str

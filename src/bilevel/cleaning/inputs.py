@@ -1,4 +1,4 @@
-"""The inputs of a ranking, from one or two tables; bad tables are refused here or in `table.py`."""
+"""Inputs of a ranking, from one or two tables; bad tables are refused here or in `table.py`."""
 
 import difflib
 from collections import Counter

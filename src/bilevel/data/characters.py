@@ -92,9 +92,9 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
     """Return the 242 characters of Omniglot's two small background sets, from `directory` (or `$BILEVEL_DATA`), else
     the cache, else, with `download=True`, the network. None of it is bundled.
 
-    Greek and Latin are in both archives and are returned once. Drawings are shrunk from 105 × 105 to `size` × `size`:
-    a new pixel is the mean over its area. B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level concept
-    learning through probabilistic program induction", Science 2015; MIT license.
+    Greek and Latin are in both archives and are returned once. Drawings are shrunk from 105 × 105 to `size` ×
+    `size`: a new pixel is the mean over its area. B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level
+    concept learning through probabilistic program induction", Science 2015; MIT license.
     """
     check_flag(download, "download")
     if check_count(size, "size") > SIDE:

@@ -27,7 +27,7 @@ TOLERANCE = 1e-5  # copies are printed with six significant digits or more
 
 @dataclass(frozen=True)
 class Counties:
-    """The counties of the bundled table; `rows` are their row numbers in the original files, from zero."""
+    """Counties of the bundled table; `rows` are their row numbers in the original files, from zero."""
 
     rows: np.ndarray
     inputs: np.ndarray
@@ -38,8 +38,9 @@ def space_ga(directory: Directory = None, *, download: bool = False) -> Examples
     """Return space_ga from `directory` (or `$BILEVEL_DATA`), else the cache, else, with `download=True`, the network,
     else the bundled 3,064 of the 3,107 counties. `result.source` names the source.
 
-    Inputs (float64, columns `FEATURES`): ln POP, ln EDUCATION, ln HOUSES, ln INCOME, longitude and latitude in
-    millionths of a degree. Targets: ln(VOTES / POP). The values are as published: scale before use (`standardize`).
+    Inputs (float64, columns `FEATURES`): ln POP, ln EDUCATION, ln HOUSES, ln INCOME, longitude and latitude
+    in millionths of a degree. Targets: ln(VOTES / POP). The values are as published: scale before use
+    (`standardize`).
     """
     return _load(CountyFile("space_ga", bundled_counties), directory, download)
 
@@ -47,8 +48,8 @@ def space_ga(directory: Directory = None, *, download: bool = False) -> Examples
 def space_ga_scale(directory: Directory = None, *, download: bool = False) -> Examples:
     """Return `space_ga` with each feature scaled linearly to [-1, 1] over all counties; targets are not scaled.
 
-    The original file has six significant digits. The bundled counties include both extremes of every column, so their
-    scale is the same, at full precision.
+    The original file has six significant digits. The bundled counties include both extremes of every column,
+    so their scale is the same, at full precision.
     """
     return _load(CountyFile("space_ga_scale", _bundled_scaled), directory, download)
 

@@ -69,8 +69,8 @@ def mnist(directory: Directory = None, *, download: bool = False) -> Mnist:
     """Return MNIST from `directory` (or `$BILEVEL_DATA`), else the cache, else, with `download=True`, the network,
     else the bundled subset of 5,000 training images.
 
-    Full: the canonical 60,000 training and 10,000 test images. Bundled: 4,000 and 1,000; every fifth image of each
-    class is a test image. `result.source` names the source.
+    Full: the canonical 60,000 training and 10,000 test images. Bundled: 4,000 and 1,000; every fifth image of
+    each class is a test image. `result.source` names the source.
     """
     urls = (lambda name: [mirror + name for mirror in MIRRORS]) if download else None
     found = load(FULL, directory, LARGEST_FILE, urls)

@@ -36,7 +36,8 @@ def https_only() -> urllib.request.OpenerDirector:
 def download(urls: Sequence[str], destination: Path, check: Callable[[bytes, str], object]) -> None:
     """Store the content of the first of `urls` that passes `check(content, url)` at `destination`.
 
-    `check` raises a `DataError` for other content than expected. `destination` appears complete or not at all.
+    `check` raises a `DataError` for other content than expected. `destination` appears complete or not at
+    all.
     """
     failures: list[str] = []
     for url in urls:
@@ -85,7 +86,7 @@ def fetch(url: str) -> bytes:
 
 
 class Transfer:
-    """A download in a separate thread, so that the caller can stop waiting at any moment.
+    """Download in a separate thread, so that the caller can stop waiting at any moment.
 
     The timeout of a socket restarts with every byte, and does not cover the address lookup or the headers.
     """

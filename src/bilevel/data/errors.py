@@ -1,5 +1,5 @@
-"""The error of all data sets."""
+"""Error of all data sets."""
 
 
 class DataError(ValueError):
-    """A data file is missing, cut off, corrupt or another file than expected; the message names it."""
+    """Data file is missing, cut off, corrupt or another file than expected; the message names it."""

@@ -13,8 +13,8 @@ def corrupt_labels(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `(noisy, wrong)`: each label becomes, with the given probability, a uniformly drawn *wrong* label.
 
-    noisy = (label + shift) mod classes where wrong, shift uniform on 1..classes−1. `wrong` is the boolean mask of the
-    labels that changed.
+    noisy = (label + shift) mod classes where wrong, shift uniform on 1..classes−1. `wrong` is the boolean
+    mask of the labels that changed.
     """
     share = check_share(probability)
     if check_count(classes, "classes", least=0) < 2:

@@ -1,1 +1,1 @@
-"""The laboratory: the experiments of the paper, and the comparison of all methods."""
+"""Laboratory: the experiments of the paper, and the comparison of all methods."""

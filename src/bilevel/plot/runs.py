@@ -1,4 +1,4 @@
-"""The plot of a sweep: one line per lane."""
+"""Plot of a sweep: one line per lane."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The style of all plots: colors that color-blind readers can distinguish, letters readable on a phone."""
+"""Style of all plots: colors that color-blind readers can distinguish, letters readable on a phone."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The models: logistic regression or one hidden layer, K at once, in well-conditioned coordinates."""
+"""Models: logistic regression or one hidden layer, K at once, in well-conditioned coordinates."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ MOST = 2048  # the most columns for which principal axes are computed
 
 
 class Scale(NamedTuple):
-    """The map a ↦ (a − center) axes, and the ridge penalty of each new column.
+    """Map a ↦ (a − center) axes, and the ridge penalty of each new column.
 
     It uses double precision, because a date in seconds has more digits than single precision.
     """
@@ -73,7 +73,7 @@ def logits(y: Any, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
 
 
 class Predictor(NamedTuple):
-    """The map from inputs to probabilities, the mean of all models, in NumPy and double precision."""
+    """Map from inputs to probabilities, the mean of all models, in NumPy and double precision."""
 
     layers: list[tuple[np.ndarray, np.ndarray]]  # without padding
     scale: Scale

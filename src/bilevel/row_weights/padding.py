@@ -1,7 +1,7 @@
 """Zero padding, so that a few compiled programs serve tables of all shapes.
 
-JAX compiles for every shape, which takes seconds, and a fit takes less than one: a cross-validation with folds of
-different sizes would compile for each. Padding has weight zero and changes results only by rounding.
+JAX compiles for every shape, which takes seconds, and a fit takes less than one: a cross-validation with
+folds of different sizes would compile for each. Padding has weight zero and changes results only by rounding.
 """
 
 import numpy as np

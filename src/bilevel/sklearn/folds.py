@@ -3,12 +3,14 @@
     y_k*(x) = argmin  loss of y_k on the training rows of fold k + Σ_j penalty(x_j, y_kj)      for every fold k
     Φ(x)    = mean loss of y_k*(x) on the rows held out of fold k + τ Σ_j (x_j − c)²
 
-x are the logarithms of the penalties, one per feature or group, shared by the folds. c is the logarithm of the best
-single penalty, where the run starts. Thousands of penalties can overfit the validation rows: τ is the strength of a
-log-normal prior of standard deviation `spread`, which keeps penalties near c if the rows have little information.
+x are the logarithms of the penalties, one per feature or group, shared by the folds. c is the logarithm of
+the best single penalty, where the run starts. Thousands of penalties can overfit the validation rows: τ is
+the strength of a log-normal prior of standard deviation `spread`, which keeps penalties near c if the rows
+have little information.
 
-Programs are compiled for a shape, so rows, columns, outputs and folds are padded with zeros to a few sizes. This does
-not change the result: a column of zeros has a coefficient of zero, and a row or fold of weight zero has no influence.
+Programs are compiled for a shape, so rows, columns, outputs and folds are padded with zeros to a few sizes.
+This does not change the result: a column of zeros has a coefficient of zero, and a row or fold of weight zero
+has no influence.
 """
 
 from collections.abc import Callable
@@ -96,7 +98,8 @@ def tune(
 def _single(solver: Any, size: int, y: Any, with_center: Any) -> tuple[float, float, Any]:
     """Return (c, Φ, y) of the best single penalty exp(c).
 
-    Try a coarse grid from the strongest penalty until Φ rises twice in a row, then a finer one around the best.
+    Try a coarse grid from the strongest penalty until Φ rises twice in a row, then a finer one around the
+    best.
     """
     sparse = solver.problem.prox is not None
     highest, lowest = (0.0, LOWEST_L1) if sparse else (5.0, LOWEST)

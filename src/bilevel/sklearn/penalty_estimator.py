@@ -1,4 +1,4 @@
-"""The base of the estimators with a penalty per feature: parameters, checks and tuning."""
+"""Base of the estimators with a penalty per feature: parameters, checks and tuning."""
 
 from numbers import Integral
 from typing import Any

@@ -3,9 +3,9 @@
     g = Σ_k mean_i ℓ(w_kᵀa_i + b_k, class_i) + ½ Σ_kjc exp(x_j) w_kjc²          or Σ_kjc exp(x_j)|w_kjc|
     f = mean over the rows held out of ℓ
 
-All folds share the rows; a fold has two weights for each row, for training and for validation. With two classes the
-first has the score 0, as usual; with more, each has a column. One more fold trains on all rows and validates on
-none: the refit starts from its coefficients, and x does not depend on it.
+All folds share the rows; a fold has two weights for each row, for training and for validation. With two
+classes the first has the score 0, as usual; with more, each has a column. One more fold trains on all rows
+and validates on none: the refit starts from its coefficients, and x does not depend on it.
 """
 
 from functools import lru_cache

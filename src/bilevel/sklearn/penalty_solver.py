@@ -1,4 +1,4 @@
-"""A bilevel solver for sparse estimators: inner problems with a proximal map, and no outer step size.
+"""Bilevel solver for sparse estimators: inner problems with a proximal map, and no outer step size.
 
     y_k = argmin_y g(x_k, y) + h(x_k, y)          accelerated proximal steps of 1/L, restarted when they turn back
     v_k : conjugate gradients on the adjoint system at y_k
@@ -7,8 +7,8 @@
                  β ← ⟨Δx, Δd⟩/‖Δd‖², within a factor of 10 of β; otherwise β shrinks to a quarter
     x_{k+1} = P(x − βd)
 
-That is the outer level of `bl.tuning_free` (spectral projected gradients with a non-monotone line search), which needs
-a smooth inner level. x_k is the current trial; the trace has all of them.
+That is the outer level of `bl.tuning_free` (spectral projected gradients with a non-monotone line search),
+which needs a smooth inner level. x_k is the current trial; the trace has all of them.
 """
 
 from typing import Any, ClassVar, NamedTuple

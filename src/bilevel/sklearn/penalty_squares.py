@@ -3,8 +3,8 @@
     g = Σ_k ½‖A_k w_k − b_k‖² + ½ Σ_kj exp(x_j) w_kj²          or Σ_kj exp(x_j)|w_kj|
     f = mean over the rows held out of ½(a w_k − b)²
 
-Rows are centered by the means of the training rows, instead of an intercept. If there are more rows than columns, the
-triangular factor of the QR decomposition replaces them: it has the same squares.
+Rows are centered by the means of the training rows, instead of an intercept. If there are more rows than
+columns, the triangular factor of the QR decomposition replaces them: it has the same squares.
 """
 
 from functools import lru_cache

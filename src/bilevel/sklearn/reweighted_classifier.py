@@ -1,4 +1,4 @@
-"""A classifier for tables with wrong labels: it learns a weight for every label."""
+"""Classifier for tables with wrong labels: it learns a weight for every label."""
 
 from typing import Any
 
@@ -20,7 +20,8 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         model = ReweightedClassifier().fit(X, y, X_trusted=X_checked, y_trusted=y_checked)
         model.suspects_[:20]      # look at these rows first
 
-    Rows with probably wrong labels lose their weight (docs/how-to/sklearn.md). `fit` standardizes the columns.
+    Rows with probably wrong labels lose their weight (docs/how-to/sklearn.md). `fit` standardizes the
+    columns.
 
     Args:
         hidden: the width of a network's hidden layer; `None` for logistic regression.

@@ -1,4 +1,4 @@
-"""The folds of a cross-validation from any form of `cv`: training rows and held-out rows."""
+"""Folds of a cross-validation from any form of `cv`: training rows and held-out rows."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""The report as one web page without scripts or links; every cell is escaped."""
+"""Report as one web page without scripts or links; every cell is escaped."""
 
 from collections import Counter
 from html import escape

@@ -21,7 +21,7 @@ from bilevel.types import PyTree
 
 
 class Point(NamedTuple):
-    """The state of a run after some steps."""
+    """State of a run after some steps."""
 
     steps: int
     gradients: int  # Gc
@@ -93,7 +93,7 @@ def solver_of(method: Method, task: Task, rate: float) -> Solver:
 
 
 class Loop:
-    """The compiled loop under `bl.run`, without the part on the host. One program serves all step sizes and
+    """Compiled loop under `bl.run`, without the part on the host. One program serves all step sizes and
     lengths."""
 
     def __init__(self, solver: Solver, task: Task, data: Any, steps: int, record: Record | None = None):
@@ -127,7 +127,7 @@ class Loop:
 
 
 class CountedState(NamedTuple):
-    """The solver's state, and the oracle calls so far."""
+    """Solver's state, and the oracle calls so far."""
 
     own: Any
     gradients: Any  # Gc

@@ -1,10 +1,10 @@
-"""The methods compared, each with its settings derived from the smoothness L of the inner problem.
+"""Methods compared, each with its settings derived from the smoothness L of the inner problem.
 
-The outer step size is not a setting: every method gets the best one of the same grid. Loop lengths, tolerances and
-penalties are chosen once for all tasks, here.
+The outer step size is not a setting: every method gets the best one of the same grid. Loop lengths,
+tolerances and penalties are chosen once for all tasks, here.
 
-Left out are the meta-learners, in whose problem x is the start of y and there are many tasks, and methods for small
-batches, which on full batches are equal to others in the table.
+Left out are the meta-learners, in whose problem x is the start of y and there are many tasks, and methods for
+small batches, which on full batches are equal to others in the table.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The comparison as one figure: a column per task, oracle calls above, seconds below."""
+"""Comparison as one figure: a column per task, oracle calls above, seconds below."""
 
 from pathlib import Path
 from typing import Any

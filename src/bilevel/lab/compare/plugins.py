@@ -17,7 +17,7 @@ from bilevel.problems import Instance
 
 
 class Unusable(ValueError):
-    """The given object does not exist or has the wrong type; the message is one line."""
+    """Given object does not exist or has the wrong type; the message is one line."""
 
 
 def your_method(address: str) -> Method:

@@ -1,4 +1,4 @@
-"""The type of all experiments: settings in, tables out."""
+"""Type of all experiments: settings in, tables out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the command line that experiments depend on."""
+    """Options of the command line that experiments depend on."""
 
     quick: bool = False
     seeds: int | None = None  # how many; None: as many as fit the time

@@ -1,9 +1,9 @@
 """Figure 2: single-loop ITD on the two-dimensional problem: its inherent error, measured and bounded from both sides.
 
-The limit of ‖∇Φ(x_K)‖² does not depend on β; only the number of steps does. It is measured with β = 1/L, for which
-10,000 steps are enough at every κ here (Φ has the Hessian Z = diag(L, μ)). The certified β are so small that at κ = 20
-the run has hardly left x₀. Both kinds of run are in the tables. The limit depends on α, which is 1/L in every analysis
-except `star`; the limit for its α = 2/(L + μ) is measured as well.
+The limit of ‖∇Φ(x_K)‖² does not depend on β; only the number of steps does. It is measured with β = 1/L, for
+which 10,000 steps are enough at every κ here (Φ has the Hessian Z = diag(L, μ)). The certified β are so small
+that at κ = 20 the run has hardly left x₀. Both kinds of run are in the tables. The limit depends on α, which
+is 1/L in every analysis except `star`; the limit for its α = 2/(L + μ) is measured as well.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,12 @@
 """Figure 3, left: feature learning on space_ga with single-loop ITD; how the mean of ‖∇Φ‖² grows with κ.
 
-The paper leaves the ridge, the spectrum, the outer step and the κ grid open. Our choices, with their reasons in
-docs/about/reproduction.md:
+The paper leaves the ridge, the spectrum, the outer step and the κ grid open. Our choices, with their reasons
+in docs/about/reproduction.md:
 
-* the ridge is μ = L/κ with L = 1 (the paper's convention), so the head's smallest curvature is μ at every step;
-* the singular values of the *training* inputs are set so that the features' curvatures S run geometrically from
-  L − μ to μ, and x₀ has orthonormal rows: at x₀ the head problem has exactly the constants μ and L;
+* the ridge is μ = L/κ with L = 1 (the paper's convention), so the head's smallest curvature is μ at every
+  step;
+* the singular values of the *training* inputs are set so that the features' curvatures S run geometrically
+  from L − μ to μ, and x₀ has orthonormal rows: at x₀ the head problem has exactly the constants μ and L;
 * α = 1/L, and β = κ⁻³/L, the order of Theorem 5.17;
 * κ³ ≤ K, so that every run lasts at least 1/β steps.
 

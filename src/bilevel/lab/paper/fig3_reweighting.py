@@ -1,9 +1,10 @@
 """Figure 3, right: data reweighting on MNIST with 20 % wrong labels.
 
-Two settings. *The paper's*: outer rate 1e-3, inner rate 5e-2, 3,000 full-batch iterations of ITD, and of AID for
-comparison. There the weights hardly move. *A useful one*: Adam on the logits, which does not depend on the scale of
-the hypergradients. Its inner rate is ten times the paper's for a tenth of the steps, so y travels as far. Its outer
-rate is chosen by the loss on held-out clean images of the first seed, never by test labels.
+Two settings. *The paper's*: outer rate 1e-3, inner rate 5e-2, 3,000 full-batch iterations of ITD, and of AID
+for comparison. There the weights hardly move. *A useful one*: Adam on the logits, which does not depend on
+the scale of the hypergradients. Its inner rate is ten times the paper's for a tenth of the steps, so y
+travels as far. Its outer rate is chosen by the loss on held-out clean images of the first seed, never by test
+labels.
 """
 
 from collections.abc import Callable

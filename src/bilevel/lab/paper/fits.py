@@ -40,8 +40,8 @@ def bootstrap_exponent(
 ) -> Interval:
     """Return the percentile interval of the exponent fitted to the mean over seeds, the rows of `values`.
 
-    Seeds are resampled whole: the runs of one seed share their data split, so they are not independent. With a
-    single seed the interval is NaN.
+    Seeds are resampled whole: the runs of one seed share their data split, so they are not independent. With
+    a single seed the interval is NaN.
     """
     seeds = len(values)
     if seeds < 2:

@@ -1,4 +1,4 @@
-"""A manifest next to the tables of an experiment: the settings, data, code and libraries behind them."""
+"""Manifest next to the tables of an experiment: the settings, data, code and libraries behind them."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ LARGEST_MANIFEST, LARGEST_TABLE = 1_000_000, 64_000_000  # bytes; ours are a tho
 
 
 class Damaged(Exception):
-    """The manifest is not valid; the message has the reason."""
+    """Manifest is not valid; the message has the reason."""
 
 
 def path_of(experiment: Experiment, out: Path) -> Path:

@@ -26,7 +26,7 @@ PROTOCOL = dict(mu=MU, m=COEFFICIENT, rho=RHO, steps=STEPS, kappas=KAPPAS.tolist
 
 
 class Start(NamedTuple):
-    """The start of the runs of Figures 1 and 2: x₀ = 1, y₀ = y*(x₀) and v₀ = 0."""
+    """Start of the runs of Figures 1 and 2: x₀ = 1, y₀ = y*(x₀) and v₀ = 0."""
 
     gap: np.ndarray  # Φ(x₀) − min Φ
     v_error: np.ndarray  # ‖v₀ − v*(x₀)‖

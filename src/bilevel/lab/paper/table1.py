@@ -1,9 +1,10 @@
 """Table 1: the rates, as exponents fitted to our own bounds and runs, and the oracle calls, counted.
 
-Bounds are evaluated under the paper's convention: L, M, ρ, the initial gap and the initial radii are fixed and
-μ = L/κ, with κ large, where a power law shows. Runs use the two-dimensional problem under the same convention,
-started at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 for every κ; AID runs with each analysis' own step
-sizes until the mean of ‖∇Φ‖² is at most ε. These κ must be small, because the earlier analysis takes κ⁶ steps.
+Bounds are evaluated under the paper's convention: L, M, ρ, the initial gap and the initial radii are fixed
+and μ = L/κ, with κ large, where a power law shows. Runs use the two-dimensional problem under the same
+convention, started at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 for every κ; AID runs with each
+analysis' own step sizes until the mean of ‖∇Φ‖² is at most ε. These κ must be small, because the earlier
+analysis takes κ⁶ steps.
 """
 
 from collections.abc import Callable
@@ -152,8 +153,8 @@ def steps_to_epsilon(settings: dict[str, Any], report: Report) -> Table:
     """Return the first K with (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ ε, for AID with each analysis' step sizes, and the certified
     K.
 
-    K times a bound never falls as K grows (for all but `star` it is constant), so its value at a long horizon serves
-    every K below.
+    K times a bound never falls as K grows (for all but `star` it is constant), so its value at a long horizon
+    serves every K below.
     """
     kappas, epsilons = np.asarray(settings["kappas_of_runs"]), np.asarray(settings["epsilons"])
     constants = theory.Constants(settings["L"] / kappas, settings["L"], settings["M"], settings["rho"])

@@ -10,8 +10,8 @@ largest excess of the errors over their price in K steps, from the errors w₀, 
     sup Σ_{k<K} ((cᵀw_k)² − γ n_k²) = w₀ᵀX_K w₀,     w_k = P w_{k−1} + βq n_{k−1},
     X_0 = 0,     X_{j+1} = ccᵀ + Pᵀ(X_j + β²X_jq qᵀX_j / (γ − β²qᵀX_jq))P,
 
-finite for all K if and only if T² ≤ γ, T = βu the gain. So Σ g_k² ≤ 2·gap/β + w₀ᵀX_K w₀. Proofs: documentation, "κ⁴".
-`largest_step` and `lowest_mean` also serve `momentum` and `stochastic`.
+finite for all K if and only if T² ≤ γ, T = βu the gain. So Σ g_k² ≤ 2·gap/β + w₀ᵀX_K w₀. Proofs:
+documentation, "κ⁴". `largest_step` and `lowest_mean` also serve `momentum` and `stochastic`.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,11 @@ FOREVER = 2.0**80  # steps after which w₀ᵀX_K w₀ (for ITD its mean) is at 
 
 @dataclass(frozen=True)
 class Driven(ErrorSystem):
-    """A system driven by ‖h‖: admissible for every K while T² ≤ 1 − βL_Φ. `beta_cap` is 1/L_Φ."""
+    """System driven by ‖h‖: admissible for every K while T² ≤ 1 − βL_Φ. `beta_cap` is 1/L_Φ."""
 
     @property
     def beta_max(self) -> Floats:
-        """The root of β²u² + βL_Φ = 1, u = unit_gain, less a margin for rounding."""
+        """Return the root of β²u² + βL_Φ = 1, u = unit_gain, less a margin for rounding."""
         return (1 - 1e-7) * largest_step(1 / np.asarray(self.beta_cap), self.unit_gain)
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
@@ -76,7 +76,8 @@ class Driven(ErrorSystem):
     def storage(self, beta: Floats, price: Floats, steps: Floats, w0: Floats, w1: Floats) -> Floats:
         """Return w₀ᵀX_K w₀/K, by doubling; infinite where no X_K exists.
 
-        A constant error C₅ is an undriven state with r₁ = 1. Only ITD has one, and ITD has only one other state.
+        A constant error C₅ is an undriven state with r₁ = 1. Only ITD has one, and ITD has only one other
+        state.
         """
         constant = np.any(np.greater(self.C5, 0))
         r1, q1, w1 = (1.0, 0.0, self.C5) if constant else (self.r1, self.q1, w1)
@@ -130,7 +131,10 @@ def _power(step: Stage, steps: Any, ok: Any) -> tuple[np.ndarray, Any]:
 
 
 def _then(first: Stage, second: Stage) -> tuple[Stage, Any]:
-    """Return both stages in sequence, and where that is finite: all eigenvalues of G₁H₂ below one."""
+    """Return both stages in sequence, and where that is finite.
+
+    It is finite where all eigenvalues of G₁H₂ are below one.
+    """
     (a, b), (c, d) = _times(first.G, second.H)
     det = (1 - a) * (1 - d) - b * c
     fine = (a + d < 2) & (det > 0)
@@ -154,9 +158,9 @@ def largest_step(L_Phi: Floats, gain: Floats) -> Floats:
 def lowest_mean(descent: Floats, price: Floats, T: Floats, stored: Callable[[Floats], Floats]) -> Floats:
     """Return the lowest of (descent + (1 + ω/s)·stored((γ − ω)/(1 + ω/s)))/(1 + ω/(1 + s)) over some ω; γ = `price`.
 
-    `stored(γ)` is the largest possible Σe² − γΣ‖h‖², and `descent` is 2·gap/β, both over K. ω = 0 is the lemma itself.
-    As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s) for any s > 0. So the part of the price that T² does
-    not need can be converted into ‖∇Φ‖², which gains a factor of up to 2.
+    `stored(γ)` is the largest possible Σe² − γΣ‖h‖², and `descent` is 2·gap/β, both over K. ω = 0 is the
+    lemma itself. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s) for any s > 0. So the part of
+    the price that T² does not need can be converted into ‖∇Φ‖². This gains a factor of up to 2.
     """
     start = stored(price)
     lowest = np.asarray(descent + start)
@@ -164,7 +168,7 @@ def lowest_mean(descent: Floats, price: Floats, T: Floats, stored: Callable[[Flo
     share = np.divide(start, descent, out=np.ones(lowest.shape), where=np.asarray(descent > 0))
     s = np.clip(np.maximum(T, np.sqrt(share)), 1e-6, 1e6)
     surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
-    # With all of the surplus, rounding could not tell finite from infinite.
+    # With all of the surplus, rounding could not separate finite from infinite.
     for omega in (0.5 * surplus, 0.999 * surplus):
         kept = stored((price - omega) / (1 + omega / s))
         lowest = np.fmin(lowest, (descent + (1 + omega / s) * kept) / (1 + omega / (1 + s)))

@@ -35,8 +35,8 @@ class AssumedBlocks(Blocks):
 class Estimated:
     """One-sided estimates of the constants from the observed points: a new point can only worsen them.
 
-    No certificate accepts them directly. `assume()` and `assume_blocks()` convert them into constants that you assume
-    to hold.
+    No certificate accepts them directly. `assume()` and `assume_blocks()` convert them into constants that
+    you assume to hold.
     """
 
     mu_at_most: float  # smallest curvature of g in y found; negative if g is not convex in y

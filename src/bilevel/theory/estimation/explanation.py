@@ -1,4 +1,4 @@
-"""The sentences of an advice: AID or ITD and why, what was observed, and what failed."""
+"""Sentences of an advice: AID or ITD and why, what was observed, and what failed."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The quantities that the constants bound, at one point (x, y): from products only, without matrices."""
+"""Quantities that the constants bound, at one point (x, y): from products only, without matrices."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,7 +20,7 @@ STARTS = 4  # of each search for a third derivative
 
 
 class LocalConstants(NamedTuple):
-    """The constants at one point. Every entry but `mu` is at most the true norm there; `mu` is at least λ_min."""
+    """Constants at one point. Every entry but `mu` is at most the true norm there; `mu` is at least λ_min."""
 
     mu: Scalar  # smallest eigenvalue of ∇²_yy g
     mu_residual: Scalar  # how far the nearest eigenvalue may be from it
@@ -118,7 +118,7 @@ def _outer_norms(problem: Problem, x, y, data, key, steps) -> Float[Array, "4"]:
 
 
 class ThirdDerivatives(NamedTuple):
-    """The largest T(d, v, u) = ⟨u, d/dt B(z + td)·v⟩ found over unit vectors, with B = (∇²_xy g, ∇²_yy g)."""
+    """Largest T(d, v, u) = ⟨u, d/dt B(z + td)·v⟩ found over unit vectors, with B = (∇²_xy g, ∇²_yy g)."""
 
     rho_yyy: Scalar  # d in y, u in y: the slope of ∇²_yy g in y
     rho_xyy: Scalar  # d in x, u in y: of ∇²_yy g in x, equal to the slope of ∇²_xy g in y

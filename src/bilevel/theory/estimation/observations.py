@@ -44,11 +44,11 @@ def estimate(
 
     μ and the curvatures come from Lanczos on Hessian-vector products, M from gradient norms, and ρ from third
     derivatives by a power method, which starts in the direction to the next point (a random one at the last).
-    Every estimate is attained at some point in some direction: M, L and ρ are lower bounds of the true constants, and
-    the estimate of μ is an upper bound. At a point where x and y together have at most `iterations` entries, all
-    estimates are exact to rounding except ρ, which may be a local maximum. μ and L_yy are exact at a point with up to
-    256 inner variables. With more, the iterations for μ are doubled, at most three times, until its residual is a
-    tenth of it. The residual is reported.
+    Every estimate is attained at some point in some direction: M, L and ρ are lower bounds of the true
+    constants, and the estimate of μ is an upper bound. At a point where x and y together have at most
+    `iterations` entries, all estimates are exact to rounding except ρ, which may be a local maximum. μ and
+    L_yy are exact at a point with up to 256 inner variables. With more, the iterations for μ are doubled, at
+    most three times, until its residual is a tenth of it. The residual is reported.
 
     An estimate covers only the given points. With one point, the very next step may violate the constants:
     `assume()` them only for a problem with constant curvature. To certify a run, pass its `points`, or use
@@ -74,7 +74,7 @@ def estimate(
 
 
 class Place(NamedTuple):
-    """A point to observe."""
+    """Point to observe."""
 
     x: PyTree
     y: PyTree
@@ -113,7 +113,7 @@ class Observations:
 
     @property
     def estimated(self) -> Estimated:
-        """The worst observed value of each constant; the smallest curvature is resolved further."""
+        """Return the worst observed value of each constant; the smallest curvature is resolved further."""
         most = lambda name, among=self.found: max(float(getattr(point, name)) for point in among)
         solved = [point for point, place in zip(self.found, self.places, strict=True) if place.solved]
         mu, residual = self._smallest()

@@ -13,7 +13,7 @@ OFFERED = ("paper", "star")  # the analyses in advice: the paper's and the sharp
 
 
 class StartErrors(NamedTuple):
-    """A start, as certificates describe it."""
+    """Start, as certificates describe it."""
 
     gap: float  # Φ(x0) − infimum
     y_error: float  # ‖y0 − y*(x0)‖

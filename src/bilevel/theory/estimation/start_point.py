@@ -1,4 +1,4 @@
-"""The problem at the start of a run: y*(x0), the constants observed on the way there, and ∇Φ(x0)."""
+"""Problem at the start of a run: y*(x0), the constants observed on the way there, and ∇Φ(x0)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class StartPoint(NamedTuple):
 
     @property
     def proposal(self) -> float:
-        """The first outer step to try: αμ/L̂_Φ."""
+        """Return the first outer step to try: αμ/L̂_Φ."""
         real = np.finfo(float)
         return min(self.alpha * self.mu / max(float(self.at.smoothness), real.tiny), float(real.max))
 

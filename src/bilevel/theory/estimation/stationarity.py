@@ -1,4 +1,4 @@
-"""The hypergradient at one point, ITD's bias there, and the curvature of Φ, by conjugate gradients.
+"""Hypergradient at one point, ITD's bias there, and the curvature of Φ, by conjugate gradients.
 
 With H = ∇²_yy g + λI (λ ≥ 0 a damping), C = ∇²_xy g and all derivatives at the given (x, y):
 
@@ -41,7 +41,7 @@ class Stationarity(NamedTuple):
 
     @property
     def bias_share(self) -> float:
-        """ITD's bias as a share of ‖∇Φ‖; zero where it is only rounding."""
+        """Return ITD's bias as a share of ‖∇Φ‖; zero where it is only rounding."""
         bias, rounding = float(self.bias), float(self.rounding)
         return 0.0 if bias <= rounding else bias / max(float(self.hypergradient), rounding)
 

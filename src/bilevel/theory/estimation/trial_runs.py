@@ -42,7 +42,7 @@ def halve_beta(beta: float, gain: Callable[[float], float], limit: float) -> Bet
 
 
 class SlopeState(NamedTuple):
-    """A solver's state, with the previous x and estimate."""
+    """Solver's state, with the previous x and estimate."""
 
     state: PyTree
     x: PyTree  # x_{k−1}
@@ -50,7 +50,7 @@ class SlopeState(NamedTuple):
 
 
 class SlopeReporting(Solver):
-    """A solver that reports the change of its estimate relative to the step of x, as the metric "slope"."""
+    """Solver that reports the change of its estimate relative to the step of x, as the metric "slope"."""
 
     solver: Solver
 
@@ -80,8 +80,8 @@ class SlopeReporting(Solver):
 def largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
     """Return the largest ‖∇̂Φ(x_{k+1}) − ∇̂Φ(x_k)‖/‖x_{k+1} − x_k‖ over `steps` steps; infinite if they diverge.
 
-    AID starts from a solved adjoint system, and y should be y*(x): then the estimate changes only because x moves, and
-    not because y and v converge, which is independent of β.
+    AID starts from a solved adjoint system, and y should be y*(x): then the estimate changes only because x
+    moves, and not because y and v converge, which is independent of β.
     """
     return solver.compiled(_largest_slope, steps)(x, y, data)
 
@@ -99,7 +99,7 @@ def _largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch
 
 
 class TrialRun(NamedTuple):
-    """A run and its observed moments."""
+    """Run and its observed moments."""
 
     beta: float
     steps: int

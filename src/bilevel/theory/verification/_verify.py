@@ -118,9 +118,9 @@ def judge(
         constants: the μ, L, M and ρ to judge it by; or blocks, for the claims of `theory.star` about them.
         hypotheses: by constant, a line for the report about its origin.
 
-    Measured norms have the error of the reference (`uncertainty`). Both sides of every claim grow with the norms. An
-    inequality counts as violated if its left side, with norms reduced by that error, exceeds its right side, with
-    norms increased by it, by more than `TOLERANCE`.
+    Measured norms have the error of the reference (`uncertainty`). Both sides of every claim grow with the
+    norms. An inequality counts as violated if its left side, with norms reduced by that error, exceeds its
+    right side, with norms increased by it, by more than `TOLERANCE`.
     """
     check_kind(run, Run, "run", "a theory.Run", "pass what theory.measure(solver, x0, y0, steps) returns")
     check_constants(constants)

@@ -1,4 +1,4 @@
-"""A run of a solver with the norms of all lemmas. Pure: usable inside jit and vmap."""
+"""Run of a solver with the norms of all lemmas. Pure: usable inside jit and vmap."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -37,8 +37,8 @@ Solution = Callable[[PyTree], PyTree]
 class Run(NamedTuple):
     """Norms at iterations k = 0..K−1; a change from k − 1 to k is zero at k = 0.
 
-    ŷ_k and v̂_k are the points at which iteration k estimates ∇Φ(x_k): AID and ITD have just computed them, SOBA starts
-    from them.
+    ŷ_k and v̂_k are the points at which iteration k estimates ∇Φ(x_k): AID and ITD have just computed them,
+    SOBA starts from them.
     """
 
     y_error: Norms  # ‖ŷ_k − y*_k‖
@@ -66,7 +66,7 @@ class Run(NamedTuple):
 
 
 class _Previous(NamedTuple):
-    """The previous iteration, for differences."""
+    """Previous iteration, for differences."""
 
     x: PyTree
     y: PyTree

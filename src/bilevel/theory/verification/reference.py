@@ -1,4 +1,4 @@
-"""The exact reference of all estimates: y*(x), v*(x), Φ(x) and ∇Φ(x), to rounding.
+"""Exact reference of all estimates: y*(x), v*(x), Φ(x) and ∇Φ(x), to rounding.
 
     ∇_y g(x, y*) = 0      ∇²_yy g(x, y*) v* = ∇_y f(x, y*)      ∇Φ(x) = ∇_x f(x, y*) − ∇²_xy g(x, y*) v*
 
@@ -31,7 +31,7 @@ SMALLEST_STEP = 2.0**-12
 
 
 class Exact(NamedTuple):
-    """The answers at one x, and the residuals of their equations."""
+    """Answers at one x, and the residuals of their equations."""
 
     y: PyTree  # y*(x)
     v: PyTree  # v*(x)

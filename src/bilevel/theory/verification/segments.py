@@ -1,8 +1,8 @@
-"""The segments and curves between the points of a run, along which the proofs use the assumptions.
+"""Segments and curves between the points of a run, along which the proofs use the assumptions.
 
-Contraction integrates ∇²_yy g over [y_k⁰, y*_k], the errors at ŷ_k compare it with y*_k, and the drift of y* and v* and
-the descent of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is evaluated at its ends and at `NODES` in between.
-A violation proves a constant wrong; a violation only elsewhere is not detected.
+Contraction integrates ∇²_yy g over [y_k⁰, y*_k], the errors at ŷ_k compare it with y*_k, and the drift of y*
+and v* and the descent of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is evaluated at its ends and at
+`NODES` in between. A violation proves a constant wrong; a violation only elsewhere is not detected.
 """
 
 from itertools import accumulate
@@ -24,7 +24,7 @@ Norms = Any  # numbers per iteration: a JAX array here, a NumPy array in judgmen
 
 
 class Piece(NamedTuple):
-    """A piece of a run: steps and changes between neighboring points, curvatures at every point (last axis).
+    """Piece of a run: steps and changes between neighboring points, curvatures at every point (last axis).
 
     Fields that need matrices are None where these are too large.
     """

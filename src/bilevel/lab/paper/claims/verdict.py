@@ -1,4 +1,4 @@
-"""The format of a claim: the paper's statement, our numbers and a verdict."""
+"""Format of a claim: the paper's statement, our numbers and a verdict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A claim, the experiment it needs, and the function that answers it from the tables."""
+    """Claim, the experiment it needs, and the function that answers it from the tables."""
 
     where: str
     claim: str

@@ -1,4 +1,4 @@
-"""The report: figures, verdicts and provenance of a folder of results, as a web page and as Markdown."""
+"""Report: figures, verdicts and provenance of a folder of results, as a web page and as Markdown."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The report as one self-contained web page: figures inside, no script, nothing fetched."""
+"""Report as one self-contained web page: figures inside, no script, nothing fetched."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""The numbers behind the verdicts, as small tables for people; every cell is formatted text."""
+"""Numbers behind the verdicts, as small tables for people; every cell is formatted text."""
 
 from typing import Any, NamedTuple
 

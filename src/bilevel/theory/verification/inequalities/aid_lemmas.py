@@ -1,4 +1,4 @@
-"""The claims about single-loop AID, in the paper's order and numbering."""
+"""Claims about single-loop AID, in the paper's order and numbering."""
 
 import numpy as np
 
