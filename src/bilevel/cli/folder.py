@@ -1,4 +1,4 @@
-"""Output folder of a command: created, locked and tested before the work starts."""
+"""Output folder of a command, created, locked and tested before the work starts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

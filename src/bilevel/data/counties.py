@@ -35,8 +35,10 @@ class Counties:
 
 
 def space_ga(directory: Directory = None, *, download: bool = False) -> Examples:
-    """Return space_ga from `directory` (or `$BILEVEL_DATA`), else the cache, else, with `download=True`, the network,
-    else the bundled 3,064 of the 3,107 counties. `result.source` names the source.
+    """Return space_ga from a folder, the cache or the network, else the bundled 3,064 of the 3,107 counties.
+
+    The folder is `directory` (or `$BILEVEL_DATA`). The network is used only with `download=True`.
+    `result.source` names the source.
 
     Inputs (float64, columns `FEATURES`): ln POP, ln EDUCATION, ln HOUSES, ln INCOME, longitude and latitude
     in millionths of a degree. Targets: ln(VOTES / POP). The values are as published: scale before use
@@ -72,7 +74,7 @@ class CountyFile:
     def _check_rows(self, inputs: np.ndarray, targets: np.ndarray, label: str) -> None:
         """Raise with the first wrong line, which a digest of the whole file cannot name.
 
-        The bundled counties must be in their rows; the other rows must be in the range of the bundled ones.
+        The bundled counties must be in their rows. The other rows must be in the range of the bundled ones.
         """
         if len(inputs) != COUNTIES:
             raise DataError(

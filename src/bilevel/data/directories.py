@@ -1,4 +1,4 @@
-"""Folder of a data set: a named one, else the cache, else the cache after a download on request."""
+"""Folder of a data set: a given one, else the cache, else the cache after a download on request."""
 
 import os
 import sys

@@ -2,4 +2,4 @@
 
 
 class DataError(ValueError):
-    """Data file is missing, cut off, corrupt or another file than expected; the message names it."""
+    """Error for a data file that is missing, cut off, corrupt or not the expected one; the message names it."""

@@ -28,8 +28,8 @@ def trace(
 ) -> np.ndarray:
     """Plot columns of the trace along the steps, each in a separate panel, logarithmic if it shrinks a lot.
 
-    A cross marks the end of a run that diverged or failed, a diamond the end of an interrupted run, and
-    dotted lines mark halved step sizes. To compare runs, pass the axes again:
+    A cross marks the end of a run that diverged or failed, and a diamond the end of an interrupted run.
+    Dotted lines mark halved step sizes. To compare runs, pass the axes again:
 
         axes = bl.plot.trace(one, label="one")
         bl.plot.trace(other, label="other", ax=axes)

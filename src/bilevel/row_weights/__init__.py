@@ -1,1 +1,1 @@
-"""Weight for every row of a table with wrong labels, learned from a few trusted rows."""
+"""Weights for the rows of a table with wrong labels, learned from a few trusted rows."""

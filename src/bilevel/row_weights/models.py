@@ -28,9 +28,9 @@ class Scale(NamedTuple):
 def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool) -> Scale:
     """Return the scale to standardized columns; `turned`: to principal axes divided by √(s + ρ), s their variance.
 
-    Along these axes the penalty ½ ρ ‖W‖² is ½ Σ_j ρ/(s_j + ρ) u_j², and no curvature of the mean
-    logistic loss exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1 for any data: gradient steps of size 1 descend fast.
-    Means and variances have the weights of the loss: `counted` is the weight of each row, in total 1.
+    Along these axes the penalty ½ ρ ‖W‖² is ½ Σ_j ρ/(s_j + ρ) u_j². No curvature of the mean logistic loss
+    exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1 for any data, so gradient steps of size 1 descend fast. Means and
+    variances have the weights of the loss: `counted` is the weight of each row, in total 1.
     """
     inputs = np.asarray(inputs, np.float64)
     center = counted @ inputs

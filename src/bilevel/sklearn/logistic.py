@@ -117,8 +117,8 @@ class PerFeatureSparseLogisticRegression(_Logistic):
 
         minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
 
-    Parameters and attributes are those of `bl.sklearn.PerFeatureLogisticRegression`; the steps are proximal,
-    and the hypergradient is the one of the sparse solution. Equal entries are `LogisticRegression(C=1/alpha,
+    Parameters and attributes are as in `bl.sklearn.PerFeatureLogisticRegression`. The steps are proximal, and
+    the hypergradient is the one of the sparse solution. Equal entries are `LogisticRegression(C=1/alpha,
     l1_ratio=1)`.
     """
 

@@ -77,7 +77,10 @@ def _stack(parts: list[Any], folds: int, columns: int, outputs: int) -> tuple[np
 
 
 def ridge(X: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-    """Return argmin_w ‖X w − Y‖²/n + Σ_j penalties_j w_j², by Cholesky of the smaller of two systems, p or n."""
+    """Return argmin_w ‖X w − Y‖²/n + Σ_j penalties_j w_j².
+
+    Use Cholesky of the smaller of two systems, p or n.
+    """
     n, p = X.shape
     if p <= n:
         gram = X.T @ X / n

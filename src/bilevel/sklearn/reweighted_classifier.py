@@ -1,4 +1,4 @@
-"""Classifier for tables with wrong labels: it learns a weight for every label."""
+"""Classifier for tables with wrong labels, which learns a weight for every label."""
 
 from typing import Any
 
@@ -150,7 +150,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             check_count(self.hidden, "hidden")
 
     def _split(self, labels: np.ndarray, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-        """Return training and trusted rows: the same share of every class, at least one of two rows or more."""
+        """Return training and trusted rows, with the same share of every class and at least one of two rows or more."""
         held = np.zeros(len(labels), bool)
         for c in range(len(self.classes_)):
             own = rng.permutation(np.flatnonzero(labels == c))

@@ -94,7 +94,7 @@ class PerFeatureLasso(_Linear):
 
         minimize over w, b:   Σ_i (y_i − x_iᵀw − b)²/(2n) + Σ_j alpha_j |w_j|
 
-    Parameters and attributes are those of `bl.sklearn.PerFeatureRidge`; the steps are proximal, and the
+    Parameters and attributes are as in `bl.sklearn.PerFeatureRidge`. The steps are proximal, and the
     hypergradient is the one of the sparse solution. The features of a group share their penalty, not their
     zeros. Equal entries of `alpha_` are the one of `sklearn.linear_model.Lasso`.
     """

@@ -31,7 +31,7 @@ class Advice:
 
     @property
     def bias_share(self) -> float:
-        """Return ITD's bias as a share of the hypergradient's norm: the largest at the observed points."""
+        """Return ITD's bias as a share of the hypergradient's norm, the largest at the observed points."""
         return max(at.bias_share for at in (self.at, *self.along))
 
     def __rich__(self) -> Group:

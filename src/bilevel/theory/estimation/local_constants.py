@@ -1,4 +1,4 @@
-"""Quantities that the constants bound, at one point (x, y): from products only, without matrices."""
+"""Quantities that the constants bound, at one point (x, y), from products without matrices."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -72,7 +72,10 @@ def local_constants(
 def inner_spectrum(
     problem: Problem, x: PyTree, y: PyTree, data: Batch | None, key: Array, steps: int
 ) -> Ritz:
-    """Return Ritz values of ∇²_yy g: all of a small one, because a few steps miss the small end when κ is large."""
+    """Return Ritz values of ∇²_yy g.
+
+    Return all of a small one, because a few steps miss the small end when κ is large.
+    """
     size = sum(leaf.size for leaf in jax.tree.leaves(y))
     steps = size if size <= WHOLE else steps
     return spectrum(problem.oracles.linearize(x, y, data).hessian, y, key, steps)
@@ -141,8 +144,8 @@ def _third_derivatives(
 ) -> ThirdDerivatives:
     """Maximize T by the higher-order power method: set each argument in turn to the normalized gradient of T in it.
 
-    T is linear in each argument, so no update lowers it. The result may be a local maximum, so the search has
-    `STARTS` starts: the first with d in the given direction, the others random.
+    T is linear in each argument, so no update lowers it. The result may be a local maximum. So the search has
+    `STARTS` starts, the first with d in the given direction, the others random.
     """
 
     def largest(kept: Array) -> Scalar:

@@ -13,7 +13,7 @@ OFFERED = ("paper", "star")  # the analyses in advice: the paper's and the sharp
 
 
 class StartErrors(NamedTuple):
-    """Start, as certificates describe it."""
+    """Errors of a start, as certificates describe it."""
 
     gap: float  # Φ(x0) − infimum
     y_error: float  # ‖y0 − y*(x0)‖
@@ -45,7 +45,7 @@ def sampled_certificates(
 
 
 def _offered(estimated: Estimated) -> list[Certificate]:
-    """Return the offered certificates for these constants; block by block where they can use it."""
+    """Return the offered certificates for these constants, block by block where they can use it."""
     found = []
     for method, analyses in METHODS.items():
         for name in (name for name in analyses if name in OFFERED):

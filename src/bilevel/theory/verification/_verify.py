@@ -92,7 +92,7 @@ def _check_finite(run: Any, sizes: dict[str, Any]) -> None:
 
 
 def _provenance(constants: Constants | Blocks, dense: bool) -> dict[str, str]:
-    """Return by constant: its value, its origin, and whether the run can check it."""
+    """Return the value of each constant, its origin, and whether the run can check it."""
     estimated = getattr(constants, "estimated", frozenset())
     texts = {}
     for name in names_of(constants):
@@ -183,7 +183,7 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
 
 
 def _moved_piece(piece: Piece, run: Run, sign: int) -> Piece:
-    """Return a piece with each norm at one end of its interval: differences have the rounding of their terms."""
+    """Return a piece with each norm at one end of its interval. Differences have the rounding of their terms."""
     eps = sign * ULPS * np.finfo(float).eps
     x, y = run.sizes["x"].max(), (run.sizes["y"] + run.y_error + run.warm_error).max()
     outer = np.hypot(run.outer_x, run.outer_y).max()

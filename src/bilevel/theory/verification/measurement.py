@@ -1,4 +1,4 @@
-"""Run of a solver with the norms of all lemmas. Pure: usable inside jit and vmap."""
+"""Run of a solver with the norms of all lemmas. It is pure, so it works inside jit and vmap."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -55,9 +55,9 @@ class Run(NamedTuple):
     descent: Norms  # Φ(x_0) − min_{j≤k+1} Φ(x_j)
     outer_x: Norms  # ‖∇_x f‖, the larger of its values at ŷ_k and at y*_k
     outer_y: Norms  # ‖∇_y f‖, likewise
-    at_x: Piece  # at x_k, from ŷ_k to y*_k and on to y_k⁰
+    at_x: Piece  # at x_k, from ŷ_k to y*_k and then to y_k⁰
     to_next: Piece  # along (x, y*(x)) from x_k to x_{k+1}
-    since_last: Piece  # (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k), and nothing between
+    since_last: Piece  # only (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k)
     jacobian: Norms | None  # ‖∇_x y*(x_k)‖; ITD with few variables only, like the next
     jacobian_error: Norms | None  # ‖∇_x ŷ_k − ∇_x y*(x_k)‖
     inner_residual: Norms  # of the reference, as is the next
@@ -123,7 +123,7 @@ def _measure(
     before: _Previous,
     iterate: tuple[Any, ...],
 ) -> tuple[_Previous, dict[str, Any]]:
-    """Return iteration k for the next one, and its norms by name."""
+    """Return the record of iteration k that the next one needs, and the norms of iteration k by name."""
     x, warm, y, v, estimate = iterate
     distance = lambda a, b: tree.norm(tree.sub(a, b))
     solve = solution or (lambda x: inner_solution(problem, x, before.y_star, data))

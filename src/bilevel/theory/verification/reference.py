@@ -109,7 +109,10 @@ def inner_solution(problem: Problem, x: PyTree, guess: PyTree, data: Batch | Non
 
 
 def rounding_of(inner: Linearized, y: PyTree) -> Scalar:
-    """Return the size below which ‖∇_y g‖ is rounding: a few ulps of its two parts, ∇²_yy g·y and the remainder."""
+    """Return the size below which ‖∇_y g‖ is rounding.
+
+    It is a few ulps of the two parts of the gradient, ∇²_yy g·y and the remainder.
+    """
     curved = inner.hessian(y)
     size = tree.norm(curved) + tree.norm(tree.sub(inner.gradient, curved))
     return 8 * jnp.finfo(size.dtype).eps * size

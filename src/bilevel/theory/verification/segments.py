@@ -1,8 +1,8 @@
 """Segments and curves between the points of a run, along which the proofs use the assumptions.
 
-Contraction integrates ∇²_yy g over [y_k⁰, y*_k], the errors at ŷ_k compare it with y*_k, and the drift of y*
+Contraction integrates ∇²_yy g over [y_k⁰, y*_k], and the errors at ŷ_k compare it with y*_k. The drift of y*
 and v* and the descent of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is evaluated at its ends and at
-`NODES` in between. A violation proves a constant wrong; a violation only elsewhere is not detected.
+`NODES` in between. A violation proves a constant wrong. A violation only elsewhere is not detected.
 """
 
 from itertools import accumulate
@@ -89,7 +89,10 @@ def measure_pieces(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, 
 
 
 def _spectra(H: Array, C: Array) -> tuple[list[Array], list[Array]]:
-    """Return norms of the changes of H and C, the ends of H's spectrum, and ‖C‖, from one joint decomposition."""
+    """Return norms of the changes of H and C, the ends of H's spectrum, and ‖C‖.
+
+    They come from one joint decomposition.
+    """
     change, gram = lambda A: A[1:] - A[:-1], lambda A: jnp.swapaxes(A, -1, -2) @ A
     spectra = jnp.linalg.eigvalsh(jnp.concatenate([H, change(H), gram(C), gram(change(C))]))
     n = len(H)

@@ -1,4 +1,4 @@
-"""Claims of the certificates in `analyses.METHODS`: the bound of each, and the recursions of error systems."""
+"""Claims of the certificates in `analyses.METHODS`: their bounds, and the recursions of error systems."""
 
 from functools import cache, lru_cache
 from typing import Any

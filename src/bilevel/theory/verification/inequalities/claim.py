@@ -1,4 +1,4 @@
-"""Claim: a name, a statement, its hypotheses, and both sides of its inequality."""
+"""Type of a claim: a name, a statement, its hypotheses, and both sides of its inequality."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
