@@ -1,4 +1,4 @@
-"""Application: a task, methods and baselines, scores with a spread over seeds, and a picture."""
+"""Type of an application: a task, methods and baselines, scores with a spread over seeds, and a picture."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

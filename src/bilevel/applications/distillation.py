@@ -4,9 +4,9 @@
     f(x, y) = the same on real images;        y(x): fifteen steps with momentum on g from random weights
 
 After Wang et al. 2018. Every step draws two new networks, so the images do not depend on one start. For
-`bl.maml` every network is a task: its random weights w are the data of the task, and y is the distance from
-them. y starts at zero, and the outer rule does not change that start: it learns only the images and the rate.
-The score is the test accuracy of new networks, compared with ten real images of each digit and with the
+`bl.maml` every network is a task. Its random weights w are the data of the task, and y is the distance from
+them. y starts at zero. The outer rule does not change that start: it learns only the images and the rate. The
+score is the test accuracy of new networks. It is compared with ten real images of each digit and with the
 centers of ten clusters, where the images start.
 """
 
@@ -134,7 +134,7 @@ def accuracies(
 ):
     """Return the accuracies on `valid` and `test` after every block of steps from a random start.
 
-    A step uses a hundred images: all, or a random part of more.
+    A step uses a hundred images: all, or a random hundred of more.
     """
     of_weights, of_rows = jax.random.split(key)
     label = lambda w, images: lax.argmax(scores(w, images), 1, jnp.int32)

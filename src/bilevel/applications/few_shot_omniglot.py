@@ -72,7 +72,7 @@ class Episodes(FreshStream):
 
 
 class AllShots(Episodes):
-    """Tasks for Reptile, which uses only support drawings: they include the queries."""
+    """Tasks for Reptile, which uses only support drawings; they include the queries."""
 
     def batch(self, key: Any) -> bl.Batch:
         drawn = super().batch(key)
@@ -81,7 +81,7 @@ class AllShots(Episodes):
 
 
 class Drawings(Episodes):
-    """Data for a classifier of all characters: as many drawings as the other methods see, as one task."""
+    """Data for a classifier of all characters, as one task. It sees as many drawings as the other methods."""
 
     def batch(self, key: Any) -> bl.Batch:
         characters, drawers = self.images.shape[:2]

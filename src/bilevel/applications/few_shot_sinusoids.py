@@ -47,7 +47,7 @@ def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["tasks", "shots"])
 @dataclass(frozen=True)
 class Waves(FreshStream):
-    """New waves at every step."""
+    """Stream of new waves at every step."""
 
     key: Any
     tasks: int = TASKS
@@ -155,7 +155,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def _judged(x: Any, valid: bl.Batch, test: bl.Batch, tie: float, steps: int) -> tuple[dict[str, float], Any]:
-    """Return the scores of a start; for every number of steps it adapts with the best rate on `valid`."""
+    """Return the scores of a start. For every number of steps it adapts with the best rate on `valid`."""
     most = max(COUNTS) if steps > max(COUNTS) else FEW  # a short trial is short in all parts
     on_valid = np.array([np.mean(adapted(x, valid, rate, tie, most)[0], axis=0) for rate in RATES])
     on_valid = np.where(np.isfinite(on_valid), on_valid, np.inf)
@@ -170,7 +170,7 @@ def _judged(x: Any, valid: bl.Batch, test: bl.Batch, tie: float, steps: int) -> 
 
 
 def _tallest(new: bl.Batch) -> bl.Batch:
-    """Return the wave to draw: every start looks good on a flat one."""
+    """Return the wave to draw, the tallest: every start looks good on a flat one."""
     row = int(np.argmax(np.ptp(new.outer[1], axis=1)))
     return jax.tree.map(lambda a: a[row : row + 1], new)
 

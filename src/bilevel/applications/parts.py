@@ -14,7 +14,10 @@ from bilevel.problems.instance import Instance
 
 
 class FreshStream:
-    """A stream of new data at every step: step k has the batch of `fold_in(key, k)`, whatever was drawn before."""
+    """Stream of new data at every step.
+
+    Step k has the batch of `fold_in(key, k)`, whatever was drawn before.
+    """
 
     key: Any
 

@@ -1,4 +1,4 @@
-"""Wrong labels: train on many labels, some of them wrong, with the help of a few trusted ones.
+"""Wrong labels: training on many labels, some of them wrong, with the help of a few trusted ones.
 
 f is the mean of ℓ over trusted images, ℓ the cross-entropy of a network with parameters y, and g one of
 
@@ -91,7 +91,10 @@ def weight(x: MLP, each: Any) -> jax.Array:
 
 
 def weighted_by_network(x: MLP, y: MLP, batch: Examples) -> jax.Array:
-    """w is constant in y, as published. We normalize it in a batch, or the network would learn a step size."""
+    """Return the loss weighted by the network; w is constant in y, as published.
+
+    w is normalized in a batch. Otherwise the network would learn a step size.
+    """
     each = losses(y, batch)
     w = weight(x, lax.stop_gradient(each))
     return jnp.sum(w * each) / jnp.sum(w) + decay(y)
@@ -141,7 +144,7 @@ def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
 
 class Verdict(NamedTuple):
     labels: Any
-    weights: Any  # the lower, the more likely is the given label wrong
+    weights: Any  # the lower, the more likely the given label is wrong
 
 
 class Method(NamedTuple):

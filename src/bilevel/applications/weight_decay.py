@@ -5,7 +5,7 @@
 
 ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random
 amounts of size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with
-momentum) on g, so e^r is the learning rate. The rate does not change the minimizer of g: methods that
+momentum) on g, so e^r is the learning rate. The rate does not change the minimizer of g. So methods that
 differentiate the minimizer (AID) cannot learn it, but methods that differentiate the steps can. For six
 hyperparameters `bl.solvers.rtho` uses forward mode: it carries the derivatives of y along the run (Franceschi
 et al. 2017).
@@ -78,7 +78,7 @@ def mlp(y: Any, images: Any) -> jax.Array:
 
 
 def cnn(y: Any, images: Any) -> jax.Array:
-    """Two 3 × 3 convolutions with stride 2, and a linear layer."""
+    """Return the logits of two 3 × 3 convolutions with stride 2, and a linear layer."""
     hidden = images[..., None]
     for W, b in y[:-1]:
         hidden = jax.nn.relu(patches(hidden) @ W + b[None, None, None, :])
@@ -100,7 +100,7 @@ def initial(model: str, seed: int) -> list[tuple[Any, ...]]:
 
 
 class Hyper(NamedTuple):
-    """x: all logarithms."""
+    """Hyperparameters x, all as logarithms."""
 
     decay: Any  # of each layer
     strength: Any  # of rotation, in radians, and of shift, in pixels
@@ -176,7 +176,7 @@ TRIES = 14  # a step of the method costs 13 to 14 training steps in operations o
 
 
 def drawn(seed: int, count: int) -> list[Hyper]:
-    """Draw uniformly in the box, that is in orders of magnitude."""
+    """Draw uniformly in the box, so evenly in orders of magnitude."""
     rng = np.random.default_rng(seed)
     return [jax.tree.map(lambda low, high: rng.uniform(low, high), LOWEST, HIGHEST) for _ in range(count)]
 

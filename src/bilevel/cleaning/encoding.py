@@ -37,7 +37,7 @@ Part = Callable[[np.ndarray], np.ndarray]
 
 
 class Column(NamedTuple):
-    """Use of one column of the table."""
+    """Treatment of one column of the table."""
 
     name: str
     kind: str  # number, category, date, time, not used
@@ -132,7 +132,10 @@ def _read(column: Cells, forced: bool) -> tuple[str, dict[str, float | None]]:
 
 
 def _dots_group(counts: Collection[str]) -> bool:
-    """Return whether 1.234 is more than a thousand: three digits follow every dot, and smaller numbers have none."""
+    """Return whether 1.234 is more than a thousand.
+
+    Three digits follow every dot, and numbers without a dot have at most three.
+    """
     dotted = whole = False
     for cell in map(str.strip, counts):
         if cell.isdigit():
@@ -223,7 +226,7 @@ def _values(column: Cells, known: Mapping[str, float | int | None]) -> np.ndarra
 
 
 def _location(known: np.ndarray) -> tuple[float, float]:
-    """Return the median, and the standard deviation with the outer 2 % clipped, so outliers hardly count."""
+    """Return the median, and the standard deviation with the outer 2 % clipped, so that outliers hardly count."""
     finite = np.clip(known[np.isfinite(known)], -HUGE, HUGE)
     if not len(finite):
         return 0.0, 1.0
@@ -238,7 +241,7 @@ def _standard(center: float, scale: float, values: np.ndarray) -> np.ndarray:
 
 
 def _counter(name: str, known: np.ndarray, rows: int) -> bool:
-    """Return whether the column numbers the rows: different whole numbers, without gaps or named like an ID."""
+    """Return whether the column numbers the rows: different whole numbers, without gaps or with the name of an ID."""
     if len(known) < rows or not np.isfinite(known).all() or (known % 1).any() or len(np.unique(known)) < rows:
         return False
     return bool(np.ptp(known) == rows - 1) or NAMED_ID.fullmatch(name) is not None

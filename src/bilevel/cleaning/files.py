@@ -1,4 +1,4 @@
-"""Files `ranked.csv` and `weights.csv`."""
+"""Content of the files `ranked.csv` and `weights.csv`."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""Inputs of a ranking, from one or two tables; bad tables are refused here or in `table.py`."""
+"""Inputs of a ranking, from one or two tables. This module and `table.py` reject bad tables."""
 
 import difflib
 from collections import Counter
@@ -177,7 +177,7 @@ def _meant(label: str) -> str | float:
 
 
 def _marked(table: Table, column: str) -> np.ndarray:
-    """Return the trusted rows: true, 1 or yes; other rows have false, 0, no or an empty cell."""
+    """Return the trusted rows, with true, 1 or yes. Other rows have false, 0, no or an empty cell."""
     table.index(column, "column of trusted rows")
     cells = table.column(column)
     marks = [cell.strip().lower() for cell in cells]

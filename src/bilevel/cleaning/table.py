@@ -41,7 +41,7 @@ FIRST_SHOWN = 5
 
 
 class TableError(ValueError):
-    """Table that cannot be used; the message is one line with the place and the fix."""
+    """Error for a table that cannot be used; the message is one line with the place and the fix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,10 @@ def _separator(text: str, path: Path) -> str:
 
 
 def _header(row: list[str], path: Path) -> tuple[str, ...]:
-    """Return the names of the columns; a column without a name, such as the index of pandas, gets its number."""
+    """Return the names of the columns.
+
+    A column without a name, such as the index of pandas, gets its number.
+    """
     names = tuple(name.strip() or f"column {i}" for i, name in enumerate(row, 1))
     first: dict[str, int] = {}
     for i, name in enumerate(names, 1):

@@ -1,1 +1,1 @@
-"""Laboratory: the experiments of the paper, and the comparison of all methods."""
+"""Experiments of the paper, and the comparison of all methods."""

@@ -35,10 +35,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper.
+    """Experiment for one figure or table of the paper.
 
-    `settings(options)` is everything the tables depend on but the data, as plain JSON values. `load(options)`
-    reads the data, if there are any. `run(settings, inputs, report)` returns the tables by file name.
+    `settings(options)` is everything that the tables depend on except the data, as plain JSON values.
+    `load(options)` reads the data, if there are any. `run(settings, inputs, report)` returns the tables by
+    file name.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Figure 1: single-loop AID on the two-dimensional problem, measured and bounded, over κ and over K.
 
-Every analysis certifies its own step sizes, so every bound is drawn with the run that uses *these* steps: a
+Every analysis certifies separate step sizes. So every bound is drawn with the run that uses *these* steps: a
 bound and its run always share α, η and β. All runs are one vmapped call.
 """
 

@@ -1,4 +1,4 @@
-"""Figure 2: single-loop ITD on the two-dimensional problem: its inherent error, measured and bounded from both sides.
+"""Figure 2: single-loop ITD on the two-dimensional problem, with its inherent error, measured and bounded.
 
 The limit of ‖∇Φ(x_K)‖² does not depend on β; only the number of steps does. It is measured with β = 1/L, for
 which 10,000 steps are enough at every κ here (Φ has the Hessian Z = diag(L, μ)). The certified β are so small

@@ -1,4 +1,4 @@
-"""Power laws: the exponent is the slope of a straight line through logarithms."""
+"""Power laws. The exponent is the slope of a straight line through logarithms."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class PowerLaw(NamedTuple):
-    """value ≈ factor · at^exponent, by least squares in log-log space."""
+    """Power law value ≈ factor · at^exponent, by least squares in log-log space."""
 
     exponent: float
     factor: float
@@ -23,7 +23,7 @@ def power_law(at: np.ndarray, values: np.ndarray) -> PowerLaw:
 
 
 class Scale(NamedTuple):
-    """target ≈ factor · curve: the factor by least squares in log space, and the range of target/curve."""
+    """Relation target ≈ factor · curve: the factor by least squares in log space, and the range of target/curve."""
 
     factor: float
     low: float

@@ -1,4 +1,4 @@
-"""The paper's claims about experiments on real data (Figure 3)."""
+"""Claims of the paper about experiments on real data (Figure 3)."""
 
 import numpy as np
 
