@@ -39,7 +39,7 @@ STEPS = 10_000
 KAPPAS = np.geomspace(3, 20, 8)
 SEEDS = 10
 SEEDS_OF_VARIANTS = 4  # at most
-CHUNKS = 20  # steps between two reports of progress, and between two spectra of the heads
+CHUNKS = 20  # parts of a run; each has one report of progress and one spectrum of the heads
 
 
 class Variant(NamedTuple):
