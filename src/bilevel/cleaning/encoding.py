@@ -107,10 +107,7 @@ def _matrix(columns: list[tuple[Column, np.ndarray]], rows: int) -> np.ndarray:
 
 
 def _read(column: Cells, forced: bool) -> tuple[str, dict[str, float | None]]:
-    """Return the kind of the column and the value of every distinct cell.
-
-    The kind is the first reader that reads nearly all cells, or "category".
-    """
+    """Return the kind (the first reader of nearly all cells, or "category") and the distinct values."""
     counts = Counter(column)
     if all(is_missing(cell) for cell in counts):
         return "empty", {}
@@ -162,7 +159,6 @@ def _fit(
 
 
 def _numeric(name: str, kind: str, read: dict[str, float | None], column: Cells) -> tuple[Column, np.ndarray]:
-    """Fit a column of numbers or dates."""
     values = _values(column, read)
     known = values[~np.isnan(values)]
     if len(known) == len(column) and (known == known[0]).all():
@@ -226,7 +222,7 @@ def _values(column: Cells, known: Mapping[str, float | int | None]) -> np.ndarra
 
 
 def _location(known: np.ndarray) -> tuple[float, float]:
-    """Return the median, and the standard deviation with the outer 2 % clipped, so that outliers hardly count."""
+    """Return the median, and the standard deviation with the outer 2 % clipped."""
     finite = np.clip(known[np.isfinite(known)], -HUGE, HUGE)
     if not len(finite):
         return 0.0, 1.0

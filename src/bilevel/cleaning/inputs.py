@@ -163,7 +163,6 @@ def _check_cells(encoding: Encoding, table: Table, trusted: Table) -> list[str]:
 
 
 def _similar_labels(labels: list[str]) -> list[str]:
-    """Return notes on labels that are written in two ways."""
     written: dict[str | float, set[str]] = {}
     for name in set(labels):
         written.setdefault(_meant(name), set()).add(name)

@@ -205,10 +205,7 @@ def _separator(text: str, path: Path) -> str:
 
 
 def _header(row: list[str], path: Path) -> tuple[str, ...]:
-    """Return the names of the columns.
-
-    A column without a name, such as the index of pandas, gets its number.
-    """
+    """Return the names of the columns. A column without a name gets its number."""
     names = tuple(name.strip() or f"column {i}" for i, name in enumerate(row, 1))
     first: dict[str, int] = {}
     for i, name in enumerate(names, 1):

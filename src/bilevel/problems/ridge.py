@@ -153,10 +153,7 @@ def ridge_logistic(
 
 
 def _strength(examples: Examples) -> float:
-    """Return ‖A‖/√n, a bound on the norm of the loss's gradient.
-
-    Its square bounds 4 times the curvature.
-    """
+    """Return ‖A‖/√n, a bound on the loss's gradient; its square bounds 4 times the curvature."""
     inputs = np.asarray(examples.inputs, np.float64)
     return float(np.linalg.norm(inputs, 2) / np.sqrt(len(inputs)))
 

@@ -106,10 +106,7 @@ def quadratic(mu: Any = 0.1, kappa: Any = 2.0, m: Any = 0.1) -> Quadratic:
 
 
 def check_kappa(kappa: Any, traced: bool = True) -> None:
-    """Raise if κ is not a condition number, at least 1.
-
-    A traced κ has no value yet and is not checked.
-    """
+    """Raise if κ is not a condition number, at least 1. A traced κ has no value yet and is not checked."""
     check_positive(kappa, "condition number kappa", traced=traced)
     number = as_number(kappa)
     if number is not None and number > LARGEST_KAPPA:

@@ -84,10 +84,7 @@ def data(X: np.ndarray, hot: np.ndarray, folds: list[tuple[Any, ...]], intercept
 
 
 def _value_and_gradient(X: np.ndarray, hot: np.ndarray, w: np.ndarray, b: np.ndarray):
-    """Return the mean cross-entropy of scores X w + b and its gradients.
-
-    For two classes w has one column.
-    """
+    """Return the mean cross-entropy of scores X w + b and its gradients. For two classes w has one column."""
     scores = X @ w + b
     full = scores if scores.shape[1] == hot.shape[1] else np.hstack([np.zeros((len(X), 1)), scores])
     # SciPy's softmax and logsumexp are not used: their checks take longer than the computation.

@@ -150,7 +150,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             check_count(self.hidden, "hidden")
 
     def _split(self, labels: np.ndarray, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-        """Return training and trusted rows, with the same share of every class and at least one of two rows or more."""
+        """Return training and trusted rows, with the same share of every class."""
         held = np.zeros(len(labels), bool)
         for c in range(len(self.classes_)):
             own = rng.permutation(np.flatnonzero(labels == c))

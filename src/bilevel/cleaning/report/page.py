@@ -106,7 +106,6 @@ def _between(found: Findings) -> str:
 
 
 def _rounded(count: int) -> str:
-    """Return the estimate with two digits."""
     return f"{int(float(f'{count:.2g}')):,}"
 
 

@@ -112,5 +112,4 @@ def _kind(value: Any) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """Return the error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

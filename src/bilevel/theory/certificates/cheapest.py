@@ -76,7 +76,6 @@ def _spread(low: int, high: int) -> np.ndarray:
 
 
 def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_error) -> tuple[float, float]:
-    """Return the pair of a grid with the fewest calls."""
     _, rate = contraction(k, None, "alpha")
     r, t = rate**N, rate**Q
     system, weights, start = tracking(k, r, t, (1 - t) / k.mu)

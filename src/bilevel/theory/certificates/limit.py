@@ -258,13 +258,13 @@ def _limit(method: str, constants: Constants | Blocks, alpha: Real | None, eta: 
 
 
 def _lagrangian(k: Blocks, H: Floats) -> Hessian:
-    """Return the largest blocks of f − ⟨v*, ∇_y g⟩ with v* = M_y/H, where the curvature of g in y is H; Λ for H = μ."""
+    """Return the largest blocks of f − ⟨v*, ∇_y g⟩ with v* = M_y/H, H the curvature of g; Λ for H = μ."""
     v = k.M_y / H
     return Hessian(k.f_xx + k.rho_xxy * v, k.f_xy + k.rho_xyy * v, k.f_yy + k.rho_yyy * v)
 
 
 def _extremes(k: Blocks, H: Floats) -> list[Hessian]:
-    """Return blocks at their bounds with either sign, and the most negative mixed block that leaves Φ convex."""
+    """Return blocks at their bounds with either sign, and the lowest mixed block that leaves Φ convex."""
     (p, q, s), slope = _lagrangian(k, H), k.L_xy / H
     with np.errstate(divide="ignore", invalid="ignore"):
         most = 0.5 * CONVEX * (s * slope - p / np.asarray(slope))

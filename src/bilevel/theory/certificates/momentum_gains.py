@@ -132,10 +132,7 @@ class MomentumLoop:
         return 2 * (1 + self.m) - D * (1 + 2 * self.m if self.nesterov else 1)
 
     def _over_cell(self, low: Array, high: Array) -> Array:
-        """Return an upper bound on |e/δ|²/D² between two D.
-
-        The numerator is convex, and the denominator is above its tangents.
-        """
+        """Return an upper bound on |e/δ|²/D² between two D, by convexity and tangents."""
         middle, radius = (low + high) / 2, (high - low) / 2
         (e0, e1, e2, e3), (s0, s1, s2, s3) = self._loop(middle), self._loop_slope(middle)
         tangents = [(e0 + r * s0, e1 + r * s1, e2 + r * s2, e3 + r * s3) for r in (-radius, radius)]

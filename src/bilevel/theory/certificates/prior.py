@@ -33,10 +33,7 @@ class PriorAID(OneBeta):
         return 0.5 - 32 * self.constants.kappa**3 * self.W * self.beta**2
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖).
-
-        The first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖.
-        """
+        """Return the errors; the first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖."""
         k, a0 = self.constants, (1 - 1 / self.constants.kappa) * y_error
         b0 = k.M / k.mu if v_error is None else v_error
         return a0, (1 - self.eta * k.mu) * b0 + self.eta * self.slope * a0

@@ -205,13 +205,12 @@ def _certificate(method, constants, alpha, eta, system, weights, start, N=1, Q=1
 
 
 def _inverse(value: Floats) -> Floats:
-    """Return 1/value, infinite at zero."""
     with np.errstate(divide="ignore", over="ignore"):
         return (1 / np.asarray(value))[()]
 
 
 def _scale(k: Blocks) -> tuple[Floats, Floats]:
-    """Return a weight for the inner error that is positive even where Λ_xy is zero, and its share in the error."""
+    """Return a positive weight for the inner error, even where Λ_xy is zero, and its share in the error."""
     weight = np.asarray(k.Lambda_xy + k.Lambda_yy * k.y_slope)[()]
     return weight, _ratio(k.Lambda_xy, weight)
 

@@ -131,10 +131,7 @@ def _power(step: Stage, steps: Any, ok: Any) -> tuple[np.ndarray, Any]:
 
 
 def _then(first: Stage, second: Stage) -> tuple[Stage, Any]:
-    """Return both stages in sequence, and where that is finite.
-
-    It is finite where all eigenvalues of G₁H₂ are below one.
-    """
+    """Return both stages in sequence, and where that is finite: all eigenvalues of G₁H₂ below one."""
     (a, b), (c, d) = _times(first.G, second.H)
     det = (1 - a) * (1 - d) - b * c
     fine = (a + d < 2) & (det > 0)

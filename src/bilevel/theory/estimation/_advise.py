@@ -144,7 +144,6 @@ def advise(
 
 
 def _describe(start: StartPoint, y: PyTree, infimum: float) -> StartErrors:
-    """Return the start as certificates describe it, from y*(x0) and v*(x0)."""
     value = float(start.at.value)
     if value <= infimum:
         raise ValueError(

@@ -107,7 +107,6 @@ def _missing(
     estimated: Estimated,
     projected: bool,
 ) -> str:
-    """Return why no certificate is offered."""
     if not trial:
         return "its constants need a run along which they are observed"
     if projected:

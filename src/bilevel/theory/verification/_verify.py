@@ -171,7 +171,7 @@ def uncertainty(run: Run, k: Blocks) -> dict[str, Any]:
 
 
 def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
-    """Return the run with each norm at one end of its interval; only the values of Φ may be negative."""
+    """Return the run with each norm at one end of its interval. Only the values of Φ may be negative."""
     moved = {name: getattr(run, name) + sign * delta for name, delta in error.items()}
     moved = {name: norm if name.endswith("value") else np.maximum(norm, 0) for name, norm in moved.items()}
     pieces = {name: _moved_piece(getattr(run, name), run, sign) for name in ("at_x", "to_next", "since_last")}
@@ -221,7 +221,6 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
 
 
 def _by_iteration(values: np.ndarray) -> np.ndarray:
-    """Return one row per iteration, also for a claim with one entry per iteration."""
     return values.reshape(len(values), -1)
 
 

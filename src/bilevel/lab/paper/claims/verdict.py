@@ -54,10 +54,7 @@ class Question:
 
 
 def above(smallest: dict[str, float], holds: str) -> Answer:
-    """Compare a bound with runs.
-
-    `smallest` is the least ratio bound/measured, by which M the bound has.
-    """
+    """Compare a bound with runs. `smallest` is the least ratio bound/measured, by which M the bound has."""
     ours = f"bound ≥ {smallest['paper']:.3g} × measured for every κ (valid M: {smallest['valid']:.3g} ×)"
     if smallest["valid"] < 1:
         return Answer(ours, Verdict.DIFFERS, "The bound is below a run although its constants are valid.")

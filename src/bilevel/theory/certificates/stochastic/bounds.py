@@ -245,10 +245,7 @@ def _lowest(
     points: int,
     rounds: int,
 ) -> Tracking:
-    """Return the candidate with the smallest objective on [10^−decades, 1]³.
-
-    The search is a grid that zooms in on the best.
-    """
+    """Return the candidate with the smallest objective on [10^−decades, 1]³, by a zooming grid."""
     low, high = -np.asarray(decades, float), np.zeros(3)
     grid = np.array(list(product(np.linspace(0, 1, points), repeat=3))).T
     best = low

@@ -107,7 +107,7 @@ def check_draws(data: Any) -> None:
 
 
 def _is_plain(rule: Transformation) -> bool:
-    """Return whether its updates are −s_t·gradient, with the same s_t for all points and earlier gradients."""
+    """Return whether updates are −s_t·gradient, with one s_t for all points and earlier gradients."""
     rng, sizes = np.random.default_rng(0), []
     for scale in (1e-3, 1.0, 1e3):
         point = rng.normal(size=3) / scale

@@ -89,7 +89,7 @@ def measure_noise(problem: Problem, x: PyTree, y: PyTree, data: Any, draws: int 
 
 
 def _squares(problem: Problem, count: int, stream: Stream, x: PyTree, y: PyTree) -> list[Any]:
-    """Return Σ‖·‖² around the draws' mean: for ∇_y g, ∇_y f, ∇_x f, and the largest Hessian and cross products."""
+    """Return Σ‖·‖² around the mean: for ∇_y g, ∇_y f, ∇_x f, and the largest Hessian and cross products."""
     oracles = problem.oracles
     _, batches = lax.scan(lambda cursor, _: stream.next(cursor), stream.start(0), length=count)
     every = lambda function: jax.vmap(function)(batches)
