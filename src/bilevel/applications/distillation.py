@@ -100,7 +100,7 @@ class Fresh(FreshStream):
 
 
 def solver(steps: int) -> Any:
-    """Return the solver. `moved`, the start of y, stays zero. The images may leave [0, 1], which helps much."""
+    """Return the solver. `moved`, the start of y, stays zero. The images may leave [0, 1]."""
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     kinds = Point("learned", "learned", Weights(*["kept"] * 4))
     rule = optax.multi_transform({"learned": adam, "kept": optax.set_to_zero()}, kinds)
@@ -159,7 +159,7 @@ def accuracies(
 
 
 def judged(some: Examples, rates: tuple[float, ...], on: tuple[Examples, Examples], **lengths: int) -> float:
-    """Return the mean test accuracy of three networks, with the best rate and number of steps in validation."""
+    """Return the mean test accuracy of three networks, with the best rate and length in validation."""
     of_starts = jax.random.split(jax.random.key(10**6), 3)
     seen = [[accuracies(key, some, rate, *on, **lengths) for key in of_starts] for rate in rates]
     valid, test = np.moveaxis(np.array(seen), 2, 0).mean(axis=2)  # rates × blocks

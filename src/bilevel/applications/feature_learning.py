@@ -163,7 +163,7 @@ class Network(NamedTuple):
 
 
 def network(start: Network, train: Examples, judges: Examples, steps: int) -> tuple[Network, jax.Array]:
-    """Train the layer and a head together by Adam. Return them and the squared error on `judges` after each step."""
+    """Train layer and head by Adam. Return them and the squared error on `judges` after each step."""
     adam, whole = optax.adam(RATE), Folded(train, np.zeros((len(train), 1), np.float32))
 
     def step(carry: Any, _: Any) -> Any:
@@ -186,7 +186,7 @@ def mean_square(x: Features, y: Any, examples: Examples) -> jax.Array:
 
 
 def early_stopped(x0: Features, known: Examples, unseen: Examples, steps: int) -> tuple[float, float]:
-    """Choose decay and length on one fold of four, then train on all examples: (test error, held-out error)."""
+    """Choose decay and length on one fold of four, then train on all: (test error, held-out error)."""
     held = np.arange(len(known)) % FOLDS == 0
     tried, y0 = [], jnp.zeros((FEATURES + 1, 1), jnp.float32)
     for ridge in RIDGES[::2]:

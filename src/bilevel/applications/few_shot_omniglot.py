@@ -43,7 +43,7 @@ def turned(part: Omniglot) -> Any:
 
 
 def episodes(key: Any, images: Any, tasks: int, queries: int) -> bl.Batch:
-    """Draw tasks from pictures, characters × drawers × size × size, without repeated characters or drawings."""
+    """Draw tasks from pictures (characters × drawers × size × size), without repetition in a task."""
     some = lambda key, shape, count: lax.top_k(jax.random.uniform(key, shape, jnp.float32), count)[1]
     flat = lambda a: a.reshape(-1, *a.shape[2:])
 

@@ -234,7 +234,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def score(committed: float, as_played: float, best: float) -> dict[str, float]:
-    """Return means over the last quarter of a run: against the best response, and against the actual follower."""
+    """Return means over the last quarter of a run, against the best response and the actual follower."""
     return {"return": committed, "as played": as_played, "short of the best": best - committed}
 
 

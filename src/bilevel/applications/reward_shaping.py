@@ -172,7 +172,7 @@ def toward_goal() -> np.ndarray:
 
 
 def hill_climbing(value: Callable[[Any], Any], x: Any, seed: int, tries: int) -> Any:
-    """Keep Gaussian changes that are better. Lengthen by half after a success, shorten by a tenth otherwise."""
+    """Keep Gaussian changes that are better; lengthen by half after a success, else shorten by a tenth."""
 
     def attempt(carry, key):
         x, best, length = carry
@@ -243,7 +243,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
 
 
 def draw_map(axes: Any, x: Any, world: World, wet: np.ndarray) -> Any:
-    """Draw bonuses as colors, the mire as crosses, the start as a dot, the goal as a star, mean moves as arrows."""
+    """Draw bonuses as colors, mire as crosses, start as a dot, goal as a star, mean moves as arrows."""
     image = axes.imshow(np.reshape(x, (SIDE, SIDE)), cmap="RdBu", vmin=-0.25, vmax=0.25)
     pi = np.asarray(policy(x, soft_values(x, world), world))
     down, right = np.array(list(MOVES.values())).T @ pi.T

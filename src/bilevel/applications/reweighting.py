@@ -45,7 +45,7 @@ STEP = 0.3  # of the one-step weights, without momentum
 def next_labels(
     labels: np.ndarray, probability: float, *, classes: int, seed: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `(noisy, wrong)`: each label becomes the next class with the given probability, the last the first.
+    """Return `(noisy, wrong)`: each label becomes the next class (cyclically) with the given probability.
 
     This is the harder kind of noise, because the wrong labels of a class agree with each other.
     """
@@ -246,7 +246,7 @@ def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: 
 
 
 def training_weights(name: str, verdict: Verdict, share: float) -> np.ndarray:
-    """Return 1 for corrected labels. Filtering keeps the true number of right labels, with the least losses."""
+    """Return 1 for corrected labels. Filtering keeps the true number of right labels, by least loss."""
     if name == "label correction":
         return np.ones(TRAIN, np.float32)
     if name == "filtering by loss":

@@ -38,7 +38,7 @@ SOLVED, MOST = 1e-8, 20_000  # a fit ends when a step moves y by this share, or 
 
 
 class Documents(NamedTuple):
-    """Rows of documents: row i has the word indices of document i and their weights; empty places have weight 0."""
+    """Documents: row i has the word indices of document i and their weights; empty places have weight 0."""
 
     words: Any
     weights: Any
@@ -128,7 +128,7 @@ def task(seed: int) -> Instance:
 
 
 def solver(L: float) -> bl.Solver:
-    """Return a solver with CG, because the relevant directions are much flatter than the directions of common words."""
+    """Return a solver with CG, because the relevant directions are much flatter than common words."""
     cg = bl.adjoints.cg(1e-3, max_steps=5)
     return bl.aid(PROBLEM, inner=1 / L, adjoint=cg, outer=optax.adam(0.05), inner_steps=3)
 

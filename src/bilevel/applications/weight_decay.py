@@ -50,7 +50,7 @@ def digits(seed: int) -> Digits:
 
 
 def moved(images: Any, strength: Any, key: Any) -> jax.Array:
-    """Turn each image by `strength[0]` · normal radians, and move it by `strength[1]` · normal pixels both ways."""
+    """Turn each image by `strength[0]` · normal radians, and move it by `strength[1]` · normal pixels."""
     noise = jax.random.normal(key, (3, len(images)), images.dtype)
     angle, shift = strength[0] * noise[0], strength[1] * noise[1:]
     center = (SIDE - 1) / 2

@@ -85,7 +85,7 @@ def fit_encoding(
 
 
 def telling(encoding: Encoding, matrix: np.ndarray, labels: np.ndarray) -> list[str]:
-    """Return the columns in use, ordered by the share of variance that the labels explain (η² of the best part)."""
+    """Return the columns in use, ordered by the share of variance that the labels explain (η²)."""
     members = np.eye(int(labels.max()) + 1, dtype=np.float32)[labels]
     counts = np.maximum(members.sum(axis=0), 1)[:, None]
     centered = matrix - matrix.mean(axis=0)
@@ -237,7 +237,7 @@ def _standard(center: float, scale: float, values: np.ndarray) -> np.ndarray:
 
 
 def _counter(name: str, known: np.ndarray, rows: int) -> bool:
-    """Return whether the column numbers the rows: different whole numbers, without gaps or with the name of an ID."""
+    """Return whether the column numbers the rows: distinct whole numbers, gapless or named as ID."""
     if len(known) < rows or not np.isfinite(known).all() or (known % 1).any() or len(np.unique(known)) < rows:
         return False
     return bool(np.ptp(known) == rows - 1) or NAMED_ID.fullmatch(name) is not None

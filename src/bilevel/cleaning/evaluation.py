@@ -90,8 +90,9 @@ class Worth(NamedTuple):
         )
 
     def share_wrong(self) -> tuple[float, float, float] | None:
-        """Return π and a 95 % interval if the errors in the data are like those made here; None without an estimate.
+        """Return π and a 95 % interval, or None without an estimate.
 
+        They hold if the errors in the data are like the errors made here.
         f is the share of wrong suggestions for any given label, because the model has not seen the row. The
         interval is from the delta method; every share is taken one row away from 0 and 1.
         """
@@ -118,7 +119,7 @@ class Worth(NamedTuple):
         return float(np.interp(reviewed, np.r_[0, share, 1], np.r_[0, found, 1]))
 
     def found_interval(self, reviewed: float, wrong: int) -> tuple[float, float]:
-        """Return a 95 % interval for the share of `wrong` labels that are in the first `reviewed` of the data.
+        """Return a 95 % interval for the share of `wrong` labels in the first `reviewed` of the data.
 
         The wrong labels of the data may be drawn evenly or be lookalikes, so the interval contains the
         intervals of both kinds. A label drawn evenly from C classes is the lookalike with probability 1/(C −

@@ -133,7 +133,7 @@ def _keys(table: Table, places: list[int]) -> list[tuple[str, ...]]:
 
 
 def _check_cells(encoding: Encoding, table: Table, trusted: Table) -> list[str]:
-    """Return notes on columns and cells of trusted rows that the data lack; raise if a whole column differs."""
+    """Return notes on values in trusted rows that the data lack; raise if a whole column differs."""
     extra = [name for name in trusted.header if name not in table.places]
     notes = [f"Columns that only the trusted rows have were not used: {_listed(extra)}."] if extra else []
     for column in encoding.columns:

@@ -65,7 +65,7 @@ ARCHIVES = (
 
 @dataclass(frozen=True, eq=False)
 class Omniglot:
-    """Drawings. `images[c, d]` is character c by person d, float32 in [0, 1], 1 is ink; `names[c]` is its name."""
+    """Drawings: `images[c, d]` is character `names[c]` by person d, float32 in [0, 1], 1 is ink."""
 
     images: np.ndarray  # characters × 20 × size × size
     names: tuple[str, ...]  # such as "Greek/character01"
@@ -89,7 +89,7 @@ class Omniglot:
 
 
 def omniglot(directory: Directory = None, *, size: int = 28, download: bool = False) -> Omniglot:
-    """Return the 242 characters of Omniglot's two small background sets, from a folder, the cache or the network.
+    """Return the 242 characters of Omniglot's two small sets, from a folder, the cache or the network.
 
     The folder is `directory` (or `$BILEVEL_DATA`). The network is used only with `download=True`. None of it
     is bundled.

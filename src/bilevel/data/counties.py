@@ -48,7 +48,7 @@ def space_ga(directory: Directory = None, *, download: bool = False) -> Examples
 
 
 def space_ga_scale(directory: Directory = None, *, download: bool = False) -> Examples:
-    """Return `space_ga` with each feature scaled linearly to [-1, 1] over all counties; targets are not scaled.
+    """Return `space_ga` with each feature scaled linearly to [-1, 1] over all counties, but not the targets.
 
     The original file has six significant digits. The bundled counties include both extremes of every column,
     so their scale is the same, at full precision.

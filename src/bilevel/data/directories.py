@@ -95,7 +95,7 @@ def _missing_files(folder: Path, missing: list[str], named_by: str) -> str:
 
 
 def cache_directory() -> Path:
-    """Return the folder of downloaded files: `$BILEVEL_CACHE`, else `bilevel` in this platform's cache directory.
+    """Return the folder of downloads: `$BILEVEL_CACHE`, else `bilevel` in this platform's cache directory.
 
     That is `$XDG_CACHE_HOME` if it is an absolute path, else `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on
     Windows and `~/.cache` elsewhere. The function creates nothing.

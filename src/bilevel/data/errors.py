@@ -2,4 +2,4 @@
 
 
 class DataError(ValueError):
-    """Error for a data file that is missing, cut off, corrupt or not the expected one; the message names it."""
+    """Error for a data file that is missing, cut off, corrupt or unexpected; the message names it."""

@@ -11,7 +11,7 @@ from bilevel.words import shown
 def corrupt_labels(
     labels: np.ndarray, probability: float, *, classes: int, seed: int | np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `(noisy, wrong)`: each label becomes, with the given probability, a uniformly drawn *wrong* label.
+    """Return `(noisy, wrong)`: each label becomes, with the given probability, a random *wrong* label.
 
     noisy = (label + shift) mod classes where wrong, shift uniform on 1..classes−1. `wrong` is the boolean
     mask of the labels that changed.

@@ -1,4 +1,4 @@
-"""Plots of runs, sweeps and certificates in one style. Each function returns matplotlib axes, to change or save.
+"""Plots of runs, sweeps and certificates in one style. Each function returns matplotlib axes.
 
     bl.plot.trace(result)[0].figure.savefig("run.png")
 

@@ -1,4 +1,4 @@
-"""Feature learning: a linear feature layer x judged on validation data, a ridge head y fitted to training data.
+"""Feature learning: a linear feature layer x for validation data, and a ridge head y for training data.
 
     g(x, y) = (1/2n) ‖A x y − b‖² + (μ/2) ‖y‖²        f(x, y) = (1/2n') ‖A' x y − b'‖²
 

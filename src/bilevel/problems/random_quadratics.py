@@ -83,7 +83,7 @@ class RandomQuadratic:
 def random_quadratic(
     seed: int, mu: float = 0.5, kappa: float = 4.0, M: float = 1.0, m: int = 3, n: int = 3, dtype: Any = float
 ) -> RandomQuadratic:
-    """Return an instance with the spectrum of H in [μ, κμ], both ends attained (only the upper one if n = 1)."""
+    """Return an instance with the spectrum of H in [μ, κμ], both ends attained (only the upper if n = 1)."""
     check_positive(mu, "mu", traced=False)
     check_positive(M, "M", traced=False)
     check_kappa(kappa, traced=False)

@@ -1,4 +1,4 @@
-"""Ridge-regularized logistic regression with one regularization strength per feature, tuned on validation data.
+"""Ridge-regularized logistic regression with one strength per feature, tuned on validation data.
 
     g(x, y) = mean_i log(1 + exp(−b_i a_iᵀy)) + ½ Σ_j r(x_j) y_j²      r(x) = low + (high − low) σ(x)
     f(x, y) = mean_i log(1 + exp(−b'_i a'_iᵀy)) + ½ τ ‖x‖²

@@ -26,11 +26,12 @@ class Scale(NamedTuple):
 
 
 def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool) -> Scale:
-    """Return the scale to standardized columns; `turned`: to principal axes divided by √(s + ρ), s their variance.
+    """Return the scale to standardized columns, or, if `turned`, to principal axes divided by √(s + ρ).
 
-    Along these axes the penalty ½ ρ ‖W‖² is ½ Σ_j ρ/(s_j + ρ) u_j². No curvature of the mean logistic loss
-    exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1 for any data, so gradient steps of size 1 descend fast. Means and
-    variances have the weights of the loss: `counted` is the weight of each row, in total 1.
+    s is the variance along an axis. Along these axes the penalty ½ ρ ‖W‖² is ½ Σ_j ρ/(s_j + ρ) u_j². No
+    curvature of the mean logistic loss exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1 for any data, so gradient steps of
+    size 1 descend fast. Means and variances have the weights of the loss: `counted` is the weight of each
+    row, in total 1.
     """
     inputs = np.asarray(inputs, np.float64)
     center = counted @ inputs
@@ -50,7 +51,7 @@ def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool
 def initial(
     d: int, columns: int, hidden: int | None, classes: int, depth: int, models: int, rng: np.random.Generator
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return layers (W, c) with the models as first axis, padded from d to `columns` and `classes` to `depth`.
+    """Return layers (W, c) with the models as first axis, padded to `columns` and `depth`.
 
     Last layers and logistic models start at zero, hidden layers with variance 2/d (He), padding at zero.
     """

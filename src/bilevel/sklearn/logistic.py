@@ -113,7 +113,7 @@ class PerFeatureLogisticRegression(_Logistic):
 
 
 class PerFeatureSparseLogisticRegression(_Logistic):
-    """Logistic regression with one L1 penalty per feature, or per group, tuned on all folds at once; zeros are exact.
+    """Logistic regression with one L1 penalty per feature or group and exact zeros, tuned on all folds at once.
 
         minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
 

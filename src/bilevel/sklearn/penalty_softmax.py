@@ -35,7 +35,7 @@ def _mean(y, rows):
 
 
 def _unseen(b, classes):
-    """Penalize parts without effect on scores: padding intercepts, and the sum of the intercepts of a softmax."""
+    """Penalize parts without effect on scores: padding intercepts, and the sum of softmax intercepts."""
     _, intercept, _, gauge = classes
     alive, dead = b * intercept[None, :], b * (1 - intercept)[None, :]
     return 0.5 * jnp.sum(dead * dead) + 0.5 * gauge * jnp.sum(jnp.sum(alive, axis=1) ** 2)
@@ -97,7 +97,7 @@ def _value_and_gradient(X: np.ndarray, hot: np.ndarray, w: np.ndarray, b: np.nda
 
 
 def ridge(X, hot, penalties, w, b, intercept: bool):
-    """Return argmin mean ℓ + ½ Σ_jc penalties_j w_jc² by L-BFGS from (w, b), in units with all penalties 1."""
+    """Return argmin mean ℓ + ½ Σ_jc penalties_j w_jc² by L-BFGS from (w, b), with all penalties at 1."""
     units, size = np.sqrt(penalties)[:, None], w.size
 
     def value(flat):
@@ -112,7 +112,7 @@ def ridge(X, hot, penalties, w, b, intercept: bool):
 
 
 def lasso(X, hot, penalties, w, b, intercept: bool, smoothness: float, tol: float = 1e-6, most: int = 5_000):
-    """Return argmin mean ℓ + Σ_jc penalties_j |w_jc| by accelerated proximal steps from (w, b), with restarts."""
+    """Return argmin mean ℓ + Σ_jc penalties_j |w_jc| by restarted accelerated proximal steps from (w, b)."""
     lam, step = penalties[:, None], 1 / smoothness
     soft = lambda a: a - np.clip(a, -step * lam, step * lam)
     ahead, t = (w, b), 1.0

@@ -89,7 +89,7 @@ class Spectral(bl.Solver):
         return state._replace(y=self._respond(state.x, state.y, first(batch))[0])
 
     def _respond(self, x: Any, y: Any, batch: Any) -> tuple[Any, Any]:
-        """Return y*(x) and the number of steps. Stop when a step is shorter than the tolerance relative to y."""
+        """Return y*(x) and the number of steps. Stop when a step is below the relative tolerance."""
         rule, oracles = self.inner_at(x), self.problem.oracles
         largest = lambda t: jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(t)]))
 

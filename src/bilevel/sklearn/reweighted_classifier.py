@@ -15,7 +15,7 @@ from bilevel.words import shown
 
 
 class ReweightedClassifier(ClassifierMixin, BaseEstimator):
-    """Logistic regression, or a small network, that learns a weight for every training row from a few trusted ones.
+    """Logistic regression, or a small network, with training weights learned from a few trusted rows.
 
         model = ReweightedClassifier().fit(X, y, X_trusted=X_checked, y_trusted=y_checked)
         model.suspects_[:20]      # look at these rows first

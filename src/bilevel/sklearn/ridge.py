@@ -90,7 +90,7 @@ class PerFeatureRidge(_Linear):
 
 
 class PerFeatureLasso(_Linear):
-    """Lasso with one penalty per feature, or per group of features, tuned on all folds at once; zeros are exact.
+    """Lasso with one penalty per feature or group, tuned on all folds at once; zeros are exact.
 
         minimize over w, b:   Σ_i (y_i − x_iᵀw − b)²/(2n) + Σ_j alpha_j |w_j|
 

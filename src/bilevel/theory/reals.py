@@ -28,7 +28,7 @@ MEANINGS = {
 
 
 def number(value: Real, name: str) -> Floats:
-    """Return `value` as float64. An array remains an array, and anything zero-dimensional becomes a scalar."""
+    """Return `value` as float64: arrays remain arrays, and anything zero-dimensional becomes a scalar."""
     try:
         # A Python integer may exceed 64 bits (iteration counts do, at large κ). NumPy would reject it.
         if isinstance(value, int) and not isinstance(value, bool):

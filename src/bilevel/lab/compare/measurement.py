@@ -119,7 +119,7 @@ class Loop:
         return self.advance(self.start, steps)[0]
 
     def timed(self, at: RunState, steps: int, repeats: int) -> tuple[RunState, float]:
-        """Return the run after `steps` more steps, and the shortest time. Longer times are due to other programs."""
+        """Return the run after `steps` more steps, and the shortest time, the least disturbed one."""
         after, seconds = at, []
         for _ in range(repeats):
             began = time.perf_counter()

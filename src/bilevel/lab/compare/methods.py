@@ -30,7 +30,7 @@ CG_TOLERANCE, CG_STEPS = 1e-3, 10
 
 
 def growing(k: Any) -> Any:
-    """Return a penalty that grows without bound, so that the bias vanishes. It grows slowly, as the theory requires."""
+    """Return a penalty that grows slowly without bound, so that the bias vanishes, as the theory requires."""
     return 10.0 * (jnp.asarray(k, float) + 1) ** 0.25
 
 
@@ -51,7 +51,7 @@ class Method:
 
 
 def fifths(data: Any) -> Any:
-    """Return a fifth of the inner examples at a time, in shuffled epochs, for a method with five batches per step."""
+    """Return a fifth of the inner examples at a time, in shuffled epochs, for five batches per step."""
     if not isinstance(data, Batch):
         return data
     lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(data.inner)}
@@ -63,7 +63,7 @@ def fifths(data: Any) -> Any:
 def make(
     factory: Callable[..., Solver], adjoint: Callable[[float], Any] | None = None, **options: Any
 ) -> Any:
-    """Return a function (problem, L, outer) that builds the solver, with inner steps of 1/L and `adjoint(L)`."""
+    """Return a function (problem, L, outer) that builds the solver, with inner steps of 1/L."""
 
     def build(problem: Problem, L: float, outer: Any) -> Solver:
         given = {} if adjoint is None else {"adjoint": adjoint(L)}

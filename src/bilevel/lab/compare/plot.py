@@ -26,7 +26,7 @@ PANEL, LEGEND_COLUMN = 5.0, 2.3  # inches
 
 
 def looks(methods: list[Method]) -> dict[str, dict[str, Any]]:
-    """Return the line style of every method. Ours are the same in every figure; others follow in their order."""
+    """Return the line style of every method: fixed for ours, in order for others."""
     own, styles = {method.name for method in METHODS}, {}
     for family in dict.fromkeys(map(family_of, [*METHODS, *methods])):
         others = [m for m in methods if family_of(m) == family and m.name not in own]
@@ -114,7 +114,7 @@ def _worth_showing(curve: Curve, floor: float) -> list[Point]:
 
 
 def _columns(methods: list[Method]) -> list[tuple[str, list[str]]]:
-    """Return the legend's columns with their families as heads. A long family continues in the next column."""
+    """Return the legend's columns with families as heads. A long family continues in the next column."""
     columns = []
     for family in FAMILIES:
         members = [method.name for method in methods if family_of(method) == family]

@@ -45,7 +45,7 @@ def check_method(method: Method, task: Task) -> None:
 
 
 def your_task(address: str, quick: bool) -> Task:
-    """Return a `Task` from a `Task`, an `Instance`, or a function of nothing or of `quick` that makes either."""
+    """Return a `Task` from a `Task`, an `Instance`, or a function of nothing or of `quick`."""
     found = find(address)
     if callable(found) and (_takes(found, 0) or _takes(found, 1)):
         try:

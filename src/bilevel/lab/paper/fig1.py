@@ -58,7 +58,7 @@ def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[
 
 
 def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray, steps: int) -> Table:
-    """Return one row for each (M, analysis, κ): the bound after K steps, and the result of the run with its steps."""
+    """Return one row for each (M, analysis, κ): the bound after K steps, and the result of its run."""
     return columns(cases, kappas, "alpha", "eta", "beta") | {
         "bound": np.concatenate([case["bound"](steps)[: len(kappas)] for case in cases]),
         "measured": means(norms)[..., -1].ravel(),

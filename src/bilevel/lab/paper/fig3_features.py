@@ -119,7 +119,7 @@ def over_seeds(runs: Table, settings: dict[str, Any]) -> Table:
 
 
 def exponents(runs: Table, settings: dict[str, Any]) -> Table:
-    """Return each variant's exponent of κ with its bootstrap interval, and the exponent of the actual mean κ."""
+    """Return each variant's exponent of κ with its bootstrap interval, and of the actual mean κ."""
     rows, kappas = [], np.asarray(settings["kappas"])
     for name in settings["variants"]:
         chosen = select(runs, variant=name)

@@ -23,7 +23,7 @@ def power_law(at: np.ndarray, values: np.ndarray) -> PowerLaw:
 
 
 class Scale(NamedTuple):
-    """Relation target ≈ factor · curve: the factor by least squares in log space, and the range of target/curve."""
+    """Relation target ≈ factor · curve: the factor by log least squares, and the range of target/curve."""
 
     factor: float
     low: float

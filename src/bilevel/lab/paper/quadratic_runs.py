@@ -1,4 +1,4 @@
-"""Two-dimensional problem of the paper: the protocol of Figures 1 and 2, and many runs in one compiled call."""
+"""Two-dimensional problem of the paper: the protocol of Figures 1 and 2, and many runs in one call."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

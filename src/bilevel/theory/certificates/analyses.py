@@ -18,7 +18,7 @@ OF_BLOCKS = ("star",)  # the others take a single L, M and ρ
 
 
 def analyses(constants: Constants | Blocks, method: str = "AID") -> dict[str, Certificate]:
-    """Return every certificate for `method` ("AID", "ITD" or "SOBA") by its analysis, from the oldest to the sharpest.
+    """Return every certificate for `method` ("AID", "ITD" or "SOBA") by its analysis, the sharpest last.
 
     With `Blocks` return only `star`, the only analysis that distinguishes them.
     """

@@ -79,7 +79,7 @@ class Certificate(ABC):
     def best_beta(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None, slack: Real = SLACK
     ) -> Floats:
-        """Return the largest certified outer step whose bound after K steps is within `slack` of the lowest."""
+        """Return the largest certified β whose bound after K steps is within `slack` of the lowest."""
         return self.best_beta_from(steps, gap, self._start(y_error, v_error), slack)
 
     def step_sizes(

@@ -40,7 +40,7 @@ def cheapest(
     v_error: Real | None = None,
     most: int | None = None,
 ) -> Plan:
-    """Return the (α, η, N, Q) of AID whose certificate reaches a mean of ‖∇Φ‖² ≤ ε with the fewest oracle calls.
+    """Return the (α, η, N, Q) of AID that certify a mean of ‖∇Φ‖² ≤ ε with the fewest oracle calls.
 
     The error's gain grows with both contraction rates, so α = η = 2/(L_yy + μ) is best for every N and Q. N
     and Q are searched up to `most`, by default ten condition numbers. Constants must be scalars.

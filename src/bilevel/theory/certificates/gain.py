@@ -167,7 +167,7 @@ def minimize_on_log_scale(
 def largest_below(
     objective: Callable[[Floats], Floats], limit: Floats, low: Floats, high: Floats, rounds: int = 30
 ) -> Floats:
-    """Return the largest point of [low, high] with a value below `limit`, if `objective` rises beyond `low`."""
+    """Return the largest point of [low, high] with a value below `limit`, if `objective` rises."""
     first, last = (np.broadcast_to(end, np.shape(limit)) for end in (low, high))
     low, high = np.log(first), np.log(last)
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Upper limits of the outer step: quadratics on which AID and SOBA do not converge, and the rate that remains.
+"""Upper limits of the outer step: quadratics on which AID and SOBA do not converge, and the remaining rate.
 
 On g = (H/2)y² − ℓxy and f = (p/2)x² + qxy + (s/2)y², with scalar x and y, one iteration is a 3 × 3 matrix.
 Its characteristic polynomial, with r = 1 − αH and t = 1 − ηH, is
@@ -118,7 +118,7 @@ class StepLimit:
     lagrangian: Hessian  # and its p, q, s
 
     def instance(self, beta: Real | None = None, radius: Real = 0.0) -> UnstableInstance:
-        """Return a problem that is unstable from `beta` on (default: the limit); f is scaled down for a larger β.
+        """Return a problem that is unstable from `beta` on (default: the limit); a larger β scales f down.
 
         With ρM > 0 the constants hold within a positive `radius` around the minimum. The curvature there is
         larger than μ by 2ρ·radius, and the instance is unstable from a slightly larger β on

@@ -79,7 +79,7 @@ class StrictInstance:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """Limit of ‖∇Φ(x_K)‖² of ITD on its worst instance, for any α ≤ 2/(L + μ) and any β for which ITD converges.
+    """Limit of ‖∇Φ(x_K)‖² of ITD on its worst instance, for any α ≤ 2/(L + μ) and β for which ITD converges.
 
     * `value` = M²(L/μ)²(1 − αμ)², which is M²(κ − 1)² for α = 1/L. L bounds the derivatives block by block
       and M bounds ∇_y f. `tight.itd` and `star.itd` need no more: upper and lower bound then agree, constant

@@ -23,7 +23,7 @@ DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL
 
 @dataclass(frozen=True)
 class MomentumCertificate(Certificate):
-    """Bounds for any β below beta_max. With T = β·unit_gain, γ = 1 − βL_Φ and I the ℓ₂ norm of the free response:
+    """Bounds for any β < beta_max. With T = β·unit_gain, γ = 1 − βL_Φ and I the ℓ₂ norm of the free response:
 
     (Σ_{k<K} e_k²)^½ ≤ T(Σ_{k<K} ‖h_k‖²)^½ + I,    Σ_{k<K} ‖∇Φ(x_k)‖² ≤ 2·gap/β + I²γ/(γ − T²).
     """
@@ -74,7 +74,7 @@ class MomentumCertificate(Certificate):
 def aid(
     constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None, m: Real | None = None
 ) -> MomentumCertificate:
-    """Return the certificate of AID with `optax.sgd(alpha, momentum=m, nesterov=True)` on y, and with `eta` on v.
+    """Return the certificate of AID with `optax.sgd(alpha, momentum=m, nesterov=True)` on y and `eta` on v.
 
     By default α = η = 1/L_yy and m = (√κ − 1)/(√κ + 1). Then the lag is (1 − m)κ − 1, about 2√κ, and for the
     paper's constants with ρ = 0 the gain of d on e is 2Lκ(κ + 1)((1 − m)κ − 1). Needs rho_xyy = rho_yyy = 0.

@@ -235,7 +235,7 @@ def estimator_constants(constants: Constants, R_y: Floats, alpha: Floats) -> tup
 
 
 def radius_beta(constants: Constants, R_y: Real, alpha: Floats | None = None) -> Floats:
-    """Return the largest β that keeps ‖y_k⁰ − y*_k‖ ≤ R_y for all k (Lemma 5.12), with α ≤ 1/L (1/L by default).
+    """Return the largest β that keeps ‖y_k⁰ − y*_k‖ ≤ R_y for all k (Lemma 5.12), for α ≤ 1/L (default 1/L).
 
     β ≤ αμ²R_y/(LG) with G = M(1 + αL) a bound on ITD's estimated hypergradient. G bounds ∇_x f too, so here M
     has to bound the whole of ∇f. Return infinity when M = 0: then x never moves.

@@ -87,7 +87,7 @@ def aid(constants: Constants, c: Real = 1.0) -> PriorAID:
 
 
 def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> PriorITD:
-    """Return the direct squared-norm certificate for ITD: β = c·min{1/L_Φ, 1/(κ²C₄√(8(1 + 1/κ))), αμ²R_y/(LG)}."""
+    """Return the squared-norm certificate for ITD: β = c·min{1/L_Φ, 1/(κ²C₄√(8(1 + 1/κ))), αμ²R_y/(LG)}."""
     p, kappa = paper.itd(constants, R_y), constants.kappa
     terms = {
         "radius": paper.radius_beta(constants, p.R_y),

@@ -31,7 +31,7 @@ def decoupled(r: float, perturbations: Real, e0: float = 0.0) -> np.ndarray:
 
 
 def direct(r: float, perturbations: Real, e0: float = 0.0, theta: float | None = None) -> np.ndarray:
-    """Return the squared bounds s_k, k = 0..K, with s_{k+1} = (1 + θ)r²s_k + (1 + 1/θ)‖δ_k‖² and s_0 = ‖e_0‖².
+    """Return the squared bounds s_k, k = 0..K: s_{k+1} = (1 + θ)r²s_k + (1 + 1/θ)‖δ_k‖² and s_0 = ‖e_0‖².
 
     θ defaults to `best_theta(r)`. A θ with (1 + θ)r² ≥ 1 is allowed: the bound then grows without limit.
     """
@@ -79,12 +79,12 @@ def impulse_energy(r: Real, theta: Real | None = None) -> tuple[Floats, Floats]:
 
 
 def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
-    """Return the largest η ≤ 1/L for which weight·λ²‖ŷ − y*‖² + L²‖v̂ − v*‖² contracts at rate 1 − ημ/2 (α = 1/L).
+    """Return the largest η ≤ 1/L for which weight·λ²‖ŷ − y*‖² + L²‖v̂ − v*‖² contracts at rate 1 − ημ/2.
 
-    Squaring leaves (2ηλ²/μ)‖ŷ − y*‖² in the adjoint's recursion. The inner contraction has to absorb it:
-    (weight + 2ηL²/μ)(1 − 1/κ) ≤ weight·(1 − ημ/2). With weight 1 (the earlier analysis) η = Θ(κ⁻²)/L; a
-    weight of order κ² already allows η = 1/L. Here, and not in Young's inequality, the earlier AID bound
-    loses two κ.
+    Here α = 1/L. Squaring leaves (2ηλ²/μ)‖ŷ − y*‖² in the adjoint's recursion. The inner contraction has to
+    absorb it: (weight + 2ηL²/μ)(1 − 1/κ) ≤ weight·(1 − ημ/2). With weight 1 (the earlier analysis) η =
+    Θ(κ⁻²)/L; a weight of order κ² already allows η = 1/L. Here, and not in Young's inequality, the earlier
+    AID bound loses two κ.
     """
     weight = positive(weight, "weight", "it multiplies the inner error in the potential")
     constants = Constants.of(constants)

@@ -158,7 +158,7 @@ def soba(
 
 
 def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertificate:
-    """Return the certificate of ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖, as in `tight.itd` but with blocks:
+    """Return the certificate of ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖; `tight.itd` with blocks:
 
     s_k ≤ r·s_{k−1} + (L_xy/μ)d_k,  e_k ≤ (r(f_xy + αL_xy·f_yy) + α·rho_xyy·M_y)s_k + C₅,  C₅ = M_y(1 −
     αμ)L_xy/μ (M_yL_xy(α − 1/L_yy) where that is more, for an α well beyond 2/(L_yy + μ)).

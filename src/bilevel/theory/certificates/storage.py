@@ -47,9 +47,10 @@ class Driven(ErrorSystem):
     def last(
         self, beta: Floats, steps: Floats, gap: Floats, modulus: Floats, w0: Floats, w1: Floats
     ) -> Floats:
-        """Return a bound on Φ(x_K) − inf Φ if ‖∇Φ‖² ≥ 2m(Φ − inf Φ): σ²ᴷ(gap + (β/2σ²)w₀ᵀX_K w₀), σ² = 1 − βm.
+        """Return a bound on Φ(x_K) − inf Φ, if ‖∇Φ‖² ≥ 2m(Φ − inf Φ).
 
-        X_K belongs to the system with every coefficient divided by σ.
+        It is σ²ᴷ(gap + (β/2σ²)w₀ᵀX_K w₀) with σ² = 1 − βm. X_K belongs to the system with every coefficient
+        divided by σ.
         """
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
@@ -60,7 +61,7 @@ class Driven(ErrorSystem):
         return np.where(np.isfinite(stored) & (decay > 0) & ~np.isnan(total), total, np.inf)[()]
 
     def linear_beta(self, modulus: Floats) -> Floats:
-        """Return the largest β with T_σ² ≤ 1 − βL_Φ, T_σ = β·cᵀ(σI − P)⁻¹q, σ² = 1 − βm, for every number of steps."""
+        """Return the largest β with T_σ² ≤ 1 − βL_Φ for every K; T_σ = β·cᵀ(σI − P)⁻¹q, σ² = 1 − βm."""
 
         def excess(beta: Floats) -> Floats:
             sigma = np.sqrt(np.maximum(1 - beta * modulus, 0))
@@ -100,7 +101,7 @@ class Driven(ErrorSystem):
 
 
 class Stage(NamedTuple):
-    """Some steps of the system: from w, with wᵀYw stored at the end, they gain at most wᵀ(H + AᵀY(I − GY)⁻¹A)w.
+    """Steps of the system: from w, with wᵀYw stored at the end, they gain at most wᵀ(H + AᵀY(I − GY)⁻¹A)w.
 
     Each field is a 2 × 2 matrix in its first two axes.
     """
@@ -153,11 +154,11 @@ def largest_step(L_Phi: Floats, gain: Floats) -> Floats:
 
 
 def lowest_mean(descent: Floats, price: Floats, T: Floats, stored: Callable[[Floats], Floats]) -> Floats:
-    """Return the lowest of (descent + (1 + ω/s)·stored((γ − ω)/(1 + ω/s)))/(1 + ω/(1 + s)) over some ω; γ = `price`.
+    """Return the lowest (descent + (1 + ω/s)·stored((γ − ω)/(1 + ω/s)))/(1 + ω/(1 + s)) over some ω.
 
-    `stored(γ)` is the largest possible Σe² − γΣ‖h‖², and `descent` is 2·gap/β, both over K. ω = 0 is the
-    lemma itself. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s) for any s > 0. So the part of
-    the price that T² does not need can be converted into ‖∇Φ‖². This gains a factor of up to 2.
+    `stored(γ)` is the largest possible Σe² − γΣ‖h‖², and `descent` is 2·gap/β, both over K; γ is `price`. ω =
+    0 is the lemma itself. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s) for any s > 0. So the
+    part of the price that T² does not need can be converted into ‖∇Φ‖². This gains a factor of up to 2.
     """
     start = stored(price)
     lowest = np.asarray(descent + start)

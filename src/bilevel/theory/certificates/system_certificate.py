@@ -15,7 +15,7 @@ InitialErrors = Callable[[Floats, Floats | None], Errors]
 
 @dataclass(frozen=True)
 class SystemCertificate(Certificate):
-    """Bounds for any admissible β. `weights` scale the two errors to the states of the system; ITD has only one."""
+    """Bounds for any admissible β. `weights` scale the two errors to the states; ITD has only one."""
 
     system: ErrorSystem
     weights: tuple[Floats, Floats]

@@ -44,7 +44,7 @@ def advise(
     seed: int = 0,
     project: Callable[[PyTree], PyTree] | None = None,
 ) -> Advice:
-    """Propose step sizes and recommend AID or ITD, from observations of the problem along a run from (x0, y0).
+    """Propose step sizes and recommend AID or ITD, from observations along a run from (x0, y0).
 
     Take `warmup` gradient steps on y, then Newton steps to y*(x0), and estimate the constants on the way.
     Evaluate the hypergradient and ITD's bias at the end. The practical step sizes are α = η = 1/L_y and β =

@@ -58,11 +58,11 @@ class Estimated:
     iterations: int
 
     def assume(self, **declared: float) -> Assumed:
-        """Return these estimates as the paper's constants; declared ones replace them, e.g. `assume(M=1.0)`."""
+        """Return these estimates as the paper's constants; `assume(M=1.0)` declares one of them."""
         return Assumed(**self._values(SINGLE, declared), estimated=frozenset(SINGLE) - set(declared))
 
     def assume_blocks(self, **declared: float) -> AssumedBlocks:
-        """Return these estimates as blocks; declared ones replace them, e.g. `assume_blocks(mu=0.1, M_y=1.0)`."""
+        """Return these estimates as blocks; `assume_blocks(mu=0.1, M_y=1.0)` declares two of them."""
         return AssumedBlocks(**self._values(BLOCKS, declared), estimated=frozenset(BLOCKS) - set(declared))
 
     def _values(self, names: tuple[str, ...], declared: dict[str, float]) -> dict[str, float]:

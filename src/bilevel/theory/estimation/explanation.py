@@ -14,7 +14,7 @@ TOLERATED_BIAS = 0.1  # as a share of ‖∇Φ‖: up to here ITD's cheaper step
 def recommend(
     start: StartPoint, along: Sequence[Stationarity], ends: dict[str, Stationarity], runs: dict[str, TrialRun]
 ) -> tuple[str, str]:
-    """Return the method and the reason, from ITD's bias at the start and `along` AID's run, and ‖∇Φ‖ at the `ends`."""
+    """Return the method and the reason, from ITD's bias at the start and `along` AID's run, and the `ends`."""
     share = max(at.bias_share for at in along)
     kappa = 1 / (start.alpha * start.mu)
     rough = max(float(at.residual) for at in along)

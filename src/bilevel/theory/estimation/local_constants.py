@@ -142,7 +142,7 @@ KEPT = [  # weights of d's and of u's parts in x and in y, for each field of Thi
 def _third_derivatives(
     problem: Problem, x: PyTree, y: PyTree, data: Batch | None, direction: PyTree, key: Array, steps: int
 ) -> ThirdDerivatives:
-    """Maximize T by the higher-order power method: set each argument in turn to the normalized gradient of T in it.
+    """Maximize T by the higher-order power method: set each argument to the normalized gradient of T in it.
 
     T is linear in each argument, so no update lowers it. The result may be a local maximum. So the search has
     `STARTS` starts, the first with d in the given direction, the others random.

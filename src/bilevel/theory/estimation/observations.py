@@ -40,7 +40,7 @@ def estimate(
     iterations: int = 30,
     seed: int = 0,
 ) -> Estimated:
-    """Estimate the constants, the paper's four and block by block, at (x, y) and at further `points` of a trajectory.
+    """Estimate the constants, the paper's four and block by block, at (x, y) and at further `points`.
 
     μ and the curvatures come from Lanczos on Hessian-vector products, and M comes from gradient norms. ρ
     comes from third derivatives by a power method, which starts in the direction to the next point (a random
@@ -98,7 +98,7 @@ class Observations:
         self.found: list[LocalConstants] = []
 
     def add(self, places: Sequence[Place]) -> None:
-        """Observe further places. The search for third derivatives starts in the direction of the next place."""
+        """Observe further places; search third derivatives in the direction of the next place."""
         at_place = self.problem.compiled(_observe, self.iterations)
         for place, following in zip(places, [*places[1:], *places[-1:]], strict=True):
             here, there = (place.x, place.y), (following.x, following.y)
@@ -132,7 +132,7 @@ class Observations:
         )
 
     def _smallest(self) -> tuple[float, float]:
-        """Return the smallest eigenvalue and its residual. Take more Lanczos steps while the residual is large."""
+        """Return the smallest eigenvalue and its residual; a large residual takes more Lanczos steps."""
         at, place = min(zip(self.found, self.places, strict=True), key=lambda pair: float(pair[0].mu))
         mu, residual = float(at.mu), float(at.mu_residual)
         for doubling in range(1, MOST_DOUBLINGS + 1):

@@ -21,7 +21,7 @@ class StartErrors(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Step sizes, and a bound on the mean of ‖∇Φ‖² over `steps` steps from the start, if the constants hold."""
+    """Step sizes, and a bound on the mean of ‖∇Φ‖² over `steps` steps, if the constants hold."""
 
     sizes: StepSizes
     bound: float

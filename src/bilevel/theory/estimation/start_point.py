@@ -39,7 +39,7 @@ class StartPoint(NamedTuple):
 def examine_start(
     observations: Observations, x: PyTree, y: PyTree, warmup: int, project: Callable[[PyTree], PyTree] | None
 ) -> StartPoint:
-    """Take `warmup` gradient steps on y, then Newton steps to y*(x0) if g is convex, and observe these places."""
+    """Take `warmup` gradient steps on y, then Newton steps to y*(x0) if g is convex; observe the places."""
     problem, data, key = observations.problem, observations.data, observations.key
     warm = jax.device_get(problem.compiled(_descend, warmup, observations.iterations)(x, y, data, key))
     if not np.isfinite(host_norm(warm)):

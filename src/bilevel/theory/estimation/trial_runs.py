@@ -1,4 +1,4 @@
-"""Trial runs of AID and ITD: the slope of the estimate, which tests a proposed β, and the points of a longer run."""
+"""Trial runs of AID and ITD: the slope of the estimate, to test a proposed β, and points of a longer run."""
 
 import math
 from collections.abc import Callable
@@ -78,7 +78,7 @@ class SlopeReporting(Solver):
 
 
 def largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
-    """Return the largest ‖∇̂Φ(x_{k+1}) − ∇̂Φ(x_k)‖/‖x_{k+1} − x_k‖ over `steps` steps; infinite if they diverge.
+    """Return the largest ‖∇̂Φ(x_{k+1}) − ∇̂Φ(x_k)‖/‖x_{k+1} − x_k‖ over `steps` steps; infinite on divergence.
 
     AID starts from a solved adjoint system, and y should be y*(x). Then the estimate changes only because x
     moves. The convergence of y and v, which is independent of β, does not change it.

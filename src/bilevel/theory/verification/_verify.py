@@ -183,7 +183,7 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
 
 
 def _moved_piece(piece: Piece, run: Run, sign: int) -> Piece:
-    """Return a piece with each norm at one end of its interval. Differences have the rounding of their terms."""
+    """Return a piece with each norm at one end of its interval, with the rounding of differences."""
     eps = sign * ULPS * np.finfo(float).eps
     x, y = run.sizes["x"].max(), (run.sizes["y"] + run.y_error + run.warm_error).max()
     outer = np.hypot(run.outer_x, run.outer_y).max()

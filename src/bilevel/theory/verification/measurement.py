@@ -82,7 +82,7 @@ def measure(
     data: Batch | None = None,
     solution: Solution | None = None,
 ) -> Run:
-    """Measure `steps` steps from (x0, y0) against `exact` answers at every x_k and at three points between each two.
+    """Measure `steps` steps from (x0, y0) against `exact` answers at every x_k and three points in between.
 
     Args:
         solver: `bl.aid`, `bl.itd` or `bl.soba` with floats at every level.
@@ -172,7 +172,7 @@ def _adjoint(problem: Problem, data: Batch | None, x: PyTree, y: PyTree) -> PyTr
 def _jacobians(
     problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree
 ) -> dict[str, Any]:
-    """Return the norms of both m × n Jacobians: −∇²_xy g (∇²_yy g)⁻¹ at y*, and −α∇²_xy g at the warm start."""
+    """Return the norms of both m × n Jacobians: −∇²_xy g (∇²_yy g)⁻¹ at y*, −α∇²_xy g at the warm start."""
     at_star, at_warm = problem.oracles.linearize(x, y, data), problem.oracles.linearize(x, warm, data)
     C_star, C_warm = cross_matrix(at_star, warm), cross_matrix(at_warm, warm)
     jacobian = -jnp.linalg.solve(hessian_matrix(at_star, warm), C_star.T).T

@@ -62,7 +62,7 @@ def is_small(x: PyTree, y: PyTree) -> bool:
 
 
 def measure_pieces(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Piece]:
-    """Return the quantities at the points (x, y) of each piece, a stack of points, and between neighbors in it."""
+    """Return the quantities at the points (x, y) of each piece, and between neighbors in it."""
     lengths = [len(jax.tree.leaves(x)[0]) for x, _ in pieces]
     small = is_small(*jax.tree.map(lambda a: a[0], pieces[0]))
 

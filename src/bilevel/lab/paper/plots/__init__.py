@@ -22,7 +22,7 @@ DRAWINGS: dict[str, Callable[[Results], dict[str, Figure]]] = {
 
 
 def draw_all(results: Results, folder: Path, formats: tuple[str, ...]) -> dict[str, list[str]]:
-    """Draw every figure of the experiments that were run, in every format. Return the panels by experiment."""
+    """Draw every figure of the experiments that were run, in every format; return the panels."""
     panels = {}
     with house_style():
         for experiment in results.manifests:

@@ -12,7 +12,7 @@ from bilevel.lab.paper.results import read_results
 
 
 def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Claim]:
-    """Draw the figures and write report.html and report.md into `folder`, only from its tables and manifests."""
+    """Draw the figures and write report.html and report.md into `folder`, from its tables and manifests."""
     results = read_results(folder)
     panels = draw_all(results, folder, formats)
     claims = judge(results)

@@ -70,9 +70,9 @@ class StochasticCertificate:
         v_error: Real | None = None,
         sizes: StepSizes | tuple[Real, Real, Real] | None = None,
     ) -> float:
-        """Return the bound on (1/K) Σ_{k<K} E‖∇Φ(x_k)‖² with constant `sizes` (α, η, β), by default `step_sizes`.
+        """Return the bound on (1/K) Σ_{k<K} E‖∇Φ(x_k)‖² with constant `sizes` (default: `step_sizes`).
 
-        It is infinite where the sizes are not certified.
+        It is infinite where the sizes (α, η, β) are not certified.
         """
         K, start = scalar(step_count(steps), "steps"), self._start(gap, y_error, v_error)
         sizes = self.step_sizes(steps, gap, y_error, v_error) if sizes is None else sizes

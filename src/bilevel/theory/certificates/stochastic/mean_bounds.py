@@ -19,7 +19,7 @@ TRIED = np.array([(0, 1), (0.5, 1e-3), (0.999, 1e-3), (0.5, 0.1), (0.9, 0.1), (0
 
 
 class Conversion(NamedTuple):
-    """ω‖h‖² ≥ ω(g²/(1 + s) − e²/s) for every ω and s; the first axis follows `TRIED`, which begins with ω = 0."""
+    """Bounds ω‖h‖² ≥ ω(g²/(1 + s) − e²/s) for every ω and s. The first axis follows `TRIED`, from ω = 0."""
 
     omega: Numbers
     weight: Numbers  # of e², 1 + ω/s
@@ -86,7 +86,7 @@ def mean_bound(at: Tracking, steps: Numbers, gap: Numbers, y_error: Numbers, v_e
 
 
 def stationary(at: Tracking) -> tuple[Numbers, Numbers]:
-    """Return the limits (ν', ν) of the noise in v (with the part from n) and in e, where x takes its direction.
+    """Return the limits (ν', ν) of the noise in v (with the part from n) and in e, at the direction of x.
 
     The noise grows from zero to these limits, so they bound every step.
     """

@@ -52,7 +52,7 @@ class Tracking:
     beta: Numbers
 
     def contraction(self, step: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (r, r̄): the norm of I − step·H, and the mean-square norm of I − step·H_B, r̄² = r² + step²σ_H²."""
+        """Return (r, r̄): the norms of I − step·H, and in mean square of I − step·H_B; r̄² = r² + step²σ_H²."""
         k = self.method.blocks
         r = np.maximum(np.abs(1 - step * k.mu), np.abs(1 - step * k.L_yy))
         return r, np.hypot(r, step * self.method.noise.hessian)
@@ -81,11 +81,11 @@ class Tracking:
         return k.Lambda_xy * a + k.L_xy * row_a, k.L_xy * row_b
 
     def drift(self, slope: Numbers, bend: float, step: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (mean, deviation) of the movement of a target with Lipschitz constant `slope` under noise in x.
+        """Return (mean, deviation) of the movement of a target with Lipschitz constant `slope`.
 
-        If its Jacobian J is Lipschitz, the part −β·J·ω has mean zero, and the remainder is at most
-        ½·bend·β²σ². Otherwise, or where that bound is larger, the whole movement counts as mean and none as
-        deviation.
+        x has noise. If the target's Jacobian J is Lipschitz, the part −β·J·ω has mean zero, and the remainder
+        is at most ½·bend·β²σ². Otherwise, or where that bound is larger, the whole movement counts as mean
+        and none as deviation.
         """
         sigma, (r, _) = self.method.outer_noise, self.contraction(step)
         all_of_it = slope * self.beta * sigma
