@@ -6,8 +6,7 @@ f is the mean of ℓ over trusted images, ℓ the cross-entropy of a network wit
     weighting network    Σ_i w(ℓ_i; x) ℓ_i(y) / Σ_i w(ℓ_i; x)       x: a network, from loss to weight (Shu et al. 2019)
     label correction     mean_i H(softmax(s·onehot(b_i) + x_i), p(y; a_i))     x: ten logits for every image
 
-A fourth method uses the weights of one step from the current y, clipped at zero and normalized (Ren et al.
-2018):
+A fourth method uses the weights of one step from y, clipped at zero and normalized (Ren et al. 2018):
 
     w ∝ max(0, −∂/∂ε f(y − α ∇_y Σ_i ε_i ℓ_i)) at ε = 0
 """
@@ -91,10 +90,8 @@ def weight(x: MLP, each: Any) -> jax.Array:
 
 
 def weighted_by_network(x: MLP, y: MLP, batch: Examples) -> jax.Array:
-    """Return the loss weighted by the network; w is constant in y, as published.
-
-    w is normalized in a batch. Otherwise the network would learn a step size.
-    """
+    """Return the loss weighted by the network; w is constant in y, as published."""
+    # Normalized in a batch, because otherwise the network would learn a step size.
     each = losses(y, batch)
     w = weight(x, lax.stop_gradient(each))
     return jnp.sum(w * each) / jnp.sum(w) + decay(y)

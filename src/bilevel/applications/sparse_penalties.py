@@ -5,8 +5,7 @@
 
 A single penalty that removes five thousand irrelevant words also shrinks the coefficients of the few relevant
 ones. One penalty per word avoids that, but no grid has five thousand dimensions. The problem gives the L1
-term as a proximal map. So coefficients are exactly zero, and the hypergradient is the one of the sparse
-model.
+term as a proximal map. So coefficients are exactly zero, and the hypergradient is the one of the sparse model.
 
 Five thousand hyperparameters can overfit the validation documents. The second term of f keeps penalties close
 to each other unless the documents are clear.

@@ -11,8 +11,7 @@ in the data, among the labels made wrong, and among the right ones. The share of
 (t − f).
 
 Trusted rows are often chosen by class, as five of each are needed. So the weight of a row is the frequency of
-its class in the data relative to the trusted rows. n rows of weights w count as (Σw)²/Σw² in a standard
-error.
+its class in the data relative to the trusted rows. n rows of weights w count as (Σw)²/Σw² in a standard error.
 """
 
 from collections.abc import Callable

@@ -61,8 +61,7 @@ def clean(
 ) -> None:
     """Rank the rows of a table by how likely their label is wrong, using a few rows with trusted labels.
 
-    Columns may hold numbers, categories, dates and missing values; the report explains how each column was
-    used.
+    Columns may hold numbers, categories, dates and missing values; the report explains how each column was used.
     """
     from bilevel.cleaning.inputs import read_inputs
 

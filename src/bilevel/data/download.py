@@ -36,8 +36,7 @@ def https_only() -> urllib.request.OpenerDirector:
 def download(urls: Sequence[str], destination: Path, check: Callable[[bytes, str], object]) -> None:
     """Store the content of the first of `urls` that passes `check(content, url)` at `destination`.
 
-    `check` raises a `DataError` for other content than expected. `destination` appears complete or not at
-    all.
+    `check` raises a `DataError` for other content than expected. `destination` appears complete or not at all.
     """
     failures: list[str] = []
     for url in urls:

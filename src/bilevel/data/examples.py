@@ -14,8 +14,7 @@ from bilevel.checks import check_array, check_count, check_generator, check_kind
 class Examples(eqx.Module):
     """Inputs and targets, one row per example; `source` describes their origin in words.
 
-    This is a pytree of two arrays, so it can be one level of a `Batch`, and a minibatch of it is `Examples`
-    again.
+    This is a pytree of two arrays, so it can be one level of a `Batch`, and a minibatch of it is `Examples` again.
     """
 
     inputs: Any  # one row per example

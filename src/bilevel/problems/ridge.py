@@ -109,8 +109,7 @@ class RidgeLogistic:
         """Return μ, L, M and ρ that hold jointly in (x, y) for ‖x‖ ≤ `x_radius` and ‖y‖ ≤ `y_radius`.
 
         Only M depends on `x_radius`, through ∇_x f = τx. With 0, M is the bound on ∇_y f that AID needs.
-        `y_radius` is `inner_radius` by default. With s = ‖A‖/√n, width = high − low, |σ'| ≤ 1/4 and |σ''| ≤
-        1/(6√3):
+        `y_radius` is `inner_radius` by default. With s = ‖A‖/√n, width = high − low, |σ'| ≤ 1/4 and |σ''| ≤ 1/(6√3):
 
             ‖∇²_yy g‖ ≤ s²/4 + high                   ‖∇²_xy g‖ ≤ (width/4)·y_radius
             slope of ∇²_yy g: in y (max_i‖a_i‖)s²/(6√3), in x width/4

@@ -8,8 +8,7 @@ fold k:
 
 w_i = σ(x_i) is the weight of the label b_i of row i. 1 − w_i is the weight of r_i, the probabilities of the
 other classes. Trusted rows have weight three. f is the loss of the m trusted rows under the models that have
-not seen them. So trusted rows serve for training and validation, and no model ranks a row that it was trained
-on.
+not seen them. So trusted rows serve for training and validation, and no model ranks a row that it was trained on.
 
 p and r come from rounds of label correction, a cross-fitted EM as of Dawid & Skene (1979). Each round trains
 the models. By the model that has not seen row i and a table of confusions between classes, the label of row i
@@ -18,8 +17,7 @@ p. The second term of f is the prior: there are many weights, and m rows without
 If m is small, x moves little, and the ranking comes almost only from the rounds before.
 
 A row is more suspicious if the final weight of its label is small, and if the model that has not seen it
-finds the label improbable. The weight knows the confusions. The probability is safer if errors have no
-pattern.
+finds the label improbable. The weight knows the confusions. The probability is safer if errors have no pattern.
 """
 
 from typing import Any, NamedTuple

@@ -98,8 +98,7 @@ def tune(
 def _single(solver: Any, size: int, y: Any, with_center: Any) -> tuple[float, float, Any]:
     """Return (c, Φ, y) of the best single penalty exp(c).
 
-    Try a coarse grid from the strongest penalty until Φ rises twice in a row, then a finer one around the
-    best.
+    Try a coarse grid from the strongest penalty until Φ rises twice in a row, then a finer one around the best.
     """
     sparse = solver.problem.prox is not None
     highest, lowest = (0.0, LOWEST_L1) if sparse else (5.0, LOWEST)

@@ -118,8 +118,7 @@ class PerFeatureSparseLogisticRegression(_Logistic):
         minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
 
     Parameters and attributes are as in `bl.sklearn.PerFeatureLogisticRegression`. The steps are proximal, and
-    the hypergradient is the one of the sparse solution. Equal entries are `LogisticRegression(C=1/alpha,
-    l1_ratio=1)`.
+    the hypergradient is the one of the sparse solution. Equal entries are `LogisticRegression(C=1/alpha, l1_ratio=1)`.
     """
 
     _sparse = True

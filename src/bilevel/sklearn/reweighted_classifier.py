@@ -20,8 +20,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         model = ReweightedClassifier().fit(X, y, X_trusted=X_checked, y_trusted=y_checked)
         model.suspects_[:20]      # look at these rows first
 
-    Rows with probably wrong labels lose their weight (docs/how-to/sklearn.md). `fit` standardizes the
-    columns.
+    Rows with probably wrong labels lose their weight (docs/how-to/sklearn.md). `fit` standardizes the columns.
 
     Args:
         hidden: the width of a network's hidden layer; `None` for logistic regression.

@@ -78,8 +78,7 @@ class Constants:
         """Return the Lipschitz constant of ∇Φ as the paper prints it, which Theorems 5.9 and 5.17 use.
 
         L_Φ = L + (2L² + ρM²)/μ + (2ρLM + L³)/μ² + ρL²M/μ³. Valid when L and ρ are joint Lipschitz constants
-        (Assumptions 4.4 and 4.5 as written). All other certificates use `L_Phi_blockwise`, which is always
-        valid.
+        (Assumptions 4.4 and 4.5 as written). All other certificates use `L_Phi_blockwise`, which is always valid.
         """
         L, M, kappa, bent = self.L, self.M, self.kappa, self.rho * self.M / self.mu
         return L + (2 * kappa * L + bent * M) + (2 * bent * kappa + kappa * kappa * L) + bent * kappa * kappa

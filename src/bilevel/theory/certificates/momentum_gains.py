@@ -10,8 +10,7 @@ y*ₖ₋₁ and the force φ by
 
     e = −((1 − mq) − Dn)/E · δ + αn/E · φ,    E = (1 − q)(1 − mq) + Dqn.
 
-On the unit circle, with u = 1 − cos ω, |numerator|² is linear and |E|² quadratic in u: its peak is a closed
-form.
+On the unit circle, with u = 1 − cos ω, |numerator|² is linear and |E|² quadratic in u: its peak is a closed form.
 """
 
 from dataclasses import dataclass

@@ -72,8 +72,7 @@ def direct_gain(r: Real, theta: Real | None = None) -> Floats:
 def impulse_energy(r: Real, theta: Real | None = None) -> tuple[Floats, Floats]:
     """Return Σ_k of both bounds for one unit perturbation: (decoupled, direct) = (1/(1 − r²), direct gain).
 
-    Their ratio, (1 + r)/(1 − r) at the best θ, is the extra factor of about 2κ that squaring first costs
-    here.
+    Their ratio, (1 + r)/(1 − r) at the best θ, is the extra factor of about 2κ that squaring first costs here.
     """
     return 1 / (1 - _contraction(r) ** 2), direct_gain(r, theta)
 

@@ -21,8 +21,7 @@ def aid(constants: Constants) -> SystemCertificate:
 
     With a_k = ‖ŷ_k − y*_k‖, b_k = ‖v̂_k − ṽ*_k‖ and d_k = ‖x_k − x_{k−1}‖:
 
-    a_k ≤ (1 − αμ)a_{k−1} + (L/μ)d_k,  b_k ≤ (1 − ημ)b_{k−1} + C₀αL·a_{k−1} + C₀(αL + 1)d_k,  e_k ≤ C₃a_k +
-    L·b_k.
+    a_k ≤ (1 − αμ)a_{k−1} + (L/μ)d_k,  b_k ≤ (1 − ημ)b_{k−1} + C₀αL·a_{k−1} + C₀(αL + 1)d_k,  e_k ≤ C₃a_k + L·b_k.
     """
     p, L = paper.aid(constants), constants.L
     system = ClosedLoop(
@@ -42,8 +41,7 @@ def itd(constants: Constants, R_y: Real | None = None) -> SystemCertificate:
 
     With a_k = ‖ŷ_k − y*_k‖ and d_k = ‖x_k − x_{k−1}‖:
 
-    a_k ≤ (1 − αμ)a_{k−1} + (L/μ)d_k  and  e_k ≤ C₄a_k + C₅ while Lemma 5.12 holds (β ≤ αμ²R_y/(LG), y₀ within
-    R_y).
+    a_k ≤ (1 − αμ)a_{k−1} + (L/μ)d_k  and  e_k ≤ C₄a_k + C₅ while Lemma 5.12 holds (β ≤ αμ²R_y/(LG), y₀ within R_y).
     """
     p = paper.itd(constants, R_y)
     limits = {"smoothness": 1 / constants.L_Phi_blockwise, "radius": paper.radius_beta(constants, p.R_y)}

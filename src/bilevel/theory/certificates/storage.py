@@ -77,8 +77,7 @@ class Driven(ErrorSystem):
     def storage(self, beta: Floats, price: Floats, steps: Floats, w0: Floats, w1: Floats) -> Floats:
         """Return w₀ᵀX_K w₀/K, by doubling; infinite where no X_K exists.
 
-        A constant error C₅ is an undriven state with r₁ = 1. Only ITD has one, and ITD has only one other
-        state.
+        A constant error C₅ is an undriven state with r₁ = 1. Only ITD has one, and ITD has only one other state.
         """
         constant = np.any(np.greater(self.C5, 0))
         r1, q1, w1 = (1.0, 0.0, self.C5) if constant else (self.r1, self.q1, w1)

@@ -132,8 +132,7 @@ class StochasticCertificate:
         """Return α_k = α₀(k+1)^(−power), η_k likewise, β_k = β₀(k+1)^(−outer_power), with the lowest bound.
 
         `outer_power` is `power` by default; without `v_bend` use 2/5 and 3/5. The search for α₀, η₀ and β₀
-        evaluates `schedule_bound` several hundred times. For long runs search at fewer steps, and extend the
-        powers.
+        evaluates `schedule_bound` several hundred times. For long runs search at fewer steps, and extend the powers.
         """
         K = scalar(step_count(steps), "steps")
         if K > LONGEST:

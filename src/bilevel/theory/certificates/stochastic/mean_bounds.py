@@ -1,8 +1,7 @@
 """Mean bounds for given step sizes: constant ones in closed form, schedules by recursions.
 
 Both convert a part of the price ‖h‖² into ‖∇Φ‖² itself, as `storage.lowest_mean` does. This gains a factor of
-up to two where the noise is small. For schedules the first axis of every array is the step; further axes are
-schedules.
+up to two where the noise is small. For schedules the first axis of every array is the step; further axes are schedules.
 """
 
 from __future__ import annotations
