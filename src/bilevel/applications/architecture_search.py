@@ -1,14 +1,14 @@
 """Architecture search: the operations of a cell, chosen by gradients while its weights train (DARTS).
 
-A cell has nodes 0 … 3. Node 0 is its input, and every later node sums over the edges from all earlier nodes. Each edge
-mixes several operations with the weights softmax(x_edge) (Liu, Simonyan & Yang 2019):
+A cell has nodes 0 … 3. Node 0 is its input, and every later node sums over the edges from all earlier nodes.
+Each edge mixes several operations with the weights softmax(x_edge) (Liu, Simonyan & Yang 2019):
 
     node_j = Σ_{i<j} Σ_o softmax(x_ij)_o · o(node_i)       o: none, skip, mean 3 × 3, convolution 1 × 1 or 3 × 3
 
     g(x, y) = cross-entropy on the training half + ½c‖y‖²        f(x, y) = cross-entropy on the validation half
 
-x has the mixtures of the six edges, y the weights of the network. At the end each edge keeps its strongest operation,
-each node its two strongest edges, and the cell is trained from scratch on both halves.
+x has the mixtures of the six edges, y the weights of the network. At the end each edge keeps its strongest
+operation, each node its two strongest edges, and the cell is trained from scratch on both halves.
 
 To adapt it, change the images in `digits`, or the operations in `OPERATIONS` and `logits`.
 """
@@ -37,7 +37,7 @@ EDGES = [(i, j) for i in range(NODES - 1) for j in range(i + 1, NODES)]
 CHANNELS, STEPS = 8, 250
 DECAY = 1e-3
 RATE, MOMENTUM, BATCH = 0.05, 0.9, 32
-SIZES = 1500, 1500, 1000  # images to train on, to validate with and to test on
+SIZES = 1500, 1500, 1000  # images for training, validation and test
 
 
 def digits(seed: int) -> tuple[Examples, Examples, Examples]:
@@ -80,8 +80,11 @@ def normalized(h: Any) -> Any:
 
 
 def logits(mixture: Any, y: dict[str, Any], images: Any) -> Any:
-    """`mixture` has a row for each edge, a column for each operation. Nodes are (points, images, channels)."""
-    # A 1 × 1 kernel is the middle of a 3 × 3 kernel, and convolutions are linear: one serves both.
+    """Return the logits of images, with the operations mixed by `mixture`.
+
+    `mixture` has a row for each edge and a column for each operation. Nodes are (points, images, channels).
+    """
+    # A 1 × 1 kernel is the middle of a 3 × 3 kernel, and convolutions are linear. So one serves both.
     middle = jnp.pad(y["1×1"], ((0, 0), (4 * CHANNELS, 4 * CHANNELS), (0, 0)))
     _, skip, mean, one, three = mixture.T[..., None, None]  # one for each edge
     kernels = one * middle + three * y["3×3"]
@@ -92,7 +95,7 @@ def logits(mixture: Any, y: dict[str, Any], images: Any) -> Any:
         h = normalized(nodes[-1])
         near = jnp.einsum("kpq,qnc->pnkc", AROUND, jax.nn.relu(h)).reshape(*h.shape[:2], -1)
         averaged = jnp.einsum("pq,qnc->pnc", AROUND.mean(axis=0), h)
-        own = slice(edge, edge + len(rest))  # the edges from this node to the rest
+        own = slice(edge, edge + len(rest))  # the edges from this node to later ones
         made = jnp.einsum("pnf,efc->epnc", near, kernels[own])
         rest = rest + made + skip[own, ..., None] * h[None] + mean[own, ..., None] * averaged[None]
         nodes, rest, edge = [*nodes, rest[0]], rest[1:], own.stop
@@ -151,7 +154,7 @@ def discretized(x: Any) -> np.ndarray:
 
 
 def random_cell(rng: np.random.Generator, like: np.ndarray | None = None) -> np.ndarray:
-    """Return random operations, or a random order of those of another cell."""
+    """Return random operations, or the operations of another cell in random order."""
     cell = np.zeros(len(EDGES), int)
     for j in range(1, NODES):
         into = [edge for edge, (_, end) in enumerate(EDGES) if end == j]
@@ -248,7 +251,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
 
 
 def draw_cell(axes: Any, cell: np.ndarray) -> None:
-    """Draw the nodes in a row; an edge to the next node is straight, a longer one is an arc."""
+    """Draw the nodes in a row. An edge to the next node is straight, a longer one is an arc."""
     for (i, j), operation in zip(EDGES, (OPERATIONS[o] for o in cell), strict=True):
         if operation == "none":
             continue

@@ -1,4 +1,4 @@
-"""An application: a task, methods and baselines, scores with a spread over seeds, and a picture."""
+"""Type of an application: a task, methods and baselines, scores with a spread over seeds, and a picture."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # matplotlib is loaded when a picture is drawn
 
 
 class Outcome(NamedTuple):
-    """The results of one seed."""
+    """Results of one seed."""
 
     scores: Mapping[str, Mapping[str, float]]  # by method or baseline, then by measure
     seen: Any = None  # data for the picture
@@ -19,7 +19,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Application:
-    """An application that `bilevel examples` runs.
+    """Application that `bilevel examples` runs.
 
     Args:
         name: the name on the command line, such as "few-shot".

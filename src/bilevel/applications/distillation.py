@@ -3,10 +3,11 @@
     g(x, y) = mean cross-entropy of network(y, ·) on the images x, ten of each class
     f(x, y) = the same on real images;        y(x): fifteen steps with momentum on g from random weights
 
-After Wang et al. 2018. Every step draws two new networks, so the images do not depend on one start. For `bl.maml` every
-network is a task: its random weights w are the data of the task, and y is the distance from them. y starts at zero, and
-the outer rule does not change that start: it learns only the images and the rate. The score is the test accuracy of new
-networks, compared with ten real images of each digit and with the centers of ten clusters, where the images start.
+After Wang et al. 2018. Every step draws two new networks, so the images do not depend on one start. For
+`bl.maml` every network is a task. Its random weights w are the data of the task, and y is the distance from
+them. y starts at zero. The outer rule does not change that start: it learns only the images and the rate. The
+score is the test accuracy of new networks. It is compared with ten real images of each digit and with the
+centers of ten clusters, where the images start.
 """
 
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ PROBLEM = bl.Problem(inner=synthetic_loss, outer=real_loss)
 @partial(jax.tree_util.register_dataclass, data_fields=["key", "real"], meta_fields=[])
 @dataclass(frozen=True)
 class Fresh(FreshStream):
-    """A stream of new networks and some of the real images."""
+    """Stream of new networks and some of the real images."""
 
     key: Any
     real: Examples
@@ -99,7 +100,7 @@ class Fresh(FreshStream):
 
 
 def solver(steps: int) -> Any:
-    """Return the solver. `moved`, the start of y, stays zero. The images may leave [0, 1], which helps much."""
+    """Return the solver. `moved`, the start of y, stays zero. The images may leave [0, 1]."""
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     kinds = Point("learned", "learned", Weights(*["kept"] * 4))
     rule = optax.multi_transform({"learned": adam, "kept": optax.set_to_zero()}, kinds)
@@ -133,7 +134,7 @@ def accuracies(
 ):
     """Return the accuracies on `valid` and `test` after every block of steps from a random start.
 
-    A step uses a hundred images: all, or a random part of more.
+    A step uses a hundred images: all, or a random hundred of more.
     """
     of_weights, of_rows = jax.random.split(key)
     label = lambda w, images: lax.argmax(scores(w, images), 1, jnp.int32)
@@ -158,7 +159,7 @@ def accuracies(
 
 
 def judged(some: Examples, rates: tuple[float, ...], on: tuple[Examples, Examples], **lengths: int) -> float:
-    """Return the mean test accuracy of three networks, with the best rate and number of steps in validation."""
+    """Return the mean test accuracy of three networks, with the best rate and length in validation."""
     of_starts = jax.random.split(jax.random.key(10**6), 3)
     seen = [[accuracies(key, some, rate, *on, **lengths) for key in of_starts] for rate in rates]
     valid, test = np.moveaxis(np.array(seen), 2, 0).mean(axis=2)  # rates × blocks

@@ -3,13 +3,13 @@
     g(x, y) = Σ_k mean_{i ∉ F_k} ½(φ(a_i; x)ᵀy_k − b_i)² + (μ/2) ‖y_k‖²        φ(a; x) = (tanh(Wᵀa + c), 1)
     f(x, y) = mean_i ½(φ(a_i; x)ᵀy_k(i) − b_i)², i in fold k(i)                x = (W, c, log μ)
 
-f is the cross-validation error as a function of the features and of the ridge μ: features that only memorize the
-training counties do not lower it. One bilevel problem has all K folds. The heads have a closed form,
+f is the cross-validation error as a function of the features and of the ridge μ. Features that only memorize
+the training counties do not lower it. One bilevel problem has all K folds. The heads have a closed form,
 
     y_k*(x) = (A_kᵀA_k/n_k + μI)⁻¹ A_kᵀb_k/n_k        with A_k the features of all folds but the k-th,
 
-so every method can be compared with the exact solution. One row of the table solves for the heads at every step and
-differentiates through the solution; that needs a closed form, and the other methods do not.
+so every method can be compared with the exact solution. One row of the table solves for the heads at every
+step and differentiates through the solution. That needs a closed form, and the other methods do not.
 """
 
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ RATE = 1e-2  # of Adam, on the features, for every method and for the network
 
 
 def counties(seed: int) -> tuple[Examples, Examples]:
-    """Return two thousand counties for training and the rest for the test, in units of the former."""
+    """Return two thousand counties for training and the others for the test, in units of the former."""
     table = bl.data.space_ga()
     known, unseen = table.split(2000, len(table) - 2000, seed=seed)
     inputs = bl.data.standardize(known.inputs, unseen.inputs)
@@ -52,7 +52,7 @@ class Folded(NamedTuple):
 
 
 def folded(examples: Examples, folds: int = FOLDS) -> Folded:
-    """Take every K-th example as a fold: their order is random."""
+    """Take every K-th example as a fold, because their order is random."""
     return Folded(examples, np.eye(folds, dtype=np.float32)[np.arange(len(examples)) % folds])
 
 
@@ -163,7 +163,7 @@ class Network(NamedTuple):
 
 
 def network(start: Network, train: Examples, judges: Examples, steps: int) -> tuple[Network, jax.Array]:
-    """Train the layer and a head together by Adam; return them and the squared error on `judges` after each step."""
+    """Train layer and head by Adam. Return them and the squared error on `judges` after each step."""
     adam, whole = optax.adam(RATE), Folded(train, np.zeros((len(train), 1), np.float32))
 
     def step(carry: Any, _: Any) -> Any:
@@ -186,7 +186,7 @@ def mean_square(x: Features, y: Any, examples: Examples) -> jax.Array:
 
 
 def early_stopped(x0: Features, known: Examples, unseen: Examples, steps: int) -> tuple[float, float]:
-    """Choose decay and length on one fold of four, then train on all examples: (test error, held-out error)."""
+    """Choose decay and length on one fold of four, then train on all: (test error, held-out error)."""
     held = np.arange(len(known)) % FOLDS == 0
     tried, y0 = [], jnp.zeros((FEATURES + 1, 1), jnp.float32)
     for ridge in RIDGES[::2]:

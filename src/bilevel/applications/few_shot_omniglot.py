@@ -3,10 +3,10 @@
     f(x, y; Q_i) = mean cross-entropy of network(y, ·) on the query drawings Q_i of task i
     g(x, y; S_i) = the same on its five support drawings S_i, one of each character;    y_i(x): steps on g from x
 
-x is the start of the weights y of a small convolutional network. The 242 characters are split for training, for the
-choice of step sizes, and for the test; every step draws 16 new tasks. MAML, first-order MAML, Reptile and implicit MAML
-are compared with training from scratch and with the nearest neighbor by pixels or by the features of a classifier of
-all training characters. Needs Omniglot: see `bl.data.omniglot`.
+x is the start of the weights y of a small convolutional network. The 242 characters are split for training,
+for the choice of step sizes, and for the test; every step draws 16 new tasks. MAML, first-order MAML, Reptile
+and implicit MAML are compared with training from scratch and with the nearest neighbor by pixels or by the
+features of a classifier of all training characters. Needs Omniglot: see `bl.data.omniglot`.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def turned(part: Omniglot) -> Any:
 
 
 def episodes(key: Any, images: Any, tasks: int, queries: int) -> bl.Batch:
-    """Draw tasks from pictures, characters × drawers × size × size, without repeated characters or drawings."""
+    """Draw tasks from pictures (characters × drawers × size × size), without repetition in a task."""
     some = lambda key, shape, count: lax.top_k(jax.random.uniform(key, shape, jnp.float32), count)[1]
     flat = lambda a: a.reshape(-1, *a.shape[2:])
 
@@ -62,7 +62,7 @@ def episodes(key: Any, images: Any, tasks: int, queries: int) -> bl.Batch:
 @partial(jax.tree_util.register_dataclass, data_fields=["key", "images"], meta_fields=[])
 @dataclass(frozen=True)
 class Episodes(FreshStream):
-    """A stream of new tasks."""
+    """Stream of new tasks."""
 
     key: Any
     images: Any
@@ -72,7 +72,7 @@ class Episodes(FreshStream):
 
 
 class AllShots(Episodes):
-    """Tasks for Reptile, which uses only support drawings: they include the queries."""
+    """Tasks for Reptile, which uses only support drawings; they include the queries."""
 
     def batch(self, key: Any) -> bl.Batch:
         drawn = super().batch(key)
@@ -81,7 +81,7 @@ class AllShots(Episodes):
 
 
 class Drawings(Episodes):
-    """Data for a classifier of all characters: as many drawings as the other methods see, as one task."""
+    """Data for a classifier of all characters, as one task. It sees as many drawings as the other methods."""
 
     def batch(self, key: Any) -> bl.Batch:
         characters, drawers = self.images.shape[:2]

@@ -3,9 +3,9 @@
     f(x, y; Q_i) = (1/|Q_i|) Σ_{(t, u) ∈ Q_i} (network(y, t) − u)²        the error on other points of wave i
     g(x, y; S_i) = the same on its ten support points S_i                 y_i(x): five gradient steps on g from x
 
-A wave has a random amplitude in [0.1, 5] and phase in [0, π]; points are in [−5, 5] (Finn et al. 2017). x is the start
-of the weights y of a network. MAML, first-order MAML, Reptile and implicit MAML are compared with a random start and
-with a network pretrained on the points of all waves together. Every step draws 25 new waves.
+A wave has a random amplitude in [0.1, 5] and phase in [0, π]; points are in [−5, 5] (Finn et al. 2017). x is
+the start of the weights y of a network. MAML, first-order MAML, Reptile and implicit MAML are compared with a
+random start and with a network pretrained on the points of all waves together. Every step draws 25 new waves.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["tasks", "shots"])
 @dataclass(frozen=True)
 class Waves(FreshStream):
-    """New waves at every step."""
+    """Stream of new waves at every step."""
 
     key: Any
     tasks: int = TASKS
@@ -155,7 +155,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def _judged(x: Any, valid: bl.Batch, test: bl.Batch, tie: float, steps: int) -> tuple[dict[str, float], Any]:
-    """Return the scores of a start; for every number of steps it adapts with the best rate on `valid`."""
+    """Return the scores of a start. For every number of steps it adapts with the best rate on `valid`."""
     most = max(COUNTS) if steps > max(COUNTS) else FEW  # a short trial is short in all parts
     on_valid = np.array([np.mean(adapted(x, valid, rate, tie, most)[0], axis=0) for rate in RATES])
     on_valid = np.where(np.isfinite(on_valid), on_valid, np.inf)
@@ -170,7 +170,7 @@ def _judged(x: Any, valid: bl.Batch, test: bl.Batch, tie: float, steps: int) -> 
 
 
 def _tallest(new: bl.Batch) -> bl.Batch:
-    """Return the wave to draw: every start looks good on a flat one."""
+    """Return the wave to draw, the tallest: every start looks good on a flat one."""
     row = int(np.argmax(np.ptp(new.outer[1], axis=1)))
     return jax.tree.map(lambda a: a[row : row + 1], new)
 

@@ -14,7 +14,10 @@ from bilevel.problems.instance import Instance
 
 
 class FreshStream:
-    """A stream of new data at every step: step k has the batch of `fold_in(key, k)`, whatever was drawn before."""
+    """Stream of new data at every step.
+
+    Step k has the batch of `fold_in(key, k)`, whatever was drawn before.
+    """
 
     key: Any
 
@@ -34,7 +37,7 @@ def halved(images: Any) -> Any:
 
 
 def patches(images: Any) -> jax.Array:
-    """Return n × ⌈h/2⌉ × ⌈w/2⌉ × 9c for n × h × w × c: every second pixel and its eight neighbors, zero outside.
+    """Return n × ⌈h/2⌉ × ⌈w/2⌉ × 9c for n × h × w × c: every second pixel and its neighbors, zero outside.
 
     Patches times a matrix are a 3 × 3 convolution with stride 2.
     """
@@ -64,7 +67,7 @@ def descend(
     keys: Any,
     length: int | None = None,
 ) -> Any:
-    """Return y after a step of the rule along `gradient(y, key)` for every key, or for `length` times None."""
+    """Return y after a step of the rule along `gradient(y, key)` for every key, or `length` times None."""
 
     def step(carry: Any, key: Any) -> Any:
         y, memory = carry

@@ -1,23 +1,24 @@
-"""A Stackelberg game of two policies with sampled trajectories: an inspector commits, a plant responds.
+"""Stackelberg game of two policies with sampled trajectories: an inspector commits, a plant responds.
 
 In each of T periods the inspector (the leader) sees the pollution of a river, s = 0, 1, 2, and inspects with
-probability σ(x_s). The plant (the follower) pollutes with probability σ(y_ts) and earns 1. If it is caught, it pays a
-fine, and nothing flows. The river gets dirtier if something flows and recovers otherwise, both by chance. The inspector
-pays for dirt and for inspections; the plant maximizes its own return with an entropy bonus of temperature τ:
+probability σ(x_s). The plant (the follower) pollutes with probability σ(y_ts) and earns 1. If it is caught,
+it pays a fine, and nothing flows. The river gets dirtier if something flows and recovers otherwise, both by
+chance. The inspector pays for dirt and for inspections. The plant maximizes its own return with an entropy
+bonus of temperature τ:
 
     g(x, y) = −E Σ_t (r_F(s_t, a_t, b_t) + τ H(y_ts))        f(x, y) = −E Σ_t r_L(s_t, a_t, b_t)
 
-g has one stationary point, which backward induction finds. A leader who commits inspects more often than pays at the
-moment, because that deters. Two players who each follow their own gradient miss this effect.
+g has one stationary point, which backward induction finds. A leader who commits inspects more often than pays
+at the moment, because that deters. Two players who each follow their own gradient miss this effect.
 
-The expectations are unknown: f and g are averages over trajectories that are drawn with the key of the step from the
-policies x and y. A plain gradient misses that x and y change the distribution of trajectories. Each term is therefore
-multiplied by a factor that is always 1 and has the right derivatives (DiCE, Foerster et al. 2018):
+The expectations are unknown. f and g are averages over trajectories, drawn with the key of the step from the
+policies x and y. A plain gradient misses that x and y change the distribution of trajectories. Each term is
+therefore multiplied by a factor that is always 1 and has the right derivatives (DiCE, Foerster et al. 2018):
 
     □_t = exp(c_t − stop_gradient(c_t)),   c_t = Σ_{u ≤ t} log σ'(x, a_u) + log σ'(y, b_u)   (of the drawn actions)
 
-As p·∇ⁿ□ = ∇ⁿp for a trajectory of probability p, derivatives of all orders are unbiased, also ∇²_yy g and ∇²_xy g. A
-product of two estimates is unbiased only if they are independent: hence `batches="independent"`.
+As p·∇ⁿ□ = ∇ⁿp for a trajectory of probability p, derivatives of all orders are unbiased, also ∇²_yy g and
+∇²_xy g. A product of two estimates is unbiased only if they are independent: hence `batches="independent"`.
 """
 
 from functools import partial
@@ -81,7 +82,7 @@ class Played(NamedTuple):
 
 
 def play(x: Any, y: Any, game: Game, key: Any, samples: int = SAMPLES) -> Played:
-    """Draw trajectories from random initial states; a draw has no derivative."""
+    """Draw trajectories from random initial states. A draw has no derivative."""
     x, y = lax.stop_gradient((x, y))
     draw = jax.random.uniform(key, (len(y) + 1, 3, samples), x.dtype)
 
@@ -101,7 +102,10 @@ def box(c: Any) -> Any:
 
 
 def first_order_box(c: Any) -> Any:
-    """The usual score function: also 1 with the right gradient, without the second derivative ∇c∇cᵀ."""
+    """Return the usual score function.
+
+    It is also 1 with the right gradient, but lacks the second derivative ∇c∇cᵀ.
+    """
     return 1 + c - lax.stop_gradient(c)
 
 
@@ -230,7 +234,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 
 
 def score(committed: float, as_played: float, best: float) -> dict[str, float]:
-    """Return means over the last quarter of a run: against the best response, and against the actual follower."""
+    """Return means over the last quarter of a run, against the best response and the actual follower."""
     return {"return": committed, "as played": as_played, "short of the best": best - committed}
 
 

@@ -1,18 +1,18 @@
 """Reward shaping: bonuses and fines on a map that make a short-sighted agent serve a far-sighted designer.
 
-An agent walks on a slippery grid. It follows the best policy of an entropy-regularized Markov decision process with its
-discount γ, so a far goal hardly attracts it. The discount δ of the designer is closer to one. The designer may put a
-bonus or a fine x_s on the cells within a budget: ‖x‖₁ ≤ B. A bonus is paid at every visit, so a careless bonus teaches
-the agent to walk in circles.
+An agent walks on a slippery grid. It follows the best policy of an entropy-regularized Markov decision
+process with its discount γ, so a far goal hardly attracts it. The discount δ of the designer is closer to
+one. The designer may put a bonus or a fine x_s on the cells within a budget: ‖x‖₁ ≤ B. A bonus is paid at
+every visit, so a careless bonus teaches the agent to walk in circles.
 
-y is the agent's value of each cell. For its best policy it is the fixed point of the soft Bellman operator, which is
-the only minimizer and the only stationary point of g, because I − γP_π is never singular:
+y is the agent's value of each cell. For its best policy it is the fixed point of the soft Bellman operator.
+This is the only minimizer and the only stationary point of g, because I − γP_π is never singular:
 
     (T_x y)_s = τ log (1/4) Σ_a exp(q_sa/τ),    q_sa = r_sa + Σ_s' P_sas' (x_s' + γ y_s'),    π_y(a|s) ∝ exp(q_sa/τ)
 
     g(x, y) = ½ ‖y − T_x y‖²        f(x, y) = −ρᵀ(I − δP_π)⁻¹ r_π,  the designer's return, without bonuses, under π_y
 
-To adapt it, write another `world`: the rest works with any P, r and ρ.
+To adapt it, write another `world`. Everything else works with any P, r and ρ.
 """
 
 import math
@@ -80,7 +80,7 @@ def policy(x: Any, y: Any, world: World) -> Any:
 
 
 def bellman(x: Any, y: Any, world: World) -> Any:
-    """Measure entropy relative to the uniform policy: a cell without rewards has value 0."""
+    """Return T_x y. Entropy is relative to the uniform policy, so a cell without rewards has value 0."""
     return TAU * (jax.nn.logsumexp(action_values(x, y, world) / TAU, axis=1) - math.log(ACTIONS))
 
 
@@ -102,14 +102,14 @@ PROBLEM = bl.Problem(inner=inner, outer=outer)
 
 @jax.jit
 def within_budget(x: Any) -> Any:
-    """Project onto ‖x‖₁ ≤ B: all entries shrink by one threshold, which is 0 inside the ball."""
+    """Project onto ‖x‖₁ ≤ B. All entries shrink by one threshold, which is 0 inside the ball."""
     sizes = jnp.sort(jnp.abs(x), descending=True)
     threshold = jnp.max((jnp.cumsum(sizes) - BUDGET) / jnp.arange(1, len(x) + 1, dtype=x.dtype))
     return jnp.sign(x) * jnp.maximum(jnp.abs(x) - jnp.maximum(threshold, 0), 0)
 
 
 def soft_values(x: Any, world: World, sweeps: int = 100) -> Any:
-    """Return y*(x) by soft value iteration: the error shrinks by γ in every sweep."""
+    """Return y*(x) by soft value iteration. The error shrinks by γ in every sweep."""
     return lax.fori_loop(0, sweeps, lambda _, y: bellman(x, y, world), jnp.zeros_like(x))
 
 
@@ -133,8 +133,9 @@ def task(seed: int) -> Instance:
 def closed_form(x: Any, world: World) -> tuple[float, np.ndarray]:
     """Return Φ(x) and ∇Φ(x) by the implicit function theorem.
 
-    dy = (I − γP_π)⁻¹ P_π dx from the fixed point, dπ = π (dq − Σ_b π_b dq_b)/τ from the policy, and from the policy
-    gradient theorem dΦ = −Σ_s d_s Σ_a dπ_sa Q_sa, with d the designer's discounted visits and Q his own values.
+    The fixed point gives dy = (I − γP_π)⁻¹ P_π dx, and the policy gives dπ = π (dq − Σ_b π_b dq_b)/τ. The
+    policy gradient theorem gives dΦ = −Σ_s d_s Σ_a dπ_sa Q_sa, with d the designer's discounted visits and Q
+    his own values.
     """
     P, r, rho, paid = (np.asarray(part, float) for part in world)
     x, y, weights = np.asarray(x, float), np.zeros(len(r)), np.ones_like(r)
@@ -171,7 +172,7 @@ def toward_goal() -> np.ndarray:
 
 
 def hill_climbing(value: Callable[[Any], Any], x: Any, seed: int, tries: int) -> Any:
-    """Keep Gaussian changes that are better; lengthen by half after a success, shorten by a tenth otherwise."""
+    """Keep Gaussian changes that are better; lengthen by half after a success, else shorten by a tenth."""
 
     def attempt(carry, key):
         x, best, length = carry
@@ -242,7 +243,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
 
 
 def draw_map(axes: Any, x: Any, world: World, wet: np.ndarray) -> Any:
-    """Draw bonuses as colors, the mire as crosses, the start as a dot, the goal as a star, mean moves as arrows."""
+    """Draw bonuses as colors, mire as crosses, start as a dot, goal as a star, mean moves as arrows."""
     image = axes.imshow(np.reshape(x, (SIDE, SIDE)), cmap="RdBu", vmin=-0.25, vmax=0.25)
     pi = np.asarray(policy(x, soft_values(x, world), world))
     down, right = np.array(list(MOVES.values())).T @ pi.T

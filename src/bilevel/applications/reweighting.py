@@ -1,4 +1,4 @@
-"""Wrong labels: train on many labels, some of them wrong, with the help of a few trusted ones.
+"""Wrong labels: training on many labels, some of them wrong, with the help of a few trusted ones.
 
 f is the mean of ℓ over trusted images, ℓ the cross-entropy of a network with parameters y, and g one of
 
@@ -6,7 +6,7 @@ f is the mean of ℓ over trusted images, ℓ the cross-entropy of a network wit
     weighting network    Σ_i w(ℓ_i; x) ℓ_i(y) / Σ_i w(ℓ_i; x)       x: a network, from loss to weight (Shu et al. 2019)
     label correction     mean_i H(softmax(s·onehot(b_i) + x_i), p(y; a_i))     x: ten logits for every image
 
-A fourth method uses the weights of one step from the current y, clipped at zero and normalized (Ren et al. 2018):
+A fourth method uses the weights of one step from y, clipped at zero and normalized (Ren et al. 2018):
 
     w ∝ max(0, −∂/∂ε f(y − α ∇_y Σ_i ε_i ℓ_i)) at ε = 0
 """
@@ -44,7 +44,7 @@ STEP = 0.3  # of the one-step weights, without momentum
 def next_labels(
     labels: np.ndarray, probability: float, *, classes: int, seed: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `(noisy, wrong)`: each label becomes the next class with the given probability, the last the first.
+    """Return `(noisy, wrong)`: each label becomes the next class (cyclically) with the given probability.
 
     This is the harder kind of noise, because the wrong labels of a class agree with each other.
     """
@@ -90,7 +90,8 @@ def weight(x: MLP, each: Any) -> jax.Array:
 
 
 def weighted_by_network(x: MLP, y: MLP, batch: Examples) -> jax.Array:
-    """w is constant in y, as published. We normalize it in a batch, or the network would learn a step size."""
+    """Return the loss weighted by the network; w is constant in y, as published."""
+    # Normalized in a batch, because otherwise the network would learn a step size.
     each = losses(y, batch)
     w = weight(x, lax.stop_gradient(each))
     return jnp.sum(w * each) / jnp.sum(w) + decay(y)
@@ -140,7 +141,7 @@ def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
 
 class Verdict(NamedTuple):
     labels: Any
-    weights: Any  # the lower, the more likely is the given label wrong
+    weights: Any  # the lower, the more likely the given label is wrong
 
 
 class Method(NamedTuple):
@@ -242,7 +243,7 @@ def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: 
 
 
 def training_weights(name: str, verdict: Verdict, share: float) -> np.ndarray:
-    """Return 1 for corrected labels. Filtering keeps the true number of right labels, with the least losses."""
+    """Return 1 for corrected labels. Filtering keeps the true number of right labels, by least loss."""
     if name == "label correction":
         return np.ones(TRAIN, np.float32)
     if name == "filtering by loss":

@@ -3,12 +3,12 @@
     g(x, y) = (1/n) Σ_i log(1 + exp(−b_i a_iᵀy)) + Σ_j exp(x_j) |y_j|
     f(x, y) = (1/n') Σ_i log(1 + exp(−b'_i a'_iᵀy)) + (c/V) Σ_j (x_j − x̄)²
 
-A single penalty that removes five thousand irrelevant words also shrinks the coefficients of the few relevant ones. One
-penalty per word avoids that, but no grid has five thousand dimensions. The problem gives the L1 term as a proximal map,
-so coefficients are exactly zero, and the hypergradient is the one of the sparse model.
+A single penalty that removes five thousand irrelevant words also shrinks the coefficients of the few relevant
+ones. One penalty per word avoids that, but no grid has five thousand dimensions. The problem gives the L1
+term as a proximal map. So coefficients are exactly zero, and the hypergradient is the one of the sparse model.
 
-Five thousand hyperparameters can overfit the validation documents. The second term of f keeps penalties close to each
-other unless the documents are clear.
+Five thousand hyperparameters can overfit the validation documents. The second term of f keeps penalties close
+to each other unless the documents are clear.
 """
 
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ SOLVED, MOST = 1e-8, 20_000  # a fit ends when a step moves y by this share, or 
 
 
 class Documents(NamedTuple):
-    """Row i has the indices of the words in document i and their weights; empty places have weight 0."""
+    """Documents: row i has the word indices of document i and their weights; empty places have weight 0."""
 
     words: Any
     weights: Any
@@ -47,10 +47,10 @@ class Documents(NamedTuple):
 def documents(seed: int, sizes: tuple[int, ...] = SIZES) -> tuple[list[Documents], np.ndarray]:
     """Return sets of documents, and the relevant words.
 
-    Word r of the vocabulary is drawn with a probability near 1/r (Zipf), 40 to 160 words per document. Weights are
-    tf-idf, as from scikit-learn's TfidfVectorizer(sublinear_tf=True): (1 + log count) · idf, each document of length
-    one. The label says whether a sum over the relevant words is above its median, so a model with the right
-    coefficients makes no mistake.
+    Word r of the vocabulary is drawn with a probability near 1/r (Zipf), 40 to 160 words per document.
+    Weights are tf-idf, as from scikit-learn's TfidfVectorizer(sublinear_tf=True): (1 + log count) · idf, each
+    document of length one. The label is whether a sum over the relevant words is above its median. So a model
+    with the right coefficients makes no mistake.
     """
     for size in sizes:
         check_count(size, "the number of documents")
@@ -127,7 +127,7 @@ def task(seed: int) -> Instance:
 
 
 def solver(L: float) -> bl.Solver:
-    """Use CG, because the relevant directions are much flatter than those of common words."""
+    """Return a solver with CG, because the relevant directions are much flatter than common words."""
     cg = bl.adjoints.cg(1e-3, max_steps=5)
     return bl.aid(PROBLEM, inner=1 / L, adjoint=cg, outer=optax.adam(0.05), inner_steps=3)
 

@@ -3,11 +3,12 @@
     g(x, y) = e^r · (mean_i ℓ(y; T(a_i; s, ε_i), b_i) + Σ_l ½ e^{d_l} ‖W_l‖²)        f(y) = mean_j ℓ(y; a'_j, b'_j)
     x = (log decays d, strengths s of rotation and shift, log rate r)
 
-ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random amounts of
-size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with momentum) on g, so e^r is
-the learning rate. The rate does not change the minimizer of g: methods that differentiate the minimizer (AID) cannot
-learn it, but methods that differentiate the steps can. For six hyperparameters `bl.solvers.rtho` uses forward mode: it
-carries the derivatives of y along the run (Franceschi et al. 2017).
+ℓ is the cross-entropy of an MLP or of a small CNN with weights y. T turns and moves a digit by normal random
+amounts of size e^s; bilinear interpolation makes that differentiable. y takes steps of size one (with
+momentum) on g, so e^r is the learning rate. The rate does not change the minimizer of g. So methods that
+differentiate the minimizer (AID) cannot learn it, but methods that differentiate the steps can. For six
+hyperparameters `bl.solvers.rtho` uses forward mode: it carries the derivatives of y along the run (Franceschi
+et al. 2017).
 """
 
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def digits(seed: int) -> Digits:
 
 
 def moved(images: Any, strength: Any, key: Any) -> jax.Array:
-    """Turn each image by `strength[0]` · normal radians, and move it by `strength[1]` · normal pixels both ways."""
+    """Turn each image by `strength[0]` · normal radians, and move it by `strength[1]` · normal pixels."""
     noise = jax.random.normal(key, (3, len(images)), images.dtype)
     angle, shift = strength[0] * noise[0], strength[1] * noise[1:]
     center = (SIDE - 1) / 2
@@ -77,7 +78,7 @@ def mlp(y: Any, images: Any) -> jax.Array:
 
 
 def cnn(y: Any, images: Any) -> jax.Array:
-    """Two 3 × 3 convolutions with stride 2, and a linear layer."""
+    """Return the logits of two 3 × 3 convolutions with stride 2, and a linear layer."""
     hidden = images[..., None]
     for W, b in y[:-1]:
         hidden = jax.nn.relu(patches(hidden) @ W + b[None, None, None, :])
@@ -99,7 +100,7 @@ def initial(model: str, seed: int) -> list[tuple[Any, ...]]:
 
 
 class Hyper(NamedTuple):
-    """x: all logarithms."""
+    """Hyperparameters x, all as logarithms."""
 
     decay: Any  # of each layer
     strength: Any  # of rotation, in radians, and of shift, in pixels
@@ -175,7 +176,7 @@ TRIES = 14  # a step of the method costs 13 to 14 training steps in operations o
 
 
 def drawn(seed: int, count: int) -> list[Hyper]:
-    """Draw uniformly in the box, that is in orders of magnitude."""
+    """Draw uniformly in the box, so evenly in orders of magnitude."""
     rng = np.random.default_rng(seed)
     return [jax.tree.map(lambda low, high: rng.uniform(low, high), LOWEST, HIGHEST) for _ in range(count)]
 

@@ -1,1 +1,1 @@
-"""Tables with wrong labels: one weight per row, learned from a few rows whose labels are trusted."""
+"""Tables with wrong labels: one weight per row, learned from a few rows with trusted labels."""

@@ -1,4 +1,4 @@
-"""Readers of single cells: a number or a date, NaN for a missing cell, None for anything else."""
+"""Readers of single cells. They return a number, NaN for a missing cell, and None for anything else."""
 
 import math
 import re

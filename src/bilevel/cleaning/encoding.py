@@ -1,4 +1,4 @@
-"""The columns of a table as a matrix of numbers: fitted on the data, then applied to the trusted rows.
+"""Columns of a table as a matrix of numbers: fitted on the data, then applied to the trusted rows.
 
 | column | becomes |
 | --- | --- |
@@ -37,7 +37,7 @@ Part = Callable[[np.ndarray], np.ndarray]
 
 
 class Column(NamedTuple):
-    """The use of one column of the table."""
+    """Treatment of one column of the table."""
 
     name: str
     kind: str  # number, category, date, time, not used
@@ -49,7 +49,7 @@ class Column(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """A function from tables with these columns to matrices."""
+    """Function from tables with these columns to matrices."""
 
     columns: tuple[Column, ...]
 
@@ -85,7 +85,7 @@ def fit_encoding(
 
 
 def telling(encoding: Encoding, matrix: np.ndarray, labels: np.ndarray) -> list[str]:
-    """Return the columns in use, ordered by the share of variance that the labels explain (η² of the best part)."""
+    """Return the columns in use, ordered by the share of variance that the labels explain (η²)."""
     members = np.eye(int(labels.max()) + 1, dtype=np.float32)[labels]
     counts = np.maximum(members.sum(axis=0), 1)[:, None]
     centered = matrix - matrix.mean(axis=0)
@@ -107,10 +107,7 @@ def _matrix(columns: list[tuple[Column, np.ndarray]], rows: int) -> np.ndarray:
 
 
 def _read(column: Cells, forced: bool) -> tuple[str, dict[str, float | None]]:
-    """Return the kind of the column and the value of every distinct cell.
-
-    The kind is the first reader that reads nearly all cells, or "category".
-    """
+    """Return the kind (the first reader of nearly all cells, or "category") and the distinct values."""
     counts = Counter(column)
     if all(is_missing(cell) for cell in counts):
         return "empty", {}
@@ -132,7 +129,10 @@ def _read(column: Cells, forced: bool) -> tuple[str, dict[str, float | None]]:
 
 
 def _dots_group(counts: Collection[str]) -> bool:
-    """Return whether 1.234 is more than a thousand: three digits follow every dot, and smaller numbers have none."""
+    """Return whether 1.234 is more than a thousand.
+
+    Three digits follow every dot, and numbers without a dot have at most three.
+    """
     dotted = whole = False
     for cell in map(str.strip, counts):
         if cell.isdigit():
@@ -159,7 +159,6 @@ def _fit(
 
 
 def _numeric(name: str, kind: str, read: dict[str, float | None], column: Cells) -> tuple[Column, np.ndarray]:
-    """Fit a column of numbers or dates."""
     values = _values(column, read)
     known = values[~np.isnan(values)]
     if len(known) == len(column) and (known == known[0]).all():
@@ -223,7 +222,7 @@ def _values(column: Cells, known: Mapping[str, float | int | None]) -> np.ndarra
 
 
 def _location(known: np.ndarray) -> tuple[float, float]:
-    """Return the median, and the standard deviation with the outer 2 % clipped, so outliers hardly count."""
+    """Return the median, and the standard deviation with the outer 2 % clipped."""
     finite = np.clip(known[np.isfinite(known)], -HUGE, HUGE)
     if not len(finite):
         return 0.0, 1.0
@@ -238,7 +237,7 @@ def _standard(center: float, scale: float, values: np.ndarray) -> np.ndarray:
 
 
 def _counter(name: str, known: np.ndarray, rows: int) -> bool:
-    """Return whether the column numbers the rows: different whole numbers, without gaps or named like an ID."""
+    """Return whether the column numbers the rows: distinct whole numbers, gapless or named as ID."""
     if len(known) < rows or not np.isfinite(known).all() or (known % 1).any() or len(np.unique(known)) < rows:
         return False
     return bool(np.ptp(known) == rows - 1) or NAMED_ID.fullmatch(name) is not None

@@ -1,16 +1,17 @@
-"""The quality of a ranking, measured on the trusted rows by cross-validation.
+"""Quality of a ranking, measured on the trusted rows by cross-validation.
 
-In every fold, a fifth of them is hidden among the data, and half of these get a wrong label. The ranking is computed
-again and judged by the positions of the wrong labels. Half of the wrong labels are drawn evenly from the other classes,
-half are the most similar class.
+In every fold, a fifth of them is hidden among the data, and half of these get a wrong label. The ranking is
+computed again and judged by the positions of the wrong labels. Half of the wrong labels are drawn evenly from
+the other classes, half are the most similar class.
 
-A sample of the data is enough for that. It is ranked together with rows of known labels, so it also shows the share of
-wrong labels in the data, as the prevalence with an imperfect test (Rogan and Gladen, 1978). The test is that the
-suggested label differs from the given one. s, t and f are the shares of rows with this difference in the data, among
-the labels made wrong, and among the right ones. The share of wrong labels is π = (s − f) / (t − f).
+A sample of the data is enough for that. It is ranked together with rows of known labels. So it also shows the
+share of wrong labels in the data, as the prevalence with an imperfect test (Rogan and Gladen, 1978). The test
+is that the suggested label differs from the given one. s, t and f are the shares of rows with this difference
+in the data, among the labels made wrong, and among the right ones. The share of wrong labels is π = (s − f) /
+(t − f).
 
-Trusted rows are often chosen by class, as five of each are needed. So the weight of a row is the frequency of its class
-in the data relative to the trusted rows, and n rows of weights w count as (Σw)²/Σw² in a standard error.
+Trusted rows are often chosen by class, as five of each are needed. So the weight of a row is the frequency of
+its class in the data relative to the trusted rows. n rows of weights w count as (Σw)²/Σw² in a standard error.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ Weigh = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Any]
 
 
 class Worth(NamedTuple):
-    """The evaluation: one entry per hidden trusted row, and the suspicion of the sampled data."""
+    """Result of the evaluation: one entry per hidden trusted row, and the suspicion of the sampled data."""
 
     change: np.ndarray  # RIGHT, EVENLY or LOOKALIKE
     suspicion: np.ndarray
@@ -48,14 +49,14 @@ class Worth(NamedTuple):
         return self.change != RIGHT
 
     def area(self, *changes: int) -> float:
-        """Return the area under the ROC curve: how often a wrong label is more suspicious than a right one."""
+        """Return the area under the ROC curve: P(a wrong label is more suspicious than a right one)."""
         picked = self.wrong if not changes else np.isin(self.change, changes)
         return roc_area(*self._part(picked), *self._part(~self.wrong))
 
     def interval(self) -> tuple[float, float]:
         """Return a 95 % interval for the area, after Hanley and McNeil (1982).
 
-        Their variance is zero at an area of one. So it is taken at the area after half an error among as many
+        Their variance is zero at an area of one. So take it at the area after half an error among as many
         comparisons as there are rows of the rarer kind.
         """
         area = self.area()
@@ -88,10 +89,11 @@ class Worth(NamedTuple):
         )
 
     def share_wrong(self) -> tuple[float, float, float] | None:
-        """Return π and a 95 % interval if the errors in the data are like those made here; None without an estimate.
+        """Return π and a 95 % interval, or None without an estimate.
 
-        f is the share of wrong suggestions for any given label, because the model has not seen the row. The interval is
-        from the delta method; every share is taken one row away from 0 and 1.
+        They hold if the errors in the data are like the errors made here.
+        f is the share of wrong suggestions for any given label, because the model has not seen the row. The
+        interval is from the delta method; every share is taken one row away from 0 and 1.
         """
         s, s_error = _share(
             self.data_disputed, np.ones(len(self.data_disputed)), float(len(np.unique(self.row)))
@@ -108,7 +110,7 @@ class Worth(NamedTuple):
     def found(self, reviewed: float, weight: np.ndarray | None = None) -> float:
         """Return the share of labels made wrong that are as suspicious as the first `reviewed` of the data.
 
-        `weight` says how much each trusted row counts; the default is the weight of its class.
+        `weight` is the weight of each trusted row; the default is the weight of its class.
         """
         weight, thresholds = self.weight if weight is None else weight, np.unique(self.suspicion)[::-1]
         found = _above(thresholds, self.suspicion[self.wrong], weight[self.wrong])
@@ -116,11 +118,12 @@ class Worth(NamedTuple):
         return float(np.interp(reviewed, np.r_[0, share, 1], np.r_[0, found, 1]))
 
     def found_interval(self, reviewed: float, wrong: int) -> tuple[float, float]:
-        """Return a 95 % interval for the share of `wrong` labels that are in the first `reviewed` of the data.
+        """Return a 95 % interval for the share of `wrong` labels in the first `reviewed` of the data.
 
-        The wrong labels of the data may be drawn evenly or be lookalikes, so the interval contains those of both
-        kinds. A label drawn evenly from C classes is the lookalike with probability 1/(C − 1), and half of the labels
-        are lookalikes: a lookalike has the weight 1/C for labels drawn evenly. With two classes both kinds are equal.
+        The wrong labels of the data may be drawn evenly or be lookalikes, so the interval contains the
+        intervals of both kinds. A label drawn evenly from C classes is the lookalike with probability 1/(C −
+        1), and half of the labels are lookalikes. So a lookalike has the weight 1/C for labels drawn evenly.
+        With two classes both kinds are equal.
         """
         ends = []
         for kind in (self.alike, np.where(self.alike, 1 / self.classes, 1.0)):
@@ -145,8 +148,10 @@ def worth(
     folds: int = FOLDS,
     fold_done: Callable[[int], None] = lambda fold: None,
 ) -> Worth:
-    """Evaluate the ranking `weigh(inputs, labels, trusted_inputs, trusted_labels)`; `likeness` has the probabilities of
-    the classes for the trusted rows."""
+    """Evaluate the ranking `weigh(inputs, labels, trusted_inputs, trusted_labels)`.
+
+    `likeness` has the probabilities of the classes for the trusted rows.
+    """
     rng = np.random.default_rng(seed)
     size = len(trusted_labels) // folds  # the same in all folds, for one compiled program
     # By class, and random within: every fold gets its part of every class.
@@ -198,8 +203,9 @@ def lookalikes(labels: np.ndarray, likeness: np.ndarray) -> np.ndarray:
 def predicted(share: float, count: float, future: int = MANY) -> tuple[float, float]:
     """Return a 95 % interval for the share among `future` cases, after `share` among `count` of them.
 
-    After s of n, the probability lies between quantiles of Beta(s, n − s + 1) and of Beta(s + 1, n − s) (Clopper and
-    Pearson, 1934). The number among m future cases then has a beta-binomial distribution with these parameters.
+    After s of n, the probability is between quantiles of Beta(s, n − s + 1) and of Beta(s + 1, n − s)
+    (Clopper and Pearson, 1934). The number among m future cases then has a beta-binomial distribution with
+    these parameters.
     """
     future = min(max(future, 1), MANY)
     had, missed = share * count, (1 - share) * count

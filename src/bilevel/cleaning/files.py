@@ -1,4 +1,4 @@
-"""The files `ranked.csv` and `weights.csv`."""
+"""Content of the files `ranked.csv` and `weights.csv`."""
 
 import csv
 import re
@@ -22,8 +22,8 @@ NUMBERS = cells.number, cells.number_with_thousands, cells.number_with_comma
 def ranked_csv(found: Findings) -> tuple[str, int]:
     """Return the rows, the most suspicious first and trusted ones last, and the number of disarmed cells.
 
-    Spreadsheets compute cells that begin with one of =+-@, so `disarmed` puts an apostrophe in front. The separator is
-    the one of the table.
+    Spreadsheets compute cells that begin with one of =+-@, so `disarmed` puts an apostrophe in front. The
+    separator is the one of the table.
     """
     names = ["row", "suspicion", "weight", "given_label", "suggested_label", "suggested_probability"]
     lines, count = _Lines([]), 0
@@ -40,7 +40,7 @@ def ranked_csv(found: Findings) -> tuple[str, int]:
 
 
 class _Lines(NamedTuple):
-    """A file for `csv.writer` with line feeds as line ends."""
+    """File for `csv.writer` with line feeds as line ends."""
 
     written: list[str]
 

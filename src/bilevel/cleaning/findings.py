@@ -1,4 +1,4 @@
-"""The result of a ranking, from which files, page and terminal output are written."""
+"""Result of a ranking, the source of files, page and terminal output."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ LONGEST = 48  # characters of a cell on the page or the terminal
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """The result; arrays have one entry per judged row, and `rows` are the indices in the table."""
+    """Result of a ranking. Arrays have one entry per judged row, and `rows` are the indices in the table."""
 
     table: Table
     label: str
@@ -33,7 +33,7 @@ class Findings:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Return the rows, the most suspicious first; equal ones in the order of the file."""
+        """Return the rows, the most suspicious first and equal ones in the order of the file."""
         return np.argsort(-self.suspicion, kind="stable")
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The inputs of a ranking, from one or two tables; bad tables are refused here or in `table.py`."""
+"""Inputs of a ranking, from one or two tables. This module and `table.py` reject bad tables."""
 
 import difflib
 from collections import Counter
@@ -133,7 +133,7 @@ def _keys(table: Table, places: list[int]) -> list[tuple[str, ...]]:
 
 
 def _check_cells(encoding: Encoding, table: Table, trusted: Table) -> list[str]:
-    """Return notes on columns and cells of trusted rows that the data lack; raise if a whole column differs."""
+    """Return notes on values in trusted rows that the data lack; raise if a whole column differs."""
     extra = [name for name in trusted.header if name not in table.places]
     notes = [f"Columns that only the trusted rows have were not used: {_listed(extra)}."] if extra else []
     for column in encoding.columns:
@@ -163,7 +163,6 @@ def _check_cells(encoding: Encoding, table: Table, trusted: Table) -> list[str]:
 
 
 def _similar_labels(labels: list[str]) -> list[str]:
-    """Return notes on labels that are written in two ways."""
     written: dict[str | float, set[str]] = {}
     for name in set(labels):
         written.setdefault(_meant(name), set()).add(name)
@@ -177,7 +176,7 @@ def _meant(label: str) -> str | float:
 
 
 def _marked(table: Table, column: str) -> np.ndarray:
-    """Return the trusted rows: true, 1 or yes; other rows have false, 0, no or an empty cell."""
+    """Return the trusted rows, with true, 1 or yes. Other rows have false, 0, no or an empty cell."""
     table.index(column, "column of trusted rows")
     cells = table.column(column)
     marks = [cell.strip().lower() for cell in cells]

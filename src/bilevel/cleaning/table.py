@@ -1,4 +1,4 @@
-"""A CSV file as a table of strings, or an error with the place and the fix.
+"""CSV file as a table of strings, or an error with the place and the fix.
 
 This module guesses only the separator; `encoding.py` interprets the cells.
 """
@@ -41,12 +41,12 @@ FIRST_SHOWN = 5
 
 
 class TableError(ValueError):
-    """A table that cannot be used; the message is one line with the place and the fix."""
+    """Error for a table that cannot be used; the message is one line with the place and the fix."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The cells of the file, row by row; `lines` are the lines of the file where the rows begin."""
+    """Cells of the file, row by row; `lines` are the lines of the file where the rows begin."""
 
     path: Path
     header: tuple[str, ...]
@@ -76,7 +76,7 @@ class Table:
         raise TableError(f"{self.path} has no {what} {shown(name)}: {hint}")
 
     def only(self, keep: Iterable[bool]) -> "Table":
-        """The rows for which `keep` holds."""
+        """Return the rows for which `keep` holds."""
         picked = [i for i, kept in enumerate(keep) if kept]
         return replace(self, rows=[self.rows[i] for i in picked], lines=[self.lines[i] for i in picked])
 
@@ -205,7 +205,7 @@ def _separator(text: str, path: Path) -> str:
 
 
 def _header(row: list[str], path: Path) -> tuple[str, ...]:
-    """Return the names of the columns; a column without a name, such as the index of pandas, gets its number."""
+    """Return the names of the columns. A column without a name gets its number."""
     names = tuple(name.strip() or f"column {i}" for i, name in enumerate(row, 1))
     first: dict[str, int] = {}
     for i, name in enumerate(names, 1):

@@ -1,4 +1,4 @@
-"""The command line: one file per command, registered here."""
+"""Command line: one file per command, registered here."""
 
 import io
 import os

@@ -115,7 +115,7 @@ def _column(
 
 
 def _limit(certificate: theory.Certificate) -> dict[str, float]:
-    """Return the error that ITD with this α keeps on its worst problem."""
+    """Return the error that remains for ITD with this α on its worst problem."""
     if certificate.method != "ITD":
         return {}
     return {"lower_bound": float(theory.lower_bound(certificate.constants, certificate.alpha).value)}

@@ -98,7 +98,6 @@ def _check_out(out: Path, given: list[Path]) -> None:
 
 
 def _rank(inputs: Any, label: str, settings: dict[str, Any], checked: bool, screen: Console) -> Any:
-    """Fit the weights, and evaluate the ranking on the trusted rows."""
     import bilevel
     from bilevel.cleaning.encoding import telling
     from bilevel.cleaning.evaluation import FOLDS, worth
@@ -139,7 +138,6 @@ def _rank(inputs: Any, label: str, settings: dict[str, Any], checked: bool, scre
 
 
 def _conclude(found: Any, out: Path, saved: list[Path], screen: Console) -> None:
-    """Write the files, and print the first rows."""
     from bilevel.cleaning.files import ranked_csv, weights_csv
     from bilevel.cleaning.report import as_page
 

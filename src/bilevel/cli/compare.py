@@ -69,7 +69,7 @@ def compare(
 
 
 def _tasks(names: list[str], yours: list[str], quick: bool) -> list[Any]:
-    """Return the named tasks; without a name, all of ours."""
+    """Return the selected tasks, by default all built-in ones."""
     from bilevel.lab.compare import TASKS
     from bilevel.lab.compare.plugins import your_task
 
@@ -83,7 +83,7 @@ def _tasks(names: list[str], yours: list[str], quick: bool) -> list[Any]:
 
 
 def _methods(yours: list[str], tasks: list[Any], quick: bool) -> list[Any]:
-    """Return our methods and yours, after each of yours has made a solver for every task."""
+    """Return the built-in methods and `yours`. Each of `yours` first makes a solver for every task."""
     from bilevel.lab.compare import METHODS
     from bilevel.lab.compare.plugins import check_method, your_method
 
@@ -146,7 +146,7 @@ def _conclude(results: Results, saved: list[Path], out: Path) -> None:
 
 
 def _left(results: Results, saved: list[Path], out: Path) -> str:
-    """Return what a stopped comparison leaves, and where."""
+    """Describe the saved results of a stopped comparison, and save unfinished ones."""
     if saved:
         return f"saved: {saved[0]}, without a figure"
     if not results:

@@ -72,7 +72,7 @@ def _list() -> None:
 
 
 def _chosen(name: str) -> Application:
-    """Return one of our applications, or the user's."""
+    """Return one of our applications, or an application of the user."""
     from bilevel.lab.compare.plugins import Unusable, find
 
     if ":" not in name:

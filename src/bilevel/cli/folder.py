@@ -1,4 +1,4 @@
-"""The output folder of a command: created, locked and tested before the work starts."""
+"""Output folder of a command, created, locked and tested before the work starts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +12,8 @@ from bilevel.locks import Lock
 def taken(folder: Path) -> Iterator[Path]:
     """Lock the folder for this process, or raise a `ValueError` with the reason.
 
-    The lock is on the folder itself and ends with the process. Some file systems have no locks. Two runs at once then
-    do the same work twice, and every file is still complete.
+    The lock is on the folder itself and ends with the process. Some file systems have no locks. Two runs at
+    once then do the same work twice, and every file is still complete.
     """
     lock = None
     try:

@@ -19,7 +19,7 @@ def plain(text: str) -> str:
 
 
 def fitting(text: str, encoding: str) -> str:
-    """Return the text with plain letters instead of those that the encoding lacks."""
+    """Return the text with plain letters instead of letters that the encoding lacks."""
     return text.encode(encoding, NAME).decode(encoding)
 
 

@@ -87,7 +87,6 @@ def _refuse_to_replace(jobs: list[Any]) -> None:
 
 
 def _warn(folder: Path) -> None:
-    """Print a warning for every manifest in the folder that is not valid."""
     from bilevel.lab.paper.manifest import fault
     from bilevel.lab.paper.registry import EXPERIMENTS
 

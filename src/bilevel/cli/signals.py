@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the command stops, reports what was saved, and exits with 130 or 143."""
+"""Handling of Ctrl-C and SIGTERM: stop the command, report the saved results, and exit with 130 or 143."""
 
 import signal
 import sys
@@ -17,7 +17,7 @@ AGAIN_SECONDS = 0.02
 
 @contextmanager
 def stoppable(last_words: Callable[[], str]) -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, and end the command with one line if a `KeyboardInterrupt` gets here."""
+    """Treat SIGTERM like Ctrl-C, and end the command with one line after an uncaught `KeyboardInterrupt`."""
     terminated = threading.Event()
 
     def terminate(number: int, frame: FrameType | None) -> None:

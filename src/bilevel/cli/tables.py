@@ -10,7 +10,7 @@ WIDEST = 10_000  # more than any table needs
 
 
 def print_table(table: Table) -> None:
-    """Print a table on standard output; on a narrow terminal its lines wrap, and no number is cut."""
+    """Print a table on standard output. On a narrow terminal its lines wrap, and no number is cut."""
     console = Console()
     _fit(table, console.encoding)
     natural = console.measure(table, options=console.options.update_width(WIDEST)).maximum

@@ -12,7 +12,7 @@ WORDS = "bilevel.cli.usage_errors.words"  # key of the command line in the conte
 
 
 class OneLine(TyperGroup):
-    """The group of commands. Usage errors appear when a command is looked up and when its options are parsed."""
+    """Group of commands. Usage errors appear when a command is found and when its options are parsed."""
 
     def make_context(self, info_name: str | None, args: list[str], *given: Any, **named: Any) -> Any:
         words = tuple(args)  # the parser removes words from the list

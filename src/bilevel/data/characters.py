@@ -25,7 +25,7 @@ PREFIX = "omniglot_"  # of local files: "images_background_small1.zip" is too ge
 
 @dataclass(frozen=True)
 class Archive:
-    """One file of the data set: its name, its number of characters, and the SHA-256 of their pixels as bits."""
+    """File of the data set: its name, its number of characters, and the SHA-256 of their pixels as bits."""
 
     name: str
     characters: int
@@ -65,7 +65,7 @@ ARCHIVES = (
 
 @dataclass(frozen=True, eq=False)
 class Omniglot:
-    """Drawings: `images[c, d]` is character c by person d, float32 in [0, 1], 1 is ink; `names[c]` is its name."""
+    """Drawings: `images[c, d]` is character `names[c]` by person d, float32 in [0, 1], 1 is ink."""
 
     images: np.ndarray  # characters × 20 × size × size
     names: tuple[str, ...]  # such as "Greek/character01"
@@ -75,7 +75,7 @@ class Omniglot:
         return len(self.names)
 
     def split(self, *sizes: int, seed: int | np.random.Generator) -> tuple["Omniglot", ...]:
-        """Return disjoint sets with these numbers of characters; the rest is left out."""
+        """Return disjoint sets with these numbers of characters. The other characters are in no set."""
         counts = [check_count(size, "the number of characters in a set") for size in sizes]
         if not counts or sum(counts) > len(self):
             raise ValueError(
@@ -89,12 +89,14 @@ class Omniglot:
 
 
 def omniglot(directory: Directory = None, *, size: int = 28, download: bool = False) -> Omniglot:
-    """Return the 242 characters of Omniglot's two small background sets, from `directory` (or `$BILEVEL_DATA`), else
-    the cache, else, with `download=True`, the network. None of it is bundled.
+    """Return the 242 characters of Omniglot's two small sets, from a folder, the cache or the network.
 
-    Greek and Latin are in both archives and are returned once. Drawings are shrunk from 105 × 105 to `size` × `size`:
-    a new pixel is the mean over its area. B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level concept
-    learning through probabilistic program induction", Science 2015; MIT license.
+    The folder is `directory` (or `$BILEVEL_DATA`). The network is used only with `download=True`. None of it
+    is bundled.
+
+    Greek and Latin are in both archives and are returned once. Drawings are shrunk from 105 × 105 to `size` ×
+    `size`: a new pixel is the mean over its area. B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level
+    concept learning through probabilistic program induction", Science 2015; MIT license.
     """
     check_flag(download, "download")
     if check_count(size, "size") > SIDE:
@@ -137,7 +139,7 @@ def shrunk(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def _drawings(content: bytes, name: str) -> dict[tuple[str, str, str], np.ndarray]:
-    """Return every picture in the archive by alphabet, character and drawer. Nothing is unpacked to disk."""
+    """Return every picture in the archive by alphabet, character and drawer. Unpack nothing to disk."""
     found = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -27,7 +27,7 @@ TOLERANCE = 1e-5  # copies are printed with six significant digits or more
 
 @dataclass(frozen=True)
 class Counties:
-    """The counties of the bundled table; `rows` are their row numbers in the original files, from zero."""
+    """Counties of the bundled table; `rows` are their row numbers in the original files, from zero."""
 
     rows: np.ndarray
     inputs: np.ndarray
@@ -35,20 +35,23 @@ class Counties:
 
 
 def space_ga(directory: Directory = None, *, download: bool = False) -> Examples:
-    """Return space_ga from `directory` (or `$BILEVEL_DATA`), else the cache, else, with `download=True`, the network,
-    else the bundled 3,064 of the 3,107 counties. `result.source` names the source.
+    """Return space_ga from a folder, the cache or the network, else the bundled 3,064 of the 3,107 counties.
 
-    Inputs (float64, columns `FEATURES`): ln POP, ln EDUCATION, ln HOUSES, ln INCOME, longitude and latitude in
-    millionths of a degree. Targets: ln(VOTES / POP). The values are as published: scale before use (`standardize`).
+    The folder is `directory` (or `$BILEVEL_DATA`). The network is used only with `download=True`.
+    `result.source` names the source.
+
+    Inputs (float64, columns `FEATURES`): ln POP, ln EDUCATION, ln HOUSES, ln INCOME, longitude and latitude
+    in millionths of a degree. Targets: ln(VOTES / POP). The values are as published: scale before use
+    (`standardize`).
     """
     return _load(CountyFile("space_ga", bundled_counties), directory, download)
 
 
 def space_ga_scale(directory: Directory = None, *, download: bool = False) -> Examples:
-    """Return `space_ga` with each feature scaled linearly to [-1, 1] over all counties; targets are not scaled.
+    """Return `space_ga` with each feature scaled linearly to [-1, 1] over all counties, but not the targets.
 
-    The original file has six significant digits. The bundled counties include both extremes of every column, so their
-    scale is the same, at full precision.
+    The original file has six significant digits. The bundled counties include both extremes of every column,
+    so their scale is the same, at full precision.
     """
     return _load(CountyFile("space_ga_scale", _bundled_scaled), directory, download)
 
@@ -71,7 +74,7 @@ class CountyFile:
     def _check_rows(self, inputs: np.ndarray, targets: np.ndarray, label: str) -> None:
         """Raise with the first wrong line, which a digest of the whole file cannot name.
 
-        The bundled counties must be in their rows; the other rows must be in the range of the bundled ones.
+        The bundled counties must be in their rows. The other rows must be in the range of the bundled ones.
         """
         if len(inputs) != COUNTIES:
             raise DataError(

@@ -21,7 +21,7 @@ MIRRORS = (
 
 @dataclass(frozen=True)
 class IdxFile:
-    """One file of the data set: its name, the shape of its array, and the SHA-256 of the array's bytes."""
+    """File of the data set: its name, the shape of its array, and the SHA-256 of the array's bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ FULL, SUBSET = FILES[:4], FILES[4:]
 
 @dataclass(frozen=True)
 class Mnist:
-    """A training and a test set. Inputs: float32 gray values in [0, 1], one image a row of 784; targets: 0..9."""
+    """Training set and test set. Inputs: float32 gray values in [0, 1], 784 per row; targets: 0..9."""
 
     train: Examples
     test: Examples
@@ -66,11 +66,13 @@ class Mnist:
 
 
 def mnist(directory: Directory = None, *, download: bool = False) -> Mnist:
-    """Return MNIST from `directory` (or `$BILEVEL_DATA`), else the cache, else, with `download=True`, the network,
-    else the bundled subset of 5,000 training images.
+    """Return MNIST from a folder, the cache or the network, else the bundled subset of 5,000 training images.
 
-    Full: the canonical 60,000 training and 10,000 test images. Bundled: 4,000 and 1,000; every fifth image of each
-    class is a test image. `result.source` names the source.
+    The folder is `directory` (or `$BILEVEL_DATA`). The network is used only with `download=True`.
+    `result.source` names the source.
+
+    Full: the canonical 60,000 training and 10,000 test images. Bundled: 4,000 and 1,000; every fifth image of
+    each class is a test image.
     """
     urls = (lambda name: [mirror + name for mirror in MIRRORS]) if download else None
     found = load(FULL, directory, LARGEST_FILE, urls)

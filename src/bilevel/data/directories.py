@@ -1,4 +1,4 @@
-"""The folder of a data set: a named one, else the cache, else the cache after a download on request."""
+"""Folder of a data set: a given one, else the cache, else the cache after a download on request."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ Directory = str | os.PathLike[str] | None
 
 @runtime_checkable
 class DataFile(Protocol):
-    """A file of a data set. `parse` checks its content and raises a `DataError` that starts with the label."""
+    """File of a data set. `parse` checks its content and raises a `DataError` that starts with the label."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class DataFile(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """The files in the order of their names, and the words for their place in a report."""
+    """Files in the order of their names, and the words for their place in a report."""
 
     files: tuple[Path, ...]
     place: str
@@ -95,10 +95,10 @@ def _missing_files(folder: Path, missing: list[str], named_by: str) -> str:
 
 
 def cache_directory() -> Path:
-    """Return the folder of downloaded files: `$BILEVEL_CACHE`, else `bilevel` in this platform's cache directory.
+    """Return the folder of downloads: `$BILEVEL_CACHE`, else `bilevel` in this platform's cache directory.
 
-    That is `$XDG_CACHE_HOME` if it is an absolute path, else `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows
-    and `~/.cache` elsewhere. The function creates nothing.
+    That is `$XDG_CACHE_HOME` if it is an absolute path, else `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on
+    Windows and `~/.cache` elsewhere. The function creates nothing.
     """
     if named := os.environ.get("BILEVEL_CACHE"):
         return Path(named).expanduser()

@@ -85,7 +85,7 @@ def fetch(url: str) -> bytes:
 
 
 class Transfer:
-    """A download in a separate thread, so that the caller can stop waiting at any moment.
+    """Download in a separate thread, so that the caller can stop waiting at any moment.
 
     The timeout of a socket restarts with every byte, and does not cover the address lookup or the headers.
     """

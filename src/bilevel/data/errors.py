@@ -1,5 +1,5 @@
-"""The error of all data sets."""
+"""Error of all data sets."""
 
 
 class DataError(ValueError):
-    """A data file is missing, cut off, corrupt or another file than expected; the message names it."""
+    """Error for a data file that is missing, cut off, corrupt or unexpected; the message names it."""

@@ -41,9 +41,10 @@ class Examples(eqx.Module):
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows])
 
     def split(self, *sizes: int, seed: int | np.random.Generator) -> tuple["Examples", ...]:
-        """Return disjoint sets of the given sizes, drawn uniformly without replacement; the rest is left out.
+        """Return disjoint sets of the given sizes, drawn uniformly without replacement.
 
-        `train, valid = examples.split(2000, 500, seed=0)`. The same integer seed gives the same sets.
+        `train, valid = examples.split(2000, 500, seed=0)`. The same integer seed gives the same sets. Rows
+        that are left over are in no set.
         """
         counts = [check_count(size, "the size of a set") for size in sizes]
         if not counts:

@@ -1,4 +1,4 @@
-"""Read whole files, or raise: never a part of one."""
+"""Readers of whole files. They raise instead of returning a part of a file."""
 
 import gzip
 import io
@@ -37,7 +37,7 @@ def read(path: Traversable, at_most: int) -> bytes:
 def unpack(content: bytes, name: str, at_most: int) -> bytes:
     """Return `content`, decompressed if it is gzip; at most `at_most` + 1 bytes are ever produced.
 
-    The extra byte shows the caller that there was more. Gzip also compares its checksum only after the last byte.
+    The extra byte shows the caller that there was more. Gzip compares its checksum only after the last byte.
     """
     if not content.startswith(GZIP_MAGIC):
         return content

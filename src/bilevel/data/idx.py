@@ -1,4 +1,4 @@
-"""The IDX format of the MNIST files."""
+"""IDX format of the MNIST files."""
 
 import math
 import struct
@@ -16,8 +16,9 @@ UNSIGNED_BYTE = 0x08
 def parse_idx(content: bytes, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return the uint8 array of the given shape in an IDX file, gzipped or plain.
 
-    The file starts with a big-endian header: the magic number 0x0000TTDD (type TT, here 0x08 for unsigned bytes; number
-    of dimensions DD) and one 32-bit size per dimension. The values follow in C order. `name` is for error messages.
+    The file starts with a big-endian header: the magic number 0x0000TTDD (type TT, here 0x08 for unsigned
+    bytes; number of dimensions DD) and one 32-bit size per dimension. The values follow in C order. `name` is
+    for error messages.
     """
     check_kind(content, bytes, "content", "the bytes of a file", "pass path.read_bytes()")
     check_kind(name, str, "name", "a text", "pass the name of the file")

@@ -17,8 +17,8 @@ ENTRY = re.compile(r"([1-9]\d*):(.+)", re.ASCII)
 def parse_libsvm(content: bytes, name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
     """Return `(inputs, targets)` in float64, inputs of shape (lines, features); missing features are zero.
 
-    Indices must rise within a line and be in 1..features, and numbers must be finite. The last line must end with a
-    newline, or a file that stops in the middle of a number would pass. `name` is for error messages.
+    Indices must rise within a line and be in 1..features, and numbers must be finite. The last line must end
+    with a newline. Otherwise a file that stops in the middle of a number would pass. `name` is for error messages.
     """
     check_kind(content, bytes, "content", "the bytes of a file", "pass path.read_bytes()")
     check_kind(name, str, "name", "a text", "pass the name of the file")

@@ -11,10 +11,10 @@ from bilevel.words import shown
 def corrupt_labels(
     labels: np.ndarray, probability: float, *, classes: int, seed: int | np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `(noisy, wrong)`: each label becomes, with the given probability, a uniformly drawn *wrong* label.
+    """Return `(noisy, wrong)`: each label becomes, with the given probability, a random *wrong* label.
 
-    noisy = (label + shift) mod classes where wrong, shift uniform on 1..classes−1. `wrong` is the boolean mask of the
-    labels that changed.
+    noisy = (label + shift) mod classes where wrong, shift uniform on 1..classes−1. `wrong` is the boolean
+    mask of the labels that changed.
     """
     share = check_share(probability)
     if check_count(classes, "classes", least=0) < 2:

@@ -6,10 +6,10 @@ from bilevel.checks import check_matrix
 
 
 def standardize(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return `(a − mean) / sd` by column for `reference` and every other array, with the *reference's* moments.
+    """Return `(a − mean) / sd` by column for `reference` and all others, with the *reference's* moments.
 
-    Pass the training set as the reference, so that the scale contains nothing of the validation set. sd has the divisor
-    n. A column that is constant in the reference is only shifted.
+    Pass the training set as the reference, so that the scale contains nothing of the validation set. sd has
+    the divisor n. A column that is constant in the reference is only shifted.
     """
     arrays = _matrices(reference, others)
     reference = arrays[0]

@@ -1,1 +1,1 @@
-"""The laboratory: the experiments of the paper, and the comparison of all methods."""
+"""Experiments of the paper, and the comparison of all methods."""

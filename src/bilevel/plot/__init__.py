@@ -1,9 +1,9 @@
-"""Plots of runs, sweeps and certificates in one style. Each function returns matplotlib axes, to change or save.
+"""Plots of runs, sweeps and certificates in one style. Each function returns matplotlib axes.
 
     bl.plot.trace(result)[0].figure.savefig("run.png")
 
-A function draws into the given axes, or into a new figure. The figure belongs to `matplotlib.pyplot` only in a
-notebook or if pyplot was imported, and pyplot can then show it. The first plot imports matplotlib.
+A function draws into the given axes, or into a new figure. The figure belongs to `matplotlib.pyplot` only in
+a notebook or if pyplot was imported, and pyplot can then show it. The first plot imports matplotlib.
 """
 
 from typing import TYPE_CHECKING

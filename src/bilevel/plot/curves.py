@@ -28,8 +28,8 @@ def trace(
 ) -> np.ndarray:
     """Plot columns of the trace along the steps, each in a separate panel, logarithmic if it shrinks a lot.
 
-    A cross marks the end of a run that diverged or failed, a diamond the end of an interrupted run, and dotted lines
-    mark halved step sizes. To compare runs, pass the axes again:
+    A cross marks the end of a run that diverged or failed, and a diamond the end of an interrupted run.
+    Dotted lines mark halved step sizes. To compare runs, pass the axes again:
 
         axes = bl.plot.trace(one, label="one")
         bl.plot.trace(other, label="other", ax=axes)
@@ -81,8 +81,8 @@ def hyperparameters(
         result = bl.run(solver, x0, y0, steps=500, record=lambda state, info: {"x": state.x})
         bl.plot.hyperparameters(result, transform=jnp.exp)
 
-    Up to seven entries are lines, and so are entries with labels. More entries without labels are bands between the
-    percentiles 0, 10, 25, 50, 75, 90 and 100.
+    Up to seven entries are lines, and so are entries with labels. More entries without labels are bands
+    between the percentiles 0, 10, 25, 50, 75, 90 and 100.
 
     Args:
         values: the result of `bl.run` with `record=`, or a lane of a sweep; or an array, or a tree of arrays, with one

@@ -1,4 +1,4 @@
-"""The plot of a sweep: one line per lane."""
+"""Plot of a sweep: one line per lane."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def sweep(
 ) -> Axes:
     """Plot one column of the trace for every lane: the best lane is thick, diverged lanes end in a cross.
 
-    With more than seven lanes, the best, the worst and five others have a color and a name; the rest is gray.
+    With more than seven lanes, the best, the worst and five others have a color and a name. The others are gray.
 
     Args:
         found: a result of `bl.sweep`.

@@ -69,7 +69,6 @@ def _edges(flat: np.ndarray) -> np.ndarray:
 
 
 def _flat(values: Any, transform: Any) -> np.ndarray:
-    """Return the weights as one vector, or raise."""
     values = values.x if isinstance(values, Result) else values
     example = "jax.nn.sigmoid"
     if isinstance(values, dict) and values:

@@ -1,4 +1,4 @@
-"""The style of all plots: colors that color-blind readers can distinguish, letters readable on a phone."""
+"""Style of all plots: colors that color-blind readers can distinguish, letters readable on a phone."""
 
 import sys
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ FAR = 7.0  # room around the usual values, in units of their spread (or factors 
 WIDE = 20.0  # the ratio of largest to smallest value from which an axis is logarithmic
 WIDTH = 5.4  # inches: 11 points are 11 pixels on a narrow phone
 
-LOCK = RLock()  # settings belong to the process: one thread would restore those of another
+LOCK = RLock()  # settings belong to the process: one thread would restore the settings of another
 
 
 SETTINGS: Any = {
@@ -87,7 +87,7 @@ def _figure(height: float) -> Figure:
 
 
 def fit_scale(ax: Axes, *values: Any) -> None:
-    """Use a logarithmic axis for positive values of different sizes; axes in use change only if they must."""
+    """Use a logarithmic axis for positive values of different sizes. Change axes in use only if necessary."""
     every = np.concatenate([np.ravel(np.asarray(one, float)) for one in values])
     every = every[np.isfinite(every)]
     if not ax.has_data() and every.size and every.min() > 0 and every.max() / WIDE > every.min():
@@ -98,7 +98,7 @@ def fit_scale(ax: Axes, *values: Any) -> None:
 
 
 def keep_in_view(ax: Axes, usual: np.ndarray, every: np.ndarray) -> None:
-    """Limit the axis if some values are far from the usual ones, which would become a flat line."""
+    """Limit the axis if some values are far from the usual ones. Those would become a flat line."""
     usual, every = usual[np.isfinite(usual)], every[np.isfinite(every)]
     if not usual.size or not every.size:
         return

@@ -1,10 +1,11 @@
-"""Feature learning: a linear feature layer x judged on validation data, a ridge head y fitted to training data.
+"""Feature learning: a linear feature layer x for validation data, and a ridge head y for training data.
 
     g(x, y) = (1/2n) ‖A x y − b‖² + (μ/2) ‖y‖²        f(x, y) = (1/2n') ‖A' x y − b'‖²
 
-A is n × d, x is d × h, y has h entries and h > d. The head's Hessian is xᵀSx + μI with S = AᵀA/n: its smallest
-eigenvalue is the ridge μ, always, because xᵀSx has rank at most d < h; its largest is μ + λ_max(xᵀSx). Without the
-ridge every x of full rank would give the same predictor, and Φ would not depend on x at all.
+A is n × d, x is d × h, y has h entries and h > d. The head's Hessian is xᵀSx + μI with S = AᵀA/n. Its
+smallest eigenvalue is always the ridge μ, because xᵀSx has rank at most d < h. Its largest is μ +
+λ_max(xᵀSx). Without the ridge every x of full rank would give the same predictor, and Φ would not depend on x
+at all.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ Head = Float[Array, " h"]
 
 
 class Training(NamedTuple):
-    """The inner level's data. They include the ridge, so that one program serves all ridges."""
+    """Data of the inner level. They include the ridge, so that one program serves all ridges."""
 
     examples: Examples
     mu: Any
@@ -40,22 +41,28 @@ def g(x: Layer, y: Head, batch: Training) -> Scalar:
     return f(x, y, batch.examples) + 0.5 * batch.mu * jnp.sum(y * y)
 
 
-PROBLEM = Problem(outer=f, inner=g)  # one for all instances, which differ in their data only
+PROBLEM = Problem(outer=f, inner=g)  # one for all instances, which differ only in their data
 
 
 def head(x: Layer, train: Training) -> Head:
-    """y*(x) = (xᵀSx + μI)⁻¹xᵀs = xᵀPs with s = Aᵀb/n and P = (S xxᵀ + μI)⁻¹: d × d instead of h × h."""
+    """Return y*(x) = (xᵀSx + μI)⁻¹xᵀs = xᵀPs with s = Aᵀb/n and P = (S xxᵀ + μI)⁻¹.
+
+    P is d × d instead of h × h.
+    """
     S, s = _moments(train.examples)
     return x.T @ (_inverse(x, S, train.mu) @ s)
 
 
 def value(x: Layer, data: Batch) -> Scalar:
-    """Φ(x) = f(x, y*(x))."""
+    """Return Φ(x) = f(x, y*(x))."""
     return f(x, head(x, data.inner), data.outer)
 
 
 def hypergradient(x: Layer, data: Batch) -> Layer:
-    """∇Φ(x) = (q − Sxv)yᵀ − (Sxy − s)vᵀ with y = xᵀPs, v = xᵀPq and q = S'xy − s' on the validation data."""
+    """Return ∇Φ(x) = (q − Sxv)yᵀ − (Sxy − s)vᵀ.
+
+    Here y = xᵀPs, v = xᵀPq and q = S'xy − s' on the validation data.
+    """
     (S, s), (S_valid, s_valid) = _moments(data.inner.examples), _moments(data.outer)
     P = _inverse(x, S, data.inner.mu)
     y = x.T @ (P @ s)
@@ -65,7 +72,7 @@ def hypergradient(x: Layer, data: Batch) -> Layer:
 
 
 def curvatures(x: Layer, train: Training) -> Float[Array, " d"]:
-    """Return the d eigenvalues of the head's Hessian that belong to features, ascending; all others are μ."""
+    """Return the d ascending eigenvalues of the head's Hessian that belong to features; all others are μ."""
     S, _ = _moments(train.examples)
     root = jnp.linalg.cholesky(S)
     return train.mu + jnp.linalg.eigvalsh(root.T @ (x @ x.T) @ root)
@@ -104,7 +111,7 @@ def compress(examples: Examples) -> Examples:
     """Return d rows with the same gradients as all n: A = QR turns ‖Az − b‖² into ‖Rz − Qᵀb‖² + constant."""
     inputs, targets = np.asarray(examples.inputs), np.asarray(examples.targets)
     Q, R = np.linalg.qr(inputs)
-    weight = np.sqrt(len(R) / len(inputs))  # a mean over d rows in place of one over n
+    weight = np.sqrt(len(R) / len(inputs))  # a mean over d rows instead of n
     return Examples(weight * R, weight * (Q.T @ targets), examples.source)
 
 

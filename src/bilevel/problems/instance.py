@@ -1,4 +1,4 @@
-"""A problem that can be run: where to start, on which data, with what step sizes, and how good an x is."""
+"""Problem that can be run: its start, data and step sizes, and a measure of x."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ STATIONARITY = "‖∇Φ(x)‖"
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A problem with a start, data and a yardstick.
+    """Problem with a start, data and a yardstick.
 
         bl.run(solver, instance.x0, instance.y0, data=instance.data, steps=1000)
 
     Args:
         name: its name.
         problem: the two objectives.
-        x0: where x starts.
-        y0: where y starts.
+        x0: the first x.
+        y0: the first y.
         data: a `Batch` or a stream; `None` for objectives without data.
         L: the smoothness of g in y, for inner steps of 1/L; an assumption if there is no such constant.
         measure: the yardstick, a function of x: smaller is better. `None` if there is none.
@@ -51,5 +51,8 @@ class Instance:
 
 
 def stationarity(problem: Problem, y0: PyTree, data: Batch | None = None) -> Callable[[PyTree], Any]:
-    """Return x ↦ ‖∇Φ(x)‖, exact to rounding, if g is strongly convex in y. The search for y*(x) starts at `y0`."""
+    """Return x ↦ ‖∇Φ(x)‖, exact to rounding if g is strongly convex in y.
+
+    The search for y*(x) starts at `y0`.
+    """
     return lambda x: tree.norm(exact(problem, x, y0, data).hypergradient)

@@ -44,13 +44,13 @@ def f(x: Float[Array, " m"], y: Float[Array, " n"], batch: Outer) -> Float[Array
     return batch.delta**2 * jnp.sum(batch.w * t * t / (jnp.sqrt(1 + t * t) + 1))
 
 
-# One problem for all instances, which differ in their data only: a program compiled for one serves all.
+# One problem for all instances, which differ only in their data: one compiled program serves all.
 PROBLEM = Problem(outer=f, inner=g)
 
 
 @dataclass(frozen=True, eq=False)
 class RandomQuadratic:
-    """One instance: its data, its constants, and its inner solution in closed form."""
+    """Random quadratic: its data, its constants, and its inner solution in closed form."""
 
     inner: Inner
     outer: Outer
@@ -76,14 +76,14 @@ class RandomQuadratic:
         return Instance("random_quadratic", PROBLEM, x0, y0, self.data, self.L, measure, STATIONARITY)
 
     def inner_solution(self, x: Float[Array, " m"]) -> Float[Array, " n"]:
-        """y*(x) = −H⁻¹(Bᵀx + c)."""
+        """Return y*(x) = −H⁻¹(Bᵀx + c)."""
         return -jnp.linalg.solve(self.inner.H, self.inner.B.T @ x + self.inner.c)
 
 
 def random_quadratic(
     seed: int, mu: float = 0.5, kappa: float = 4.0, M: float = 1.0, m: int = 3, n: int = 3, dtype: Any = float
 ) -> RandomQuadratic:
-    """Return an instance with the spectrum of H in [μ, κμ], both ends attained (only the upper one if n = 1)."""
+    """Return an instance with the spectrum of H in [μ, κμ], both ends attained (only the upper if n = 1)."""
     check_positive(mu, "mu", traced=False)
     check_positive(M, "M", traced=False)
     check_kappa(kappa, traced=False)

@@ -4,8 +4,8 @@ Examples with wrong labels should lose their weight.
 
     g(x, y) = (1/n) Σ_i σ(x_i) ℓ(y; a_i, b_i)        f(x, y) = (1/n') Σ_j ℓ(y; a'_j, b'_j)
 
-ℓ is the cross-entropy of a multilayer perceptron with parameters y and one hidden layer of rectifiers; σ is the
-logistic function and x holds one logit per training example.
+ℓ is the cross-entropy of a multilayer perceptron with parameters y and one hidden layer of rectifiers; σ is
+the logistic function and x holds one logit per training example.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def weighted_loss(
     *,
     rows: Int[Array, " b"] | None = None,
 ) -> Scalar:
-    """Return the weighted loss; `rows` are the weights of the batch, and without it the batch is all the data."""
+    """Return the weighted loss. `rows` are the weights of the batch; `None`: the batch is all the data."""
     own = x if rows is None else x[rows]
     return jnp.mean(jax.nn.sigmoid(own) * cross_entropies(scores, batch.targets))
 
@@ -98,9 +98,10 @@ def data_reweighting(
 ) -> Instance:
     """Return the instance in which all weights start at ½.
 
-    y*(x) is not unique, and ∇Φ is not defined. The yardstick of x is the validation loss of a network trained with its
-    weights, from `y0` by `training_steps` gradient steps of size 1. It does not depend on the y of a method. `L` is an
-    assumption, for steps of 1/L; a network has no such constant.
+    y*(x) is not unique, and ∇Φ is not defined. The yardstick of x is the validation loss of a network trained
+    with its weights. The training starts at `y0` and takes `training_steps` gradient steps of size 1. The
+    yardstick does not depend on the y of a method. `L` is an assumption, for steps of 1/L; a network has no
+    such constant.
     """
     check_count(training_steps, "training_steps", least=0)
     _check(train, valid, y0)

@@ -1,4 +1,4 @@
-"""Ridge-regularized logistic regression with one regularization strength per feature, tuned on validation data.
+"""Ridge-regularized logistic regression with one strength per feature, tuned on validation data.
 
     g(x, y) = mean_i log(1 + exp(−b_i a_iᵀy)) + ½ Σ_j r(x_j) y_j²      r(x) = low + (high − low) σ(x)
     f(x, y) = mean_i log(1 + exp(−b'_i a'_iᵀy)) + ½ τ ‖x‖²
@@ -36,7 +36,7 @@ from bilevel.theory.constants import Constants
 
 @dataclass(frozen=True, eq=False)
 class RidgeLogistic:
-    """The problem on given training and validation examples, with targets −1 and +1."""
+    """Ridge-regularized problem on given training and validation examples, with targets −1 and +1."""
 
     train: Examples
     valid: Examples
@@ -88,18 +88,19 @@ class RidgeLogistic:
 
     @property
     def mu(self) -> float:
-        """Strong convexity of g in y, for every x."""
+        """Return the strong convexity constant of g in y, for every x."""
         return self.low
 
     @property
     def L(self) -> float:
-        """Smoothness of g in y, for every x: ‖AᵀA‖/(4n) + high."""
+        """Return the smoothness of g in y, for every x: ‖AᵀA‖/(4n) + high."""
         return _strength(self.train) ** 2 / 4 + self.high
 
     @property
     def inner_radius(self) -> float:
-        """R = ‖A‖/(√n·low): gradient steps on y of size at most 1/L never leave ‖y‖ ≤ R, and y*(x) is inside.
+        """Return R = ‖A‖/(√n·low).
 
+        y*(x) is inside ‖y‖ ≤ R, and gradient steps on y of size at most 1/L never leave this ball.
         The loss's gradient has norm at most ‖A‖/√n, so ‖(1 − αr)∘y − α∇loss‖ ≤ (1 − α·low)‖y‖ + α‖A‖/√n.
         """
         return _strength(self.train) / self.low
@@ -107,8 +108,8 @@ class RidgeLogistic:
     def constants(self, x_radius: float = 0.0, y_radius: float | None = None) -> Constants:
         """Return μ, L, M and ρ that hold jointly in (x, y) for ‖x‖ ≤ `x_radius` and ‖y‖ ≤ `y_radius`.
 
-        Only M depends on `x_radius`, through ∇_x f = τx; 0 leaves M the bound on ∇_y f that AID needs. `y_radius` is
-        `inner_radius` unless given. With s = ‖A‖/√n, width = high − low, |σ'| ≤ 1/4 and |σ''| ≤ 1/(6√3):
+        Only M depends on `x_radius`, through ∇_x f = τx. With 0, M is the bound on ∇_y f that AID needs.
+        `y_radius` is `inner_radius` by default. With s = ‖A‖/√n, width = high − low, |σ'| ≤ 1/4 and |σ''| ≤ 1/(6√3):
 
             ‖∇²_yy g‖ ≤ s²/4 + high                   ‖∇²_xy g‖ ≤ (width/4)·y_radius
             slope of ∇²_yy g: in y (max_i‖a_i‖)s²/(6√3), in x width/4
@@ -132,7 +133,10 @@ class RidgeLogistic:
 def ridge_logistic(
     features: int = 5, train: int = 60, valid: int = 60, seed: int = 0, dtype: Any = float, **strengths: float
 ) -> RidgeLogistic:
-    """Return a random instance: Gaussian features, a sparse true direction, a tenth of the labels flipped."""
+    """Return a random instance with Gaussian features and a sparse true direction.
+
+    A tenth of the labels is flipped.
+    """
     for name, size in (("features", features), ("train", train), ("valid", valid)):
         check_count(size, name)
     check_dtype(dtype)
@@ -148,7 +152,7 @@ def ridge_logistic(
 
 
 def _strength(examples: Examples) -> float:
-    """Return ‖A‖/√n, which bounds the norm of the loss's gradient; its square bounds 4 times the curvature."""
+    """Return ‖A‖/√n, a bound on the loss's gradient; its square bounds 4 times the curvature."""
     inputs = np.asarray(examples.inputs, np.float64)
     return float(np.linalg.norm(inputs, 2) / np.sqrt(len(inputs)))
 

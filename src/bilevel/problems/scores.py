@@ -19,7 +19,7 @@ def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """Return the area under the ROC curve: P(score of a positive > score of a negative) + ½ P(equal).
 
-    It is computed from ranks (Mann-Whitney); ties get the mean of their ranks.
+    Compute it from ranks (Mann-Whitney); ties get the mean of their ranks.
     """
     check_array(scores, "scores", 1)
     check_array(positive, "positive", 1)

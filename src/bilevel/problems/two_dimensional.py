@@ -1,4 +1,4 @@
-"""The paper's two-dimensional problem, in closed form.
+"""Two-dimensional problem of the paper, in closed form.
 
     f(x, y) = ½ xᵀZx + m·1ᵀy        g(x, y) = ½ yᵀZy − L xᵀy + 1ᵀy        Z = diag(L, μ)
 
@@ -27,7 +27,7 @@ Vector = Float[Array, "2"]
 @partial(jax.tree_util.register_dataclass, data_fields=["mu", "L", "m"], meta_fields=[])
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The problem for given μ, L and m, and its closed forms. The fields may be traced, for `vmap` over them."""
+    """Problem for given μ, L and m, and its closed forms. The fields may be traced, for `vmap` over them."""
 
     mu: Any = 0.1
     L: Any = 0.2
@@ -38,7 +38,7 @@ class Quadratic:
         return Problem(outer=self.f, inner=self.g)
 
     def instance(self, x0: Any = None, y0: Any = None) -> Instance:
-        """Return the instance that starts from `x0`, ones if left out, and `y0`, zeros if left out."""
+        """Return the instance that starts from `x0` (default: ones) and `y0` (default: zeros)."""
         x0 = jnp.ones(2) if x0 is None else x0
         y0 = jnp.zeros(2) if y0 is None else y0
         measure = lambda x: jnp.linalg.norm(self.hypergradient(x))
@@ -46,7 +46,7 @@ class Quadratic:
 
     @property
     def z(self) -> Vector:
-        """The diagonal of Z."""
+        """Return the diagonal of Z."""
         return jnp.stack([jnp.asarray(self.L, dtype=float), jnp.asarray(self.mu, dtype=float)])
 
     def f(self, x: Vector, y: Vector) -> Float[Array, ""]:
@@ -58,28 +58,31 @@ class Quadratic:
         return 0.5 * jnp.sum(z * y * y) - self.L * jnp.sum(x * y) + jnp.sum(y)
 
     def inner_solution(self, x: Vector) -> Vector:
-        """y*(x) = Z⁻¹(Lx − 1)."""
+        """Return y*(x) = Z⁻¹(Lx − 1)."""
         return (self.L * x - 1.0) / self.z
 
     def adjoint_solution(self, x: Vector) -> Vector:
-        """v*(x) = m Z⁻¹1, the same everywhere."""
+        """Return v*(x) = m Z⁻¹1, which does not depend on x."""
         return self.m / self.z
 
     def hypergradient(self, x: Vector) -> Vector:
-        """∇Φ(x) = Zx + m L Z⁻¹1."""
+        """Return ∇Φ(x) = Zx + m L Z⁻¹1."""
         return self.z * x + self.L * self.m / self.z
 
     def value(self, x: Vector) -> Float[Array, ""]:
-        """Φ(x) = f(x, y*(x))."""
+        """Return Φ(x) = f(x, y*(x))."""
         return self.f(x, self.inner_solution(x))
 
     @property
     def solution(self) -> Vector:
-        """The minimizer x° = −m L Z⁻²1 of Φ, the limit of single-loop AID."""
+        """Return the minimizer x° = −m L Z⁻²1 of Φ, the limit of single-loop AID."""
         return -self.L * self.m / self.z**2
 
     def itd_limit(self, alpha: Any) -> Vector:
-        """Return −α m L Z⁻¹1, the limit of single-loop ITD with inner step α: its estimator is Zx + α m L·1."""
+        """Return −α m L Z⁻¹1, the limit of single-loop ITD with inner step α.
+
+        The estimator is Zx + α m L·1.
+        """
         check_positive(alpha, "step size alpha")
         return -alpha * self.L * self.m / self.z
 
@@ -103,7 +106,7 @@ def quadratic(mu: Any = 0.1, kappa: Any = 2.0, m: Any = 0.1) -> Quadratic:
 
 
 def check_kappa(kappa: Any, traced: bool = True) -> None:
-    """Raise if this is not a condition number, at least 1; a traced one has no value yet."""
+    """Raise if κ is not a condition number, at least 1. A traced κ has no value yet and is not checked."""
     check_positive(kappa, "condition number kappa", traced=traced)
     number = as_number(kappa)
     if number is not None and number > LARGEST_KAPPA:

@@ -1,1 +1,1 @@
-"""A weight for every row of a table with wrong labels, learned from a few trusted rows."""
+"""Weights for the rows of a table with wrong labels, learned from a few trusted rows."""

@@ -1,22 +1,23 @@
-"""One weight per training row, learned from a few trusted rows, and a ranking of probably wrong labels.
+"""Weights of the training rows, learned from a few trusted rows, and a ranking of probably wrong labels.
 
-All rows, also the trusted ones, are split into K folds, and K models are trained at once, the k-th without fold k:
+All rows, also the trusted ones, are split into K folds, and K models are trained at once, the k-th without
+fold k:
 
     g(x, y) = Σ_k { mean_i [i not in fold k] (w_i ℓ(y_k; a_i, b_i) + (1 − w_i) ℓ(y_k; a_i, r_i)) + ½ ρ ‖y_k‖² }
     f(x, y) = mean_j ℓ(y_k(j); a_j, b_j) + (1/2m) Σ_i (x_i − p_i)²
 
-w_i = σ(x_i) is the weight of the label b_i of row i; the rest is the weight of r_i, the probabilities of the other
-classes. Trusted rows have weight three. f is the loss of the m trusted rows under the models that have not seen them.
-So trusted rows serve for training and validation, and no model ranks a row that it was trained on.
+w_i = σ(x_i) is the weight of the label b_i of row i. 1 − w_i is the weight of r_i, the probabilities of the
+other classes. Trusted rows have weight three. f is the loss of the m trusted rows under the models that have
+not seen them. So trusted rows serve for training and validation, and no model ranks a row that it was trained on.
 
-p and r come from rounds of label correction, a cross-fitted EM as of Dawid & Skene (1979): train the models; from the
-model that has not seen row i and a table of confusions between classes, the label of row i is right with probability
-σ(p_i), else distributed like r_i. Then hypergradients of f move x from p. The second term of f is the prior: there are
-many weights, and m rows without a prior would be overfitted. If m is small, x moves little, and the ranking comes
-almost only from the rounds before.
+p and r come from rounds of label correction, a cross-fitted EM as of Dawid & Skene (1979). Each round trains
+the models. By the model that has not seen row i and a table of confusions between classes, the label of row i
+is right with probability σ(p_i). Otherwise it is distributed like r_i. Then hypergradients of f move x from
+p. The second term of f is the prior: there are many weights, and m rows without a prior would be overfitted.
+If m is small, x moves little, and the ranking comes almost only from the rounds before.
 
-A row is more suspicious if the final weight of its label is small, and if the model that has not seen it finds the
-label improbable. The weight knows the confusions; the probability is safer if errors have no pattern.
+A row is more suspicious if the final weight of its label is small, and if the model that has not seen it
+finds the label improbable. The weight knows the confusions. The probability is safer if errors have no pattern.
 """
 
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ PSEUDO = 10  # prior rows per class in the table of confusions, with the overall
 
 
 class Weighed(NamedTuple):
-    """The result of `weigh`."""
+    """Result of `weigh`."""
 
     weights: np.ndarray  # of every label, in [0, 1]
     suspicion: np.ndarray  # of every row, larger for probably wrong labels
@@ -72,7 +73,7 @@ class Rows(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Constants of both objectives beside the minibatches."""
+    """Constants of both objectives, without the minibatches."""
 
     prior: Any  # p, one per row
     pull: Any  # 1/m

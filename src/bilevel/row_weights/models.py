@@ -1,4 +1,4 @@
-"""The models: logistic regression or one hidden layer, K at once, in well-conditioned coordinates."""
+"""Models: logistic regression or one hidden layer, K at once, in well-conditioned coordinates."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ MOST = 2048  # the most columns for which principal axes are computed
 
 
 class Scale(NamedTuple):
-    """The map a ↦ (a − center) axes, and the ridge penalty of each new column.
+    """Map a ↦ (a − center) axes, and the ridge penalty of each new column.
 
     It uses double precision, because a date in seconds has more digits than single precision.
     """
@@ -26,11 +26,12 @@ class Scale(NamedTuple):
 
 
 def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool) -> Scale:
-    """Return the scale to standardized columns; `turned`: to principal axes divided by √(s + ρ), s their variance.
+    """Return the scale to standardized columns, or, if `turned`, to principal axes divided by √(s + ρ).
 
-    Along these axes the penalty ½ ρ ‖W‖² is ½ Σ_j ρ/(s_j + ρ) u_j², and no curvature of the mean
-    logistic loss exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1 for any data: gradient steps of size 1 descend fast.
-    Means and variances have the weights of the loss: `counted` is the weight of each row, in total 1.
+    s is the variance along an axis. Along these axes the penalty ½ ρ ‖W‖² is ½ Σ_j ρ/(s_j + ρ) u_j². No
+    curvature of the mean logistic loss exceeds ½ s/(s + ρ) + ρ/(s + ρ) ≤ 1 for any data, so gradient steps of
+    size 1 descend fast. Means and variances have the weights of the loss: `counted` is the weight of each
+    row, in total 1.
     """
     inputs = np.asarray(inputs, np.float64)
     center = counted @ inputs
@@ -50,7 +51,7 @@ def scale_of(inputs: np.ndarray, counted: np.ndarray, ridge: float, turned: bool
 def initial(
     d: int, columns: int, hidden: int | None, classes: int, depth: int, models: int, rng: np.random.Generator
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return layers (W, c) with the models as first axis, padded from d to `columns` and `classes` to `depth`.
+    """Return layers (W, c) with the models as first axis, padded to `columns` and `depth`.
 
     Last layers and logistic models start at zero, hidden layers with variance 2/d (He), padding at zero.
     """
@@ -73,7 +74,7 @@ def logits(y: Any, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
 
 
 class Predictor(NamedTuple):
-    """The map from inputs to probabilities, the mean of all models, in NumPy and double precision."""
+    """Map from inputs to probabilities, the mean of all models, in NumPy and double precision."""
 
     layers: list[tuple[np.ndarray, np.ndarray]]  # without padding
     scale: Scale

@@ -1,14 +1,14 @@
 """Zero padding, so that a few compiled programs serve tables of all shapes.
 
-JAX compiles for every shape, which takes seconds, and a fit takes less than one: a cross-validation with folds of
-different sizes would compile for each. Padding has weight zero and changes results only by rounding.
+JAX compiles for every shape, which takes seconds, and a fit takes less than one. A cross-validation with
+folds of different sizes would compile for each. Padding has weight zero and changes results only by rounding.
 """
 
 import numpy as np
 
 
 def bucket(count: int, least: int) -> int:
-    """Return the padded size of `count`: at least `least`, and at most an eighth of it is padding."""
+    """Return the padded size of `count`, at least `least`. At most an eighth of it is padding."""
     unit = max(least, 2 ** (max(count - 1, 1).bit_length() - 4))
     return -(-count // unit) * unit if count > least else least
 

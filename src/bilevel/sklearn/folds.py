@@ -1,14 +1,16 @@
-"""One bilevel problem over all folds of a cross-validation at once.
+"""Bilevel problem over all folds of a cross-validation at once.
 
     y_k*(x) = argmin  loss of y_k on the training rows of fold k + Σ_j penalty(x_j, y_kj)      for every fold k
     Φ(x)    = mean loss of y_k*(x) on the rows held out of fold k + τ Σ_j (x_j − c)²
 
-x are the logarithms of the penalties, one per feature or group, shared by the folds. c is the logarithm of the best
-single penalty, where the run starts. Thousands of penalties can overfit the validation rows: τ is the strength of a
-log-normal prior of standard deviation `spread`, which keeps penalties near c if the rows have little information.
+x are the logarithms of the penalties, one per feature or group, shared by the folds. c is the logarithm of
+the best single penalty, where the run starts. Thousands of penalties can overfit the validation rows. So τ is
+the strength of a log-normal prior of standard deviation `spread`. It keeps penalties near c if the rows have
+little information.
 
-Programs are compiled for a shape, so rows, columns, outputs and folds are padded with zeros to a few sizes. This does
-not change the result: a column of zeros has a coefficient of zero, and a row or fold of weight zero has no influence.
+Programs are compiled for a shape, so rows, columns, outputs and folds are padded with zeros to a few sizes.
+This does not change the result: a column of zeros has a coefficient of zero, and a row or fold of weight zero
+has no influence.
 """
 
 from collections.abc import Callable
@@ -21,7 +23,7 @@ import numpy as np
 import bilevel as bl
 from bilevel.sklearn.penalty_solver import spectral
 
-# Bounds of x: beyond them a penalty of standardized features has no effect, or removes the feature.
+# Bounds of x. Beyond them a penalty of standardized features has no effect, or removes the feature.
 LOWEST, HIGHEST = -14.0, 7.0
 LOWEST_L1, HIGHEST_L1 = -10.0, 0.5  # for L1, where exp(0) makes all coefficients zero
 EVERY, PATIENCE, LEAST = 5, 5, 1e-3  # early stopping; LEAST is the smallest improvement relative to Φ

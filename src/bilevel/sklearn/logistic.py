@@ -81,10 +81,10 @@ class PerFeatureLogisticRegression(_Logistic):
 
         minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + ½ Σ_j alpha_j ‖w_j‖²
 
-    with the cross-entropy ℓ of two or more classes (multinomial). The logarithms of the penalties minimize the mean
-    cross-entropy of the rows held out of the folds, plus a prior around the best single penalty. The coefficients are
-    then fitted to all rows. `bl.tuning_free` solves one bilevel problem over the folds, so there is no step size;
-    features may have any units.
+    with the cross-entropy ℓ of two or more classes (multinomial). The logarithms of the penalties minimize
+    the mean cross-entropy of the rows held out of the folds, plus a prior around the best single penalty. The
+    coefficients are then fitted to all rows. `bl.tuning_free` solves one bilevel problem over the folds, so
+    there is no step size; features may have any units.
 
     Args:
         cv: a number of folds (stratified, shuffled by `random_state`; at most the rows of the largest class), a
@@ -113,12 +113,12 @@ class PerFeatureLogisticRegression(_Logistic):
 
 
 class PerFeatureSparseLogisticRegression(_Logistic):
-    """Logistic regression with one L1 penalty per feature, or per group, tuned on all folds at once; zeros are exact.
+    """Logistic regression with one L1 penalty per feature or group and exact zeros, tuned on all folds at once.
 
         minimize over w, b:   Σ_i ℓ(class of i, x_iᵀw + b) + Σ_j alpha_j ‖w_j‖₁
 
-    Parameters and attributes are those of `bl.sklearn.PerFeatureLogisticRegression`; the steps are proximal, and the
-    hypergradient is the one of the sparse solution. Equal entries are `LogisticRegression(C=1/alpha, l1_ratio=1)`.
+    Parameters and attributes are as in `bl.sklearn.PerFeatureLogisticRegression`. The steps are proximal, and
+    the hypergradient is the one of the sparse solution. Equal entries are `LogisticRegression(C=1/alpha, l1_ratio=1)`.
     """
 
     _sparse = True

@@ -1,4 +1,4 @@
-"""The base of the estimators with a penalty per feature: parameters, checks and tuning."""
+"""Base of the estimators with a penalty per feature: parameters, checks and tuning."""
 
 from numbers import Integral
 from typing import Any
@@ -17,8 +17,11 @@ ROUNDING = 1e-14  # relative to the size of a column, differences below this may
 
 
 class PerFeature(BaseEstimator):
-    """Parameters of all estimators. `fit` standardizes the features, so penalties and their prior have no units;
-    `coef_`, `intercept_` and `alpha_` are in the units of X."""
+    """Parameters of all estimators.
+
+    `fit` standardizes the features, so penalties and their prior have no units. `coef_`, `intercept_` and
+    `alpha_` are in the units of X.
+    """
 
     alpha_: np.ndarray
     validation_curve_: np.ndarray
@@ -47,7 +50,7 @@ class PerFeature(BaseEstimator):
         self.verbose = verbose
 
     def _check(self, features: int) -> np.ndarray | None:
-        """Check all parameters, and return the group numbers of the features, if there are groups."""
+        """Check all parameters, and return the group numbers of the features, if any."""
         spread = as_number(self.spread)
         if spread is None or not SPREADS[0] <= spread <= SPREADS[1]:
             limits = f"a number from {SPREADS[0]:g} to {SPREADS[1]:g}"
@@ -117,7 +120,10 @@ def check_size(values: np.ndarray, name: str) -> None:
 
 
 def standardized(X: np.ndarray, centered: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (columns of size 1, and mean 0 if `centered`; means; sizes). Constant columns stay constant."""
+    """Return the columns at size 1, and at mean 0 if `centered`; also their means and sizes.
+
+    Constant columns stay constant.
+    """
     means = X.mean(0) if centered else np.zeros(X.shape[1])
     center = X - means
     sizes = np.sqrt(np.mean(center**2, axis=0))

@@ -3,9 +3,9 @@
     g = Σ_k mean_i ℓ(w_kᵀa_i + b_k, class_i) + ½ Σ_kjc exp(x_j) w_kjc²          or Σ_kjc exp(x_j)|w_kjc|
     f = mean over the rows held out of ℓ
 
-All folds share the rows; a fold has two weights for each row, for training and for validation. With two classes the
-first has the score 0, as usual; with more, each has a column. One more fold trains on all rows and validates on
-none: the refit starts from its coefficients, and x does not depend on it.
+All folds share the rows. A fold has two weights for each row, for training and for validation. With two
+classes the first has the score 0, as usual. With more, each has a column. One more fold trains on all rows
+and validates on none: the refit starts from its coefficients, and x does not depend on it.
 """
 
 from functools import lru_cache
@@ -35,7 +35,7 @@ def _mean(y, rows):
 
 
 def _unseen(b, classes):
-    """Penalize what no score depends on: padding intercepts, and the sum of the intercepts of a softmax."""
+    """Penalize parts without effect on scores: padding intercepts, and the sum of softmax intercepts."""
     _, intercept, _, gauge = classes
     alive, dead = b * intercept[None, :], b * (1 - intercept)[None, :]
     return 0.5 * jnp.sum(dead * dead) + 0.5 * gauge * jnp.sum(jnp.sum(alive, axis=1) ** 2)
@@ -61,7 +61,7 @@ def problem(sparse: bool, groups: tuple[int, ...] | None) -> bl.Problem:
 
 
 def data(X: np.ndarray, hot: np.ndarray, folds: list[tuple[Any, ...]], intercept: bool):
-    """Return (data, y0, L) of the folds and of all rows; the last fold of `y` is the one of all rows."""
+    """Return (data, y0, L) of the folds and of all rows, for which `y` has one more fold at the end."""
     (n, p), (_, c) = X.shape, hot.shape
     N, P, C = room(n, 64 if n <= 64 else 512), room(p, 16), room(c, 4)
     K = room(len(folds), 1 if len(folds) == 1 else 5) + 1
@@ -84,10 +84,10 @@ def data(X: np.ndarray, hot: np.ndarray, folds: list[tuple[Any, ...]], intercept
 
 
 def _value_and_gradient(X: np.ndarray, hot: np.ndarray, w: np.ndarray, b: np.ndarray):
-    """Return the mean cross-entropy of scores X w + b and its gradients; for two classes w has one column."""
+    """Return the mean cross-entropy of scores X w + b and its gradients. For two classes w has one column."""
     scores = X @ w + b
     full = scores if scores.shape[1] == hot.shape[1] else np.hstack([np.zeros((len(X), 1)), scores])
-    # Not with softmax and logsumexp of SciPy: their checks take longer than the computation.
+    # SciPy's softmax and logsumexp are not used: their checks take longer than the computation.
     top = full.max(axis=1, keepdims=True)
     powers = np.exp(full - top)
     sums = powers.sum(axis=1, keepdims=True)
@@ -97,7 +97,7 @@ def _value_and_gradient(X: np.ndarray, hot: np.ndarray, w: np.ndarray, b: np.nda
 
 
 def ridge(X, hot, penalties, w, b, intercept: bool):
-    """Return argmin mean ℓ + ½ Σ_jc penalties_j w_jc² by L-BFGS from (w, b), in units with all penalties 1."""
+    """Return argmin mean ℓ + ½ Σ_jc penalties_j w_jc² by L-BFGS from (w, b), with all penalties at 1."""
     units, size = np.sqrt(penalties)[:, None], w.size
 
     def value(flat):
@@ -112,7 +112,7 @@ def ridge(X, hot, penalties, w, b, intercept: bool):
 
 
 def lasso(X, hot, penalties, w, b, intercept: bool, smoothness: float, tol: float = 1e-6, most: int = 5_000):
-    """Return argmin mean ℓ + Σ_jc penalties_j |w_jc| by accelerated proximal steps from (w, b), with restarts."""
+    """Return argmin mean ℓ + Σ_jc penalties_j |w_jc| by restarted accelerated proximal steps from (w, b)."""
     lam, step = penalties[:, None], 1 / smoothness
     soft = lambda a: a - np.clip(a, -step * lam, step * lam)
     ahead, t = (w, b), 1.0

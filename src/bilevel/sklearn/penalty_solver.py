@@ -1,4 +1,4 @@
-"""A bilevel solver for sparse estimators: inner problems with a proximal map, and no outer step size.
+"""Bilevel solver for sparse estimators: inner problems with a proximal map, and no outer step size.
 
     y_k = argmin_y g(x_k, y) + h(x_k, y)          accelerated proximal steps of 1/L, restarted when they turn back
     v_k : conjugate gradients on the adjoint system at y_k
@@ -7,8 +7,8 @@
                  β ← ⟨Δx, Δd⟩/‖Δd‖², within a factor of 10 of β; otherwise β shrinks to a quarter
     x_{k+1} = P(x − βd)
 
-That is the outer level of `bl.tuning_free` (spectral projected gradients with a non-monotone line search), which needs
-a smooth inner level. x_k is the current trial; the trace has all of them.
+This is the outer level of `bl.tuning_free` (spectral projected gradients with a non-monotone line search),
+which needs a smooth inner level. x_k is the current trial; the trace has all trials.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -89,7 +89,7 @@ class Spectral(bl.Solver):
         return state._replace(y=self._respond(state.x, state.y, first(batch))[0])
 
     def _respond(self, x: Any, y: Any, batch: Any) -> tuple[Any, Any]:
-        """Return y*(x) and the number of steps, until a step is shorter than the tolerance relative to y."""
+        """Return y*(x) and the number of steps. Stop when a step is below the relative tolerance."""
         rule, oracles = self.inner_at(x), self.problem.oracles
         largest = lambda t: jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(t)]))
 

@@ -3,8 +3,8 @@
     g = Σ_k ½‖A_k w_k − b_k‖² + ½ Σ_kj exp(x_j) w_kj²          or Σ_kj exp(x_j)|w_kj|
     f = mean over the rows held out of ½(a w_k − b)²
 
-Rows are centered by the means of the training rows, instead of an intercept. If there are more rows than columns, the
-triangular factor of the QR decomposition replaces them: it has the same squares.
+Rows are centered by the means of the training rows, instead of an intercept. If there are more rows than
+columns, the triangular factor of the QR decomposition replaces them: it has the same squares.
 """
 
 from functools import lru_cache
@@ -77,7 +77,10 @@ def _stack(parts: list[Any], folds: int, columns: int, outputs: int) -> tuple[np
 
 
 def ridge(X: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-    """Return argmin_w ‖X w − Y‖²/n + Σ_j penalties_j w_j², by Cholesky of the smaller of two systems, p or n."""
+    """Return argmin_w ‖X w − Y‖²/n + Σ_j penalties_j w_j².
+
+    Use Cholesky of the smaller of two systems, p or n.
+    """
     n, p = X.shape
     if p <= n:
         gram = X.T @ X / n

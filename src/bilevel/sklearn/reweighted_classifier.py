@@ -1,4 +1,4 @@
-"""A classifier for tables with wrong labels: it learns a weight for every label."""
+"""Classifier for tables with wrong labels, which learns a weight for every label."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from bilevel.words import shown
 
 
 class ReweightedClassifier(ClassifierMixin, BaseEstimator):
-    """Logistic regression, or a small network, that learns a weight for every training row from a few trusted ones.
+    """Logistic regression, or a small network, with training weights learned from a few trusted rows.
 
         model = ReweightedClassifier().fit(X, y, X_trusted=X_checked, y_trusted=y_checked)
         model.suspects_[:20]      # look at these rows first
@@ -150,7 +150,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             check_count(self.hidden, "hidden")
 
     def _split(self, labels: np.ndarray, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-        """Return training and trusted rows: the same share of every class, at least one of two rows or more."""
+        """Return training and trusted rows, with the same share of every class."""
         held = np.zeros(len(labels), bool)
         for c in range(len(self.classes_)):
             own = rng.permutation(np.flatnonzero(labels == c))

@@ -59,9 +59,9 @@ class PerFeatureRidge(_Linear):
 
         minimize over w, b:   Σ_i (y_i − x_iᵀw − b)² + Σ_j alpha_j w_j²
 
-    The logarithms of the penalties minimize the mean squared error on the rows held out of the folds, plus a prior
-    around the best single penalty. The coefficients are then fitted to all rows. `bl.tuning_free` solves one bilevel
-    problem over the folds, so there is no step size; features may have any units.
+    The logarithms of the penalties minimize the mean squared error on the rows held out of the folds, plus a
+    prior around the best single penalty. The coefficients are then fitted to all rows. `bl.tuning_free`
+    solves one bilevel problem over the folds, so there is no step size; features may have any units.
 
     Args:
         cv: a number of folds (shuffled by `random_state`), a splitter, an iterable of (train, held-out) rows, or
@@ -90,13 +90,13 @@ class PerFeatureRidge(_Linear):
 
 
 class PerFeatureLasso(_Linear):
-    """Lasso with one penalty per feature, or per group of features, tuned on all folds at once; zeros are exact.
+    """Lasso with one penalty per feature or group, tuned on all folds at once; zeros are exact.
 
         minimize over w, b:   Σ_i (y_i − x_iᵀw − b)²/(2n) + Σ_j alpha_j |w_j|
 
-    Parameters and attributes are those of `bl.sklearn.PerFeatureRidge`; the steps are proximal, and the hypergradient
-    is the one of the sparse solution. The features of a group share their penalty, not their zeros. Equal entries of
-    `alpha_` are the one of `sklearn.linear_model.Lasso`.
+    Parameters and attributes are as in `bl.sklearn.PerFeatureRidge`. The steps are proximal, and the
+    hypergradient is the one of the sparse solution. The features of a group share their penalty, not their
+    zeros. Equal entries of `alpha_` are the one of `sklearn.linear_model.Lasso`.
     """
 
     _sparse = True

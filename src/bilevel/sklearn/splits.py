@@ -1,4 +1,4 @@
-"""The folds of a cross-validation from any form of `cv`: training rows and held-out rows."""
+"""Folds of a cross-validation from any form of `cv`, as training rows and held-out rows."""
 
 import warnings
 from typing import Any
@@ -13,7 +13,7 @@ FORMS = 'a number of folds, a splitter, pairs of (training rows, rows held out) 
 
 
 def splits(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> Parts:
-    """Return (training rows, held-out rows) of every fold; at most as many folds as rows of the largest class."""
+    """Return (training rows, held-out rows) of at most as many folds as the largest class has rows."""
     parts = [_checked(part, k, len(X)) for k, part in enumerate(_made(cv, X, y, classes, fraction, seed))]
     if not parts:
         raise ValueError(f"cv={shown(cv)} has no folds: pass e.g. cv=5; a generator can be used once only")
@@ -69,7 +69,7 @@ def _given(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool) -> list[Any]:
 
 
 def _needs_groups(cv: Any, X: np.ndarray, y: np.ndarray) -> bool:
-    """Return whether a splitter that failed splits the rows once every row has a group."""
+    """Return whether a splitter that failed succeeds once every row has a group."""
     try:
         return bool(list(cv.split(X, y, np.arange(len(X)))))
     except Exception:  # it is no splitter, or fails for another reason
@@ -107,7 +107,7 @@ def _numbers(part: Any, k: int, rows: int) -> np.ndarray:
 
 
 def _known(train: np.ndarray, held: np.ndarray, k: int, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop held-out rows of classes without training rows: their loss is infinite for all penalties."""
+    """Drop held-out rows of classes without training rows. Their loss is infinite for all penalties."""
     trained = np.unique(y[train])
     if len(trained) < 2:
         raise ValueError(

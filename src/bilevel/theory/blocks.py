@@ -16,17 +16,18 @@ class Blocks:
 
     * `mu`, `L_yy`: the spectrum of ∇²_yy g is in [mu, L_yy];
     * `L_xy`: ‖∇²_xy g‖ ≤ L_xy;
-    * `f_xx`, `f_xy`, `f_yy`: norms of the blocks of ∇²f (Lipschitz constants of ∇_x f in x and in y, of ∇_y f in y);
+    * `f_xx`, `f_xy`, `f_yy`: norms of the blocks of ∇²f (Lipschitz constants of ∇_x f in x and in y, of ∇_y f
+      in y);
     * `M_y`: ‖∇_y f(x, y*(x))‖ ≤ M_y, at the solution only;
-    * `rho_xxy`, `rho_xyy`, `rho_yyy`: norms of the third derivatives of g, so that ∇²_xy g has slope `rho_xxy` in x and
-      `rho_xyy` in y, and ∇²_yy g has slope `rho_xyy` in x and `rho_yyy` in y.
+    * `rho_xxy`, `rho_xyy`, `rho_yyy`: norms of the third derivatives of g, so that ∇²_xy g has slope
+      `rho_xxy` in x and `rho_xyy` in y, and ∇²_yy g has slope `rho_xyy` in x and `rho_yyy` in y.
 
-    The paper's μ, L, M and ρ are the case in which all constants of a kind are equal (`Constants.blocks`). Where they
-    differ, bounds shrink: a weak coupling L_xy, an f that is linear in y, a quadratic g. Fields may be arrays that
-    broadcast.
+    The paper's μ, L, M and ρ are the case in which all constants of a kind are equal (`Constants.blocks`).
+    Where they differ, bounds shrink: a weak coupling L_xy, an f that is linear in y, a quadratic g. Fields
+    may be arrays that broadcast.
 
-    All bounds must hold on a convex set that contains the run: the segments between iterates and solutions, and the
-    curve (x, y*(x)) along the steps of x.
+    All bounds must hold on a convex set that contains the run: the segments between iterates and solutions,
+    and the curve (x, y*(x)) along the steps of x.
     """
 
     mu: Floats
@@ -77,37 +78,43 @@ class Blocks:
 
     @property
     def kappa(self) -> Floats:
-        """L_yy/μ, the condition number of the inner iteration."""
+        """Return L_yy/μ, the condition number of the inner iteration."""
         return self.L_yy / self.mu
 
     @property
     def y_slope(self) -> Floats:
-        """L_xy/μ: Lipschitz constant of y*(x) (κ for the paper's constants)."""
+        """Return L_xy/μ: Lipschitz constant of y*(x) (κ for the paper's constants)."""
         return self.L_xy / self.mu
 
     @property
     def Lambda_xx(self) -> Floats:
-        """f_xx + rho_xxy·M_y/μ. The three Λ bound the Hessian blocks of f − ⟨v*, ∇_y g⟩, with v* held fixed."""
+        """Return f_xx + rho_xxy·M_y/μ.
+
+        The three Λ bound the Hessian blocks of f − ⟨v*, ∇_y g⟩, with v* held fixed.
+        """
         return self.f_xx + self.rho_xxy * self.M_y / self.mu
 
     @property
     def Lambda_xy(self) -> Floats:
-        """f_xy + rho_xyy·M_y/μ (λ = L + ρM/μ for the paper's constants, like the other two)."""
+        """Return f_xy + rho_xyy·M_y/μ (λ = L + ρM/μ for the paper's constants, like the other two)."""
         return self.f_xy + self.rho_xyy * self.M_y / self.mu
 
     @property
     def Lambda_yy(self) -> Floats:
-        """f_yy + rho_yyy·M_y/μ."""
+        """Return f_yy + rho_yyy·M_y/μ."""
         return self.f_yy + self.rho_yyy * self.M_y / self.mu
 
     @property
     def v_slope(self) -> Floats:
-        """(Λ_xy + Λ_yy·L_xy/μ)/μ: Lipschitz constant in x of v* = (∇²_yy g)⁻¹∇_y f, taken at y*."""
+        """Return (Λ_xy + Λ_yy·L_xy/μ)/μ: Lipschitz constant in x of v* = (∇²_yy g)⁻¹∇_y f, taken at y*."""
         return (self.Lambda_xy + self.Lambda_yy * self.y_slope) / self.mu
 
     @property
     def L_Phi(self) -> Floats:
-        """Λ_xx + 2Λ_xy·L_xy/μ + Λ_yy·(L_xy/μ)², a Lipschitz constant of ∇Φ: ∇²Φ = (I, J)ᵀΛ(I, J) with J = ∇y*."""
+        """Return Λ_xx + 2Λ_xy·L_xy/μ + Λ_yy·(L_xy/μ)², a Lipschitz constant of ∇Φ.
+
+        ∇²Φ = (I, J)ᵀΛ(I, J) with J = ∇y*.
+        """
         s = self.y_slope
         return self.Lambda_xx + 2 * self.Lambda_xy * s + self.Lambda_yy * s * s
 

@@ -1,4 +1,4 @@
-"""The paper's four constants μ, L, M and ρ."""
+"""Four constants of the paper: μ, L, M and ρ."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class Constants:
 
     @classmethod
     def of(cls, constants: Any) -> Constants:
-        """Return the constants, or raise if they are not the paper's or float64 cannot tell 1 − 1/κ from one."""
+        """Return the constants.
+
+        Raise if they are not the constants of the paper, or if float64 cannot separate 1 − 1/κ from one.
+        """
         if not isinstance(constants, Constants):
             raise TypeError(
                 f"this analysis is stated for theory.Constants(mu, L, M, rho), not {type(constants).__name__}"
@@ -58,18 +61,21 @@ class Constants:
 
     @property
     def kappa(self) -> Floats:
-        """Condition number κ = L/μ of the inner problem."""
+        """Return the condition number κ = L/μ of the inner problem."""
         return self.L / self.mu
 
     @property
     def blocks(self) -> Blocks:
-        """The same bounds block by block: every block of ∇²f and ∇²g at most L, every one of ∇³g at most ρ."""
+        """Return the same bounds block by block.
+
+        L bounds every block of ∇²f and ∇²g, and ρ bounds every block of ∇³g.
+        """
         L, rho = self.L, self.rho
         return Blocks(self.mu, L, L, L, L, L, self.M, rho, rho, rho)
 
     @property
     def L_Phi(self) -> Floats:
-        """Lipschitz constant of ∇Φ as the paper prints it, which Theorems 5.9 and 5.17 use.
+        """Return the Lipschitz constant of ∇Φ as the paper prints it, which Theorems 5.9 and 5.17 use.
 
         L_Φ = L + (2L² + ρM²)/μ + (2ρLM + L³)/μ² + ρL²M/μ³. Valid when L and ρ are joint Lipschitz constants
         (Assumptions 4.4 and 4.5 as written). All other certificates use `L_Phi_blockwise`, which is always valid.
@@ -79,8 +85,9 @@ class Constants:
 
     @property
     def L_Phi_blockwise(self) -> Floats:
-        """(1 + κ)²(L + ρM/μ): Lipschitz constant of ∇Φ when L and ρ bound the derivatives block by block.
+        """Return (1 + κ)²(L + ρM/μ).
 
-        It differs from `L_Phi` in one term, ρM/μ in place of ρM²/μ, and equals it when ρ = 0.
+        It is a Lipschitz constant of ∇Φ when L and ρ bound the derivatives block by block. It differs from
+        `L_Phi` in one term, ρM/μ in place of ρM²/μ, and equals it when ρ = 0.
         """
         return (1 + self.kappa) * (1 + self.kappa) * (self.L + self.rho * self.M / self.mu)

@@ -28,7 +28,7 @@ MEANINGS = {
 
 
 def number(value: Real, name: str) -> Floats:
-    """Return `value` as float64: an array remains an array, anything zero-dimensional becomes a scalar."""
+    """Return `value` as float64: arrays remain arrays, and anything zero-dimensional becomes a scalar."""
     try:
         # A Python integer may exceed 64 bits (iteration counts do, at large κ). NumPy would reject it.
         if isinstance(value, int) and not isinstance(value, bool):
@@ -54,7 +54,7 @@ def number(value: Real, name: str) -> Floats:
 
 
 def nonnegative(value: Real, name: str, meaning: str | None = None) -> Floats:
-    """Return `value` as a number ≥ 0; the error explains its `meaning`, by default from `MEANINGS`."""
+    """Return `value` as a number ≥ 0. The error explains its `meaning`, by default from `MEANINGS`."""
     result = number(value, name)
     if np.any(result < 0):
         reason = meaning or MEANINGS[name]
@@ -63,7 +63,7 @@ def nonnegative(value: Real, name: str, meaning: str | None = None) -> Floats:
 
 
 def positive(value: Real, name: str, meaning: str | None = None) -> Floats:
-    """Return `value` as a number > 0; the error explains its `meaning`, by default from `MEANINGS`."""
+    """Return `value` as a number > 0. The error explains its `meaning`, by default from `MEANINGS`."""
     result = number(value, name)
     if np.any(result <= 0):
         reason = meaning or MEANINGS[name]
@@ -110,7 +110,7 @@ def short_step(value: Real | None, name: str, L: Floats) -> Floats:
 
 
 def scalar(value: Floats, name: str) -> float:
-    """Return a single number, where other certificates take arrays as well."""
+    """Return a single number. Raise for an array, which other certificates take as well."""
     if np.ndim(value):
         raise TypeError(f"{name} must be one number, got {shown(value)}: take one case at a time")
     return float(value)

@@ -1,4 +1,4 @@
-"""The report as one web page without scripts or links; every cell is escaped."""
+"""Report as one web page without scripts or links. Every cell is escaped."""
 
 from collections import Counter
 from html import escape
@@ -80,7 +80,7 @@ def summary(found: Findings) -> str:
 
 
 def _found(found: Findings, looked: int) -> tuple[str, str]:
-    """Return which share of the wrong labels is in the first rows, at least and at most."""
+    """Return the smallest and the largest share of the wrong labels that is in the first rows."""
     if found.worth is None or not found.expected:
         return "–", "–"
     return _outwards(found.worth.found_interval(looked / len(found.rows), found.expected[0]))
@@ -106,7 +106,6 @@ def _between(found: Findings) -> str:
 
 
 def _rounded(count: int) -> str:
-    """Return the estimate with two digits."""
     return f"{int(float(f'{count:.2g}')):,}"
 
 

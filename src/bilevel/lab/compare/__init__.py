@@ -1,4 +1,4 @@
-"""Every method on the same tasks: how good x is after so many oracle calls and so many seconds."""
+"""Comparison of every method on the same tasks: the quality of x by oracle calls and by seconds."""
 
 from bilevel.lab.compare.measurement import Curve as Curve, Point as Point, measure as measure
 from bilevel.lab.compare.methods import METHODS as METHODS, Method as Method

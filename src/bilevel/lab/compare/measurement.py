@@ -1,4 +1,4 @@
-"""One method on one task: how good its x is after so many oracle calls and so many seconds."""
+"""Measurement of one method on one task: the quality of its x by oracle calls and by seconds."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from bilevel.types import PyTree
 
 
 class Point(NamedTuple):
-    """The state of a run after some steps."""
+    """State of a run after some steps."""
 
     steps: int
     gradients: int  # Gc
@@ -55,7 +55,7 @@ def measure(method: Method, task: Task) -> Curve:
         cost = costs(method, task, rate) if method.varies else cost
 
     loop = _loop(method, task, rate, len(cost))
-    # On small problems a call costs more than its steps: its cost is counted once.
+    # On small problems a call costs more than its steps, so its cost is counted once.
     _, call = loop.timed(loop.start, 0, task.repeats)
     points, at, seconds, begun = [], loop.start, call, 0
     for end in checkpoints(len(cost), task.per_octave):
@@ -93,8 +93,10 @@ def solver_of(method: Method, task: Task, rate: float) -> Solver:
 
 
 class Loop:
-    """The compiled loop under `bl.run`, without the part on the host. One program serves all step sizes and
-    lengths."""
+    """Compiled loop under `bl.run`, without the part on the host.
+
+    One program serves all step sizes and lengths.
+    """
 
     def __init__(self, solver: Solver, task: Task, data: Any, steps: int, record: Record | None = None):
         self.program, self.leaves = program_of(solver, record)
@@ -117,7 +119,7 @@ class Loop:
         return self.advance(self.start, steps)[0]
 
     def timed(self, at: RunState, steps: int, repeats: int) -> tuple[RunState, float]:
-        """Return the run after `steps` more steps, and the shortest time: longer times are due to other programs."""
+        """Return the run after `steps` more steps, and the shortest time, the least disturbed one."""
         after, seconds = at, []
         for _ in range(repeats):
             began = time.perf_counter()
@@ -127,7 +129,7 @@ class Loop:
 
 
 class CountedState(NamedTuple):
-    """The solver's state, and the oracle calls so far."""
+    """Solver's state, and the oracle calls so far."""
 
     own: Any
     gradients: Any  # Gc
@@ -143,7 +145,10 @@ class CountedState(NamedTuple):
 
 
 class Counted(Solver):
-    """`solver`, bit for bit, with its oracle calls added up in its state, for steps that do not all cost the same."""
+    """Wrapper of `solver`, bit for bit equal, that adds up the oracle calls in its state.
+
+    It is for steps that do not all cost the same.
+    """
 
     solver: Solver
 

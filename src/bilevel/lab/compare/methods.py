@@ -1,10 +1,10 @@
-"""The methods compared, each with its settings derived from the smoothness L of the inner problem.
+"""Methods of the comparison, each with its settings derived from the smoothness L of the inner problem.
 
-The outer step size is not a setting: every method gets the best one of the same grid. Loop lengths, tolerances and
-penalties are chosen once for all tasks, here.
+The outer step size is not a setting: every method gets the best one of the same grid. Loop lengths,
+tolerances and penalties are chosen once for all tasks, here.
 
-Left out are the meta-learners, in whose problem x is the start of y and there are many tasks, and methods for small
-batches, which on full batches are equal to others in the table.
+Two kinds of methods are left out. Meta-learners need many tasks, and x is the start of y in their problem.
+Methods for small batches are equal to others in the table on full batches.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,16 @@ CG_TOLERANCE, CG_STEPS = 1e-3, 10
 
 
 def growing(k: Any) -> Any:
-    """Return a penalty that grows without bound, so that the bias vanishes; slowly, as the theory requires."""
+    """Return a penalty that grows slowly without bound, so that the bias vanishes, as the theory requires."""
     return 10.0 * (jnp.asarray(k, float) + 1) ** 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A method of the comparison: `make(problem, L, outer)` builds the solver; `outer` is a step size or an optax
-    rule."""
+    """Method of the comparison.
+
+    `make(problem, L, outer)` builds the solver; `outer` is a step size or an optax rule.
+    """
 
     name: str
     family: str
@@ -49,7 +51,7 @@ class Method:
 
 
 def fifths(data: Any) -> Any:
-    """Return a fifth of the inner examples at a time, in shuffled epochs, for a method with five batches per step."""
+    """Return a fifth of the inner examples at a time, in shuffled epochs, for five batches per step."""
     if not isinstance(data, Batch):
         return data
     lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(data.inner)}
@@ -61,7 +63,7 @@ def fifths(data: Any) -> Any:
 def make(
     factory: Callable[..., Solver], adjoint: Callable[[float], Any] | None = None, **options: Any
 ) -> Any:
-    """Return a function (problem, L, outer) that builds the solver, with inner steps of 1/L and `adjoint(L)`."""
+    """Return a function (problem, L, outer) that builds the solver, with inner steps of 1/L."""
 
     def build(problem: Problem, L: float, outer: Any) -> Solver:
         given = {} if adjoint is None else {"adjoint": adjoint(L)}

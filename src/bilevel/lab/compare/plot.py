@@ -1,4 +1,4 @@
-"""The comparison as one figure: a column per task, oracle calls above, seconds below."""
+"""Figure of the comparison: a column per task, oracle calls above, seconds below."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from bilevel.lab.compare.tasks import Task
 from bilevel.lab.figures import save_figure
 from bilevel.plot.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
-# A hue per family; within a family dashes and markers tell methods apart, also in gray.
+# A hue per family; within a family dashes and markers distinguish methods, also in gray.
 HUES: dict[str, str] = dict(zip(FAMILIES, (BLUE, VERMILION, GREEN, PURPLE, BLACK, ORANGE), strict=True))
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
@@ -26,7 +26,7 @@ PANEL, LEGEND_COLUMN = 5.0, 2.3  # inches
 
 
 def looks(methods: list[Method]) -> dict[str, dict[str, Any]]:
-    """Return the line style of every method. Ours are the same in every figure; others follow in their order."""
+    """Return the line style of every method: fixed for ours, in order for others."""
     own, styles = {method.name for method in METHODS}, {}
     for family in dict.fromkeys(map(family_of, [*METHODS, *methods])):
         others = [m for m in methods if family_of(m) == family and m.name not in own]
@@ -36,7 +36,7 @@ def looks(methods: list[Method]) -> dict[str, dict[str, Any]]:
 
 
 def family_of(method: Method) -> str:
-    """Return the family; unknown families are drawn as the user's."""
+    """Return the family. Unknown families are drawn as the user's."""
     return method.family if method.family in FAMILIES else YOURS
 
 
@@ -114,7 +114,7 @@ def _worth_showing(curve: Curve, floor: float) -> list[Point]:
 
 
 def _columns(methods: list[Method]) -> list[tuple[str, list[str]]]:
-    """Return the legend's columns with their families as heads; a long family continues in the next column."""
+    """Return the legend's columns with families as heads. A long family continues in the next column."""
     columns = []
     for family in FAMILIES:
         members = [method.name for method in methods if family_of(method) == family]

@@ -1,4 +1,4 @@
-"""A user's own method or task, given on the command line as `module:name`."""
+"""Loader of a user's method or task, given on the command line as `module:name`."""
 
 import importlib
 import inspect
@@ -17,7 +17,7 @@ from bilevel.problems import Instance
 
 
 class Unusable(ValueError):
-    """The given object does not exist or has the wrong type; the message is one line."""
+    """Error for an object that does not exist or has the wrong type; the message is one line."""
 
 
 def your_method(address: str) -> Method:
@@ -45,7 +45,7 @@ def check_method(method: Method, task: Task) -> None:
 
 
 def your_task(address: str, quick: bool) -> Task:
-    """Return a `Task` from a `Task`, an `Instance`, or a function of nothing or of `quick` that makes either."""
+    """Return a `Task` from a `Task`, an `Instance`, or a function of nothing or of `quick`."""
     found = find(address)
     if callable(found) and (_takes(found, 0) or _takes(found, 1)):
         try:
@@ -63,7 +63,7 @@ def your_task(address: str, quick: bool) -> Task:
 
 
 def find(address: str) -> Any:
-    """Return the object `module:name`; the module is first searched in the current folder."""
+    """Return the object `module:name`. Search the module first in the current folder."""
     module, _, name = address.partition(":")
     if not module or not name:
         raise Unusable("not of the form module:name, such as mine:solver")
@@ -112,5 +112,4 @@ def _kind(value: Any) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """Return the error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

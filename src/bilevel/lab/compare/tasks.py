@@ -1,9 +1,9 @@
-"""The three tasks: an instance each, and how far and how often it is measured.
+"""Three tasks: an instance each, and the length and density of its measurement.
 
-On the quadratic and on ridge-logistic regularization the yardstick is ‖∇Φ(x)‖, exact. On MNIST reweighting the inner
-problem is not convex, y*(x) is not unique and ∇Φ is not defined. There the yardstick is the validation loss of a
-network trained with the weights x. (A method's own y would not do: with penalty methods it depends on the validation
-data.)
+On the quadratic and on ridge-logistic regularization the yardstick is ‖∇Φ(x)‖, exact. On MNIST reweighting
+the inner problem is not convex, y*(x) is not unique and ∇Φ is not defined. There the yardstick is the
+validation loss of a network trained with the weights x. A method's own y is no yardstick: with penalty
+methods it depends on the validation data.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ LARGE = 10**6  # entries of x times entries of y
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """An instance with the grid of outer step sizes and a budget of oracle calls."""
+    """Instance with the grid of outer step sizes and a budget of oracle calls."""
 
     instance: Instance
     title: str
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def x64(self) -> bool:
-        """Return whether it needs double precision: the answer is known to rounding."""
+        """Return whether the task needs double precision, because the answer is known to rounding."""
         return any(jnp.result_type(leaf) == jnp.float64 for leaf in jax.tree.leaves(self.instance.x0))
 
     @property

@@ -1,4 +1,5 @@
-"""The paper's experiments. Each computes tables; figures, verdicts and the report read only these tables.
+"""Experiments of the paper. Each computes tables; figures, verdicts and the report read only these tables.
 
-experiment (fig1.py, …) → CSV and manifest (runner.py) → figures (plots/), verdicts (claims/) → report (report/)
+experiment (fig1.py, …) → CSV and manifest (runner.py) → figures (plots/), verdicts (claims/) → report
+(report/)
 """

@@ -1,4 +1,4 @@
-"""The libraries and the machine that results were computed with."""
+"""Libraries and the machine that results were computed with."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""The type of all experiments: settings in, tables out."""
+"""Type of all experiments: settings in, tables out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the command line that experiments depend on."""
+    """Options of the command line that experiments depend on."""
 
     quick: bool = False
     seeds: int | None = None  # how many; None: as many as fit the time
@@ -35,10 +35,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper.
+    """Experiment for one figure or table of the paper.
 
-    `settings(options)` is everything the tables depend on but the data, as plain JSON values. `load(options)`
-    reads the data, if there are any. `run(settings, inputs, report)` returns the tables by file name.
+    `settings(options)` is everything that the tables depend on except the data, as plain JSON values.
+    `load(options)` reads the data, if there are any. `run(settings, inputs, report)` returns the tables by
+    file name.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Figure 1: single-loop AID on the two-dimensional problem, measured and bounded, over κ and over K.
 
-Every analysis certifies its own step sizes, so every bound is drawn with the run that uses *these* steps: a bound
-and its run always share α, η and β. All runs are one vmapped call.
+Every analysis certifies separate step sizes. So every bound is drawn with the run that uses *these* steps: a
+bound and its run always share α, η and β. All runs are one vmapped call.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[
 
 
 def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray, steps: int) -> Table:
-    """Return one row for each (M, analysis, κ): the bound after K steps, and the result of the run with its steps."""
+    """Return one row for each (M, analysis, κ): the bound after K steps, and the result of its run."""
     return columns(cases, kappas, "alpha", "eta", "beta") | {
         "bound": np.concatenate([case["bound"](steps)[: len(kappas)] for case in cases]),
         "measured": means(norms)[..., -1].ravel(),

@@ -1,9 +1,9 @@
-"""Figure 2: single-loop ITD on the two-dimensional problem: its inherent error, measured and bounded from both sides.
+"""Figure 2: single-loop ITD on the two-dimensional problem, with its inherent error, measured and bounded.
 
-The limit of ‖∇Φ(x_K)‖² does not depend on β; only the number of steps does. It is measured with β = 1/L, for which
-10,000 steps are enough at every κ here (Φ has the Hessian Z = diag(L, μ)). The certified β are so small that at κ = 20
-the run has hardly left x₀. Both kinds of run are in the tables. The limit depends on α, which is 1/L in every analysis
-except `star`; the limit for its α = 2/(L + μ) is measured as well.
+The limit of ‖∇Φ(x_K)‖² does not depend on β; only the number of steps does. It is measured with β = 1/L, for
+which 10,000 steps are enough at every κ here (Φ has the Hessian Z = diag(L, μ)). The certified β are so small
+that at κ = 20 the run has hardly left x₀. Both kinds of run are in the tables. The limit depends on α, which
+is 1/L in every analysis except `star`; the limit for its α = 2/(L + μ) is measured as well.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
 
 
 def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every analysis' step sizes for every κ, its bound after K steps, and its inherent error; y₀ = y*(x₀)."""
+    """Yield every analysis' step sizes for every κ, its bound after K steps and its inherent error; y₀ = y*(x₀)."""
     L, K = kappas * settings["mu"], settings["steps"]
     gap = start(settings["mu"], L, settings["m"]).gap
     analyses = theory.analyses(theory.Constants(settings["mu"], L, M, settings["rho"]), "ITD")
@@ -73,7 +73,7 @@ def inner_steps(kappas: np.ndarray, settings: dict[str, Any]) -> dict[str, np.nd
 
 
 def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray) -> Table:
-    """Return one row for each (M, analysis, κ): the bound, its inherent part, and the result of the run with its β."""
+    """Return one row for each (M, analysis, κ): the bound, its inherent part, and the result of its run."""
     return columns(cases, kappas, "alpha", "beta", "bound", "inherent") | {
         "measured": means(norms)[..., -1].ravel(),
         "last": norms[..., -1].ravel(),
@@ -81,7 +81,7 @@ def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarra
 
 
 def over_kappa_limits(last: np.ndarray, kappas: np.ndarray, settings: dict[str, Any]) -> Table:
-    """Return ITD's limit, measured and in closed form (‖∇Φ‖² = m²(κ − 1)² for α = 1/L), and the lower bounds."""
+    """Return ITD's limit, measured and in closed form (m²(κ − 1)² for α = 1/L), and the lower bounds."""
     L = kappas * settings["mu"]
 
     def limit(L: Any, alpha: Any) -> jax.Array:

@@ -1,12 +1,13 @@
-"""Figure 3, left: feature learning on space_ga with single-loop ITD; how the mean of ‖∇Φ‖² grows with κ.
+"""Figure 3, left: feature learning on space_ga with single-loop ITD; the growth of the mean of ‖∇Φ‖² with κ.
 
-The paper leaves the ridge, the spectrum, the outer step and the κ grid open. Our choices, with their reasons in
-docs/about/reproduction.md:
+The paper does not specify the ridge, the spectrum, the outer step and the κ grid. Our choices, with their
+reasons in docs/about/reproduction.md:
 
-* the ridge is μ = L/κ with L = 1 (the paper's convention), so the head's smallest curvature is μ at every step;
-* the singular values of the *training* inputs are set so that the features' curvatures S run geometrically from
-  L − μ to μ, and x₀ has orthonormal rows: at x₀ the head problem has exactly the constants μ and L;
-* α = 1/L, and β = κ⁻³/L, the order of Theorem 5.17;
+* The ridge is μ = L/κ with L = 1 (the paper's convention), so the head's smallest curvature is μ at every
+  step.
+* The singular values of the *training* inputs are set so that the features' curvatures S run geometrically
+  from L − μ to μ. x₀ has orthonormal rows, so at x₀ the head problem has exactly the constants μ and L.
+* α = 1/L, and β = κ⁻³/L, the order of Theorem 5.17.
 * κ³ ≤ K, so that every run lasts at least 1/β steps.
 
 The exponent depends on these choices. The variants show by how much.
@@ -38,7 +39,7 @@ STEPS = 10_000
 KAPPAS = np.geomspace(3, 20, 8)
 SEEDS = 10
 SEEDS_OF_VARIANTS = 4  # at most
-CHUNKS = 20  # how often progress is shown and the head's curvatures are computed
+CHUNKS = 20  # parts of a run; each has one report of progress and one spectrum of the heads
 
 
 class Variant(NamedTuple):
@@ -118,7 +119,7 @@ def over_seeds(runs: Table, settings: dict[str, Any]) -> Table:
 
 
 def exponents(runs: Table, settings: dict[str, Any]) -> Table:
-    """Return each variant's exponent of κ with its bootstrap interval, and the exponent of the actual mean κ."""
+    """Return each variant's exponent of κ with its bootstrap interval, and of the actual mean κ."""
     rows, kappas = [], np.asarray(settings["kappas"])
     for name in settings["variants"]:
         chosen = select(runs, variant=name)
@@ -133,7 +134,7 @@ def exponents(runs: Table, settings: dict[str, Any]) -> Table:
 
 
 class Lane(NamedTuple):
-    """One run: the instance and its outer step size."""
+    """Run of the experiment: the instance and its outer step size."""
 
     instance: Instance
     beta: float

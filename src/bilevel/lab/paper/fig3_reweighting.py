@@ -1,9 +1,10 @@
 """Figure 3, right: data reweighting on MNIST with 20 % wrong labels.
 
-Two settings. *The paper's*: outer rate 1e-3, inner rate 5e-2, 3,000 full-batch iterations of ITD, and of AID for
-comparison. There the weights hardly move. *A useful one*: Adam on the logits, which does not depend on the scale of
-the hypergradients. Its inner rate is ten times the paper's for a tenth of the steps, so y travels as far. Its outer
-rate is chosen by the loss on held-out clean images of the first seed, never by test labels.
+There are two settings. *The paper's*: outer rate 1e-3, inner rate 5e-2, 3,000 full-batch iterations of ITD,
+and of AID for comparison. There the weights hardly move. *A useful one*: Adam on the logits, which does not
+depend on the scale of the hypergradients. Its inner rate is ten times the paper's for a tenth of the steps,
+so y travels as far. Its outer rate is chosen by the loss on held-out clean images of the first seed, never by
+test labels.
 """
 
 from collections.abc import Callable
@@ -86,7 +87,7 @@ def run(settings: dict[str, Any], inputs: Mnist, report: Report) -> dict[str, Ta
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One seed: the instance, and the data that evaluate its result."""
+    """Seed of the experiment: the instance, and the data that evaluate its result."""
 
     instance: Instance
     wrong: np.ndarray
@@ -100,7 +101,7 @@ def case(digits: Mnist, seed: int, settings: dict[str, Any]) -> Case:
     labels, wrong = corrupt_labels(
         train_.targets, settings["wrong"], classes=CLASSES, seed=np.random.default_rng([seed, 1])
     )
-    # A pixel blank in all of these images has no gradient and no effect: without it every loss stays as it is.
+    # A pixel blank in all of these images has no gradient and no effect. Without it every loss stays as it is.
     inked = train_.inputs.any(axis=0) | valid.inputs.any(axis=0)
     y0 = initial_mlp(train_.inputs.shape[1], settings["hidden"], CLASSES, seed=[seed, 2])
     see = lambda examples, labels: Examples(jnp.asarray(examples.inputs[:, inked]), jnp.asarray(labels))
@@ -146,7 +147,7 @@ def clean_only(case: Case) -> Case:
 
 
 def histogram(x: np.ndarray, wrong: np.ndarray) -> Table:
-    """Return how many training images with right and with wrong labels have which weight."""
+    """Return the numbers of training images with right and with wrong labels by weight."""
     edges = np.linspace(0, 1, 21)
     weights = weights_of(x)
     return {
@@ -193,7 +194,7 @@ def plateau(result: Result) -> dict[str, float]:
 
 
 def score(result: Result, case: Case) -> dict[str, float]:
-    """Return the test accuracy, and how well low weights identify wrong labels."""
+    """Return the test accuracy, and the success of low weights at finding wrong labels."""
     x = np.asarray(result.x)
     weights = weights_of(x)
     test = np.asarray(logits(result.y, case.test.inputs))

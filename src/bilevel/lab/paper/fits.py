@@ -1,4 +1,4 @@
-"""Power laws: the exponent is the slope of a straight line through logarithms."""
+"""Power laws. The exponent is the slope of a straight line through logarithms."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class PowerLaw(NamedTuple):
-    """value ≈ factor · at^exponent, by least squares in log-log space."""
+    """Power law value ≈ factor · at^exponent, by least squares in log-log space."""
 
     exponent: float
     factor: float
@@ -23,7 +23,7 @@ def power_law(at: np.ndarray, values: np.ndarray) -> PowerLaw:
 
 
 class Scale(NamedTuple):
-    """target ≈ factor · curve: the factor by least squares in log space, and the range of target/curve."""
+    """Relation target ≈ factor · curve: the factor by log least squares, and the range of target/curve."""
 
     factor: float
     low: float
@@ -40,8 +40,8 @@ def bootstrap_exponent(
 ) -> Interval:
     """Return the percentile interval of the exponent fitted to the mean over seeds, the rows of `values`.
 
-    Seeds are resampled whole: the runs of one seed share their data split, so they are not independent. With a
-    single seed the interval is NaN.
+    Seeds are resampled whole: the runs of one seed share their data split, so they are not independent. With
+    a single seed the interval is NaN.
     """
     seeds = len(values)
     if seeds < 2:

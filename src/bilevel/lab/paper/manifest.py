@@ -1,4 +1,4 @@
-"""A manifest next to the tables of an experiment: the settings, data, code and libraries behind them."""
+"""Manifest next to the tables of an experiment: the settings, data, code and libraries behind them."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ LARGEST_MANIFEST, LARGEST_TABLE = 1_000_000, 64_000_000  # bytes; ours are a tho
 
 
 class Damaged(Exception):
-    """The manifest is not valid; the message has the reason."""
+    """Error for a manifest that is not valid; the message has the reason."""
 
 
 def path_of(experiment: Experiment, out: Path) -> Path:
@@ -28,7 +28,7 @@ def path_of(experiment: Experiment, out: Path) -> Path:
 
 
 def origin(settings: dict[str, Any], inputs: Any) -> dict[str, Any]:
-    """Return everything the tables depend on: settings, data, code, and the libraries that do the arithmetic."""
+    """Return everything that the tables depend on: settings, data, code, and the libraries for arithmetic."""
     exact = {
         "settings": settings,
         "data": None if inputs is None else digest_of_data(inputs),
@@ -120,7 +120,7 @@ def write(
 
 
 def digest_of_manifest(manifest: dict[str, Any]) -> str:
-    """Return the digest of all entries except the digest; it detects damage, not forgery."""
+    """Return the digest of all entries except the digest. It detects damage, not forgery."""
     rest = {name: value for name, value in manifest.items() if name != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -130,7 +130,7 @@ def digest_of_file(path: Path) -> str:
 
 
 def digest_of_data(inputs: Any) -> str:
-    """Return the digest of the numbers: the same data in another folder are the same data."""
+    """Return the digest of the numbers. The same data in another folder have the same digest."""
     digest = hashlib.sha256()
     for array in _arrays(inputs):
         digest.update(str((array.shape, array.dtype.str)).encode())

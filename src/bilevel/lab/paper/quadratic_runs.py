@@ -1,4 +1,4 @@
-"""The paper's two-dimensional problem: the protocol of Figures 1 and 2, and many runs in one compiled call."""
+"""Two-dimensional problem of the paper: the protocol of Figures 1 and 2, and many runs in one call."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,14 +26,14 @@ PROTOCOL = dict(mu=MU, m=COEFFICIENT, rho=RHO, steps=STEPS, kappas=KAPPAS.tolist
 
 
 class Start(NamedTuple):
-    """The start of the runs of Figures 1 and 2: x₀ = 1, y₀ = y*(x₀) and v₀ = 0."""
+    """Start of the runs of Figures 1 and 2: x₀ = 1, y₀ = y*(x₀) and v₀ = 0."""
 
     gap: np.ndarray  # Φ(x₀) − min Φ
     v_error: np.ndarray  # ‖v₀ − v*(x₀)‖
 
 
 def start(mu: float, L: np.ndarray, m: float) -> Start:
-    """Return the gap and the error of v₀ that every bound needs, from closed forms; ‖y₀ − y*(x₀)‖ = 0."""
+    """Return the gap and the error of v₀ that every bound needs, from closed forms. ‖y₀ − y*(x₀)‖ is 0."""
 
     def one(L: Any):
         q, x0 = Quadratic(mu, L, m), jnp.ones(2)
@@ -91,6 +91,6 @@ def columns(cases: list[dict[str, Any]], kappas: np.ndarray, *names: str) -> Tab
 
 
 def means(norms: np.ndarray) -> np.ndarray:
-    """Return (1/K) Σ_{k<K} of every row for K = 1, 2, …, the quantity that all bounds are about."""
+    """Return (1/K) Σ_{k<K} of every row for K = 1, 2, …, the quantity of all bounds."""
     running = np.cumsum(norms[..., :-1], axis=-1)
     return running / np.arange(1, norms.shape[-1])

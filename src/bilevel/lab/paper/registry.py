@@ -1,4 +1,4 @@
-"""All experiments, in the order of the paper."""
+"""List of all experiments, in the order of the paper."""
 
 from bilevel.lab.paper import fig1, fig2, fig3_features, fig3_reweighting, table1
 from bilevel.lab.paper.experiment import Experiment
@@ -11,7 +11,7 @@ GROUPS = {"fig3": ("fig3-features", "fig3-reweighting"), "all": tuple(EXPERIMENT
 
 
 def chosen(names: list[str]) -> list[Experiment]:
-    """Return the selected experiments, each once and in the paper's order; all of them for an empty list."""
+    """Return the selected experiments, each once and in the paper's order. Return all for an empty list."""
     wanted: set[str] = set()
     for name in names or ["all"]:
         if name not in EXPERIMENTS and name not in GROUPS:

@@ -1,4 +1,4 @@
-"""The contents of a folder of results: tables, and the manifests that document their origin."""
+"""Contents of a folder of results: tables, and the manifests that document their origin."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from bilevel.lab.paper.tables import Table, read_table
 
 @dataclass(frozen=True)
 class Results:
-    """The tables of a folder by file name, and the manifests by experiment."""
+    """Tables of a folder by file name, and the manifests by experiment."""
 
     tables: dict[str, Table]
     manifests: dict[str, dict[str, Any]]

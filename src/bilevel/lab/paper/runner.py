@@ -1,4 +1,4 @@
-"""Run experiments into a folder, and skip those whose tables are there already."""
+"""Runner of experiments into a folder. It skips those whose tables exist."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bilevel.lab.paper.tables import Table, write_table
 
 
 class Unfiled(Exception):
-    """An experiment ran, but its tables could not be written; they are in `tables`."""
+    """Error for an experiment that ran, but whose tables could not be written; they are in `tables`."""
 
     def __init__(self, reason: OSError, tables: dict[str, Table]):
         super().__init__(str(reason))
@@ -21,7 +21,7 @@ class Unfiled(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """An experiment with its settings and data: all checks are done."""
+    """Experiment with its settings and data, after all checks."""
 
     experiment: Experiment
     settings: dict[str, Any]

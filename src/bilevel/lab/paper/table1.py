@@ -1,9 +1,10 @@
 """Table 1: the rates, as exponents fitted to our own bounds and runs, and the oracle calls, counted.
 
-Bounds are evaluated under the paper's convention: L, M, ρ, the initial gap and the initial radii are fixed and
-μ = L/κ, with κ large, where a power law shows. Runs use the two-dimensional problem under the same convention,
-started at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 for every κ; AID runs with each analysis' own step
-sizes until the mean of ‖∇Φ‖² is at most ε. These κ must be small, because the earlier analysis takes κ⁶ steps.
+Bounds are evaluated under the paper's convention: L, M, ρ, the initial gap and the initial radii are fixed
+and μ = L/κ, with κ large, where a power law shows. Runs use the two-dimensional problem under the same
+convention. They start at x₀ = x° + Z^(−1/2)·1, for which Φ(x₀) − min Φ = 1 for every κ. AID runs with the
+step sizes of each analysis until the mean of ‖∇Φ‖² is at most ε. These κ must be small, because the earlier
+analysis takes κ⁶ steps.
 """
 
 from collections.abc import Callable
@@ -113,7 +114,10 @@ def of_aid(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[st
 
 
 def of_itd(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[str, Any]:
-    """Return the rate only where β is fixed: otherwise β depends on K, and the vanishing part is not ∝ 1/K."""
+    """Return the rate only where β is fixed.
+
+    Otherwise β depends on K, and the vanishing part is not ∝ 1/K.
+    """
     inherent = certificate.inherent_error
     if certificate.analysis not in ("earlier", "paper"):
         return {"inherent": inherent}
@@ -149,11 +153,10 @@ def calls_per_step(settings: dict[str, Any]) -> Table:
 
 
 def steps_to_epsilon(settings: dict[str, Any], report: Report) -> Table:
-    """Return the first K with (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ ε, for AID with each analysis' step sizes, and the certified
-    K.
+    """Return the first K with (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² ≤ ε, for AID by analysis, and the certified K.
 
-    K times a bound never falls as K grows (for all but `star` it is constant), so its value at a long horizon serves
-    every K below.
+    K times a bound never falls as K grows (for all but `star` it is constant). So its value at a long horizon
+    serves every K below.
     """
     kappas, epsilons = np.asarray(settings["kappas_of_runs"]), np.asarray(settings["epsilons"])
     constants = theory.Constants(settings["L"] / kappas, settings["L"], settings["M"], settings["rho"])
@@ -183,7 +186,7 @@ def first_reached(
     certified: np.ndarray,
     report: Report,
 ) -> np.ndarray:
-    """Return K(ε) for every run and every ε; `sizes` are α, η and β. A run ends at the smallest ε."""
+    """Return K(ε) for every run and every ε. `sizes` are α, η and β. A run ends at the smallest ε."""
     epsilons, reached = np.asarray(settings["epsilons"]), []
     expected = settings["gap"] / (sizes[:, 2] * epsilons.min())  # Σ‖∇Φ‖² ≈ gap/β: only for the progress shown
     for i, (kappa, size) in enumerate(zip(kappas, sizes, strict=True)):
@@ -219,7 +222,7 @@ def square(state: Any, info: Any, batch: Any) -> dict[str, Any]:
 
 
 class MeanBelow(Hook):
-    """Stop a run when the mean of ‖∇Φ(x_k)‖² over the steps so far is below ε."""
+    """Hook that stops a run when the mean of ‖∇Φ(x_k)‖² over the steps so far is below ε."""
 
     def __init__(self, epsilon: float, first: float, report: Callable[[int], None]):
         self.epsilon, self.square, self.report, self.total = epsilon, first, report, 0.0

@@ -1,4 +1,4 @@
-"""Tables as CSV files: equal numbers always give equal bytes."""
+"""Tables as CSV files. Equal numbers always give equal bytes."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ def as_csv(table: Table) -> str:
 
 
 def read_table(path: Path) -> Table:
-    """Return the columns of a CSV file: floats where every entry is a number, text otherwise."""
+    """Return the columns of a CSV file, as floats where every entry is a number, otherwise as text."""
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     return {name: _column([row[i] for row in rows]) for i, name in enumerate(header)}

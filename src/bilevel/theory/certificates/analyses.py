@@ -1,4 +1,4 @@
-"""The list of certificates, which `certify`, the figures, `advise` and `verify` read."""
+"""List of certificates, which `certify`, the figures, `advise` and `verify` read."""
 
 from collections.abc import Callable
 
@@ -18,9 +18,9 @@ OF_BLOCKS = ("star",)  # the others take a single L, M and ρ
 
 
 def analyses(constants: Constants | Blocks, method: str = "AID") -> dict[str, Certificate]:
-    """Return every certificate for `method` ("AID", "ITD" or "SOBA") by its analysis, from the oldest to the sharpest.
+    """Return every certificate for `method` ("AID", "ITD" or "SOBA") by its analysis, the sharpest last.
 
-    With `Blocks` only `star`, the only analysis that distinguishes them.
+    With `Blocks` return only `star`, the only analysis that distinguishes them.
     """
     if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"no certificate is known for {shown(method)}: the methods are {', '.join(METHODS)}")

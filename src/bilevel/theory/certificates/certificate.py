@@ -1,4 +1,4 @@
-"""The interface of every certificate: certified step sizes, bounds, inherent errors and binding terms."""
+"""Interface of every certificate: certified step sizes, bounds, inherent errors and binding terms."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Errors = tuple[Floats, Floats]
 
 
 class StepSizes(NamedTuple):
-    """Step sizes, named like the arguments of `bl.aid` and `bl.itd`: `bl.aid(problem, **sizes._asdict())`."""
+    """Step sizes with the argument names of `bl.aid` and `bl.itd`: `bl.aid(problem, **sizes._asdict())`."""
 
     inner: Any  # α
     adjoint: Any  # η
@@ -25,11 +25,11 @@ class StepSizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Certificate(ABC):
-    """A bound on (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² for every run of `method` with these constants, by one `analysis`.
+    """Bound on (1/K) Σ_{k<K} ‖∇Φ(x_k)‖² for every run of `method` with these constants, by one `analysis`.
 
-    The start is described before the solver's first update: `gap` = Φ(x₀) − inf Φ, `y_error` = ‖y₀ − y*(x₀)‖ and
-    `v_error` = ‖v₀ − v*(x₀)‖, where v* is taken at y*. Without `v_error`, v₀ = 0 and its error is at most M/μ. Numbers
-    may be arrays that broadcast against the constants.
+    The start is described before the solver's first update: `gap` = Φ(x₀) − inf Φ, `y_error` = ‖y₀ − y*(x₀)‖
+    and `v_error` = ‖v₀ − v*(x₀)‖, where v* is taken at y*. Without `v_error`, v₀ = 0 and its error is at most
+    M/μ. Numbers may be arrays that broadcast against the constants.
     """
 
     analysis: str
@@ -41,17 +41,20 @@ class Certificate(ABC):
 
     @property
     def beta_max(self) -> Floats:
-        """Supremum of the outer steps that are certified for every number of steps."""
+        """Return the supremum of the outer steps that are certified for every number of steps."""
         return smallest(self.beta_terms)[0]
 
     @property
     def binding(self) -> str | np.ndarray:
-        """The name of the term that limits `beta_max`."""
+        """Return the name of the term that limits `beta_max`."""
         return smallest(self.beta_terms)[1]
 
     @property
     def inherent_error(self) -> Floats:
-        """The part of the bound that remains for every number of steps and every β; zero for AID and SOBA."""
+        """Return the part of the bound that remains for every number of steps and every β.
+
+        It is zero for AID and SOBA.
+        """
         return 0.0
 
     def errors(self, y_error: Real, v_error: Real | None) -> Errors:
@@ -76,7 +79,7 @@ class Certificate(ABC):
     def best_beta(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None, slack: Real = SLACK
     ) -> Floats:
-        """Return the largest certified outer step whose bound after K steps is within `slack` of the lowest."""
+        """Return the largest certified β whose bound after K steps is within `slack` of the lowest."""
         return self.best_beta_from(steps, gap, self._start(y_error, v_error), slack)
 
     def step_sizes(
@@ -142,7 +145,7 @@ class Certificate(ABC):
 
 @dataclass(frozen=True)
 class OneBeta(Certificate):
-    """An analysis that fixes β; bounds exist for smaller ones as well."""
+    """Analysis that fixes β; bounds exist for smaller β as well."""
 
     beta: Floats
 

@@ -1,4 +1,4 @@
-"""The numbers of inner and adjoint steps with the fewest certified oracle calls."""
+"""Numbers of inner and adjoint steps with the fewest certified oracle calls."""
 
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the largest β, for comparing N and Q
 
 
 class Plan(NamedTuple):
-    """A solver and its number of steps.
+    """Solver and its number of steps.
 
-    `bl.aid(problem, inner=alpha, adjoint=bl.adjoints.steps(eta, Q), outer=beta, inner_steps=N)` for `iterations` steps.
+    `bl.aid(problem, inner=alpha, adjoint=bl.adjoints.steps(eta, Q), outer=beta, inner_steps=N)` for
+    `iterations` steps.
     """
 
     alpha: float
@@ -39,10 +40,10 @@ def cheapest(
     v_error: Real | None = None,
     most: int | None = None,
 ) -> Plan:
-    """Return the (α, η, N, Q) of AID whose certificate reaches a mean of ‖∇Φ‖² ≤ ε with the fewest oracle calls.
+    """Return the (α, η, N, Q) of AID that certify a mean of ‖∇Φ‖² ≤ ε with the fewest oracle calls.
 
-    The error's gain grows with both contraction rates, so α = η = 2/(L_yy + μ) is best for every N and Q. N and Q are
-    searched up to `most`, ten condition numbers by default. Constants must be scalars.
+    The error's gain grows with both contraction rates, so α = η = 2/(L_yy + μ) is best for every N and Q. N
+    and Q are searched up to `most`, by default ten condition numbers. Constants must be scalars.
     """
     k = Blocks.of(constants)
     check_kappa(k.kappa)
@@ -75,12 +76,11 @@ def _spread(low: int, high: int) -> np.ndarray:
 
 
 def _fewest_calls(k: Blocks, N: np.ndarray, Q: np.ndarray, eps, gap, y_error, v_error) -> tuple[float, float]:
-    """Return the pair of a grid with the fewest calls."""
     _, rate = contraction(k, None, "alpha")
     r, t = rate**N, rate**Q
     system, weights, start = tracking(k, r, t, (1 - t) / k.mu)
     a, b = start(y_error, v_error)
-    # From an exact start the largest β is best; from others the best is not much smaller.
+    # From an exact start the largest β is best. From other starts the best is not much smaller.
     lowest = np.inf
     for share in SHARES:
         beta = share * system.beta_max

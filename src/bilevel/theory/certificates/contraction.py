@@ -3,8 +3,8 @@
     a_k ≤ (1 − αμ)a_{k−1} + (αρ/2)a_{k−1}² + (Lβρ/μ)b_{k−1} + Lβc'/μ
     b_k ≤ (1 − ημ + c₀βρ)b_{k−1} + αc₀L·a_k + c₀βc'
 
-with c₀ = ρM/μ² + L/μ and c' = M + ρM/μ. If a_0 ≤ R_a = μ/(2ρ), b_0 ≤ R_b = 2αc₀L/(ηρ) and β is at most `beta_max`,
-then a_k ≤ R_a and b_k ≤ R_b for all k.
+with c₀ = ρM/μ² + L/μ and c' = M + ρM/μ. If a_0 ≤ R_a = μ/(2ρ), b_0 ≤ R_b = 2αc₀L/(ηρ) and β is at most
+`beta_max`, then a_k ≤ R_a and b_k ≤ R_b for all k.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from bilevel.theory.reals import Floats, Real, listed_steps, nonnegative, scalar
 
 @dataclass(frozen=True)
 class TwoSequenceContraction:
-    """The lemma for given α ≤ 1/L and η ≤ 1/L; with ρ = 0 radii and β are infinite."""
+    """Lemma B.2 for given α ≤ 1/L and η ≤ 1/L. With ρ = 0, radii and β are infinite."""
 
     constants: Constants
     alpha: Floats
@@ -56,8 +56,8 @@ def two_sequence_contraction(
 ) -> TwoSequenceContraction:
     """Return the radii and the largest β of the lemma; α and η default to 1/L.
 
-    β ≤ min{αμ³/(8ρLc'), μ³η/(16ρL²c₀), ημ/(2c₀ρ), αμL/(2ρc')}. The last two never bind (they exceed the second
-    and the first by 8κ² and 4κ²). The lemma as printed omits η ≤ 1/L, which its second step needs.
+    β ≤ min{αμ³/(8ρLc'), μ³η/(16ρL²c₀), ημ/(2c₀ρ), αμL/(2ρc')}. The last two never bind (they exceed the
+    second and the first by 8κ² and 4κ²). The lemma as printed omits η ≤ 1/L, which its second step needs.
     """
     constants = Constants.of(constants)
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho

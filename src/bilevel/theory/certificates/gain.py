@@ -4,13 +4,13 @@ All norm recursions here have the form of a *positive* linear system,
 
     w_k ≤ P w_{k−1} + β q ‖h_{k−1}‖,     e_k ≤ cᵀw_k + C₅,     h_k the estimate of ∇Φ(x_k), e_k its error.
 
-*Closed loop*: ‖h_k‖ ≤ g_k + e_k with g_k = ‖∇Φ(x_k)‖, and the descent lemma ties g and e together: for β ≤ 1/L_Φ,
+*Closed loop*: ‖h_k‖ ≤ g_k + e_k with g_k = ‖∇Φ(x_k)‖. The descent lemma connects g and e: for β ≤ 1/L_Φ,
 
     Σ_{k<K} g_k² ≤ 2·gap/β + Σ_{k<K} e_k².
 
-The impulse response of a positive system is non-negative, so by Young's convolution inequality its ℓ₂ gain is its
-sum, the response to a constant input: open loop T = β·1ᵀ(I − P)⁻¹q, closed loop G = T/(1 − T).
-Proofs: documentation, "Certificates by exact gain".
+The impulse response of a positive system is non-negative. By Young's convolution inequality its ℓ₂ gain is
+its sum, the response to a constant input: open loop T = β·1ᵀ(I − P)⁻¹q, closed loop G = T/(1 − T). Proofs:
+documentation, "Certificates by exact gain".
 """
 
 from abc import ABC, abstractmethod
@@ -32,8 +32,8 @@ EVERY_STEP = (
 class ErrorSystem(ABC):
     """w_k ≤ P w_{k−1} + βq‖h_{k−1}‖ and e_k ≤ c0·w_k[0] + w_k[1] + C5.
 
-    P = [[r0, 0], [p, r1]]; q = (q0, q1). States are scaled so that they add to e_k with the weights c = (c0, 1).
-    `beta_cap` collects the bounds on β that the lemmas themselves need.
+    P = [[r0, 0], [p, r1]]; q = (q0, q1). States are scaled so that they add to e_k with the weights c = (c0,
+    1). `beta_cap` collects the bounds on β that the lemmas themselves need.
     """
 
     r0: Floats
@@ -47,14 +47,14 @@ class ErrorSystem(ABC):
 
     @property
     def unit_gain(self) -> Floats:
-        """T/β = cᵀ(I − P)⁻¹q, by forward substitution."""
+        """Return T/β = cᵀ(I − P)⁻¹q, by forward substitution."""
         first = self.q0 / (1 - self.r0)
         return self.c0 * first + (self.p * first + self.q1) / (1 - self.r1)
 
     @property
     @abstractmethod
     def beta_max(self) -> Floats:
-        """Supremum of the β that are admissible for every number of steps."""
+        """Return the supremum of the β that are admissible for every number of steps."""
 
     @abstractmethod
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
@@ -73,11 +73,11 @@ class ErrorSystem(ABC):
 
 @dataclass(frozen=True)
 class ClosedLoop(ErrorSystem):
-    """Driven by g + e: admissible while G < 1, that is T < 1/2."""
+    """Closed loop, driven by g + e. It is admissible while G < 1, so while T < 1/2."""
 
     @property
     def beta_max(self) -> Floats:
-        """min(beta_cap, 1/(2·unit_gain)), beyond which G ≥ 1."""
+        """Return min(beta_cap, 1/(2·unit_gain)), beyond which G ≥ 1."""
         with np.errstate(divide="ignore", over="ignore"):
             return np.minimum(self.beta_cap, 0.5 / np.asarray(self.unit_gain))[()]
 
@@ -88,7 +88,10 @@ class ClosedLoop(ErrorSystem):
             return np.where(T < 1, T / np.maximum(1 - T, 0), np.inf)[()]
 
     def transient(self, beta: Floats, w0: Floats, w1: Floats) -> Floats:
-        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: the contribution of the initial errors to all steps."""
+        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ.
+
+        I₀ is the contribution of the initial errors to all steps.
+        """
         q0, q1 = beta * self.q0, beta * self.q1
         F = (self.r0 + q0, q0), (self.p + q1, self.r1 + q1)
         stable = np.asarray(beta * self.unit_gain) < 1
@@ -98,7 +101,7 @@ class ClosedLoop(ErrorSystem):
 
     @np.errstate(over="ignore", invalid="ignore")
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
-        """Return the larger root of S² = 2·gap/β + (G·S + J)², squared, over K, with J = I₀ + (1 + G)C₅√K."""
+        """Return S²/K, with S the larger root of S² = 2·gap/β + (G·S + J)² and J = I₀ + (1 + G)C₅√K."""
         G = np.asarray(self.gain(beta))
         admissible = (G < 1) & (np.asarray(beta) <= self.beta_cap)
         G = np.where(admissible, G, 0)
@@ -110,9 +113,10 @@ class ClosedLoop(ErrorSystem):
 
 
 def free_response(P: Any, row: Any, a: Floats, b: Floats, stable: Any) -> Floats:
-    """Return (Σ_k (row·P^k z)²)^½ for z = (a, b): zᵀXz with X = PᵀXP + rowᵀrow, three linear equations.
+    """Return (Σ_k (row·P^k z)²)^½ for z = (a, b).
 
-    Where P is not `stable` the sum diverges, and the returned number has no meaning.
+    The square is zᵀXz with X = PᵀXP + rowᵀrow, three linear equations. Where P is not `stable` the sum
+    diverges, and the returned number has no meaning.
     """
     (p, q), (r, s) = P
     p, q, r, s, u, w, a, b, stable = np.broadcast_arrays(p, q, r, s, *row, a, b, stable)
@@ -146,8 +150,8 @@ def minimize_on_log_scale(
 ) -> Floats:
     """Return the minimizer of `objective` on [10^−decades·largest, largest], elementwise over arrays.
 
-    A grid search zooms in on the best point; it assumes one basin at the grid's resolution. The result is never worse
-    than any grid point.
+    A grid search zooms in on the best point. It assumes one basin at the grid's resolution. The result is
+    never worse than any grid point.
     """
     shape = np.shape(objective(largest))
     low, best, high = np.full(shape, -decades), np.zeros(shape), np.zeros(shape)
@@ -163,7 +167,7 @@ def minimize_on_log_scale(
 def largest_below(
     objective: Callable[[Floats], Floats], limit: Floats, low: Floats, high: Floats, rounds: int = 30
 ) -> Floats:
-    """Return the largest point of [low, high] with a value below `limit`, if `objective` rises beyond `low`."""
+    """Return the largest point of [low, high] with a value below `limit`, if `objective` rises."""
     first, last = (np.broadcast_to(end, np.shape(limit)) for end in (low, high))
     low, high = np.log(first), np.log(last)
     for _ in range(rounds):

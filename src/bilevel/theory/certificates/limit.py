@@ -1,14 +1,14 @@
-"""Upper limits of the outer step: quadratics on which AID and SOBA do not converge, and the rate that remains.
+"""Upper limits of the outer step: quadratics on which AID and SOBA do not converge, and the remaining rate.
 
-On g = (H/2)y² − ℓxy and f = (p/2)x² + qxy + (s/2)y², with scalar x and y, one iteration is a 3 × 3 matrix. Its
-characteristic polynomial, with r = 1 − αH and t = 1 − ηH, is
+On g = (H/2)y² − ℓxy and f = (p/2)x² + qxy + (s/2)y², with scalar x and y, one iteration is a 3 × 3 matrix.
+Its characteristic polynomial, with r = 1 − αH and t = 1 − ηH, is
 
     AID:   (z − 1)(z − r)(z − t) + β(p(z − r)(z − t) + qℓz(α(z − t) + η(z − r)) + sℓ²αηz²),
     SOBA:  the same with z = 1 in the factors of q and s,
 
-and Jury's criterion gives the exact β from which it has a root outside the unit circle. β and f enter only through
-their product, so an f that is unstable at β becomes, scaled down, one that is unstable at a larger β: the limit for one
-problem limits the class. Proofs: documentation, "Where κ⁴ ends".
+and Jury's criterion gives the exact β from which it has a root outside the unit circle. β and f enter only
+through their product. So an f that is unstable at β is, scaled down, unstable at a larger β: the limit for
+one problem limits the class. Proofs: documentation, "Where κ⁴ ends".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Hessian(NamedTuple):
 
 @dataclass(frozen=True)
 class UnstableInstance:
-    """A problem with scalar x and y whose Φ has a strict local minimum at x = 0, where y* = 0 and v* = f_y/H.
+    """Problem with scalar x and y whose Φ has a strict local minimum at x = 0, where y* = 0 and v* = f_y/H.
 
     f = (f_x)x + (f_y)y + (p/2)x² + qxy + (s/2)y²,   g = (H/2)y² − ℓxy + (c₁/2)x²y + (c₂/2)xy² + (c₃/6)y³.
 
@@ -72,17 +72,17 @@ class UnstableInstance:
 
     @property
     def lagrangian(self) -> Hessian:
-        """The Hessian of f − v*·∇_y g at 0, which AID and SOBA see instead of f's."""
+        """Return the Hessian of f − v*·∇_y g at 0, which AID and SOBA see instead of f's."""
         pairs = zip(self.hessian, self.third, strict=True)
         return Hessian(*(own - self.v_star * third for own, third in pairs))
 
 
 @dataclass(frozen=True)
 class SlopeInstance:
-    """g = (μ/2)y² − ℓxy and f(x, y) = h(x), where h' = −m up to x = X and then rises to 0 with slope f_xx. So Φ = h.
+    """Problem with g = (μ/2)y² − ℓxy and f(x, y) = h(x), so that Φ = h.
 
-    Φ(0) − inf Φ is the gap. From x = 0 every method takes K − 1 steps of length βm before it reaches X, and the slope
-    is always m.
+    h' = −m up to x = X, and then h' rises to 0 with slope f_xx. Φ(0) − inf Φ is the gap. From x = 0 every
+    method takes K − 1 steps of length βm before it reaches X, and the slope is always m.
     """
 
     mu: Floats
@@ -102,11 +102,11 @@ class SlopeInstance:
 
 @dataclass(frozen=True)
 class StepLimit:
-    """A limit of the outer step: no step of `beta` or more converges on every problem with these constants, α and η.
+    """Limit of the outer step: for β ≥ `beta` some problem with these constants, α and η does not converge.
 
-    At `beta` the worst of some extreme quadratics stops converging, exactly. For AID, the paper's constants and
-    λ = L + ρM/μ it is below 2/(λκ³) for α = η = 1/L and below 4/(λκ³) for α = η = 2/(L + μ) (the former, with ρM > 0,
-    for κ ≥ ∛4). With ρM > 0 it is approached: for any larger step, some minimum of Φ is not attracting.
+    At `beta` the worst of some extreme quadratics stops converging, exactly. For AID, the paper's constants
+    and λ = L + ρM/μ, it is below 2/(λκ³) for α = η = 1/L (with ρM > 0, for κ ≥ ∛4). It is below 4/(λκ³) for α
+    = η = 2/(L + μ). With ρM > 0 it is approached: for any larger step, some minimum of Φ is not attracting.
     """
 
     method: str
@@ -118,10 +118,11 @@ class StepLimit:
     lagrangian: Hessian  # and its p, q, s
 
     def instance(self, beta: Real | None = None, radius: Real = 0.0) -> UnstableInstance:
-        """Return a problem that is unstable from `beta` on (by default the limit): f is scaled down for a larger one.
+        """Return a problem that is unstable from `beta` on (default: the limit); a larger β scales f down.
 
-        With ρM > 0 the constants hold within a positive `radius` around the minimum. The curvature there is larger
-        than μ by 2ρ·radius, and the instance is unstable from a slightly larger β on (`first_unstable_beta`).
+        With ρM > 0 the constants hold within a positive `radius` around the minimum. The curvature there is
+        larger than μ by 2ρ·radius, and the instance is unstable from a slightly larger β on
+        (`first_unstable_beta`).
         """
         k = self._scalars()
         beta = scalar(self.beta if beta is None else positive(beta, "beta"), "beta")
@@ -156,13 +157,19 @@ class StepLimit:
         )
 
     def rate(self, steps: Real, gap: Real) -> Floats:
-        """Return gap/(β(K − 1) + 1/(2f_xx)) at the limit β: a smaller β has a larger mean of ‖∇Φ‖² on some problem."""
+        """Return gap/(β(K − 1) + 1/(2f_xx)) at the limit β.
+
+        A smaller β has a larger mean of ‖∇Φ‖² on some problem.
+        """
         steps, gap = step_count(steps), positive(gap, "gap", GAP)
         check_shapes(steps=steps, gap=gap, constants=self.beta)
         return _mean_slope(Blocks.of(self.constants).f_xx, steps, gap, self.beta)
 
     def slope_instance(self, steps: Real, gap: Real, beta: Real) -> SlopeInstance:
-        """Return the problem with a mean of ‖∇Φ‖² over K steps from x = 0 of exactly gap/(β(K − 1) + 1/(2f_xx))."""
+        """Return the problem with a mean of ‖∇Φ‖² of exactly gap/(β(K − 1) + 1/(2f_xx)).
+
+        The mean is over K steps from x = 0.
+        """
         k, beta = self._scalars(), scalar(positive(beta, "beta"), "beta")
         steps, gap = scalar(step_count(steps), "steps"), scalar(positive(gap, "gap", GAP), "gap")
         if k.f_xx == 0:
@@ -194,8 +201,8 @@ def first_unstable_beta(
 ) -> Floats:
     """Return the β at which the iteration on one quadratic stops converging; infinite if Φ has no minimum.
 
-    Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 − z_iz_j is 0.
-    The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
+    Roots z₁, z₂, z₃ leave the unit circle at −1, where P(−1) = 0, or as a pair, where the product of 1 −
+    z_iz_j is 0. The first is linear in β and the second quadratic, (1 − r)(1 − t)(1 − rt) + Q₁β + Q₂β².
     """
     if not isinstance(method, str) or method not in ("AID", "SOBA"):
         raise ValueError(f"no limit is known for {shown(method)}: the methods are AID and SOBA")
@@ -251,13 +258,13 @@ def _limit(method: str, constants: Constants | Blocks, alpha: Real | None, eta: 
 
 
 def _lagrangian(k: Blocks, H: Floats) -> Hessian:
-    """Return the largest blocks of f − ⟨v*, ∇_y g⟩ with v* = M_y/H, where the curvature of g in y is H; Λ for H = μ."""
+    """Return the largest blocks of f − ⟨v*, ∇_y g⟩ with v* = M_y/H, H the curvature of g; Λ for H = μ."""
     v = k.M_y / H
     return Hessian(k.f_xx + k.rho_xxy * v, k.f_xy + k.rho_xyy * v, k.f_yy + k.rho_yyy * v)
 
 
 def _extremes(k: Blocks, H: Floats) -> list[Hessian]:
-    """Return blocks at their bounds with either sign, and the most negative mixed block that leaves Φ convex."""
+    """Return blocks at their bounds with either sign, and the lowest mixed block that leaves Φ convex."""
     (p, q, s), slope = _lagrangian(k, H), k.L_xy / H
     with np.errstate(divide="ignore", invalid="ignore"):
         most = 0.5 * CONVEX * (s * slope - p / np.asarray(slope))

@@ -1,6 +1,6 @@
-"""The lower bound for single-loop ITD, with the instance that attains it.
+"""Lower bound for single-loop ITD, with the instance that attains it.
 
-ITD differentiates one inner step: its estimate has ∇²_xy g·α∇_y f where the hypergradient has
+ITD differentiates one inner step. Its estimate has ∇²_xy g·α∇_y f, and the hypergradient has
 ∇²_xy g·(∇²_yy g)⁻¹∇_y f. If ∇_y f is in the weakest eigendirection, the two always differ by the factor αμ.
 """
 
@@ -45,11 +45,11 @@ class QuadraticInstance:
 
 @dataclass(frozen=True)
 class StrictInstance:
-    """Scalar x and y; Assumptions 4.2 to 4.5 hold jointly and on the whole space, and Φ is bounded below.
+    """Instance with scalar x and y, on which Assumptions 4.2 to 4.5 hold jointly and on the whole space.
 
-    g(x, y) = (μ/2)(y² − x²) − ℓxy with ℓ² = L² − μ², so that ∇²g has the eigenvalues ±L.
-    f(x, y) = h(x) + ψ(y): h' = Lx clipped to [−s, s] and ψ' = m, bent down to 0 for y below −Y, which the iterates
-    from x = y = 0 never reach. With s = αℓm and s² + m² = M², ITD converges to x = −s/L.
+    Φ is bounded below. g(x, y) = (μ/2)(y² − x²) − ℓxy with ℓ² = L² − μ², so that ∇²g has the eigenvalues ±L.
+    f(x, y) = h(x) + ψ(y), where h' = Lx clipped to [−s, s]. ψ' = m, bent down to 0 for y below −Y; the
+    iterates from x = y = 0 never reach this y. With s = αℓm and s² + m² = M², ITD converges to x = −s/L.
     """
 
     mu: float
@@ -79,12 +79,13 @@ class StrictInstance:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """lim ‖∇Φ(x_K)‖² of ITD on its worst instance, for any α ≤ 2/(L + μ) and any β for which ITD converges.
+    """Limit of ‖∇Φ(x_K)‖² of ITD on its worst instance, for any α ≤ 2/(L + μ) and β for which ITD converges.
 
-    * `value` = M²(L/μ)²(1 − αμ)², M²(κ − 1)² for α = 1/L: L bounds the derivatives block by block and M bounds
-      ∇_y f (`tight.itd` and `star.itd` need no more: upper and lower bound then agree, constant included).
-    * `strict` = (1 − κ⁻²)·value/(1 + α²(L² − μ²)): an instance on which Assumptions 4.2 to 4.5 hold literally,
-      jointly in (x, y) and on the whole space; for α = 1/L it tends to value/2 as κ grows.
+    * `value` = M²(L/μ)²(1 − αμ)², which is M²(κ − 1)² for α = 1/L. L bounds the derivatives block by block
+      and M bounds ∇_y f. `tight.itd` and `star.itd` need no more: upper and lower bound then agree, constant
+      included.
+    * `strict` = (1 − κ⁻²)·value/(1 + α²(L² − μ²)): an instance on which Assumptions 4.2 to 4.5 hold
+      literally, jointly in (x, y) and on the whole space. For α = 1/L it tends to value/2 as κ grows.
     """
 
     constants: Constants

@@ -1,8 +1,8 @@
 """AID with momentum on y and v, certified where ∇²_yy g is constant: κ^2.5 where plain steps have κ³.
 
-A momentum method follows a drifting target with a lag of about 2√κ steps instead of κ. Its error system is not
-positive, so its gain is an H∞ norm, the largest over the spectrum of ∇²_yy g (`momentum_gains`). If that Hessian
-depends on x or y, the modes are coupled and no certificate here holds.
+A momentum method follows a drifting target with a lag of about 2√κ steps instead of κ. Its error system is
+not positive, so its gain is an H∞ norm, the largest over the spectrum of ∇²_yy g (`momentum_gains`). If that
+Hessian depends on x or y, the modes are coupled and no certificate here holds.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL
 
 @dataclass(frozen=True)
 class MomentumCertificate(Certificate):
-    """Bounds for any β below beta_max. With T = β·unit_gain, γ = 1 − βL_Φ and I the ℓ₂ norm of the free response:
+    """Bounds for any β < beta_max. With T = β·unit_gain, γ = 1 − βL_Φ and I the ℓ₂ norm of the free response:
 
     (Σ_{k<K} e_k²)^½ ≤ T(Σ_{k<K} ‖h_k‖²)^½ + I,    Σ_{k<K} ‖∇Φ(x_k)‖² ≤ 2·gap/β + I²γ/(γ − T²).
     """
@@ -74,10 +74,10 @@ class MomentumCertificate(Certificate):
 def aid(
     constants: Constants | Blocks, alpha: Real | None = None, eta: Real | None = None, m: Real | None = None
 ) -> MomentumCertificate:
-    """Return the certificate of AID with `optax.sgd(alpha, momentum=m, nesterov=True)` on y, and with `eta` on v.
+    """Return the certificate of AID with `optax.sgd(alpha, momentum=m, nesterov=True)` on y and `eta` on v.
 
-    By default α = η = 1/L_yy and m = (√κ − 1)/(√κ + 1). Then the lag is (1 − m)κ − 1, about 2√κ, and for the paper's
-    constants with ρ = 0 the gain of d on e is 2Lκ(κ + 1)((1 − m)κ − 1). Needs rho_xyy = rho_yyy = 0.
+    By default α = η = 1/L_yy and m = (√κ − 1)/(√κ + 1). Then the lag is (1 − m)κ − 1, about 2√κ, and for the
+    paper's constants with ρ = 0 the gain of d on e is 2Lκ(κ + 1)((1 − m)κ − 1). Needs rho_xyy = rho_yyy = 0.
     """
     k = _with_constant_hessian(constants)
     root = np.sqrt(k.kappa)
@@ -90,9 +90,10 @@ def heavy_ball(
 ) -> MomentumCertificate:
     """Return the certificate of AID with `optax.sgd(alpha, momentum=m)` on y, and with `eta` on v.
 
-    By default α = η = 5(1 + m)/4L_yy, five eighths of the largest stable step, and m = 1 − 1.25√(αμ): the certified β
-    is about 2.2 times Nesterov's. Polyak's α = 4/(√L_yy + √μ)² and m = ((√κ − 1)/(√κ + 1))², with lag √κ − 1, are
-    certified as well, but a wrong start then costs κ^¾ times its error instead of κ^¼. Needs rho_xyy = rho_yyy = 0.
+    By default α = η = 5(1 + m)/4L_yy, five eighths of the largest stable step, and m = 1 − 1.25√(αμ). The
+    certified β is about 2.2 times the β for Nesterov's rule. Polyak's α = 4/(√L_yy + √μ)² and m = ((√κ −
+    1)/(√κ + 1))², with lag √κ − 1, are certified as well. A wrong start then costs κ^¾ times its error
+    instead of κ^¼. Needs rho_xyy = rho_yyy = 0.
     """
     k = _with_constant_hessian(constants)
     share = DAMPING**2 * STRETCH / k.kappa  # (1 − m)² = share·(1 + m)
@@ -103,9 +104,9 @@ def heavy_ball(
 
 
 def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertificate:
-    """Return the certificate of ‖a‖ ≤ Γ_y L_xy‖d‖ + I_y,
+    """Return the certificate of these three bounds.
 
-    ‖b‖ ≤ Γ_v(f_xy + f_yy L_xy/μ)‖d‖ + Γ_w f_yy‖a‖ + I_v and e ≤ f_xy a + L_xy b.
+    ‖a‖ ≤ Γ_y L_xy‖d‖ + I_y,  ‖b‖ ≤ Γ_v(f_xy + f_yy L_xy/μ)‖d‖ + Γ_w f_yy‖a‖ + I_v  and  e ≤ f_xy a + L_xy b.
     """
     k = Blocks.of(constants)
     check_kappa(k.kappa)

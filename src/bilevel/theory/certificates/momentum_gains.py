@@ -1,12 +1,12 @@
-"""The lag of a momentum method behind a moving quadratic: exact ℓ₂ gains of `optax.sgd(..., momentum=m)`.
+"""Lag of a momentum method behind a moving quadratic: exact ℓ₂ gains of `optax.sgd(..., momentum=m)`.
 
 One coordinate of y in the eigenbasis of a constant ∇²_yy g, with eigenvalue h, D = αh and q = z⁻¹:
 
     residual rₖ = h(yₖ₋₁ − y*ₖ) − φₖ,    trace tₖ = rₖ + m tₖ₋₁,    yₖ = yₖ₋₁ − α(rₖ + m tₖ)   (Nesterov)
                                                                    yₖ = yₖ₋₁ − αtₖ            (heavy ball)
 
-With n = 1 + m − mq (Nesterov) or n = 1 (heavy ball) the error e = y − y* responds to the drift δₖ = y*ₖ − y*ₖ₋₁ and the
-force φ by
+With n = 1 + m − mq (Nesterov) or n = 1 (heavy ball) the error e = y − y* responds to the drift δₖ = y*ₖ −
+y*ₖ₋₁ and the force φ by
 
     e = −((1 − mq) − Dn)/E · δ + αn/E · φ,    E = (1 − q)(1 − mq) + Dqn.
 
@@ -28,7 +28,7 @@ MOST_CELLS = 300_000  # in at most 100 rounds; more are needed only next to inst
 
 @dataclass(frozen=True)
 class MomentumLoop:
-    """The rule with step size `alpha` and momentum `m`, for eigenvalues h from `mu` to `L`."""
+    """Rule with step size `alpha` and momentum `m`, for eigenvalues h from `mu` to `L`."""
 
     alpha: float
     m: float
@@ -49,7 +49,7 @@ class MomentumLoop:
 
     @property
     def limit(self) -> float:
-        """The smallest αL for which the fastest mode is unstable."""
+        """Return the smallest αL for which the fastest mode is unstable."""
         return 2 * (1 + self.m) / (1 + 2 * self.m if self.nesterov else 1)
 
     @property
@@ -58,7 +58,10 @@ class MomentumLoop:
 
     @property
     def drift(self) -> float:
-        """Γ: sup over h and ω of |e/δ|/h, enclosed from above to a relative 10⁻⁶ by halving cells of D."""
+        """Return Γ, the sup over h and ω of |e/δ|/h.
+
+        Γ is enclosed from above to a relative 10⁻⁶ by halving cells of D.
+        """
         edges = np.geomspace(self.ends[0], self.ends[1], CELLS + 1)
         low, high = edges[:-1], edges[1:]
         best = np.max(_peak(self._lag(edges), self._loop(edges)) / edges**2)
@@ -68,7 +71,7 @@ class MomentumLoop:
             above = most > best * (1 + EXCESS)
             low, high = low[above], high[above]
             seen += low.size + MOST_CELLS // 100
-            if not low.size or seen > MOST_CELLS:  # the remaining cells are enclosed too, only less closely
+            if not low.size or seen > MOST_CELLS:  # the remaining cells are enclosed too, but less closely
                 wide = high > low * (1 + 1e-13)  # a narrower cell is one point, which was evaluated
                 largest = np.max(most[above][wide], initial=best * (1 + EXCESS))
                 return float(self.alpha * np.sqrt(largest))
@@ -78,15 +81,16 @@ class MomentumLoop:
 
     @property
     def force(self) -> float:
-        """Γ_w: sup over h and ω of |e/φ|. It is attained at an end of the spectrum."""
+        """Return Γ_w: sup over h and ω of |e/φ|. It is attained at an end of the spectrum."""
         flat = np.ones(2), np.full(2, self._n)
         return float(self.alpha * np.sqrt(np.max(_peak(flat, self._loop(self.ends)))))
 
     @property
     def free(self) -> float:
-        """ℓ₂ norm of e₀, e₁, … after a start with error one and no memory, attained at an end of the spectrum.
+        """Return the ℓ₂ norm of e₀, e₁, … after a start with error one and no memory.
 
-        The start is a drift of −1 before the first step, so this is sup over h of the H₂ norm of e/δ.
+        The start is a drift of −1 before the first step, so this is sup over h of the H₂ norm of e/δ. It is
+        attained at an end of the spectrum.
         """
         m, D = self.m, self.ends
         c = 1 - D
@@ -98,7 +102,7 @@ class MomentumLoop:
 
     @property
     def _n(self) -> float:
-        """|n|² = 1 + _n·u."""
+        """Return n₁ in |n|² = 1 + n₁u."""
         return 2 * self.m * (1 + self.m) if self.nesterov else 0.0
 
     def _lag(self, D: Array) -> tuple[Array, Array]:
@@ -127,7 +131,7 @@ class MomentumLoop:
         return 2 * (1 + self.m) - D * (1 + 2 * self.m if self.nesterov else 1)
 
     def _over_cell(self, low: Array, high: Array) -> Array:
-        """Return an upper bound on |e/δ|²/D² between two D: the numerator is convex, the denominator above tangents."""
+        """Return an upper bound on |e/δ|²/D² between two D, by convexity and tangents."""
         middle, radius = (low + high) / 2, (high - low) / 2
         (e0, e1, e2, e3), (s0, s1, s2, s3) = self._loop(middle), self._loop_slope(middle)
         tangents = [(e0 + r * s0, e1 + r * s1, e2 + r * s2, e3 + r * s3) for r in (-radius, radius)]

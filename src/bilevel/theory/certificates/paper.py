@@ -35,7 +35,7 @@ class AIDCertificate(OneBeta):
 
     @property
     def A(self) -> Floats:
-        """Descent factor A = 1/2 − βL_Φ − (1/2 + βL_Φ)·12β²C₂²L⁴/μ² ≥ 33/128."""
+        """Return the descent factor A = 1/2 − βL_Φ − (1/2 + βL_Φ)·12β²C₂²L⁴/μ² ≥ 33/128."""
         k = self.constants
         descent = self.beta * k.L_Phi
         return 0.5 - descent - (0.5 + descent) * 12 * (self.beta * self.C2 * k.L**2 / k.mu) ** 2
@@ -126,8 +126,8 @@ class ITDCertificate(OneBeta):
     """Step sizes, constants and bounds of Theorem 5.17: ITD (paper's symbols, α = 1/L).
 
     ‖∇̂Φ(x_k) − ∇Φ(x_k)‖ ≤ C₄‖ŷ_k − y*_k‖ + C₅ with C₄ = L + αL² + αρM and C₅ = M(1 − αμ)L/μ + αρMR_y, as long
-    as ‖y_k⁰ − y*_k‖ ≤ R_y, which the radius lemma (5.12) guarantees from ‖y₀ − y*₀‖ ≤ R_y. The bound is
-    (gap + B₁)/(AK) + inherent_error, and `errors` are (‖ŷ₀ − y*₀‖, 0), infinite where y₀ is outside R_y.
+    as ‖y_k⁰ − y*_k‖ ≤ R_y. The radius lemma (5.12) guarantees this from ‖y₀ − y*₀‖ ≤ R_y. The bound is
+    (gap + B₁)/(AK) + inherent_error. `errors` are (‖ŷ₀ − y*₀‖, 0), infinite where y₀ is outside R_y.
     """
 
     R_y: Floats
@@ -137,18 +137,21 @@ class ITDCertificate(OneBeta):
 
     @property
     def C6(self) -> Floats:
-        """Contraction of ‖ŷ_k − y*_k‖: C₆ = 1 − μα + LβC₄/μ ≤ 1 − μ/2L."""
+        """Return the contraction of ‖ŷ_k − y*_k‖: C₆ = 1 − μα + LβC₄/μ ≤ 1 − μ/2L."""
         k = self.constants
         return 1 - k.mu * self.alpha + k.L * self.beta * self.C4 / k.mu
 
     @property
     def C7(self) -> Floats:
-        """Constant drift of ‖ŷ_k − y*_k‖: C₇ = LβC₅/μ."""
+        """Return the constant drift of ‖ŷ_k − y*_k‖: C₇ = LβC₅/μ."""
         return self.constants.kappa * self.beta * self.C5
 
     @property
     def A(self) -> Floats:
-        """A = (β/2 − β²L_Φ) − (β/2 + β²L_Φ)·48L⁴β²C₄²/μ⁴ ≥ 33β/128 (this A carries β, unlike AID's)."""
+        """Return A = (β/2 − β²L_Φ) − (β/2 + β²L_Φ)·48L⁴β²C₄²/μ⁴ ≥ 33β/128.
+
+        This A carries β, unlike the A of AID.
+        """
         descent = self.beta * self.constants.L_Phi
         return self.beta * ((0.5 - descent) - (0.5 + descent) * self._feedback)
 
@@ -161,12 +164,12 @@ class ITDCertificate(OneBeta):
 
     @property
     def B2(self) -> Floats:
-        """B₂ = (β/2 + β²L_Φ)·48L⁴β²C₄²C₅²/μ⁴."""
+        """Return B₂ = (β/2 + β²L_Φ)·48L⁴β²C₄²C₅²/μ⁴."""
         return self._error_weight * self._feedback * self.C5**2
 
     @property
     def inherent_error(self) -> Floats:
-        """B₂/A + (β/2 + β²L_Φ)·2C₅²/A: the limit of the bound as K → ∞."""
+        """Return B₂/A + (β/2 + β²L_Φ)·2C₅²/A: the limit of the bound as K → ∞."""
         return (self.B2 + 2 * self._error_weight * self.C5**2) / self.A
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
@@ -192,8 +195,8 @@ class ITDCertificate(OneBeta):
 def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> ITDCertificate:
     """Return Theorem 5.17's certificate.
 
-    β = c·min{μ³/(2L(2L² + ρM)), 1/(8L_Φ), μ²/(16L²C₄)} with α = 1/L. The warm-started inner iterates stay within the
-    radius `R_y`; the theorem needs R_y ≥ μLM/(2L² + ρM), the default.
+    β = c·min{μ³/(2L(2L² + ρM)), 1/(8L_Φ), μ²/(16L²C₄)} with α = 1/L. The warm-started inner iterates stay
+    within the radius `R_y`; the theorem needs R_y ≥ μLM/(2L² + ρM), the default.
     """
     constants = Constants.of(constants)
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
@@ -223,16 +226,19 @@ def smallest_radius(constants: Constants) -> Floats:
 
 
 def estimator_constants(constants: Constants, R_y: Floats, alpha: Floats) -> tuple[Floats, Floats]:
-    """Return C₄ = L + αL² + αρM and C₅ = M(1 − αμ)L/μ + αρMR_y of the hypergradient's error, for any α ≤ 1/L."""
+    """Return C₄ = L + αL² + αρM and C₅ = M(1 − αμ)L/μ + αρMR_y of the hypergradient's error.
+
+    They hold for any α ≤ 1/L.
+    """
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
     return L + alpha * L**2 + alpha * rho * M, M * (1 - alpha * mu) * L / mu + alpha * rho * M * R_y
 
 
 def radius_beta(constants: Constants, R_y: Real, alpha: Floats | None = None) -> Floats:
-    """Return the largest β that keeps ‖y_k⁰ − y*_k‖ ≤ R_y for all k (Lemma 5.12), with α ≤ 1/L (1/L by default).
+    """Return the largest β that keeps ‖y_k⁰ − y*_k‖ ≤ R_y for all k (Lemma 5.12), for α ≤ 1/L (default 1/L).
 
     β ≤ αμ²R_y/(LG) with G = M(1 + αL) a bound on ITD's estimated hypergradient. G bounds ∇_x f too, so here M
-    has to bound the whole of ∇f. Infinite when M = 0: then x never moves.
+    has to bound the whole of ∇f. Return infinity when M = 0: then x never moves.
     """
     constants, R_y = Constants.of(constants), nonnegative(R_y, "R_y")
     alpha = 1 / constants.L if alpha is None else positive(alpha, "alpha")
@@ -257,8 +263,8 @@ def _admissible_radius(R_y: Real, R_y_min: Floats) -> Floats:
 def steps_to_reach(constants: Constants, D_y: Real, target: Floats) -> int | np.ndarray:
     """Return the smallest N with (1 − μ/L)^N · D_y ≤ target: ⌈log(D_y/target)₊ / log(1/(1 − μ/L))⌉.
 
-    These are gradient steps on g(x₀, ·) with step size 1/L (Lemma 5.8 for AID, Lemma 5.12 for ITD). For μ = L one step
-    is exact, so N is 0 or 1.
+    These are gradient steps on g(x₀, ·) with step size 1/L (Lemma 5.8 for AID, Lemma 5.12 for ITD). For μ = L
+    one step is exact, so N is 0 or 1.
     """
     D_y = nonnegative(D_y, "D_y", "it is the distance of the raw inner point from y*(x₀)")
     far = np.asarray(np.greater(D_y, target))

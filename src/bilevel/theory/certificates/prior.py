@@ -1,8 +1,8 @@
-"""The earlier analysis: direct squared-norm bounds for AID (κ⁶/K) and ITD (κ³/K + κ³), fully explicit.
+"""Earlier analysis: direct squared-norm bounds for AID (κ⁶/K) and ITD (κ³/K + κ³), fully explicit.
 
 Ji et al. 2022 square every recursion at once and split it by Young's inequality with the parameter that just
-preserves contraction, ‖u + w‖² ≤ (1 + αμ)‖u‖² + (1 + 1/(αμ))‖w‖². They state the rates only up to constants; the
-constants here are our own derivation along that template (documentation, "The earlier analysis").
+preserves contraction, ‖u + w‖² ≤ (1 + αμ)‖u‖² + (1 + 1/(αμ))‖w‖². They state the rates only up to constants;
+the constants here are our own derivation along that template (documentation, "The earlier analysis").
 """
 
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class PriorAID(OneBeta):
 
     @property
     def A(self) -> Floats:
-        """Descent factor A = 1/2 − 32κ³Wβ² ≥ 1/4."""
+        """Return the descent factor A = 1/2 − 32κ³Wβ² ≥ 1/4."""
         return 0.5 - 32 * self.constants.kappa**3 * self.W * self.beta**2
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖): the first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖."""
+        """Return the errors; the first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖."""
         k, a0 = self.constants, (1 - 1 / self.constants.kappa) * y_error
         b0 = k.M / k.mu if v_error is None else v_error
         return a0, (1 - self.eta * k.mu) * b0 + self.eta * self.slope * a0
@@ -46,7 +46,7 @@ class PriorAID(OneBeta):
 
 @dataclass(frozen=True)
 class PriorITD(OneBeta):
-    """ITD with α = 1/L: Young's parameter αμ also acts on the constant error, at the cost of a factor 1 + κ.
+    """ITD with α = 1/L; Young's parameter αμ also acts on the constant error, at the cost of a factor 1 + κ.
 
     e_k² ≤ (1 + αμ)C₄²‖ŷ_k − y*_k‖² + (1 + κ)C₅² with the paper's C₄, C₅ and radius R_y. The bound is
     [2·gap/β + 2(κ + 1)C₄²‖ŷ₀ − y*₀‖²]/((1 − θ)K) + inherent_error.
@@ -58,13 +58,13 @@ class PriorITD(OneBeta):
 
     @property
     def feedback(self) -> Floats:
-        """θ = 4β²κ⁴(1 + 1/κ)C₄² ≤ 1/2: the share of Σ‖∇Φ‖² that returns through the error."""
+        """Return θ = 4β²κ⁴(1 + 1/κ)C₄² ≤ 1/2: the share of Σ‖∇Φ‖² that returns through the error."""
         kappa = self.constants.kappa
         return 4 * (1 + 1 / kappa) * (self.beta * kappa**2 * self.C4) ** 2
 
     @property
     def inherent_error(self) -> Floats:
-        """(1 + θ)/(1 − θ)·(1 + κ)·C₅² = Θ(κ³): the limit of the bound as K → ∞."""
+        """Return (1 + θ)/(1 − θ)·(1 + κ)·C₅² = Θ(κ³): the limit of the bound as K → ∞."""
         return (1 + self.feedback) / (1 - self.feedback) * (1 + self.constants.kappa) * self.C5**2
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
@@ -87,7 +87,7 @@ def aid(constants: Constants, c: Real = 1.0) -> PriorAID:
 
 
 def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> PriorITD:
-    """Return the direct squared-norm certificate for ITD: β = c·min{1/L_Φ, 1/(κ²C₄√(8(1 + 1/κ))), αμ²R_y/(LG)}."""
+    """Return the squared-norm certificate for ITD: β = c·min{1/L_Φ, 1/(κ²C₄√(8(1 + 1/κ))), αμ²R_y/(LG)}."""
     p, kappa = paper.itd(constants, R_y), constants.kappa
     terms = {
         "radius": paper.radius_beta(constants, p.R_y),

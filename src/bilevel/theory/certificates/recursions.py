@@ -3,10 +3,10 @@
 *Decoupled* (norm first, square last): ‖e_{k+1}‖ ≤ r‖e_k‖ + ‖δ_k‖, squared when a square is needed.
 *Direct* (square first): ‖e_{k+1}‖² ≤ (1 + θ)r²‖e_k‖² + (1 + 1/θ)‖δ_k‖², Young's inequality at every step.
 
-Persistent perturbations cost the same in both: the best θ gives the direct gain 1/(1 − r)², equal to the decoupled
-one. A single perturbation does not: the direct recursion charges 1 + 1/θ ≈ κ for it, the decoupled one charges 1.
-Coupled recursions lose two κ through the potential (`largest_adjoint_step`): with the right weight, squaring first
-gives κ⁴ as well (`weighted_squares`).
+Persistent perturbations cost the same in both: the best θ gives the direct gain 1/(1 − r)², equal to the
+decoupled one. A single perturbation does not: the direct recursion charges 1 + 1/θ ≈ κ for it, the decoupled
+one charges 1. Coupled recursions lose two κ through the potential (`largest_adjoint_step`): with the right
+weight, squaring first gives κ⁴ as well (`weighted_squares`).
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def decoupled(r: float, perturbations: Real, e0: float = 0.0) -> np.ndarray:
 
 
 def direct(r: float, perturbations: Real, e0: float = 0.0, theta: float | None = None) -> np.ndarray:
-    """Return the squared bounds s_k, k = 0..K, with s_{k+1} = (1 + θ)r²s_k + (1 + 1/θ)‖δ_k‖² and s_0 = ‖e_0‖².
+    """Return the squared bounds s_k, k = 0..K: s_{k+1} = (1 + θ)r²s_k + (1 + 1/θ)‖δ_k‖² and s_0 = ‖e_0‖².
 
     θ defaults to `best_theta(r)`. A θ with (1 + θ)r² ≥ 1 is allowed: the bound then grows without limit.
     """
@@ -58,7 +58,10 @@ def decoupled_gain(r: Real) -> Floats:
 
 
 def direct_gain(r: Real, theta: Real | None = None) -> Floats:
-    """Return sup Σ‖e_k‖²/Σ‖δ_k‖² by the direct bound: (1 + 1/θ)/(1 − (1 + θ)r²), infinite if (1 + θ)r² ≥ 1."""
+    """Return sup Σ‖e_k‖²/Σ‖δ_k‖² by the direct bound: (1 + 1/θ)/(1 − (1 + θ)r²).
+
+    It is infinite if (1 + θ)r² ≥ 1.
+    """
     r = _contraction(r)
     theta = best_theta(r) if theta is None else _theta(theta)
     rate = np.asarray((1 + theta) * r**2)
@@ -75,11 +78,12 @@ def impulse_energy(r: Real, theta: Real | None = None) -> tuple[Floats, Floats]:
 
 
 def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
-    """Return the largest η ≤ 1/L for which weight·λ²‖ŷ − y*‖² + L²‖v̂ − v*‖² contracts at rate 1 − ημ/2 (α = 1/L).
+    """Return the largest η ≤ 1/L for which weight·λ²‖ŷ − y*‖² + L²‖v̂ − v*‖² contracts at rate 1 − ημ/2.
 
-    Squaring leaves (2ηλ²/μ)‖ŷ − y*‖² in the adjoint's recursion, which the inner contraction has to absorb:
-    (weight + 2ηL²/μ)(1 − 1/κ) ≤ weight·(1 − ημ/2). With weight 1 (the earlier analysis) η = Θ(κ⁻²)/L; a weight of
-    order κ² already allows η = 1/L. Here, and not in Young's inequality, the earlier AID bound loses two κ.
+    Here α = 1/L. Squaring leaves (2ηλ²/μ)‖ŷ − y*‖² in the adjoint's recursion. The inner contraction has to
+    absorb it: (weight + 2ηL²/μ)(1 − 1/κ) ≤ weight·(1 − ημ/2). With weight 1 (the earlier analysis) η =
+    Θ(κ⁻²)/L; a weight of order κ² already allows η = 1/L. Here, and not in Young's inequality, the earlier
+    AID bound loses two κ.
     """
     weight = positive(weight, "weight", "it multiplies the inner error in the potential")
     constants = Constants.of(constants)
@@ -92,8 +96,8 @@ def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
 class WeightedSquares(OneBeta):
     """AID with α = η = 1/L with squares only, in the potential δ_k = 4κ²λ²‖ŷ_k − y*_k‖² + L²‖v̂_k − v*_k‖².
 
-    e_k² ≤ 2δ_k and δ_k ≤ (1 − 1/4κ)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = λ²κ³(6κ² + 6κ + 2) ≤ 14λ²κ⁵, λ = L + ρM/μ.
-    The bound is (gap/β + 4κδ₀)/(AK).
+    e_k² ≤ 2δ_k and δ_k ≤ (1 − 1/4κ)δ_{k−1} + 2Wβ²‖∇Φ(x_{k−1})‖², W = λ²κ³(6κ² + 6κ + 2) ≤ 14λ²κ⁵, λ = L +
+    ρM/μ. The bound is (gap/β + 4κδ₀)/(AK).
     """
 
     slope: Floats  # λ
@@ -101,7 +105,7 @@ class WeightedSquares(OneBeta):
 
     @property
     def A(self) -> Floats:
-        """Descent factor A = 1/2 − 8κWβ² ≥ 1/4."""
+        """Return the descent factor A = 1/2 − 8κWβ² ≥ 1/4."""
         return 0.5 - 8 * self.constants.kappa * self.W * self.beta**2
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
@@ -117,7 +121,10 @@ class WeightedSquares(OneBeta):
 
 
 def weighted_squares(constants: Constants) -> WeightedSquares:
-    """Return the earlier analysis with a weight: β = min{1/L_Φ, 1/√(32κW)} = Θ(1/(λκ³)), and the bound is O(κ⁴/K)."""
+    """Return the earlier analysis with a weight: β = min{1/L_Φ, 1/√(32κW)} = Θ(1/(λκ³)).
+
+    The bound is O(κ⁴/K).
+    """
     constants = Constants.of(constants)
     L, kappa = constants.L, constants.kappa
     slope = L + constants.rho * constants.M / constants.mu

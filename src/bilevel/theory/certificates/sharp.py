@@ -1,8 +1,8 @@
-"""The paper's own lemmas, summed exactly: certificates for AID and ITD by ℓ₂ gain.
+"""Lemmas of the paper, summed exactly: certificates for AID and ITD by ℓ₂ gain.
 
-Theorems 5.9 and 5.17 bound the two-dimensional (AID) and one-dimensional (ITD) error recursion by a scalar potential
-with round constants. Here the same recursions enter `certificates.gain` unchanged: the difference between these
-bounds and the paper's is only the price of that potential.
+Theorems 5.9 and 5.17 bound the two-dimensional (AID) and one-dimensional (ITD) error recursion by a scalar
+potential with round constants. Here the same recursions enter `certificates.gain` unchanged. So the
+difference between these bounds and the bounds of the paper is only the price of that potential.
 """
 
 from typing import Any

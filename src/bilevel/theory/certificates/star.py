@@ -1,11 +1,11 @@
-"""The κ⁴ certificates: errors measured at the solutions y* and v*, and driven by the step itself.
+"""Certificates of order κ⁴: errors are measured at the solutions y* and v*, and driven by the step itself.
 
 Two choices cost the paper's analysis, and `tight`, a factor κ and more (documentation, "κ⁴"):
 
-* they compare v̂ with ṽ* = (∇²_yy g)⁻¹∇_y f at ŷ, which moves with ŷ and charges every inner error 1/μ. Here the target
-  v* is taken at y*, and the inner error enters once per step, with weight η;
-* they bound the step by ‖∇Φ‖ + e, which closes a loop, and drop −‖h‖² from the descent lemma. Here it stays, and pays
-  for everything that the step ‖h‖ causes (`storage`).
+* they compare v̂ with ṽ* = (∇²_yy g)⁻¹∇_y f at ŷ, which moves with ŷ and charges every inner error 1/μ. Here
+  the target v* is taken at y*, and the inner error enters once per step, with weight η;
+* they bound the step by ‖∇Φ‖ + e, which closes a loop, and drop −‖h‖² from the descent lemma. Here it stays,
+  and pays for everything that the step ‖h‖ causes (`storage`).
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ MOST_STEPS = 10**15
 
 @dataclass(frozen=True)
 class StarCertificate(SystemCertificate):
-    """A tracking certificate, with bounds on the mean of ‖∇Φ‖² and on the last value of Φ."""
+    """Tracking certificate, with bounds on the mean of ‖∇Φ‖² and on the last value of Φ."""
 
     system: Driven
 
@@ -42,9 +42,10 @@ class StarCertificate(SystemCertificate):
         v_error: Real | None = None,
         beta: Real | None = None,
     ) -> Floats:
-        """Return a bound on Φ(x_K) − inf Φ, for Φ with the Polyak–Łojasiewicz modulus m; `linear_beta` by default.
+        """Return a bound on Φ(x_K) − inf Φ, for Φ with the Polyak–Łojasiewicz modulus m.
 
-        (1 − βm)ᴷ·gap from an exact start; an inexact one adds to the gap.
+        β is `linear_beta` by default. The bound is (1 − βm)ᴷ·gap from an exact start; an inexact one adds to
+        the gap.
         """
         modulus, steps, gap = self._modulus(modulus), step_count(steps), positive(gap, "gap", GAP)
         beta = None if beta is None else positive(beta, "beta")
@@ -104,7 +105,10 @@ def aid(
 
 
 def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors, InitialErrors]:
-    """Return AID's error system with contractions r (inner) and t (adjoint), the states' weights, and the start."""
+    """Return AID's error system with contractions r (inner) and t (adjoint).
+
+    Also return the weights of the states and the start.
+    """
     weight, c0 = _scale(k)
     force = eta_t * k.Lambda_yy
 
@@ -132,7 +136,8 @@ def soba(
 
     a_k ≤ r·a_{k−1} + s·d_k,  b_k ≤ t·b_{k−1} + ηΛ_yy·a_{k−1} + V·d_k,  e_k ≤ Λ_xy·a_k + L_xy·b_k.
 
-    For the paper's constants the gain is 2λκ²(κ + 1) with α = η = 1/L, and λκ(κ + 1)² with the default 2/(L_yy + μ).
+    For the paper's constants the gain is 2λκ²(κ + 1) with α = η = 1/L, and λκ(κ + 1)² with the default
+    2/(L_yy + μ).
     """
     k = Blocks.of(constants)
     alpha, r = contraction(k, alpha, "alpha")
@@ -153,13 +158,13 @@ def soba(
 
 
 def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertificate:
-    """Return the certificate of ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖, as in `tight.itd` but with blocks:
+    """Return the certificate of ITD in the warm-start error s_k = ‖y_k⁰ − y*_k‖; `tight.itd` with blocks:
 
-    s_k ≤ r·s_{k−1} + (L_xy/μ)d_k,  e_k ≤ (r(f_xy + αL_xy·f_yy) + α·rho_xyy·M_y)s_k + C₅,  C₅ = M_y(1 − αμ)L_xy/μ
-    (M_yL_xy(α − 1/L_yy) where that is more, for an α well beyond 2/(L_yy + μ)).
+    s_k ≤ r·s_{k−1} + (L_xy/μ)d_k,  e_k ≤ (r(f_xy + αL_xy·f_yy) + α·rho_xyy·M_y)s_k + C₅,  C₅ = M_y(1 −
+    αμ)L_xy/μ (M_yL_xy(α − 1/L_yy) where that is more, for an α well beyond 2/(L_yy + μ)).
 
-    The excess of the bound over C₅² decays like K^(−2/3). With the default α = 2/(L_yy + μ) the inherent error C₅² is
-    M²κ²((κ − 1)/(κ + 1))² for the paper's constants, where α = 1/L has M²(κ − 1)².
+    The excess of the bound over C₅² decays like K^(−2/3). With the default α = 2/(L_yy + μ) the inherent
+    error C₅² is M²κ²((κ − 1)/(κ + 1))² for the paper's constants, where α = 1/L has M²(κ − 1)².
     """
     k = Blocks.of(constants)
     alpha, r = contraction(k, alpha, "alpha")
@@ -200,13 +205,12 @@ def _certificate(method, constants, alpha, eta, system, weights, start, N=1, Q=1
 
 
 def _inverse(value: Floats) -> Floats:
-    """Return 1/value, infinite at zero."""
     with np.errstate(divide="ignore", over="ignore"):
         return (1 / np.asarray(value))[()]
 
 
 def _scale(k: Blocks) -> tuple[Floats, Floats]:
-    """Return a weight for the inner error that is positive even where Λ_xy is zero, and its share in the error."""
+    """Return a positive weight for the inner error, even where Λ_xy is zero, and its share in the error."""
     weight = np.asarray(k.Lambda_xy + k.Lambda_yy * k.y_slope)[()]
     return weight, _ratio(k.Lambda_xy, weight)
 

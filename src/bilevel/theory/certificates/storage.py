@@ -10,8 +10,8 @@ largest excess of the errors over their price in K steps, from the errors w₀, 
     sup Σ_{k<K} ((cᵀw_k)² − γ n_k²) = w₀ᵀX_K w₀,     w_k = P w_{k−1} + βq n_{k−1},
     X_0 = 0,     X_{j+1} = ccᵀ + Pᵀ(X_j + β²X_jq qᵀX_j / (γ − β²qᵀX_jq))P,
 
-finite for all K if and only if T² ≤ γ, T = βu the gain. So Σ g_k² ≤ 2·gap/β + w₀ᵀX_K w₀. Proofs: documentation, "κ⁴".
-`largest_step` and `lowest_mean` also serve `momentum` and `stochastic`.
+finite for all K if and only if T² ≤ γ, T = βu the gain. So Σ g_k² ≤ 2·gap/β + w₀ᵀX_K w₀. Proofs:
+documentation, "κ⁴". `largest_step` and `lowest_mean` also serve `momentum` and `stochastic`.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,11 @@ FOREVER = 2.0**80  # steps after which w₀ᵀX_K w₀ (for ITD its mean) is at 
 
 @dataclass(frozen=True)
 class Driven(ErrorSystem):
-    """A system driven by ‖h‖: admissible for every K while T² ≤ 1 − βL_Φ. `beta_cap` is 1/L_Φ."""
+    """System driven by ‖h‖: admissible for every K while T² ≤ 1 − βL_Φ. `beta_cap` is 1/L_Φ."""
 
     @property
     def beta_max(self) -> Floats:
-        """The root of β²u² + βL_Φ = 1, u = unit_gain, less a margin for rounding."""
+        """Return the root of β²u² + βL_Φ = 1, u = unit_gain, less a margin for rounding."""
         return (1 - 1e-7) * largest_step(1 / np.asarray(self.beta_cap), self.unit_gain)
 
     def bound(self, beta: Floats, steps: Floats, gap: Floats, w0: Floats, w1: Floats) -> Floats:
@@ -47,9 +47,10 @@ class Driven(ErrorSystem):
     def last(
         self, beta: Floats, steps: Floats, gap: Floats, modulus: Floats, w0: Floats, w1: Floats
     ) -> Floats:
-        """Return a bound on Φ(x_K) − inf Φ if ‖∇Φ‖² ≥ 2m(Φ − inf Φ): σ²ᴷ(gap + (β/2σ²)w₀ᵀX_K w₀), σ² = 1 − βm.
+        """Return a bound on Φ(x_K) − inf Φ, if ‖∇Φ‖² ≥ 2m(Φ − inf Φ).
 
-        X_K belongs to the system with every coefficient divided by σ.
+        It is σ²ᴷ(gap + (β/2σ²)w₀ᵀX_K w₀) with σ² = 1 − βm. X_K belongs to the system with every coefficient
+        divided by σ.
         """
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
@@ -60,7 +61,7 @@ class Driven(ErrorSystem):
         return np.where(np.isfinite(stored) & (decay > 0) & ~np.isnan(total), total, np.inf)[()]
 
     def linear_beta(self, modulus: Floats) -> Floats:
-        """Return the largest β with T_σ² ≤ 1 − βL_Φ, T_σ = β·cᵀ(σI − P)⁻¹q, σ² = 1 − βm, for every number of steps."""
+        """Return the largest β with T_σ² ≤ 1 − βL_Φ for every K; T_σ = β·cᵀ(σI − P)⁻¹q, σ² = 1 − βm."""
 
         def excess(beta: Floats) -> Floats:
             sigma = np.sqrt(np.maximum(1 - beta * modulus, 0))
@@ -99,7 +100,7 @@ class Driven(ErrorSystem):
 
 
 class Stage(NamedTuple):
-    """Some steps of the system: from w, with wᵀYw stored at the end, they gain at most wᵀ(H + AᵀY(I − GY)⁻¹A)w.
+    """Steps of the system: from w, with wᵀYw stored at the end, they gain at most wᵀ(H + AᵀY(I − GY)⁻¹A)w.
 
     Each field is a 2 × 2 matrix in its first two axes.
     """
@@ -152,11 +153,11 @@ def largest_step(L_Phi: Floats, gain: Floats) -> Floats:
 
 
 def lowest_mean(descent: Floats, price: Floats, T: Floats, stored: Callable[[Floats], Floats]) -> Floats:
-    """Return the lowest of (descent + (1 + ω/s)·stored((γ − ω)/(1 + ω/s)))/(1 + ω/(1 + s)) over some ω; γ = `price`.
+    """Return the lowest (descent + (1 + ω/s)·stored((γ − ω)/(1 + ω/s)))/(1 + ω/(1 + s)) over some ω.
 
-    `stored(γ)` is the largest possible Σe² − γΣ‖h‖², and `descent` is 2·gap/β, both over K. ω = 0 is the lemma itself.
-    As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s) for any s > 0. So the part of the price that T² does
-    not need can be converted into ‖∇Φ‖², which gains a factor of up to 2.
+    `stored(γ)` is the largest possible Σe² − γΣ‖h‖², and `descent` is 2·gap/β, both over K; γ is `price`. ω =
+    0 is the lemma itself. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s) for any s > 0. So the
+    part of the price that T² does not need can be converted into ‖∇Φ‖². This gains a factor of up to 2.
     """
     start = stored(price)
     lowest = np.asarray(descent + start)
@@ -164,7 +165,7 @@ def lowest_mean(descent: Floats, price: Floats, T: Floats, stored: Callable[[Flo
     share = np.divide(start, descent, out=np.ones(lowest.shape), where=np.asarray(descent > 0))
     s = np.clip(np.maximum(T, np.sqrt(share)), 1e-6, 1e6)
     surplus = np.maximum(price - T**2, 0) / (1 + T**2 / s)
-    # With all of the surplus, rounding could not tell finite from infinite.
+    # With all of the surplus, rounding could not separate finite from infinite.
     for omega in (0.5 * surplus, 0.999 * surplus):
         kept = stored((price - omega) / (1 + omega / s))
         lowest = np.fmin(lowest, (descent + (1 + omega / s) * kept) / (1 + omega / (1 + s)))

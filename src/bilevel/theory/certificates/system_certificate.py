@@ -15,7 +15,7 @@ InitialErrors = Callable[[Floats, Floats | None], Errors]
 
 @dataclass(frozen=True)
 class SystemCertificate(Certificate):
-    """Bounds for any admissible β. `weights` scale the two errors to the states of the system; ITD has only one."""
+    """Bounds for any admissible β. `weights` scale the two errors to the states; ITD has only one."""
 
     system: ErrorSystem
     weights: tuple[Floats, Floats]
@@ -29,12 +29,12 @@ class SystemCertificate(Certificate):
 
     @property
     def C5(self) -> Floats:
-        """The part of the hypergradient error that does not vanish with the errors."""
+        """Return the part of the hypergradient error that does not vanish with the errors."""
         return self.system.C5
 
     @property
     def inherent_error(self) -> Floats:
-        """C₅²: the limit of the bound as K → ∞ and β → 0 with βK → ∞."""
+        """Return C₅²: the limit of the bound as K → ∞ and β → 0 with βK → ∞."""
         return self.C5**2
 
     def limit(self, beta: Real) -> Floats:

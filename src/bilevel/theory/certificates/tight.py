@@ -2,10 +2,10 @@
 
 The paper's proofs discard two facts that need no new assumption:
 
-* the step that contracts the error also contracts the drift of its target, so every perturbation carries the
-  factor 1 − αμ (or 1 − ημ), which vanishes as κ → 1;
-* ITD's Jacobian error αρM‖y_k⁰ − y*_k‖ is itself part of the recursion. Tracking it replaces Lemma 5.12:
-  no R_y, no bound on ∇_x f, and the inherent error is M²(κ − 1)² for every ρ, which is exactly the lower bound.
+* The step that contracts the error also contracts the drift of its target. So every perturbation carries the
+  factor 1 − αμ (or 1 − ημ), which vanishes as κ → 1.
+* ITD's Jacobian error αρM‖y_k⁰ − y*_k‖ is itself part of the recursion. Tracking it replaces Lemma 5.12: no
+  R_y, no bound on ∇_x f. The inherent error is M²(κ − 1)² for every ρ, which is exactly the lower bound.
 
 AID still loses a factor κ, by the choice of the errors and in the descent lemma: see `star`.
 """

@@ -44,19 +44,20 @@ def advise(
     seed: int = 0,
     project: Callable[[PyTree], PyTree] | None = None,
 ) -> Advice:
-    """Propose step sizes and recommend AID or ITD, from observations of the problem along a run from (x0, y0).
+    """Propose step sizes and recommend AID or ITD, from observations along a run from (x0, y0).
 
-    Takes `warmup` gradient steps on y, then Newton steps to y*(x0), estimates the constants on the way, and evaluates
-    the hypergradient and ITD's bias at the end. The practical step sizes are α = η = 1/L_y with L_y the largest
-    curvature of g in y, and β = αμ/L̂_Φ with L̂_Φ the curvature of Φ at the start: y and v lag behind x at the rate αμ
-    per step, and a loop of gain βL̂_Φ through two such lags is stable up to 2αμ. Curvature at one point may be
-    misleading, so β is tested: it is halved until in `trial` steps of the method itself, from y*(x0), the estimate
-    never changes by more than 2αμ/β times the step of x.
+    Take `warmup` gradient steps on y, then Newton steps to y*(x0), and estimate the constants on the way.
+    Evaluate the hypergradient and ITD's bias at the end. The practical step sizes are α = η = 1/L_y and β =
+    αμ/L̂_Φ. L_y is the largest curvature of g in y, and L̂_Φ is the curvature of Φ at the start. y and v lag
+    behind x at the rate αμ per step, and a loop of gain βL̂_Φ through two such lags is stable up to 2αμ.
+    Curvature at one point may be misleading, so β is tested. It is halved until in `trial` steps of the
+    method itself, from y*(x0), the estimate never changes by more than 2αμ/β times the step of x.
 
-    AID and ITD then run from (x0, y0), with the practical β or with the largest that a certificate allows for the
-    constants observed so far, if that is larger. They run as far as the latter would get in `steps` steps (β times the
-    number of steps counts), and at least `trial` steps. The constants are estimated again along both, and the sampled
-    step sizes and bounds belong to certificates for the worst observed constants.
+    AID and ITD then run from (x0, y0), with the practical β. They run with the largest β that a certificate
+    allows for the constants observed so far, if that is larger. They run as far as the latter would get in
+    `steps` steps (β times the number of steps counts), and at least `trial` steps. The constants are
+    estimated again along both runs. The sampled step sizes and bounds belong to certificates for the worst
+    observed constants.
 
     Args:
         problem: the two objectives.
@@ -143,7 +144,6 @@ def advise(
 
 
 def _describe(start: StartPoint, y: PyTree, infimum: float) -> StartErrors:
-    """Return the start as certificates describe it, from y*(x0) and v*(x0)."""
     value = float(start.at.value)
     if value <= infimum:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The answer of `advise`, and its printed form."""
+"""Answer of `advise`, and its printed form."""
 
 import io
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from bilevel.theory.estimation.stationarity import Stationarity
 
 @dataclass(frozen=True)
 class Advice:
-    """The observations of `bl.advise` along a run from a start, and its recommendation."""
+    """Observations of `bl.advise` along a run from a start, and its recommendation."""
 
     estimated: Estimated  # the worst of all observed points
     sampled: dict[str, Sampled]  # by certificate; if it is empty, `notes` has the reason
@@ -31,7 +31,7 @@ class Advice:
 
     @property
     def bias_share(self) -> float:
-        """ITD's bias as a share of the hypergradient's norm: the largest at the observed points."""
+        """Return ITD's bias as a share of the hypergradient's norm, the largest at the observed points."""
         return max(at.bias_share for at in (self.at, *self.along))
 
     def __rich__(self) -> Group:

@@ -1,4 +1,4 @@
-"""Estimated constants, which have a type of their own so that they cannot pass for declared ones."""
+"""Estimated constants. They have a separate type, so that they cannot pass for declared ones."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -35,8 +35,8 @@ class AssumedBlocks(Blocks):
 class Estimated:
     """One-sided estimates of the constants from the observed points: a new point can only worsen them.
 
-    No certificate accepts them directly. `assume()` and `assume_blocks()` convert them into constants that you assume
-    to hold.
+    No certificate accepts them directly. `assume()` and `assume_blocks()` convert them into constants that
+    you assume to hold.
     """
 
     mu_at_most: float  # smallest curvature of g in y found; negative if g is not convex in y
@@ -58,11 +58,11 @@ class Estimated:
     iterations: int
 
     def assume(self, **declared: float) -> Assumed:
-        """Return these estimates as the paper's constants, with the declared ones replaced, e.g. `assume(M=1.0)`."""
+        """Return these estimates as the paper's constants; `assume(M=1.0)` declares one of them."""
         return Assumed(**self._values(SINGLE, declared), estimated=frozenset(SINGLE) - set(declared))
 
     def assume_blocks(self, **declared: float) -> AssumedBlocks:
-        """Return these estimates as blocks, with the declared ones replaced, e.g. `assume_blocks(mu=0.1, M_y=1.0)`."""
+        """Return these estimates as blocks; `assume_blocks(mu=0.1, M_y=1.0)` declares two of them."""
         return AssumedBlocks(**self._values(BLOCKS, declared), estimated=frozenset(BLOCKS) - set(declared))
 
     def _values(self, names: tuple[str, ...], declared: dict[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The sentences of an advice: AID or ITD and why, what was observed, and what failed."""
+"""Text of an advice: AID or ITD and the reason, the observations, and the failures."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ TOLERATED_BIAS = 0.1  # as a share of ‖∇Φ‖: up to here ITD's cheaper step
 def recommend(
     start: StartPoint, along: Sequence[Stationarity], ends: dict[str, Stationarity], runs: dict[str, TrialRun]
 ) -> tuple[str, str]:
-    """Return the method and the reason, from ITD's bias at the start and `along` AID's run, and ‖∇Φ‖ at the ends."""
+    """Return the method and the reason, from ITD's bias at the start and `along` AID's run, and the `ends`."""
     share = max(at.bias_share for at in along)
     kappa = 1 / (start.alpha * start.mu)
     rough = max(float(at.residual) for at in along)
@@ -76,7 +76,9 @@ def explain(
     if sampled:
         notes.append(_scope(runs, estimated, sampled, infimum))
     elif start.convex and (reason := _missing(start, tried, trial, runs, estimated, projected)):
-        notes.append(f"No certificate is offered: {reason}.")  # without convexity the recommendation says why
+        notes.append(
+            f"No certificate is offered: {reason}."
+        )  # without convexity the recommendation has the reason
     return tuple(notes)
 
 
@@ -105,7 +107,6 @@ def _missing(
     estimated: Estimated,
     projected: bool,
 ) -> str:
-    """Return why no certificate is offered."""
     if not trial:
         return "its constants need a run along which they are observed"
     if projected:

@@ -1,4 +1,4 @@
-"""The extreme eigenvalues of a symmetric operator, from products with it."""
+"""Extreme eigenvalues of a symmetric operator, from products with it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,13 +21,14 @@ class Ritz(NamedTuple):
 def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key: Array) -> Ritz:
     """Return the Ritz values of the symmetric `product`, ascending, after `steps` Lanczos steps from `start`.
 
-    v_{j+1} ∝ A v_j − Σ_{i≤j} ⟨v_i, A v_j⟩ v_i, orthogonalized twice against all earlier vectors, so that no
-    ghost copies of converged eigenvalues appear. A Ritz value is a Rayleigh quotient, so it is within the spectrum up
-    to rounding. Where the Krylov space is exhausted, the iteration continues with a random vector orthogonal to it, so
-    n steps give all n eigenvalues.
+    v_{j+1} ∝ A v_j − Σ_{i≤j} ⟨v_i, A v_j⟩ v_i, orthogonalized twice against all earlier vectors. So no ghost
+    copies of converged eigenvalues appear. A Ritz value is a Rayleigh quotient, so it is within the spectrum
+    up to rounding. Where the Krylov space is exhausted, the iteration continues with a random vector
+    orthogonal to it. So n steps give all n eigenvalues.
 
-    The residual ‖Au − θu‖ of a Ritz pair is |β_k s_k|, with s_k the last entry of its vector in the Krylov basis. There
-    is an eigenvalue in [θ − residual, θ + residual]; for the smallest θ it need not be the smallest one.
+    The residual ‖Au − θu‖ of a Ritz pair is |β_k s_k|, with s_k the last entry of its vector in the Krylov
+    basis. There is an eigenvalue in [θ − residual, θ + residual]. For the smallest θ it need not be the
+    smallest one.
     """
     n = start.size
     steps = min(steps, n)

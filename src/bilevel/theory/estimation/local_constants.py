@@ -1,4 +1,4 @@
-"""The quantities that the constants bound, at one point (x, y): from products only, without matrices."""
+"""Quantities that the constants bound, at one point (x, y), from products without matrices."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,7 +20,7 @@ STARTS = 4  # of each search for a third derivative
 
 
 class LocalConstants(NamedTuple):
-    """The constants at one point. Every entry but `mu` is at most the true norm there; `mu` is at least λ_min."""
+    """Constants at one point. Every entry but `mu` is at most the true norm there; `mu` is at least λ_min."""
 
     mu: Scalar  # smallest eigenvalue of ∇²_yy g
     mu_residual: Scalar  # how far the nearest eigenvalue may be from it
@@ -72,7 +72,10 @@ def local_constants(
 def inner_spectrum(
     problem: Problem, x: PyTree, y: PyTree, data: Batch | None, key: Array, steps: int
 ) -> Ritz:
-    """Return Ritz values of ∇²_yy g: all of a small one, because a few steps miss the small end when κ is large."""
+    """Return Ritz values of ∇²_yy g.
+
+    Return all of a small one, because a few steps miss the small end when κ is large.
+    """
     size = sum(leaf.size for leaf in jax.tree.leaves(y))
     steps = size if size <= WHOLE else steps
     return spectrum(problem.oracles.linearize(x, y, data).hessian, y, key, steps)
@@ -118,7 +121,7 @@ def _outer_norms(problem: Problem, x, y, data, key, steps) -> Float[Array, "4"]:
 
 
 class ThirdDerivatives(NamedTuple):
-    """The largest T(d, v, u) = ⟨u, d/dt B(z + td)·v⟩ found over unit vectors, with B = (∇²_xy g, ∇²_yy g)."""
+    """Largest T(d, v, u) = ⟨u, d/dt B(z + td)·v⟩ found over unit vectors, with B = (∇²_xy g, ∇²_yy g)."""
 
     rho_yyy: Scalar  # d in y, u in y: the slope of ∇²_yy g in y
     rho_xyy: Scalar  # d in x, u in y: of ∇²_yy g in x, equal to the slope of ∇²_xy g in y
@@ -139,10 +142,10 @@ KEPT = [  # weights of d's and of u's parts in x and in y, for each field of Thi
 def _third_derivatives(
     problem: Problem, x: PyTree, y: PyTree, data: Batch | None, direction: PyTree, key: Array, steps: int
 ) -> ThirdDerivatives:
-    """Maximize T by the higher-order power method: set each argument in turn to the normalized gradient of T in it.
+    """Maximize T by the higher-order power method: set each argument to the normalized gradient of T in it.
 
-    T is linear in each argument, so no update lowers it. The result may be a local maximum, so the search has
-    `STARTS` starts: the first with d in the given direction, the others random.
+    T is linear in each argument, so no update lowers it. The result may be a local maximum. So the search has
+    `STARTS` starts, the first with d in the given direction, the others random.
     """
 
     def largest(kept: Array) -> Scalar:

@@ -40,19 +40,19 @@ def estimate(
     iterations: int = 30,
     seed: int = 0,
 ) -> Estimated:
-    """Estimate the constants, the paper's four and block by block, at (x, y) and at further `points` of a trajectory.
+    """Estimate the constants, the paper's four and block by block, at (x, y) and at further `points`.
 
-    μ and the curvatures come from Lanczos on Hessian-vector products, M from gradient norms, and ρ from third
-    derivatives by a power method, which starts in the direction to the next point (a random one at the last).
-    Every estimate is attained at some point in some direction: M, L and ρ are lower bounds of the true constants, and
-    the estimate of μ is an upper bound. At a point where x and y together have at most `iterations` entries, all
-    estimates are exact to rounding except ρ, which may be a local maximum. μ and L_yy are exact at a point with up to
-    256 inner variables. With more, the iterations for μ are doubled, at most three times, until its residual is a
-    tenth of it. The residual is reported.
+    μ and the curvatures come from Lanczos on Hessian-vector products, and M comes from gradient norms. ρ
+    comes from third derivatives by a power method, which starts in the direction to the next point (a random
+    one at the last). Every estimate is attained at some point in some direction: M, L and ρ are lower bounds
+    of the true constants, and the estimate of μ is an upper bound. At a point where x and y together have at
+    most `iterations` entries, all estimates are exact to rounding except ρ, which may be a local maximum. μ
+    and L_yy are exact at a point with up to 256 inner variables. With more, the iterations for μ are doubled,
+    at most three times, until its residual is a tenth of it. The residual is reported.
 
     An estimate covers only the given points. With one point, the very next step may violate the constants:
     `assume()` them only for a problem with constant curvature. To certify a run, pass its `points`, or use
-    `bl.advise`, which observes trial runs; `bl.theory.verify` checks the constants along a run.
+    `bl.advise`, which observes trial runs. `bl.theory.verify` checks the constants along a run.
 
     Args:
         problem: the two objectives.
@@ -74,7 +74,7 @@ def estimate(
 
 
 class Place(NamedTuple):
-    """A point to observe."""
+    """Point to observe."""
 
     x: PyTree
     y: PyTree
@@ -82,7 +82,7 @@ class Place(NamedTuple):
 
 
 def places(x: PyTree, y: PyTree, star: InnerSolution) -> list[Place]:
-    """Return y*(x), and where y is apart from it, also y and the middle of the segment between them."""
+    """Return y*(x). If y is apart from it, also return y and the middle of the segment between them."""
     found = [Place(x, star.y, solved=bool(star.done))]
     if host_distance(y, star.y) > APART * host_norm(star.y):
         found += [Place(x, y), Place(x, host_middle(y, star.y))]
@@ -98,7 +98,7 @@ class Observations:
         self.found: list[LocalConstants] = []
 
     def add(self, places: Sequence[Place]) -> None:
-        """Observe further places; third derivatives are searched in the direction of the next place."""
+        """Observe further places; search third derivatives in the direction of the next place."""
         at_place = self.problem.compiled(_observe, self.iterations)
         for place, following in zip(places, [*places[1:], *places[-1:]], strict=True):
             here, there = (place.x, place.y), (following.x, following.y)
@@ -113,7 +113,7 @@ class Observations:
 
     @property
     def estimated(self) -> Estimated:
-        """The worst observed value of each constant; the smallest curvature is resolved further."""
+        """Return the worst observed value of each constant. Resolve the smallest curvature further."""
         most = lambda name, among=self.found: max(float(getattr(point, name)) for point in among)
         solved = [point for point, place in zip(self.found, self.places, strict=True) if place.solved]
         mu, residual = self._smallest()
@@ -132,7 +132,7 @@ class Observations:
         )
 
     def _smallest(self) -> tuple[float, float]:
-        """Return the smallest eigenvalue and its residual, with more Lanczos steps while the residual is large."""
+        """Return the smallest eigenvalue and its residual; a large residual takes more Lanczos steps."""
         at, place = min(zip(self.found, self.places, strict=True), key=lambda pair: float(pair[0].mu))
         mu, residual = float(at.mu), float(at.mu_residual)
         for doubling in range(1, MOST_DOUBLINGS + 1):

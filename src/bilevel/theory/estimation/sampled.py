@@ -13,7 +13,7 @@ OFFERED = ("paper", "star")  # the analyses in advice: the paper's and the sharp
 
 
 class StartErrors(NamedTuple):
-    """A start, as certificates describe it."""
+    """Errors of a start, as certificates describe it."""
 
     gap: float  # Φ(x0) − infimum
     y_error: float  # ‖y0 − y*(x0)‖
@@ -21,7 +21,7 @@ class StartErrors(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Step sizes, and a bound on the mean of ‖∇Φ‖² over `steps` steps from the start, if the constants hold."""
+    """Step sizes, and a bound on the mean of ‖∇Φ‖² over `steps` steps, if the constants hold."""
 
     sizes: StepSizes
     bound: float
@@ -45,7 +45,7 @@ def sampled_certificates(
 
 
 def _offered(estimated: Estimated) -> list[Certificate]:
-    """Return the offered certificates for these constants; block by block where they can use it."""
+    """Return the offered certificates for these constants, block by block where they can use it."""
     found = []
     for method, analyses in METHODS.items():
         for name in (name for name in analyses if name in OFFERED):

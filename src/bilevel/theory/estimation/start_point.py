@@ -1,4 +1,4 @@
-"""The problem at the start of a run: y*(x0), the constants observed on the way there, and ∇Φ(x0)."""
+"""Problem at the start of a run: y*(x0), the constants observed on the way there, and ∇Φ(x0)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class StartPoint(NamedTuple):
 
     @property
     def proposal(self) -> float:
-        """The first outer step to try: αμ/L̂_Φ."""
+        """Return the first outer step to try: αμ/L̂_Φ."""
         real = np.finfo(float)
         return min(self.alpha * self.mu / max(float(self.at.smoothness), real.tiny), float(real.max))
 
@@ -39,7 +39,7 @@ class StartPoint(NamedTuple):
 def examine_start(
     observations: Observations, x: PyTree, y: PyTree, warmup: int, project: Callable[[PyTree], PyTree] | None
 ) -> StartPoint:
-    """Take `warmup` gradient steps on y, then Newton steps to y*(x0) if g is convex, and observe these places."""
+    """Take `warmup` gradient steps on y, then Newton steps to y*(x0) if g is convex; observe the places."""
     problem, data, key = observations.problem, observations.data, observations.key
     warm = jax.device_get(problem.compiled(_descend, warmup, observations.iterations)(x, y, data, key))
     if not np.isfinite(host_norm(warm)):

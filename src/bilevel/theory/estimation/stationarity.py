@@ -1,4 +1,4 @@
-"""The hypergradient at one point, ITD's bias there, and the curvature of Φ, by conjugate gradients.
+"""Hypergradient at one point, ITD's bias there, and the curvature of Φ, by conjugate gradients.
 
 With H = ∇²_yy g + λI (λ ≥ 0 a damping), C = ∇²_xy g and all derivatives at the given (x, y):
 
@@ -41,7 +41,7 @@ class Stationarity(NamedTuple):
 
     @property
     def bias_share(self) -> float:
-        """ITD's bias as a share of ‖∇Φ‖; zero where it is only rounding."""
+        """Return ITD's bias as a share of ‖∇Φ‖; zero where it is only rounding."""
         bias, rounding = float(self.bias), float(self.rounding)
         return 0.0 if bias <= rounding else bias / max(float(self.hypergradient), rounding)
 
@@ -58,7 +58,10 @@ def measure_stationarity(
     project: Callable[[PyTree], PyTree] | None = None,
     smoothness: Any = None,
 ) -> Stationarity:
-    """Return the quantities at (x, y); the curvature of Φ, unless given, takes `steps` Lanczos steps of two solves."""
+    """Return the quantities at (x, y).
+
+    The curvature of Φ, unless given, takes `steps` Lanczos steps of two solves.
+    """
     oracles = problem.oracles
     inner, f = oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data)
     H = lambda v: tree.add_scale(inner.hessian(v), damping, v)

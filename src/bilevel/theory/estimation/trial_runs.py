@@ -1,4 +1,4 @@
-"""Trial runs of AID and ITD: the slope of the estimate, which tests a proposed β, and the points of a longer run."""
+"""Trial runs of AID and ITD: the slope of the estimate, to test a proposed β, and points of a longer run."""
 
 import math
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def halve_beta(beta: float, gain: Callable[[float], float], limit: float) -> Bet
 
 
 class SlopeState(NamedTuple):
-    """A solver's state, with the previous x and estimate."""
+    """Solver's state, with the previous x and estimate."""
 
     state: PyTree
     x: PyTree  # x_{k−1}
@@ -50,7 +50,7 @@ class SlopeState(NamedTuple):
 
 
 class SlopeReporting(Solver):
-    """A solver that reports the change of its estimate relative to the step of x, as the metric "slope"."""
+    """Solver with the metric "slope", the change of its estimate relative to the step of x."""
 
     solver: Solver
 
@@ -58,7 +58,7 @@ class SlopeReporting(Solver):
         return self.begin(self.solver.init(x0, y0, batch), batch)
 
     def begin(self, state: PyTree, batch: Batch | Draws | None) -> SlopeState:
-        """Take one step of the solver from its state: the first slope needs two estimates."""
+        """Take one step of the solver from its state, because the first slope needs two estimates."""
         after, info = self.solver.step(state, batch)
         return SlopeState(after, state.x, info.hypergradient)
 
@@ -81,10 +81,10 @@ class SlopeReporting(Solver):
 
 
 def largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
-    """Return the largest ‖∇̂Φ(x_{k+1}) − ∇̂Φ(x_k)‖/‖x_{k+1} − x_k‖ over `steps` steps; infinite if they diverge.
+    """Return the largest ‖∇̂Φ(x_{k+1}) − ∇̂Φ(x_k)‖/‖x_{k+1} − x_k‖ over `steps` steps; infinite on divergence.
 
-    AID starts from a solved adjoint system, and y should be y*(x): then the estimate changes only because x moves, and
-    not because y and v converge, which is independent of β.
+    AID starts from a solved adjoint system, and y should be y*(x). Then the estimate changes only because x
+    moves. The convergence of y and v, which is independent of β, does not change it.
     """
     return solver.compiled(_largest_slope, steps)(x, y, data)
 
@@ -102,7 +102,7 @@ def _largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch
 
 
 class TrialRun(NamedTuple):
-    """A run and its observed moments."""
+    """Run and its observed moments."""
 
     beta: float
     steps: int
@@ -124,7 +124,7 @@ def follow(
     data: Batch | None,
     L: float,
 ) -> TrialRun:
-    """Take `length(β)` steps of `make(β)` from (x, y), with β halved until they are finite."""
+    """Take `length(β)` steps of `make(β)` from (x, y). Halve β until they are finite."""
     for _ in range(MOST_RUN_HALVINGS + 1):
         seen = _follow(make(beta), length(beta), x, y, data, L)
         if seen:

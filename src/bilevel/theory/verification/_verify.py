@@ -92,7 +92,7 @@ def _check_finite(run: Any, sizes: dict[str, Any]) -> None:
 
 
 def _provenance(constants: Constants | Blocks, dense: bool) -> dict[str, str]:
-    """Return by constant: its value, its origin, and whether the run can check it."""
+    """Return the value of each constant, its origin, and whether the run can check it."""
     estimated = getattr(constants, "estimated", frozenset())
     texts = {}
     for name in names_of(constants):
@@ -118,9 +118,9 @@ def judge(
         constants: the μ, L, M and ρ to judge it by; or blocks, for the claims of `theory.star` about them.
         hypotheses: by constant, a line for the report about its origin.
 
-    Measured norms have the error of the reference (`uncertainty`). Both sides of every claim grow with the norms. An
-    inequality counts as violated if its left side, with norms reduced by that error, exceeds its right side, with
-    norms increased by it, by more than `TOLERANCE`.
+    Measured norms have the error of the reference (`uncertainty`). Both sides of every claim grow with the
+    norms. An inequality counts as violated if its left side, with norms reduced by that error, exceeds its
+    right side, with norms increased by it, by more than `TOLERANCE`.
     """
     check_kind(run, Run, "run", "a theory.Run", "pass what theory.measure(solver, x0, y0, steps) returns")
     check_constants(constants)
@@ -171,7 +171,7 @@ def uncertainty(run: Run, k: Blocks) -> dict[str, Any]:
 
 
 def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
-    """Return the run with each norm at one end of its interval; only the values of Φ may be negative."""
+    """Return the run with each norm at one end of its interval. Only the values of Φ may be negative."""
     moved = {name: getattr(run, name) + sign * delta for name, delta in error.items()}
     moved = {name: norm if name.endswith("value") else np.maximum(norm, 0) for name, norm in moved.items()}
     pieces = {name: _moved_piece(getattr(run, name), run, sign) for name in ("at_x", "to_next", "since_last")}
@@ -183,7 +183,7 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
 
 
 def _moved_piece(piece: Piece, run: Run, sign: int) -> Piece:
-    """Return a piece with each norm at one end of its interval: differences have the rounding of their terms."""
+    """Return a piece with each norm at one end of its interval, with the rounding of differences."""
     eps = sign * ULPS * np.finfo(float).eps
     x, y = run.sizes["x"].max(), (run.sizes["y"] + run.y_error + run.warm_error).max()
     outer = np.hypot(run.outer_x, run.outer_y).max()
@@ -221,7 +221,6 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
 
 
 def _by_iteration(values: np.ndarray) -> np.ndarray:
-    """Return one row per iteration, also for a claim with one entry per iteration."""
     return values.reshape(len(values), -1)
 
 

@@ -1,4 +1,4 @@
-"""The checked inputs of a verification: the solver's algorithm, the constants and the inner solution."""
+"""Checked inputs of a verification: the solver's algorithm, the constants and the inner solution."""
 
 from dataclasses import fields
 from typing import Any, NamedTuple

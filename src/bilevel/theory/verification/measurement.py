@@ -1,4 +1,4 @@
-"""A run of a solver with the norms of all lemmas. Pure: usable inside jit and vmap."""
+"""Run of a solver with the norms of all lemmas. It is pure, so it works inside jit and vmap."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -37,8 +37,8 @@ Solution = Callable[[PyTree], PyTree]
 class Run(NamedTuple):
     """Norms at iterations k = 0..K−1; a change from k − 1 to k is zero at k = 0.
 
-    ŷ_k and v̂_k are the points at which iteration k estimates ∇Φ(x_k): AID and ITD have just computed them, SOBA starts
-    from them.
+    ŷ_k and v̂_k are the points at which iteration k estimates ∇Φ(x_k): AID and ITD have just computed them,
+    SOBA starts from them.
     """
 
     y_error: Norms  # ‖ŷ_k − y*_k‖
@@ -55,9 +55,9 @@ class Run(NamedTuple):
     descent: Norms  # Φ(x_0) − min_{j≤k+1} Φ(x_j)
     outer_x: Norms  # ‖∇_x f‖, the larger of its values at ŷ_k and at y*_k
     outer_y: Norms  # ‖∇_y f‖, likewise
-    at_x: Piece  # at x_k, from ŷ_k to y*_k and on to y_k⁰
+    at_x: Piece  # at x_k, from ŷ_k to y*_k and then to y_k⁰
     to_next: Piece  # along (x, y*(x)) from x_k to x_{k+1}
-    since_last: Piece  # (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k), and nothing between
+    since_last: Piece  # only (x_{k−1}, ŷ_{k−1}) and (x_k, ŷ_k)
     jacobian: Norms | None  # ‖∇_x y*(x_k)‖; ITD with few variables only, like the next
     jacobian_error: Norms | None  # ‖∇_x ŷ_k − ∇_x y*(x_k)‖
     inner_residual: Norms  # of the reference, as is the next
@@ -66,7 +66,7 @@ class Run(NamedTuple):
 
 
 class _Previous(NamedTuple):
-    """The previous iteration, for differences."""
+    """Previous iteration, for differences."""
 
     x: PyTree
     y: PyTree
@@ -82,7 +82,7 @@ def measure(
     data: Batch | None = None,
     solution: Solution | None = None,
 ) -> Run:
-    """Measure `steps` steps from (x0, y0) against `exact` answers at every x_k and at three points between each two.
+    """Measure `steps` steps from (x0, y0) against `exact` answers at every x_k and three points in between.
 
     Args:
         solver: `bl.aid`, `bl.itd` or `bl.soba` with floats at every level.
@@ -123,7 +123,7 @@ def _measure(
     before: _Previous,
     iterate: tuple[Any, ...],
 ) -> tuple[_Previous, dict[str, Any]]:
-    """Return iteration k for the next one, and its norms by name."""
+    """Return the record of iteration k that the next one needs, and the norms of iteration k by name."""
     x, warm, y, v, estimate = iterate
     distance = lambda a, b: tree.norm(tree.sub(a, b))
     solve = solution or (lambda x: inner_solution(problem, x, before.y_star, data))
@@ -172,7 +172,7 @@ def _adjoint(problem: Problem, data: Batch | None, x: PyTree, y: PyTree) -> PyTr
 def _jacobians(
     problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree
 ) -> dict[str, Any]:
-    """Return the norms of both m × n Jacobians: −∇²_xy g (∇²_yy g)⁻¹ at y*, and −α∇²_xy g at the warm start."""
+    """Return the norms of both m × n Jacobians: −∇²_xy g (∇²_yy g)⁻¹ at y*, −α∇²_xy g at the warm start."""
     at_star, at_warm = problem.oracles.linearize(x, y, data), problem.oracles.linearize(x, warm, data)
     C_star, C_warm = cross_matrix(at_star, warm), cross_matrix(at_warm, warm)
     jacobian = -jnp.linalg.solve(hessian_matrix(at_star, warm), C_star.T).T

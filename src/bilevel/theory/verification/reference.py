@@ -1,4 +1,4 @@
-"""The exact reference of all estimates: y*(x), v*(x), Φ(x) and ∇Φ(x), to rounding.
+"""Exact reference of all estimates: y*(x), v*(x), Φ(x) and ∇Φ(x), to rounding.
 
     ∇_y g(x, y*) = 0      ∇²_yy g(x, y*) v* = ∇_y f(x, y*)      ∇Φ(x) = ∇_x f(x, y*) − ∇²_xy g(x, y*) v*
 
@@ -31,7 +31,7 @@ SMALLEST_STEP = 2.0**-12
 
 
 class Exact(NamedTuple):
-    """The answers at one x, and the residuals of their equations."""
+    """Answers at one x, and the residuals of their equations."""
 
     y: PyTree  # y*(x)
     v: PyTree  # v*(x)
@@ -109,7 +109,10 @@ def inner_solution(problem: Problem, x: PyTree, guess: PyTree, data: Batch | Non
 
 
 def rounding_of(inner: Linearized, y: PyTree) -> Scalar:
-    """Return the size below which ‖∇_y g‖ is rounding: a few ulps of its two parts, ∇²_yy g·y and the remainder."""
+    """Return the size below which ‖∇_y g‖ is rounding.
+
+    It is a few ulps of the two parts of the gradient, ∇²_yy g·y and the remainder.
+    """
     curved = inner.hessian(y)
     size = tree.norm(curved) + tree.norm(tree.sub(inner.gradient, curved))
     return 8 * jnp.finfo(size.dtype).eps * size

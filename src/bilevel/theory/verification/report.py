@@ -1,4 +1,4 @@
-"""The result of `verify`: one row per inequality, with a verdict."""
+"""Result of `verify`: one row per inequality, with a verdict."""
 
 import io
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict on one run: every row, and the origin of the constants."""
+    """Verdict on one run: every row, and the origin of the constants."""
 
     method: str
     steps: int
@@ -49,7 +49,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no inequality was violated; inequalities with unmet hypotheses do not count."""
+        """Return whether no inequality was violated; inequalities with unmet hypotheses do not count."""
         return not self.violations
 
     def __getitem__(self, name: str) -> Row:

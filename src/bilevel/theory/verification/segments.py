@@ -1,8 +1,8 @@
-"""The segments and curves between the points of a run, along which the proofs use the assumptions.
+"""Segments and curves between the points of a run, along which the proofs use the assumptions.
 
-Contraction integrates ∇²_yy g over [y_k⁰, y*_k], the errors at ŷ_k compare it with y*_k, and the drift of y* and v* and
-the descent of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is evaluated at its ends and at `NODES` in between.
-A violation proves a constant wrong; a violation only elsewhere is not detected.
+Contraction integrates ∇²_yy g over [y_k⁰, y*_k], and the errors at ŷ_k compare it with y*_k. The drift of y*
+and v* and the descent of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is evaluated at its ends and at
+`NODES` in between. A violation proves a constant wrong. A violation only elsewhere is not detected.
 """
 
 from itertools import accumulate
@@ -24,7 +24,7 @@ Norms = Any  # numbers per iteration: a JAX array here, a NumPy array in judgmen
 
 
 class Piece(NamedTuple):
-    """A piece of a run: steps and changes between neighboring points, curvatures at every point (last axis).
+    """Piece of a run: steps and changes between neighboring points, curvatures at every point (last axis).
 
     Fields that need matrices are None where these are too large.
     """
@@ -62,7 +62,7 @@ def is_small(x: PyTree, y: PyTree) -> bool:
 
 
 def measure_pieces(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Piece]:
-    """Return the quantities at the points (x, y) of each piece, a stack of points, and between neighbors in it."""
+    """Return the quantities at the points (x, y) of each piece, and between neighbors in it."""
     lengths = [len(jax.tree.leaves(x)[0]) for x, _ in pieces]
     small = is_small(*jax.tree.map(lambda a: a[0], pieces[0]))
 
@@ -89,7 +89,10 @@ def measure_pieces(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, 
 
 
 def _spectra(H: Array, C: Array) -> tuple[list[Array], list[Array]]:
-    """Return norms of the changes of H and C, the ends of H's spectrum, and ‖C‖, from one joint decomposition."""
+    """Return norms of the changes of H and C, the ends of H's spectrum, and ‖C‖.
+
+    They come from one joint decomposition.
+    """
     change, gram = lambda A: A[1:] - A[:-1], lambda A: jnp.swapaxes(A, -1, -2) @ A
     spectra = jnp.linalg.eigvalsh(jnp.concatenate([H, change(H), gram(C), gram(change(C))]))
     n = len(H)

@@ -1,4 +1,4 @@
-"""The paper's claims, checked by code against the tables."""
+"""Claims of the paper, checked by code against the tables."""
 
 from bilevel.lab.paper.claims import aid as aid, itd as itd, real as real
 from bilevel.lab.paper.claims.verdict import QUESTIONS, Claim as Claim, Verdict as Verdict

@@ -1,4 +1,4 @@
-"""The paper's claims about single-loop AID and its test problem (Figure 1, Table 1, Theorem 5.9)."""
+"""Claims of the paper about single-loop AID and its test problem (Figure 1, Table 1, Theorem 5.9)."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The paper's claims about single-loop ITD (Figure 2, Table 1, Theorem 5.17)."""
+"""Claims of the paper about single-loop ITD (Figure 2, Table 1, Theorem 5.17)."""
 
 import numpy as np
 

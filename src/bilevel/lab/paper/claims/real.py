@@ -1,4 +1,4 @@
-"""The paper's claims about experiments on real data (Figure 3)."""
+"""Claims of the paper about experiments on real data (Figure 3)."""
 
 import numpy as np
 
@@ -110,5 +110,4 @@ def _dependence(results: Results) -> str:
 
 
 def _factor(values: np.ndarray, others: np.ndarray) -> float:
-    """Return the largest factor between the two, in either direction."""
     return float(np.exp(np.max(np.abs(np.log(values / others)))))

@@ -1,4 +1,4 @@
-"""The format of a claim: the paper's statement, our numbers and a verdict."""
+"""Format of a claim: the paper's statement, our numbers and a verdict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A claim, the experiment it needs, and the function that answers it from the tables."""
+    """Claim, the experiment it needs, and the function that answers it from the tables."""
 
     where: str
     claim: str
@@ -54,7 +54,7 @@ class Question:
 
 
 def above(smallest: dict[str, float], holds: str) -> Answer:
-    """Compare a bound with runs; `smallest` is the least ratio bound/measured, by which M the bound has."""
+    """Compare a bound with runs. `smallest` is the least ratio bound/measured, by which M the bound has."""
     ours = f"bound ≥ {smallest['paper']:.3g} × measured for every κ (valid M: {smallest['valid']:.3g} ×)"
     if smallest["valid"] < 1:
         return Answer(ours, Verdict.DIFFERS, "The bound is below a run although its constants are valid.")

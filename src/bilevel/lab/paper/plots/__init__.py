@@ -1,6 +1,6 @@
 """Figures from tables. Nothing is computed here: every point is a number in a CSV file.
 
-Each panel is a separate figure, so that a page can place two side by side or one below the other.
+Each panel is a separate figure. So a page can place two side by side or one below the other.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ DRAWINGS: dict[str, Callable[[Results], dict[str, Figure]]] = {
 
 
 def draw_all(results: Results, folder: Path, formats: tuple[str, ...]) -> dict[str, list[str]]:
-    """Draw every figure of the experiments that were run, in every format; return the panels by experiment."""
+    """Draw every figure of the experiments that were run, in every format; return the panels."""
     panels = {}
     with house_style():
         for experiment in results.manifests:

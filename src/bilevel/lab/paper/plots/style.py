@@ -1,5 +1,4 @@
-"""One style for all figures: colors that color-blind readers can tell apart, and markers and dashes for gray
-prints."""
+"""Style of all figures: colors for color-blind readers, and markers and dashes for gray prints."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

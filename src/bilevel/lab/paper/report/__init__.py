@@ -1,4 +1,4 @@
-"""The report: figures, verdicts and provenance of a folder of results, as a web page and as Markdown."""
+"""Report: figures, verdicts and provenance of a folder of results, as a web page and as Markdown."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from bilevel.lab.paper.results import read_results
 
 
 def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Claim]:
-    """Draw the figures and write report.html and report.md into `folder`, from its tables and manifests only."""
+    """Draw the figures and write report.html and report.md into `folder`, from its tables and manifests."""
     results = read_results(folder)
     panels = draw_all(results, folder, formats)
     claims = judge(results)

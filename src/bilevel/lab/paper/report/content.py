@@ -1,4 +1,4 @@
-"""The content of the report, for the web page and for Markdown."""
+"""Content of the report, for the web page and for Markdown."""
 
 from collections import Counter
 from dataclasses import dataclass

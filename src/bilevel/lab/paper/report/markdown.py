@@ -1,4 +1,4 @@
-"""The report as Markdown; the figures are files in the same folder."""
+"""Report as Markdown; the figures are files in the same folder."""
 
 import re
 from html import escape

@@ -1,4 +1,4 @@
-"""The report as one self-contained web page: figures inside, no script, nothing fetched."""
+"""Report as one self-contained web page, with the figures inside and without scripts."""
 
 import base64
 import re
@@ -74,7 +74,7 @@ def _figure(panel: str, folder: Path) -> str:
 
 
 def _grid(grid: Grid, kind: str = "scroll") -> str:
-    """Return the table; numbers scroll sideways on narrow pages, words are broken into lines."""
+    """Return the table. Numbers scroll sideways on narrow pages, and words are broken into lines."""
     head = "".join(f"<th>{escape(title)}</th>" for title in grid.header)
     rows = "".join(
         "<tr>" + "".join(f"<td>{_raised(str(cell))}</td>" for cell in row) + "</tr>" for row in grid.rows

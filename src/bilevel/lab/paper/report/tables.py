@@ -1,4 +1,4 @@
-"""The numbers behind the verdicts, as small tables for people; every cell is formatted text."""
+"""Numbers behind the verdicts, as small tables for people. Every cell is formatted text."""
 
 from typing import Any, NamedTuple
 
@@ -157,7 +157,7 @@ def fewer_steps(results: Results) -> tuple[str, str]:
 
 
 def _cells(table: Table, *templates: str) -> list[tuple[str, ...]]:
-    """Format a cell per template for every row; templates refer to columns by name."""
+    """Format a cell per template for every row. Templates refer to columns by name."""
     rows = (dict(zip(table, row, strict=True)) for row in _rows(table, *table))
     return [tuple(template.format(**row) for template in templates) for row in rows]
 
@@ -167,7 +167,7 @@ def _rows(table: Table, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def _range(values: np.ndarray, form: str | None = None) -> str:
-    """Format the range of the values; by default with two digits and no powers of ten."""
+    """Format the range of the values, by default with two digits and no powers of ten."""
     low, high = (
         (form or ("{:.2g}" if end < 100 else "{:,.0f}")).format(end) for end in (values.min(), values.max())
     )

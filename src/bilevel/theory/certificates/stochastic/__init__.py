@@ -1,4 +1,4 @@
-"""Minibatches: bounds in expectation for AID and SOBA, which draws they cover, and how noisy those are."""
+"""Bounds in expectation for AID and SOBA on minibatches, the draws they cover, and the noise of the draws."""
 
 from bilevel.theory.certificates.stochastic.bounds import (
     Schedule as Schedule,

@@ -38,7 +38,10 @@ class Schedule(NamedTuple):
 
     @property
     def rules(self) -> StepSizes:
-        """The optax rules for `bl.aid(problem, **rules._asdict(), batches="independent")`; the last size repeats."""
+        """Return the optax rules for `bl.aid(problem, **rules._asdict(), batches="independent")`.
+
+        The last size repeats.
+        """
         at = lambda sizes: lambda count: jnp.asarray(sizes)[jnp.minimum(count, len(sizes) - 1)]
         return StepSizes(*(optax.sgd(at(sizes)) for sizes in self))
 
@@ -47,9 +50,9 @@ class Schedule(NamedTuple):
 class StochasticCertificate:
     """Bounds on E‖∇Φ‖² for every run of `method` with these constants, on draws with this noise.
 
-    `theory.stochastic.check(solver, data)` raises unless the theorem covers a run. The start is described before the
-    first update: `gap` = Φ(x₀) − inf Φ, `y_error` = ‖y₀ − y*(x₀)‖ and `v_error` = ‖v₀ − v*(x₀)‖. Without `v_error`,
-    v₀ = 0 and its error is at most M_y/μ.
+    `theory.stochastic.check(solver, data)` raises unless the theorem covers a run. The start is described
+    before the first update: `gap` = Φ(x₀) − inf Φ, `y_error` = ‖y₀ − y*(x₀)‖ and `v_error` = ‖v₀ − v*(x₀)‖.
+    Without `v_error`, v₀ = 0 and its error is at most M_y/μ.
     """
 
     method: str
@@ -67,9 +70,9 @@ class StochasticCertificate:
         v_error: Real | None = None,
         sizes: StepSizes | tuple[Real, Real, Real] | None = None,
     ) -> float:
-        """Return the bound on (1/K) Σ_{k<K} E‖∇Φ(x_k)‖² with constant `sizes` (α, η, β), by default `step_sizes`.
+        """Return the bound on (1/K) Σ_{k<K} E‖∇Φ(x_k)‖² with constant `sizes` (default: `step_sizes`).
 
-        It is infinite where they are not certified.
+        It is infinite where the sizes (α, η, β) are not certified.
         """
         K, start = scalar(step_count(steps), "steps"), self._start(gap, y_error, v_error)
         sizes = self.step_sizes(steps, gap, y_error, v_error) if sizes is None else sizes
@@ -79,10 +82,11 @@ class StochasticCertificate:
     def step_sizes(
         self, steps: Real, gap: Real, y_error: Real = 0.0, v_error: Real | None = None
     ) -> StepSizes:
-        """Return the constant (α, η, β) with the lowest bound after K steps, found by a search.
+        """Search for the constant (α, η, β) with the lowest bound after K steps.
 
-        With noise all three shrink with K. If the Jacobians of y* and v* are Lipschitz (`v_bend`), they and the bound
-        are of order K^(−1/2). Otherwise η and the bound are of order K^(−2/5), and β of K^(−3/5).
+        With noise all three shrink with K. If the Jacobians of y* and v* are Lipschitz (`v_bend`), the sizes
+        and the bound are of order K^(−1/2). Otherwise η and the bound are of order K^(−2/5), and β is of
+        order K^(−3/5).
         """
         K = scalar(step_count(steps), "steps")
         positive(gap, "gap", GAP)
@@ -98,9 +102,9 @@ class StochasticCertificate:
     ) -> float:
         """Return the bound on Σ_k β_k E‖∇Φ(x_k)‖² / Σ_k β_k for arrays (α_k), (η_k), (β_k), k < K.
 
-        This is the expected ‖∇Φ‖² of a step drawn with probability β_k/Σβ. It is infinite if the schedule is not
-        certified. Constant sizes may be floats, if one of the three is an array. For constant steps the bound is at
-        most `bound`, which sums over infinitely many steps.
+        This is the expected ‖∇Φ‖² at a step drawn with probability β_k/Σβ. It is infinite if the schedule is
+        not certified. Constant sizes may be floats, if one of the three is an array. For constant steps the
+        bound is at most `bound`, which sums over infinitely many steps.
         """
         alpha, eta, beta = map(np.asarray, _three(schedule).values())
         try:
@@ -127,8 +131,8 @@ class StochasticCertificate:
     ) -> Schedule:
         """Return α_k = α₀(k+1)^(−power), η_k likewise, β_k = β₀(k+1)^(−outer_power), with the lowest bound.
 
-        `outer_power` is `power` by default; without `v_bend` use 2/5 and 3/5. The search for α₀, η₀ and β₀ evaluates
-        `schedule_bound` several hundred times; for long runs search at fewer steps, and extend the powers.
+        `outer_power` is `power` by default; without `v_bend` use 2/5 and 3/5. The search for α₀, η₀ and β₀
+        evaluates `schedule_bound` several hundred times. For long runs search at fewer steps, and extend the powers.
         """
         K = scalar(step_count(steps), "steps")
         if K > LONGEST:
@@ -176,7 +180,9 @@ def aid(constants: Constants | Blocks, noise: Noise, v_bend: Real | None = None)
 def soba(
     constants: Constants | Blocks, noise: Noise, v_bend: Real | None = None, batches: str = "shared"
 ) -> StochasticCertificate:
-    """Return the certificate of SOBA: all directions are at the old point, so one draw may serve all three.
+    """Return the certificate of SOBA.
+
+    All directions are at the old point, so one draw may serve all three.
 
     Args:
         constants: the problem's constants, as single numbers.
@@ -219,7 +225,10 @@ def y_bend(k: Blocks) -> float:
 
 
 def candidates(method: Method, exponents: np.ndarray) -> Tracking:
-    """Return 10^exponents times the largest steps: 2/(L_yy + μ) for α and η, for β the limit of exact gradients."""
+    """Return 10^exponents times the largest steps.
+
+    These are 2/(L_yy + μ) for α and η, and the limit of exact gradients for β.
+    """
     k, share = method.blocks, 10.0**exponents
     largest = 2 / (k.L_yy + k.mu)
     alpha, eta = largest * share[0], largest * share[1]
@@ -235,7 +244,7 @@ def _lowest(
     points: int,
     rounds: int,
 ) -> Tracking:
-    """Return the candidate with the smallest objective on [10^−decades, 1]³, by a grid that zooms in on the best."""
+    """Return the candidate with the smallest objective on [10^−decades, 1]³, by a zooming grid."""
     low, high = -np.asarray(decades, float), np.zeros(3)
     grid = np.array(list(product(np.linspace(0, 1, points), repeat=3))).T
     best = low

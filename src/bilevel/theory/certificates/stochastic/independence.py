@@ -1,4 +1,4 @@
-"""The runs that the bounds for minibatches cover; all others raise, with the reason and the fix."""
+"""Runs that the bounds for minibatches cover; all others raise, with the reason and the fix."""
 
 from typing import Any
 
@@ -18,16 +18,20 @@ TRIED = 8  # steps for testing an optax rule
 
 
 class NotCovered(ValueError):
-    """Raised for a run with draws or updates that the theorem does not cover."""
+    """Error for a run with draws or updates that the theorem does not cover."""
 
 
 def check(solver: Solver, data: Any = None) -> None:
     """Raise `bl.theory.stochastic.NotCovered` unless the theorem covers this solver on these draws.
 
-    The theorem needs AID with a draw each for y, v and x, or SOBA with either kind of draws; plain steps with a size
-    that depends only on the step's number, one each for y and v; and draws that are independent from step to step.
-    An optax rule is tested for a few steps. You have to make sure that a batch's loss is unbiased (a mean over its
-    rows, not a sum).
+    The theorem needs
+
+    * AID with separate draws for y, v and x, or SOBA with either kind of draws;
+    * plain steps, one each for y and v, with a size that depends only on the step's number;
+    * draws that are independent from step to step.
+
+    An optax rule is tested for a few steps. You have to make sure that a batch's loss is unbiased (a mean
+    over its rows, not a sum).
     """
     check_solver(solver)
     check_draws(data)
@@ -83,7 +87,7 @@ def check_rule(rule: Rule, level: str) -> None:
 
 def check_draws(data: Any) -> None:
     stream = as_stream(data) if data is None or hasattr(data, "inner") else data
-    if isinstance(stream, FullBatch):  # its only noise is the keys, new for every draw and level
+    if isinstance(stream, FullBatch):  # the keys are its only noise, new for every draw and level
         return
     if not isinstance(stream, Minibatches):
         raise NotCovered(
@@ -103,7 +107,7 @@ def check_draws(data: Any) -> None:
 
 
 def _is_plain(rule: Transformation) -> bool:
-    """Return whether its updates are −s_t·gradient, with the same s_t for all points and earlier gradients."""
+    """Return whether updates are −s_t·gradient, with one s_t for all points and earlier gradients."""
     rng, sizes = np.random.default_rng(0), []
     for scale in (1e-3, 1.0, 1e3):
         point = rng.normal(size=3) / scale

@@ -1,7 +1,7 @@
 """Mean bounds for given step sizes: constant ones in closed form, schedules by recursions.
 
-Both convert a part of the price ‖h‖² into ‖∇Φ‖² itself, as `storage.lowest_mean` does: a factor of up to two where the
-noise is small. For schedules the first axis of every array is the step; further axes are schedules to compare.
+Both convert a part of the price ‖h‖² into ‖∇Φ‖² itself, as `storage.lowest_mean` does. This gains a factor of
+up to two where the noise is small. For schedules the first axis of every array is the step; further axes are schedules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRIED = np.array([(0, 1), (0.5, 1e-3), (0.999, 1e-3), (0.5, 0.1), (0.9, 0.1), (0
 
 
 class Conversion(NamedTuple):
-    """ω‖h‖² ≥ ω(g²/(1 + s) − e²/s) for every ω and s; the first axis follows `TRIED`, which begins with ω = 0."""
+    """Bounds ω‖h‖² ≥ ω(g²/(1 + s) − e²/s) for every ω and s. The first axis follows `TRIED`, from ω = 0."""
 
     omega: Numbers
     weight: Numbers  # of e², 1 + ω/s
@@ -35,7 +35,10 @@ class Conversion(NamedTuple):
 
 
 def unit_gain(at: Tracking) -> Numbers:
-    """Return u, the response of e to a constant movement ‖x_{k+1} − x_k‖ = 1, without multiplicative noise."""
+    """Return u, the response of e to a constant movement ‖x_{k+1} − x_k‖ = 1.
+
+    Multiplicative noise is left out.
+    """
     k, (r, coupling, t), row = at.method.blocks, at.P, at.e_row
     with np.errstate(divide="ignore", invalid="ignore"):
         a = k.y_slope / (1 - r)
@@ -82,7 +85,7 @@ def mean_bound(at: Tracking, steps: Numbers, gap: Numbers, y_error: Numbers, v_e
 
 
 def stationary(at: Tracking) -> tuple[Numbers, Numbers]:
-    """Return (ν', ν): limits of the noise in v (its own and from n) and in e, where the outer direction is taken.
+    """Return the limits (ν', ν) of the noise in v (with the part from n) and in e, at the direction of x.
 
     The noise grows from zero to these limits, so they bound every step.
     """
@@ -96,9 +99,10 @@ def stationary(at: Tracking) -> tuple[Numbers, Numbers]:
 
 
 def level(at: Tracking, step: Numbers, sigma: float, away: Numbers) -> Numbers:
-    """Return the root U of U² = r²U² + step²(σ + σ_H U)² + away², read after the update in AID and before it in SOBA.
+    """Return the root U of U² = r²U² + step²(σ + σ_H U)² + away².
 
-    With one draw for all, step·(σ + σ_H U) and `away` are added before they are squared.
+    U is read after the update in AID and before it in SOBA. With one draw for all directions, step·(σ + σ_H
+    U) and `away` are added before they are squared.
     """
     m, (_, r) = at.method, at.contraction(step)
     one, per_U = step * sigma, step * m.noise.hessian
@@ -167,7 +171,7 @@ def weighted_bound(
 
 
 def noise(at: Tracking) -> tuple[Numbers, Numbers]:
-    """Return (ν'_k, ν_k): the martingale parts of |v̂_k − v*_k| and e_k, where step k takes its outer direction."""
+    """Return (ν'_k, ν_k), the martingale parts of |v̂_k − v*_k| and e_k at the outer direction of step k."""
     m, k = at.method, at.method.blocks
     (_, away_y), (_, away_v) = at.drifts
     n = own_noise(at, at.alpha, m.noise.inner, away_y)
@@ -184,7 +188,10 @@ def noise(at: Tracking) -> tuple[Numbers, Numbers]:
 
 
 def own_noise(at: Tracking, step: Numbers, sigma: float, away: Numbers) -> Numbers:
-    """Return |n_k| (or |m_k|): U² ← r²U² + step²(σ + σ_H U)² + away², as in `level`, from zero."""
+    """Return |n_k| (or |m_k|), by U² ← r²U² + step²(σ + σ_H U)² + away² from zero.
+
+    `level` has the meaning of the terms.
+    """
     m, (r, _) = at.method, at.contraction(step)
     r, away = np.broadcast_to(r, at.beta.shape), np.broadcast_to(away, at.beta.shape)
     read, U = np.empty(at.beta.shape), np.zeros(at.beta.shape[1:])

@@ -1,4 +1,4 @@
-"""The noise of minibatches: the deviations that a certificate needs, and their measurement at a point."""
+"""Noise of minibatches: the deviations that a certificate needs, and their measurement at a point."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Noise:
     * `hessian`, σ_H: E‖(∇²_yy g_B − ∇²_yy g)u‖² ≤ σ_H²‖u‖² for every u;
     * `cross`, σ_C: E‖(∇²_xy g_B − ∇²_xy g)u‖² ≤ σ_C²‖u‖² for every u.
 
-    The last two are zero where g's data enter linearly in y. They multiply v̂ and ŷ − y*, which the certificate bounds
-    through its own system. A batch of m rows, drawn with replacement, has 1/√m of the deviations of one row:
-    `noise.of_batches(m)`.
+    The last two are zero where g's data enter linearly in y. They multiply v̂ and ŷ − y*, which the
+    certificate bounds through its own system. A batch of m rows, drawn with replacement, has 1/√m of the
+    deviations of one row: `noise.of_batches(m)`.
     """
 
     inner: float
@@ -67,9 +67,9 @@ def _rows(count: int, name: str) -> float:
 def measure_noise(problem: Problem, x: PyTree, y: PyTree, data: Any, draws: int = 256) -> Noise:
     """Measure the deviations of `draws` batches of the stream `data` around their mean, at (x, y).
 
-    The certificate needs bounds at y*(x), and for the second derivatives along the whole run: measure at several
-    points and take the largest of each, with a margin. A measured deviation has a relative error of about
-    1/√(2·draws).
+    The certificate needs bounds at y*(x), and for the second derivatives along the whole run: measure at
+    several points and take the largest of each, with a margin. A measured deviation has a relative error of
+    about 1/√(2·draws).
 
     Args:
         problem: the two objectives.
@@ -89,7 +89,7 @@ def measure_noise(problem: Problem, x: PyTree, y: PyTree, data: Any, draws: int 
 
 
 def _squares(problem: Problem, count: int, stream: Stream, x: PyTree, y: PyTree) -> list[Any]:
-    """Return Σ‖·‖² around the draws' mean: for ∇_y g, ∇_y f, ∇_x f, and the largest Hessian and cross products."""
+    """Return Σ‖·‖² around the mean: for ∇_y g, ∇_y f, ∇_x f, and the largest Hessian and cross products."""
     oracles = problem.oracles
     _, batches = lax.scan(lambda cursor, _: stream.next(cursor), stream.start(0), length=count)
     every = lambda function: jax.vmap(function)(batches)

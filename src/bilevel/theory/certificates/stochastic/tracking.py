@@ -1,7 +1,8 @@
-"""The error system of AID and SOBA with noise as extra inputs, in mean squares. All arrays have one entry per step.
+"""Error system of AID and SOBA with noise as extra inputs, in mean squares.
 
-For a random vector write |·| = (E‖·‖²)^½. Split linearly ŷ − y* = p + n and v̂ − v* = q + m into a part driven by the
-movement of x and by the start, Z = (|p|, |q|) before an update, and a martingale part (n, m):
+All arrays have one entry per step. For a random vector write |·| = (E‖·‖²)^½. Split ŷ − y* = p + n and v̂ −
+v* = q + m linearly. One part is driven by the movement of x and by the start, Z = (|p|, |q|) before an
+update. The other part, (n, m), is a martingale:
 
     Z_{k+1} ≤ P_k Z_k + β_k (s, V)(|h_k| + σ_C B_k) + bias_k,      e_k ≤ o_k·Z_k + ν_k,      B_k ≤ o'_k·Z_k + ν'_k,
 
@@ -21,7 +22,7 @@ Numbers = Any  # arrays of float64, or numbers that broadcast against them
 
 @dataclass(frozen=True)
 class Method:
-    """The problem's constants, and the order and the draws of a step."""
+    """Constants of the problem, and the order and the draws of a step."""
 
     blocks: Blocks
     noise: Noise
@@ -32,18 +33,18 @@ class Method:
 
     @property
     def adjoint_noise(self) -> float:
-        """The noise of ∇²_yy g·v* − ∇_y f, where ‖v*‖ ≤ M_y/μ."""
+        """Return the noise of ∇²_yy g·v* − ∇_y f, where ‖v*‖ ≤ M_y/μ."""
         return float(np.hypot(self.noise.adjoint, self.noise.hessian * self.blocks.M_y / self.blocks.mu))
 
     @property
     def outer_noise(self) -> float:
-        """The noise of ∇_x f − ∇²_xy g·v*."""
+        """Return the noise of ∇_x f − ∇²_xy g·v*."""
         return float(np.hypot(self.noise.outer, self.noise.cross * self.blocks.M_y / self.blocks.mu))
 
 
 @dataclass(frozen=True)
 class Tracking:
-    """The recursion by which y and v follow their targets with these step sizes; entries broadcast."""
+    """Recursion by which y and v follow their targets with these step sizes; entries broadcast."""
 
     method: Method
     alpha: Numbers
@@ -51,36 +52,40 @@ class Tracking:
     beta: Numbers
 
     def contraction(self, step: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (r, r̄): the norm of I − step·H, and the mean-square norm of I − step·H_B, r̄² = r² + step²σ_H²."""
+        """Return (r, r̄): the norms of I − step·H, and in mean square of I − step·H_B; r̄² = r² + step²σ_H²."""
         k = self.method.blocks
         r = np.maximum(np.abs(1 - step * k.mu), np.abs(1 - step * k.L_yy))
         return r, np.hypot(r, step * self.method.noise.hessian)
 
     @property
     def P(self) -> tuple[Numbers, Numbers, Numbers]:
-        """(P₁₁, P₂₁, P₂₂): the inner error enters v at ηΛ_yy, after its update in AID and before it in SOBA."""
+        """Return (P₁₁, P₂₁, P₂₂).
+
+        The inner error enters v at ηΛ_yy, after its update in AID and before it in SOBA.
+        """
         _, r = self.contraction(self.alpha)
         _, t = self.contraction(self.eta)
         return r, self.eta * self.method.blocks.Lambda_yy * (r if self.method.sequential else 1.0), t
 
     @property
     def v_row(self) -> tuple[Numbers, Numbers]:
-        """o': the row from Z to |v̂ − v*| at the outer direction."""
+        """Return o', the row from Z to |v̂ − v*| at the outer direction."""
         _, coupling, t = self.P
         return (coupling, t) if self.method.sequential else (0 * coupling, 1 + 0 * t)
 
     @property
     def e_row(self) -> tuple[Numbers, Numbers]:
-        """o: the row from Z to Λ_xy|ŷ − y*| + L_xy|v̂ − v*| at the outer direction."""
+        """Return o, the row from Z to Λ_xy|ŷ − y*| + L_xy|v̂ − v*| at the outer direction."""
         k, (r, _, _), (row_a, row_b) = self.method.blocks, self.P, self.v_row
         a = r if self.method.sequential else 1.0
         return k.Lambda_xy * a + k.L_xy * row_a, k.L_xy * row_b
 
     def drift(self, slope: Numbers, bend: float, step: Numbers) -> tuple[Numbers, Numbers]:
-        """Return (mean, deviation) of the movement of a target with Lipschitz constant `slope` under noise in x.
+        """Return (mean, deviation) of the movement of a target with Lipschitz constant `slope`.
 
-        If its Jacobian J is Lipschitz, the part −β·J·ω has mean zero, and the remainder is at most ½·bend·β²σ².
-        Otherwise, or where that bound is larger, the whole movement counts as mean and none as deviation.
+        x has noise. If the target's Jacobian J is Lipschitz, the part −β·J·ω has mean zero, and the remainder
+        is at most ½·bend·β²σ². Otherwise, or where that bound is larger, the whole movement counts as mean
+        and none as deviation.
         """
         sigma, (r, _) = self.method.outer_noise, self.contraction(step)
         all_of_it = slope * self.beta * sigma
@@ -92,12 +97,12 @@ class Tracking:
 
     @property
     def drifts(self) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
-        """`drift` of y* and of v*."""
+        """Return the `drift` of y* and of v*."""
         k, m = self.method.blocks, self.method
         return self.drift(k.y_slope, m.y_bend, self.alpha), self.drift(k.v_slope, m.v_bend, self.eta)
 
     @property
     def certified(self) -> Any:
-        """Whether both updates contract in mean square, and β ≤ 1/L_Φ."""
+        """Return whether both updates contract in mean square, and β ≤ 1/L_Φ."""
         r, _, t = self.P
         return (r < 1) & (t < 1) & (self.beta * self.method.blocks.L_Phi <= 1)

@@ -1,4 +1,4 @@
-"""The inequalities of a run: the paper's lemmas and theorems, the assumptions, and the certificates."""
+"""Inequalities of a run: the paper's lemmas and theorems, the assumptions, and the certificates."""
 
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.verification.inequalities.aid_lemmas import AID_LEMMAS

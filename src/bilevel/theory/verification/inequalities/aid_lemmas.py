@@ -1,4 +1,4 @@
-"""The claims about single-loop AID, in the paper's order and numbering."""
+"""Claims about single-loop AID, in the paper's order and numbering."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def contracting_beta(r, s):
 
 
 def two_sequences(r, s):
-    """Object unless the two errors satisfy Lemma B.2's recursions, which is about any two such sequences."""
+    """Object unless the two errors satisfy the recursions of Lemma B.2, which covers any such sequences."""
     k = s.constants
     if k.rho == 0:
         return "with ρ = 0 its radii are infinite and nothing is claimed"

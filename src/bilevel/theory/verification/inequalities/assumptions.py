@@ -1,4 +1,4 @@
-"""The assumptions along the segments of a run, with three points inside each (`segments`).
+"""Assumptions along the segments of a run, with three points inside each (`segments`).
 
 A violation here proves a constant wrong. The converse does not hold: a run visits few points of a region.
 """

@@ -1,4 +1,4 @@
-"""Claims of the certificates in `analyses.METHODS`: the bound of each, and the recursions of error systems."""
+"""Claims of the certificates in `analyses.METHODS`: their bounds, and the recursions of error systems."""
 
 from functools import cache, lru_cache
 from typing import Any
@@ -47,7 +47,6 @@ def made_for(s: Setting, analysis: str) -> Certificate:
 
 
 def _errors(r: Run, s: Setting, analysis: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the two errors of the analysis at every iteration."""
     if s.method == "ITD":
         return (r.warm_error if analysis in ("tight", "star") else r.y_error), np.zeros_like(r.y_error)
     return r.y_error, (r.v_star_error if analysis in AT_SOLUTION else r.v_error)

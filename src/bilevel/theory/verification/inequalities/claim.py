@@ -1,4 +1,4 @@
-"""A claim: a name, a statement, its hypotheses, and both sides of its inequality."""
+"""Type of a claim: a name, a statement, its hypotheses, and both sides of its inequality."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Sides = tuple[Any, Any]  # arrays with one entry or one row per iteration
 
 @dataclass(frozen=True)
 class Setting:
-    """The constants and step sizes of a run, with the paper's certificates for them."""
+    """Constants and step sizes of a run, with the paper's certificates for them."""
 
     method: str  # "AID", "ITD" or "SOBA"
     constants: Any  # Constants, or Blocks, which the paper does not cover
@@ -34,23 +34,23 @@ class Setting:
 
     @cached_property
     def aid(self) -> paper.AIDCertificate:
-        """Theorem 5.9's certificate with the largest β."""
+        """Return Theorem 5.9's certificate with the largest β."""
         return paper.aid(self.constants)
 
     @cached_property
     def R_y(self) -> float:
-        """The smallest radius that meets Lemma 5.12's hypotheses for this start and this β."""
+        """Return the smallest radius that meets Lemma 5.12's hypotheses for this start and this β."""
         per_unit = paper.radius_beta(self.constants, 1.0, self.alpha)
         return float(max(paper.smallest_radius(self.constants), self.y_start, self.beta / per_unit))
 
     @cached_property
     def itd(self) -> paper.ITDCertificate:
-        """Theorem 5.17's certificate with the largest β."""
+        """Return Theorem 5.17's certificate with the largest β."""
         return paper.itd(self.constants, self.R_y)
 
     @cached_property
     def C4_C5(self) -> tuple[float, float]:
-        """The constants of ITD's estimator for this α, which need not be 1/L."""
+        """Return the constants of ITD's estimator for this α, which need not be 1/L."""
         C4, C5 = paper.estimator_constants(self.constants, self.R_y, self.alpha)
         return float(C4), float(C5)
 

@@ -1,4 +1,4 @@
-"""The claims about single-loop ITD, in the paper's order and numbering."""
+"""Claims about single-loop ITD, in the paper's order and numbering."""
 
 from dataclasses import replace
 

@@ -54,7 +54,7 @@ def exact_descent(r, s):
     one_over_smoothness,
 )
 def kept_descent(r, s):
-    """Keep ‖h_k‖² = ‖x_{k+1} − x_k‖²/β² on the left; the last iteration's step is not measured."""
+    """Keep ‖h_k‖² = ‖x_{k+1} − x_k‖²/β² on the left. The step of the last iteration is not measured."""
     kept = (1 - s.beta * s.blocks.L_Phi) * (r.x_step[1:] / s.beta) ** 2
     left, right = (side[:-1] for side in exact_descent(r, s))
     return left + s.beta / 2 * kept, right
