@@ -36,7 +36,8 @@ STEPS = 24
 
 def solver_named(name):
     """Return the factory `name`, which earlier versions keep at top level."""
-    return getattr(bl.solvers, name, None) or getattr(bl, name)
+    found = getattr(bl.solvers, name, None)
+    return found if callable(found) else getattr(bl, name)  # `bl.solvers.aid` was a module
 
 
 # Options beside the step sizes, one of them drawn for each program. "adjoint" is added where the factory has it.
