@@ -99,7 +99,7 @@ def test_f_is_not_finite_while_the_variables_are(bad, every):
 
 @pytest.mark.slow
 def test_f_is_nan_beyond_an_edge_that_x_crosses():
-    """From the review: no gradient sees it, so x, y and v stay finite for ever."""
+    """No gradient sees it, so x, y and v stay finite for ever."""
     edge = lambda x, y: f(x, y) + jnp.where(jax.lax.stop_gradient(x[0]) > 1.05, jnp.nan, 0.0)
     result = bl.run(
         bl.aid(bl.Problem(inner=g, outer=edge), inner=0.5, adjoint=0.5, outer=0.1), X0, Y0, steps=200
@@ -319,7 +319,7 @@ def test_lanes_whose_warm_up_diverges_stay_at_their_start(steps):
 
 @pytest.mark.slow
 def test_a_warm_up_that_diverges_faster_than_any_power_returns_a_finite_state():
-    """From the review: y⁴ with a step of 10."""
+    """y⁴ with a step of 10."""
     problem = bl.Problem(inner=lambda x, y: jnp.sum(y**4) + jnp.sum(x * y), outer=f)
     result = bl.run(bl.aid(problem, inner=10.0, adjoint=0.1, outer=0.1), X0, X0, steps=20, warmup=50)
     y, k = 1.0, 0
