@@ -78,7 +78,7 @@ def _remarked(plan: Plan, progress: Progress, status: Status) -> Status:
 
     if note := blow_up(plan.log.trace, progress.step, why_risen):
         return status.with_note(note)
-    # Use the oldest kept state: the last chunk may be too short to show that x does not move.
+    # Older states serve if the last chunk is too short to show that x does not move.
     ages = [(progress.step - step, x) for step, x in plan.snapshots.xs()]
     count = next((age for age, x in ages if age >= 2 and not moved(x, progress.run.x)), 0)
     if not count:

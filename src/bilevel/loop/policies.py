@@ -119,9 +119,9 @@ class Snapshots:
         return self._marks[0] if self._marks else (self.step or 0, self.run())
 
     def xs(self) -> list[tuple[int, PyTree]]:
-        """Return the steps of the kept states and their x (on device or host), the oldest first."""
+        """Return the steps of the kept states and their x (on device or host), the newest first."""
         kept = [] if self._run is None else [(self.since(0), self._run)]
-        return [(step, run.x) for step, run in [*self._marks, *kept]]
+        return [(step, run.x) for step, run in [*kept, *reversed(self._marks)]]
 
     def drop(self, count: int) -> list[Any]:
         """Drop the last `count` batches, which no step has used, and return them."""
