@@ -25,6 +25,7 @@ class Failure:
     The traceback refers to the frames of the run, and these refer to the failure. `forget` breaks that cycle.
     """
 
+    what: str
     error: Any  # None once it is forgotten
 
     def __init__(self, what: str, error: BaseException | None):

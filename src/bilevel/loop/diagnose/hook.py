@@ -73,7 +73,7 @@ class Diagnose(Hook):
         self._record = Record()
         self._remembered: dict[str, Any] | None = None  # from a checkpoint
         self._total = self._due = 0
-        self.stride = 1  # a chunk ends at the next look
+        self.stride: int | None = 1  # a chunk ends at the next look
         self._names: list[str] = []  # of the arrays of x
         self._small = 0.0  # share of the largest hypergradient that may be rounding
         self._rise: tuple[float, float] | None = None  # of f, known at the end
@@ -174,7 +174,7 @@ class Diagnose(Hook):
             paid = record.began + math.ceil((record.spent + another) / SHARE)
             mark = min(mark, max(paid, step + -(-steps // MOST)))
         self._due = min(mark, self._total)
-        self.stride = max(self._due, 1)
+        self.stride: int | None = max(self._due, 1)
 
     def _measure(self, function: Any, *arguments: Any) -> Any:
         with _nan_allowed():

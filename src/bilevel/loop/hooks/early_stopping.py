@@ -42,7 +42,7 @@ class EarlyStopping(Hook):
         check_not_negative(least, "improvement `least`", traced=False)
         self.sign, self.least = sign_of(mode), float(least)
         self.best, self.best_step = math.inf, 0
-        self.asks = f"{self.metric}, {self.patience}, {self.sign}, {self.least!r}"
+        self.asks: str | None = f"{self.metric}, {self.patience}, {self.sign}, {self.least!r}"
 
     def get_state(self) -> dict[str, Any]:
         return {"best": float(self.best), "best_step": self.best_step}

@@ -25,7 +25,7 @@ class Tolerance(Hook):
     def __init__(self, tol: float):
         check_positive(tol, "tolerance tol", traced=False)
         self.tol: float = float(tol)
-        self.asks = repr(self.tol)
+        self.asks: str | None = repr(self.tol)
 
     def __call__(self, event: Event) -> Stop | None:
         constrained = "stationarity" in event.trace
