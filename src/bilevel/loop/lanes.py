@@ -41,7 +41,17 @@ class Lanes:
     structure: Any  # of the solvers
 
     @classmethod
-    def of(cls, solvers, x0, y0, starts, data, seeds, model_state, combine) -> "Lanes":
+    def of(
+        cls,
+        solvers: Any,
+        x0: Any,
+        y0: Any,
+        starts: Any,
+        data: Any,
+        seeds: Any,
+        model_state: Any,
+        combine: Any,
+    ) -> "Lanes":
         given = solvers
         solvers = list(solvers) if isinstance(solvers, Sequence) else [solvers]
         if not solvers or not all(isinstance(solver, Solver) for solver in solvers):

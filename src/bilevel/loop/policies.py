@@ -73,6 +73,8 @@ class Snapshots:
     """
 
     donates = False
+    storage: OnDevice
+    roomy: bool  # whether there is room for older states too
 
     def __init__(self, storage: OnDevice = OnDevice(), roomy: bool = False):  # noqa: B008
         self.storage, self.roomy = storage, roomy

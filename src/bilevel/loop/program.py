@@ -111,12 +111,12 @@ class Program:
         self._start = tracing.jit(begin)
         # A loader's batches come one by one. The host need not wait for this straight-line code, unlike for a
         # loop.
-        self.keeping = Calls(
+        self.keeping: Calls = Calls(
             tracing.jit(one, static_argnames="whole", donate_argnames="rows"),
             tracing.jit(chunk, static_argnames=("blank", "whole")),
             tracing.jit(warm_up),
         )
-        self.donating = Calls(
+        self.donating: Calls = Calls(
             tracing.jit(one, static_argnames="whole", donate_argnames=("run", "rows")),
             tracing.jit(chunk, static_argnames=("blank", "whole"), donate_argnames="run"),
             tracing.jit(warm_up, donate_argnames="run"),
@@ -190,6 +190,13 @@ def rows_of(row: PyTree, steps: int, arguments: int) -> int:
 
 class Fit:
     """Program for arguments of certain shapes: empty rows for its trace, and the latest time per step."""
+
+    bytes: int  # of the run
+    row: PyTree  # shapes of one row of the trace
+    count: int  # the number of rows of a chunk
+    blank: "Blank"
+    rows: Any  # makes empty rows
+    compiled: bool
 
     def __init__(self, size_of_run: int, row: PyTree, count: int, places: Any = None):
         self.bytes = size_of_run

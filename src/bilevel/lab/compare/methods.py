@@ -80,12 +80,13 @@ def make_darts(problem: Problem, L: float, outer: Any) -> Solver:
     return solvers.darts(problem, inner=1 / L, outer=outer, virtual_step=1 / L)
 
 
-step = lambda L: 1 / L
-steps = lambda L: adjoints.steps(1 / L, LOOP)
-neumann = lambda L: adjoints.neumann(1 / L, LOOP)
-cg = lambda L: adjoints.cg(CG_TOLERANCE, CG_STEPS)
-minres = lambda L: adjoints.minres(CG_TOLERANCE, CG_STEPS)
-quasi_newton = lambda L: adjoints.quasi_newton(steps=1, memory=LOOP)
+OfL = Callable[[float], Any]  # an adjoint for the Lipschitz constant L
+step: OfL = lambda L: 1 / L
+steps: OfL = lambda L: adjoints.steps(1 / L, LOOP)
+neumann: OfL = lambda L: adjoints.neumann(1 / L, LOOP)
+cg: OfL = lambda L: adjoints.cg(CG_TOLERANCE, CG_STEPS)
+minres: OfL = lambda L: adjoints.minres(CG_TOLERANCE, CG_STEPS)
+quasi_newton: OfL = lambda L: adjoints.quasi_newton(steps=1, memory=LOOP)
 METHODS = (
     Method("AID", IMPLICIT, make(solvers.aid, step), quick=True),
     Method("AID, 5 + 5 steps", IMPLICIT, make(solvers.aid, steps, inner_steps=LOOP)),

@@ -22,7 +22,7 @@ class Memory:
     movable = True  # to the position of an earlier run
 
     def __init__(self, stream: Stream):
-        self.stream = stream
+        self.stream: Stream = stream
 
     def place(self, place: Any, stream: Any) -> None:
         """Store the stream after its arrays were placed."""
@@ -64,7 +64,7 @@ class Loader:
     stream = None
 
     def __init__(self, data: Iterable[Any], solver: Solver, resume: Result | None):
-        self.feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
+        self.feed: Feed = Feed(data, solver) if resume is None else Feed.resumed(data, solver, resume.feed)
 
     def place(self, place: Any, stream: Any) -> None:
         """Use `place`, if given, for each further batch."""

@@ -40,6 +40,15 @@ class Outcome(NamedTuple):
 
 
 class Trial:
+    rule: Rule
+    structure: Any
+    shapes: Shapes
+    cuts: np.ndarray
+    size: int
+    eps: np.ndarray
+    steps: int
+    together: int
+
     def __init__(self, rule: Rule, structure: Any, shapes: Shapes):
         self.rule, self.structure, self.shapes = rule, structure, shapes
         sizes = [int(np.prod(shape)) for shape, _ in shapes]

@@ -92,6 +92,11 @@ def places(x: PyTree, y: PyTree, star: InnerSolution) -> list[Place]:
 class Observations:
     """Places of one problem, checked to fit it, and the local constants found there."""
 
+    problem: Problem
+    data: Batch | None
+    iterations: int
+    key: Array
+
     def __init__(self, problem: Problem, data: Batch | None, iterations: int, key: Array) -> None:
         self.problem, self.data, self.iterations, self.key = problem, data, iterations, key
         self.places: list[Place] = []
