@@ -9,6 +9,7 @@ import jax
 
 from bilevel.readings import Reading, nodes, reading
 
+MOST_PLAIN = 16
 _numbers = itertools.count(1)
 _context = jax.make_user_context(0)  # part of the keys under which JAX keeps its traces
 
@@ -66,12 +67,17 @@ class Tracing:
     def __init__(self) -> None:
         self._number = next(_numbers)
         self._read: dict[Any, Reading] = {}  # by the classes in arguments, by the structure of the arguments
+        self._plain: set[Any] = set()  # structures of arguments without classes of the user
 
     def refresh(self, structure: Any) -> bool:
         """Return whether classes in arguments read other things than before; then trace again."""
-        classes = nodes(structure)
-        before = self._read.get(structure) if classes else None
-        if not classes or (before is not None and before.is_current(classes)):
+        if structure in self._plain:
+            return False
+        if not (classes := nodes(structure)):
+            self._plain = {structure} if len(self._plain) > MOST_PLAIN else self._plain | {structure}
+            return False
+        before = self._read.get(structure)
+        if before is not None and before.is_current(classes):
             return False
         self._read[structure] = now = reading(classes)
         if before is None or before == now:

@@ -56,7 +56,8 @@ def floating_arrays(tree: PyTree, name: str) -> PyTree:
         tree = jax.tree_util.tree_map_with_path(
             lambda path, leaf: _variable(leaf, name + jax.tree_util.keystr(path)), tree
         )
-    if not any(leaf.size for leaf in jax.tree.leaves(tree)):
+        leaves = jax.tree.leaves(tree)
+    if not any(leaf.size for leaf in leaves):
         raise ValueError(f"{name} has no entries, only {described(tree)}: there is nothing to optimize in it")
     return tree
 

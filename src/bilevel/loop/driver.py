@@ -147,17 +147,14 @@ def kept(plan: Plan, progress: Progress) -> Progress:
     """Renew the state to return to, and free the last Info before the next one."""
     plan.snapshots.renew(progress.run, progress.step, progress.guard.renews(progress.step))
     plan.log.settle(plan.kept_step(progress))
-    return replace(progress, info=None, guard=progress.guard.kept(plan.snapshots.step == progress.step))
+    return progress.but(info=None, guard=progress.guard.kept(plan.snapshots.step == progress.step))
 
 
 def judged(plan: Plan, chunk: Chunk, start: int) -> Progress:
     """Add the chunk's rows to the trace. Return to an earlier state if something is no longer finite."""
     plan.log.add(chunk.rows, start)
-    progress = replace(
-        chunk.progress,
-        step=start + chunk.done,
-        largest=max(chunk.progress.largest, largest_measure(chunk.rows)),
-    )
+    largest = max(chunk.progress.largest, largest_measure(chunk.rows))
+    progress = chunk.progress.but(step=start + chunk.done, largest=largest)
     if progress.suspect is None and (found := bad_metric(chunk.rows)) is not None:
         progress = replace(progress, suspect=(found[0], start + found[1]))
     progress = plan.judge(plan, progress, chunk.rows, chunk.flags)

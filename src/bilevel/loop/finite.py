@@ -1,9 +1,8 @@
 """Checks of a run: which parts are not finite, since when, and the possible cause."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any
 
 import jax
@@ -128,21 +127,20 @@ def _floats(tree: PyTree) -> list[jax.Array]:
 
 def moved(before: PyTree, after: PyTree) -> bool:
     """Return whether a variable moved by more than rounding. Compare on the host, piece by piece."""
-    pairs = zip(_at_hand(before), _at_hand(after), strict=True)
-    for then, now in pairs:
-        few = 4 * float(jnp.finfo(now.dtype).eps)
-        for i in range(0, now.size, PIECE):
-            old, new = then[i : i + PIECE], now[i : i + PIECE]
-            if np.any(np.abs(old - new) > few * np.abs(new)):
-                return True
-    return False
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return any(
+        np.any(np.abs(old - new) > 4 * float(jnp.finfo(new.dtype).eps) * np.abs(new))
+        for pair in pairs
+        for old, new in zip(*map(_pieces, pair), strict=True)
+    )
 
 
-def _at_hand(tree: PyTree) -> list[np.ndarray]:
-    """Return the leaves, flat. Of a leaf that spans several processes, return the parts in this process."""
-    whole = lambda leaf: getattr(leaf, "is_fully_addressable", True)
-    parts = lambda leaf: [leaf] if whole(leaf) else [shard.data for shard in leaf.addressable_shards]
-    return [np.asarray(part).ravel() for leaf in jax.tree.leaves(tree) for part in parts(leaf)]
+def _pieces(leaf: Any) -> Iterator[np.ndarray]:
+    """Yield pieces of an array, flat. If it spans several processes, yield the part in this process."""
+    whole = getattr(leaf, "is_fully_addressable", True)
+    for part in [leaf] if whole else [shard.data for shard in leaf.addressable_shards]:
+        flat = np.asarray(part).ravel()
+        yield from (flat[i : i + PIECE] for i in range(0, flat.size, PIECE))
 
 
 def narrow(run: RunState) -> str:
@@ -164,9 +162,9 @@ def bad_metric(rows: Columns) -> tuple[str, int] | None:
     for name, values in rows.items():
         ours = name.startswith(("inner/", "outer/", NORM)) and isinstance(values, np.ndarray)
         if ours and jnp.issubdtype(values.dtype, jnp.inexact) and values.ndim == 1:
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                found.append((int(bad[0]), name))
+            finite = np.isfinite(values)
+            if not finite.all():
+                found.append((int(np.argmin(finite)), name))
     return min(found)[::-1] if found else None
 
 
@@ -195,16 +193,23 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
     if taken < 10 or not len(values):
         return None
     last, count = _last(values), len(values)
-    medians = cache(lambda: np.array([np.median(part) for part in np.array_split(values, min(5, count))]))
-    if last.min() > values[0] + _far(values) and not _calms(medians()):
+    above = values[0] + 10 * abs(values[0])  # at least, to save the pass over all values
+    if last.min() > above and last.min() > values[0] + _far(values) and not _calms(_medians(values)):
         return float(values[0]), float(np.median(last))
-    if count < 20:
+    # If no value of the last fifth is above all of the first, the last median is not above the first one.
+    if count < 20 or values[-(count // 5) :].max() <= values[: -(-count // 5)].min():
         return None
-    since = medians()[np.argmin(medians()) :]
+    medians = _medians(values)
+    since = medians[np.argmin(medians) :]
     rises = np.diff(since)
     steady = len(rises) > 1 and (rises > 0).all() and rises[-1] >= rises.max()
-    beyond = since[-1] > max(medians()[0], since[0] + _far(since))
+    beyond = since[-1] > max(medians[0], since[0] + _far(since))
     return (float(since[0]), float(since[-1])) if steady and beyond else None
+
+
+def _medians(values: np.ndarray) -> np.ndarray:
+    """Return the medians of the fifths of a run."""
+    return np.array([np.median(part) for part in np.array_split(values, min(5, len(values)))])
 
 
 def _calms(medians: np.ndarray) -> bool:
@@ -231,7 +236,8 @@ def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
         )
         return f" Its outer value rose from {rise[0]:.3g} to {rise[1]:.3g}, a finite blow-up: {why}"
     first, last = values[0], _last(values)
-    if taken >= 10 and last.max() < first - _far(values) and (why := suspicion()):
+    fell = taken >= 10 and last.max() < first - 10 * abs(first) and last.max() < first - _far(values)
+    if fell and (why := suspicion()):
         return f" Its outer value fell from {first:.3g} to {np.median(last):.3g}: {why}"
     return ""
 
@@ -239,4 +245,5 @@ def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
 def largest_measure(rows: Columns) -> float:
     """Return the largest finite stationarity measure in these rows, or 0."""
     values = np.asarray(rows.get("stationarity", rows.get(NORM, ())), float)
-    return float(np.max(values, where=np.isfinite(values), initial=0.0))
+    finite = np.isfinite(values)
+    return float(values.max(initial=0.0) if finite.all() else values[finite].max(initial=0.0))

@@ -1,7 +1,6 @@
 """Event for hooks, and result, of a run."""
 
 import time
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -47,7 +46,7 @@ def so_far(plan: Plan, progress: Progress) -> Result:
 def result_of(plan: Plan, progress: Progress) -> Result:
     """Return the result of a run that has ended."""
     if progress.is_whole:
-        progress = replace(progress, run=plan.storage.fetched(progress.run))
+        progress = progress.but(run=plan.storage.fetched(progress.run))
     status = progress.status or completed(plan.total)
     if progress.failure is not None:
         status = failed(progress.step, progress.failure.what, progress.failure.error)

@@ -1,7 +1,7 @@
 """Run as values: the plan, which never changes, and the progress, of which every stage returns a new one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from bilevel.loop.errors import Failure
@@ -42,9 +42,15 @@ class Progress:
     largest: float = 0.0  # the largest finite stationarity measure
     torn: bool = False  # the state may be later than the trace, and there is nothing to return to
 
+    def but(self, **changes: Any) -> "Progress":
+        """Return the progress with changes. It is faster than `dataclasses.replace`, for the stages of every chunk."""
+        after = object.__new__(Progress)
+        vars(after).update(vars(self), **changes)
+        return after
+
     def after(self, run: Any, info: Info | None, failure: Failure | None = None) -> "Progress":
         """Return the progress with another run, the Info of its last step, and a failure."""
-        return replace(self, run=run, info=info, failure=self.failure or failure)
+        return self.but(run=run, info=info, failure=self.failure or failure)
 
     @property
     def is_whole(self) -> bool:

@@ -122,8 +122,10 @@ class Snapshots:
 
     def xs(self) -> list[tuple[int, PyTree]]:
         """Return the steps of the kept states and their x (on device or host), the newest first."""
-        kept = [] if self._run is None else [(self.since(0), self._run)]
-        return [(step, run.x) for step, run in [*kept, *reversed(self._marks)]]
+        found = {} if self._run is None else {self.since(0): self._run.x}
+        for step, run in reversed(self._marks):
+            found.setdefault(step, run.x)
+        return list(found.items())
 
     def drop(self, count: int) -> list[Any]:
         """Drop the last `count` batches, which no step has used, and return them."""

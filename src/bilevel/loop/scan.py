@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jax import lax
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 
 from bilevel.arrays import check_usable, leaves_of
 from bilevel.batch import Batch, first
@@ -22,6 +23,8 @@ from bilevel.types import PyTree
 
 State = TypeVar("State")  # a RunState, or a solver's state; functions return the type that they get
 ZERO = np.float32(0)
+with jax.ensure_compile_time_eval():
+    OUTSIDE = get_opaque_trace_state(convention="")  # outside all transformations
 Record = Callable[..., PyTree]  # (state, info) or (state, info, batch) -> row of a step
 
 
@@ -235,16 +238,23 @@ def _bare(solver: Solver, state: Any, stream: Stream, start: int) -> RunState:
 
 def check_untraced(what: str, given: dict[str, Any]) -> None:
     """Raise inside a transformation such as jit, even if no argument is traced."""
-    traced = [name for name, value in given.items() if _traced(value, name)]
-    if traced or isinstance(lax.neg(ZERO), Tracer):  # every new array is traced there
-        where = traced[0] if traced else "everything"
+    trees = {name: tree for name, tree in given.items() if tree is not None}
+    if not isinstance(trees.get("data"), None | Tracer | Batch | Stream):
+        del trees["data"]  # a loader is no tree
+    try:
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
+    except (TypeError, ValueError):  # keys of a dict that cannot be sorted
+        traced = True
+    if not traced and get_opaque_trace_state(convention="") == OUTSIDE:
+        return
+    names = [
+        name
+        for name, tree in trees.items()
+        if any(isinstance(leaf, Tracer) for leaf in leaves_of(tree, name))
+    ]
+    if names or isinstance(lax.neg(ZERO), Tracer):  # every new array is traced there
+        where = names[0] if names else "everything"
         raise TypeError(
             f"{what} drives the host and cannot run inside jit, vmap or grad, where {where} is traced: use bl.scan "
             "there, or bl.sweep for many runs"
         )
-
-
-def _traced(value: Any, name: str) -> bool:
-    if name == "data" and not isinstance(value, Batch | Stream):
-        return isinstance(value, Tracer)  # a loader is no tree
-    return any(isinstance(leaf, Tracer) for leaf in leaves_of(value, name))

@@ -93,7 +93,7 @@ class Log:
     def since(self, start: int) -> Columns:
         """Return the rows from step `start` with the steps' numbers, as in a thinned trace."""
         part = _joined(self._from(start))
-        return {STEP: part.steps} | part.rows
+        return {STEP: np.asarray(part.steps)} | part.rows
 
     def _from(self, start: int) -> list[Part]:
         parts = [part for part in self._recent if part.steps[-1] >= start]
@@ -160,7 +160,12 @@ def _numbered_part(trace: Columns) -> Part:
 
 
 def _joined(parts: list[Part]) -> Part:
-    return Part(np.concatenate([part.steps for part in parts]), join([part.rows for part in parts]))
+    steps = range(parts[0].steps[0], parts[-1].steps[-1] + 1)
+    if not all(isinstance(part.steps, range) for part in parts) or len(steps) != sum(
+        len(part.steps) for part in parts
+    ):
+        steps = np.concatenate([part.steps for part in parts])
+    return Part(steps, join([part.rows for part in parts]))
 
 
 def rows_in(columns: Columns) -> int:

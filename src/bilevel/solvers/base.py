@@ -71,6 +71,8 @@ class Solver(eqx.Module):
     name: ClassVar[str] = "solver"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     traits: ClassVar[Traits] = Traits()
+    # Python's bound methods: Equinox would make a pytree at every access, which takes longer than the call.
+    __getattribute__ = object.__getattribute__
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)

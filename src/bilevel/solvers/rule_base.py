@@ -33,6 +33,7 @@ class Rule(eqx.Module):
     """
 
     constrained: ClassVar[bool] = False
+    __getattribute__ = object.__getattribute__  # as in `Solver`
 
     @abstractmethod
     def init(self, point: PyTree) -> PyTree: ...
