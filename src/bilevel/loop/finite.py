@@ -244,6 +244,6 @@ def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
 
 def largest_measure(rows: Columns) -> float:
     """Return the largest finite stationarity measure in these rows, or 0."""
-    values = np.asarray(rows.get("stationarity", rows.get(NORM, ())), float)
+    values = np.asarray(rows.get("stationarity", rows.get(NORM, ())))
     finite = np.isfinite(values)
     return float(values.max(initial=0.0) if finite.all() else values[finite].max(initial=0.0))

@@ -23,7 +23,8 @@ from bilevel.solvers.rules import flattened
 from bilevel.types import PyTree
 
 MOST_SHAPES = 16  # compiled shapes per program
-ROWS, MANY_ROWS = 1024, 2**16  # rows of the trace per compiled call, in short and in long runs
+ROWS, MANY_ROWS, MOST_ROWS = 1024, 2**16, 2**20  # rows of the trace per compiled call
+LONG_RUN = 4 * MANY_ROWS  # steps above which a call has up to `MOST_ROWS`
 SMALL = 2**20  # bytes of state and data below which memory does not matter
 SHARE = 100  # above `SMALL`, more than `ROWS` rows take at most 1/SHARE of these bytes
 BLOCK, SHORT_STEPS = (
@@ -144,7 +145,7 @@ class Program:
         """Return the data of this program for runs of these shapes."""
         arrays, structure = jax.tree.flatten((run, stream))
         self._refresh(structure)
-        key = steps > ROWS, structure, *((a.shape, a.dtype) for a in arrays)
+        key = most_rows(steps), structure, *((a.shape, a.dtype) for a in arrays)
         if key not in self._fits:
             if len(self._fits) >= MOST_SHAPES:
                 self._forget()
@@ -178,10 +179,15 @@ class Blank:
         )
 
 
+def most_rows(steps: int) -> int:
+    """Return the number of rows per call in a run of this length. There are three, since each is compiled."""
+    return ROWS if steps <= ROWS else MANY_ROWS if steps <= LONG_RUN else MOST_ROWS
+
+
 def rows_of(row: PyTree, steps: int, arguments: int) -> int:
     """Return how many rows of the trace a call can fill, given the bytes of its arguments."""
-    most, count = ROW_BYTES if arguments <= SMALL else arguments // SHARE, MANY_ROWS
-    while count > ROWS and (steps <= ROWS or count * size(row) > most):
+    most, count = ROW_BYTES if arguments <= SMALL else arguments // SHARE, most_rows(steps)
+    while count > ROWS and count * size(row) > most:
         count //= 2
     while count > 1 and count * size(row) > ROW_BYTES:
         count //= 2

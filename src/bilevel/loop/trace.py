@@ -1,5 +1,6 @@
 """Trace of every step and probes between chunks, as plain NumPy arrays."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +21,10 @@ class Part(NamedTuple):
     steps: Sequence[int] | np.ndarray  # ascending
     rows: Columns
 
-    def where(self, wanted: np.ndarray) -> "Part":
+    def where(self, wanted: np.ndarray | slice) -> "Part":
         """Return some of the rows as copies. A view would keep all of them in memory."""
-        return Part(np.asarray(self.steps)[wanted], jax.tree.map(lambda a: a[wanted], self.rows))
+        steps = self.steps if isinstance(wanted, slice) else np.asarray(self.steps)
+        return Part(steps[wanted], jax.tree.map(lambda a: np.array(a[wanted]), self.rows))
 
 
 class Log:
@@ -80,7 +82,7 @@ class Log:
         """Keep the first `steps` steps and drop all later ones."""
         while self._recent and self._recent[-1].steps[-1] >= steps:
             part = self._recent.pop()
-            if (count := int(np.searchsorted(part.steps, steps))) > 0:
+            if (count := bisect_left(part.steps, steps)) > 0:
                 self._recent.append(
                     Part(part.steps[:count], jax.tree.map(lambda a, n=count: a[:n], part.rows))
                 )
@@ -97,7 +99,9 @@ class Log:
 
     def _from(self, start: int) -> list[Part]:
         parts = [part for part in self._recent if part.steps[-1] >= start]
-        return [p if p.steps[0] >= start else p.where(np.asarray(p.steps) >= start) for p in parts]
+        return [
+            p if p.steps[0] >= start else p.where(slice(bisect_left(p.steps, start), None)) for p in parts
+        ]
 
     def expect(self, row: Columns) -> None:
         """Store the shapes of a row. Raise if they do not fit the trace of the resumed run."""
