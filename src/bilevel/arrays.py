@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 
 from bilevel.types import PyTree
 
 ALIGNED = 64  # bytes: the arrays of a CPU begin at multiples of this number
 FEW = 2**24  # numbers that are checked on the host
+WIDE = {np.dtype(name) for name in ("float64", "int64", "uint64", "complex128")}  # which need x64
 
 
 def as_arrays(tree: PyTree, name: str) -> PyTree:
@@ -137,7 +138,11 @@ def at_hand(leaves: list[jax.Array]) -> bool:
 
 def is_explicit(leaf: Any) -> bool:
     """Return whether an array is on a mesh with Explicit axes: JAX then checks shardings during tracing."""
-    if not isinstance(leaf, jax.Array) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if not isinstance(leaf, jax.Array):
+        return False
+    if not isinstance(leaf, Tracer) and isinstance(leaf.sharding, SingleDeviceSharding):
+        return False
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return False
     return AxisType.Explicit in jax.typeof(leaf).sharding.mesh.axis_types
 
@@ -162,8 +167,7 @@ def _usable(leaf: jax.Array) -> bool:
 
 def _too_wide(leaf: jax.Array) -> bool:
     """Return whether the array has 64 bits while x64 is off."""
-    wide = leaf.dtype in (np.float64, np.int64, np.uint64, np.complex128)
-    return wide and not jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    return leaf.dtype in WIDE and not jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _unusable(leaf: jax.Array) -> str:

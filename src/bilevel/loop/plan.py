@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from bilevel.loop.errors import Failure
 from bilevel.loop.interrupts import Interrupts
@@ -16,6 +16,16 @@ from bilevel.solvers.base import Info, Solver
 UNKNOWN = Cause()
 
 
+class Replaceable:
+    """Base class of frozen values that the stages of a run change by making another."""
+
+    def but(self, **changes: Any) -> Self:
+        """Return a copy with changes. It is faster than `dataclasses.replace`, which calls the constructor."""
+        after = object.__new__(type(self))
+        vars(after).update(vars(self), **changes)
+        return after
+
+
 @dataclass(frozen=True)
 class Method:
     """Solver with its compiled program. Another one replaces it when step sizes are halved."""
@@ -26,7 +36,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(Replaceable):
     """Run between two stages."""
 
     run: Any  # a RunState; in a sweep a LaneRun
@@ -42,12 +52,6 @@ class Progress:
     largest: float = 0.0  # the largest finite stationarity measure
     torn: bool = False  # the state may be later than the trace, and there is nothing to return to
 
-    def but(self, **changes: Any) -> "Progress":
-        """Return the progress with changes. It is faster than `dataclasses.replace`, for the stages of every chunk."""
-        after = object.__new__(Progress)
-        vars(after).update(vars(self), **changes)
-        return after
-
     def after(self, run: Any, info: Info | None, failure: Failure | None = None) -> "Progress":
         """Return the progress with another run, the Info of its last step, and a failure."""
         return self.but(run=run, info=info, failure=self.failure or failure)
@@ -59,7 +63,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Replaceable):
     """Request of a run, its data, and the chosen policies."""
 
     solver: Any  # as given

@@ -83,7 +83,8 @@ def plan_of(request: Request, steps: int, resume: Result | None) -> Plan:
         take=take_chunk,
         judge=judge,
         again=_again,
-        request=replace(request, hooks=()),  # without hooks: a hook that keeps an event would keep itself
+        # Without hooks: a hook that keeps an event would keep itself.
+        request=replace(request, hooks=()) if request.hooks else request,
         every=options.every,
         hooks=_hooks(request, log),
         team=team,
@@ -155,7 +156,7 @@ def resumed(plan: Plan, resume: Result) -> tuple[Plan, Progress]:
     if (places := method.program.places) is not None:
         run = places.put(run)
     progress = Progress(run, resume.steps, method, plan.guard, largest=largest_measure(resume.trace))
-    return replace(plan, borrowed=True), progress
+    return plan.but(borrowed=True), progress
 
 
 def _placed(plan: Plan, given: tuple[PyTree, ...]) -> tuple[Plan, tuple[PyTree, ...]]:
@@ -172,7 +173,7 @@ def _placed(plan: Plan, given: tuple[PyTree, ...]) -> tuple[Plan, tuple[PyTree, 
     def method_of(solver: Solver) -> Method:
         return Method(solver, *program_of(solver, request.record, offload, places, shapes))
 
-    return replace(plan, method_of=method_of), given
+    return plan.but(method_of=method_of), given
 
 
 def _devices(tree: PyTree) -> int:
@@ -214,8 +215,7 @@ def _equipped(plan: Plan, progress: Progress, fit: Any, taken: list[Any]) -> tup
         from bilevel.loop.recovery.snapshots import snapshots_for
 
         snapshots = snapshots_for(options.snapshots, size, options.halves, plan.storage, plan.team.first)
-    plan = replace(
-        plan,
+    plan = plan.but(
         watch=Watch(plan.solver, plan.storage.fetched(progress.run)),
         snapshots=snapshots,
         long=size > LONG_STEPS,
@@ -223,7 +223,7 @@ def _equipped(plan: Plan, progress: Progress, fit: Any, taken: list[Any]) -> tup
         place=None,
     )
     if plan.borrowed:  # an earlier result must outlive the run
-        progress = replace(progress, run=plan.lent(progress.run))
+        progress = progress.but(run=plan.lent(progress.run))
     if place is not None:
         snapshots.adopt(place.run, place.step, taken, progress.run)
     return plan, progress
