@@ -23,8 +23,8 @@ class Part(NamedTuple):
 
     def where(self, wanted: np.ndarray | slice) -> "Part":
         """Return some of the rows as copies. A view would keep all of them in memory."""
-        steps = self.steps if isinstance(wanted, slice) else np.asarray(self.steps)
-        return Part(steps[wanted], jax.tree.map(lambda a: np.array(a[wanted]), self.rows))
+        steps = self.steps[wanted] if isinstance(wanted, slice) else np.asarray(self.steps)[wanted]
+        return Part(steps, jax.tree.map(lambda a: np.array(a[wanted]), self.rows))
 
 
 class Log:
