@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -33,26 +32,13 @@ def health(solver: Solver, run: RunState) -> Bool[Array, " flags"]:
 
 def parts(solver: Solver, run: RunState) -> list[tuple[str, jax.Array]]:
     """Return the floating arrays that must stay finite: variables, model state, and the method's others."""
-    others = {name: tree for name, tree in _fields(run.solver) if name not in solver.variables}
-    trees = [
-        *((name, getattr(run.solver, name)) for name in solver.variables),
-        ("model state", run.model),
-        *((f"memory of the {name} rule", others.pop(name, ())) for name in RULES),
-        *others.items(),
-    ]
-    return [(name, leaf) for name, tree in trees for leaf in _floats(tree)]
-
-
-def overflows(solver: Solver, run: RunState) -> Bool[Array, " variables"]:
-    """Return whether each variable has blown up, so that its square overflows."""
-    return jnp.stack(_largest([getattr(run.solver, name) for name in solver.variables])) > 1
-
-
-def _fields(state: Any) -> list[tuple[str, PyTree]]:
-    if is_dataclass(state):
-        return [(field.name, getattr(state, field.name)) for field in fields(state)]
-    names = getattr(state, "_fields", tuple(vars(state)) if hasattr(state, "__dict__") else ())
-    return [(name, getattr(state, name)) for name in names]
+    trees: dict[str, Any] = {name: getattr(run.solver, name) for name in solver.variables}
+    trees |= {"model state": run.model} | {f"memory of the {name} rule": [] for name in RULES}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(run.solver):
+        name = jax.tree_util.keystr(path[:1], simple=True)
+        if name not in solver.variables:
+            trees.setdefault(f"memory of the {name} rule" if name in RULES else name, []).append(leaf)
+    return [(name, leaf) for name, tree in trees.items() for leaf in _floats(tree)]
 
 
 class Watch:
@@ -60,11 +46,13 @@ class Watch:
 
     def __init__(self, solver: Solver, run: RunState):
         self.solver = solver
-        remembers = len(jax.tree.leaves(run.solver)) > len(
-            jax.tree.leaves([getattr(run.solver, name) for name in solver.variables])
-        )
-        # None if there are only variables
-        self._fine = _first_look(solver, run) if remembers or run.model is not None else None
+        names, leaves = zip(*parts(solver, run), strict=True)
+        if set(names) <= set(solver.variables):  # they are finite at the start
+            self._fine = np.ones(len(names), bool)
+        elif at_hand([*leaves]):
+            self._fine = np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
+        else:
+            self._fine = self.look(run)
 
     def look(self, run: RunState) -> np.ndarray:
         return np.asarray(self.solver.compiled(health)(run))
@@ -74,52 +62,49 @@ class Watch:
         if flags.all():
             return []
         names = [name for name, _ in parts(self.solver, run)]
-        bad = {name for name, fine in zip(names, flags, strict=True) if not fine}
-        if variables := [name for name in self.solver.variables if name in bad]:
-            return variables
-        assert self._fine is not None
-        changed = zip(names, flags, self._fine, strict=True)
-        return [name for name, fine, before in changed if before and not fine][:1]
+        bad = [(name, was) for name, fine, was in zip(names, flags, self._fine, strict=True) if not fine]
+        variables = [name for name in self.solver.variables if name in dict(bad)]
+        return variables or [name for name, was_fine in bad if was_fine][:1]
+
+
+def overflows(solver: Solver, run: RunState) -> Bool[Array, " variables"]:
+    """Return whether each variable has blown up, so that its square overflows."""
+    return _sizes_of(solver, run)[:, 1] > 1
 
 
 def grown(solver: Solver, run: RunState) -> list[str]:
     """Return the variables whose squares are about to overflow; in float16, those beyond 16."""
-    sizes = jax.device_get(_largest([getattr(run.solver, name) for name in solver.variables]))
-    return [name for name, size in zip(solver.variables, sizes, strict=True) if size > 1e-3]
+    return _named(solver, np.asarray(_sizes_of(solver, run))[:, 1] > 1e-3)
 
 
 def blown_up(solver: Solver, run: RunState, since: RunState) -> list[str]:
     """Return the variables whose squares overflow, and did not before."""
-    now, then = (np.asarray(overflows(solver, at)) for at in (run, since))
-    return [name for name, large in zip(solver.variables, now & ~then, strict=True) if large]
+    return _named(solver, overflows(solver, run) & ~overflows(solver, since))
 
 
 def run_away(solver: Solver, run: RunState, since: RunState) -> list[str]:
     """Return the arguments of the objectives that are larger than `FAR` times max(1, their earlier size)."""
-    names = [name for name in solver.variables if name != "v"]
-    now, then = (jax.device_get(_sizes([getattr(at.solver, name) for name in names])) for at in (run, since))
-    return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
+    now, then = (np.asarray(_sizes_of(solver, at))[:, 0] for at in (run, since))
+    return [name for name in _named(solver, now > FAR * np.maximum(then, 1)) if name != "v"]
 
 
-def _first_look(solver: Solver, run: RunState) -> np.ndarray:
-    leaves = [leaf for _, leaf in parts(solver, run)]
-    if at_hand(leaves):
-        return np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
-    return np.asarray(solver.compiled(health)(run))
+def _named(solver: Solver, flags: Any) -> list[str]:
+    return [name for name, flag in zip(solver.variables, np.asarray(flags), strict=True) if flag]
 
 
-@jax.jit
-def _largest(trees: list[Any]) -> list[Any]:
-    """Return the largest entry of each tree, relative to the largest number whose square is finite."""
-    most = lambda leaf: max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)
-    share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float) / most(leaf)
-    return [jnp.max(jnp.array([share(leaf) for leaf in _floats(tree)])) for tree in trees]
+def _sizes_of(solver: Solver, run: RunState) -> jax.Array:
+    return _sizes([getattr(run.solver, name) for name in solver.variables])
 
 
 @jax.jit
-def _sizes(trees: list[Any]) -> list[Any]:
-    size = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float)
-    return [jnp.max(jnp.array([size(leaf) for leaf in _floats(tree)]), initial=0.0) for tree in trees]
+def _sizes(trees: list[Any]) -> jax.Array:
+    """Return the largest entry of each tree, and its share of the largest number whose square is finite."""
+
+    def sizes(leaf: jax.Array) -> jax.Array:
+        size = jnp.max(jnp.abs(leaf), initial=0.0).astype(float)
+        return jnp.stack([size, size / max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)])
+
+    return jnp.stack([jnp.max(jnp.stack([*map(sizes, _floats(tree))]), axis=0) for tree in trees])
 
 
 def _floats(tree: PyTree) -> list[jax.Array]:

@@ -84,13 +84,13 @@ def close_look(
         system = system_at(y, f.y, gradient)
         sides = [(system.b, v, jnp.int32(SOLVE)), (gradient, tree.zeros_like(y), most)][: 1 + newton]
         # One after the other through one loop: a program with a product written once is compiled sooner.
-        solved = lax.map(partial(_solve, system.inner.hessian), _stacked(sides))
-        first, last = (jax.tree.map(itemgetter(k), solved) for k in (0, -1))
-        cross = system.inner.cross(first.v)
-        h, doubt = tree.sub(f.x, cross), first.left * tree.norm(cross)
-        sizes = first.began, tree.norm(last.v), tree.norm(gradient), tree.norm(f.y), _silent(f.y)
-        found = Visit(h, doubt, f.value, *sizes, jnp.sum(solved.products))
-        return (tree.sub(y, last.v) if newton else y, first.v), found
+        solutions, began, left, products = lax.map(partial(_solve, system.inner.hessian), _stacked(sides))
+        v, newton_step = (jax.tree.map(itemgetter(k), solutions) for k in (0, -1))
+        cross = system.inner.cross(v)
+        h, doubt = tree.sub(f.x, cross), left[0] * tree.norm(cross)
+        sizes = began[0], tree.norm(newton_step), tree.norm(gradient), tree.norm(f.y), _silent(f.y)
+        found = Visit(h, doubt, f.value, *sizes, jnp.sum(products))
+        return (tree.sub(y, newton_step) if newton else y, v), found
 
     v = at.v if "v" in solver.variables else tree.zeros_like(at.y)
     rounds = jnp.array([SOLVE, 0][: 1 + newton], jnp.int32)
@@ -205,13 +205,6 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
     }
 
 
-class Solve(NamedTuple):
-    v: PyTree
-    began: Scalar  # ‖K v − b‖ where it started, relative to ‖b‖
-    left: Scalar  # the same where it ended; NaN if the solve is of no use
-    products: Any
-
-
 class Visit(NamedTuple):
     """Results at one y."""
 
@@ -226,8 +219,12 @@ class Visit(NamedTuple):
     products: Any
 
 
-def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
-    """Solve K v = b by conjugate gradients from v; if K is not positive definite, `left` is NaN."""
+def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> tuple[PyTree, Scalar, Scalar, Any]:
+    """Solve K v = b by conjugate gradients from v.
+
+    Return v, its first and its last residual relative to ‖b‖, and the number of products. The last residual
+    is NaN if it is of no use, as when K is not positive definite.
+    """
     b, v, most = side
     size, rest = tree.norm(b), tree.sub(b, K(v))
     least = 1e-6 if size.dtype == jnp.float64 else 1e-5
@@ -235,7 +232,7 @@ def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
     v = tree.add(v, found.solution)
     left = tree.norm(tree.sub(b, K(v))) / size
     left = jnp.where(~found.flat & (left <= SOLVED), left, jnp.nan)
-    return Solve(v, tree.norm(rest) / size, left, found.products + 2)
+    return v, tree.norm(rest) / size, left, found.products + 2
 
 
 def _top(leaf: jax.Array) -> jax.Array:

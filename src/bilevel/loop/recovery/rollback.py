@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from bilevel.loop.diagnose.divergence import blameworthy, cause
-from bilevel.loop.diagnose.scene import scene_of
+from bilevel.loop.diagnose.scene import Scene
 from bilevel.loop.driver import back_to
-from bilevel.loop.finite import LOOK_AHEAD, bad_data, grown, narrow, run_away
+from bilevel.loop.finite import LOOK_AHEAD, bad_data, narrow
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.state import RunState
 from bilevel.loop.status import diverged
@@ -88,42 +88,28 @@ def rolled_back(
     if loss_first:  # the variables are the cause if they soon follow
         (run, info), last = again(plan, progress, good, low, bad_value), bad_value
         _, _, names, _ = last_finite(plan, progress, run, last, last + LOOK_AHEAD)
-    # A variable that has run away is the cause, even if another part breaks first.
-    before = plan.snapshots.before()[1]
-    large = grown(solver, run) or run_away(solver, run, before)
     progress = replace(back_to(plan, progress, last, run), info=info or progress.info)
-    guilty = data is not None and blameworthy(scene_of(plan, progress), before, plan.source.peek())
-    return explained(
-        plan,
-        progress,
-        last,
-        names or large or ["outer_value"],
-        large,
-        data if guilty else None,
-        loss_first=loss_first,
-    )
+    scene = Scene(plan, progress)
+    names = names or scene.large() or ["outer_value"]
+    guilty = data is not None and blameworthy(scene)
+    return explained(scene, progress, last, names, data if guilty else None, loss_first=loss_first)
 
 
 def explained(
-    plan: Plan,
-    progress: Progress,
-    step: int,
-    names: list[str],
-    large: list[str],
-    data: str | None,
-    **how: Any,
+    scene: Scene, progress: Progress, step: int, names: list[str], data: str | None, **how: Any
 ) -> Progress:
     """Return the progress with the status of a divergence, and its cause."""
-    why = cause(scene_of(plan, progress), large, warmup=how.get("warmup", False))
-    because = {} if "warmup" in how else {"because": large}
+    why = cause(scene)
     status = diverged(
-        progress.method.solver,
+        scene.solver,
         step,
         names,
+        warmup=scene.warmup,
         data=data,
+        # A variable that has run away is the cause, even if another part breaks first.
+        because=() if scene.warmup else scene.large(),
         suspicion=why.sentence,
         culprit=why.variable,
-        **because,
         **how,
     )
-    return replace(progress, cause=why, bad_data=data, status=status.with_note(narrow(progress.run)))
+    return replace(progress, cause=why, bad_data=data, status=status.with_note(narrow(scene.run)))
