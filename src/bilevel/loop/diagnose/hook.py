@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.diagnose.evidence import Facts
-from bilevel.loop.diagnose.findings import SILENT, findings
+from bilevel.loop.diagnose.findings import SILENT, Evidence, findings
 from bilevel.loop.diagnose.measurements import Point, brief_look, close_look, look_beside
 from bilevel.loop.diagnose.report import Diagnosis
 from bilevel.loop.diagnose.standstill import small_share
 from bilevel.loop.diagnose.steps import attempt, look_at_scale, may_be_scale_free
-from bilevel.loop.finite import risen
+from bilevel.loop.finite import NORM, largest_measure, risen
 from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.event import Event
 from bilevel.solvers.parts.ritz import ritz_values
@@ -41,15 +40,13 @@ class Record:
     largest: float = 0.0  # stationarity measure
     steepest: float = 0.0  # hypergradient
     broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
-    moves: list[bool] = field(
-        default_factory=list
-    )  # for each array of x: was its hypergradient ever not zero?
+    # for each array of x: was its hypergradient ever not zero?
+    moves: list[bool] = field(default_factory=list)
     scaled: list[str] = field(default_factory=list)  # arrays of x that only scale g, under a scale-free rule
 
     def note_norms(self, trace: dict[str, Any]) -> None:
-        norms = trace["hypergradient_norm"]
-        self.steepest = _larger(self.steepest, norms)
-        self.largest = _larger(self.largest, trace.get("stationarity", norms))
+        self.steepest = max(self.steepest, largest_measure({NORM: trace[NORM]}))
+        self.largest = max(self.largest, largest_measure(trace))
 
     def note_moves(self, seen: Any) -> None:
         self.moves = np.logical_or(self.moves, seen).tolist()
@@ -84,27 +81,25 @@ class Diagnose(Hook):
     @property
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of the run so far."""
-        record = self._record
-        names = dict.fromkeys(["step", *(name for row in record.rows for name in row)])
-        looks = {name: np.array([row.get(name, math.nan) for row in record.rows]) for name in names}
-        found = findings(looks, self._facts()) if record.rows else ()
+        record, rows = self._record, self._record.rows
+        names = dict.fromkeys(["step", *(name for row in rows for name in row)])
+        looks = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+        found = ()
+        if rows:
+            evidence = Evidence(
+                solver=self._solver,
+                looks=looks,
+                began=record.began,
+                largest=record.largest,
+                small=self._small,
+                blind=record.steepest == 0,
+                rise=self._rise,
+                broke=record.broke,
+                idle=[name for name, moves in zip(self._names, record.moves, strict=True) if not moves],
+                scaled=record.scaled,
+            )
+            found = findings(evidence)
         return Diagnosis(found, looks, tuple(record.notes), self._solver.name if self._solver else "")
-
-    def _facts(self) -> Facts:
-        record, last = self._record, self._record.rows[-1]
-        return Facts(
-            solver=self._solver,
-            steps=int(last["step"]) - record.began,
-            began=record.began,
-            noisy=bool(last["noisy"]),
-            largest=record.largest,
-            blind=record.steepest == 0,
-            rise=self._rise,
-            broke=record.broke,
-            idle=tuple(name for name, moves in zip(self._names, record.moves, strict=True) if not moves),
-            scaled=tuple(record.scaled),
-            small=self._small,
-        )
 
     def get_state(self) -> dict[str, Any]:
         return dict(vars(self._record))
@@ -119,11 +114,8 @@ class Diagnose(Hook):
         self._total, self._small = event.total, small_share(event.run.x)
         arrays = jax.tree_util.tree_leaves_with_path(event.run.x)
         self._names = [f"x{jax.tree_util.keystr(path)}" for path, _ in arrays]
-        known = {
-            "began": event.step,
-            "moves": [earlier is not None] * len(arrays),
-        }  # unless the checkpoint has them
-        self._record = Record(**known | (earlier or {}))
+        known = {"began": event.step, "moves": [earlier is not None] * len(arrays)}
+        self._record = Record(**known | (earlier or {}))  # an older checkpoint has no moves
         unknown = _unknown(event.run.x)
         # A checkpoint has no x of the last look. A run that has ended has no x of its start.
         x = event.run.x if earlier is None and event.step < event.total else unknown
@@ -211,11 +203,6 @@ class Diagnose(Hook):
         beside = attempt(lambda: jax.device_get(self._measure(look_beside)))
         self._record.note_moves(True if beside is None else beside["x_moves"])
         return {} if beside is None else _row(beside)
-
-
-def _larger(most: float, values: Any) -> float:
-    values = np.asarray(values, float)
-    return max(most, float(np.max(values, where=np.isfinite(values), initial=0.0)))
 
 
 @contextmanager
