@@ -9,7 +9,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import draws, first
-from bilevel.loop.diagnose.measurements import lanczos
+from bilevel.loop.diagnose.measurements import LANCZOS
 from bilevel.loop.diagnose.messages import MOVES, PARTS, beyond, large_step, say
 from bilevel.loop.diagnose.scene import Scene
 from bilevel.loop.diagnose.steps import attempt, climbing_levels, constant_step, faulty_maps
@@ -19,7 +19,7 @@ from bilevel.loop.status import Cause
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver
 from bilevel.solvers.messages import sentence
-from bilevel.solvers.parts.ritz import ritz_values
+from bilevel.solvers.parts.ritz import ritz_values, tridiagonal
 from bilevel.solvers.parts.trees import all_finite
 from bilevel.solvers.parts.unroll import update
 from bilevel.types import PyTree
@@ -204,7 +204,7 @@ def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
 
 
 def _spectrum(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
-    return lanczos(problem.oracles.linearize(x, y, batch).hessian, y)
+    return tridiagonal(problem.oracles.linearize(x, y, batch).hessian, y, LANCZOS)
 
 
 def _values_on_the_way(problem: Problem, x: PyTree, y: PyTree, end: PyTree, batch: Any) -> jax.Array:

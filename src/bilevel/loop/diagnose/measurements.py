@@ -23,13 +23,13 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import draws
-from bilevel.loop.diagnose.steps import attempt, moves, present_step, without_map
+from bilevel.loop.diagnose.steps import attempt, inner_rule, moves, present_step, without_map
 from bilevel.oracles import Product
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import System, adjoint_system, fixed_point
 from bilevel.solvers.parts.ritz import tridiagonal
 from bilevel.solvers.parts.truncated_cg import truncated_cg
-from bilevel.solvers.rules import Descent
+from bilevel.solvers.rule_base import GRADIENT_ZERO
 from bilevel.types import PyTree, Scalar
 
 LANCZOS = 24  # products
@@ -46,18 +46,13 @@ class Point(NamedTuple):
     h: PyTree
 
 
-def lanczos(K: Product, y: PyTree) -> tuple[jax.Array, jax.Array]:
-    """Return Lanczos' tridiagonal matrix of K, for its extreme eigenvalues by `ritz_values`."""
-    return tridiagonal(K, y, LANCZOS)
-
-
 def brief_look(
     solver: Solver, state: Any, batch: Any, whole: bool, before: Point
 ) -> tuple[dict[str, Any], Point]:
     """Look at the next step only, for methods without second derivatives."""
     info = solver.step(state, batch)[1]
     here = Point(state.x, info.hypergradient)
-    return _of_step(solver, state, info, whole, before) | _secant(before, here, jnp.zeros(())), _copied(here)
+    return _compared(_of_step(solver, state, info, whole, before), before, here, jnp.zeros(()))
 
 
 def close_look(
@@ -68,7 +63,7 @@ def close_look(
     after, info = solver.step(state, batch)
     at = state if solver.traits.outer_at == "start" else after
     data = draws(batch)[solver.traits.outer_draw % solver.draws]
-    rule = Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
+    rule = inner_rule(solver, x)
     free = not rule.constrained and fixed_point(problem, rule, at.y).plain
     seen = _of_step(solver, state, info, whole, before)
     newton = free and not seen["noisy"]
@@ -84,7 +79,9 @@ def close_look(
         system = system_at(y, f.y, gradient)
         sides = [(system.b, v, jnp.int32(SOLVE)), (gradient, tree.zeros_like(y), most)][: 1 + newton]
         # One after the other through one loop: a program with a product written once is compiled sooner.
-        solutions, began, left, products = lax.map(partial(_solve, system.inner.hessian), _stacked(sides))
+        solutions, began, left, products = lax.map(
+            partial(_solve, system.inner.hessian), jax.tree.map(lambda *both: jnp.stack(both), *sides)
+        )
         v, newton_step = (jax.tree.map(itemgetter(k), solutions) for k in (0, -1))
         cross = system.inner.cross(v)
         h, doubt = tree.sub(f.x, cross), left[0] * tree.norm(cross)
@@ -100,7 +97,7 @@ def close_look(
     bare = problem.oracles.curvature(x, at.y, data)
     K = bare if rule.constrained else system_at(at.y, tree.zeros_like(at.y)).inner
     seen |= {
-        "ritz": lanczos(K.hessian, at.y),
+        "ritz": tridiagonal(K.hessian, at.y, LANCZOS),
         "free": free,
         "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
         "implicit_hypergradient": tree.norm(there.h),
@@ -118,8 +115,7 @@ def close_look(
         seen["inner_error"] = known(_relative(here.h, there.h, here.doubt + there.doubt))
         seen["solved_value"] = known(there.value)
         there = there._replace(doubt=known(there.doubt))
-    point = Point(x, there.h)
-    return seen | _secant(before, point, there.doubt), _copied(point)
+    return _compared(seen, before, Point(x, there.h), there.doubt)
 
 
 def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
@@ -138,7 +134,9 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
     alive = jnp.any(jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves((f.x, f.y))]))
     # A direction without a pattern is no symmetry of g, such as the one of logits.
     along = jax.tree.map(lambda a: jnp.cos(jnp.arange(1, a.size + 1, dtype=a.dtype)).reshape(a.shape), y)
-    active = _active(solver, x, y)
+    # A rule that cannot be tried, or has no fixed point, may move y everywhere.
+    rest = lambda: fixed_point(solver.problem, without_map(inner_rule(solver, x)), y)
+    active = jax.tree.broadcast(attempt(rest, default=GRADIENT_ZERO).active, y)
     part = jax.tree.map(lambda a, moving: a * jnp.asarray(moving, a.dtype), along, active)
     if solver.second_order:
         linear = oracles.linearize(x, y, data)
@@ -151,29 +149,14 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
         "outer_beside": tree.norm(f.y),
         "x_beside": tree.norm((g.x, f.x)),
         "hypergradient_beside": jnp.where(alive, tree.norm(there), 0),
-        "hypergradient_largest": jnp.max(jnp.stack([_top(leaf) for leaf in jax.tree.leaves(here)])),
+        "hypergradient_largest": jnp.max(
+            jnp.stack([jnp.max(jnp.abs(a), initial=0) for a in jax.tree.leaves(here)])
+        ),
         "curvature_beside": curvature,
         "held": held,
         "silent_beside": _silent(f.y),
         "x_moves": jnp.stack([moves(f.x), moves(turns)]).any(0),
     }
-
-
-def _active(solver: Solver, x: PyTree, y: PyTree) -> PyTree:
-    """Return where the inner rule moves y."""
-    everywhere = jax.tree.map(lambda _: True, y)
-    if solver.rule("inner") is None:
-        return everywhere
-    rule = without_map(solver.inner_at(x))
-    if isinstance(rule, Descent):
-        return everywhere
-    # A rule that cannot be tried, or has no fixed point, may move y everywhere.
-    return attempt(lambda: fixed_point(solver.problem, rule, y).active, default=everywhere)
-
-
-def _came(x: PyTree, before: PyTree) -> jax.Array:
-    """Return whether each array has changed since the last look; false if unknown (NaN)."""
-    return moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, x, before))
 
 
 def _aside(far: float, leaf: jax.Array) -> jax.Array:
@@ -185,21 +168,21 @@ def _aside(far: float, leaf: jax.Array) -> jax.Array:
 
 def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) -> dict[str, Any]:
     """Measure the step itself, and how far x has moved since the last look."""
-    outer, h = solver.rule("outer"), info.hypergradient
+    outer, h, metrics = solver.rule("outer"), info.hypergradient, info.metrics
     noisy = not whole or "key" in solver.wants
+    came = moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, state.x, before.x))  # false if unknown (NaN)
+    # A method with its own projection measures this itself.
+    own = metrics.get("stationarity", tree.norm(h)) if outer is None else outer.stationarity(state.x, h)
     return {
         "inner_residual": tree.norm(info.inner_gradient),
-        # A method with its own projection measures this itself.
-        "stationarity": info.metrics.get("stationarity", tree.norm(h))
-        if outer is None
-        else outer.stationarity(state.x, h),
+        "stationarity": own,
         "outer_value": info.outer_value,
         "x_norm": tree.norm(state.x),
         "moved": tree.norm(tree.sub(state.x, before.x)),
         "inner_step": present_step(solver, "inner", state, info.inner_gradient),
         "outer_step": present_step(solver, "outer", state, h),
         # Few batches are looked at; rare rows may be in none of them.
-        "x_moves": moves(h) | (noisy & _came(state.x, before.x)),
+        "x_moves": moves(h) | (noisy & came),
         "noisy": noisy,
         "calls": 0,  # extra gradients and products
     }
@@ -235,19 +218,11 @@ def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> tuple[PyTree, Scalar
     return v, tree.norm(rest) / size, left, found.products + 2
 
 
-def _top(leaf: jax.Array) -> jax.Array:
-    return jnp.max(jnp.abs(leaf), initial=0)
-
-
 def _silent(gradient: PyTree) -> jax.Array:
     """Return the share of numbers in arrays where the gradient is zero throughout."""
     leaves = jax.tree.leaves(gradient)
     silent = jnp.stack([jnp.where(jnp.any(a), 0, a.size) for a in leaves])
     return jnp.sum(silent) / sum(a.size for a in leaves)
-
-
-def _stacked(sides: list[Any]) -> Any:
-    return jax.tree.map(lambda *each: jnp.stack(each), *sides)
 
 
 def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:
@@ -256,14 +231,15 @@ def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:
     return jnp.where(size > 5 * doubt, tree.norm(tree.sub(a, b)) / size, jnp.nan)
 
 
-def _secant(before: Point, here: Point, doubt: Scalar) -> dict[str, Scalar]:
-    """Return the hypergradient's rate of change since the last look; a lower bound on L_Φ if exact."""
+def _compared(
+    seen: dict[str, Any], before: Point, here: Point, doubt: Scalar
+) -> tuple[dict[str, Any], Point]:
+    """Add the hypergradient's rate of change since the last look; a lower bound on L_Φ if exact.
+
+    Also return a copy of the point, as the arrays of the run may be donated to its next chunk.
+    """
     turned, moved = tree.norm(tree.sub(here.h, before.h)), tree.norm(tree.sub(here.x, before.x))
     rounding = 1e3 * float(jnp.finfo(moved.dtype).eps) * tree.norm(here.x)
     fine = (turned > 10 * doubt) & (moved > rounding)
-    return {"outer_curvature": jnp.where(fine, turned / jnp.where(fine, moved, 1), jnp.nan)}
-
-
-def _copied(here: Point) -> Point:
-    """Return a copy, as the arrays of the run may be donated to its next chunk."""
-    return jax.tree.map(jnp.copy, here)
+    secant = jnp.where(fine, turned / jnp.where(fine, moved, 1), jnp.nan)
+    return seen | {"outer_curvature": secant}, jax.tree.map(jnp.copy, here)

@@ -48,6 +48,11 @@ def without_map(rule: Any) -> Any:
     return rule.rule if isinstance(rule, Settled) else rule
 
 
+def inner_rule(solver: Solver, x: PyTree) -> Rule:
+    """Return the inner rule at x, or plain descent for a method without one."""
+    return Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
+
+
 def steps_of(solver: Solver, level: str) -> Any:
     """Return the rule, or the step size, by which a level moves; `None` if it has none."""
     part = solver.part(level)
@@ -101,7 +106,7 @@ def faulty_maps(solver: Solver, state: Any, batch: Any) -> dict[str, tuple[jax.A
     helps.
     """
     found = {}
-    if isinstance(rule := solver.inner_at(state.x) if solver.rule("inner") else None, Settled):
+    if isinstance(rule := inner_rule(solver, state.x), Settled):
         y0 = solver.sets_out(state)
         found["inner"] = _breaks_on_the_way(solver, rule, state, y0, batch), ~_is_finite(rule, y0)
     if isinstance(rule := solver.rule("outer"), Settled):
