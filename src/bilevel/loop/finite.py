@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool
 
 from bilevel.arrays import at_hand
+from bilevel.loop.columns import numbers_in
 from bilevel.loop.state import RunState
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
@@ -114,13 +113,9 @@ def _floats(tree: PyTree) -> list[jax.Array]:
 def moved(before: PyTree, after: PyTree) -> bool:
     """Return whether a variable moved by more than rounding. Compare on the host, piece by piece."""
     pairs = zip(_at_hand(before), _at_hand(after), strict=True)
-    for then, now in pairs:
-        few = 4 * float(jnp.finfo(now.dtype).eps)
-        for i in range(0, now.size, PIECE):
-            old, new = then[i : i + PIECE], now[i : i + PIECE]
-            if np.any(np.abs(old - new) > few * np.abs(new)):
-                return True
-    return False
+    cut = ((old[i : i + PIECE], new[i : i + PIECE]) for old, new in pairs for i in range(0, new.size, PIECE))
+    few = lambda kind: 4 * float(jnp.finfo(kind).eps)
+    return any(np.any(np.abs(old - new) > few(new.dtype) * np.abs(new)) for old, new in cut)
 
 
 def _at_hand(tree: PyTree) -> list[np.ndarray]:
@@ -132,36 +127,29 @@ def _at_hand(tree: PyTree) -> list[np.ndarray]:
 
 def narrow(run: RunState) -> str:
     """Return a note on the range of float16 if a variable has this dtype."""
-    kinds = {leaf.dtype for leaf in _floats((run.x, run.y))}
-    few = jnp.dtype("float16") in kinds
+    few = jnp.dtype("float16") in {leaf.dtype for leaf in _floats((run.x, run.y))}
     return " float16 holds nothing above 65,504: bfloat16 and float32 do." if few else ""
 
 
-def first_bad_row(rows: Columns) -> int | None:
-    """Return the first row with an outer value that is not finite."""
-    finite = np.isfinite(rows["outer_value"])
+def first_bad_row(rows: Columns, name: str = "outer_value") -> int | None:
+    """Return the first row with a value that is not finite."""
+    finite = np.isfinite(rows[name])
     return None if finite.all() else int(np.argmin(finite))
 
 
 def bad_metric(rows: Columns) -> tuple[str, int] | None:
     """Return the first metric of an objective, or norm of h, that was not finite, and its row."""
-    found = []
-    for name, values in rows.items():
-        ours = name.startswith(("inner/", "outer/", NORM)) and isinstance(values, np.ndarray)
-        if ours and jnp.issubdtype(values.dtype, jnp.inexact) and values.ndim == 1:
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                found.append((int(bad[0]), name))
-    return min(found)[::-1] if found else None
+    ours = [name for name in numbers_in(rows) if name.startswith(("inner/", "outer/", NORM))]
+    found = [(row, name) for name in ours if (row := first_bad_row(rows, name)) is not None]
+    row, name = min(found, default=(0, ""))
+    return (name, row) if found else None
 
 
 def bad_data(data: Any) -> str | None:
     """Return a sentence on the first array of the data with NaN or infinity, if there is one."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
-        if isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            continue
-        bad = int(jnp.sum(~jnp.isfinite(leaf)))
-        if bad:
+        floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        if floating and (bad := int(jnp.sum(~jnp.isfinite(leaf)))):
             where = BEFORE.sub("", jax.tree_util.keystr(path)).lstrip(".")
             return f"the data contain NaN or infinity ({bad} of {leaf.size} entries of {where})"
     return None
@@ -180,22 +168,15 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
     if taken < 10 or not len(values):
         return None
     last, count = _last(values), len(values)
-    medians = cache(lambda: np.array([np.median(part) for part in np.array_split(values, min(5, count))]))
-    if last.min() > values[0] + _far(values) and not _calms(medians()):
+    medians = np.array([np.median(part) for part in np.array_split(values, min(5, count))])
+    down, since = medians[np.argmax(medians) :], medians[np.argmin(medians) :]
+    calms = len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2
+    if last.min() > values[0] + _far(values) and not calms:
         return float(values[0]), float(np.median(last))
-    if count < 20:
-        return None
-    since = medians()[np.argmin(medians()) :]
     rises = np.diff(since)
     steady = len(rises) > 1 and (rises > 0).all() and rises[-1] >= rises.max()
-    beyond = since[-1] > max(medians()[0], since[0] + _far(since))
-    return (float(since[0]), float(since[-1])) if steady and beyond else None
-
-
-def _calms(medians: np.ndarray) -> bool:
-    """Return whether the values have decreased steadily since their highest fifth."""
-    down = medians[np.argmax(medians) :]
-    return bool(len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2)
+    beyond = since[-1] > max(medians[0], since[0] + _far(since))
+    return (float(since[0]), float(since[-1])) if count >= 20 and steady and beyond else None
 
 
 def _last(values: np.ndarray) -> np.ndarray:
@@ -211,9 +192,8 @@ def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
     """Return a sentence on a finite outer value that ended far from its start, else ""."""
     values = np.asarray(trace["outer_value"], dtype=float)
     if rise := risen(values, taken):
-        why = (
-            suspicion() or "as from step sizes that are too large, or as y left a start at which f was small."
-        )
+        steps = "as from step sizes that are too large, or as y left a start at which f was small."
+        why = suspicion() or steps
         return f" Its outer value rose from {rise[0]:.3g} to {rise[1]:.3g}, a finite blow-up: {why}"
     first, last = values[0], _last(values)
     if taken >= 10 and last.max() < first - _far(values) and (why := suspicion()):

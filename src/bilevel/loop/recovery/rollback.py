@@ -67,12 +67,8 @@ def rolled_back(
 ) -> Progress:
     """Return the progress at the last finite state, with the status that explains the divergence.
 
-    Args:
-        plan: the plan of the run.
-        progress: the progress after the chunk in which something broke.
-        rows: the trace of that chunk.
-        broken: the parts of the run that are not finite.
-        row: the first row with an outer value that is not finite, if there is one.
+    The last chunk has the trace `rows`. After it the parts `broken` of the run are not finite; `row` is the
+    first one with an outer value that is not finite, if there is one.
     """
     step, solver = progress.step, progress.method.solver
     bad_value = step if row is None else step - rows_in(rows) + row

@@ -33,9 +33,9 @@ class HostSnapshots(Snapshots):
         self._next = 0.0  # earliest time of the next copy
 
     def renew(self, run: Any, step: int, good: bool) -> None:
-        if not good and self.possible and not self._is_heavy():
-            return
-        if self._first(time.perf_counter() >= self._next) or self._is_heavy():
+        heavy = self._is_heavy()
+        wanted = good or heavy or not self.possible
+        if wanted and (self._first(time.perf_counter() >= self._next) or heavy):
             self.begin(run, step)
 
     def begin(self, run: Any, step: int) -> None:
@@ -87,11 +87,11 @@ def snapshots_for(
 
 def _on_host(run: Any) -> Any:
     """Return a copy on the host. Keys have no NumPy type; they are small and stay on the device."""
-    leaves, structure = jax.tree.flatten(run)
-    for leaf in leaves:
-        if not _is_key(leaf) and leaf.is_fully_addressable:
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    for leaf in jax.tree.leaves(run):
+        if not is_key(leaf) and leaf.is_fully_addressable:
             leaf.copy_to_host_async()  # all transfers at once, in case memory is slow
-    return structure.unflatten([jnp.copy(leaf) if _is_key(leaf) else _own(leaf) for leaf in leaves])
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_key(leaf) else _own(leaf), run)
 
 
 def _own(leaf: jax.Array) -> Any:
@@ -100,7 +100,3 @@ def _own(leaf: jax.Array) -> Any:
         return jax.device_put(leaf, leaf.sharding.with_memory_kind("pinned_host"), may_alias=False)
     fetched = np.asarray(leaf)
     return fetched.copy() if next(iter(leaf.devices())).platform == "cpu" else fetched
-
-
-def _is_key(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
