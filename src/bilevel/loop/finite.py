@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from bilevel.arrays import at_hand
-from bilevel.loop.columns import numbers_in
 from bilevel.loop.state import RunState
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
@@ -139,7 +138,8 @@ def first_bad_row(rows: Columns, name: str = "outer_value") -> int | None:
 
 def bad_metric(rows: Columns) -> tuple[str, int] | None:
     """Return the first metric of an objective, or norm of h, that was not finite, and its row."""
-    ours = [name for name in numbers_in(rows) if name.startswith(("inner/", "outer/", NORM))]
+    is_column = lambda a: isinstance(a, np.ndarray) and a.ndim == 1 and jnp.issubdtype(a.dtype, jnp.inexact)
+    ours = [name for name in rows if name.startswith(("inner/", "outer/", NORM)) and is_column(rows[name])]
     found = [(row, name) for name in ours if (row := first_bad_row(rows, name)) is not None]
     row, name = min(found, default=(0, ""))
     return (name, row) if found else None
