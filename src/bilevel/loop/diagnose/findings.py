@@ -1,7 +1,7 @@
 """Findings from the looks at a run: notable facts, the most important first."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from bilevel.loop.diagnose.messages import DEPENDS, FREEZE, HINGE, large_step, say, share, why_zero
 from bilevel.loop.diagnose.report import Finding
 from bilevel.loop.diagnose.standstill import FALLEN
+from bilevel.loop.finite import NORM, largest_measure
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.base import Solver
 
@@ -27,6 +28,30 @@ Findings = Iterator[Finding]
 
 
 @dataclass
+class Record:
+    """Observations of a run, which a checkpoint keeps."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    began: int = 0  # the step before the first one that was looked at
+    spent: float = 0.0  # on the looks, in steps
+    largest: float = 0.0  # stationarity measure of any step
+    steepest: float = 0.0  # hypergradient of any step
+    broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged: the cause, and the levels
+    moves: list[bool] = field(
+        default_factory=list
+    )  # whether each array of x ever had a nonzero hypergradient
+    scaled: list[str] = field(default_factory=list)  # arrays of x that only scale g, under a scale-free rule
+
+    def note_norms(self, trace: dict[str, Any]) -> None:
+        self.steepest = max(self.steepest, largest_measure({NORM: trace[NORM]}))
+        self.largest = max(self.largest, largest_measure(trace))
+
+    def note_moves(self, seen: Any) -> None:
+        self.moves = np.logical_or(self.moves, seen).tolist()
+
+
+@dataclass
 class Evidence:
     """Looks at a run, by column with one row per look, and other facts for the findings.
 
@@ -36,16 +61,14 @@ class Evidence:
 
     solver: Solver
     looks: dict[str, np.ndarray]
-    began: int = 0  # the step before the first one that was looked at
-    largest: float = 0.0  # stationarity measure of any step
-    small: float = FALLEN  # the share of `largest` below which x has converged
-    blind: bool = False  # whether the hypergradient was exactly zero at every step
+    record: Record
+    names: Sequence[str] = ()  # of the arrays of x
+    small: float = FALLEN  # the share of the largest stationarity measure below which x has converged
     rise: tuple[float, float] | None = None  # of f, from where to where, if it has blown up
-    broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged: the cause, and the levels
-    idle: Sequence[str] = ()  # the arrays of x whose hypergradient was exactly zero at every look
-    scaled: Sequence[str] = ()  # the arrays of x that only scale g, under a rule that is scale-free
 
     def __post_init__(self) -> None:
+        self.largest, self.broke = self.record.largest, self.record.broke
+        self.blind = self.record.steepest == 0  # whether the hypergradient was exactly zero at every step
         self.taken = int(self.looks["step"][-1])  # steps, also in earlier calls
         self.noisy = self.column("noisy")[-1] == 1  # minibatches, or objectives with random keys
         self.has_v = "v" in self.solver.variables
@@ -89,8 +112,8 @@ def _finding(code: str, sentence: str = "", **numbers: Any) -> Finding:
 
 def _values(seen: Evidence) -> Findings:
     """Find an x that only scales g, and values that are NaN although the gradients for the steps are finite."""
-    if seen.scaled:
-        yield _finding("scale_free", names=", ".join(seen.scaled))
+    if names := seen.record.scaled:
+        yield _finding("scale_free", names=", ".join(names))
     wrong = ~np.isfinite(seen.looks.get("inner_value", np.zeros(1)))
     if wrong.any() and np.isfinite(seen.column("inner_residual")[wrong]).all():
         yield _finding("inner_nan", bad=wrong.sum(), looks=len(wrong))
@@ -236,16 +259,21 @@ def _dead(seen: Evidence) -> Findings:
 
 def _idle(seen: Evidence) -> Findings:
     """Find arrays of x without effect. If all have none, x is dead."""
-    if seen.idle:
-        more = f" and {len(seen.idle) - 5} more" if seen.idle[5:] else ""
+    names = [name for name, moves in zip(seen.names, seen.record.moves, strict=True) if not moves]
+    if names:
+        more = f" and {len(names) - 5} more" if names[5:] else ""
         batches = " on the batches of the looks" if seen.noisy else ""
-        yield _finding("x_unused", names=", ".join(seen.idle[:5]) + more, batches=batches)
+        yield _finding("x_unused", names=", ".join(names[:5]) + more, batches=batches)
 
 
 def _rest(seen: Evidence) -> Findings:
     """Find an x that has stopped, by its steps over at least the last fifth of the run."""
-    at, moved, size = np.append(seen.began, seen.looks["step"]), seen.looks["moved"], seen.looks["x_norm"][-1]
-    start = np.flatnonzero(at <= at[-1] - max((seen.taken - seen.began) / 5, 10))
+    at, moved, size = (
+        np.append(seen.record.began, seen.looks["step"]),
+        seen.looks["moved"],
+        seen.looks["x_norm"][-1],
+    )
+    start = np.flatnonzero(at <= at[-1] - max((seen.taken - seen.record.began) / 5, 10))
     if not len(start):
         return
     start = int(start[-1])

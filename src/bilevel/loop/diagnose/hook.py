@@ -3,19 +3,18 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.diagnose.findings import SILENT, Evidence, findings
+from bilevel.loop.diagnose.findings import SILENT, Evidence, Record, findings
 from bilevel.loop.diagnose.measurements import Point, brief_look, close_look, look_beside
 from bilevel.loop.diagnose.report import Diagnosis
 from bilevel.loop.diagnose.standstill import small_share
 from bilevel.loop.diagnose.steps import attempt, look_at_scale, may_be_scale_free
-from bilevel.loop.finite import NORM, largest_measure, risen
+from bilevel.loop.finite import risen
 from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.event import Event
 from bilevel.solvers.parts.ritz import ritz_values
@@ -29,27 +28,11 @@ ARRAYS = ("ritz", "free", "x_moves")  # parts of a look that are no numbers
 STEP = 4  # gradients and products that the cheapest step takes
 
 
-@dataclass
-class Record:
-    """Observations of a run, which a checkpoint keeps."""
-
-    rows: list[dict[str, float]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    began: int = 0
-    spent: float = 0.0  # on the looks, in steps
-    largest: float = 0.0  # stationarity measure
-    steepest: float = 0.0  # hypergradient
-    broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
-    # for each array of x: was its hypergradient ever not zero?
-    moves: list[bool] = field(default_factory=list)
-    scaled: list[str] = field(default_factory=list)  # arrays of x that only scale g, under a scale-free rule
-
-    def note_norms(self, trace: dict[str, Any]) -> None:
-        self.steepest = max(self.steepest, largest_measure({NORM: trace[NORM]}))
-        self.largest = max(self.largest, largest_measure(trace))
-
-    def note_moves(self, seen: Any) -> None:
-        self.moves = np.logical_or(self.moves, seen).tolist()
+@contextmanager
+def _nan_allowed() -> Iterator[None]:
+    """Allow NaN, the mark of a missing number, also for users who debug NaN."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 class Diagnose(Hook):
@@ -84,22 +67,11 @@ class Diagnose(Hook):
         record, rows = self._record, self._record.rows
         names = dict.fromkeys(["step", *(name for row in rows for name in row)])
         looks = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
-        found = ()
-        if rows:
-            evidence = Evidence(
-                solver=self._solver,
-                looks=looks,
-                began=record.began,
-                largest=record.largest,
-                small=self._small,
-                blind=record.steepest == 0,
-                rise=self._rise,
-                broke=record.broke,
-                idle=[name for name, moves in zip(self._names, record.moves, strict=True) if not moves],
-                scaled=record.scaled,
-            )
-            found = findings(evidence)
-        return Diagnosis(found, looks, tuple(record.notes), self._solver.name if self._solver else "")
+        solver, notes = self._solver, tuple(record.notes)
+        if not rows:
+            return Diagnosis((), looks, notes, solver.name if solver else "")
+        evidence = Evidence(solver, looks, record, self._names, self._small, self._rise)
+        return Diagnosis(findings(evidence), looks, notes, solver.name)
 
     def get_state(self) -> dict[str, Any]:
         return dict(vars(self._record))
@@ -107,6 +79,7 @@ class Diagnose(Hook):
     def set_state(self, state: dict[str, Any]) -> None:
         self._remembered = state
 
+    @_nan_allowed()
     def begin(self, event: Event) -> None:
         earlier = self._remembered if event.step else None
         Diagnose.__init__(self)
@@ -119,8 +92,7 @@ class Diagnose(Hook):
         unknown = _unknown(event.run.x)
         # A checkpoint has no x of the last look. A run that has ended has no x of its start.
         x = event.run.x if earlier is None and event.step < event.total else unknown
-        with _nan_allowed():
-            self._before = Point(jax.tree.map(jnp.copy, x), unknown)
+        self._before = Point(jax.tree.map(jnp.copy, x), unknown)
         self._plan_look(event.step)
 
     def __call__(self, event: Event) -> None:
@@ -148,6 +120,7 @@ class Diagnose(Hook):
         values = np.asarray(result.trace["outer_value"], float)[steps >= record.began]
         self._rise = risen(values[np.isfinite(values)], result.steps - record.began)
 
+    @_nan_allowed()
     def forget(self, step: int) -> None:
         """Drop the looks after this step. Their step sizes no longer apply."""
         record = self._record
@@ -168,9 +141,9 @@ class Diagnose(Hook):
         self._due = min(mark, self._total)
         self.stride: int | None = max(self._due, 1)
 
+    @_nan_allowed()
     def _measure(self, function: Any, *arguments: Any) -> Any:
-        with _nan_allowed():
-            return self._event.measure(function, *arguments)
+        return self._event.measure(function, *arguments)
 
     def _look(self, step: int) -> None:
         record = self._record
@@ -205,16 +178,8 @@ class Diagnose(Hook):
         return {} if beside is None else _row(beside)
 
 
-@contextmanager
-def _nan_allowed() -> Iterator[None]:
-    """Allow NaN, the mark of a missing number, also for users who debug NaN."""
-    with jax.debug_nans(False), jax.debug_infs(False):
-        yield
-
-
 def _unknown(tree: Any) -> Any:
-    with _nan_allowed():
-        return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), tree)
+    return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), tree)
 
 
 def _row(seen: dict[str, Any]) -> dict[str, float]:
