@@ -30,18 +30,10 @@ def event_of(plan: Plan, progress: Progress, rows: Columns) -> Any:
         trace=jax.tree.map(lambda a: a, rows),  # hooks must not change the log's dict
         seconds=time.perf_counter() - plan.began,
         name=plan.solver.name,
-        packed=partial(so_far, plan, progress),
+        packed=lambda: _packed(plan, progress, under_way(progress.step, plan.total)),
         solver=progress.method.solver,
         measured=partial(measured, plan, progress),
     )
-
-
-def so_far(plan: Plan, progress: Progress) -> Result:
-    """Return the result as if the run ended here, for saving a run that has not ended.
-
-    The next chunk may donate its state: copy the parts to keep.
-    """
-    return _packed(plan, progress, under_way(progress.step, plan.total))
 
 
 def result_of(plan: Plan, progress: Progress) -> Result:

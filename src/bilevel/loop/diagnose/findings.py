@@ -94,7 +94,9 @@ class Evidence:
 def findings(seen: Evidence) -> tuple[Finding, ...]:
     """Return the notable facts."""
     if seen.broke is not None:  # the status has already judged it; the last look came after it ran away
-        return (*_divergence(*seen.broke), *_curvature(seen), *_dead(seen))
+        cause, levels = seen.broke
+        broken = [Finding(f"{level}_step", cause) for level in levels] or [_finding("diverged")]
+        return (*broken, *_curvature(seen), *_dead(seen))
     causes = [*_curvature(seen), *_steps(seen)]
     return (
         *_values(seen),
@@ -139,12 +141,6 @@ def _damped(seen: Evidence) -> str:
     kept = eta if SLOW < eta * L < 2 or not eta > 0 < L else 1 / L
     plain = f"{kept:.3g}" if kept * L > 0 else "adjoint"
     return f"bl.adjoints.damped({plain}, {-2 * seen.mu:.1g}), or take bl.adjoints.minres(max_steps=20)"
-
-
-def _divergence(cause: str, levels: tuple[str, ...]) -> Findings:
-    yield from (Finding(f"{level}_step", cause) for level in levels)
-    if not levels:
-        yield _finding("diverged")
 
 
 def _steps(seen: Evidence) -> Findings:
@@ -229,12 +225,8 @@ def _blow_up(seen: Evidence, causes: list[Finding]) -> Findings:
         return
     fits = seen.alpha * seen.L <= 2
     others = ", as the inner one is within its range" if fits else ", and if that does not help, the others"
-    start, end = seen.rise
-    yield _finding("outer_grows", start=start, end=end, of=_of(seen.beta, "{:.3g}"), others=others)
-
-
-def _of(size: float, form: str) -> str:
-    return "" if np.isnan(size) else f" {form.format(size)}"
+    of, (start, end) = "" if np.isnan(seen.beta) else f" {seen.beta:.3g}", seen.rise
+    yield _finding("outer_grows", start=start, end=end, of=of, others=others)
 
 
 def _dead(seen: Evidence) -> Findings:
@@ -296,11 +288,9 @@ def _rest(seen: Evidence) -> Findings:
         yield _finding("x_rests", moved=path, largest=seen.largest, norm=norm)
     elif norm > 10 * seen.small * seen.largest and not way * seen.L_phi > TURNS * norm:
         # The second condition is needed because a value may contain a large constant.
-        lag, of = _late_adjoint(seen), _of(seen.beta, "{:.2g}")
+        of = "" if np.isnan(seen.beta) else f" {seen.beta:.2g}"
+        # If v has hardly moved, the hypergradient is small, and a larger outer step is no remedy.
+        eta, left, lag = seen.eta, seen["adjoint_residual"], ""
+        if eta * seen.L < 0.5 and left > 0.5:
+            lag = say("late_adjoint", residual=left, size=eta, best=1 / seen.L)
         yield _finding("x_still", moved=path, norm=norm, largest=seen.largest, lag=lag, of=of)
-
-
-def _late_adjoint(seen: Evidence) -> str:
-    """Report a v that has hardly moved. The hypergradient is then small; a larger outer step is no remedy."""
-    eta, L, left = seen.eta, seen.L, seen["adjoint_residual"]
-    return say("late_adjoint", residual=left, size=eta, best=1 / L) if eta * L < 0.5 and left > 0.5 else ""

@@ -46,18 +46,17 @@ class Point(NamedTuple):
     h: PyTree
 
 
-def brief_look(
-    solver: Solver, state: Any, batch: Any, whole: bool, before: Point
-) -> tuple[dict[str, Any], Point]:
+Look = tuple[dict[str, Any], Point]  # the measurements, and the point for the next look
+
+
+def brief_look(solver: Solver, state: Any, batch: Any, whole: bool, before: Point) -> Look:
     """Look at the next step only, for methods without second derivatives."""
     info = solver.step(state, batch)[1]
     here = Point(state.x, info.hypergradient)
     return _compared(_of_step(solver, state, info, whole, before), before, here, jnp.zeros(()))
 
 
-def close_look(
-    solver: Solver, state: Any, batch: Any, whole: bool, before: Point
-) -> tuple[dict[str, Any], Point]:
+def close_look(solver: Solver, state: Any, batch: Any, whole: bool, before: Point) -> Look:
     """Return all measurements above. With `whole`, the batch is all the data, the same at every step."""
     problem, x = solver.problem, state.x
     after, info = solver.step(state, batch)
@@ -72,21 +71,28 @@ def close_look(
         g, memory = problem.oracles.curvature(x, y, data), getattr(at, "inner", ())
         return adjoint_system(problem, rule, memory, x, y, g, b, data, gradient)
 
-    def visit(point: tuple[PyTree, PyTree], most: Any) -> tuple[tuple[PyTree, PyTree], Visit]:
+    def visit(point: tuple[PyTree, PyTree], most: Any) -> tuple[tuple[PyTree, PyTree], dict[str, Any]]:
         """Solve at y, with at most that many products for the Newton step, and return y after it."""
         y, v = point
         f, gradient = problem.oracles.outer_gradients(x, y, data), problem.oracles.inner_gradient(x, y, data)
         system = system_at(y, f.y, gradient)
         sides = [(system.b, v, jnp.int32(SOLVE)), (gradient, tree.zeros_like(y), most)][: 1 + newton]
         # One after the other through one loop: a program with a product written once is compiled sooner.
-        solutions, began, left, products = lax.map(
-            partial(_solve, system.inner.hessian), jax.tree.map(lambda *both: jnp.stack(both), *sides)
-        )
+        stacked = jax.tree.map(lambda *both: jnp.stack(both), *sides)
+        solutions, began, left, products = lax.map(partial(_solve, system.inner.hessian), stacked)
         v, newton_step = (jax.tree.map(itemgetter(k), solutions) for k in (0, -1))
         cross = system.inner.cross(v)
-        h, doubt = tree.sub(f.x, cross), left[0] * tree.norm(cross)
-        sizes = began[0], tree.norm(newton_step), tree.norm(gradient), tree.norm(f.y), _silent(f.y)
-        found = Visit(h, doubt, f.value, *sizes, jnp.sum(products))
+        found = {
+            "h": tree.sub(f.x, cross),
+            "doubt": left[0] * tree.norm(cross),  # a bound on the error of h
+            "value": f.value,
+            "residual": began[0],  # of the adjoint system where the solve started
+            "distance": tree.norm(newton_step),
+            "gradient": tree.norm(gradient),
+            "outer": tree.norm(f.y),
+            "silent": _silent(f.y),
+            "products": jnp.sum(products),
+        }
         return (tree.sub(y, newton_step) if newton else y, v), found
 
     v = at.v if "v" in solver.variables else tree.zeros_like(at.y)
@@ -99,23 +105,24 @@ def close_look(
     seen |= {
         "ritz": tridiagonal(K.hessian, at.y, LANCZOS),
         "free": free,
-        "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
-        "implicit_hypergradient": tree.norm(there.h),
-        "outer_gradient": here.outer,
-        "outer_silent": here.silent,
+        "hypergradient_error": _relative(info.hypergradient, here["h"], here["doubt"]),
+        "implicit_hypergradient": tree.norm(there["h"]),
+        "outer_gradient": here["outer"],
+        "outer_silent": here["silent"],
         "inner_value": problem.g(x, at.y, data),
         "adjoint_step": present_step(solver, "adjoint", state, info.inner_gradient),
-        "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits.products),
+        "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits["products"]),
     }
     if "v" in solver.variables:
-        seen["adjoint_residual"] = here.residual
+        seen["adjoint_residual"] = here["residual"]
+    doubt = there["doubt"]
     if newton:
-        known = lambda value: jnp.where(there.gradient <= 0.5 * here.gradient, value, jnp.nan)
-        seen["inner_distance"] = known(here.distance)
-        seen["inner_error"] = known(_relative(here.h, there.h, here.doubt + there.doubt))
-        seen["solved_value"] = known(there.value)
-        there = there._replace(doubt=known(there.doubt))
-    return _compared(seen, before, Point(x, there.h), there.doubt)
+        known = lambda value: jnp.where(there["gradient"] <= 0.5 * here["gradient"], value, jnp.nan)
+        seen["inner_distance"] = known(here["distance"])
+        seen["inner_error"] = known(_relative(here["h"], there["h"], here["doubt"] + doubt))
+        seen["solved_value"] = known(there["value"])
+        doubt = known(doubt)
+    return _compared(seen, before, Point(x, there["h"]), doubt)
 
 
 def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
@@ -188,20 +195,6 @@ def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) 
     }
 
 
-class Visit(NamedTuple):
-    """Results at one y."""
-
-    h: PyTree  # ∇_x f − ∇²_xy g·v with the v of the solve
-    doubt: Scalar  # a bound on its error
-    value: Scalar  # f
-    residual: Scalar  # of the adjoint system where the solve started
-    distance: Scalar  # the length of the Newton step from there
-    gradient: Scalar  # ‖∇_y g‖
-    outer: Scalar  # ‖∇_y f‖
-    silent: Any  # the share of y in arrays where ∇_y f is zero throughout
-    products: Any
-
-
 def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> tuple[PyTree, Scalar, Scalar, Any]:
     """Solve K v = b by conjugate gradients from v.
 
@@ -231,9 +224,7 @@ def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:
     return jnp.where(size > 5 * doubt, tree.norm(tree.sub(a, b)) / size, jnp.nan)
 
 
-def _compared(
-    seen: dict[str, Any], before: Point, here: Point, doubt: Scalar
-) -> tuple[dict[str, Any], Point]:
+def _compared(seen: dict[str, Any], before: Point, here: Point, doubt: Scalar) -> Look:
     """Add the hypergradient's rate of change since the last look; a lower bound on L_Φ if exact.
 
     Also return a copy of the point, as the arrays of the run may be donated to its next chunk.

@@ -26,15 +26,15 @@ def again(
     while start < stop:
         given, count = plan.source.again(plan.snapshots.taken, start - kept_step, stop - start)
         if warm:
-            run = calls.warm_up(method.leaves, run, given, count)
+            run, start = calls.warm_up(method.leaves, run, given, count), start + count
+            continue
+        fit = method.program.fit(method.leaves, run, given, plan.total)
+        if plan.at_once:
+            count = min(count, fit.count)
+            run, _, info, _ = calls.chunk(method.leaves, run, given, fit.blank, count, plan.keep_info)
         else:
-            fit = method.program.fit(method.leaves, run, given, plan.total)
-            count = min(count, fit.count) if plan.at_once else 1
-            if plan.at_once:
-                run, _, info, _ = calls.chunk(method.leaves, run, given, fit.blank, count, plan.keep_info)
-            else:
-                stored = plan.storage.stored(run)
-                run, _, info = calls.one(method.leaves, stored, given, fit.rows(), 0, plan.keep_info)
+            stored, count = plan.storage.stored(run), 1
+            run, _, info = calls.one(method.leaves, stored, given, fit.rows(), 0, plan.keep_info)
         start += count
     return plan.storage.fetched(run), info
 
