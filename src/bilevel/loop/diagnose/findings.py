@@ -108,7 +108,7 @@ def findings(seen: Evidence) -> tuple[Finding, ...]:
 
 
 def _finding(code: str, sentence: str = "", **numbers: Any) -> Finding:
-    """Return a finding, whose sentence may have another code."""
+    """Return a finding. Its sentence may have another code."""
     return Finding(code, say(sentence or code, **numbers))
 
 

@@ -163,9 +163,8 @@ class Diagnose(Hook):
 
     def _scaled_arrays(self) -> list[str]:
         seen = jax.device_get(self._measure(look_at_scale))
-        return [
-            name for name, scales in zip(self._names, seen["scales"], strict=True) if scales and seen["free"]
-        ]
+        scales = seen["scales"] & seen["free"]
+        return [name for name, does in zip(self._names, scales, strict=True) if does]
 
     def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
         """Examine a nearby point if a gradient is exactly zero, also in most of y or in an array of x."""

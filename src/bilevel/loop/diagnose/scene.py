@@ -24,11 +24,8 @@ class Scene:
         self.trace: Columns = plan.log.trace
         self.stream: Any = plan.source.stream  # data in memory; None for a loader
         self.alone = not plan.team.several  # whether no other process takes part in the run
-
-    @property
-    def noisy(self) -> bool:
-        """Return whether a step sees other data, or another key, than the step before."""
-        return not isinstance(self.stream, FullBatch) or "key" in self.solver.wants
+        # whether a step sees other data, or another key, than the step before
+        self.noisy = not isinstance(self.stream, FullBatch) or "key" in self.solver.wants
 
     def recent(self) -> Columns:
         """Return the rows since the state that the run can return to."""

@@ -26,7 +26,7 @@ class HostSnapshots(Snapshots):
 
     donates = True
 
-    def __init__(self, storage: OnDevice = OnDevice(), first: Callable[[Any], Any] = lambda due: due):  # noqa: B008
+    def __init__(self, storage: OnDevice, first: Callable[[Any], Any]):
         super().__init__(storage)
         self._first = first  # all processes follow the clock of the first one
         self._places: Any = None  # shardings of the copied run
@@ -40,8 +40,7 @@ class HostSnapshots(Snapshots):
 
     def begin(self, run: Any, step: int) -> None:
         began = time.perf_counter()
-        self._run = self._places = self.step = None  # free the old copy first
-        self.taken = []
+        self._run, self.step, self.taken = None, None, []  # free the old copy first
         self._places = jax.tree.map(sharding_on_device, run)
         self._run, self.step = _on_host(run), step
         self._next = time.perf_counter() + REST * (time.perf_counter() - began)
@@ -69,9 +68,6 @@ class NoSnapshots(Snapshots):
 
     def begin(self, run: Any, step: int) -> None:
         self.taken = []
-
-    def adopt(self, run: Any, step: int, taken: list[Any], like: Any) -> None:
-        self.begin(run, step)
 
 
 def snapshots_for(
