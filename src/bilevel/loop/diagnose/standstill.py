@@ -36,7 +36,12 @@ def standstill(scene: Scene, count: int, largest: float) -> tuple[str, bool]:
     if not np.isfinite(now):
         return say("still_not_finite", count=count, name=name), False
     if largest == 0:
-        return _from_the_start(scene, constrained and bool(np.any(trace[NORM])))
+        if constrained and np.any(trace[NORM]):
+            return say("on_boundary"), True
+        if sentence := never_moved(scene):
+            return sentence, False
+        doubtful = noisy or not _beside(scene)
+        return (say("not_moved"), False) if doubtful else (say("started_stationary"), True)
     small = small_share(scene.run.x)
     if noisy and now <= small * largest:
         return say("still_on_batches", count=count, name=name, norm=now), False
@@ -49,16 +54,6 @@ def standstill(scene: Scene, count: int, largest: float) -> tuple[str, bool]:
             kinds = " and ".join(dict.fromkeys(str(leaf.dtype) for leaf in jax.tree.leaves(scene.run.x)))
             return say("steps_too_small", count=count, name=name, norm=now, kinds=kinds), False
     return say("converged", count=count, name=name, largest=largest, norm=now), True
-
-
-def _from_the_start(scene: Scene, projected: bool) -> tuple[str, bool]:
-    if projected:
-        return say("on_boundary"), True
-    if sentence := never_moved(scene):
-        return sentence, False
-    if scene.noisy or not _beside(scene):
-        return say("not_moved"), False
-    return say("started_stationary"), True
 
 
 def never_moved(scene: Scene) -> str:
