@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool
 
 from bilevel.arrays import at_hand
@@ -32,26 +30,13 @@ def health(solver: Solver, run: RunState) -> Bool[Array, " flags"]:
 
 def parts(solver: Solver, run: RunState) -> list[tuple[str, jax.Array]]:
     """Return the floating arrays that must stay finite: variables, model state, and the method's others."""
-    others = {name: tree for name, tree in _fields(run.solver) if name not in solver.variables}
-    trees = [
-        *((name, getattr(run.solver, name)) for name in solver.variables),
-        ("model state", run.model),
-        *((f"memory of the {name} rule", others.pop(name, ())) for name in RULES),
-        *others.items(),
-    ]
-    return [(name, leaf) for name, tree in trees for leaf in _floats(tree)]
-
-
-def overflows(solver: Solver, run: RunState) -> Bool[Array, " variables"]:
-    """Return whether each variable has blown up, so that its square overflows."""
-    return jnp.stack(_largest([getattr(run.solver, name) for name in solver.variables])) > 1
-
-
-def _fields(state: Any) -> list[tuple[str, PyTree]]:
-    if is_dataclass(state):
-        return [(field.name, getattr(state, field.name)) for field in fields(state)]
-    names = getattr(state, "_fields", tuple(vars(state)) if hasattr(state, "__dict__") else ())
-    return [(name, getattr(state, name)) for name in names]
+    trees: dict[str, Any] = {name: getattr(run.solver, name) for name in solver.variables}
+    trees |= {"model state": run.model} | {f"memory of the {name} rule": [] for name in RULES}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(run.solver):
+        name = jax.tree_util.keystr(path[:1], simple=True)
+        if name not in solver.variables:
+            trees.setdefault(f"memory of the {name} rule" if name in RULES else name, []).append(leaf)
+    return [(name, leaf) for name, tree in trees.items() for leaf in _floats(tree)]
 
 
 class Watch:
@@ -59,11 +44,13 @@ class Watch:
 
     def __init__(self, solver: Solver, run: RunState):
         self.solver = solver
-        remembers = len(jax.tree.leaves(run.solver)) > len(
-            jax.tree.leaves([getattr(run.solver, name) for name in solver.variables])
-        )
-        # None if there are only variables
-        self._fine = _first_look(solver, run) if remembers or run.model is not None else None
+        names, leaves = zip(*parts(solver, run), strict=True)
+        if set(names) <= set(solver.variables):  # they are finite at the start
+            self._fine = np.ones(len(names), bool)
+        elif at_hand([*leaves]):
+            self._fine = np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
+        else:
+            self._fine = self.look(run)
 
     def look(self, run: RunState) -> np.ndarray:
         return np.asarray(self.solver.compiled(health)(run))
@@ -73,52 +60,49 @@ class Watch:
         if flags.all():
             return []
         names = [name for name, _ in parts(self.solver, run)]
-        bad = {name for name, fine in zip(names, flags, strict=True) if not fine}
-        if variables := [name for name in self.solver.variables if name in bad]:
-            return variables
-        assert self._fine is not None
-        changed = zip(names, flags, self._fine, strict=True)
-        return [name for name, fine, before in changed if before and not fine][:1]
+        bad = [(name, was) for name, fine, was in zip(names, flags, self._fine, strict=True) if not fine]
+        variables = [name for name in self.solver.variables if name in dict(bad)]
+        return variables or [name for name, was_fine in bad if was_fine][:1]
+
+
+def overflows(solver: Solver, run: RunState) -> Bool[Array, " variables"]:
+    """Return whether each variable has blown up, so that its square overflows."""
+    return _sizes_of(solver, run)[:, 1] > 1
 
 
 def grown(solver: Solver, run: RunState) -> list[str]:
     """Return the variables whose squares are about to overflow; in float16, those beyond 16."""
-    sizes = jax.device_get(_largest([getattr(run.solver, name) for name in solver.variables]))
-    return [name for name, size in zip(solver.variables, sizes, strict=True) if size > 1e-3]
+    return _named(solver, np.asarray(_sizes_of(solver, run))[:, 1] > 1e-3)
 
 
 def blown_up(solver: Solver, run: RunState, since: RunState) -> list[str]:
     """Return the variables whose squares overflow, and did not before."""
-    now, then = (np.asarray(overflows(solver, at)) for at in (run, since))
-    return [name for name, large in zip(solver.variables, now & ~then, strict=True) if large]
+    return _named(solver, overflows(solver, run) & ~overflows(solver, since))
 
 
 def run_away(solver: Solver, run: RunState, since: RunState) -> list[str]:
     """Return the arguments of the objectives that are larger than `FAR` times max(1, their earlier size)."""
-    names = [name for name in solver.variables if name != "v"]
-    now, then = (jax.device_get(_sizes([getattr(at.solver, name) for name in names])) for at in (run, since))
-    return [name for name, a, b in zip(names, now, then, strict=True) if a > FAR * max(b, 1.0)]
+    now, then = (np.asarray(_sizes_of(solver, at))[:, 0] for at in (run, since))
+    return [name for name in _named(solver, now > FAR * np.maximum(then, 1)) if name != "v"]
 
 
-def _first_look(solver: Solver, run: RunState) -> np.ndarray:
-    leaves = [leaf for _, leaf in parts(solver, run)]
-    if at_hand(leaves):
-        return np.array([np.isfinite(np.asarray(leaf)).all() for leaf in leaves])
-    return np.asarray(solver.compiled(health)(run))
+def _named(solver: Solver, flags: Any) -> list[str]:
+    return [name for name, flag in zip(solver.variables, np.asarray(flags), strict=True) if flag]
 
 
-@jax.jit
-def _largest(trees: list[Any]) -> list[Any]:
-    """Return the largest entry of each tree, relative to the largest number whose square is finite."""
-    most = lambda leaf: max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)
-    share = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float) / most(leaf)
-    return [jnp.max(jnp.array([share(leaf) for leaf in _floats(tree)])) for tree in trees]
+def _sizes_of(solver: Solver, run: RunState) -> jax.Array:
+    return _sizes([getattr(run.solver, name) for name in solver.variables])
 
 
 @jax.jit
-def _sizes(trees: list[Any]) -> list[Any]:
-    size = lambda leaf: jnp.max(jnp.abs(leaf), initial=0.0).astype(float)
-    return [jnp.max(jnp.array([size(leaf) for leaf in _floats(tree)]), initial=0.0) for tree in trees]
+def _sizes(trees: list[Any]) -> jax.Array:
+    """Return the largest entry of each tree, and its share of the largest number whose square is finite."""
+
+    def sizes(leaf: jax.Array) -> jax.Array:
+        size = jnp.max(jnp.abs(leaf), initial=0.0).astype(float)
+        return jnp.stack([size, size / max(float(jnp.finfo(leaf.dtype).max) ** 0.5, 16e3)])
+
+    return jnp.stack([jnp.max(jnp.stack([*map(sizes, _floats(tree))]), axis=0) for tree in trees])
 
 
 def _floats(tree: PyTree) -> list[jax.Array]:
@@ -145,36 +129,30 @@ def _pieces(leaf: Any) -> Iterator[np.ndarray]:
 
 def narrow(run: RunState) -> str:
     """Return a note on the range of float16 if a variable has this dtype."""
-    kinds = {leaf.dtype for leaf in _floats((run.x, run.y))}
-    few = jnp.dtype("float16") in kinds
+    few = jnp.dtype("float16") in {leaf.dtype for leaf in _floats((run.x, run.y))}
     return " float16 holds nothing above 65,504: bfloat16 and float32 do." if few else ""
 
 
-def first_bad_row(rows: Columns) -> int | None:
-    """Return the first row with an outer value that is not finite."""
-    finite = np.isfinite(rows["outer_value"])
+def first_bad_row(rows: Columns, name: str = "outer_value") -> int | None:
+    """Return the first row with a value that is not finite."""
+    finite = np.isfinite(rows[name])
     return None if finite.all() else int(np.argmin(finite))
 
 
 def bad_metric(rows: Columns) -> tuple[str, int] | None:
     """Return the first metric of an objective, or norm of h, that was not finite, and its row."""
-    found = []
-    for name, values in rows.items():
-        ours = name.startswith(("inner/", "outer/", NORM)) and isinstance(values, np.ndarray)
-        if ours and jnp.issubdtype(values.dtype, jnp.inexact) and values.ndim == 1:
-            finite = np.isfinite(values)
-            if not finite.all():
-                found.append((int(np.argmin(finite)), name))
-    return min(found)[::-1] if found else None
+    is_column = lambda a: isinstance(a, np.ndarray) and a.ndim == 1 and jnp.issubdtype(a.dtype, jnp.inexact)
+    ours = [name for name in rows if name.startswith(("inner/", "outer/", NORM)) and is_column(rows[name])]
+    found = [(row, name) for name in ours if (row := first_bad_row(rows, name)) is not None]
+    row, name = min(found, default=(0, ""))
+    return (name, row) if found else None
 
 
 def bad_data(data: Any) -> str | None:
     """Return a sentence on the first array of the data with NaN or infinity, if there is one."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
-        if isinstance(leaf, Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            continue
-        bad = int(jnp.sum(~jnp.isfinite(leaf)))
-        if bad:
+        floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        if floating and (bad := int(jnp.sum(~jnp.isfinite(leaf)))):
             where = BEFORE.sub("", jax.tree_util.keystr(path)).lstrip(".")
             return f"the data contain NaN or infinity ({bad} of {leaf.size} entries of {where})"
     return None
@@ -193,29 +171,19 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
     if taken < 10 or not len(values):
         return None
     last, count = _last(values), len(values)
-    above = values[0] + 10 * abs(values[0])  # at least, to save the pass over all values
-    if last.min() > above and last.min() > values[0] + _far(values) and not _calms(_medians(values)):
-        return float(values[0]), float(np.median(last))
-    # If no value of the last fifth is above all of the first, the last median is not above the first one.
-    if count < 20 or values[-(count // 5) :].max() <= values[: -(-count // 5)].min():
+    # Mostly no median is needed: the last values are not far above the first one, nor above the first fifth.
+    rises_far = last.min() > values[0] + 10 * abs(values[0])
+    if not rises_far and (count < 20 or values[-(count // 5) :].max() <= values[: -(-count // 5)].min()):
         return None
-    medians = _medians(values)
-    since = medians[np.argmin(medians) :]
+    medians = np.array([np.median(part) for part in np.array_split(values, min(5, count))])
+    down, since = medians[np.argmax(medians) :], medians[np.argmin(medians) :]
+    calms = len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2
+    if last.min() > values[0] + _far(values) and not calms:
+        return float(values[0]), float(np.median(last))
     rises = np.diff(since)
     steady = len(rises) > 1 and (rises > 0).all() and rises[-1] >= rises.max()
     beyond = since[-1] > max(medians[0], since[0] + _far(since))
-    return (float(since[0]), float(since[-1])) if steady and beyond else None
-
-
-def _medians(values: np.ndarray) -> np.ndarray:
-    """Return the medians of the fifths of a run."""
-    return np.array([np.median(part) for part in np.array_split(values, min(5, len(values)))])
-
-
-def _calms(medians: np.ndarray) -> bool:
-    """Return whether the values have decreased steadily since their highest fifth."""
-    down = medians[np.argmax(medians) :]
-    return bool(len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2)
+    return (float(since[0]), float(since[-1])) if count >= 20 and steady and beyond else None
 
 
 def _last(values: np.ndarray) -> np.ndarray:
@@ -231,9 +199,8 @@ def blow_up(trace: Columns, taken: int, suspicion: Callable[[], str]) -> str:
     """Return a sentence on a finite outer value that ended far from its start, else ""."""
     values = np.asarray(trace["outer_value"], dtype=float)
     if rise := risen(values, taken):
-        why = (
-            suspicion() or "as from step sizes that are too large, or as y left a start at which f was small."
-        )
+        steps = "as from step sizes that are too large, or as y left a start at which f was small."
+        why = suspicion() or steps
         return f" Its outer value rose from {rise[0]:.3g} to {rise[1]:.3g}, a finite blow-up: {why}"
     first, last = values[0], _last(values)
     fell = taken >= 10 and last.max() < first - 10 * abs(first) and last.max() < first - _far(values)

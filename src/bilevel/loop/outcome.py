@@ -30,18 +30,10 @@ def event_of(plan: Plan, progress: Progress, rows: Columns) -> Any:
         trace=jax.tree.map(lambda a: a, rows),  # hooks must not change the log's dict
         seconds=time.perf_counter() - plan.began,
         name=plan.solver.name,
-        packed=partial(so_far, plan, progress),
+        packed=lambda: _packed(plan, progress, under_way(progress.step, plan.total)),
         solver=progress.method.solver,
         measured=partial(measured, plan, progress),
     )
-
-
-def so_far(plan: Plan, progress: Progress) -> Result:
-    """Return the result as if the run ended here, for saving a run that has not ended.
-
-    The next chunk may donate its state: copy the parts to keep.
-    """
-    return _packed(plan, progress, under_way(progress.step, plan.total))
 
 
 def result_of(plan: Plan, progress: Progress) -> Result:
@@ -54,10 +46,10 @@ def result_of(plan: Plan, progress: Progress) -> Result:
     elif status.code in FINE and progress.step:
         status = _remarked(plan, progress, status)
     elif status.code is Code.CONVERGED and not progress.largest > 0:
-        from bilevel.loop.diagnose.scene import scene_of
+        from bilevel.loop.diagnose.scene import Scene
         from bilevel.loop.diagnose.standstill import never_moved
 
-        status = status.with_note(never_moved(scene_of(plan, progress), progress.largest))
+        status = status.with_note(never_moved(Scene(plan, progress)))
     diverged = status.code is Code.DIVERGED
     if progress.failure is None and not diverged and progress.step:
         status = status.with_note(plan.solver.remark(plan.log.trace))
@@ -72,9 +64,9 @@ def _remarked(plan: Plan, progress: Progress, status: Status) -> Status:
 
     def why_risen() -> str:
         from bilevel.loop.diagnose.divergence import why_risen
-        from bilevel.loop.diagnose.scene import scene_of
+        from bilevel.loop.diagnose.scene import Scene
 
-        return why_risen(scene_of(plan, progress))
+        return why_risen(Scene(plan, progress))
 
     if note := blow_up(plan.log.trace, progress.step, why_risen):
         return status.with_note(note)
@@ -83,13 +75,13 @@ def _remarked(plan: Plan, progress: Progress, status: Status) -> Status:
     count = next((age for age, x in ages if age >= 2 and not moved(x, progress.run.x)), 0)
     if not count:
         return status
-    from bilevel.loop.diagnose.scene import scene_of
+    from bilevel.loop.diagnose.scene import Scene
     from bilevel.loop.diagnose.standstill import standstill
 
-    found = standstill(scene_of(plan, progress), count, progress.largest)
-    if found.converged and progress.status is None:
+    note, converged = standstill(Scene(plan, progress), count, progress.largest)
+    if converged and progress.status is None:
         status = completed(plan.total, converged=True)
-    return status.with_note(found.sentence)
+    return status.with_note(note)
 
 
 def _writable(column: np.ndarray) -> np.ndarray:

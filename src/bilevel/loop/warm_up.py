@@ -9,10 +9,10 @@ import jax
 
 from bilevel.loop.chunks import Pace, next_batch
 from bilevel.loop.diagnose.divergence import blameworthy
-from bilevel.loop.diagnose.scene import scene_of
+from bilevel.loop.diagnose.scene import Scene
 from bilevel.loop.driver import back_to, has_data, recovered
 from bilevel.loop.errors import Failure, caught
-from bilevel.loop.finite import bad_data, blown_up, grown
+from bilevel.loop.finite import bad_data, blown_up
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.recovery.rollback import broken_in, explained, last_finite
 from bilevel.loop.state import RunState
@@ -79,10 +79,8 @@ def _judged(plan: Plan, progress: Progress, done: int) -> Progress:
     if names:
         run, last, names, _ = last_finite(plan, progress, origin, start, last, warm=True)
         progress = replace(progress, run=run)
-    large = grown(solver, progress.run)
+    scene = Scene(plan, progress, warmup=True)
     given, _ = plan.source.again(plan.snapshots.taken, last - start, 1)
-    guilty = data is not None and blameworthy(scene_of(plan, progress), origin, given)
-    progress = explained(
-        plan, progress, last - start, names or enormous, large, data if guilty else None, warmup=True, how=how
-    )
+    guilty = data is not None and blameworthy(scene, given)
+    progress = explained(scene, progress, last - start, names or enormous, data if guilty else None, how=how)
     return back_to(plan, progress, start, origin)

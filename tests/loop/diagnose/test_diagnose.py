@@ -17,8 +17,7 @@ import pytest
 
 import bilevel as bl
 from bilevel.counting import counted, counting, oracle_calls
-from bilevel.loop.diagnose.evidence import Facts, Late
-from bilevel.loop.diagnose.findings import findings
+from bilevel.loop.diagnose.findings import Evidence, Record, findings
 from bilevel.loop.diagnose.measurements import LANCZOS, Point, close_look
 from bilevel.loop.diagnose.report import Diagnosis, Finding
 from bilevel.loop.diagnose.steps import plain_step
@@ -41,6 +40,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/how-to/diagnose.md").read_text(encoding="utf-8")
 SOURCE = (ROOT / "src/bilevel/loop/diagnose/findings.py").read_text(encoding="utf-8")
 X0, Y0 = np.array([0.5, -0.5]), np.zeros(3)
+MOVED = Record(largest=1.0, steepest=1.0)  # of a run with hypergradients
 
 
 def inner(x, y, batch):
@@ -484,27 +484,26 @@ def test_an_x_at_rest_after_steps_on_y_that_are_too_large_is_not_called_fine():
     looks = {"step": np.array([5.0, 10.0, 15.0, 20.0]), "moved": np.zeros(4), "x_norm": np.ones(4)}
     looks |= {"stationarity": np.full(4, 1e-6), "outer_value": np.ones(4), "inner_residual": np.ones(4)}
     looks |= {"largest_curvature": np.full(4, 2.0), "outer_step": np.ones(4)}
-    facts = Facts(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0), 20, 0, True, 1.0)
+    looks |= {"noisy": np.ones(4)}
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0)
     for size, expected in ((0.5, ["x_rests"]), (3.0, ["inner_step"])):
-        found = findings(looks | {"inner_step": np.full(4, size)}, facts)
+        found = findings(Evidence(solver, looks | {"inner_step": np.full(4, size)}, MOVED))
         assert [each.code for each in found] == expected
 
 
 def test_of_a_run_that_broke_the_cause_comes_first():
     looks = {"step": np.array([5.0]), "smallest_curvature": np.array([-0.2]), "largest_curvature": np.ones(1)}
-    facts = Facts(
-        bl.aid(PROBLEM, inner=0.5, adjoint=3.0, outer=1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",))
-    )
-    assert [each.code for each in findings(looks, facts)] == ["adjoint_step", "not_convex"]
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=3.0, outer=1.0)
+    seen = Evidence(solver, looks, Record(largest=1.0, steepest=1.0, broke=("lower it", ("adjoint",))))
+    assert [each.code for each in findings(seen)] == ["adjoint_step", "not_convex"]
 
 
 def test_x_is_not_called_dead_where_it_has_run_away():
     """A sigmoid is flat there."""
     looks = {"step": np.array([5.0]), "x_beside": np.zeros(1)}
-    facts = Facts(
-        bl.aid(PROBLEM, inner=0.5, adjoint=3.0, outer=1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",))
-    )
-    assert [each.code for each in findings(looks, facts)] == ["adjoint_step"]
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=3.0, outer=1.0)
+    seen = Evidence(solver, looks, Record(largest=1.0, steepest=1.0, broke=("lower it", ("adjoint",))))
+    assert [each.code for each in findings(seen)] == ["adjoint_step"]
 
 
 @pytest.mark.slow
@@ -533,10 +532,9 @@ def test_where_g_curves_upwards_nowhere_no_step_is_made_up():
         "largest_curvature": np.zeros(1),
     }
     looks |= {"adjoint_step": np.full(1, 0.5)}
-    facts = Facts(
-        bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0), 5, 0, False, 1.0, broke=("lower it", ("adjoint",))
-    )
-    assert "bl.adjoints.damped(adjoint, 4)" in findings(looks, facts)[-1].sentence
+    solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0)
+    seen = Evidence(solver, looks, Record(largest=1.0, steepest=1.0, broke=("lower it", ("adjoint",))))
+    assert "bl.adjoints.damped(adjoint, 4)" in findings(seen)[-1].sentence
 
 
 def test_a_method_without_v_is_not_told_to_damp_one():
@@ -551,7 +549,7 @@ def test_an_adjoint_that_has_hardly_set_out_is_told_on_minibatches_too(size, tol
     looks = {"step": np.array([100.0, 200.0]), "moved": np.ones(2), "x_norm": np.ones(2), "noisy": np.ones(2)}
     looks |= {"stationarity": np.ones(2), "outer_value": np.ones(2), "inner_residual": np.ones(2)}
     looks |= {"largest_curvature": np.full(2, 2.0), "adjoint_step": np.full(2, size)}
-    found = findings(looks, Facts(bl.aid(PROBLEM, inner=0.5, adjoint=size, outer=1.0), 200, 0, True, 1.0))
+    found = findings(Evidence(bl.aid(PROBLEM, inner=0.5, adjoint=size, outer=1.0), looks, MOVED))
     assert [each.code for each in found] == ["adjoint_lags"] * told
     assert all("cover at most 3.9% of its way" in each.sentence for each in found)
     note = "whether y lags, and" if told else "whether y or v lags, and"
@@ -568,7 +566,7 @@ def test_where_y_has_no_curvature_at_all_a_stop_gradient_is_asked_for(smallest, 
     }
     looks |= {"stationarity": np.ones(1), "outer_value": np.ones(1), "inner_residual": np.ones(1)}
     looks |= {"largest_curvature": np.ones(1), "smallest_curvature": np.full(1, smallest)}
-    (flat,) = findings(looks, Facts(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0), 100, 0, False, 1.0))
+    (flat,) = findings(Evidence(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0), looks, MOVED))
     assert flat.code == "flat"
     assert ("stop_gradient" in flat.sentence) == told
 
@@ -608,8 +606,10 @@ def test_an_outer_step_that_runs_away_on_minibatches():
 def test_an_outer_value_that_grows_for_no_known_reason():
     solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1e-2)
     looks = diagnosed(solver, 200).diagnosis.looks
-    facts = Facts(solver, 200, 0, True, looks["stationarity"].max(), rise=(1.0, 3e4))
-    (found,) = findings(looks, facts)
+    looks |= {"noisy": np.ones(len(looks["step"]))}
+    (found,) = findings(
+        Evidence(solver, looks, Record(largest=looks["stationarity"].max(), steepest=1.0), rise=(1.0, 3e4))
+    )
     assert found.code == "outer_grows"
     assert "from 1 to 3e+04: lower the outer step size 0.01" in found.sentence
 
@@ -723,17 +723,21 @@ def test_a_checkpoint_from_before_arrays_of_x_were_kept_calls_none_unused(tmp_pa
 
 
 def test_a_secant_of_a_run_that_grows_counts_though_later_ones_overflow():
-    late = Late({"outer_curvature": np.array([np.nan, 25.0, np.nan, np.nan])})
-    assert late["outer_curvature"] == 25.0
+    looks = {"step": np.arange(4), "outer_curvature": np.array([np.nan, 25.0, np.nan, np.nan])}
+    assert (
+        Evidence(bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1.0), looks, Record())["outer_curvature"]
+        == 25.0
+    )
 
 
 def test_a_constant_in_f_does_not_make_x_look_still():
     """Φ + c has the minima of Φ, and x moves as far."""
     solver = bl.aid(PROBLEM, inner=0.5, adjoint=0.5, outer=1e-2)
     looks = diagnosed(solver, 200).diagnosis.looks
-    facts = Facts(solver, 200, 0, False, looks["stationarity"].max())
+    largest = looks["stationarity"].max()
     for constant in (0.0, 1e9):
-        assert findings(looks | {"outer_value": looks["outer_value"] + constant}, facts) == ()
+        moved_up = looks | {"outer_value": looks["outer_value"] + constant}
+        assert findings(Evidence(solver, moved_up, Record(largest=largest, steepest=1.0))) == ()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from bilevel.loop.checkpoints.trees import flatten, is_key, unflatten, words_of
 from bilevel.loop.data.loader_buffer import Mark
 from bilevel.loop.devices.state_sharding import put
-from bilevel.loop.recovery.place import Place, Recovery, Seen
+from bilevel.loop.recovery.halving import Place, Recovery, Seen
 from bilevel.loop.result import Result
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status

@@ -9,7 +9,7 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import draws, first
-from bilevel.loop.diagnose.measurements import lanczos
+from bilevel.loop.diagnose.measurements import LANCZOS
 from bilevel.loop.diagnose.messages import MOVES, PARTS, beyond, large_step, say
 from bilevel.loop.diagnose.scene import Scene
 from bilevel.loop.diagnose.steps import attempt, climbing_levels, constant_step, faulty_maps
@@ -19,75 +19,65 @@ from bilevel.loop.status import Cause
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver
 from bilevel.solvers.messages import sentence
-from bilevel.solvers.parts.ritz import ritz_values
+from bilevel.solvers.parts.ritz import ritz_values, tridiagonal
 from bilevel.solvers.parts.trees import all_finite
 from bilevel.solvers.parts.unroll import update
 from bilevel.types import PyTree
 
 NEAR = 0.9  # of 2/L: a longer plain step is suspected, as L may be larger elsewhere on the way
-SHORTER = 10.0 ** -np.arange(0, 40, 2)  # of the path on which y has run away: up to where g is finite
+SHARES = 10.0 ** np.arange(-38, 1, 2)  # of the path on which y has run away, on a part of which g is finite
 UNBOUNDED = 1e3  # times its size at the beginning: an objective that falls so far has no lower bound
 ROWS = 5  # of the trace, along which f falls to the end
 
 
-def cause(scene: Scene, large: list[str], warmup: bool = False) -> Cause:
+def cause(scene: Scene) -> Cause:
     """Return the cause of a divergence: a faulty function, a fact from the solver, or a large step.
 
-    Where a variable has run away (`large`), an objective overflows because of that size. It is not faulty.
+    Where a variable has run away, an objective overflows because of that size. It is not faulty.
     """
-    away = large or run_away(scene.solver, scene.run, scene.before()[1])
-    found = None
-    if not away:
-        found = attempt(_faulty_objective, scene, warmup) or attempt(_faulty_map, scene)
-        found = found or (None if warmup else attempt(_faulty_rule, scene))
-    found = found or attempt(_climbing_rule, scene)
-    if found is not None:
-        return found
-    if known := scene.suspicion() or sentence(scene.solver.indefinite(scene.recent)):
+    away = scene.large()
+    faults = () if away else (_faulty_objective, _faulty_map, _faulty_rule)
+    for find in (*faults, _climbing_rule):
+        if (found := attempt(find, scene)) is not None:
+            return found
+    if known := scene.suspicion() or sentence(scene.solver.indefinite(scene.recent())):
         return Cause(known)
-    why = attempt(_large_steps, scene, warmup, default=Cause())
+    why = attempt(_large_steps, scene, default=Cause())
     return why if why.levels else attempt(_unbounded_g, scene, away) or _unbounded_f(scene, away) or why
 
 
 def why_risen(scene: Scene) -> str:
     """Return why a finite outer value has blown up: a fact from the solver, or a rule that climbs."""
-    climbing = None if (known := scene.suspicion()) else attempt(_climbing_rule, scene)
-    return known if climbing is None else climbing.sentence
+    return scene.suspicion() or (attempt(_climbing_rule, scene) or Cause()).sentence
 
 
-def blameworthy(scene: Scene, since: RunState, given: Any) -> bool:
-    """Return whether an objective is not finite on a batch of the next step, because of its data `given`.
+def blameworthy(scene: Scene, given: Any = None) -> bool:
+    """Return whether an objective is not finite on a batch of the next step, because of its data.
 
-    The objectives are called at the present state, or at the state `since` if a variable has run away from
-    there.
+    The objectives are called at the present state, or at an earlier one if a variable has run away.
     """
-    solver, run = scene.solver, scene.run
-    away = grown(solver, run) or run_away(solver, run, since)
-    at = since if away else run
+    solver, at = scene.solver, scene.before()[1] if scene.large() else scene.run
     if grown(solver, at):  # anything may overflow there
         return False
 
     def is_finite() -> bool:
-        call, batches = solver.problem.compiled(_finite), draws(scene.batch(given, run))
+        call, batches = solver.problem.compiled(_finite, False), draws(scene.batch(given))
         points = at.x, solver.sets_out(at.solver), at.y
         return all(bool(call(*points, batches[i]).all()) for i in range(solver.draws))
 
     return not attempt(is_finite, default=False)
 
 
-def _faulty_objective(scene: Scene, warmup: bool) -> Cause | None:
+def _faulty_objective(scene: Scene) -> Cause | None:
     """Find the first function that is not finite on the next batch, at the present state or at the next y."""
     solver, run = scene.solver, scene.run
-    call, batch = solver.problem.compiled, first(scene.batch(scene.given()))
-    for ahead, at in ((False, run), (True, scene.after(warmup))):
+    call = solver.problem.compiled(_finite, solver.second_order and not scene.warmup)
+    for ahead, at in ((False, run), (True, scene.after())):
         if ahead and (
-            not all_finite(at.y) or "y" in grown(solver, at) + run_away(solver, at, scene.before()[1])
+            "y" in grown(solver, at) + run_away(solver, at, scene.before()[1]) or not all_finite(at.y)
         ):
             continue
-        points = run.x, solver.sets_out(at.solver), at.y, batch
-        fine = list(np.asarray(call(_finite)(*points)))
-        if all(fine) and solver.second_order and not warmup:
-            fine.append(bool(call(_finite_second)(*points)))
+        fine = list(np.asarray(call(run.x, solver.sets_out(at.solver), at.y, first(scene.batch()))))
         if not all(fine):
             kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves((run.x, run.y))})
             where = "at the y of its next step" if ahead else "at that state"
@@ -101,9 +91,7 @@ def _faulty_objective(scene: Scene, warmup: bool) -> Cause | None:
 def _faulty_map(scene: Scene) -> Cause | None:
     """Find a projection or a proximal map that makes NaN of a finite point."""
     solver, run = scene.solver, scene.run
-    for level, (ahead, at_once) in solver.compiled(faulty_maps)(
-        run.solver, scene.batch(scene.given())
-    ).items():
+    for level, (ahead, at_once) in solver.compiled(faulty_maps)(run.solver, scene.batch()).items():
         if ahead or at_once:
             variable, proximal = MOVES[level], level == "inner" and solver.problem.prox is not None
             name = "the problem's proximal map prox" if proximal else f"the projection of the {level} rule"
@@ -115,38 +103,35 @@ def _faulty_map(scene: Scene) -> Cause | None:
 
 def _faulty_rule(scene: Scene) -> Cause | None:
     """Report a hypergradient that is not finite because the inner rule has no finite derivative."""
-    if not scene.solver.traits.differentiates_rule:
+    if scene.warmup or not scene.solver.traits.differentiates_rule:
         return None
-    found, step, slope = scene.solver.compiled(_finite_rule)(scene.run.solver, scene.batch(scene.given()))
+    found, step, slope = scene.solver.compiled(_finite_rule)(scene.run.solver, scene.batch())
     return Cause(say("no_slope"), curable=False) if step and not (found or slope) else None
 
 
 def _climbing_rule(scene: Scene) -> Cause | None:
     """Find a rule whose steps climb, for example by a schedule that has become negative."""
-    for level, climbs in scene.solver.compiled(climbing_levels)(scene.run.solver).items():
-        if climbs:
-            return Cause(say("climbs", level=level), variable=MOVES[level])
-    return None
+    found = scene.solver.compiled(climbing_levels)(scene.run.solver)
+    level = next((level for level, climbs in found.items() if climbs), None)
+    return None if level is None else Cause(say("climbs", level=level), variable=MOVES[level])
 
 
-def _large_steps(scene: Scene, warmup: bool) -> Cause:
+def _large_steps(scene: Scene) -> Cause:
     """Find plain steps on y or v above the limit 2/L, where L is the curvature of g in y."""
-    solver = scene.solver
-    sizes = {
-        level: constant_step(solver, level) for level in (("inner",) if warmup else ("inner", "adjoint"))
-    }
+    solver, levels = scene.solver, ("inner",) if scene.warmup else ("inner", "adjoint")
+    sizes = {level: constant_step(solver, level) for level in levels}
     known = {level: size for level, size in sizes.items() if size is not None}
     step, before = scene.before()  # when sizes may still have been normal
-    batch = first(scene.batch(scene.given()))
+    batch = first(scene.batch())
 
     def curvature(run: RunState, x: PyTree) -> float:
         spectrum = solver.problem.compiled(_spectrum)
-        return ritz_values(*spectrum(x, solver.sets_out(run.solver), batch))[-1] if known else np.nan
+        return ritz_values(*spectrum(x, solver.sets_out(run.solver), batch))[-1]
 
     def longer(share: float, L: float) -> dict[str, float]:
         return {level: size for level, size in known.items() if not size * L <= share * 2}
 
-    L = curvature(before, before.x)
+    L = curvature(before, before.x) if known else np.nan
     if not np.isfinite(L) or L <= 0:
         return Cause()
     if large := longer(1.0, L):
@@ -171,46 +156,42 @@ def _unbounded_g(scene: Scene, away: list[str]) -> Cause | None:
     """Report a g that falls without end along the path of y."""
     if "y" not in away:
         return None
-    solver, (step, before) = scene.solver, scene.before()
-    batch = first(scene.batch(scene.given()))
-    start = solver.sets_out(before.solver)
-    g, values = solver.problem.compiled(_values_on_the_way)(before.x, start, scene.run.y, batch)
-    g, values = float(g), np.asarray(values, float)
-    if not _falls_without_end(g, values[::-1]):
+    step, before = scene.before()
+    call, start = scene.solver.problem.compiled(_values_on_the_way), scene.solver.sets_out(before.solver)
+    values = np.asarray(call(before.x, start, scene.run.y, first(scene.batch())), float)
+    if not _falls_without_end(values):
         return None
-    return Cause(say("unbounded_g", step=step, start=g, end=values[np.isfinite(values)].min()), variable="y")
+    end = values[np.isfinite(values)].min()
+    return Cause(say("unbounded_g", step=step, start=values[0], end=end), variable="y")
 
 
 def _unbounded_f(scene: Scene, away: list[str]) -> Cause | None:
     values = np.asarray(scene.trace["outer_value"], float)
     finite = values[np.isfinite(values)]
-    falls = (
-        len(finite) >= ROWS and (np.diff(finite[-ROWS:]) < 0).all() and _falls_without_end(finite[0], finite)
-    )
+    falls = len(finite) >= ROWS and (np.diff(finite[-ROWS:]) < 0).all() and _falls_without_end(finite)
     return Cause(say("unbounded_f", start=values[0], end=values[-1])) if away and falls else None
 
 
-def _falls_without_end(value: float, values: np.ndarray) -> bool:
-    """Return whether values fall far below `value`, and fastest at the end. The shortest way is first."""
-    values = values[np.isfinite(values)]
-    bound = value - UNBOUNDED * max(abs(value), 1.0)
-    return bool(len(values) > 2 and values[-1] < bound and values[-1] < values[-2] < values[-3])
+def _falls_without_end(values: np.ndarray) -> bool:
+    """Return whether values fall far below the first one, and fastest at the end."""
+    start, rest = values[0], values[1:][np.isfinite(values[1:])]
+    bound = start - UNBOUNDED * max(abs(start), 1.0)
+    return bool(len(rest) > 2 and rest[-1] < bound and rest[-1] < rest[-2] < rest[-3])
 
 
 # Compiled functions
 
 
-def _finite(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
+def _finite(problem: Problem, second: bool, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
+    """Return whether values and gradients are finite, and `second` derivatives at both ends of the y steps."""
     g = problem.oracles.inner_gradients(x, y, batch)
     f = problem.oracles.outer_gradients(x, y_outer, batch)
-    return jnp.stack([all_finite(tree) for tree in (g.value, (g.x, g.y), f.value, (f.x, f.y))])
-
-
-def _finite_second(problem: Problem, x: PyTree, y: PyTree, y_outer: PyTree, batch: Any) -> jax.Array:
-    """Return whether products of ∇²_yy g and ∇²_xy g with a vector are finite at both ends of the y steps."""
-    ones = tree.ones_like(y)
-    at = [problem.oracles.linearize(x, point, batch) for point in (y, y_outer)]
-    return all_finite([(g.hessian(ones), g.cross(ones)) for g in at])
+    trees: list[Any] = [g.value, (g.x, g.y), f.value, (f.x, f.y)]
+    if second:  # products of ∇²_yy g and ∇²_xy g with a vector
+        ones = tree.ones_like(y)
+        at = [problem.oracles.linearize(x, point, batch) for point in (y, y_outer)]
+        trees.append([(linear.hessian(ones), linear.cross(ones)) for linear in at])
+    return jnp.stack([all_finite(each) for each in trees])
 
 
 def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
@@ -223,11 +204,11 @@ def _finite_rule(solver: Solver, state: Any, batch: Any) -> tuple[Any, ...]:
 
 
 def _spectrum(problem: Problem, x: PyTree, y: PyTree, batch: Any) -> tuple[jax.Array, jax.Array]:
-    return lanczos(problem.oracles.linearize(x, y, batch).hessian, y)
+    return tridiagonal(problem.oracles.linearize(x, y, batch).hessian, y, LANCZOS)
 
 
-def _values_on_the_way(problem: Problem, x: PyTree, y: PyTree, end: PyTree, batch: Any) -> tuple[Any, Any]:
-    """Return g at (x, y), and at shrinking shares of the way from y to `end`."""
+def _values_on_the_way(problem: Problem, x: PyTree, y: PyTree, end: PyTree, batch: Any) -> jax.Array:
+    """Return g at (x, y), and at growing shares of the way from y to `end`."""
     way = tree.sub(end, y)
     at = lambda share: problem.g(x, jax.tree.map(lambda a, b: a + share.astype(a.dtype) * b, y, way), batch)
-    return problem.g(x, y, batch), lax.map(at, jnp.asarray(SHORTER, float))
+    return jnp.append(problem.g(x, y, batch), lax.map(at, jnp.asarray(SHARES, float)))

@@ -3,15 +3,13 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bilevel.loop.diagnose.evidence import Facts
-from bilevel.loop.diagnose.findings import SILENT, findings
+from bilevel.loop.diagnose.findings import SILENT, Evidence, Record, findings
 from bilevel.loop.diagnose.measurements import Point, brief_look, close_look, look_beside
 from bilevel.loop.diagnose.report import Diagnosis
 from bilevel.loop.diagnose.standstill import small_share
@@ -30,29 +28,11 @@ ARRAYS = ("ritz", "free", "x_moves")  # parts of a look that are no numbers
 STEP = 4  # gradients and products that the cheapest step takes
 
 
-@dataclass
-class Record:
-    """Observations of a run, which a checkpoint keeps."""
-
-    rows: list[dict[str, float]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    began: int = 0
-    spent: float = 0.0  # on the looks, in steps
-    largest: float = 0.0  # stationarity measure
-    steepest: float = 0.0  # hypergradient
-    broke: tuple[str, tuple[str, ...]] | None = None  # of a run that diverged
-    moves: list[bool] = field(
-        default_factory=list
-    )  # for each array of x: was its hypergradient ever not zero?
-    scaled: list[str] = field(default_factory=list)  # arrays of x that only scale g, under a scale-free rule
-
-    def note_norms(self, trace: dict[str, Any]) -> None:
-        norms = trace["hypergradient_norm"]
-        self.steepest = _larger(self.steepest, norms)
-        self.largest = _larger(self.largest, trace.get("stationarity", norms))
-
-    def note_moves(self, seen: Any) -> None:
-        self.moves = np.logical_or(self.moves, seen).tolist()
+@contextmanager
+def _nan_allowed() -> Iterator[None]:
+    """Allow NaN, the mark of a missing number, also for users who debug NaN."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 class Diagnose(Hook):
@@ -84,27 +64,14 @@ class Diagnose(Hook):
     @property
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of the run so far."""
-        record = self._record
-        names = dict.fromkeys(["step", *(name for row in record.rows for name in row)])
-        looks = {name: np.array([row.get(name, math.nan) for row in record.rows]) for name in names}
-        found = findings(looks, self._facts()) if record.rows else ()
-        return Diagnosis(found, looks, tuple(record.notes), self._solver.name if self._solver else "")
-
-    def _facts(self) -> Facts:
-        record, last = self._record, self._record.rows[-1]
-        return Facts(
-            solver=self._solver,
-            steps=int(last["step"]) - record.began,
-            began=record.began,
-            noisy=bool(last["noisy"]),
-            largest=record.largest,
-            blind=record.steepest == 0,
-            rise=self._rise,
-            broke=record.broke,
-            idle=tuple(name for name, moves in zip(self._names, record.moves, strict=True) if not moves),
-            scaled=tuple(record.scaled),
-            small=self._small,
-        )
+        record, rows = self._record, self._record.rows
+        names = dict.fromkeys(["step", *(name for row in rows for name in row)])
+        looks = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+        solver, notes = self._solver, tuple(record.notes)
+        if not rows:
+            return Diagnosis((), looks, notes, solver.name if solver else "")
+        evidence = Evidence(solver, looks, record, self._names, self._small, self._rise)
+        return Diagnosis(findings(evidence), looks, notes, solver.name)
 
     def get_state(self) -> dict[str, Any]:
         return dict(vars(self._record))
@@ -112,6 +79,7 @@ class Diagnose(Hook):
     def set_state(self, state: dict[str, Any]) -> None:
         self._remembered = state
 
+    @_nan_allowed()
     def begin(self, event: Event) -> None:
         earlier = self._remembered if event.step else None
         Diagnose.__init__(self)
@@ -119,16 +87,12 @@ class Diagnose(Hook):
         self._total, self._small = event.total, small_share(event.run.x)
         arrays = jax.tree_util.tree_leaves_with_path(event.run.x)
         self._names = [f"x{jax.tree_util.keystr(path)}" for path, _ in arrays]
-        known = {
-            "began": event.step,
-            "moves": [earlier is not None] * len(arrays),
-        }  # unless the checkpoint has them
-        self._record = Record(**known | (earlier or {}))
+        known = {"began": event.step, "moves": [earlier is not None] * len(arrays)}
+        self._record = Record(**known | (earlier or {}))  # an older checkpoint has no moves
         unknown = _unknown(event.run.x)
         # A checkpoint has no x of the last look. A run that has ended has no x of its start.
         x = event.run.x if earlier is None and event.step < event.total else unknown
-        with _nan_allowed():
-            self._before = Point(jax.tree.map(jnp.copy, x), unknown)
+        self._before = Point(jax.tree.map(jnp.copy, x), unknown)
         self._plan_look(event.step)
 
     def __call__(self, event: Event) -> None:
@@ -156,6 +120,7 @@ class Diagnose(Hook):
         values = np.asarray(result.trace["outer_value"], float)[steps >= record.began]
         self._rise = risen(values[np.isfinite(values)], result.steps - record.began)
 
+    @_nan_allowed()
     def forget(self, step: int) -> None:
         """Drop the looks after this step. Their step sizes no longer apply."""
         record = self._record
@@ -176,9 +141,9 @@ class Diagnose(Hook):
         self._due = min(mark, self._total)
         self.stride: int | None = max(self._due, 1)
 
+    @_nan_allowed()
     def _measure(self, function: Any, *arguments: Any) -> Any:
-        with _nan_allowed():
-            return self._event.measure(function, *arguments)
+        return self._event.measure(function, *arguments)
 
     def _look(self, step: int) -> None:
         record = self._record
@@ -198,9 +163,8 @@ class Diagnose(Hook):
 
     def _scaled_arrays(self) -> list[str]:
         seen = jax.device_get(self._measure(look_at_scale))
-        return [
-            name for name, scales in zip(self._names, seen["scales"], strict=True) if scales and seen["free"]
-        ]
+        scales = seen["scales"] & seen["free"]
+        return [name for name, does in zip(self._names, scales, strict=True) if does]
 
     def _beside(self, seen: dict[str, Any]) -> dict[str, float]:
         """Examine a nearby point if a gradient is exactly zero, also in most of y or in an array of x."""
@@ -213,21 +177,8 @@ class Diagnose(Hook):
         return {} if beside is None else _row(beside)
 
 
-def _larger(most: float, values: Any) -> float:
-    values = np.asarray(values, float)
-    return max(most, float(np.max(values, where=np.isfinite(values), initial=0.0)))
-
-
-@contextmanager
-def _nan_allowed() -> Iterator[None]:
-    """Allow NaN, the mark of a missing number, also for users who debug NaN."""
-    with jax.debug_nans(False), jax.debug_infs(False):
-        yield
-
-
 def _unknown(tree: Any) -> Any:
-    with _nan_allowed():
-        return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), tree)
+    return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), tree)
 
 
 def _row(seen: dict[str, Any]) -> dict[str, float]:

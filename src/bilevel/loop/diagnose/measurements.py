@@ -23,13 +23,13 @@ from jax import lax
 from optax import tree
 
 from bilevel.batch import draws
-from bilevel.loop.diagnose.steps import attempt, moves, present_step, without_map
+from bilevel.loop.diagnose.steps import attempt, inner_rule, moves, present_step, without_map
 from bilevel.oracles import Product
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import System, adjoint_system, fixed_point
 from bilevel.solvers.parts.ritz import tridiagonal
 from bilevel.solvers.parts.truncated_cg import truncated_cg
-from bilevel.solvers.rules import Descent
+from bilevel.solvers.rule_base import GRADIENT_ZERO
 from bilevel.types import PyTree, Scalar
 
 LANCZOS = 24  # products
@@ -46,29 +46,23 @@ class Point(NamedTuple):
     h: PyTree
 
 
-def lanczos(K: Product, y: PyTree) -> tuple[jax.Array, jax.Array]:
-    """Return Lanczos' tridiagonal matrix of K, for its extreme eigenvalues by `ritz_values`."""
-    return tridiagonal(K, y, LANCZOS)
+Look = tuple[dict[str, Any], Point]  # the measurements, and the point for the next look
 
 
-def brief_look(
-    solver: Solver, state: Any, batch: Any, whole: bool, before: Point
-) -> tuple[dict[str, Any], Point]:
+def brief_look(solver: Solver, state: Any, batch: Any, whole: bool, before: Point) -> Look:
     """Look at the next step only, for methods without second derivatives."""
     info = solver.step(state, batch)[1]
     here = Point(state.x, info.hypergradient)
-    return _of_step(solver, state, info, whole, before) | _secant(before, here, jnp.zeros(())), _copied(here)
+    return _compared(_of_step(solver, state, info, whole, before), before, here, jnp.zeros(()))
 
 
-def close_look(
-    solver: Solver, state: Any, batch: Any, whole: bool, before: Point
-) -> tuple[dict[str, Any], Point]:
+def close_look(solver: Solver, state: Any, batch: Any, whole: bool, before: Point) -> Look:
     """Return all measurements above. With `whole`, the batch is all the data, the same at every step."""
     problem, x = solver.problem, state.x
     after, info = solver.step(state, batch)
     at = state if solver.traits.outer_at == "start" else after
     data = draws(batch)[solver.traits.outer_draw % solver.draws]
-    rule = Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
+    rule = inner_rule(solver, x)
     free = not rule.constrained and fixed_point(problem, rule, at.y).plain
     seen = _of_step(solver, state, info, whole, before)
     newton = free and not seen["noisy"]
@@ -77,20 +71,29 @@ def close_look(
         g, memory = problem.oracles.curvature(x, y, data), getattr(at, "inner", ())
         return adjoint_system(problem, rule, memory, x, y, g, b, data, gradient)
 
-    def visit(point: tuple[PyTree, PyTree], most: Any) -> tuple[tuple[PyTree, PyTree], Visit]:
+    def visit(point: tuple[PyTree, PyTree], most: Any) -> tuple[tuple[PyTree, PyTree], dict[str, Any]]:
         """Solve at y, with at most that many products for the Newton step, and return y after it."""
         y, v = point
         f, gradient = problem.oracles.outer_gradients(x, y, data), problem.oracles.inner_gradient(x, y, data)
         system = system_at(y, f.y, gradient)
         sides = [(system.b, v, jnp.int32(SOLVE)), (gradient, tree.zeros_like(y), most)][: 1 + newton]
         # One after the other through one loop: a program with a product written once is compiled sooner.
-        solved = lax.map(partial(_solve, system.inner.hessian), _stacked(sides))
-        first, last = (jax.tree.map(itemgetter(k), solved) for k in (0, -1))
-        cross = system.inner.cross(first.v)
-        h, doubt = tree.sub(f.x, cross), first.left * tree.norm(cross)
-        sizes = first.began, tree.norm(last.v), tree.norm(gradient), tree.norm(f.y), _silent(f.y)
-        found = Visit(h, doubt, f.value, *sizes, jnp.sum(solved.products))
-        return (tree.sub(y, last.v) if newton else y, first.v), found
+        stacked = jax.tree.map(lambda *both: jnp.stack(both), *sides)
+        solutions, began, left, products = lax.map(partial(_solve, system.inner.hessian), stacked)
+        v, newton_step = (jax.tree.map(itemgetter(k), solutions) for k in (0, -1))
+        cross = system.inner.cross(v)
+        found = {
+            "h": tree.sub(f.x, cross),
+            "doubt": left[0] * tree.norm(cross),  # a bound on the error of h
+            "value": f.value,
+            "residual": began[0],  # of the adjoint system where the solve started
+            "distance": tree.norm(newton_step),
+            "gradient": tree.norm(gradient),
+            "outer": tree.norm(f.y),
+            "silent": _silent(f.y),
+            "products": jnp.sum(products),
+        }
+        return (tree.sub(y, newton_step) if newton else y, v), found
 
     v = at.v if "v" in solver.variables else tree.zeros_like(at.y)
     rounds = jnp.array([SOLVE, 0][: 1 + newton], jnp.int32)
@@ -100,26 +103,26 @@ def close_look(
     bare = problem.oracles.curvature(x, at.y, data)
     K = bare if rule.constrained else system_at(at.y, tree.zeros_like(at.y)).inner
     seen |= {
-        "ritz": lanczos(K.hessian, at.y),
+        "ritz": tridiagonal(K.hessian, at.y, LANCZOS),
         "free": free,
-        "hypergradient_error": _relative(info.hypergradient, here.h, here.doubt),
-        "implicit_hypergradient": tree.norm(there.h),
-        "outer_gradient": here.outer,
-        "outer_silent": here.silent,
+        "hypergradient_error": _relative(info.hypergradient, here["h"], here["doubt"]),
+        "implicit_hypergradient": tree.norm(there["h"]),
+        "outer_gradient": here["outer"],
+        "outer_silent": here["silent"],
         "inner_value": problem.g(x, at.y, data),
         "adjoint_step": present_step(solver, "adjoint", state, info.inner_gradient),
-        "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits.products),
+        "calls": LANCZOS + 4 * len(rounds) + jnp.sum(visits["products"]),
     }
     if "v" in solver.variables:
-        seen["adjoint_residual"] = here.residual
+        seen["adjoint_residual"] = here["residual"]
+    doubt = there["doubt"]
     if newton:
-        known = lambda value: jnp.where(there.gradient <= 0.5 * here.gradient, value, jnp.nan)
-        seen["inner_distance"] = known(here.distance)
-        seen["inner_error"] = known(_relative(here.h, there.h, here.doubt + there.doubt))
-        seen["solved_value"] = known(there.value)
-        there = there._replace(doubt=known(there.doubt))
-    point = Point(x, there.h)
-    return seen | _secant(before, point, there.doubt), _copied(point)
+        known = lambda value: jnp.where(there["gradient"] <= 0.5 * here["gradient"], value, jnp.nan)
+        seen["inner_distance"] = known(here["distance"])
+        seen["inner_error"] = known(_relative(here["h"], there["h"], here["doubt"] + doubt))
+        seen["solved_value"] = known(there["value"])
+        doubt = known(doubt)
+    return _compared(seen, before, Point(x, there["h"]), doubt)
 
 
 def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str, Any]:
@@ -138,7 +141,9 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
     alive = jnp.any(jnp.stack([jnp.any(leaf) for leaf in jax.tree.leaves((f.x, f.y))]))
     # A direction without a pattern is no symmetry of g, such as the one of logits.
     along = jax.tree.map(lambda a: jnp.cos(jnp.arange(1, a.size + 1, dtype=a.dtype)).reshape(a.shape), y)
-    active = _active(solver, x, y)
+    # A rule that cannot be tried, or has no fixed point, may move y everywhere.
+    rest = lambda: fixed_point(solver.problem, without_map(inner_rule(solver, x)), y)
+    active = jax.tree.broadcast(attempt(rest, default=GRADIENT_ZERO).active, y)
     part = jax.tree.map(lambda a, moving: a * jnp.asarray(moving, a.dtype), along, active)
     if solver.second_order:
         linear = oracles.linearize(x, y, data)
@@ -151,29 +156,14 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
         "outer_beside": tree.norm(f.y),
         "x_beside": tree.norm((g.x, f.x)),
         "hypergradient_beside": jnp.where(alive, tree.norm(there), 0),
-        "hypergradient_largest": jnp.max(jnp.stack([_top(leaf) for leaf in jax.tree.leaves(here)])),
+        "hypergradient_largest": jnp.max(
+            jnp.stack([jnp.max(jnp.abs(a), initial=0) for a in jax.tree.leaves(here)])
+        ),
         "curvature_beside": curvature,
         "held": held,
         "silent_beside": _silent(f.y),
         "x_moves": jnp.stack([moves(f.x), moves(turns)]).any(0),
     }
-
-
-def _active(solver: Solver, x: PyTree, y: PyTree) -> PyTree:
-    """Return where the inner rule moves y."""
-    everywhere = jax.tree.map(lambda _: True, y)
-    if solver.rule("inner") is None:
-        return everywhere
-    rule = without_map(solver.inner_at(x))
-    if isinstance(rule, Descent):
-        return everywhere
-    # A rule that cannot be tried, or has no fixed point, may move y everywhere.
-    return attempt(lambda: fixed_point(solver.problem, rule, y).active, default=everywhere)
-
-
-def _came(x: PyTree, before: PyTree) -> jax.Array:
-    """Return whether each array has changed since the last look; false if unknown (NaN)."""
-    return moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, x, before))
 
 
 def _aside(far: float, leaf: jax.Array) -> jax.Array:
@@ -185,49 +175,32 @@ def _aside(far: float, leaf: jax.Array) -> jax.Array:
 
 def _of_step(solver: Solver, state: Any, info: Any, whole: bool, before: Point) -> dict[str, Any]:
     """Measure the step itself, and how far x has moved since the last look."""
-    outer, h = solver.rule("outer"), info.hypergradient
+    outer, h, metrics = solver.rule("outer"), info.hypergradient, info.metrics
     noisy = not whole or "key" in solver.wants
+    came = moves(jax.tree.map(lambda a, b: jnp.abs(a - b) > 0, state.x, before.x))  # false if unknown (NaN)
+    # A method with its own projection measures this itself.
+    own = metrics.get("stationarity", tree.norm(h)) if outer is None else outer.stationarity(state.x, h)
     return {
         "inner_residual": tree.norm(info.inner_gradient),
-        # A method with its own projection measures this itself.
-        "stationarity": info.metrics.get("stationarity", tree.norm(h))
-        if outer is None
-        else outer.stationarity(state.x, h),
+        "stationarity": own,
         "outer_value": info.outer_value,
         "x_norm": tree.norm(state.x),
         "moved": tree.norm(tree.sub(state.x, before.x)),
         "inner_step": present_step(solver, "inner", state, info.inner_gradient),
         "outer_step": present_step(solver, "outer", state, h),
         # Few batches are looked at; rare rows may be in none of them.
-        "x_moves": moves(h) | (noisy & _came(state.x, before.x)),
+        "x_moves": moves(h) | (noisy & came),
         "noisy": noisy,
         "calls": 0,  # extra gradients and products
     }
 
 
-class Solve(NamedTuple):
-    v: PyTree
-    began: Scalar  # ‖K v − b‖ where it started, relative to ‖b‖
-    left: Scalar  # the same where it ended; NaN if the solve is of no use
-    products: Any
+def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> tuple[PyTree, Scalar, Scalar, Any]:
+    """Solve K v = b by conjugate gradients from v.
 
-
-class Visit(NamedTuple):
-    """Results at one y."""
-
-    h: PyTree  # ∇_x f − ∇²_xy g·v with the v of the solve
-    doubt: Scalar  # a bound on its error
-    value: Scalar  # f
-    residual: Scalar  # of the adjoint system where the solve started
-    distance: Scalar  # the length of the Newton step from there
-    gradient: Scalar  # ‖∇_y g‖
-    outer: Scalar  # ‖∇_y f‖
-    silent: Any  # the share of y in arrays where ∇_y f is zero throughout
-    products: Any
-
-
-def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
-    """Solve K v = b by conjugate gradients from v; if K is not positive definite, `left` is NaN."""
+    Return v, its first and its last residual relative to ‖b‖, and the number of products. The last residual
+    is NaN if it is of no use, as when K is not positive definite.
+    """
     b, v, most = side
     size, rest = tree.norm(b), tree.sub(b, K(v))
     least = 1e-6 if size.dtype == jnp.float64 else 1e-5
@@ -235,11 +208,7 @@ def _solve(K: Product, side: tuple[PyTree, PyTree, Any]) -> Solve:
     v = tree.add(v, found.solution)
     left = tree.norm(tree.sub(b, K(v))) / size
     left = jnp.where(~found.flat & (left <= SOLVED), left, jnp.nan)
-    return Solve(v, tree.norm(rest) / size, left, found.products + 2)
-
-
-def _top(leaf: jax.Array) -> jax.Array:
-    return jnp.max(jnp.abs(leaf), initial=0)
+    return v, tree.norm(rest) / size, left, found.products + 2
 
 
 def _silent(gradient: PyTree) -> jax.Array:
@@ -249,24 +218,19 @@ def _silent(gradient: PyTree) -> jax.Array:
     return jnp.sum(silent) / sum(a.size for a in leaves)
 
 
-def _stacked(sides: list[Any]) -> Any:
-    return jax.tree.map(lambda *each: jnp.stack(each), *sides)
-
-
 def _relative(a: PyTree, b: PyTree, doubt: Scalar) -> Scalar:
     """Return ‖a − b‖/‖b‖, or NaN if b is hardly larger than the bound on its error."""
     size = tree.norm(b)
     return jnp.where(size > 5 * doubt, tree.norm(tree.sub(a, b)) / size, jnp.nan)
 
 
-def _secant(before: Point, here: Point, doubt: Scalar) -> dict[str, Scalar]:
-    """Return the hypergradient's rate of change since the last look; a lower bound on L_Φ if exact."""
+def _compared(seen: dict[str, Any], before: Point, here: Point, doubt: Scalar) -> Look:
+    """Add the hypergradient's rate of change since the last look; a lower bound on L_Φ if exact.
+
+    Also return a copy of the point, as the arrays of the run may be donated to its next chunk.
+    """
     turned, moved = tree.norm(tree.sub(here.h, before.h)), tree.norm(tree.sub(here.x, before.x))
     rounding = 1e3 * float(jnp.finfo(moved.dtype).eps) * tree.norm(here.x)
     fine = (turned > 10 * doubt) & (moved > rounding)
-    return {"outer_curvature": jnp.where(fine, turned / jnp.where(fine, moved, 1), jnp.nan)}
-
-
-def _copied(here: Point) -> Point:
-    """Return a copy, as the arrays of the run may be donated to its next chunk."""
-    return jax.tree.map(jnp.copy, here)
+    secant = jnp.where(fine, turned / jnp.where(fine, moved, 1), jnp.nan)
+    return seen | {"outer_curvature": secant}, jax.tree.map(jnp.copy, here)

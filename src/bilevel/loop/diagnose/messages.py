@@ -6,15 +6,15 @@ from typing import Any
 MOVES = {"inner": "y", "adjoint": "v", "outer": "x"}  # the variables that the levels move
 DEPENDS = "Does f depend on x, or ∇_y g on x, at all?"
 
-# Why a run became infinite or NaN.
-PARTS = (
+PARTS = (  # that are not finite
     "the inner objective g",
     "the gradient of the inner objective g, though not its value,",
     "the outer objective f",
     "the gradient of the outer objective f, though not its value,",
     "a second derivative of the inner objective g, though not its gradient,",
 )
-CAUSES = {
+SENTENCES = {
+    # Why a run became infinite or NaN.
     "beyond": "the {level} step size {size:.3g} is above 2/L = {limit:.3g}, with L = {L:.3g} the largest curvature "
     "of g in y",
     "not_finite": "{part} is NaN or infinite {where} (is a logarithm, a root or a quotient at the edge of its "
@@ -36,10 +36,7 @@ CAUSES = {
     "step size helps: add a term that grows with x to f, or bound x (bl.projected).",
     "led_to_large_step": "lower the outer step size, or bound x (bl.projected): x moved to where {beyond}; at step "
     "{step} that limit was {earlier:.3g}. bl.advise proposes step sizes, and bl.sweep tries several.",
-}
-
-# Why x did not move. `name` is the measure: the hypergradient or the stationarity measure.
-STANDSTILLS = {
+    # Why x did not move. `name` is the measure: the hypergradient or the stationarity measure.
     "still_not_finite": " The last {count:,} steps no longer moved x: the {name} has a norm that is not finite. "
     'Scale f down, or compute with more bits (jax.config.update("jax_enable_x64", True)).',
     "still_on_batches": " The last {count:,} steps no longer moved x; on their batches the {name} was at most "
@@ -57,12 +54,18 @@ STANDSTILLS = {
     "started_stationary": " x has not moved: it started where the estimated hypergradient is exactly zero, as at a "
     "solution; at points close to it, the hypergradient is not zero.",
     "never_moved": " x has never moved: the estimated hypergradient is exactly zero at every step. {why}",
+    # Why a hypergradient is zero, also at points close to x and y.
+    "squares_underflow": "Its entries are not zero, but at most {largest:.2g}, and their squares underflow: multiply f "
+    "by a large number.",
+    "y_held": "The inner rule does not move y, or not the part of y on which x acts (optax.set_to_zero, a mask, or a "
+    "learning rate of 0?): pass a rule that does.",
+    "g_piecewise_linear": "g is piecewise linear in y: its second derivatives are exactly zero, and x acts on y only "
+    "through them. Make g smooth (for |y|, jnp.sqrt(y**2 + 1e-6)), or pass its non-smooth term as prox= (bl.prox.l1).",
+    "f_flat_in_y": "∇_y f is exactly zero too, also at points close to x and y: does f depend on y, are all margins of "
+    "a hinge loss met, are all units dead, or are its numbers so small that they underflow?",
     "underflow": "f underflows: in float64 its gradient is {largest:.2g}, below the smallest number of {kind}, "
     "{least:.2g}. Multiply f by a large number, or compute in float64.",
-}
-
-# Findings of a diagnosis, about the later looks.
-FINDINGS = {
+    # Findings of a diagnosis, about the later looks.
     "diverged": "the run diverged; its status says what to do. Step sizes and lags are not judged by these looks, "
     "as the variables had run away before the last one.",
     "large_step": "{beyond} {where}: there a step moves {variable} away from its target. Lower it to 1/L = "
@@ -124,7 +127,6 @@ HINGE = (
     " For a hinge loss it means that all margins are met. An f with the value 0 may underflow: multiply it by a large "
     "number."
 )
-SENTENCES = CAUSES | STANDSTILLS | FINDINGS
 
 
 def say(code: str, **numbers: Any) -> str:
@@ -138,38 +140,23 @@ def beyond(level: str, size: float, L: float) -> str:
 
 def large_step(sizes: Mapping[str, float], L: float, where: str, close: bool = False) -> str:
     """Explain plain steps on y or v that are too large. If `close` to the limit, mention the outer step."""
-    level, size = next(iter(sizes.items()))
+    (level, size), *others = sizes.items()
     text = say("large_step", beyond=beyond(level, size, L), where=where, variable=MOVES[level], best=1 / L)
-    others = [
-        f", and the {other} step size {size:.3g} too" for other, size in sizes.items() if other != level
-    ]
-    doubt = " It is not far above: if that does not help, lower the outer step size." if close else ""
-    return f"{text}{''.join(others)}.{doubt}"
+    text += "".join(f", and the {other} step size {also:.3g} too" for other, also in others)
+    return (
+        f"{text}.{' It is not far above: if that does not help, lower the outer step size.' if close else ''}"
+    )
 
 
 def why_zero(beside: Mapping[str, Any]) -> str:
     """Explain a hypergradient of zero by the measurements of `look_beside`."""
-    if beside["hypergradient_largest"] > 0:
-        return (
-            f"Its entries are not zero, but at most {beside['hypergradient_largest']:.2g}, and their squares "
-            "underflow: multiply f by a large number."
-        )
+    if (largest := beside["hypergradient_largest"]) > 0:
+        return say("squares_underflow", largest=largest)
     if beside["held"]:
-        return (
-            "The inner rule does not move y, or not the part of y on which x acts (optax.set_to_zero, a mask, or a "
-            "learning rate of 0?): pass a rule that does."
-        )
+        return say("y_held")
     if beside["curvature_beside"] == 0 and beside["inner_beside"] > 0:
-        return (
-            "g is piecewise linear in y: its second derivatives are exactly zero, and x acts on y only through them. "
-            "Make g smooth (for |y|, jnp.sqrt(y**2 + 1e-6)), or pass its non-smooth term as prox= (bl.prox.l1)."
-        )
-    if beside["outer_beside"] == 0:
-        return (
-            "∇_y f is exactly zero too, also at points close to x and y: does f depend on y, are all margins of a "
-            "hinge loss met, are all units dead, or are its numbers so small that they underflow?"
-        )
-    return DEPENDS
+        return say("g_piecewise_linear")
+    return say("f_flat_in_y") if beside["outer_beside"] == 0 else DEPENDS
 
 
 def share(error: float) -> str:

@@ -1,25 +1,17 @@
 """Report of a diagnosis: sentences with a remedy, above a table of the looks."""
 
 import html
-import math
 import textwrap
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bilevel.words import printable
 
 SHOWN = (  # columns of a look in a printed diagnosis
-    "inner_residual",
-    "inner_distance",
-    "adjoint_residual",
-    "condition",
-    "hypergradient_error",
-    "inner_error",
-    "stationarity",
-    "moved",
-)
+    "inner_residual", "inner_distance", "adjoint_residual", "condition", "hypergradient_error", "inner_error",
+    "stationarity", "moved",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,28 +43,21 @@ class Diagnosis:
 
     def _text(self) -> str:
         steps = self.looks["step"]
-        lines = [f"Diagnosis of {self.name} from {_looks(steps)}:"]
+        sentences: dict[str, list[str]] = {}  # two large step sizes have the same one
+        for each in self.findings:
+            sentences.setdefault(each.sentence, []).append(each.code)
         wrapped = lambda text: textwrap.fill(text, 88, initial_indent="  - ", subsequent_indent="    ")
-        lines += [wrapped(each) for each in self._sentences()] or [
-            "  nothing stands out." if len(steps) else "  nothing could be seen."
-        ]
+        lines = [wrapped(f"{', '.join(codes)}: {sentence}") for sentence, codes in sentences.items()]
+        lines = lines or ["  nothing stands out." if len(steps) else "  nothing could be seen."]
         lines += [f"  ({note})" for note in (*self.notes, *self._not_judged())]
         if len(steps):
             chosen = sorted(set(np.linspace(0, len(steps) - 1, 4).round().astype(int)))
             shown = [name for name in SHOWN if np.isfinite(self.looks.get(name, np.nan)).any()]
-            lines.append(f"  {'step':<20}" + "".join(f"{steps[i]:>11.0f}" for i in chosen))
-            lines += [
-                f"  {name:<20}" + "".join(f"{_number(self.looks[name][i]):>11}" for i in chosen)
-                for name in shown
-            ]
-        return "\n".join(lines)
-
-    def _sentences(self) -> list[str]:
-        """Return each sentence once: two large step sizes have the same one."""
-        codes: dict[str, list[str]] = {}
-        for each in self.findings:
-            codes.setdefault(each.sentence, []).append(each.code)
-        return [f"{', '.join(names)}: {sentence}" for sentence, names in codes.items()]
+            row = lambda name, cells: f"  {name:<20}" + "".join(f"{cell:>11}" for cell in cells)
+            number = lambda value: "-" if np.isnan(value) else f"{value:.3g}"
+            lines.append(row("step", (f"{steps[i]:.0f}" for i in chosen)))
+            lines += [row(name, (number(self.looks[name][i]) for i in chosen)) for name in shown]
+        return "\n".join([f"Diagnosis of {self.name} from {self._count()}:", *lines])
 
     def _not_judged(self) -> list[str]:
         """Return the facts that minibatches cannot show, because the errors of one batch are always large."""
@@ -82,17 +67,13 @@ class Diagnosis:
         what = f"{lags} is" if found & {"outer_step", "outer_grows"} else f"{lags}, and the outer step, are"
         return [f"on minibatches: {what} not judged"] if noisy else []
 
+    def _count(self) -> str:
+        count = len(self.looks["step"])
+        return f"{count} look{'s' * (count != 1)}"
+
     def __repr__(self) -> str:
         codes = ", ".join(each.code for each in self.findings) or "nothing stands out"
-        return f"Diagnosis({codes}; {_looks(self.looks['step'])})"
+        return f"Diagnosis({codes}; {self._count()})"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self._text())}</pre>"
-
-
-def _looks(steps: np.ndarray) -> str:
-    return "1 look" if len(steps) == 1 else f"{len(steps)} looks"
-
-
-def _number(value: Any) -> str:
-    return "-" if math.isnan(value) else f"{value:.3g}"

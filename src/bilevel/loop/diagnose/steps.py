@@ -18,12 +18,9 @@ from bilevel.types import PyTree, Scalar
 
 AHEAD = 32  # inner steps on which the map of the inner rule is tried
 AGAINST = 100.0  # times the largest number in its memory: the gradient for a trial of a rule
-
 TRIAL = 4  # steps of a rule that may be scale-free
-SIZE, LARGER = (
-    0.05,
-    8.0,
-)  # of its gradients, below the usual limits of clipping by norm; factor for the second time
+SIZE = 0.05  # of its gradients, below the usual limits of clipping by norm
+LARGER = 8.0  # times that, for the second time
 ALIKE = 1e-2  # relative difference of the paths of y
 POINTS = 4  # at which g is compared with itself
 APART = 0.3  # of an entry of y, or of 1
@@ -51,6 +48,11 @@ def without_map(rule: Any) -> Any:
     return rule.rule if isinstance(rule, Settled) else rule
 
 
+def inner_rule(solver: Solver, x: PyTree) -> Rule:
+    """Return the inner rule at x, or plain descent for a method without one."""
+    return Descent(1.0) if solver.rule("inner") is None else solver.inner_at(x)
+
+
 def steps_of(solver: Solver, level: str) -> Any:
     """Return the rule, or the step size, by which a level moves; `None` if it has none."""
     part = solver.part(level)
@@ -60,11 +62,8 @@ def steps_of(solver: Solver, level: str) -> Any:
 def constant_step(solver: Solver, level: str) -> float | None:
     """Return the step size of plain descent or of a series; 0 without steps, `None` for other rules."""
     steps = steps_of(solver, level)
-    if isinstance(steps, Descent):
-        return float(steps.step_size)
-    if steps is None:
-        return 0.0
-    return None if isinstance(steps, Rule) else float(steps)
+    size = steps.step_size if isinstance(steps, Descent) else steps
+    return None if isinstance(size, Rule) else float(0 if size is None else size)
 
 
 def present_step(solver: Solver, level: str, state: Any, gradient: PyTree) -> Any:
@@ -100,34 +99,31 @@ def _trial_step(rule: Rule, memory: PyTree, gradient: PyTree) -> Any:
     return jnp.where(plain, s, jnp.nan)
 
 
-def faulty_maps(solver: Solver, state: Any, batch: Any) -> dict[str, jax.Array]:
+def faulty_maps(solver: Solver, state: Any, batch: Any) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Return, for each level whose rule ends with a map, whether that map makes NaN of a finite point.
 
     There are two answers per level: for the next steps, and for the present point, where no smaller step
     helps.
     """
     found = {}
-    if isinstance(rule := solver.inner_at(state.x) if solver.rule("inner") else None, Settled):
-        found["inner"] = _on_the_way(solver, rule, state, batch)
+    if isinstance(rule := inner_rule(solver, state.x), Settled):
+        y0 = solver.sets_out(state)
+        found["inner"] = _breaks_on_the_way(solver, rule, state, y0, batch), ~_is_finite(rule, y0)
     if isinstance(rule := solver.rule("outer"), Settled):
         h = solver.step(state, batch)[1].hypergradient
         ahead = rule.rule.update(h, state.outer, state.x)[0]
-        found["outer"] = ~jnp.stack([~all_finite(ahead) | _is_finite(rule, ahead), _is_finite(rule, state.x)])
+        found["outer"] = all_finite(ahead) & ~_is_finite(rule, ahead), ~_is_finite(rule, state.x)
     return found
 
 
-def _on_the_way(solver: Solver, rule: Settled, state: Any, batch: Any) -> jax.Array:
-    gradient = lambda y: solver.problem.oracles.inner_gradient(state.x, y, first(batch))
-    y0 = solver.sets_out(state)
-
+def _breaks_on_the_way(solver: Solver, rule: Settled, state: Any, y0: PyTree, batch: Any) -> jax.Array:
     def step(_, carry):
-        y, memory, fine = carry
-        ahead, after = rule.rule.update(gradient(y), memory, y)
-        fine &= ~all_finite(ahead) | _is_finite(rule, ahead)
-        return rule.settle(ahead), after, fine
+        y, memory, breaks = carry
+        gradient = solver.problem.oracles.inner_gradient(state.x, y, first(batch))
+        ahead, after = rule.rule.update(gradient, memory, y)
+        return rule.settle(ahead), after, breaks | (all_finite(ahead) & ~_is_finite(rule, ahead))
 
-    fine = lax.fori_loop(0, AHEAD, step, (y0, state.inner, jnp.array(True)))[2]
-    return ~jnp.stack([fine, _is_finite(rule, y0)])
+    return lax.fori_loop(0, AHEAD, step, (y0, state.inner, jnp.array(False)))[2]
 
 
 def _is_finite(rule: Settled, point: PyTree) -> jax.Array:
@@ -146,18 +142,13 @@ def climbing_levels(solver: Solver, state: Any) -> dict[str, jax.Array]:
         if not isinstance(rule, Rule) or isinstance(rule, Descent):
             continue
         memory, origin = getattr(state, level), tree.zeros_like(getattr(state, variable))
-        ones = tree.ones_like(origin)
+        floats = [leaf for leaf in jax.tree.leaves(memory) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        sizes = [jnp.max(jnp.where(jnp.isfinite(a), jnp.abs(a), 0), initial=0).astype(float) for a in floats]
         # A smaller gradient would be hidden by a momentum that has run away.
-        gradient = scaled(AGAINST * (1 + _largest(memory)), ones)
-        down, up = (rule.update(each, memory, origin)[0] for each in (gradient, tree.scale(-1, gradient)))
+        ones, size = tree.ones_like(origin), AGAINST * (1 + jnp.max(jnp.stack([jnp.zeros(()), *sizes])))
+        down, up = (rule.update(scaled(sign * size, ones), memory, origin)[0] for sign in (1, -1))
         found[level] = dot(tree.sub(up, down), ones) < 0
     return found
-
-
-def _largest(memory: PyTree) -> jax.Array:
-    floats = [leaf for leaf in jax.tree.leaves(memory) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    sizes = [jnp.max(jnp.where(jnp.isfinite(a), jnp.abs(a), 0), initial=0).astype(float) for a in floats]
-    return jnp.max(jnp.stack(sizes), initial=0) if sizes else jnp.zeros(())
 
 
 def may_be_scale_free(solver: Solver) -> bool:

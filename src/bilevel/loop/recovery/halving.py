@@ -1,40 +1,77 @@
 """`on_divergence="halve"`: a run that diverges returns to a good state and continues with smaller steps.
 
-Return point: a chunk is good if its last outer value is no blow-up. It may exceed the first value by at most
-ten times the distance between that and zero. The run returns to the start of the last chunk that follows a
-good one.
+Return point: the start of the last chunk that follows a good one. A chunk is good if its last outer value
+exceeds the first value of the run by at most ten times the distance between that and zero. With `every=`,
+return points are multiples of it, independent of hooks and of the end of an earlier call. A result keeps the
+return point (`Result.recovery`), so a resumed run returns to the same one as an unbroken run.
 
-Step sizes: let λ be the curvature of g in y. Plain steps on y or v above 2/λ diverge. Then the lower levels'
-step sizes are halved. The limit is 0.9 of that, because λ may be larger elsewhere. Otherwise the outer step
-size is halved. If λ has grown during the run, the lower levels' steps are too large at the last finite state
-and either level may be the cause. Then the lower ones are halved too every second such time in a row. So all
+Step sizes: plain steps on y or v above 2/λ diverge, where λ is the curvature of g in y. Then the lower
+levels' step sizes are halved, also above 0.9 of that limit, because λ may be larger elsewhere. Otherwise the
+outer one is halved. If λ has grown during the run so that the lower steps are too large at the last finite
+state, either level may be the cause. Then the lower ones are halved too every second such time in a row: all
 step sizes shrink, and so does the ratio of the outer one to the others, which matters in a single loop. If a
 lower level has a rule without such a limit, all step sizes are halved each time.
 
 Limit: at most `MOST` times in one run. There is no retry if smaller steps cannot help: data that make an
 objective NaN, or an objective that is not finite at the return point.
-
-With `every=`, the return points are multiples of it, independent of hooks and of the end of an earlier call.
-A result keeps the return point (`Result.recovery`), so a resumed run returns to the same one as an unbroken
-run.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel.loop.driver import back_to, has_diverged
+from bilevel.loop.data.loader_buffer import Mark
+from bilevel.loop.driver import back_to
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.policies import Steady
-from bilevel.loop.recovery.place import Place, Recovery, Seen
 from bilevel.loop.result import Result
+from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
 from bilevel.loop.trace import Columns
 from bilevel.solvers.base import Solver
 from bilevel.solvers.step_scaling import has_steps, with_smaller_steps
 
-START = Seen()
 MOST = 10  # halvings in one run; a resumed run after `DIVERGED` starts from 0
+
+
+class Seen(NamedTuple):
+    """Outer values: the first, the smallest absolute value, and the last. NaN before the first step."""
+
+    first: float = np.nan
+    least: float = np.nan
+    last: float = np.nan
+
+    def after(self, rows: Columns) -> "Seen":
+        """Return the values after the rows of further steps."""
+        values = np.asarray(rows["outer_value"], dtype=float)
+        first = values[0] if np.isnan(self.first) else self.first
+        return Seen(float(first), float(np.fmin(self.least, np.abs(values).min())), float(values[-1]))
+
+
+START = Seen()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Earlier state of the run, to which it returns if it diverges."""
+
+    step: int
+    run: RunState
+    seen: Seen  # up to that step
+    taken: list[Any]  # a loader's batches since then, in memory
+    mark: Mark | None = None  # on disk: the loader's position at that step
+    rows: Columns | None = None  # of a thinned trace: all rows since then, and the one before
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Recovery data of a result, with which a run resumes as if it had never stopped."""
+
+    seen: Seen
+    count: int  # halvings that count toward the most that one run may have
+    doubtful: int  # halvings in a row meant mostly for the outer level
+    place: Place | None  # None: the run returns to the state of the result itself
 
 
 def check_halving(solver: Solver, snapshots: str) -> None:
@@ -90,13 +127,10 @@ class Halving(Steady):
 
     def renews(self, step: int) -> bool:
         """Return whether the run at this step may drop its earlier return point."""
-        on_grid = self.every is None or step % self.every == 0
-        return not self.halves or (on_grid and self._is_good)
-
-    @property
-    def _is_good(self) -> bool:
         first, least, last = self.seen
-        return bool(np.isnan(last) or last <= first + 10 * max(abs(first), least))
+        is_good = np.isnan(last) or last <= first + 10 * max(abs(first), least)
+        on_grid = self.every is None or step % self.every == 0
+        return not self.halves or bool(on_grid and is_good)
 
     def kept(self, here: bool) -> "Halving":
         """Return the policy after an update of the kept state, which may be the state `here`."""
@@ -117,25 +151,26 @@ class Halving(Steady):
 
     def retry(self, plan: Plan, progress: Progress) -> Progress:
         """Return the progress at the last good state with smaller steps, or with a note if none help."""
-        status = progress.status
-        if not self.halves or status is None or not has_diverged(progress):
+        status, step = progress.status, plan.kept_step(progress)
+        if not self.halves or status is None or status.code is not Code.DIVERGED:
             return progress
-        there = status.step == plan.kept_step(progress)
-        hopeless = progress.bad_data is not None or (not progress.cause.curable and there)
+        hopeless = progress.bad_data is not None or (not progress.cause.curable and status.step == step)
         if hopeless or self.count >= MOST:
-            return replace(progress, status=status.with_note(_in_vain(self.count)))
-        lower, outer = self.factors
-        shrink, step = progress.cause.shrink, plan.kept_step(progress)
+            not_tried = " Smaller steps were not tried, as they cannot mend that."
+            in_vain = f" Halving the step sizes {self.count} times did not help." if self.count else not_tried
+            return replace(progress, status=status.with_note(in_vain))
+        (lower, outer), shrink = self.factors, progress.cause.shrink
         doubtful = self.doubtful + 1 if shrink == "mostly outer" else 0
         lower = lower if shrink == "outer" or doubtful % 2 else lower / 2
         outer = outer if shrink == "lower" else outer / 2
-        halvings = (*self.halvings, (step, lower, outer))
         guard = replace(
-            self, halvings=halvings, count=self.count + 1, doubtful=doubtful, seen=self.seen_there
+            self,
+            halvings=(*self.halvings, (step, lower, outer)),
+            count=self.count + 1,
+            doubtful=doubtful,
+            seen=self.seen_there,
         )
         progress = back_to(plan, progress, step, plan.snapshots.run())
-        taken = plan.snapshots.taken  # also the batches of a warm-up, which takes no steps
-        plan.source.give_back(plan.snapshots.drop(len(taken)))
         return replace(progress, guard=guard, status=None, method=plan.method_of(guard.solver))
 
     def note(self) -> str:
@@ -147,11 +182,3 @@ class Halving(Steady):
             f" It had diverged on the way, and went on from step {at} with {lower:.3g} of the lower levels' step sizes "
             f"and {outer:.3g} of the outer one's; resume=result keeps them so."
         )
-
-
-def _in_vain(times: int) -> str:
-    return (
-        " Smaller steps were not tried, as they cannot mend that."
-        if not times
-        else f" Halving the step sizes {times} times did not help."
-    )

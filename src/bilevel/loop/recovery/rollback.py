@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from bilevel.loop.diagnose.divergence import blameworthy, cause
-from bilevel.loop.diagnose.scene import scene_of
+from bilevel.loop.diagnose.scene import Scene
 from bilevel.loop.driver import back_to
-from bilevel.loop.finite import LOOK_AHEAD, bad_data, grown, narrow, run_away
+from bilevel.loop.finite import LOOK_AHEAD, bad_data, narrow
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.state import RunState
 from bilevel.loop.status import diverged
@@ -26,15 +26,15 @@ def again(
     while start < stop:
         given, count = plan.source.again(plan.snapshots.taken, start - kept_step, stop - start)
         if warm:
-            run = calls.warm_up(method.leaves, run, given, count)
+            run, start = calls.warm_up(method.leaves, run, given, count), start + count
+            continue
+        fit = method.program.fit(method.leaves, run, given, plan.total)
+        if plan.at_once:
+            count = min(count, fit.count)
+            run, _, info, _ = calls.chunk(method.leaves, run, given, fit.blank, count, plan.keep_info)
         else:
-            fit = method.program.fit(method.leaves, run, given, plan.total)
-            count = min(count, fit.count) if plan.at_once else 1
-            if plan.at_once:
-                run, _, info, _ = calls.chunk(method.leaves, run, given, fit.blank, count, plan.keep_info)
-            else:
-                stored = plan.storage.stored(run)
-                run, _, info = calls.one(method.leaves, stored, given, fit.rows(), 0, plan.keep_info)
+            stored, count = plan.storage.stored(run), 1
+            run, _, info = calls.one(method.leaves, stored, given, fit.rows(), 0, plan.keep_info)
         start += count
     return plan.storage.fetched(run), info
 
@@ -67,12 +67,8 @@ def rolled_back(
 ) -> Progress:
     """Return the progress at the last finite state, with the status that explains the divergence.
 
-    Args:
-        plan: the plan of the run.
-        progress: the progress after the chunk in which something broke.
-        rows: the trace of that chunk.
-        broken: the parts of the run that are not finite.
-        row: the first row with an outer value that is not finite, if there is one.
+    The last chunk has the trace `rows`. After it the parts `broken` of the run are not finite; `row` is the
+    first one with an outer value that is not finite, if there is one.
     """
     step, solver = progress.step, progress.method.solver
     bad_value = step if row is None else step - rows_in(rows) + row
@@ -88,42 +84,28 @@ def rolled_back(
     if loss_first:  # the variables are the cause if they soon follow
         (run, info), last = again(plan, progress, good, low, bad_value), bad_value
         _, _, names, _ = last_finite(plan, progress, run, last, last + LOOK_AHEAD)
-    # A variable that has run away is the cause, even if another part breaks first.
-    before = plan.snapshots.before()[1]
-    large = grown(solver, run) or run_away(solver, run, before)
     progress = replace(back_to(plan, progress, last, run), info=info or progress.info)
-    guilty = data is not None and blameworthy(scene_of(plan, progress), before, plan.source.peek())
-    return explained(
-        plan,
-        progress,
-        last,
-        names or large or ["outer_value"],
-        large,
-        data if guilty else None,
-        loss_first=loss_first,
-    )
+    scene = Scene(plan, progress)
+    names = names or scene.large() or ["outer_value"]
+    guilty = data is not None and blameworthy(scene)
+    return explained(scene, progress, last, names, data if guilty else None, loss_first=loss_first)
 
 
 def explained(
-    plan: Plan,
-    progress: Progress,
-    step: int,
-    names: list[str],
-    large: list[str],
-    data: str | None,
-    **how: Any,
+    scene: Scene, progress: Progress, step: int, names: list[str], data: str | None, **how: Any
 ) -> Progress:
     """Return the progress with the status of a divergence, and its cause."""
-    why = cause(scene_of(plan, progress), large, warmup=how.get("warmup", False))
-    because = {} if "warmup" in how else {"because": large}
+    why = cause(scene)
     status = diverged(
-        progress.method.solver,
+        scene.solver,
         step,
         names,
+        warmup=scene.warmup,
         data=data,
+        # A variable that has run away is the cause, even if another part breaks first.
+        because=() if scene.warmup else scene.large(),
         suspicion=why.sentence,
         culprit=why.variable,
-        **because,
         **how,
     )
-    return replace(progress, cause=why, bad_data=data, status=status.with_note(narrow(progress.run)))
+    return replace(progress, cause=why, bad_data=data, status=status.with_note(narrow(scene.run)))

@@ -26,22 +26,21 @@ class HostSnapshots(Snapshots):
 
     donates = True
 
-    def __init__(self, storage: OnDevice = OnDevice(), first: Callable[[Any], Any] = lambda due: due):  # noqa: B008
+    def __init__(self, storage: OnDevice, first: Callable[[Any], Any]):
         super().__init__(storage)
         self._first = first  # all processes follow the clock of the first one
         self._places: Any = None  # shardings of the copied run
         self._next = 0.0  # earliest time of the next copy
 
     def renew(self, run: Any, step: int, good: bool) -> None:
-        if not good and self.possible and not self._is_heavy():
-            return
-        if self._first(time.perf_counter() >= self._next) or self._is_heavy():
+        heavy = self._is_heavy()
+        wanted = good or heavy or not self.possible
+        if wanted and (self._first(time.perf_counter() >= self._next) or heavy):
             self.begin(run, step)
 
     def begin(self, run: Any, step: int) -> None:
         began = time.perf_counter()
-        self._run = self._places = self.step = None  # free the old copy first
-        self.taken = []
+        self._run, self.step, self.taken = None, None, []  # free the old copy first
         self._places = jax.tree.map(sharding_on_device, run)
         self._run, self.step = _on_host(run), step
         self._next = time.perf_counter() + REST * (time.perf_counter() - began)
@@ -70,9 +69,6 @@ class NoSnapshots(Snapshots):
     def begin(self, run: Any, step: int) -> None:
         self.taken = []
 
-    def adopt(self, run: Any, step: int, taken: list[Any], like: Any) -> None:
-        self.begin(run, step)
-
 
 def snapshots_for(
     policy: str, size: int, halve: bool, storage: OnDevice, first: Callable[[Any], Any] = lambda due: due
@@ -87,11 +83,11 @@ def snapshots_for(
 
 def _on_host(run: Any) -> Any:
     """Return a copy on the host. Keys have no NumPy type; they are small and stay on the device."""
-    leaves, structure = jax.tree.flatten(run)
-    for leaf in leaves:
-        if not _is_key(leaf) and leaf.is_fully_addressable:
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    for leaf in jax.tree.leaves(run):
+        if not is_key(leaf) and leaf.is_fully_addressable:
             leaf.copy_to_host_async()  # all transfers at once, in case memory is slow
-    return structure.unflatten([jnp.copy(leaf) if _is_key(leaf) else _own(leaf) for leaf in leaves])
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_key(leaf) else _own(leaf), run)
 
 
 def _own(leaf: jax.Array) -> Any:
@@ -100,7 +96,3 @@ def _own(leaf: jax.Array) -> Any:
         return jax.device_put(leaf, leaf.sharding.with_memory_kind("pinned_host"), may_alias=False)
     fetched = np.asarray(leaf)
     return fetched.copy() if next(iter(leaf.devices())).platform == "cpu" else fetched
-
-
-def _is_key(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
