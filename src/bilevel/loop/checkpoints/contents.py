@@ -64,7 +64,7 @@ def packed(
         "halvings": [list(halving) for halving in result.halvings],
         "seconds": result.seconds,
         "status": asdict(result.status),
-        "order": _order(result.feed),
+        "order": None if isinstance(result.feed, Mark) else [list(key) for key in result.feed or ()],
         "tree": tree,
     }
     return contents, [words_of(array) for array in arrays], left_out
@@ -111,20 +111,14 @@ def _retyped(run: RunState, template: RunState) -> RunState:
     return RunState(**jax.tree.unflatten(structure, leaves), fingerprint=template.fingerprint)
 
 
-def places(template: RunState) -> list[Any]:
-    """Return the shardings of the arrays of a run, in the order of a checkpoint; `None` for random keys."""
-    return [None if is_key(leaf) else leaf.sharding for leaf in jax.tree.leaves(_parts(template))]
+def layout(template: RunState) -> tuple[list[list[Any]], list[Any]]:
+    """Return the shapes and dtypes of a run's arrays, and their shardings, in the order of a checkpoint.
 
-
-def shapes(template: RunState) -> list[list[Any]]:
-    """Return the shapes and dtypes of the arrays of a run, in the same order."""
-    leaves = map(words_of, jax.tree.leaves(_parts(template)))
-    return [[list(leaf.shape), str(leaf.dtype)] for leaf in leaves]
-
-
-def _order(feed: Any) -> list[list[Any]] | None:
-    """Return the keys of the samplers of data in memory; `None` for a loader."""
-    return None if isinstance(feed, Mark) else [list(key) for key in feed or ()]
+    The sharding of a random key is `None`.
+    """
+    leaves = jax.tree.leaves(_parts(template))
+    shapes = [[list(leaf.shape), str(leaf.dtype)] for leaf in map(words_of, leaves)]
+    return shapes, [None if is_key(leaf) else leaf.sharding for leaf in leaves]
 
 
 def _position(mark: Mark | None) -> dict[str, Any] | None:
@@ -142,12 +136,8 @@ def _recovery(result: Result, loader: Mark | None) -> dict[str, Any] | None:
     if place is not None and (mark is None or mark.position is not None):  # else the loader cannot move there
         there = {"step": place.step, "seen": list(place.seen), "rows": place.rows, "loader": _position(mark)}
         saved = {"run": _parts(place.run)} | there
-    return {
-        "seen": list(recovery.seen),
-        "count": recovery.count,
-        "doubtful": recovery.doubtful,
-        "place": saved,
-    }
+    seen = {"seen": list(recovery.seen), "count": recovery.count, "doubtful": recovery.doubtful}
+    return seen | {"place": saved}
 
 
 def _recovered(saved: dict[str, Any] | None, fingerprint: tuple[tuple[str, str], ...]) -> Recovery | None:

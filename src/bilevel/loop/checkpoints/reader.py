@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,25 +9,26 @@ import jax
 
 from bilevel.checks import check_path
 from bilevel.forks import check_fork
-from bilevel.loop.checkpoints.contents import FORMAT, into, made_by, outlined, places, shapes, unpacked
+from bilevel.loop.checkpoints.contents import FORMAT, into, layout, made_by, outlined, unpacked
 from bilevel.loop.checkpoints.folder import Damaged, numbers_in, orbax, read_arrays, read_contents, reason
-from bilevel.loop.checkpoints.origin import Origin
 from bilevel.loop.checkpoints.trees import Saved
-from bilevel.loop.checkpoints.types import check_types
+from bilevel.loop.checkpoints.types import CONTENTS, ORIGIN, check_types
+from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.result import Result
+from bilevel.loop.single_run import Start, begun
 from bilevel.loop.state import RunState, difference
 from bilevel.types import PyTree
 from bilevel.words import shown
 
-ORIGIN = {field.name for field in fields(Origin)} | {"outline"}
-
 
 class Restored(NamedTuple):
-    """Result from a folder, the states of the hooks, and the newer checkpoints that were damaged."""
+    """Run from a folder."""
 
     result: Result
-    hooks: list[Any]
-    damaged: list[int]
+    hooks: list[Any]  # their states
+    origin: dict[str, Any]
+    fresh: tuple[Plan, Progress]  # a new run of the same problem, to compare
+    damaged: list[int] = []  # noqa: RUF012  # newer checkpoints
 
 
 def load(folder: str | Path) -> Result:
@@ -45,35 +45,32 @@ def load(folder: str | Path) -> Result:
         folder: the folder that was passed as `checkpoint=`. A run may be writing into it.
     """
     check_fork()  # Orbax's file format would end a forked process
-    read = lambda path, number, contents: _unpacked(path, number, contents, [])
-    (result, _), _ = _newest(as_folder(folder, "folder"), read)
+    path = as_folder(folder, "folder")
+    (result, _), _ = _newest(path, lambda number, contents: _unpacked(path, number, contents, []))
     return result
 
 
-def restore(
-    path: Path,
-    begin: Callable[[PyTree, PyTree, PyTree], RunState],
-    x0: PyTree,
-    y0: PyTree,
-    model_state: PyTree,
-) -> tuple[Restored, dict[str, Any]]:
-    """Return the newest whole checkpoint in the types of the run that `begin` starts, and its origin.
+def restore(path: Path, plan: Plan, start: Start) -> Restored:
+    """Return the newest whole checkpoint in the types of a new run of the plan.
 
     Without x0 and y0, their structure comes from the checkpoint.
     """
 
-    def read(path: Path, number: int, contents: dict[str, Any]) -> tuple[Result, list[Any], dict[str, Any]]:
-        start = x0, y0, model_state
-        if x0 is None:
-            start = _checked(lambda: outlined(contents["origin"]["outline"]))
-            _check_plain(start)
-        template = begin(*start)
-        _check_same(path, contents, template)
-        result, hooks = _unpacked(path, number, contents, places(template))
-        return _checked(lambda: into(result, template)), hooks, contents["origin"]
+    def read(number: int, contents: dict[str, Any]) -> Restored:
+        begin_at = start
+        if start.x0 is None:
+            trees = _checked(outlined, contents["origin"]["outline"])
+            _check_plain(trees)
+            begin_at = start._replace(**dict(zip(("x0", "y0", "model_state"), trees, strict=True)))
+        fresh = begun(plan, begin_at)
+        template = plan.storage.fetched(fresh[1].run)
+        shapes, places = layout(template)
+        _check_same(path, contents, template, shapes)
+        result, hooks = _unpacked(path, number, contents, places)
+        return Restored(_checked(into, result, template), hooks, contents["origin"], fresh)
 
-    (result, hooks, origin), damaged = _newest(path, read)
-    return Restored(result, hooks, damaged), origin
+    restored, damaged = _newest(path, read)
+    return restored._replace(damaged=damaged)
 
 
 def _unpacked(
@@ -82,10 +79,10 @@ def _unpacked(
     return _checked(lambda: unpacked(contents, read_arrays(path, number, contents, places)))
 
 
-def _checked(read: Callable[[], Any]) -> Any:
-    """Return `read()`. An error here means damage, even if the checksums are right."""
+def _checked(read: Callable[..., Any], *contents: Any) -> Any:
+    """Return `read(*contents)`. An error here means damage, even if the checksums are right."""
     try:
-        return read()
+        return read(*contents)
     except Damaged:
         raise
     except Exception as error:
@@ -109,15 +106,15 @@ def as_folder(folder: Any, name: str) -> Path:
     return path
 
 
-def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tuple[Any, list[int]]:
+def _newest(path: Path, read: Callable[[int, dict[str, Any]], Any]) -> tuple[Any, list[int]]:
     """Return `read` of the newest whole checkpoint, and the damaged ones; warn about those."""
     orbax()
     numbers, damaged = numbers_in(path), []
     for number in numbers:
         try:
             contents = read_contents(path, number)
-            _check_format(path, contents)
-            return read(path, number, contents), damaged
+            check_format(path, contents)
+            return read(number, contents), damaged
         except Damaged as error:
             damaged.append(number)
             then = "the one before it is used" if number != numbers[-1] else "there is none before it"
@@ -135,30 +132,25 @@ def _newest(path: Path, read: Callable[[Path, int, dict[str, Any]], Any]) -> tup
     )
 
 
-def _check_format(path: Path, contents: Any) -> None:
-    wanted = {"format", "made_by", "fingerprint", "origin", "steps", "status", "tree", "arrays", "files"}
-    wanted |= {"thin", "halvings", "seconds", "order"}
-    if not isinstance(contents, dict) or not wanted <= contents.keys():
+def check_format(path: Path, contents: Any) -> None:
+    """Raise `Damaged` unless these are the contents of a checkpoint, `ValueError` if of another format."""
+    if not isinstance(contents, dict) or not contents.keys() >= {"format", "origin", *CONTENTS}:
         raise Damaged("its contents do not belong to a checkpoint")
     if contents["format"] != FORMAT:
         raise ValueError(
             f"the checkpoints in {str(path)!r} have format {contents['format']!r}, and this version of bilevel "
             f"({made_by()['bilevel']}) reads format {FORMAT}: read them with the version that wrote them"
         )
-    origin = contents["origin"]
-    if not isinstance(origin, dict) or not origin.keys() >= ORIGIN:
-        raise Damaged("its contents do not belong to a checkpoint")
-    check_types(contents)
-    check_types(origin)
+    check_types(contents, CONTENTS)
+    check_types(contents["origin"], ORIGIN)
 
 
-def _check_same(path: Path, contents: dict[str, Any], template: RunState) -> None:
+def _check_same(path: Path, contents: dict[str, Any], template: RunState, shapes: list[list[Any]]) -> None:
     """Raise if a checkpoint has another library version, solver, problem or data shape."""
     then, now = contents["made_by"]["bilevel"], made_by()["bilevel"]
     found = f"it was written by bilevel {then}, this is {now}" if then != now else None
     found = found or difference(tuple(map(tuple, contents["fingerprint"])), template.fingerprint)
-    here = shapes(template)
-    if found is None and contents["arrays"][: len(here)] != here:
+    if found is None and contents["arrays"][: len(shapes)] != shapes:
         found = "the solver's state had other arrays"
     if found is not None:
         raise ValueError(

@@ -134,7 +134,7 @@ def team_of(*trees: Any) -> Alone:
     return Team() if len(found) > 1 else Alone()
 
 
-def _devices(tree: Any) -> Iterator[jax.Device]:
+def _devices(tree: Any) -> Iterator[Any]:
     if isinstance(mesh := getattr(tree, "mesh", tree), jax.sharding.Mesh):
         yield from mesh.devices.flat
         return

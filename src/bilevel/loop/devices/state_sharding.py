@@ -96,7 +96,7 @@ def place_run(plan: Plan, given: tuple[PyTree, ...]) -> tuple[tuple[PyTree, ...]
     Follow `mesh=` if it was given. Otherwise arrays on a mesh stay there, and all others are replicated.
     """
     mesh, source = plan.request.options.mesh, plan.source
-    named = dict(zip(("x0", "y0", "model_state"), given, strict=True))
+    named: dict[str, PyTree] = dict(zip(("x0", "y0", "model_state"), given, strict=True))
     check_alike(plan.team, named | {"data": source.stream})
     if mesh is None:
         given, stream = _kept_on_mesh(named, source.stream)
@@ -187,7 +187,7 @@ def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
 
 
-def _split(stream: Stream | None, sharded: Sharded) -> Stream | None:
+def _split(stream: Any, sharded: Sharded) -> Stream | None:
     """Split the rows of data in memory and replicate keys. A user's stream only moves to the mesh."""
     everywhere = NamedSharding(sharded.mesh, PartitionSpec())
     replicate = lambda leaf: put(leaf, everywhere)
