@@ -1,13 +1,17 @@
 """Contents of a checkpoint: the result so far, the states of the hooks, and the origin of the run."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
+from bilevel.loop.checkpoints.folder import Damaged
 from bilevel.loop.checkpoints.trees import flatten, is_key, unflatten, words_of
 from bilevel.loop.data.loader_buffer import Mark
 from bilevel.loop.devices.state_sharding import put
@@ -18,6 +22,99 @@ from bilevel.loop.status import Code, Status
 from bilevel.types import PyTree
 
 FORMAT = 2
+
+# A type, or `T | U` of types, exactly; [T], a list of a T; (T, U), a list of a T and a U; {"a": T}, a dict with
+# only these keys; or a test of a value.
+Type = Any
+
+
+def _fits(value: Any, type_: Type) -> bool:
+    if isinstance(type_, type | UnionType):
+        return type(value) in (get_args(type_) or (type_,))
+    if isinstance(type_, list):
+        return isinstance(value, list) and all(_fits(each, type_[0]) for each in value)
+    if isinstance(type_, tuple):
+        return isinstance(value, list) and len(value) == len(type_) and all(map(_fits, value, type_))
+    if isinstance(type_, dict):
+        same = isinstance(value, dict) and value.keys() == type_.keys()
+        return same and all(_fits(value[name], type_[name]) for name in type_)
+    return type_(value)
+
+
+def _or_none(type_: Type) -> Type:
+    return lambda value: value is None or _fits(value, type_)
+
+
+def _dict_of(type_: Type) -> Type:
+    return lambda value: isinstance(value, dict) and all(_fits(each, type_) for each in value.values())
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and value >= least
+
+
+_any = lambda value: True
+_seconds = lambda value: _fits(value, int | float) and math.isfinite(value) and value >= 0
+_factor = lambda value: _seconds(value) and value > 0
+_shapes = [([_whole(0)], str)]
+_real = int | float  # also NaN, as the mean of an array that overflows
+_figures = [(_real, _real, _real, _real)]
+_word = bool | int | float | str
+_part = lambda value: _fits(value, _word | None) or _fits(value, _figures)
+
+CONTENTS: dict[str, Type] = {
+    "format": _any,
+    "origin": _any,  # of `ORIGIN`
+    "steps": _whole(0),
+    "thin": _or_none(_whole(1)),
+    "halvings": [(_whole(0), _factor, _factor)],
+    "seconds": _seconds,
+    "status": {
+        "code": lambda value: value in [code.value for code in Code],
+        "message": str,
+        "variable": str | None,
+        "step": _or_none(_whole(0)),
+    },
+    "order": _or_none([[_word]]),  # the keys of the samplers of data in memory; None for a loader
+    "fingerprint": [(str, str)],
+    "made_by": lambda value: _dict_of(str)(value) and "bilevel" in value,
+    "tree": dict,
+    "arrays": _shapes,
+    "files": _dict_of(_whole(0)),
+}
+
+ORIGIN: dict[str, Type] = {  # `None`: unknown
+    "numbers": _dict_of(_part),  # the solver's step sizes and other numbers
+    "reads": _dict_of([(str, str, _part)]),  # what each function reads, as (path, kind, figure)
+    "hidden": [str],  # values without a figure that functions read
+    "loader": bool,
+    "start": _or_none(_figures),  # of x0, y0 and the model state
+    "data": _or_none(_figures),  # of data in memory, or of a loader's first batch
+    "seed": int | None,
+    "warmup": _or_none(_whole(0)),
+    "stops": [str],  # hooks and policies that may end the run, which a resumed run may change
+    "outline": {"tree": _any, "shapes": _shapes},  # of x0, y0 and the model state
+}
+
+
+def check_contents(path: Path, contents: Any) -> None:
+    """Raise `Damaged` unless these are the contents of a checkpoint, `ValueError` if of another format."""
+    _check_names(contents, CONTENTS)
+    if contents["format"] != FORMAT:
+        raise ValueError(
+            f"the checkpoints in {str(path)!r} have format {contents['format']!r}, and this version of bilevel "
+            f"({made_by()['bilevel']}) reads format {FORMAT}: read them with the version that wrote them"
+        )
+    _check_names(contents["origin"], ORIGIN)
+    for values, types in ((contents, CONTENTS), (contents["origin"], ORIGIN)):
+        for name, type_ in types.items():
+            if not _fits(values[name], type_):
+                raise Damaged(f"{name!r} in its contents has a wrong type or value")
+
+
+def _check_names(values: Any, types: dict[str, Type]) -> None:
+    if not isinstance(values, dict) or not values.keys() >= types.keys():
+        raise Damaged("its contents do not belong to a checkpoint")
 
 
 def made_by() -> dict[str, str]:

@@ -19,8 +19,10 @@ import jax
 import numpy as np
 
 from bilevel.atomic_files import content_of, try_folder, write
+from bilevel.checks import check_path
 from bilevel.locks import Lock
 from bilevel.loop.policies import Alone
+from bilevel.words import shown
 
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
@@ -254,3 +256,20 @@ def reason(error: BaseException) -> str:
         return os.strerror(int(number[1]))
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}{': ' if first else ''}{first[:200]}"
+
+
+def as_folder(folder: Any, name: str) -> Path:
+    """Return an absolute path, so that a program may change its working directory."""
+    if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
+        raise TypeError(f'{name} must be a folder, such as "runs/first", not {shown(folder)}')
+    try:
+        path = check_path(folder, name).expanduser().absolute()
+        str(path).encode()  # Orbax wants its names in UTF-8
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError, UnicodeError) as error:
+        raise ValueError(
+            f"{name}={str(folder)!r} cannot be a folder ({reason(error)}): pass another"
+        ) from error
+    if is_file:
+        raise ValueError(f"{name}={str(folder)!r} is a file: pass a folder")
+    return path

@@ -10,8 +10,7 @@ from typing import Any
 
 from bilevel.checks import check_count
 from bilevel.loop.checkpoints.contents import packed
-from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, reason, set_aside
-from bilevel.loop.checkpoints.reader import as_folder
+from bilevel.loop.checkpoints.folder import Folder, as_folder, numbers_in, orbax, reason, set_aside
 from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.event import Event
 from bilevel.loop.options import rhythm
