@@ -1,7 +1,7 @@
 """Contents of a checkpoint: the result so far, the states of the hooks, and the origin of the run."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import UnionType
@@ -17,7 +17,7 @@ from bilevel.loop.data.loader_buffer import Mark
 from bilevel.loop.devices.state_sharding import put
 from bilevel.loop.recovery.place import Place, Recovery, Seen
 from bilevel.loop.result import Result
-from bilevel.loop.state import RunState
+from bilevel.loop.state import RunState, difference
 from bilevel.loop.status import Code, Status
 from bilevel.types import PyTree
 
@@ -41,18 +41,11 @@ def _fits(value: Any, type_: Type) -> bool:
     return type_(value)
 
 
-def _or_none(type_: Type) -> Type:
-    return lambda value: value is None or _fits(value, type_)
-
-
-def _dict_of(type_: Type) -> Type:
-    return lambda value: isinstance(value, dict) and all(_fits(each, type_) for each in value.values())
-
-
-def _whole(least: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and value >= least
-
-
+_or_none = lambda type_: lambda value: value is None or _fits(value, type_)
+_dict_of = lambda type_: (
+    lambda value: isinstance(value, dict) and all(_fits(each, type_) for each in value.values())
+)
+_whole = lambda least: lambda value: type(value) is int and value >= least
 _any = lambda value: True
 _seconds = lambda value: _fits(value, int | float) and math.isfinite(value) and value >= 0
 _factor = lambda value: _seconds(value) and value > 0
@@ -115,6 +108,26 @@ def check_contents(path: Path, contents: Any) -> None:
 def _check_names(values: Any, types: dict[str, Type]) -> None:
     if not isinstance(values, dict) or not values.keys() >= types.keys():
         raise Damaged("its contents do not belong to a checkpoint")
+
+
+def check_same(path: Path, contents: dict[str, Any], template: RunState) -> list[Any]:
+    """Raise if a checkpoint has another library version, solver, problem or data shape.
+
+    Return the shardings of the run's arrays, in the order of a checkpoint; `None` for random keys.
+    """
+    leaves = jax.tree.leaves(_parts(template))
+    shapes = [[list(leaf.shape), str(leaf.dtype)] for leaf in map(words_of, leaves)]
+    then, now = contents["made_by"]["bilevel"], made_by()["bilevel"]
+    found = f"it was written by bilevel {then}, this is {now}" if then != now else None
+    found = found or difference(tuple(map(tuple, contents["fingerprint"])), template.fingerprint)
+    if found is None and contents["arrays"][: len(shapes)] != shapes:
+        found = "the solver's state had other arrays"
+    if found is not None:
+        raise ValueError(
+            f"the checkpoints in {str(path)!r} are of another run: {found}. Pass another folder, or start a new run "
+            f"from x0=bl.load({str(path)!r}).x and its y"
+        )
+    return [None if is_key(leaf) else leaf.sharding for leaf in leaves]
 
 
 def made_by() -> dict[str, str]:
@@ -206,16 +219,6 @@ def _retyped(run: RunState, template: RunState) -> RunState:
     likes, structure = jax.tree.flatten(_parts(template))
     leaves = [_placed(*pair) for pair in zip(jax.tree.leaves(_parts(run)), likes, strict=True)]
     return RunState(**jax.tree.unflatten(structure, leaves), fingerprint=template.fingerprint)
-
-
-def layout(template: RunState) -> tuple[list[list[Any]], list[Any]]:
-    """Return the shapes and dtypes of a run's arrays, and their shardings, in the order of a checkpoint.
-
-    The sharding of a random key is `None`.
-    """
-    leaves = jax.tree.leaves(_parts(template))
-    shapes = [[list(leaf.shape), str(leaf.dtype)] for leaf in map(words_of, leaves)]
-    return shapes, [None if is_key(leaf) else leaf.sharding for leaf in leaves]
 
 
 def _position(mark: Mark | None) -> dict[str, Any] | None:

@@ -10,24 +10,8 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 
 from bilevel.forks import check_fork
-from bilevel.loop.checkpoints.contents import (
-    check_contents,
-    into,
-    layout,
-    made_by,
-    outline,
-    outlined,
-    unpacked,
-)  # fmt: skip
-from bilevel.loop.checkpoints.folder import (
-    Damaged,
-    as_folder,
-    numbers_in,
-    orbax,
-    read_arrays,
-    read_contents,
-    reason,
-)  # fmt: skip
+from bilevel.loop.checkpoints.contents import check_contents, check_same, into, outline, outlined, unpacked
+from bilevel.loop.checkpoints.folder import Damaged, as_folder, numbers_in, read_arrays, read_contents, reason
 from bilevel.loop.checkpoints.hook import Checkpoint
 from bilevel.loop.checkpoints.origin import check_origin, origin_of
 from bilevel.loop.checkpoints.trees import Saved
@@ -35,10 +19,13 @@ from bilevel.loop.interrupts import TERMINATED
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.result import Result
 from bilevel.loop.single_run import Request, Start, begun, complete, finish_ended, plan_of, resumed
-from bilevel.loop.state import RunState, difference
 from bilevel.loop.status import Code
 from bilevel.types import PyTree
 
+FORGETFUL = (
+    "the loader cannot say where it stands, so the checkpoints of this run can be loaded with bl.load but not resumed: "
+    "give it get_state and set_state"
+)
 ENDED = (Code.CONVERGED, Code.STOPPED, Code.DIVERGED)  # the same run would end like this again
 
 
@@ -77,7 +64,8 @@ def run_on_disk(
                 damaged = restored.damaged if restored is not None and folder == saver.path else ()
                 saver.prepare(origin, plan.hooks.hooks, damaged)
                 plan.interrupts.heed_term()
-                _warn_of_forgetful_loader(plan.source.movable)
+                if not plan.source.movable:
+                    warnings.warn(FORGETFUL, RuntimeWarning, stacklevel=3)
             result = complete(plan, progress, start.warmup if earlier is None else 0)
         result = replace(result, status=result.status.with_note(note))
     finally:
@@ -99,16 +87,6 @@ def _leave(result: Result, saver: Checkpoint, says: bool) -> NoReturn:
             file=sys.stderr,
         )
     raise SystemExit(TERMINATED)
-
-
-def _warn_of_forgetful_loader(movable: bool) -> None:
-    if not movable:
-        warnings.warn(
-            "the loader cannot say where it stands, so the checkpoints of this run can be loaded with bl.load but not "
-            "resumed: give it get_state and set_state",
-            RuntimeWarning,
-            stacklevel=4,
-        )
 
 
 def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
@@ -195,8 +173,7 @@ def restore(path: Path, plan: Plan, start: Start) -> Restored:
             begin_at = start._replace(**dict(zip(("x0", "y0", "model_state"), trees, strict=True)))
         fresh = begun(plan, begin_at)
         template = plan.storage.fetched(fresh[1].run)
-        shapes, places = layout(template)
-        _check_same(path, contents, template, shapes)
+        places = check_same(path, contents, template)
         result, hooks = _unpacked(path, number, contents, places)
         return Restored(_checked(into, result, template), hooks, contents["origin"], fresh)
 
@@ -222,7 +199,6 @@ def _checked(read: Callable[..., Any], *contents: Any) -> Any:
 
 def _newest(path: Path, read: Callable[[int, dict[str, Any]], Any]) -> tuple[Any, list[int]]:
     """Return `read` of the newest whole checkpoint, and the damaged ones; warn about those."""
-    orbax()
     numbers, damaged = numbers_in(path), []
     for number in numbers:
         try:
@@ -244,20 +220,6 @@ def _newest(path: Path, read: Callable[[int, dict[str, Any]], Any]) -> tuple[Any
     raise ValueError(
         f"there is no checkpoint in {str(path)!r}: pass the folder that a run was given as checkpoint="
     )
-
-
-def _check_same(path: Path, contents: dict[str, Any], template: RunState, shapes: list[list[Any]]) -> None:
-    """Raise if a checkpoint has another library version, solver, problem or data shape."""
-    then, now = contents["made_by"]["bilevel"], made_by()["bilevel"]
-    found = f"it was written by bilevel {then}, this is {now}" if then != now else None
-    found = found or difference(tuple(map(tuple, contents["fingerprint"])), template.fingerprint)
-    if found is None and contents["arrays"][: len(shapes)] != shapes:
-        found = "the solver's state had other arrays"
-    if found is not None:
-        raise ValueError(
-            f"the checkpoints in {str(path)!r} are of another run: {found}. Pass another folder, or start a new run "
-            f"from x0=bl.load({str(path)!r}).x and its y"
-        )
 
 
 def _check_plain(start: PyTree) -> None:

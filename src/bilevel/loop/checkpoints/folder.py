@@ -259,7 +259,7 @@ def reason(error: BaseException) -> str:
 
 
 def as_folder(folder: Any, name: str) -> Path:
-    """Return an absolute path, so that a program may change its working directory."""
+    """Return an absolute path, so that a program may change its working directory. Raise without Orbax."""
     if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
         raise TypeError(f'{name} must be a folder, such as "runs/first", not {shown(folder)}')
     try:
@@ -272,4 +272,5 @@ def as_folder(folder: Any, name: str) -> Path:
         ) from error
     if is_file:
         raise ValueError(f"{name}={str(folder)!r} is a file: pass a folder")
+    orbax()
     return path

@@ -10,7 +10,7 @@ from typing import Any
 
 from bilevel.checks import check_count
 from bilevel.loop.checkpoints.contents import packed
-from bilevel.loop.checkpoints.folder import Folder, as_folder, numbers_in, orbax, reason, set_aside
+from bilevel.loop.checkpoints.folder import Folder, as_folder, numbers_in, reason, set_aside
 from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.event import Event
 from bilevel.loop.options import rhythm
@@ -49,7 +49,6 @@ class Checkpoint(Hook):
         self.path: Path = as_folder(folder, "checkpoint")
         self.stride, self._pause = rhythm(save_every)  # chunks end at multiples of the stride
         self._by_clock = save_every is None
-        orbax()
         self._folder = Folder(self.path, check_count(keep, "keep"))
         self.saved: int | None = None  # the last saved step
         self.note = ""  # for the status at the end

@@ -31,7 +31,7 @@ CLOSE = 1e-3  # relative: larger than rounding on another device, smaller than t
 
 
 def origin_of(plan: Plan, progress: Progress, start: Start) -> dict[str, Any]:
-    """Return the origin of a run as plain data, of the types that JSON returns: `ORIGIN` in `types.py`."""
+    """Return the origin of a run as plain data, of the types that JSON returns: `ORIGIN` in `contents.py`."""
     run, source, hooks = plan.storage.fetched(progress.run), plan.source, plan.hooks.hooks
     variables, data = (run.x, run.y, run.model), source.peek()
     classes = nodes(jax.tree.structure((variables, data)))

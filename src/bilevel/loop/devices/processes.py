@@ -78,10 +78,6 @@ class Team(Alone):
         with suppress(PeersLost):
             self.all({LEFT: why})
 
-    def first(self, said: Any) -> Any:
-        """Return the message of the first process."""
-        return self.all(said)[0]
-
     def each(self, work: Callable[[], Any], mine: bool = True) -> None:
         """Do the work in every process, and wait for all. If it fails in one process, raise in all."""
         failure = None
@@ -95,10 +91,6 @@ class Team(Alone):
             raise failure
         if others := [each for each in told if each is not None]:
             raise OSError(f"in another process: {others[0]}")
-
-    def lead(self, work: Callable[[], Any]) -> None:
-        """Do the work in the first process, and let the others wait for it."""
-        self.each(work, mine=self.leads)
 
     def shared(self, failure: Failure | None) -> Failure | None:
         """Return the failure of this process, or else of another one."""
