@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 import bilevel as bl
-from bilevel.loop.checkpoints.folder import Damaged, orbax
 from bilevel.loop.checkpoints.contents import check_contents
+from bilevel.loop.checkpoints.folder import Damaged, orbax
 from loop.checkpoints.tiny import go
 
 ODD = ["a", -1, 1.5, None, True, [], {}, [["a"]], {"a": 1}, 1e400]

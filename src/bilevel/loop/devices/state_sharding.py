@@ -190,16 +190,12 @@ def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
 def _split(stream: Any, sharded: Sharded) -> Stream | None:
     """Split the rows of data in memory and replicate keys. A user's stream only moves to the mesh."""
     everywhere = NamedSharding(sharded.mesh, PartitionSpec())
-    replicate = lambda leaf: put(leaf, everywhere)
     if (data := _data_of(stream)) is None:
-        return jax.tree.map(lambda leaf: leaf if on_mesh(leaf) else replicate(leaf), stream)
-    parts = {name: getattr(data, name) for name in ROWS}
-    shardings = {name: sharded.rows(tree, f"data.{name}") for name, tree in parts.items()}
-    whole = jax.tree.map(replicate, {name: getattr(data, name) for name in ("key", "state", "shared")})
-    laid: Any = replace(stream, data=replace(data, **jax.tree.map(put, parts, shardings), **whole))
-    if isinstance(laid, Minibatches):
-        laid = replace(laid, samplers=jax.tree.map(replicate, laid.samplers))
-    return _splitting(laid)
+        return jax.tree.map(lambda leaf: leaf if on_mesh(leaf) else put(leaf, everywhere), stream)
+    rows = {name: sharded.rows(getattr(data, name), f"data.{name}") for name in ROWS}
+    shardings = jax.tree.map(lambda _: everywhere, stream)
+    shardings = replace(shardings, data=replace(shardings.data, **rows))
+    return _splitting(jax.tree.map(put, stream, shardings))
 
 
 def _splitting(stream: Any) -> Any:
@@ -228,7 +224,7 @@ def _check_one_device(given: dict[str, Any]) -> None:
 
 
 def _data_of(stream: Any) -> Batch | None:
-    """Return the data in memory of a stream of ours."""
+    """Return the data that a stream has in memory."""
     return stream.data if isinstance(stream, FullBatch | Minibatches) else None
 
 
