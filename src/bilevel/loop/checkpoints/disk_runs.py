@@ -137,7 +137,7 @@ class Restored(NamedTuple):
     hooks: list[Any]  # their states
     origin: dict[str, Any]
     fresh: tuple[Plan, Progress]  # a new run of the same problem, to compare
-    damaged: list[int] = []  # noqa: RUF012  # newer checkpoints
+    damaged: Sequence[int] = ()  # newer checkpoints
 
 
 def load(folder: str | Path) -> Result:
