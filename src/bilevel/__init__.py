@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # for readers, editors and type checkers; the tables below ha
     from bilevel.composition import composed as composed
     from bilevel.counting import Counts as Counts, oracle_calls as oracle_calls
     from bilevel.implicit import hypergradient as hypergradient
-    from bilevel.loop.checkpoints.reader import load as load
+    from bilevel.loop.checkpoints.disk_runs import load as load
     from bilevel.loop.data.loaders import loaders as loaders
     from bilevel.loop.data.streams import blocks as blocks, epochs as epochs, iid as iid
     from bilevel.loop.devices.mesh_spec import sharded as sharded
@@ -62,7 +62,7 @@ else:
         "composition": ("composed",),
         "counting": ("Counts", "oracle_calls"),
         "implicit": ("hypergradient",),
-        "loop.checkpoints.reader": ("load",),
+        "loop.checkpoints.disk_runs": ("load",),
         "loop.errors": ("RunError",),
         "loop.data.loaders": ("loaders",),
         "loop.options": ("RunOptions",),

@@ -119,7 +119,7 @@ def has_data(plan: Plan) -> tuple[bool, Failure | None]:
     if plan.source.stream is not None:
         return True, None
     if plan.team.several:
-        from bilevel.loop.devices.agreement import have_data
+        from bilevel.loop.devices.processes import have_data
 
         return have_data(plan)
     given, failure = caught("the loader", plan.source.peek)

@@ -30,10 +30,12 @@ class Alone:
         return [said]
 
     def first(self, said: Any) -> Any:
-        return said
+        """Return the message of the first process."""
+        return self.all(said)[0]
 
     def lead(self, work: Callable[[], Any]) -> None:
-        work()
+        """Do the work in the first process, and let the others wait for it."""
+        self.each(work, mine=self.leads)
 
     def each(self, work: Callable[[], Any], mine: bool = True) -> None:
         work()

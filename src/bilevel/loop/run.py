@@ -91,7 +91,7 @@ def run(
         hooks, saver = _all_hooks(hooks, options, tol, progress, checkpoint)
         request = Request(solver, data, record, hooks, options, team)
         if team.several:
-            from bilevel.loop.devices.agreement import check_request
+            from bilevel.loop.devices.processes import check_request
 
             check_request(request, steps, start, saver is not None, _kind(resume))
         if saver is not None or isinstance(resume, str | Path):

@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 import bilevel as bl
+from bilevel.loop.checkpoints.contents import check_contents
 from bilevel.loop.checkpoints.folder import Damaged, orbax
-from bilevel.loop.checkpoints.reader import _check_format
 from loop.checkpoints.tiny import go
 
 ODD = ["a", -1, 1.5, None, True, [], {}, [["a"]], {"a": 1}, 1e400]
@@ -61,7 +61,7 @@ def test_any_field_of_another_type_is_damage_or_refused_in_a_sentence(saved, tmp
     folder, passed = shutil.copytree(saved, tmp_path / "run"), []
     for name, odd, contents in changed(contents_of(saved)):
         try:
-            _check_format(folder, contents)
+            check_contents(folder, contents)
         except Damaged:
             continue
         except ValueError:  # written by another version, as it says

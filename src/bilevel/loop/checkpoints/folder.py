@@ -8,9 +8,10 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ import jax
 import numpy as np
 
 from bilevel.atomic_files import content_of, try_folder, write
+from bilevel.checks import check_path
 from bilevel.locks import Lock
 from bilevel.loop.policies import Alone
+from bilevel.words import shown
 
 TEMPORARY, DAMAGED = ".unfinished", ".damaged"
 ARRAYS, CONTENTS = "arrays", "contents.json"
@@ -50,14 +53,12 @@ class Folder:
 
     def __init__(self, path: Path, keep: int):
         self.path, self._keep = path, keep
-        self.team: Any = Alone()
+        self.team: Alone = Alone()
         self._lock: Lock | None = None
         self._writer: ThreadPoolExecutor | None = None
-        self._writing: Future[Any] | None = None
 
     def open(self) -> None:
         """Lock the folder for this run; raise if it cannot be written into."""
-        orbax()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             try_folder(self.path)
@@ -75,14 +76,15 @@ class Folder:
                 _remove(left)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bilevel-checkpoint")
 
-    def save(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
-        """Start to write, and return as soon as the arrays are copied; call `finish` before the next call."""
-        held = [_held(array) for array in arrays]
+    def save(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> Callable[[], None]:
+        """Start to write, and return once the arrays are copied. Call the result to wait, before the next call."""
+        # Copies on the host, as the run may donate its arrays. An array of several processes stays.
+        held = [np.array(a) if getattr(a, "is_fully_addressable", True) else a for a in arrays]
         if self.team.several:  # a background thread would come between the messages of the processes
             self._write(number, contents, held)
-            return
+            return lambda: None
         assert self._writer is not None
-        self._writing = self._writer.submit(self._write, number, contents, held)
+        return self._writer.submit(self._write, number, contents, held).result
 
     def _write(self, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
         new = self.path / f"{number}{TEMPORARY}"
@@ -106,8 +108,8 @@ class Folder:
 
     def _seal(self, new: Path, number: int, contents: dict[str, Any], arrays: list[Any]) -> None:
         if any(array.size for array in arrays):
-            with _handler() as handler:
-                handler.finalize(_epath(new / ARRAYS))  # joins the files of all processes
+            with _handler_of(new / ARRAYS) as (handler, path):
+                handler.finalize(path)  # joins the files of all processes
         shapes = [[list(array.shape), str(array.dtype)] for array in arrays]
         text = json.dumps({**contents, "arrays": shapes, "files": _checksums(new)})
         sealed = {"text": text, "checksum": zlib.crc32(text.encode())}
@@ -128,19 +130,12 @@ class Folder:
             except BlockingIOError as error:
                 raise OSError(errno.EBUSY, "another run has taken the folder") from error
 
-    def finish(self) -> None:
-        """Wait for the writer; raise its error."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
-
     def close(self) -> None:
         if self._writer is not None:
             self._writer.shutdown(wait=True)
-            self._writer = self._writing = None
         if self._lock is not None:
             self._lock.close()
-            self._lock = None
+        self._writer = self._lock = None
 
 
 def numbers_in(path: Path) -> list[int]:
@@ -164,11 +159,10 @@ def read_contents(path: Path, number: int) -> dict[str, Any]:
         if zlib.crc32(text.encode()) != sealed["checksum"]:
             raise Damaged(f"{CONTENTS} is not what was written")
         contents = json.loads(text)
-        found = _checksums(here)
+        files, found = contents["files"].items(), _checksums(here)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{CONTENTS} cannot be read: {reason(error)}") from error
-    files = contents.get("files") if isinstance(contents, dict) else None
-    for name, written in (files if isinstance(files, dict) else {"": 0}).items():
+    for name, written in files:
         if found.get(name) != written:
             raise Damaged(f"{name} is {'missing' if name not in found else 'not what was written'}")
     return contents
@@ -176,29 +170,22 @@ def read_contents(path: Path, number: int) -> dict[str, Any]:
 
 def read_arrays(path: Path, number: int, contents: dict[str, Any], places: list[Any]) -> list[Any]:
     """Return the arrays of a checkpoint, each at its sharding in `places`, or on the host for `None`."""
-    shapes = contents["arrays"]
-    places = places + [None] * (len(shapes) - len(places))
-    how = {
-        str(i): _how(place, shape, dtype)
-        for i, (place, (shape, dtype)) in enumerate(zip(places, shapes, strict=True))
-        if math.prod(shape)
-    }
-    found: dict[str, Any] = {}
+    arrays = [(tuple(shape), jax.numpy.dtype(dtype)) for shape, dtype in contents["arrays"]]
+    how, found = dict[str, Any](), dict[str, Any]()
+    for i, ((shape, dtype), place) in enumerate(zip_longest(arrays, places)):
+        if math.prod(shape):
+            how[str(i)] = (
+                orbax().RestoreArgs(restore_type=np.ndarray)
+                if place is None
+                else orbax().ArrayRestoreArgs(sharding=place, global_shape=shape, dtype=dtype)
+            )
     try:
         if how:
-            with _handler() as handler:
-                wanted = orbax().args.PyTreeRestore(restore_args=how)
-                found = handler.restore(_epath(path / str(number) / ARRAYS), args=wanted)
+            with _handler_of(path / str(number) / ARRAYS) as (handler, at):
+                found = handler.restore(at, args=orbax().args.PyTreeRestore(restore_args=how))
     except Exception as error:  # Orbax and its file formats raise errors of many kinds
         raise Damaged(f"its arrays cannot be read: {reason(error)}") from error
-    empty = lambda shape, dtype: np.zeros(shape, jax.numpy.dtype(dtype))
-    return [found[str(i)] if str(i) in how else empty(*each) for i, each in enumerate(shapes)]
-
-
-def _how(place: Any, shape: list[int], dtype: str) -> Any:
-    if place is None:
-        return orbax().RestoreArgs(restore_type=np.ndarray)
-    return orbax().ArrayRestoreArgs(sharding=place, global_shape=tuple(shape), dtype=jax.numpy.dtype(dtype))
+    return [found[str(i)] if str(i) in how else np.zeros(*array) for i, array in enumerate(arrays)]
 
 
 def set_aside(path: Path, step: int) -> None:
@@ -221,18 +208,23 @@ def _remove(path: Path) -> None:
 def _write_arrays(path: Path, arrays: list[Any]) -> None:
     full = {str(i): array for i, array in enumerate(arrays) if array.size}  # Orbax refuses empty arrays
     if full:
-        with _handler() as handler:
-            handler.save(_epath(path), args=orbax().args.PyTreeSave(full))
+        with _handler_of(path) as (handler, at):
+            handler.save(at, args=orbax().args.PyTreeSave(full))
 
 
 @contextmanager
-def _handler() -> Iterator[Any]:
-    """Open Orbax's handler of arrays. Silence Orbax's log, which repeats the errors that it raises."""
+def _handler_of(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Open Orbax's handler of arrays, with the path as it takes it.
+
+    Silence Orbax's log, which repeats the errors that it raises.
+    """
+    from etils import epath  # a dependency of Orbax
+
     log, quiet = logging.getLogger("absl"), lambda record: "orbax" not in record.pathname
     log.addFilter(quiet)
     try:
         handler = orbax().PyTreeCheckpointHandler()
-        yield handler
+        yield handler, epath.Path(path)
         handler.close()
     finally:
         log.removeFilter(quiet)
@@ -256,11 +248,6 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal() and (name == "0" or not name.startswith("0"))
 
 
-def _held(array: Any) -> Any:
-    """Return a copy on the host, as the run may donate its arrays. An array of several processes stays."""
-    return np.array(array) if getattr(array, "is_fully_addressable", True) else array
-
-
 def reason(error: BaseException) -> str:
     """Return an error in a few words, from the operating system if possible."""
     if isinstance(error, OSError) and error.strerror:
@@ -271,7 +258,19 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if first else ''}{first[:200]}"
 
 
-def _epath(path: Path) -> Any:
-    from etils import epath  # a dependency of Orbax
-
-    return epath.Path(path)
+def as_folder(folder: Any, name: str) -> Path:
+    """Return an absolute path, so that a program may change its working directory. Raise without Orbax."""
+    if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
+        raise TypeError(f'{name} must be a folder, such as "runs/first", not {shown(folder)}')
+    try:
+        path = check_path(folder, name).expanduser().absolute()
+        str(path).encode()  # Orbax wants its names in UTF-8
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError, UnicodeError) as error:
+        raise ValueError(
+            f"{name}={str(folder)!r} cannot be a folder ({reason(error)}): pass another"
+        ) from error
+    if is_file:
+        raise ValueError(f"{name}={str(folder)!r} is a file: pass a folder")
+    orbax()
+    return path

@@ -10,8 +10,7 @@ from typing import Any
 
 from bilevel.checks import check_count
 from bilevel.loop.checkpoints.contents import packed
-from bilevel.loop.checkpoints.folder import Folder, numbers_in, orbax, reason, set_aside
-from bilevel.loop.checkpoints.reader import as_folder
+from bilevel.loop.checkpoints.folder import Folder, as_folder, numbers_in, reason, set_aside
 from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.event import Event
 from bilevel.loop.options import rhythm
@@ -50,7 +49,6 @@ class Checkpoint(Hook):
         self.path: Path = as_folder(folder, "checkpoint")
         self.stride, self._pause = rhythm(save_every)  # chunks end at multiples of the stride
         self._by_clock = save_every is None
-        orbax()
         self._folder = Folder(self.path, check_count(keep, "keep"))
         self.saved: int | None = None  # the last saved step
         self.note = ""  # for the status at the end
@@ -74,7 +72,7 @@ class Checkpoint(Hook):
         self._team.lead(lambda: [set_aside(self.path, number) for number in damaged])
         self._number = self._team.first(max(numbers_in(self.path), default=0))
         self._origin, self._hooks = origin, [hook for hook in hooks if hook is not self]
-        self.saved, self.note, self._told, self._pending, self._said = None, "", False, None, ""
+        self.saved, self.note, self._why, self._said, self._writing = None, "", "", "", None
         self._next, self._prepared = time.monotonic() + self._pause, True
 
     def release(self) -> None:
@@ -98,7 +96,7 @@ class Checkpoint(Hook):
             if result.steps and not self._team.lost:  # an unfinished warm-up starts again
                 self._save(lambda: result)
             self._settle()
-            if self._told:
+            if self._why:
                 safe = "none is" if self.saved is None else f"the last one that is, is of step {self.saved}"
                 self.note = (
                     f" Not every checkpoint could be saved in {str(self.path)!r} ({self._why}): {safe}."
@@ -113,10 +111,9 @@ class Checkpoint(Hook):
         try:
             contents, arrays, left_out = packed(result, self._hooks, self._origin)
             self._number += 1
-            self._folder.save(self._number, contents, arrays)
-            self._pending = result.steps
-            if left_out and left_out not in self._said:
-                self._say(f"{left_out}: the rest of the run is saved")
+            self._writing = result.steps, self._folder.save(self._number, contents, arrays)
+            if left_out not in self._said:
+                self._warn(f"{left_out}: the rest of the run is saved")
         except Exception as error:
             self._failed(error, result.steps)
         took = time.monotonic() - began
@@ -124,24 +121,21 @@ class Checkpoint(Hook):
 
     def _settle(self) -> None:
         """Wait for the checkpoint in the background, if any."""
-        if self._pending is None:
-            return
-        step, self._pending = self._pending, None
-        try:
-            self._folder.finish()
-            self.saved = step
-        except Exception as error:
-            self._failed(error, step)
+        if self._writing is not None:
+            (step, wait), self._writing = self._writing, None
+            try:
+                wait()
+                self.saved = step
+            except Exception as error:
+                self._failed(error, step)
 
     def _failed(self, error: Exception, step: int) -> None:
-        self._why = reason(error)
-        if not self._told:
-            self._say(
-                f"step {step} could not be saved in {str(self.path)!r} ({self._why}): the run goes on, and tries again"
-            )
-        self._told = True
+        first, self._why = not self._why, reason(error)
+        if first:
+            where = f"{str(self.path)!r} ({self._why})"
+            self._warn(f"step {step} could not be saved in {where}: the run goes on, and tries again")
 
-    def _say(self, sentence: str) -> None:
+    def _warn(self, sentence: str) -> None:
         self._said += sentence
         with suppress(RuntimeWarning):  # must not end the run where warnings are errors
             warnings.warn(sentence, RuntimeWarning, stacklevel=3)

@@ -6,8 +6,8 @@ Values that cannot be written are listed too: a resumed run reports that it coul
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.identity import Static, described, digest_of
+from bilevel.loop.checkpoints.contents import outline
 from bilevel.loop.checkpoints.trees import words_of
 from bilevel.loop.columns import is_real
+from bilevel.loop.plan import Plan, Progress
+from bilevel.loop.single_run import Start
 from bilevel.problem import Problem
 from bilevel.readings import NUMBERS, Part, nodes, parts
-from bilevel.solvers.base import Solver
 from bilevel.solvers.rule_closures import Closures
 from bilevel.types import PyTree
 from bilevel.words import listed
@@ -28,82 +30,67 @@ from bilevel.words import listed
 CLOSE = 1e-3  # relative: larger than rounding on another device, smaller than the effect of another seed
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Plain data, of the types that JSON returns."""
-
-    numbers: dict[str, Any]  # the solver's step sizes and other numbers
-    reads: dict[str, list[list[Any]]]  # what each function reads, as (path, kind, figure)
-    hidden: list[str]  # values without a figure that functions read
-    start: list[list[float]]  # figures of x0, y0 and the model state
-    data: list[list[float]]  # of data in memory, or of a loader's first batch
-    loader: bool
-    seed: int
-    warmup: int
-    stops: list[str]  # hooks and policies that may end the run, which a resumed run may change
-
-    @classmethod
-    def of(
-        cls,
-        solver: Solver,
-        start: PyTree,
-        data: PyTree,
-        loader: bool,
-        record: Any,
-        seed: Any,
-        warmup: int,
-        hooks: Sequence[Any],
-        halve: bool,
-    ) -> "Origin":
-        leaves = jax.tree_util.tree_leaves_with_path(solver)
-        classes = nodes(jax.tree.structure((start, data)))
-        trees = "the classes of x, y and the data"
-        functions = [*_functions(solver, ""), ("the record", record), (trees, classes or None)]
-        reads = {name: parts(each) for name, each in functions if each is not None}
-        hidden = [(name, part) for name, found in reads.items() for part in found if part.kind == "hidden"]
-        return cls(
-            numbers={jax.tree_util.keystr(path).lstrip("."): _figure(leaf) for path, leaf in leaves},
-            reads={name: [[p.path, p.kind, _written(p)] for p in found] for name, found in reads.items()},
-            hidden=[f"{p.path or 'an object'} ({_name(p.value)}) that {name} reads" for name, p in hidden],
-            start=figures(start),
-            data=figures(data),
-            loader=loader,
-            seed=int(seed),
-            warmup=warmup,
-            stops=sorted(map(_hook, hooks)) + ["on_divergence=halve"] * halve,
-        )
+def origin_of(plan: Plan, progress: Progress, start: Start) -> dict[str, Any]:
+    """Return the origin of a run as plain data, of the types that JSON returns: `ORIGIN` in `contents.py`."""
+    run, source, hooks = plan.storage.fetched(progress.run), plan.source, plan.hooks.hooks
+    variables, data = (run.x, run.y, run.model), source.peek()
+    classes = nodes(jax.tree.structure((variables, data)))
+    trees = ("the classes of x, y and the data", classes or None)
+    functions = [*_functions(plan.solver, ""), ("the record", plan.request.record), trees]
+    reads = {name: parts(each) for name, each in functions if each is not None}
+    leaves = jax.tree_util.tree_leaves_with_path(plan.solver)
+    watched = any(hook.watches_probes for hook in hooks)
+    deciders = [hook.decider(watched) for hook in sorted(hooks, key=lambda hook: hook.measures)]
+    return {
+        "numbers": {jax.tree_util.keystr(path).lstrip("."): _figure(leaf) for path, leaf in leaves},
+        "reads": {name: [[p.path, p.kind, _written(p)] for p in found] for name, found in reads.items()},
+        "hidden": [
+            f"{part.path or 'an object'} ({_name(part.value)}) that {name} reads"
+            for name, found in reads.items()
+            for part in found
+            if part.kind == "hidden"
+        ],
+        "start": figures(variables),
+        "data": figures(data),
+        "loader": source.stream is None,
+        "seed": int(start.seed),
+        "warmup": start.warmup,
+        "stops": sorted(_stop(hook) for hook in deciders if hook is not None)
+        + ["on_divergence=halve"] * plan.guard.halves,
+        "outline": outline(start[:3]),
+    }
 
 
 def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> str:
     """Raise if the folder holds another run. Return a note on values that could not be verified."""
     now = json.loads(json.dumps(now))
-    differences = [
-        f"{name} was {before['numbers'].get(name)}, here it is {value}"
-        for name, value in now["numbers"].items()
-        if before["numbers"].get(name) != value
-    ]
-    for name in {**now["reads"], **before["reads"]}:
-        found = _difference(before["reads"].get(name, []), now["reads"].get(name, []))
-        differences += [f"{name} {found}"] if found else []
-    if before["start"] is not None and not _close(before["start"], now["start"]):
-        differences.append("it started from another x0, y0 or model_state")
-    known = before["data"] is not None
-    if known and not _close(before["data"], now["data"]):
-        what = "the first batch of its loader" if now["loader"] else "its data"
-        differences.append(f"{what} had other values")
-    for name in ("seed", "warmup"):
-        if before[name] is not None and before[name] != now[name]:
-            differences.append(f"its {name} was {before[name]}, here it is {now[name]}")
-    if differences:
+    if (found := next(_differences(before, now), None)) is not None:
         raise ValueError(
-            f'{str(path)!r} holds a different run: {differences[0]}. resume="auto" continues the same run only: pass '
-            f"another folder as checkpoint=, or resume={str(path)!r} to continue from there all the same"
+            f'{str(path)!r} holds a different run: {found}. resume="auto" continues the same run only: pass another '
+            f"folder as checkpoint=, or resume={str(path)!r} to continue from there all the same"
         )
     unknown = [*now["hidden"]]
     if now["loader"]:
-        unknown.append("the batches of the loader after the first" if known else "the batches of the loader")
+        first = " after the first" if before["data"] is not None else ""
+        unknown.append(f"the batches of the loader{first}")
     are = "are" if unknown[1:] or now["loader"] else "is"
     return f" Cannot verify that {listed(unknown)} {are} unchanged." if unknown else ""
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    for name, value in now["numbers"].items():
+        if (was := before["numbers"].get(name)) != value:
+            yield f"{name} was {was}, here it is {value}"
+    for name in {**now["reads"], **before["reads"]}:
+        if found := _difference(before["reads"].get(name, []), now["reads"].get(name, [])):
+            yield f"{name} {found}"
+    if before["start"] is not None and not _close(before["start"], now["start"]):
+        yield "it started from another x0, y0 or model_state"
+    if before["data"] is not None and not _close(before["data"], now["data"]):
+        yield f"{'the first batch of its loader' if now['loader'] else 'its data'} had other values"
+    for name in ("seed", "warmup"):
+        if before[name] not in (None, now[name]):
+            yield f"its {name} was {before[name]}, here it is {now[name]}"
 
 
 def figures(tree: PyTree) -> list[list[float]]:
@@ -175,18 +162,17 @@ def _written(part: Part) -> Any:
         return f"{getattr(value, '__module__', '')}.{name}"
     if part.kind == "hidden":
         return _name(value)
-    return value if isinstance(value, NUMBERS[:3]) and math.isfinite(value) else _short(repr(value))
+    if isinstance(value, NUMBERS[:3]) and math.isfinite(value):
+        return value
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:100]}… {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:100]}… {hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def _hook(hook: Any) -> str:
+def _stop(hook: Any) -> str:
     """Return when a hook stops a run, as far as it is known."""
     return described(hook.subject) if hook.asks is None else f"{type(hook.subject).__name__}({hook.asks})"
 

@@ -6,6 +6,8 @@ their parts. A tree of the same structure restores the types; without one, they 
 
 import base64
 from collections import OrderedDict
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,21 +18,23 @@ from bilevel.types import PyTree
 
 PLAIN = (bool, int, float, str)
 DEEPEST = 100
+LARGEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}  # bytes of a number, by the kind of its dtype
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class Saved:
     """Value of an unknown type: its parts, under the same names."""
 
+    _kind: str = ""
+    _parts: Mapping[str, Any] = MappingProxyType({})  # of an object that `copy` or `pickle` begins to make
+
     def __init__(self, kind: str, parts: dict[str, Any]):
         self._kind, self._parts = kind, parts
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["_parts"][name]
-        except KeyError:
-            known = ", ".join(self.__dict__.get("_parts", ()))
-            raise AttributeError(f"{self!r} has no part {name!r}: it has {known}") from None
+        if name in self._parts:
+            return self._parts[name]
+        raise AttributeError(f"{self!r} has no part {name!r}: it has {', '.join(self._parts)}")
 
     def __getitem__(self, name: Any) -> Any:
         by_place = isinstance(name, int) and str(name) not in self._parts
@@ -40,7 +44,7 @@ class Saved:
         return list(self._parts)
 
     def __repr__(self) -> str:
-        return f"Saved {self.__dict__.get('_kind')}({', '.join(self.__dict__.get('_parts', ()))})"
+        return f"Saved {self._kind}({', '.join(self._parts)})"
 
     def tree_flatten_with_keys(self) -> tuple[Any, ...]:
         named = [(jax.tree_util.GetAttrKey(name), part) for name, part in self._parts.items()]
@@ -89,8 +93,9 @@ def _described(node: Any, arrays: list[Any], depth: int) -> Any:
         raise TypeError(
             f"a checkpoint cannot hold {_a(node)}: only arrays, numbers, words and containers of them"
         )
-    parts = [[_name(path[0]), _described(child, arrays, depth + 1)] for path, child in children]
-    return {"node": type(node).__name__, "parts": parts}
+    names = [jax.tree_util.keystr(path[:1], simple=True) for path, _ in children]
+    within = [_described(child, arrays, depth + 1) for _, child in children]
+    return {"node": type(node).__name__, "parts": [list(part) for part in zip(names, within, strict=True)]}
 
 
 def unflatten(description: Any, arrays: list[Any]) -> PyTree:
@@ -100,7 +105,7 @@ def unflatten(description: Any, arrays: list[Any]) -> PyTree:
             return value
         case {"objects": parts, "shape": shape}:
             column = np.empty(len(parts), dtype=object)
-            column[:] = [unflatten(part, arrays) for part in parts]
+            column[:] = unflatten({"list": parts}, arrays)
             return column.reshape(shape)
         case {"bytes": text}:
             return base64.b64decode(text)
@@ -115,11 +120,11 @@ def unflatten(description: Any, arrays: list[Any]) -> PyTree:
         case {"dict": parts}:
             return {_unkey(name): unflatten(part, arrays) for name, part in parts}
         case {"OrderedDict": parts}:
-            return OrderedDict((_unkey(name), unflatten(part, arrays)) for name, part in parts)
+            return OrderedDict(unflatten({"dict": parts}, arrays))
         case {"list": parts}:
             return [unflatten(part, arrays) for part in parts]
         case {"tuple": parts}:
-            return tuple(unflatten(part, arrays) for part in parts)
+            return tuple(unflatten({"list": parts}, arrays))
         case {"node": kind, "parts": parts}:
             return Saved(kind, {str(name): unflatten(part, arrays) for name, part in parts})
     raise ValueError(f"not the description of a tree: {description!r}")
@@ -136,13 +141,10 @@ def is_key(array: Any) -> bool:
 
 def _is_ordinary(array: Any) -> bool:
     """Return whether a file of arrays can hold the array's numbers."""
-    if is_key(array):
-        return True
-    kind, size = array.dtype.kind, array.dtype.itemsize
-    if np.ma.isMaskedArray(array):
-        return False
-    jax_type = kind == "V" and array.dtype.names is None  # such as bfloat16
-    return jax_type or kind in "biu" or (kind == "f" and size <= 8) or (kind == "c" and size <= 16)
+    if is_key(array) or np.ma.isMaskedArray(array):
+        return is_key(array)
+    jax_type = array.dtype.kind == "V" and array.dtype.names is None  # such as bfloat16
+    return jax_type or array.dtype.itemsize <= LARGEST.get(array.dtype.kind, -1)
 
 
 def _object(value: Any, arrays: list[Any], depth: int) -> Any:
@@ -160,13 +162,6 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
         return sorted(node)
     except Exception:  # JAX would refuse it; in a loader's position it may be
         return list(node)
-
-
-def _name(key: Any) -> Any:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
 
 
 def _key(name: Any) -> Any:

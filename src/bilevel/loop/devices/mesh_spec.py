@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import keystr, tree_map_with_path
 
 from bilevel.arrays import leaves_of
 from bilevel.types import PyTree
@@ -34,29 +35,27 @@ class Sharded:
     def variable(self, tree: PyTree, rule: Any, name: str, rows: set[int]) -> PyTree:
         """Return the shardings of a variable's arrays."""
         if rule == ROWS:
-            rows_first = lambda leaf: leaf.ndim > 0 and leaf.shape[0] in rows
-            specs = jax.tree.map(lambda leaf: self._rows if rows_first(leaf) else PartitionSpec(), tree)
-        elif rule is None or isinstance(rule, str) or _names(rule):
-            specs = jax.tree_util.tree_map_with_path(
-                lambda path, leaf: self._largest(leaf, rule, name + jax.tree_util.keystr(path)), tree
+            return self.rows(tree, name, counts=rows)
+        if rule is None or isinstance(rule, str) or _names(rule):
+            specs = tree_map_with_path(
+                lambda path, leaf: self._largest(leaf, rule, name + keystr(path)), tree
             )
         else:
             specs = _prefixed(rule, tree, name)
         return self._checked(tree, specs, name)
 
-    def rows(self, tree: PyTree, name: str, draws: bool = False) -> PyTree:
-        """Return the shardings of data: rows are split, scalars are replicated."""
-        lead = (None,) if draws else ()  # independent draws of one step are stacked before the rows
-        spec = lambda leaf: (
-            PartitionSpec(*lead, self.data)
-            if self.data is not None and leaf.ndim > len(lead)
-            else PartitionSpec()
-        )
-        return self._checked(tree, jax.tree.map(spec, tree), name)
+    def rows(self, tree: PyTree, name: str, lead: int = 0, counts: set[int] | None = None) -> PyTree:
+        """Return shardings that split the rows of arrays, after `lead` other dimensions, and replicate scalars.
 
-    @property
-    def _rows(self) -> PartitionSpec:
-        return PartitionSpec() if self.data is None else PartitionSpec(self.data)
+        With `counts`, arrays with another number of rows are replicated.
+        """
+
+        def spec(leaf: Any) -> PartitionSpec:
+            has_rows = leaf.ndim > lead and (counts is None or leaf.shape[lead] in counts)
+            split = self.data is not None and has_rows
+            return PartitionSpec(*(None,) * lead, self.data) if split else PartitionSpec()
+
+        return self._checked(tree, jax.tree.map(spec, tree), name)
 
     def _largest(self, leaf: jax.Array, axes: Axes, where: str) -> PartitionSpec:
         """Split the largest dimension that the axis divides, the last of equal ones."""
@@ -76,34 +75,35 @@ class Sharded:
         return PartitionSpec(*[axes if i == at else None for i in range(at + 1)])
 
     def _checked(self, tree: PyTree, specs: PyTree, name: str) -> PyTree:
-        """Return the specs as shardings. Raise if a dimension cannot be split evenly."""
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
-        flat = jax.tree.leaves(specs, is_leaf=_is_spec)
-        for (path, leaf), spec in zip(leaves, flat, strict=True):
-            where = name + jax.tree_util.keystr(path)
-            if len(spec) > leaf.ndim:
-                raise ValueError(
-                    f"{where} has shape {tuple(leaf.shape)}, fewer dimensions than {spec}: shorten the PartitionSpec"
-                )
-            for i, axes in enumerate(spec):
-                parts = 1 if axes is None else size_of(self.mesh, axes)
-                if left := leaf.shape[i] % parts:
-                    of_data = name.startswith(("data", "batch"))
-                    what = "rows" if i == 0 else f"entries along dimension {i}"
-                    padded = f"pad to {leaf.shape[i] + parts - left}"
+        return tree_map_with_path(
+            lambda path, leaf, spec: self._sharding(leaf, spec, name + keystr(path)), tree, specs
+        )
+
+    def _sharding(self, leaf: Any, spec: PartitionSpec, where: str) -> NamedSharding:
+        """Return the spec as a sharding. Raise if a dimension cannot be split evenly."""
+        if len(spec) > leaf.ndim:
+            raise ValueError(
+                f"{where} has shape {tuple(leaf.shape)}, fewer dimensions than {spec}: shorten the PartitionSpec"
+            )
+        for i, (axes, size) in enumerate(zip(spec, leaf.shape, strict=False)):
+            parts = 1 if axes is None else size_of(self.mesh, axes)
+            if left := size % parts:
+                what = "rows" if i == 0 else f"entries along dimension {i}"
+                padded = f"pad to {size + parts - left}"
+                if where.startswith("batch."):
                     remedy = (
                         f"let the loader leave its incomplete batch out (torch: drop_last=True), {padded}"
-                        if name.startswith("batch.")
-                        else f"leave {left} out, {padded}"
-                        if of_data or (i == 0 and leaf.ndim == 1)
-                        else "name another dimension, or an axis of fewer devices"
                     )
-                    raise CannotBeSplit(
-                        f"{where} has shape {tuple(leaf.shape)}, and its {leaf.shape[i]} {what} cannot be split evenly "
-                        f"over the {parts} devices of mesh axis {axes!r}: {remedy}, "
-                        f"or let it lie on every device (None or PartitionSpec())"
-                    )
-        return jax.tree.unflatten(jax.tree.structure(tree), [NamedSharding(self.mesh, spec) for spec in flat])
+                elif where.startswith("data") or (i == 0 and leaf.ndim == 1):
+                    remedy = f"leave {left} out, {padded}"
+                else:
+                    remedy = "name another dimension, or an axis of fewer devices"
+                raise CannotBeSplit(
+                    f"{where} has shape {tuple(leaf.shape)}, and its {size} {what} cannot be split evenly over the "
+                    f"{parts} devices of mesh axis {axes!r}: {remedy}, or let it lie on every device (None or "
+                    "PartitionSpec())"
+                )
+        return NamedSharding(self.mesh, spec)
 
 
 def sharded(mesh: Mesh, *, data: Any = 0, x: Any = ROWS, y: Any = None, model_state: Any = None) -> Sharded:
@@ -165,57 +165,46 @@ def size_of(mesh: Any, axes: Any) -> int:
 
 def _check_rule(mesh: Mesh, rule: Any, name: str) -> None:
     names = (rule,) if isinstance(rule, str) else rule if _names(rule) else ()
-    named = [each for each in names if not (name == "x" and each == ROWS)]
-    if missing := [each for each in named if each not in mesh.axis_names]:
+    known = {*mesh.axis_names, ROWS} if name == "x" else set(mesh.axis_names)
+    choices, first = ", ".join(map(repr, mesh.axis_names)), repr(mesh.axis_names[0])
+    if missing := [each for each in names if each not in known]:
         raise ValueError(
-            f"{name}={shown(rule)} names no axis of the mesh, {missing[0]!r}: choose from {_quoted(mesh)}"
+            f"{name}={shown(rule)} names no axis of the mesh, {missing[0]!r}: choose from {choices}"
         )
     if len(set(names)) < len(names):
         raise ValueError(f"{name}={shown(rule)} names an axis twice: leave one of them out")
-    if name == "data" and not (rule is None or names):
-        raise TypeError(
-            f"data must be an axis of the mesh, or a tuple of some, not {shown(rule)}: pass e.g. {mesh.axis_names[0]!r}"
-        )
     if rule is None or names:
         return
+    if name == "data":
+        raise TypeError(
+            f"data must be an axis of the mesh, or a tuple of some, not {shown(rule)}: pass e.g. {first}"
+        )
     specs = leaves_of(rule, name)
-    if not specs or not all(map(_is_spec, specs)):
+    if not specs or not all(isinstance(spec, PartitionSpec) for spec in specs):
         raise TypeError(
             f"{name} must be an axis of the mesh, a PartitionSpec, a tree of them, or None, not {shown(rule)}: pass "
-            f"e.g. {name}={mesh.axis_names[0]!r}"
+            f"e.g. {name}={first}"
         )
     for spec in specs:
         for axes in spec:
             if not isinstance(axes, str | tuple | None):
                 raise ValueError(f"{name} has {spec}: give every dimension axes of the mesh, or None")
-            unknown = {axes} if isinstance(axes, str) else set(axes or ())
-            if unknown := unknown - set(mesh.axis_names):
+            named = {axes} if isinstance(axes, str) else set(axes or ())
+            if unknown := named - set(mesh.axis_names):
                 raise ValueError(
-                    f"{name} has {spec}, and the mesh has no axis {min(unknown)!r}: choose from "
-                    f"{_quoted(mesh)}"
+                    f"{name} has {spec}, and the mesh has no axis {min(unknown)!r}: choose from {choices}"
                 )
 
 
-def _quoted(mesh: Mesh) -> str:
-    return ", ".join(map(repr, mesh.axis_names))
-
-
 def _names(rule: Any) -> bool:
-    """Return whether the rule names several mesh axes. (A PartitionSpec may be a tuple too.)"""
-    plain = type(rule) is tuple and len(rule) > 0
-    return plain and all(isinstance(each, str) for each in rule)
-
-
-def _is_spec(node: Any) -> bool:
-    return isinstance(node, PartitionSpec)
+    """Return whether the rule names several mesh axes."""
+    return isinstance(rule, tuple) and len(rule) > 0 and all(isinstance(each, str) for each in rule)
 
 
 def _prefixed(rule: PyTree, tree: PyTree, name: str) -> PyTree:
     """Return a spec for every array, from a tree of specs that is a prefix of the variable's tree."""
     try:
-        return jax.tree.map(
-            lambda spec, part: jax.tree.map(lambda _: spec, part), rule, tree, is_leaf=_is_spec
-        )
+        return jax.tree.broadcast(rule, tree)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"the tree of PartitionSpecs for {name} does not fit {name}: "

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevel.liveness import Liveness, opened
-from bilevel.loop.policies import OnDevice
+from bilevel.loop.policies import OnDevice, sharding_on_device
 from bilevel.loop.state import RunState
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import Rule
@@ -58,16 +58,12 @@ def postponed(
 
 def with_memory(run: RunState, memory: PyTree, **others: PyTree) -> RunState:
     """Return the run with this memory of its outer rule."""
-    state, parts = run.solver, {"outer": memory} | others
-    return replace(
-        run, solver=state._replace(**parts) if hasattr(state, "_replace") else replace(state, **parts)
-    )
+    change = getattr(run.solver, "_replace", partial(replace, run.solver))
+    return replace(run, solver=change(outer=memory, **others))
 
 
-def check_offload(offload: Any) -> bool:
-    """Return whether to keep the outer rule's memory on the host. Raise if the device cannot."""
-    if offload is None:
-        return False
+def check_offload(offload: Any) -> None:
+    """Raise unless the device can keep this on the host."""
     if not isinstance(offload, str) or offload != "outer":
         raise ValueError(f'offload must be "outer" or None, not {shown(offload)}')
     device = jax.devices()[0]
@@ -77,7 +73,6 @@ def check_offload(offload: Any) -> bool:
             f'offload="outer" needs a device that reads the host\'s memory of the kind {KIND}, but {device} has '
             f"{', '.join(kinds)} alone: leave it out"
         )
-    return True
 
 
 def check_offloadable(solver: Solver, run: RunState, step: Callable[..., Any]) -> None:
@@ -132,6 +127,26 @@ def _early(solver: Solver) -> str:
     )
 
 
+class OnHost(OnDevice):
+    """Policy that keeps the outer rule's memory on the host between steps."""
+
+    offloads = True
+
+    def fetched(self, run: RunState) -> RunState:
+        memory = getattr(run.solver, "outer", ())
+        return with_memory(run, _on_device(memory)) if any(map(_on_host, jax.tree.leaves(memory))) else run
+
+    def stored(self, run: RunState) -> RunState:
+        """Move the outer rule's memory to the host and wait: until then both have a copy."""
+        if not hasattr(run.solver, "outer"):
+            return run
+        put = lambda leaf: jax.device_put(leaf, leaf.sharding.with_memory_kind(KIND)) if leaf.ndim else leaf
+        return with_memory(run, jax.block_until_ready(jax.tree.map(put, run.solver.outer)))
+
+    def copied(self, run: RunState) -> RunState:
+        return jax.tree.map(lambda leaf: leaf if _on_host(leaf) else jnp.copy(leaf), run)
+
+
 def in_two(
     one: Callable[..., Any], chunk: Any, warm_up: Callable[..., Any], update: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Any, Callable[..., Any]]:
@@ -143,7 +158,7 @@ def in_two(
         x, memory = update(leaves, after.x, gradient, _on_device(run.solver.outer))
         after = with_memory(after, memory, x=x)
         del gradient, memory
-        return stored(after), *others
+        return OnHost().stored(after), *others
 
     def warm(leaves: list[Any], run: RunState, *rest: Any) -> RunState:
         return with_memory(warm_up(leaves, with_memory(run, ()), *rest), run.solver.outer)
@@ -151,41 +166,10 @@ def in_two(
     return both, chunk, warm
 
 
-def stored(run: RunState) -> RunState:
-    """Move the outer rule's memory to the host and wait: until then both have a copy."""
-    if not hasattr(run.solver, "outer"):
-        return run
-    put = lambda leaf: jax.device_put(leaf, leaf.sharding.with_memory_kind(KIND)) if leaf.ndim else leaf
-    return with_memory(run, jax.block_until_ready(jax.tree.map(put, run.solver.outer)))
-
-
-def fetched(run: RunState) -> RunState:
-    """Return the run with all of it on the device."""
-    memory = getattr(run.solver, "outer", ())
-    return with_memory(run, _on_device(memory)) if any(map(on_host, jax.tree.leaves(memory))) else run
-
-
 def _on_device(memory: PyTree) -> PyTree:
-    put = lambda leaf: (
-        jax.device_put(leaf, leaf.sharding.with_memory_kind("device")) if on_host(leaf) else leaf
-    )
+    put = lambda leaf: jax.device_put(leaf, sharding_on_device(leaf)) if _on_host(leaf) else leaf
     return jax.tree.map(put, memory)
 
 
-def on_host(leaf: Any) -> bool:
+def _on_host(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and leaf.sharding.memory_kind == KIND
-
-
-class OnHost(OnDevice):
-    """Policy that keeps the outer rule's memory on the host between steps."""
-
-    offloads = True
-
-    def fetched(self, run: RunState) -> RunState:
-        return fetched(run)
-
-    def stored(self, run: RunState) -> RunState:
-        return stored(run)
-
-    def copied(self, run: RunState) -> RunState:
-        return jax.tree.map(lambda leaf: leaf if on_host(leaf) else jnp.copy(leaf), run)
