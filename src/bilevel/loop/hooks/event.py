@@ -31,9 +31,8 @@ class Event:
     packed: Callable[[], Any] | None = field(default=None, repr=False, compare=False)  # for `so_far`
     solver: Any = field(default=None, repr=False, compare=False)  # None in a sweep
     measured: Callable[..., Any] | None = field(default=None, repr=False, compare=False)  # for `measure`
-    lanes: int | None = (
-        None  # the number of lanes of a sweep; they are the first axis of its columns and state
-    )
+    # The number of lanes of a sweep; they are the first axis of its columns and state.
+    lanes: int | None = None
     probes: dict[str, Any] = field(default_factory=dict)  # the values of the run's probes at this step
     # The names that probes have returned so far, also before a resume. None: there is no probe.
     probed: frozenset[str] | None = field(default=None, repr=False, compare=False)
@@ -83,10 +82,8 @@ class Event:
         """Return the number of the step of the first row of `trace`, counted from 0."""
         if not self.trace:
             return self.step
-        rows = (
-            rows_in(self.trace) if self.lanes is None else rows_in(jax.tree.map(lambda a: a[0], self.trace))
-        )
-        return self.step - rows
+        of_one = self.trace if self.lanes is None else jax.tree.map(lambda a: a[0], self.trace)
+        return self.step - rows_in(of_one)
 
     def last(self, metric: str) -> Any:
         """Return the newest value of a metric, in a sweep of all lanes. Raise if there is no such metric.
