@@ -5,10 +5,10 @@ number, so a resumed run sees the same batches as an unbroken run.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -57,9 +57,7 @@ def draw(
     return cursor, Draws(stacked, UNKNOWN)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
-@dataclass(frozen=True)
-class FullBatch:
+class FullBatch(eqx.Module):
     """Stream of all the data at every step."""
 
     data: Batch | None = None
@@ -71,9 +69,7 @@ class FullBatch:
         return cursor, self.data if self.data is None else _with_rows(self.data)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
-@dataclass(frozen=True)
-class Given:
+class Given(eqx.Module):
     """Batch that a loader returned for one step."""
 
     data: Batch | Draws
@@ -89,14 +85,13 @@ class Given:
         return cursor, part(given)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["data", "samplers"], meta_fields=["split"])
-@dataclass(frozen=True)
-class Minibatches:
+class Minibatches(eqx.Module):
     """Stream of minibatches with one sampler per level (`None`: all examples at every step)."""
 
     data: Batch
     samplers: Levels
-    split: NamedSharding | None = None  # how the rows of a batch are split over devices
+    # How the rows of a batch are split over devices.
+    split: NamedSharding | None = eqx.field(static=True, default=None)
 
     def start(self, step: int) -> Levels:
         return Levels(*(None if sampler is None else sampler.start(step) for sampler in self.samplers))

@@ -24,10 +24,8 @@ class Display(Hook):
     reads_info = False
     steers = False
     once = True  # of several processes, only the first draws
-
-    def __init__(self, console: Any = None):
-        self._console: Any = console
-        self._screen: Any = None
+    _console: Any = None  # standard error
+    _screen: Any = None
 
     def begin(self, event: Event) -> None:
         from rich.console import Console
@@ -88,9 +86,6 @@ class Progress(Display):
     Of a sweep it shows the lowest values among the lanes.
     """
 
-    def __init__(self):
-        super().__init__()
-
     def begin(self, event: Event) -> None:
         self._numbers = ""
         super().begin(event)
@@ -133,7 +128,7 @@ class Live(Display):
             check_kind(
                 console, Console, "console", "a rich.console.Console", "leave it out for standard error"
             )
-        super().__init__(console)
+        self._console = console
         self.tol: float | None = tol
 
     def begin(self, event: Event) -> None:
