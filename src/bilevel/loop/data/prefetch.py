@@ -8,16 +8,10 @@ from typing import Any
 
 import jax
 
-from bilevel.checks import check_count
-
 DEPTH = 2  # default number of steps to prefetch
 SLOW = 1e-3  # seconds per step's data above which a thread pays off
 OVER = object()
 NOTE = "It was raised in the thread that asks the loader ahead: bl.RunOptions(prefetch=0) asks it in your thread."
-
-
-def check_prefetch(prefetch: Any) -> int | None:
-    return None if prefetch is None else check_count(prefetch, "prefetch", least=0, most=1000, such_as=DEPTH)
 
 
 class Ahead:

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
 from bilevel.checks import MANY, check_count, check_kind
 from bilevel.loop.columns import is_real, numbers_in
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
-from bilevel.loop.trace import rows_in
 from bilevel.solvers.base import Info
 from bilevel.types import PyTree
 from bilevel.words import listed, shown
@@ -80,10 +78,8 @@ class Event:
     @property
     def first(self) -> int:
         """Return the number of the step of the first row of `trace`, counted from 0."""
-        if not self.trace:
-            return self.step
-        of_one = self.trace if self.lanes is None else jax.tree.map(lambda a: a[0], self.trace)
-        return self.step - rows_in(of_one)
+        rows = self.trace["outer_value"].shape[-1] if self.trace else 0  # in a sweep, lanes are first
+        return self.step - rows
 
     def last(self, metric: str) -> Any:
         """Return the newest value of a metric, in a sweep of all lanes. Raise if there is no such metric.
