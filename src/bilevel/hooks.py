@@ -4,11 +4,8 @@ from bilevel.loop.checkpoints.hook import Checkpoint as Checkpoint
 from bilevel.loop.diagnose.hook import Diagnose as Diagnose
 from bilevel.loop.diagnose.report import Diagnosis as Diagnosis, Finding as Finding
 from bilevel.loop.hooks.base import Hook as Hook
-from bilevel.loop.hooks.best_so_far import Best as Best
-from bilevel.loop.hooks.early_stopping import EarlyStopping as EarlyStopping
 from bilevel.loop.hooks.event import Event as Event, Stop as Stop
-from bilevel.loop.hooks.files import CSV as CSV, JSONLines as JSONLines
+from bilevel.loop.hooks.files import CSV as CSV, JSONLines as JSONLines, TensorBoard as TensorBoard
 from bilevel.loop.hooks.live_view import Live as Live, Progress as Progress
+from bilevel.loop.hooks.metrics import Best as Best, EarlyStopping as EarlyStopping, Tolerance as Tolerance
 from bilevel.loop.hooks.probe import Probe as Probe
-from bilevel.loop.hooks.tensorboard_log import TensorBoard as TensorBoard
-from bilevel.loop.hooks.tolerance import Tolerance as Tolerance

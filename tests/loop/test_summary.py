@@ -19,8 +19,8 @@ import bilevel as bl
 from bilevel.cli.tables import print_table
 from bilevel.loop.diagnose.report import Diagnosis, Finding
 from bilevel.loop.hooks.drawing import View
-from bilevel.loop.ranking import lane_names
 from bilevel.loop.status import Status
+from bilevel.loop.summary import lane_names
 
 X0, Y0 = jnp.ones(2), jnp.zeros(2)
 

@@ -1,13 +1,13 @@
 """Stages that call the hooks of a run. A hook sees the run and may stop it."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from bilevel.loop.driver import DECIDES, LAST, SEES, back_to, has_diverged, recovered
 from bilevel.loop.errors import caught
-from bilevel.loop.hooks.base import Hook, closing
+from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.event import Event, Stop
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.policies import NoHooks, lost
@@ -68,9 +68,16 @@ class HookRunner(NoHooks):
             failure = failure or raised
         return replace(progress, failure=failure)
 
-    def closing(self) -> AbstractContextManager[None]:
-        """Return a context that closes the hooks that have begun, if its block raises."""
-        return closing(self._begun)
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Close the hooks that have begun if the block raises."""
+        try:
+            yield
+        except BaseException:
+            for hook in self._begun:
+                with suppress(Exception):
+                    hook.close()
+            raise
 
     def leave(self) -> None:
         """Drop the hooks: one that keeps an event would keep the run, which keeps the hook."""
@@ -116,7 +123,9 @@ class HookRunner(NoHooks):
             # A stop of a deciding hook before the run broke has priority, for any chunks.
             if stops and (progress.status is None or (has_diverged(progress) and each == DECIDES)):
                 seen = progress.step
-                progress = _stopped(plan, progress, earliest(stops, seen))
+                # Of equal steps, the first hook's stop counts. No step means the present one.
+                first = min(stops, key=lambda stop: seen if stop.step is None else stop.step)
+                progress = _stopped(plan, progress, first)
                 if progress.step < seen:  # the probes' values are from a later state
                     for probe in self._probes:
                         probe.forget(progress.step)
@@ -182,8 +191,3 @@ def _stopped(plan: Plan, progress: Progress, stop: Stop) -> Progress:
 
 def rank(hook: Hook) -> int:
     return DECIDES if hook.decides else LAST if hook.last else SEES
-
-
-def earliest(stops: Sequence[Stop], step: int) -> Stop:
-    """Return the stop at the earliest step, counting no step as `step`. Of equal ones, return the first."""
-    return min(stops, key=lambda stop: step if stop.step is None else stop.step)

@@ -81,7 +81,7 @@ class Snapshots:
     def __init__(self, storage: OnDevice = OnDevice(), roomy: bool = False):  # noqa: B008
         self.storage, self.roomy = storage, roomy
         self.step: int | None = None
-        self.taken: list[Any] = []  # a loader's data since then, one result of `Feed.take` per step
+        self.taken: list[Any] = []  # a loader's data since then, one result of `Loader.take` per step
         self._run: Any | None = None
         self._marks: list[tuple[int, Any]] = []  # the last two states that were `BACK` steps apart
 

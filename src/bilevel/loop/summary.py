@@ -1,14 +1,15 @@
-"""Summaries of a result or a sweep: how it ended, and the first and last values of its numbers."""
+"""Summaries of a result or a sweep: how it ended, its numbers, and the order and names of its lanes."""
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from bilevel.loop.columns import NAMES, numbers_in, title
-from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.trace import STEP
 from bilevel.words import listed, one_line, printable, shapes
 
@@ -18,22 +19,14 @@ if TYPE_CHECKING:
 
 WIDTH = 88  # of a line
 MOST = 8  # metrics, lanes that are listed
+WITHIN = {"rule", "step_size", "numbers"}  # fields of a solver with the number that the user gave
 Rows = Sequence[tuple[str, str]]
 
 
 def as_text(headline: str, rows: Rows) -> str:
     width = max(len(name) for name, _ in rows)
-    indent = " " * (width + 4)
-    lines = (
-        fill(
-            text,
-            WIDTH,
-            initial_indent=f"  {name:{width}}  ",
-            subsequent_indent=indent,
-            break_long_words=False,
-        )
-        for name, text in rows
-    )
+    wrapped = partial(fill, width=WIDTH, subsequent_indent=" " * (width + 4), break_long_words=False)
+    lines = [wrapped(text, initial_indent=f"  {name:{width}}  ") for name, text in rows]
     return printable("\n".join([headline, *lines]))
 
 
@@ -45,13 +38,11 @@ def as_html(headline: str, rows: Rows) -> str:
 
 
 def of_result(result: "Result") -> tuple[str, Rows]:
-    columns = numbers_in(result.trace) if result.steps else {}
-    rows = [
-        (title(name), course_of(name, column)) for name, column in list(columns.items())[: MOST + len(NAMES)]
-    ]
-    listed_above = {STEP, *list(columns)[: len(rows)]}
-    others = [name for name in result.trace if name not in listed_above]
-    rows += [("also traced", listed(others))] if others and result.steps else []
+    trace = result.trace if result.steps else {}
+    columns = dict(list(numbers_in(trace).items())[: MOST + len(NAMES)])
+    rows = [(title(name), course_of(name, column)) for name, column in columns.items()]
+    others = [name for name in trace if name not in {STEP, *columns}]
+    rows += [("also traced", listed(others))] if others else []
     rows += [("probed", listed(name for name in result.probes if name != "step"))] if result.probes else []
     rows += [("x", shapes(result.x)), ("y", shapes(result.y))]
     if result.halvings:
@@ -70,14 +61,34 @@ def of_sweep(found: "Sweep") -> tuple[str, Rows]:
         (("best: " if i == found.best else "") + names[i], f"{score(i)}, {ending(found, i)}")
         for i in order[:MOST]
     ]
-    if len(order) > MOST:
-        rows.append(
-            (
-                "…",
-                f"{len(order) - MOST:,} more lanes, the last of them {names[order[-1]]}: {score(order[-1])}",
-            )
-        )
+    if (more := len(order) - MOST) > 0:
+        last = order[-1]
+        rows.append(("…", f"{more:,} more lanes, the last of them {names[last]}: {score(last)}"))
     return headline, rows
+
+
+def ranked(found: "Sweep") -> list[int]:
+    """Return the lanes from the best to the worst. Those without a score are last."""
+    scores = np.asarray(found.scores, float)
+    larger_is_better = found.best is not None and scores[found.best] > np.nanmin(scores)
+    order = -scores if larger_is_better else scores
+    return sorted(range(len(found)), key=lambda i: (i != found.best, not np.isfinite(order[i]), order[i], i))
+
+
+def lane_names(found: "Sweep") -> list[str]:
+    """Return the numbers in which the lanes' solvers differ, such as step sizes, else the lanes' numbers."""
+    leaves = [jax.tree_util.tree_leaves_with_path(solver) for solver in found.solvers]
+    differences: list[list[str]] = [[] for _ in leaves]
+    for same in zip(*leaves, strict=True):
+        values = [np.asarray(leaf) for _, leaf in same]
+        if all(value.ndim == 0 for value in values) and len({float(value) for value in values}) > 1:
+            parts = jax.tree_util.keystr(same[0][0], simple=True, separator=".").split(".")
+            what = ".".join(part for part in parts if part not in WITHIN) or "step_size"
+            for names, value in zip(differences, values, strict=True):
+                names.append(f"{what} {float(value):.4g}")
+    named = [", ".join(names) for names in differences]
+    alike = len(set(named)) < len(named) or not all(named)
+    return [f"lane {i} {name}".strip() for i, name in enumerate(named)] if alike else named
 
 
 def ending(result: Any, lane: int | None = None) -> str:

@@ -13,8 +13,8 @@ from bilevel.forks import check_fork
 from bilevel.loop.driver import drive
 from bilevel.loop.errors import Failure
 from bilevel.loop.hooks.base import Hook, HookLike, as_hooks
-from bilevel.loop.hooks.early_stopping import sign_of
 from bilevel.loop.hooks.live_view import progress_hooks
+from bilevel.loop.hooks.metrics import sign_of
 from bilevel.loop.lane_program import lane_program
 from bilevel.loop.lane_run import lane_run, lane_status, lanes_first
 from bilevel.loop.lanes import Lane, Lanes

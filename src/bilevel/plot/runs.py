@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 
 from bilevel.checks import check_kind, check_text
 from bilevel.loop.columns import numbers_in, title
-from bilevel.loop.ranking import lane_names, ranked
 from bilevel.loop.status import Code
+from bilevel.loop.summary import lane_names, ranked
 from bilevel.loop.sweep import Sweep
 from bilevel.plot.numbers import check_names
 from bilevel.plot.style import COLORS, FAINT, draw_line, fit_scale, keep_in_view, look, mark, panel

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import bilevel as bl
-from bilevel.loop.data.loader_buffer import Feed
+from bilevel.loop.data.loader_buffer import Loader
 from run_options import with_options
 from training_by_hand import ALPHA, BETA, PROBLEM, STATE0, X0, Y0, N, as_loader, batches, given
 
@@ -63,7 +63,7 @@ def test_an_iterable_that_ends_within_a_step_ends_the_run():
 
 @pytest.mark.slow
 def test_of_a_loader_only_the_last_outer_part_of_a_step_is_held():
-    feed = Feed(as_loader(given("epochs"), 2 * N), SOLVER)
+    feed = Loader(as_loader(given("epochs"), 2 * N), SOLVER)
     held, last = feed.peek().data, batches(given("epochs"), N)[-1]
     assert held.stacked.outer is None
     assert held.stacked.inner[0].shape[0] == N

@@ -81,9 +81,6 @@ class Pass:
     def __init__(self, batches: Iterator[Any], what: str):
         self.batches, self.what, self.failed = batches, what, False
 
-    def __iter__(self) -> "Pass":
-        return self
-
     def __next__(self) -> Any:
         try:
             batch = next(self.batches)

@@ -8,28 +8,22 @@ from typing import Any
 
 import jax
 
-from bilevel.checks import check_count
-
 DEPTH = 2  # default number of steps to prefetch
 SLOW = 1e-3  # seconds per step's data above which a thread pays off
 OVER = object()
 NOTE = "It was raised in the thread that asks the loader ahead: bl.RunOptions(prefetch=0) asks it in your thread."
 
 
-def check_prefetch(prefetch: Any) -> int | None:
-    return None if prefetch is None else check_count(prefetch, "prefetch", least=0, most=1000, such_as=DEPTH)
-
-
 class Ahead:
-    """Thread that calls `pull` at most `count` times and keeps at most `depth` unread results.
+    """Thread that calls `pull` at most `count` times and keeps at most `depth` results.
 
     It ends after an error, which `take` raises, or after a result of `None`.
     """
 
     def __init__(self, pull: Callable[[], Any], depth: int, count: int):
         self._pull, self._depth, self._count = pull, depth, count
-        self._ready, self._changed = deque(), threading.Condition()
-        self._failure: BaseException | None = None
+        self._results: deque[Any] = deque()
+        self._changed = threading.Condition()
         self._stopped = self._over = False
         # JAX's settings belong to a thread, so the new thread needs these two.
         self._settings = jax.config.jax_enable_x64, jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
@@ -41,37 +35,36 @@ class Ahead:
         x64, device = self._settings
         try:
             with jax.enable_x64(x64), jax.default_device(device):
-                while self._count and self._may_go_on():
-                    got = self._pull()
-                    self._count = self._count - 1 if got is not None else 0
-                    with self._changed:
-                        self._ready.append(got)
-                        self._changed.notify_all()
+                while self._count and self._has_room():
+                    result = self._pull()
+                    self._count = self._count - 1 if result is not None else 0
+                    self._add(result)
+            self._add(over=True)
         except BaseException as error:
             error.add_note(NOTE)
-            self._failure = error
-        finally:
-            with self._changed:
-                self._over = True
-                self._changed.notify_all()
+            self._add(error, over=True)
 
-    def _may_go_on(self) -> bool:
+    def _has_room(self) -> bool:
+        """Wait for room. Return false if the thread shall stop."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or len(self._ready) < self._depth)
+            self._changed.wait_for(lambda: self._stopped or len(self._results) < self._depth)
             return not self._stopped
+
+    def _add(self, *results: Any, over: bool = False) -> None:
+        with self._changed:
+            self._results.extend(results)
+            self._over = over
+            self._changed.notify_all()
 
     def take(self) -> Any:
         """Wait for the next result and return it; `OVER` if there are no more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._over)
-            if self._ready:
-                got = self._ready.popleft()
-                self._changed.notify_all()
-                return got
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return OVER
+            self._changed.wait_for(lambda: self._results or self._over)
+            result = self._results.popleft() if self._results else OVER
+            self._changed.notify_all()
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def stop(self) -> bool:
         """Stop further calls. Return whether the thread has ended."""
@@ -80,8 +73,8 @@ class Ahead:
             self._changed.notify_all()
             return self._over
 
-    def rest(self) -> tuple[list[Any], BaseException | None]:
-        """Return the unread results after the last call has ended.
+    def finish(self) -> None:
+        """Wait for the last call. Keep the results, but not the end of the loader: it may have more later.
 
         Waiting in `Thread.join` only is not safe: after Ctrl-C interrupts one join, the next returns at once
         although the thread still runs.
@@ -90,4 +83,4 @@ class Ahead:
         with self._changed:
             self._changed.wait_for(lambda: self._over)
         self._thread.join()  # the thread has nothing more to do
-        return list(self._ready), self._failure
+        self._results = deque(result for result in self._results if result is not None)

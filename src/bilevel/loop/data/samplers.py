@@ -1,9 +1,8 @@
 """Samplers of minibatch rows. A sampler is a pytree: its key is an argument of compiled programs."""
 
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -11,8 +10,12 @@ from jax import lax
 from bilevel.types import PyTree
 
 
-class Sampler:
-    """Base class of samplers: `start(step) -> cursor` and `next(cursor) -> (cursor, rows)`."""
+class Sampler(eqx.Module):
+    """Sampler of `size` rows: `start(step) -> cursor` and `next(cursor) -> (cursor, rows)`."""
+
+    key: PyTree  # an axis in the axes of a sweep
+    examples: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
 
     def take(self, arrays: PyTree, rows: jax.Array) -> PyTree:
         """Return the given rows of every array."""
@@ -24,14 +27,8 @@ class Sampler:
         return None
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
-@dataclass(frozen=True)
 class Independent(Sampler):
-    """Sampler of `size` rows with replacement at every step. The cursor is the step number."""
-
-    key: PyTree  # an axis in the axes of a sweep
-    examples: int
-    size: int
+    """Sampler with replacement at every step. The cursor is the step number."""
 
     def start(self, step: int) -> jax.Array:
         return _counter(step)
@@ -41,20 +38,14 @@ class Independent(Sampler):
         return cursor + 1, jax.random.randint(key, (self.size,), 0, self.examples)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
-@dataclass(frozen=True)
 class Shuffled(Sampler):
-    """Sampler of slices of `size` from one random permutation after another.
+    """Sampler of slices from one random permutation after another.
 
     Every example appears exactly once per epoch. If `size` does not divide the number of examples, a batch
     may span two epochs. So all batches have one shape and no example is lost. The cursor is (epoch, position,
     order), where `order` is this epoch's permutation followed by the next one's. The position may be just
     behind the epoch. Permutations are functions of the epoch. The cursor stores them to compute each once.
     """
-
-    key: PyTree  # an axis in the axes of a sweep
-    examples: int
-    size: int
 
     def start(self, step: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         epoch, position = divmod(int(step) * self.size, self.examples)
@@ -65,7 +56,8 @@ class Shuffled(Sampler):
         # The predicate depends only on the step, so under vmap over seeds this stays a branch, not a select.
         # It comes first: XLA runs a branch without dependents in another thread, which costs more than the
         # branch.
-        cursor = lax.cond(cursor[1] >= self.examples, self._turn, lambda *same: same, *cursor)
+        turn = lambda *cursor: self._turn(*cursor)  # JAX hashes functions; a module's methods have no hash
+        cursor = lax.cond(cursor[1] >= self.examples, turn, lambda *same: same, *cursor)
         epoch, position, order = cursor
         return (epoch, position + self.size, order), lax.dynamic_slice(order, (position,), (self.size,))
 
@@ -77,16 +69,10 @@ class Shuffled(Sampler):
         return jax.random.permutation(jax.random.fold_in(self.key, epoch), self.examples)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["examples", "size"])
-@dataclass(frozen=True)
 class Blocks(Sampler):
-    """Sampler of consecutive slices of `size`, cut once. Every epoch takes each once, in random order."""
+    """Sampler of consecutive slices, cut once. Every epoch takes each once, in random order."""
 
-    key: PyTree  # an axis in the axes of a sweep
-    examples: int
-    size: int
-
-    def __post_init__(self) -> None:
+    def __check_init__(self) -> None:
         if left := self.examples % self.size:
             raise ValueError(
                 f"blocks of {self.size} leave {left} of the {self.examples} examples over, and all must have one "

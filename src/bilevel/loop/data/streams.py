@@ -5,10 +5,10 @@ number, so a resumed run sees the same batches as an unbroken run.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -48,19 +48,16 @@ def draw(
         return cursor, Draws(Batch(), Batch() if batch is None else batch)
     if isinstance(stream, Minibatches):
         return stream.draws(cursor, count)
-    one = lambda cursor, _: _parted(*stream.next(cursor))
+
+    def one(cursor: PyTree, _: None) -> tuple[PyTree, Batch]:
+        cursor, batch = stream.next(cursor)
+        return cursor, replace(batch, whole=None)  # stacked draws would hold copies of it
+
     cursor, stacked = lax.scan(one, cursor, length=count)
     return cursor, Draws(stacked, UNKNOWN)
 
 
-def _parted(cursor: PyTree, batch: Batch) -> tuple[PyTree, Batch]:
-    """Drop the whole data. Stacked draws would hold copies of it."""
-    return cursor, replace(batch, whole=None)
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
-@dataclass(frozen=True)
-class FullBatch:
+class FullBatch(eqx.Module):
     """Stream of all the data at every step."""
 
     data: Batch | None = None
@@ -72,9 +69,7 @@ class FullBatch:
         return cursor, self.data if self.data is None else _with_rows(self.data)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=[])
-@dataclass(frozen=True)
-class Given:
+class Given(eqx.Module):
     """Batch that a loader returned for one step."""
 
     data: Batch | Draws
@@ -90,14 +85,13 @@ class Given:
         return cursor, part(given)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["data", "samplers"], meta_fields=["split"])
-@dataclass(frozen=True)
-class Minibatches:
+class Minibatches(eqx.Module):
     """Stream of minibatches with one sampler per level (`None`: all examples at every step)."""
 
     data: Batch
     samplers: Levels
-    split: NamedSharding | None = None  # how the rows of a batch are split over devices
+    # How the rows of a batch are split over devices.
+    split: NamedSharding | None = eqx.field(static=True, default=None)
 
     def start(self, step: int) -> Levels:
         return Levels(*(None if sampler is None else sampler.start(step) for sampler in self.samplers))
@@ -151,11 +145,8 @@ class Minibatches:
         return replace(self, samplers=Levels(inner, inner)), Levels(cursor.inner, cursor.inner)
 
     def _rows(self, cursor: Levels) -> tuple[Levels, Levels]:
-        moved = [
-            (None, None) if sampler is None else sampler.next(at)
-            for sampler, at in zip(self.samplers, cursor, strict=True)
-        ]
-        return Levels(*(after for after, _ in moved)), Levels(*(rows for _, rows in moved))
+        inner, outer = self._each(lambda sampler, _, at: sampler.next(at) if sampler else Levels(), cursor)
+        return Levels(inner[0], outer[0]), Levels(inner[1], outer[1])
 
 
 def _with_rows(batch: Batch) -> Batch:
@@ -206,10 +197,7 @@ def as_stream(data: Any) -> Stream:
     if data is None:
         return FullBatch(None)
     if isinstance(data, Batch):
-        inner, outer = as_arrays(data.inner, "data.inner"), as_arrays(data.outer, "data.outer")
-        return FullBatch(
-            replace(data, inner=inner, outer=outer, shared=as_arrays(data.shared, "data.shared"))
-        )
+        return FullBatch(replace(data, **_arrays_of(data)))
     if isinstance(data, Stream):
         return data
     raise TypeError(
@@ -230,19 +218,23 @@ def _minibatches(
             "the data of minibatches are only arrays, and their rows, key and state come from the loop: leave these "
             "out of the bl.Batch (your own row numbers can be one more array of the data)"
         )
-    seed = check_traced_seed(seed)
-    arrays = Levels(as_arrays(data.inner, "data.inner"), as_arrays(data.outer, "data.outer"))
-    if isinstance(size, Batch | Levels):
-        sizes = Levels(size.inner, size.outer)
-    else:
-        sizes = Levels(*(None if level is None else size for level in arrays))
+    keys = jax.random.split(jax.random.key(check_traced_seed(seed)), 2)
+    data = Batch(**_arrays_of(data))
+    arrays = Levels(data.inner, data.outer)
+    if not isinstance(size, Batch | Levels):
+        size = Levels(*(None if level is None else size for level in arrays))
     samplers = [
         None if wanted is None else _sampler(sampler, level, wanted, key, name)
         for level, wanted, key, name in zip(
-            arrays, sizes, jax.random.split(jax.random.key(seed), 2), Levels._fields, strict=True
+            arrays, (size.inner, size.outer), keys, Levels._fields, strict=True
         )
     ]
-    return Minibatches(Batch(*arrays, shared=as_arrays(data.shared, "data.shared")), Levels(*samplers))
+    return Minibatches(data, Levels(*samplers))
+
+
+def _arrays_of(data: Batch) -> dict[str, PyTree]:
+    """Return the data of both levels and those that they share, as JAX arrays."""
+    return {name: as_arrays(getattr(data, name), f"data.{name}") for name in ("inner", "outer", "shared")}
 
 
 def _sampler(sampler: Callable[..., Any], arrays: PyTree, size: int, key: jax.Array, level: str) -> Any:

@@ -1,8 +1,7 @@
 """Base class of hooks."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bilevel.checks import check_count
@@ -27,9 +26,8 @@ class Hook:
     order of the list. If a deciding hook stops the run at an earlier step, probes are called again there.
     """
 
-    decides: bool = (
-        False  # called before the others: if it stops the run at an earlier step, they see that end
-    )
+    # Called before the others: if it stops the run at an earlier step, they see that end.
+    decides: bool = False
     last: bool = False  # called after all others
     measures: bool = False  # called first; the others see its `values`, as for a probe
     stride: int | None = None  # chunks end at the multiples of this number of steps
@@ -42,9 +40,8 @@ class Hook:
     # False: it never reads the two trees of `event.info`, which are as large as x and y. For states above 1
     # MiB another program, which may round differently, computes them, and only if a hook may read them.
     reads_info: bool = True
-    asks: str | None = (
-        None  # its settings in words, if they decide when the run stops; a checkpoint compares them
-    )
+    # Its settings in words, if they decide when the run stops; a checkpoint compares them.
+    asks: str | None = None
     diagnosis: Any = None  # for `result.diagnosis`
     rows: Any = ()  # of a hook that measures: (step, numbers), for `result.probes`
 
@@ -126,18 +123,6 @@ class UntypedHook(FunctionHook):
     @property
     def remembers(self) -> bool:
         return all(hasattr(self._subject, name) for name in ("get_state", "set_state"))
-
-
-@contextmanager
-def closing(hooks: list[Hook]) -> Iterator[None]:
-    """Close the hooks if the block raises."""
-    try:
-        yield
-    except BaseException:
-        for hook in hooks:
-            with suppress(Exception):
-                hook.close()
-        raise
 
 
 HookLike = Hook | Callable[[Event], Any]

@@ -26,11 +26,18 @@ NOTEBOOK = 96  # characters, the width in a notebook
 
 @dataclass(frozen=True)
 class Line:
-    """Column of the trace with its values so far."""
+    """Column of the trace. It is drawn as its trend, as wide as there is room."""
 
     title: str
-    course: np.ndarray
+    course: np.ndarray  # the values so far
     lowest: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        levels = PLAIN if options.ascii_only else LEVELS
+        yield Text(trend(self.course, options.max_width, levels), style="blue", no_wrap=True, overflow="crop")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, options.max_width)
 
 
 @dataclass(frozen=True)
@@ -92,27 +99,12 @@ def _table(lines: Sequence[Line], width: int) -> Table:
         now = line.course[-1]
         number = Text(f"{now:.4g}", style="cyan" if np.isfinite(now) else STYLES["bad"])
         lowest = f"from {line.course[0]:.4g}, lowest {line.lowest:.4g}"
-        table.add_row(*[Text(line.title), number, Trend(line.course), Text(lowest)][: len(table.columns)])
+        table.add_row(*[Text(line.title), number, line, Text(lowest)][: len(table.columns)])
     return table
 
 
 def _grid() -> Table:
     return Table.grid(padding=(0, 1), expand=True)
-
-
-class Trend:
-    """Line of characters that rise and fall with the numbers, as wide as there is room."""
-
-    def __init__(self, course: np.ndarray):
-        self.course = course
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        levels = PLAIN if options.ascii_only else LEVELS
-        text = trend(self.course, options.max_width, levels)
-        yield Text(text, style="blue", no_wrap=True, overflow="crop")
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, options.max_width)
 
 
 def trend(course: np.ndarray, width: int, levels: str = LEVELS) -> str:

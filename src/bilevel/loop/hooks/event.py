@@ -4,14 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
 from bilevel.checks import MANY, check_count, check_kind
 from bilevel.loop.columns import is_real, numbers_in
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Code
-from bilevel.loop.trace import rows_in
 from bilevel.solvers.base import Info
 from bilevel.types import PyTree
 from bilevel.words import listed, shown
@@ -31,9 +29,8 @@ class Event:
     packed: Callable[[], Any] | None = field(default=None, repr=False, compare=False)  # for `so_far`
     solver: Any = field(default=None, repr=False, compare=False)  # None in a sweep
     measured: Callable[..., Any] | None = field(default=None, repr=False, compare=False)  # for `measure`
-    lanes: int | None = (
-        None  # the number of lanes of a sweep; they are the first axis of its columns and state
-    )
+    # The number of lanes of a sweep; they are the first axis of its columns and state.
+    lanes: int | None = None
     probes: dict[str, Any] = field(default_factory=dict)  # the values of the run's probes at this step
     # The names that probes have returned so far, also before a resume. None: there is no probe.
     probed: frozenset[str] | None = field(default=None, repr=False, compare=False)
@@ -81,11 +78,7 @@ class Event:
     @property
     def first(self) -> int:
         """Return the number of the step of the first row of `trace`, counted from 0."""
-        if not self.trace:
-            return self.step
-        rows = (
-            rows_in(self.trace) if self.lanes is None else rows_in(jax.tree.map(lambda a: a[0], self.trace))
-        )
+        rows = self.trace["outer_value"].shape[-1] if self.trace else 0  # in a sweep, lanes are first
         return self.step - rows
 
     def last(self, metric: str) -> Any:

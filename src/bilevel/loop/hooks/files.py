@@ -1,10 +1,11 @@
-"""Trace as a file that grows during the run: JSON lines or CSV."""
+"""Trace in files that grow during the run: JSON lines, CSV, or TensorBoard events."""
 
 import csv
 import json
 import os
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,31 @@ from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.event import Event
 
 
-class _Lines(Hook, ABC):
-    """Append one line for every `thin`-th step."""
+class _TraceHook(Hook):
+    """Hook that writes every `thin`-th row of the trace."""
 
-    of_one_run = True  # not of a sweep
+    of_one_run = True
     reads_info = False
-    once = True  # of several processes, only the first writes
+    once = True
+
+    def __init__(self, thin: int):
+        self.thin: int = check_count(thin, "thin", most=MANY)
+
+    def scalars(self, event: Event) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Return the steps to write, counted from 0, and their scalars by name."""
+        columns = {name: v for name, v in event.trace.items() if isinstance(v, np.ndarray) and v.ndim == 1}
+        for i in range(-event.first % self.thin, len(event.trace["outer_value"]), self.thin):
+            yield event.first + i, {name: values[i].item() for name, values in columns.items()}
+
+
+class _Lines(_TraceHook, ABC):
+    """Append one line per row. A full disk does not end the run."""
+
+    note: str = ""
 
     def __init__(self, path: str | Path, *, thin: int = 1):
         self.path: Path = check_path(path, "path")
-        self.thin: int = check_count(thin, "thin", most=MANY)
+        super().__init__(thin)
         self._file: Any = None
         self._length: int | None = None  # of the file, at the checkpoint that the run resumes
 
@@ -35,8 +51,6 @@ class _Lines(Hook, ABC):
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._length = state["length"]
-
-    note: str = ""  # for the status at the end
 
     def begin(self, event: Event) -> None:
         self.note = ""
@@ -60,21 +74,15 @@ class _Lines(Hook, ABC):
             return
         whole = self._file.tell()
         try:
-            self._lines(event)
-        except OSError as error:  # a full disk must not end the run
+            for step, row in self.scalars(event):
+                self._write({"step": step} | row)
+            self._file.flush()
+        except OSError as error:
             self.note = f" {str(self.path)!r} ends before step {event.first}: {error.strerror or error}."
             with suppress(OSError):
                 os.truncate(self.path, whole)
             with suppress(RuntimeWarning):  # it must not end the run where warnings are errors
                 warnings.warn(f"{self.note.strip()} The run continues.", RuntimeWarning, stacklevel=2)
-
-    def _lines(self, event: Event) -> None:
-        scalars = {name: v for name, v in event.trace.items() if isinstance(v, np.ndarray) and v.ndim == 1}
-        for i in range(len(event.trace["outer_value"])):
-            step = event.first + i
-            if step % self.thin == 0:
-                self._write({"step": step} | {name: values[i].item() for name, values in scalars.items()})
-        self._file.flush()
 
     def end(self, result: Any) -> None:
         if self._file is not None:
@@ -114,3 +122,39 @@ class CSV(_Lines):
         if self._file.tell() == 0:
             writer.writeheader()
         writer.writerow(row)
+
+
+class TensorBoard(_TraceHook):
+    """Write the scalars of the trace as TensorBoard events. Needs `pip install "bilevel[tensorboard]"`.
+
+    Args:
+        folder: the log folder, as for `tensorboard --logdir`.
+        thin: the number of steps per event.
+    """
+
+    def __init__(self, folder: str | Path, *, thin: int = 1):
+        try:
+            from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ImportError(
+                'the TensorBoard hook needs tensorboardX: pip install "bilevel[tensorboard]"'
+            ) from error
+        self._make: Any = SummaryWriter
+        self.folder: Path = check_path(folder, "folder")
+        super().__init__(thin)
+        self._writer: Any = None
+
+    def begin(self, event: Event) -> None:
+        # A resumed run may have written events of steps that it repeats.
+        self._writer = self._make(str(self.folder), purge_step=event.step or None)
+
+    def __call__(self, event: Event) -> None:
+        for step, row in self.scalars(event):
+            for name, value in row.items():
+                self._writer.add_scalar(name, float(value), step)
+        self._writer.flush()
+
+    def end(self, result: Any) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -24,10 +24,8 @@ class Display(Hook):
     reads_info = False
     steers = False
     once = True  # of several processes, only the first draws
-
-    def __init__(self, console: Any = None):
-        self._console: Any = console
-        self._screen: Any = None
+    _console: Any = None  # standard error
+    _screen: Any = None
 
     def begin(self, event: Event) -> None:
         from rich.console import Console
@@ -36,27 +34,26 @@ class Display(Hook):
 
         self.close()
         self._screen = screen(self._console or Console(stderr=True))
-        self._began, self._compiled, self._drawn = (event.step, event.seconds), None, 0.0
-        self._see(event)
+        # Where the rate is measured from. The first chunk includes compilation and does not count for later ones.
+        self._marks = [(event.step, event.seconds)]
+        self._drawn = 0.0
+        # The position of the run. Keeping the event would keep the arrays of the run.
+        self._now = event.name, event.step, event.total, event.seconds, np.nan
         self.draw()
 
     def __call__(self, event: Event) -> None:
         if self._screen is None:
             return
-        due = self._compiled is None or event.step == event.total or event.seconds - self._drawn >= OFTEN
+        is_first, (step, seconds) = len(self._marks) == 1, self._marks[-1]
+        due = is_first or event.step == event.total or event.seconds - self._drawn >= OFTEN
         self.collect(event, due)
-        self._compiled = self._compiled or (event.step, event.seconds)
-        self._see(event)
+        rate = (event.step - step) / max(event.seconds - seconds, 1e-9)
+        self._now = event.name, event.step, event.total, event.seconds, rate
+        if is_first:
+            self._marks.append((event.step, event.seconds))
         if due:
             self._drawn = event.seconds
             self.draw()
-
-    def _see(self, event: Event) -> None:
-        """Note the position of the run. Keeping the event would keep the arrays of the run."""
-        # The first chunk includes compilation and does not count for the rate.
-        since = self._compiled if self._compiled not in (None, (event.step, event.seconds)) else self._began
-        rate = (event.step - since[0]) / max(event.seconds - since[1], 1e-9) if self._compiled else np.nan
-        self._now = event.name, event.step, event.total, event.seconds, rate
 
     def collect(self, event: Event, due: bool) -> None:
         """Read the numbers of an event. If `due`, a picture follows."""
@@ -88,9 +85,6 @@ class Progress(Display):
 
     Of a sweep it shows the lowest values among the lanes.
     """
-
-    def __init__(self):
-        super().__init__()
 
     def begin(self, event: Event) -> None:
         self._numbers = ""
@@ -134,45 +128,28 @@ class Live(Display):
             check_kind(
                 console, Console, "console", "a rich.console.Console", "leave it out for standard error"
             )
-        super().__init__(console)
+        self._console = console
         self.tol: float | None = tol
-        self._clear()
-
-    def _clear(self) -> None:
-        self._history, self._inner, self._new = History(), np.nan, []  # rows not yet in the history
-        self._outlook: Outlook | None = Outlook("starting", "", "fine")
 
     def begin(self, event: Event) -> None:
-        self._clear()
+        self._history, self._inner = History(), np.nan
+        self._outlook: Outlook | None = Outlook("starting", "", "fine")
         super().begin(event)
 
     def collect(self, event: Event, due: bool) -> None:
-        count = event.trace["outer_value"].shape[-1]  # in a sweep, lanes are first
-        if self._new and event.step - count != self._now[1]:  # the run returned to an earlier step
-            self._remember()
-        self._new.append(event.trace)
-        self._outlook = None  # computed by `picture`
         leaves = jax.tree.leaves(getattr(event.info, "inner_gradient", None)) if due else []
         if leaves and all(getattr(leaf, "is_fully_addressable", False) for leaf in leaves):
             self._inner = np.sqrt(sum(np.sum(np.square(np.asarray(leaf, float))) for leaf in leaves))
-
-    def _remember(self) -> None:
-        """Move the rows since the last picture into the history."""
-        if not self._new:
-            return
-        new, self._new = self._new, []
-        lanes = new[0]["outer_value"].ndim == 2
-        join = lambda name: np.concatenate([trace[name] for trace in new], axis=-1)
-        rows = {name: join(name) for name in numbers_in(new[0], rank=2 if lanes else 1)}
-        if lanes:
+        rows = numbers_in(event.trace, rank=event.trace["outer_value"].ndim)
+        if event.trace["outer_value"].ndim == 2:  # the lanes of a sweep
             rows = {name: np.fmin.reduce(values, axis=0) for name, values in rows.items()}
         count = len(rows["outer_value"])
-        self._history.add(self._now[1] - count, rows | {INNER: np.full(count, self._inner)})
+        self._history.add(event.step - count, rows | {INNER: np.full(count, self._inner)})
+        self._outlook = None  # computed by `picture`
 
     def picture(self) -> Any:
         from bilevel.loop.hooks.drawing import Line, View
 
-        self._remember()
         history = self._history
         names = sorted(history.columns, key=lambda name: name not in (*NAMES, INNER))  # metrics are last
         lines = [

@@ -23,20 +23,25 @@ class History:
 
     def add(self, first: int, rows: dict[str, np.ndarray]) -> None:
         """Add the rows of the steps from `first`. Drop rows of the same or later steps, which were undone."""
-        earlier, count = self.steps < first, len(next(iter(rows.values())))
-        new = np.arange(-first % self.stride, count, self.stride)
-        self.steps, self.newest = np.concatenate([self.steps[earlier], first + new]), first + count - 1
+        if first <= self.newest:
+            self._keep(self.steps < first)
+        count = len(next(iter(rows.values())))
+        new, self.newest = np.arange(-first % self.stride, count, self.stride), first + count - 1
         for name, column in rows.items():
             values = np.asarray(column, float)
-            before = self.columns.get(name, np.empty(0))[earlier]
-            self.columns[name] = np.concatenate([before, values[new]])
             self.last[name] = float(values[-1])
             self.lowest[name] = float(np.fmin(np.fmin.reduce(values), self.lowest.get(name, np.inf)))
+            if new.size:  # rarely, in a long run
+                self.columns[name] = np.append(self.columns.get(name, np.empty(0)), values[new])
+        if new.size:
+            self.steps = np.append(self.steps, first + new)
         while len(self.steps) > MOST:
             self.stride *= 2
-            kept = self.steps % self.stride == 0
-            self.steps = self.steps[kept]
-            self.columns = {name: column[kept] for name, column in self.columns.items()}
+            self._keep(self.steps % self.stride == 0)
+
+    def _keep(self, which: np.ndarray) -> None:
+        self.steps = self.steps[which]
+        self.columns = {name: column[which] for name, column in self.columns.items()}
 
     def course(self, name: str) -> np.ndarray:
         """Return the column from the start to the newest row."""

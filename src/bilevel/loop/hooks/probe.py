@@ -31,12 +31,12 @@ class Probe(Hook):
 
     def __init__(self, probe: Callable[..., dict[str, Any] | None]):
         self.probe: Callable[..., dict[str, Any] | None] = check_probe(probe)
-        self._keywords: list[str] = list(_keywords(probe))
+        self._keywords: tuple[str, ...] = _keywords(probe)
         self.rows: list[tuple[int, dict[str, Any]]] = []
 
     def __call__(self, event: Event) -> None:
-        given = {"model_state": event.model_state}
-        values = self.probe(event.state, event.info, **{name: given[name] for name in self._keywords})
+        keywords = {name: getattr(event, name) for name in self._keywords}
+        values = self.probe(event.state, event.info, **keywords)
         if values is None:
             return
         if not isinstance(values, dict):

@@ -29,7 +29,7 @@ def hooks_for(
 
         found.append(Probe(options.probe))
     if tol is not None:
-        from bilevel.loop.hooks.tolerance import Tolerance
+        from bilevel.loop.hooks.metrics import Tolerance
 
         found.append(Tolerance(tol))
     found += views
