@@ -2,21 +2,17 @@
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import as_number, check_positive
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.options import check_batches, count, factory, positive
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, descend, draws
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, positive
 from bilevel.solvers.parts.inner import seen_by
 from bilevel.solvers.parts.penalty import Copies, Penalized, estimate, penalized, track
 from bilevel.solvers.parts.trees import scaled, select
-from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 from bilevel.words import shown
 
@@ -34,10 +30,10 @@ class AccF2BAState(NamedTuple):
 
 
 class AccF2BA(Penalized):
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
     lookahead: Number
-    radius: Number = eqx.field(converter=positive("radius"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    radius: Number = field(converter=positive("radius"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "AccF2BA"
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> AccF2BAState:

@@ -2,25 +2,28 @@
 
 from typing import ClassVar
 
-import equinox as eqx
-
-from bilevel.batch import Batch, Draws, draws
-from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
-from bilevel.solvers.base import Info
-from bilevel.solvers.implicit_solver import ImplicitSolver, ImplicitState
-from bilevel.solvers.options import check_batches, count, factory
+from bilevel.solvers.kit import (
+    Batch,
+    Draws,
+    ImplicitSolver,
+    ImplicitState,
+    Info,
+    Problem,
+    Traits,
+    descend,
+    draws,
+)
+from bilevel.solvers.options import Rule, check_batches, count, factory, field
 from bilevel.solvers.parts.inner import Carried, inner_loop, seen_by
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import StepSize
 
 
 class AID(ImplicitSolver):
-    adjoint: Adjoint = eqx.field(converter=as_adjoint)
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    adjoint: Adjoint = field(converter=as_adjoint)
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "AID"
     traits: ClassVar[Traits] = Traits(supports_prox=True, inner_rule="differentiable", extra_draws=2)
 

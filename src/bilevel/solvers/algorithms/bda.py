@@ -3,31 +3,25 @@
 from functools import partial
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch, Draws
 from bilevel.checks import check_not_negative, check_schedule
 from bilevel.identity import Static
 from bilevel.oracles import Curvature, Linearized
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
-from bilevel.solvers.options import check_batches, factory, positive
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, check_weight, factory, field, positive
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.parts.unroll import Field, Lengths, lengths, state_gradient, unroll
-from bilevel.solvers.parts.weights import check_weight
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
 class BDA(ExplicitSolver):
-    mixing: Number = eqx.field(converter=partial(check_weight, name="mixing", of="the outer gradient"))
-    outer_share: Number = eqx.field(converter=positive("outer_share"))
-    fading: Static = eqx.field(static=True)
-    lengths: Lengths = eqx.field(static=True)
-    batches: str = eqx.field(static=True, converter=check_batches)
+    mixing: Number = field(converter=partial(check_weight, name="mixing", of="the outer gradient"))
+    outer_share: Number = field(converter=positive("outer_share"))
+    fading: Static = field(static=True)
+    lengths: Lengths = field(static=True)
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "BDA"
     traits: ClassVar[Traits] = Traits(differentiates_rule=True, uses_hessian=True)
 

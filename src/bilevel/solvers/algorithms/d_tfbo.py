@@ -2,25 +2,22 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, with_state
-from bilevel.problem import Problem
+from bilevel.batch import with_state
 from bilevel.solvers.algorithms.s_tfbo import TFBO, TFBOState, accumulated_step
-from bilevel.solvers.base import Info
-from bilevel.solvers.options import check_batches, count, factory
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, Traits, draws
+from bilevel.solvers.options import check_batches, count, factory, field
 from bilevel.solvers.parts.inner import carried, carried_state, next_state, seen_by
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number
 
 
 class DTFBO(TFBO):
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    adjoint_steps: int = eqx.field(static=True, converter=count("adjoint_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    adjoint_steps: int = field(static=True, converter=count("adjoint_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "D-TFBO"
     traits: ClassVar[Traits] = Traits(outer_last_only=True)
 

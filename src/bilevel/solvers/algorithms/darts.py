@@ -2,24 +2,19 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 from optax import tree
 
-from bilevel.batch import Batch
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
-from bilevel.solvers.options import factory, positive
+from bilevel.solvers.kit import Batch, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, factory, field, positive
 from bilevel.solvers.parts.difference import cross_difference
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, StepSize
 
 
 class DARTS(ExplicitSolver):
-    virtual_step: Number = eqx.field(converter=positive("virtual step size"))
-    displacement: Number = eqx.field(converter=positive("displacement"))
+    virtual_step: Number = field(converter=positive("virtual step size"))
+    displacement: Number = field(converter=positive("displacement"))
     name: ClassVar[str] = "DARTS"
     traits: ClassVar[Traits] = Traits(first_order=True)
 

@@ -2,30 +2,17 @@
 
 from typing import ClassVar
 
-import equinox as eqx
-
-from bilevel.batch import Batch, Draws, draws
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.options import check_batches, count, factory
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, Traits, descend, draws
+from bilevel.solvers.options import Rule, check_batches, count, factory, field
 from bilevel.solvers.parts.inner import seen_by
-from bilevel.solvers.parts.penalty import (
-    Copies,
-    Penalized,
-    PenaltyState,
-    estimate,
-    penalized,
-    track,
-)
+from bilevel.solvers.parts.penalty import Copies, Penalized, PenaltyState, estimate, penalized, track
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, Schedule, StepSize
 
 
 class F2SA(Penalized):
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "F2SA"
     traits: ClassVar[Traits] = Traits(
         first_order=True, penalized=True, inner_rule="minimum", outer_draw=-2

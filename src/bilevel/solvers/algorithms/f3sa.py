@@ -3,21 +3,17 @@
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
+from bilevel.batch import first
 from bilevel.oracles import Oracles
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.options import factory
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, descend
+from bilevel.solvers.options import Rule, check_weight, factory, field
 from bilevel.solvers.parts.lagrangian import tilted
 from bilevel.solvers.parts.penalty import Penalized, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.parts.weights import check_weight
-from bilevel.solvers.rules import Rule, descend
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
@@ -62,7 +58,7 @@ class F3SAState(NamedTuple):
 
 
 class F3SA(Penalized):
-    momentum: Number = eqx.field(converter=partial(check_weight, name="momentum", of="the new gradient"))
+    momentum: Number = field(converter=partial(check_weight, name="momentum", of="the new gradient"))
     name: ClassVar[str] = "F3SA"
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | None = None) -> F3SAState:

@@ -3,28 +3,25 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch
-from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint, with_damping
 from bilevel.solvers.adjoints.conjugate_gradients import cg
-from bilevel.solvers.base import Info
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.options import factory, positive
+from bilevel.solvers.kit import Batch, Info, Problem
+from bilevel.solvers.options import Rule, factory, field, positive
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, ValueFunction
+from bilevel.solvers.rules import ValueFunction
 from bilevel.types import Number, PyTree, StepSize
 from bilevel.words import shown
 
 
 class IMAML(MetaLearner):
     adjoint: Adjoint
-    proximal_weight: Number = eqx.field(converter=positive("proximal weight"))
+    proximal_weight: Number = field(converter=positive("proximal weight"))
     name: ClassVar[str] = "iMAML"
     solves: ClassVar[bool] = True
 

@@ -2,24 +2,21 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax
 import numpy as np
 from optax import tree
 
-from bilevel.batch import Batch, each_own
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.options import factory
+from bilevel.batch import each_own
+from bilevel.solvers.kit import Batch, Info, Problem
+from bilevel.solvers.options import Rule, factory, field
 from bilevel.solvers.parts.inner import carried_state
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
 from bilevel.solvers.parts.unroll import Lengths, follow, inner_field, lengths, state_gradient, unroll
-from bilevel.solvers.rules import Rule
 from bilevel.types import StepSize
 
 
 class MAML(MetaLearner):
-    lengths: Lengths = eqx.field(static=True)
+    lengths: Lengths = field(static=True)
     name: ClassVar[str] = "MAML"
 
     def step(self, state: MetaState, batch: Batch | None = None) -> tuple[MetaState, Info]:

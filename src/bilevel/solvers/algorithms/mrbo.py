@@ -4,10 +4,9 @@ from typing import ClassVar
 
 from jaxtyping import Array, Int
 
-from bilevel.problem import Problem
-from bilevel.solvers.options import factory
+from bilevel.solvers.kit import Problem
+from bilevel.solvers.options import Rule, factory
 from bilevel.solvers.parts.momentum import DoubleMomentum, Drawn, Invert, series
-from bilevel.solvers.rules import Rule
 from bilevel.types import Metrics, Number, Schedule, StepSize
 
 

@@ -5,20 +5,16 @@ V-PBGD charges for the value g(x, y) − min_z g(x, z), G-PBGD for the squared g
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, Info
-from bilevel.solvers.options import check_batches, count, factory, rule_of
+from bilevel.batch import first
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, rule_of
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.penalty import Penalized, Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Schedule, StepSize
 
 
@@ -41,9 +37,9 @@ class GPBGDState(NamedTuple):
 
 
 class VPBGD(Penalized):
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    auxiliary: Rule = eqx.field(converter=rule_of("auxiliary"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    auxiliary: Rule = field(converter=rule_of("auxiliary"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "V-PBGD"
     traits: ClassVar[Traits] = Traits(
         first_order=True, penalized=True, inner_rule="minimum", outer_at="start", outer_last_only=True
@@ -78,7 +74,7 @@ class VPBGD(Penalized):
 
 
 class GPBGD(ExplicitSolver):
-    penalty: Penalty = eqx.field(converter=as_penalty)
+    penalty: Penalty = field(converter=as_penalty)
     name: ClassVar[str] = "G-PBGD"
     traits: ClassVar[Traits] = Traits(penalized=True, inner_rule="minimum", outer_at="start")
 

@@ -5,13 +5,9 @@ from typing import ClassVar
 import jax
 from optax import tree
 
-from bilevel.batch import Batch
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.options import factory
+from bilevel.solvers.kit import Batch, Info, Problem, Traits
+from bilevel.solvers.options import Rule, factory
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
-from bilevel.solvers.rules import Rule
-from bilevel.solvers.traits import Traits
 from bilevel.types import StepSize
 
 

@@ -2,22 +2,10 @@
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
-
-from bilevel.batch import Batch, Draws
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, Info
-from bilevel.solvers.options import check_batches, count, factory
-from bilevel.solvers.parts.forward import (
-    Directions,
-    displaced,
-    forward_hypergradient,
-    no_derivative,
-    push,
-)
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, count, factory, field
+from bilevel.solvers.parts.forward import Directions, displaced, forward_hypergradient, no_derivative, push
 from bilevel.solvers.parts.inner import carried_state
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
@@ -30,8 +18,8 @@ class RTHOState(NamedTuple):
 
 
 class RTHO(ExplicitSolver):
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "RTHO"
     traits: ClassVar[Traits] = Traits(
         supports_prox=True, differentiates_rule=True, uses_hessian=True, outer_last_only=True

@@ -2,16 +2,13 @@
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.options import factory, positive
+from bilevel.batch import first
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits
+from bilevel.solvers.options import factory, field, positive
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
 
@@ -27,7 +24,7 @@ class TFBOState(NamedTuple):
 class TFBO(Solver):
     """Methods whose step sizes are inverses of accumulated norms."""
 
-    accumulators: Number = eqx.field(converter=positive("initial accumulators"))
+    accumulators: Number = field(converter=positive("initial accumulators"))
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
 
     def init(self, x0: PyTree, y0: PyTree, batch: Batch | Draws | None = None) -> TFBOState:

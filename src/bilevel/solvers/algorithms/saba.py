@@ -2,22 +2,17 @@
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch, Levels
+from bilevel.batch import Levels
 from bilevel.oracles import Along
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.implicit_solver import ImplicitSolver
-from bilevel.solvers.options import factory, rule_of
+from bilevel.solvers.kit import Batch, ImplicitSolver, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, factory, field, rule_of
 from bilevel.solvers.parts.estimates import Averages, average_of, corrected, leaning
 from bilevel.solvers.parts.lagrangian import energy, lagrangian
 from bilevel.solvers.parts.whole import each, place
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
@@ -40,7 +35,7 @@ class SABAState(NamedTuple):
 
 
 class SABA(ImplicitSolver):
-    adjoint: Rule = eqx.field(converter=rule_of("adjoint"))
+    adjoint: Rule = field(converter=rule_of("adjoint"))
     name: ClassVar[str] = "SABA"
     traits: ClassVar[Traits] = Traits(inner_rule="plain", outer_at="start")
 

@@ -2,23 +2,18 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 from optax import tree
 
-from bilevel.batch import Batch
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
-from bilevel.solvers.options import factory, positive
+from bilevel.solvers.kit import Batch, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, factory, field, positive
 from bilevel.solvers.parts.difference import cross_difference
 from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.unroll import update
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, StepSize
 
 
 class SAMA(ExplicitSolver):
-    displacement: Number = eqx.field(converter=positive("displacement"))
+    displacement: Number = field(converter=positive("displacement"))
     name: ClassVar[str] = "SAMA"
     traits: ClassVar[Traits] = Traits(differentiates_rule=True, first_order=True)
 

@@ -2,23 +2,26 @@
 
 from typing import ClassVar
 
-import equinox as eqx
-
-from bilevel.batch import Batch, Draws, draws
-from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.adjoints.gradient_steps import as_adjoint
-from bilevel.solvers.base import Info
-from bilevel.solvers.implicit_solver import ImplicitSolver, ImplicitState
-from bilevel.solvers.options import check_batches, factory
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
+from bilevel.solvers.kit import (
+    Batch,
+    Draws,
+    ImplicitSolver,
+    ImplicitState,
+    Info,
+    Problem,
+    Traits,
+    descend,
+    draws,
+)
+from bilevel.solvers.options import Rule, check_batches, factory, field
 from bilevel.types import StepSize
 
 
 class SOBA(ImplicitSolver):
-    adjoint: Adjoint = eqx.field(converter=as_adjoint)
-    batches: str = eqx.field(static=True, converter=check_batches)
+    adjoint: Adjoint = field(converter=as_adjoint)
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "SOBA"
     traits: ClassVar[Traits] = Traits(
         supports_prox=True, inner_rule="differentiable", outer_at="start", extra_draws=2

@@ -3,23 +3,17 @@
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch
 from bilevel.oracles import Along, Oracles, OuterGradients
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.implicit_solver import ImplicitSolver
-from bilevel.solvers.options import count, factory, rule_of
+from bilevel.solvers.kit import Batch, ImplicitSolver, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, count, factory, field, rule_of
 from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import energy, lagrangian
 from bilevel.solvers.parts.whole import mean
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, Scalar, StepSize
 
 
@@ -36,8 +30,8 @@ class SRBAState(NamedTuple):
 
 
 class SRBA(ImplicitSolver):
-    adjoint: Rule = eqx.field(converter=rule_of("adjoint"))
-    period: int = eqx.field(static=True, converter=count("period"))
+    adjoint: Rule = field(converter=rule_of("adjoint"))
+    period: int = field(static=True, converter=count("period"))
     name: ClassVar[str] = "SRBA"
     traits: ClassVar[Traits] = Traits(inner_rule="plain", outer_at="start")
 

@@ -2,22 +2,20 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax
 from jax import lax
 from jaxtyping import Array, Int
 
 from bilevel.checks import check_seed
-from bilevel.problem import Problem
-from bilevel.solvers.options import factory
+from bilevel.solvers.kit import Problem
+from bilevel.solvers.options import Rule, factory, field
 from bilevel.solvers.parts.momentum import DoubleMomentum, Drawn, Invert, Pair, contracted
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule
 from bilevel.types import Metrics, Number, PyTree, Schedule, StepSize
 
 
 class SUSTAIN(DoubleMomentum):
-    seed: int = eqx.field(static=True)
+    seed: int = field(static=True)
     name: ClassVar[str] = "SUSTAIN"
 
     def inversion(self, drawn: Drawn, k: Int[Array, ""]) -> tuple[Invert, Metrics]:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,22 +12,19 @@ from jax.core import Tracer
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
+from bilevel.batch import first
 from bilevel.checks import check_map
 from bilevel.identity import Static
 from bilevel.oracles import Along, OuterGradients
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits
 from bilevel.solvers.messages import Finding
-from bilevel.solvers.options import count, factory
+from bilevel.solvers.options import check_weight, count, factory, field
 from bilevel.solvers.parts.estimates import noise_share
 from bilevel.solvers.parts.line_search import Change, line_search
 from bilevel.solvers.parts.newton import minimize, resolution
 from bilevel.solvers.parts.trees import divide, dot, scaled, select
 from bilevel.solvers.parts.truncated_cg import Product, curvature_along, truncated_cg
-from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import check_projection
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
 AGREEMENT = 0.5  # the share of h that another pass may change, and of Φ's slope that y's error may hide
@@ -76,9 +72,9 @@ class Trial(NamedTuple):
 
 
 class TuningFree(Solver):
-    tol: Number = eqx.field(converter=partial(check_weight, name="tol", of="the error that a pass may leave"))
-    project: Static = eqx.field(static=True)
-    max_inner_steps: int = eqx.field(static=True, converter=count("max_inner_steps"))
+    tol: Number = field(converter=partial(check_weight, name="tol", of="the error that a pass may leave"))
+    project: Static = field(static=True)
+    max_inner_steps: int = field(static=True, converter=count("max_inner_steps"))
     name: ClassVar[str] = "tuning-free"
     traits: ClassVar[Traits] = Traits(outer_at="start")
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")

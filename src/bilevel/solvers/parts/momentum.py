@@ -4,26 +4,20 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws
 from bilevel.checks import check_schedule
 from bilevel.identity import Static
 from bilevel.oracles import Oracles
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.options import check_batches, count, positive, rule_of
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits, descend, draws
+from bilevel.solvers.options import Rule, check_batches, check_weight, count, field, positive, rule_of
 from bilevel.solvers.parts.estimates import at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.penalty import Constant, Penalty, Scheduled
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.parts.weights import check_weight
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, Number, PyTree, Scalar, Schedule
 
 
@@ -75,12 +69,12 @@ def as_momentum(momentum: Number | Schedule | Penalty) -> Penalty:
 
 
 class DoubleMomentum(Solver):
-    inner: Rule = eqx.field(converter=rule_of("inner"))
-    adjoint: Number = eqx.field(converter=positive("adjoint step size"))
-    outer: Rule = eqx.field(converter=rule_of("outer"))
-    momentum: Penalty = eqx.field(converter=as_momentum)
-    products: int = eqx.field(static=True, converter=count("products"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    inner: Rule = field(converter=rule_of("inner"))
+    adjoint: Number = field(converter=positive("adjoint step size"))
+    outer: Rule = field(converter=rule_of("outer"))
+    momentum: Penalty = field(converter=as_momentum)
+    products: int = field(static=True, converter=count("products"))
+    batches: str = field(static=True, converter=check_batches)
     traits: ClassVar[Traits] = Traits(
         truncated_series=True, inner_rule="plain", outer_at="start", extra_draws=1
     )

@@ -24,16 +24,14 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, first, with_state
+from bilevel.batch import first, with_state
 from bilevel.checks import check_positive, check_schedule
 from bilevel.identity import Static
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Problem, Traits, descend, draws
 from bilevel.solvers.messages import Finding
+from bilevel.solvers.options import Rule
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state
 from bilevel.solvers.parts.trees import scaled, select
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule
 
 

@@ -9,19 +9,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.batch import Batch, Draws, Levels, draws, each_own, with_state
+from bilevel.batch import Levels, each_own, with_state
 from bilevel.checks import check_count, prepare, prepare_inner, signature, variables
 from bilevel.problem import Evaluated
-from bilevel.solvers.base import ExplicitSolver, Info
-from bilevel.solvers.options import count
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Traits, descend, draws
+from bilevel.solvers.options import count, field
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
-from bilevel.solvers.rules import ValueFunction, descend
-from bilevel.solvers.traits import Traits
+from bilevel.solvers.rules import ValueFunction
 from bilevel.types import Metrics, PyTree
 
 
@@ -60,7 +58,7 @@ class MetaLearner(ExplicitSolver):
     problem.
     """
 
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
     traits: ClassVar[Traits] = Traits(same_rows=True)
     solves: ClassVar[bool] = False  # whether adaptation solves a problem, with one key and one state
 
