@@ -16,9 +16,7 @@ FEW = 2**24  # numbers that are checked on the host
 
 
 def as_arrays(tree: PyTree, name: str) -> PyTree:
-    """Return the tree with JAX arrays as leaves; raise an error with the path of a leaf that cannot be
-    converted.
-    """
+    """Return the tree with JAX arrays as leaves; raise, with its path, for a leaf that cannot be converted."""
     leaves = leaves_of(tree, name)
     if all(isinstance(leaf, jax.Array) and is_fit(leaf) for leaf in leaves):
         return tree

@@ -167,9 +167,7 @@ def _linearize(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: An
 
 
 def _has_own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> bool:
-    """Return whether the objective calls, at any depth, a function with a custom backward pass
-    (`jax.custom_vjp`).
-    """
+    """Return whether the objective calls, at any depth, a function with its own backward pass (`jax.custom_vjp`)."""
     try:
         used = operations(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
         return any(name.startswith("custom_vjp") for name in used)

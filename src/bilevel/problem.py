@@ -61,15 +61,13 @@ class Objective:
             return {}
         batch = Batch() if batch is None else batch
         key = None if batch.key is None else jax.random.fold_in(batch.key, LEVEL[self.level])
-        # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used only
-        # once.
+        # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used once.
         state = jax.tree.map(lambda leaf: leaf, batch.state)
         given = {"key": key, "rows": getattr(batch.rows, self.level), "state": state, "shared": batch.shared}
         return {name: given[name] for name in self.extras if name in self.needs or given[name] is not None}
 
     def _unpacked(self, out: Any) -> Evaluated:
-        keeps_state = self.level == "inner" and "state" in self.extras
-        if keeps_state:
+        if self.level == "inner" and "state" in self.extras:
             if not (isinstance(out, tuple) and len(out) == 3 and isinstance(out[1], dict)):
                 raise TypeError(
                     "an inner objective that takes `state` must return (loss, metrics, state), with {} for no "
@@ -79,14 +77,10 @@ class Objective:
         if not isinstance(out, tuple):
             return Evaluated(out, {}, None)
         if len(out) != 2 or not isinstance(out[1], dict):
+            why = ": only an inner objective that takes `state` returns a third part" if len(out) == 3 else ""
             raise TypeError(
                 f"the {self.level} objective must return a loss, or (loss, metrics) with a dict of scalars by name, "
-                f"but returned {_kind(out)}"
-                + (
-                    ": only an inner objective that takes `state` returns a third part"
-                    if len(out) == 3
-                    else ""
-                )
+                f"but returned {_kind(out)}{why}"
             )
         return Evaluated(*out, None)
 
@@ -127,11 +121,7 @@ class Problem:
         return Objective(self.inner, "inner")
 
     def __post_init__(self) -> None:
-        _ = (
-            self.f,
-            self.g,
-            self.memory,
-        )  # created now, so that a function with wrong arguments is an error here
+        _ = self.f, self.g, self.memory  # created now: a function with wrong arguments is an error here
         if self.prox is not None and not callable(self.prox):
             raise TypeError(
                 f"prox must be a function (x, z, step) that returns a y, not {shown(self.prox)}: pass e.g. "

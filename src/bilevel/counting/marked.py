@@ -112,9 +112,8 @@ class CountedOracles(Oracles):
 
     def linearize_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
         gradient, plain_push = self.plain.linearize_jointly(*_at(x, y), batch)
-        both = lambda product: mark(
-            "cross_products", mark("hessian_products", product)
-        )  # a push is one of each
+        # A push is one product of each kind.
+        both = lambda product: mark("cross_products", mark("hessian_products", product))
         return Joint(mark("gradients_g", gradient), lambda dx, dy: both(plain_push(*_at(dx, dy))))
 
 
@@ -154,9 +153,7 @@ class _CountedProblem(Problem):
 
 
 def counted(problem: Problem) -> Problem:
-    """Return the problem with marks on all derivatives, also on the derivatives of its objectives in a line
-    search.
-    """
+    """Return the problem with marks on all derivatives, also on derivatives of its objectives in a line search."""
     inner, outer = _marked("gradients_g", problem.inner), _marked("gradients_f", problem.outer)
     return _CountedProblem(inner=inner, outer=outer, prox=problem.prox, plain=problem)
 

@@ -18,9 +18,10 @@ from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
 from bilevel.solvers.fixed_points import check_plain, check_rests, check_rests_at_minima
 from bilevel.solvers.messages import Finding, sentence, solvers_with
+from bilevel.solvers.optax_rules import flattened
 from bilevel.solvers.options import rule_of
 from bilevel.solvers.parts.inner import Carried, inner_rule, seen_by
-from bilevel.solvers.rules import Descent, Rule, descend, flattened
+from bilevel.solvers.rules import Descent, Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, PyTree, Scalar
 

@@ -1,6 +1,4 @@
-"""Implicit differentiation: the adjoint system of a step, and the base class of methods with rules for y, v and
-x.
-"""
+"""Implicit differentiation: the adjoint system of a step, and base classes of methods with rules for y, v and x."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -10,7 +8,7 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.oracles import Curvature, OuterGradients
-from bilevel.solvers.adjoints.gradient_steps import as_adjoint
+from bilevel.solvers.adjoints.base import as_adjoint
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import adjoint_system, residual
 from bilevel.solvers.options import rule_of

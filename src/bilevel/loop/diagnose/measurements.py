@@ -27,8 +27,8 @@ from bilevel.loop.diagnose.steps import attempt, moves, present_step, without_ma
 from bilevel.oracles import Product
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import System, adjoint_system, fixed_point
+from bilevel.solvers.parts.newton import truncated_cg
 from bilevel.solvers.parts.ritz import tridiagonal
-from bilevel.solvers.parts.truncated_cg import truncated_cg
 from bilevel.solvers.rules import Descent
 from bilevel.types import PyTree, Scalar
 

@@ -2,14 +2,30 @@
 
 from typing import ClassVar
 
+import jax.numpy as jnp
 from optax import tree
 
+from bilevel.oracles import Oracles
 from bilevel.solvers.kit import Batch, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
 from bilevel.solvers.options import Rule, factory, field, positive
-from bilevel.solvers.parts.difference import cross_difference
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.trees import scaled
-from bilevel.types import Number, StepSize
+from bilevel.types import Number, PyTree, StepSize
+
+
+def cross_difference(
+    oracles: Oracles, x: PyTree, y: PyTree, v: PyTree, epsilon: Number, batch: Batch | None
+) -> PyTree:
+    """Return (∇_x g(x, y + hv) − ∇_x g(x, y − hv)) / 2h ≈ ∇²_xy g(x, y)·v, with h = epsilon / ‖v‖.
+
+    The displacement hv always has length `epsilon`. The error is (‖v‖·epsilon²/6) times a third
+    derivative of ∇_x g in y, plus rounding of order ‖v‖·eps/epsilon.
+    """
+    norm = tree.norm(v)
+    h = jnp.asarray(epsilon, norm.dtype) / (norm + jnp.finfo(norm.dtype).tiny)  # v = 0 gives 0, not 0/0
+    ahead = oracles.inner_gradients(x, tree.add_scale(y, h, v), batch).x
+    behind = oracles.inner_gradients(x, tree.add_scale(y, -h, v), batch).x
+    return tree.scale(1 / (2 * h), tree.sub(ahead, behind))
 
 
 class DARTS(ExplicitSolver):

@@ -14,9 +14,8 @@ class F2SA(Penalized):
     inner_steps: int = field(static=True, converter=count("inner_steps"))
     batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "F2SA"
-    traits: ClassVar[Traits] = Traits(
-        first_order=True, penalized=True, inner_rule="minimum", outer_draw=-2
-    )  # where x uses f
+    # The last draw but one is where x uses f.
+    traits: ClassVar[Traits] = Traits(first_order=True, penalized=True, inner_rule="minimum", outer_draw=-2)
 
     @property
     def independent_draws(self) -> int:

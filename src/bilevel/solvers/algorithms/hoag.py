@@ -10,8 +10,8 @@ from optax import tree
 
 from bilevel.checks import check_not_negative, check_positive, check_schedule
 from bilevel.identity import Static
-from bilevel.solvers.adjoints.conjugate_gradients import ConjugateGradients
 from bilevel.solvers.adjoints.curvatures import Damped
+from bilevel.solvers.adjoints.krylov import ConjugateGradients
 from bilevel.solvers.fixed_points import residual
 from bilevel.solvers.implicit_solver import SystemSolver
 from bilevel.solvers.kit import Batch, Info, Problem, Traits, descend

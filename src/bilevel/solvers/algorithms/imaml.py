@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from optax import tree
 
 from bilevel.solvers.adjoints.base import Adjoint, with_damping
-from bilevel.solvers.adjoints.conjugate_gradients import cg
+from bilevel.solvers.adjoints.krylov import cg
 from bilevel.solvers.fixed_points import check_plain
 from bilevel.solvers.kit import Batch, Info, Problem
 from bilevel.solvers.options import Rule, factory, field, positive

@@ -7,10 +7,9 @@ from jax import lax
 from optax import tree
 
 from bilevel.checks import check_count
-from bilevel.solvers.adjoints.quasi_newton_steps import QuasiNewton, quasi_newton
+from bilevel.solvers.adjoints.quasi_newton_steps import QuasiNewton, inverse_times, quasi_newton, remember
 from bilevel.solvers.kit import Batch, ImplicitSolver, ImplicitState, Info, Problem, Traits, descend
 from bilevel.solvers.options import Rule, count, factory, field
-from bilevel.solvers.parts.curvature_pairs import inverse_times, remember
 from bilevel.solvers.parts.trees import select
 from bilevel.types import PyTree, StepSize
 

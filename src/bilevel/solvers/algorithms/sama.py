@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from optax import tree
 
+from bilevel.solvers.algorithms.darts import cross_difference
 from bilevel.solvers.kit import Batch, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
 from bilevel.solvers.options import Rule, factory, field, positive
-from bilevel.solvers.parts.difference import cross_difference
 from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.unroll import update
 from bilevel.types import Number, StepSize

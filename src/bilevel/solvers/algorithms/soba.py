@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from bilevel.solvers.adjoints.base import Adjoint
-from bilevel.solvers.adjoints.gradient_steps import as_adjoint
+from bilevel.solvers.adjoints.base import Adjoint, as_adjoint
 from bilevel.solvers.kit import (
     Batch,
     Draws,

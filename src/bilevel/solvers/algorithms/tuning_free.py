@@ -21,9 +21,8 @@ from bilevel.solvers.messages import Finding
 from bilevel.solvers.options import check_weight, count, factory, field
 from bilevel.solvers.parts.estimates import noise_share
 from bilevel.solvers.parts.line_search import Change, line_search
-from bilevel.solvers.parts.newton import minimize, resolution
+from bilevel.solvers.parts.newton import Product, curvature_along, minimize, resolution, truncated_cg
 from bilevel.solvers.parts.trees import divide, dot, scaled, select
-from bilevel.solvers.parts.truncated_cg import Product, curvature_along, truncated_cg
 from bilevel.solvers.rules import check_projection
 from bilevel.types import Number, PyTree, Scalar
 
@@ -31,10 +30,8 @@ AGREEMENT = 0.5  # the share of h that another pass may change, and of Φ's slop
 MOST_PASSES = 10
 NOISE = 1e-6  # the share of a changed batch above which a step counts as noisy
 FADING = 2 / 3
-RISEN, UNSOLVED = (
-    1e-3,
-    0.1,
-)  # shares of the start: a larger rise of f, or a larger remainder of ∇_y g, is reported
+# Shares of the start: a larger rise of f, or a larger remainder of ∇_y g, is reported.
+RISEN, UNSOLVED = 1e-3, 0.1
 MANY, SMALL = 5, 1e-3  # a stall: steps to judge by, and the share of the largest ‖h‖ that is no stall
 
 

@@ -19,8 +19,8 @@ from optax import tree
 
 from bilevel.solvers.fixed_points.schedules import FAR
 from bilevel.solvers.fixed_points.trial import Case, Trial
-from bilevel.solvers.rule_base import FixedPoint
-from bilevel.solvers.rules import Rule, Settled, Transformation, ValueFunction, as_rule
+from bilevel.solvers.optax_rules import Transformation
+from bilevel.solvers.rules import Around, FixedPoint, Settled, as_rule
 from bilevel.types import PyTree
 
 HUGE = 2.0**40  # scale of the updates, so that they are not lost in the digits of y
@@ -33,21 +33,11 @@ class Held(NamedTuple):
     moving: tuple[int | None, ...]  # for a counter that stops y: a step at which the rule moves it
 
 
-class FixedPreconditioner(Rule):
+class FixedPreconditioner(Around):
     """Rule whose preconditioner implicit methods hold fixed."""
-
-    rule: Rule
-
-    def init(self, point: PyTree) -> PyTree:
-        return self.rule.init(point)
 
     def fixed_point(self, point: PyTree) -> FixedPoint | None:
         return self.rule.fixed_point(point)
-
-    def update(
-        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
-    ) -> tuple[PyTree, PyTree]:
-        return self.rule.update(gradient, memory, point, value)
 
 
 def fixed_preconditioner(rule: Any) -> FixedPreconditioner:

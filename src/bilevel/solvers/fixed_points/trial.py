@@ -16,7 +16,8 @@ from jax import lax
 from jax.core import Tracer
 from optax import tree
 
-from bilevel.solvers.rules import Rule, Transformation, optax_update
+from bilevel.solvers.optax_rules import Transformation, optax_update
+from bilevel.solvers.rules import Rule
 from bilevel.types import PyTree
 
 STEPS, CASES = 48, 32  # per call

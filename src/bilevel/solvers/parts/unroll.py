@@ -43,9 +43,8 @@ class Field(NamedTuple):
     linearize: Callable[..., Linearized]  # G_t with its products
     curvature: Callable[..., Curvature]  # its products, each in its own pass
     value: Callable[..., Scalar]  # the function with the gradient G_t
-    rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: (
-        rule
-    )  # the rule at x, for a proximal map that depends on x
+    # the rule at x, for a proximal map that depends on x
+    rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: rule
 
 
 def inner_field(problem: Problem) -> Field:
