@@ -7,7 +7,7 @@ import equinox as eqx
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.oracles import Curvature, OuterGradients
+from bilevel.oracles import Curvature, Gradients
 from bilevel.solvers.adjoints.base import as_adjoint
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import adjoint_system, residual
@@ -33,7 +33,7 @@ class ImplicitState(NamedTuple):
 class Draw(NamedTuple):
     """Adjoint system at one point on one batch."""
 
-    f: OuterGradients
+    f: Gradients
     curvature: Curvature  # K, in place of ∇²_yy g, with its cross product
     b: PyTree  # in place of ∇_y f
     lagrangian: Callable[[PyTree], Function]
@@ -52,7 +52,7 @@ class System(NamedTuple):
     draws: list[Draw]
 
     @property
-    def f(self) -> OuterGradients:
+    def f(self) -> Gradients:
         """Return f and its gradients on the draw for x."""
         return self.draws[-1].f
 
@@ -95,7 +95,7 @@ class SystemSolver(Solver):
         memory: PyTree,
         batches: Sequence[Batch | None],
         v: PyTree = None,
-        f: OuterGradients | None = None,
+        f: Gradients | None = None,
     ) -> System:
         """Return the adjoint system at (x, y).
 

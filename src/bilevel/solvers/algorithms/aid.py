@@ -27,10 +27,8 @@ class AID(ImplicitSolver):
     traits: ClassVar[Traits] = Traits(supports_prox=True, inner_rule="differentiable", extra_draws=2)
 
     def step(self, state: ImplicitState, batch: Batch | Draws | None = None) -> tuple[ImplicitState, Info]:
-        x, y, inner = state.x, state.y, state.inner
-        y, inner, gradient, last, model = inner_loop(
-            self.problem, self.inner, self.inner_steps, x, y, inner, batch
-        )  # line 4
+        x, loop = state.x, (self.problem, self.inner, self.inner_steps)
+        y, inner, gradient, last, model = inner_loop(*loop, x, state.y, state.inner, batch)  # line 4
         system = self.system(x, y, inner, self.draws_after(batch, last, model))
         v, adjoint, metrics = system.solve(state.v, state.adjoint)  # line 6
         hypergradient = system.hypergradient(v)  # line 7

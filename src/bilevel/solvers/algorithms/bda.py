@@ -87,9 +87,8 @@ def bda(
         checkpoint_every: the distance between stored inner iterates, as in `bl.itd`.
         batches: "independent", a draw of both levels for every inner step; or "shared", one for all. As in `bl.itd`.
     """
-    check_schedule(
-        fading, jnp.zeros(()), lambda value: check_not_negative(value, "fading of inner step 0"), "fading"
-    )
+    allowed = lambda value: check_not_negative(value, "fading of inner step 0")
+    check_schedule(fading, jnp.zeros(()), allowed, "fading")
     loop = lengths(inner_steps, truncate, checkpoint_every)
     return BDA(problem, inner, outer, mixing, outer_share, Static(fading), loop, batches)
 
@@ -113,10 +112,8 @@ def aggregate(problem: Problem, mixing: Number, outer_share: Number, fading: Sch
 
     def curvature(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Curvature:
         g, f = oracles.curvature(x, y, batch), oracles.outer_curvature(x, y, batch)
-        return Curvature(
-            hessian=lambda v: mix(t, g.hessian(v), f.hessian(v)),
-            cross=lambda v: mix(t, g.cross(v), f.cross(v)),
-        )
+        hessian = lambda v: mix(t, g.hessian(v), f.hessian(v))
+        return Curvature(hessian, cross=lambda v: mix(t, g.cross(v), f.cross(v)))
 
     def value(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Scalar:
         return mix(t, problem.g(x, y, batch), problem.f(x, y, batch))

@@ -35,9 +35,8 @@ class BOME(ExplicitSolver):
         below = problem.oracles.inner_gradients(x, z, batch)
         q_x, q_y = tree.sub(g.x, below.x), g.y
         square = tree.norm((q_x, q_y), squared=True)
-        phi = jnp.asarray(self.rate, square.dtype) * (
-            square if self.barrier == "gradient" else g.value - below.value
-        )
+        distance = square if self.barrier == "gradient" else g.value - below.value
+        phi = jnp.asarray(self.rate, square.dtype) * distance
         penalty = divide(jnp.maximum(phi - tree.vdot((f.x, f.y), (q_x, q_y)), 0), square)
 
         hypergradient = tree.add(f.x, scaled(penalty, q_x))

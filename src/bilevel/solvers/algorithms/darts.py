@@ -36,19 +36,15 @@ class DARTS(ExplicitSolver):
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
-        y, inner_memory, inner_gradient, *_ = inner_loop(
-            problem, self.inner, 1, x, state.y, state.inner, batch
-        )
+        y, inner, gradient, *_ = inner_loop(problem, self.inner, 1, x, state.y, state.inner, batch)
 
         ahead = lambda x: tree.sub(y, scaled(self.virtual_step, oracles.inner_gradient(x, y, batch)))
         f = oracles.outer_gradients(x, ahead(x), batch)
         cross = cross_difference(oracles, x, y, f.y, self.displacement, batch)
         hypergradient = tree.sub(f.x, scaled(self.virtual_step, cross))
         value = lambda x: problem.f(x, ahead(x), batch)
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(
-            f.value, hypergradient, inner_gradient, {}
-        )
+        x, outer = descend(self.outer, hypergradient, state.outer, x, value)
+        return ExplicitState(x, y, inner, outer), Info(f.value, hypergradient, gradient, {})
 
 
 class FirstOrderDARTS(ExplicitSolver):
@@ -57,12 +53,10 @@ class FirstOrderDARTS(ExplicitSolver):
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
-        y, inner_memory, inner_gradient, *_ = inner_loop(
-            problem, self.inner, 1, x, state.y, state.inner, batch
-        )
+        y, inner, gradient, *_ = inner_loop(problem, self.inner, 1, x, state.y, state.inner, batch)
         f = problem.oracles.outer_gradients(x, y, batch)
-        x, outer_memory = descend(self.outer, f.x, state.outer, x, lambda x: problem.f(x, y, batch))
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, f.x, inner_gradient, {})
+        x, outer = descend(self.outer, f.x, state.outer, x, lambda x: problem.f(x, y, batch))
+        return ExplicitState(x, y, inner, outer), Info(f.value, f.x, gradient, {})
 
 
 @factory(xi="virtual_step", epsilon="displacement")

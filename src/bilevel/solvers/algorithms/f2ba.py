@@ -11,7 +11,7 @@ from bilevel.checks import as_number, check_positive
 from bilevel.solvers.kit import Batch, Draws, Info, Problem, descend, draws
 from bilevel.solvers.options import Rule, check_batches, count, factory, field, positive
 from bilevel.solvers.parts.inner import seen_by
-from bilevel.solvers.parts.penalty import Copies, Penalized, PenaltyState, estimate, penalized, track
+from bilevel.solvers.parts.penalty import Penalized, PenaltyState, estimate, penalized
 from bilevel.solvers.parts.trees import scaled, select
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 from bilevel.words import shown
@@ -24,10 +24,7 @@ class F2BA(Penalized):
 
     def step(self, state: PenaltyState, batch: Batch | Draws | None = None) -> tuple[PenaltyState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
-        copies = Copies(state.y, state.z, *state.inner)
-        (y, z, *memories), gradient, model = track(
-            problem, self.inner, self.inner_steps, x, copies, penalty, batch
-        )
+        (y, z, *memories), gradient, model = self.track(state, penalty, self.inner_steps, batch)
 
         last = seen_by(model, draws(batch)[self.draws - 1])
         f, hypergradient = estimate(problem, x, y, z, penalty, last, last)
@@ -97,10 +94,7 @@ class AccF2BA(Penalized):
 
     def step(self, state: AccF2BAState, batch: Batch | Draws | None = None) -> tuple[AccF2BAState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
-        copies = Copies(state.y, state.z, *state.inner)
-        (y, z, *memories), gradient, model = track(
-            problem, self.inner, self.inner_steps, x, copies, penalty, batch
-        )
+        (y, z, *memories), gradient, model = self.track(state, penalty, self.inner_steps, batch)
 
         last = seen_by(model, draws(batch)[self.draws - 1])
         f, hypergradient = estimate(problem, x, y, z, penalty, last, last)

@@ -5,7 +5,7 @@ from typing import ClassVar
 from bilevel.solvers.kit import Batch, Draws, Info, Problem, Traits, descend, draws
 from bilevel.solvers.options import Rule, check_batches, count, factory, field
 from bilevel.solvers.parts.inner import seen_by
-from bilevel.solvers.parts.penalty import Copies, Penalized, PenaltyState, estimate, penalized, track
+from bilevel.solvers.parts.penalty import Penalized, PenaltyState, estimate, penalized
 from bilevel.solvers.parts.trees import scaled
 from bilevel.types import Number, Schedule, StepSize
 
@@ -23,19 +23,10 @@ class F2SA(Penalized):
 
     def step(self, state: PenaltyState, batch: Batch | Draws | None = None) -> tuple[PenaltyState, Info]:
         x, problem, penalty = state.x, self.problem, self.penalty(state.k)
-        copies = Copies(state.y, state.z, *state.inner)
-        (y, z, *memories), gradient, model = track(
-            problem,
-            self.inner,
-            self.inner_steps,
-            x,
-            copies,
-            penalty,
-            batch,
-            apart=self.batches == "independent",
-        )
+        apart, T = self.batches == "independent", self.inner_steps
+        (y, z, *memories), gradient, model = self.track(state, penalty, T, batch, apart)
 
-        at_y, at_z = (seen_by(model, draws(batch)[2 * self.inner_steps + i]) for i in range(2))
+        at_y, at_z = (seen_by(model, draws(batch)[2 * T + i]) for i in range(2))
         f, hypergradient = estimate(problem, x, y, z, penalty, at_y, at_z)
         value = lambda x: scaled(1 / penalty, penalized(problem, y, z, penalty, at_y, at_z)(x))
         x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, value)

@@ -106,9 +106,8 @@ class F2SAp(ExplicitSolver):
         """Report that jf + λg is not convex in y for the lowest or highest j, if it curves downwards there."""
         shares, penalty = difference(self.order)[0], float(self.penalty(state.k))
         copies = together(state.y, state.z)
-        low, high = (
-            jax.tree.map(lambda a, at=at: a[at], copies) for at in (np.argmin(shares), np.argmax(shares))
-        )
+        ends = np.argmin(shares), np.argmax(shares)
+        low, high = (jax.tree.map(lambda a, at=at: a[at], copies) for at in ends)
         of_f, of_g = (float(c) for c in self.problem.compiled(curvatures)(state.x, low, high, first(batch)))
         found = (not_convex(of_f, of_g, penalty, int(share)) for share in (shares.min(), shares.max()))
         return next(filter(None, found), None)

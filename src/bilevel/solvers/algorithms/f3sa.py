@@ -11,6 +11,7 @@ from bilevel.batch import first
 from bilevel.oracles import Oracles
 from bilevel.solvers.kit import Batch, Draws, Info, Problem, descend
 from bilevel.solvers.options import Rule, check_weight, factory, field
+from bilevel.solvers.parts.estimates import recursive
 from bilevel.solvers.parts.lagrangian import tilted
 from bilevel.solvers.parts.penalty import Penalized, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
@@ -71,9 +72,7 @@ class F3SA(Penalized):
     def step(self, state: F3SAState, batch: Batch | None = None) -> tuple[F3SAState, Info]:
         x, problem, oracles, penalty = state.x, self.problem, self.problem.oracles, self.penalty(state.k)
 
-        def renew(estimate, now, before):
-            return tree.add(now, scaled(1 - jnp.asarray(self.momentum), tree.sub(estimate, before)))
-
+        renew = lambda estimate, now, before: recursive(estimate, now, before, self.momentum)
         here = Points(x, state.y, state.z)
         now, then = _lower(oracles, here, batch), _lower(oracles, state.before, batch)
         lower, batch_gradient = renew(state.lower, now, then), now.g_z
@@ -87,16 +86,10 @@ class F3SA(Penalized):
         _, then = _upper(oracles, Points(state.before.x, state.y, state.z), batch)
         upper = renew(state.upper, now, then)
         hypergradient = upper.hypergradient(penalty)
-        for_x = tilted(
-            penalized(problem, y, z, penalty, batch, batch), x, now.hypergradient(penalty), hypergradient
-        )
-        x, outer_memory = descend(
-            self.outer,
-            scaled(1 / penalty, hypergradient),
-            state.outer,
-            x,
-            lambda x: scaled(1 / penalty, for_x(x)),
-        )
+        price = penalized(problem, y, z, penalty, batch, batch)
+        price = tilted(price, x, now.hypergradient(penalty), hypergradient)
+        for_x = lambda x: scaled(1 / penalty, price(x))
+        x, outer_memory = descend(self.outer, scaled(1 / penalty, hypergradient), state.outer, x, for_x)
 
         state = F3SAState(x, y, z, here, lower, upper, (y_memory, z_memory), outer_memory, state.k + 1)
         return state, Info(value, hypergradient, batch_gradient, {"penalty": penalty.astype(value.dtype)})

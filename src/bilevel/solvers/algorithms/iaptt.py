@@ -84,9 +84,8 @@ class IAPTT(ExplicitSolver):
 
         worst_value = lambda x, z: jnp.max(self.inner_loop(x, z, batch).values)
         z_after, start_memory = descend(self.start, for_z, state.start, z, lambda z: worst_value(state.x, z))
-        x, outer_memory = descend(
-            self.outer, hypergradient, state.outer, x, lambda x: worst_value(x, state.z)
-        )
+        for_x = lambda x: worst_value(x, state.z)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, for_x)
         z = z_after if self.project is None else self.project.value(z_after)
         state = IAPTTState(x, y, z, outer_memory, start_memory)
         return state, Info(f.value, hypergradient, gradient, {"truncated_at": worst + 1}, model)
@@ -113,9 +112,8 @@ class IAPTT(ExplicitSolver):
 
         s = carried_state(problem, batch) if N > 1 else None
         begin = (z, self.inner.init(z), s), tree.zeros_like(z)
-        ((y, _, s), gradient), (before, after, values) = lax.scan(
-            forward, begin, jnp.arange(N, dtype=jnp.int32)
-        )
+        end, (before, after, values) = lax.scan(forward, begin, jnp.arange(N, dtype=jnp.int32))
+        (y, _, s), gradient = end
         model = carried(_at(before[2], N - 1), s)
         return Trajectory(y, gradient, model, before, after, values)
 

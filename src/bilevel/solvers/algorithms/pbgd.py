@@ -84,14 +84,12 @@ class GPBGD(ExplicitSolver):
 
     def step(self, state: GPBGDState, batch: Batch | None = None) -> tuple[GPBGDState, Info]:
         x, y, problem, penalty = state.x, state.y, self.problem, self.penalty(state.k)
-        f, gradient = (
-            problem.oracles.outer_gradients(x, y, batch),
-            problem.oracles.inner_gradient(x, y, batch),
-        )
-        g = problem.oracles.along(x, y, gradient, batch)
+        oracles = problem.oracles
+        f, gradient = oracles.outer_gradients(x, y, batch), oracles.inner_gradient(x, y, batch)
+        g = oracles.along(x, y, gradient, batch)
 
         def price(x: PyTree, y: PyTree):
-            gradient = problem.oracles.inner_gradient(x, y, batch)
+            gradient = oracles.inner_gradient(x, y, batch)
             return scaled(1 / penalty, problem.f(x, y, batch)) + tree.norm(gradient, squared=True) / 2
 
         hypergradient = tree.add(f.x, scaled(penalty, g.cross))
@@ -137,9 +135,8 @@ def v_pbgd(
         auxiliary: η as a float, or any optax transformation, for z; the default is `inner`.
         batches: "independent", a draw for every step on z, the last of which moves x and y; or "shared", one for all.
     """
-    return VPBGD(
-        problem, inner, outer, penalty, inner_steps, inner if auxiliary is None else auxiliary, batches
-    )
+    auxiliary = inner if auxiliary is None else auxiliary
+    return VPBGD(problem, inner, outer, penalty, inner_steps, auxiliary, batches)
 
 
 @factory()

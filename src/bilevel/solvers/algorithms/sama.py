@@ -19,19 +19,15 @@ class SAMA(ExplicitSolver):
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
-        inner_gradient = oracles.inner_gradient(x, state.y, batch)
-        (y, moving), pull_rule, inner_memory = update(
-            self.inner, inner_gradient, state.inner, state.y, lambda y: problem.g(state.x, y, batch)
-        )
+        gradient, value = oracles.inner_gradient(x, state.y, batch), lambda y: problem.g(state.x, y, batch)
+        (y, moving), pull_rule, inner = update(self.inner, gradient, state.inner, state.y, value)
 
         f = oracles.outer_gradients(x, y, batch)
         minus_v, _, _ = pull_rule((f.y, tree.zeros_like(moving)))
         hypergradient = tree.add(f.x, cross_difference(oracles, x, y, minus_v, self.displacement, batch))
         value = lagrangian(problem, y, tree.scale(-1, minus_v), batch)
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(
-            f.value, hypergradient, inner_gradient, {}
-        )
+        x, outer = descend(self.outer, hypergradient, state.outer, x, value)
+        return ExplicitState(x, y, inner, outer), Info(f.value, hypergradient, gradient, {})
 
 
 @factory(epsilon="displacement")

@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.oracles import Along, Oracles, OuterGradients
+from bilevel.oracles import Along, Gradients, Oracles
 from bilevel.solvers.kit import Batch, ImplicitSolver, Info, Problem, Traits, descend
 from bilevel.solvers.options import Rule, count, factory, field, rule_of
 from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
@@ -42,17 +42,16 @@ class SRBA(ImplicitSolver):
 
     def step(self, state: SRBAState, batch: Batch | None = None) -> tuple[SRBAState, Info]:
         problem, here = self.problem, Point(state.x, state.y, state.v)
+        oracles = problem.oracles
 
         def restart():
-            g = mean(lambda part: _of_g(problem.oracles, here, part), batch, "inner", self.name)
-            f = mean(lambda part: _of_f(problem.oracles, here, part), batch, "outer", self.name)
+            g = mean(lambda part: _of_g(oracles, here, part), batch, "inner", self.name)
+            f = mean(lambda part: _of_f(oracles, here, part), batch, "outer", self.name)
             value, now = _directions(g, f)
             return value, now, now.y
 
         def continued():
-            on_batch = lambda at: _directions(
-                _of_g(problem.oracles, at, batch), _of_f(problem.oracles, at, batch)
-            )
+            on_batch = lambda at: _directions(_of_g(oracles, at, batch), _of_f(oracles, at, batch))
             (value, now), (_, then) = at_both(on_batch, here, state.before)
             return value, recursive(state.directions, now, then), now.y
 
@@ -107,11 +106,11 @@ def _of_g(oracles: Oracles, at: Point, batch: Batch | None) -> Along:
     return oracles.along(*at, batch)
 
 
-def _of_f(oracles: Oracles, at: Point, batch: Batch | None) -> OuterGradients:
+def _of_f(oracles: Oracles, at: Point, batch: Batch | None) -> Gradients:
     return oracles.outer_gradients(at.x, at.y, batch)
 
 
-def _directions(g: Along, f: OuterGradients) -> tuple[Scalar, Point]:
+def _directions(g: Along, f: Gradients) -> tuple[Scalar, Point]:
     """Return f and SOBA's three directions."""
     return f.value, Point(tree.sub(f.x, g.cross), g.gradient, tree.sub(g.hessian, f.y))
 

@@ -60,13 +60,8 @@ class StocBiO(SystemSolver):
         self, state: ExplicitState, batch: Batch | Draws | None
     ) -> tuple[PyTree, PyTree, PyTree, Carried | None]:
         """Return y and the memory after the inner steps, the first residual, and the model's state."""
-        x, problem, drawn, rule, N = (
-            state.x,
-            self.problem,
-            draws(batch),
-            self.inner_at(state.x),
-            self.inner_steps,
-        )
+        x, problem, drawn, N = state.x, self.problem, draws(batch), self.inner_steps
+        rule = self.inner_at(x)
 
         def inner_step(carry, t):
             y, memory, first, (_, s) = carry

@@ -129,10 +129,8 @@ class DTFBO(TFBO):
         x, alpha_squared = accumulated_step(x, hypergradient, state.alpha_squared)
 
         state = TFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
-        metrics = {
-            "inner_step_size": 1 / jnp.sqrt(beta_squared),
-            "outer_step_size": 1 / jnp.sqrt(alpha_squared),
-        }
+        alpha, beta = jnp.sqrt(alpha_squared), jnp.sqrt(beta_squared)
+        metrics = {"inner_step_size": 1 / beta, "outer_step_size": 1 / alpha}
         return state, Info(f.value, hypergradient, inner_gradient, metrics, model)
 
 

@@ -15,7 +15,7 @@ from optax import tree
 from bilevel.batch import first
 from bilevel.checks import check_map
 from bilevel.identity import Static
-from bilevel.oracles import Along, OuterGradients
+from bilevel.oracles import Along, Gradients
 from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits
 from bilevel.solvers.messages import Finding
 from bilevel.solvers.options import check_weight, count, factory, field
@@ -112,11 +112,8 @@ class TuningFree(Solver):
         step = Change(move, h, there.hypergradient, rise, trial.value, trial.agreed, noisy)
         accepted, finite, after, slack, local = line_search(state, step, gain, rounding, blur)
 
-        corrected = lax.cond(
-            noisy & accepted,
-            lambda: self._correct(ahead, trial, gain, batch),
-            lambda: (trial.y, trial.v, there),
-        )
+        correct = lambda: self._correct(ahead, trial, gain, batch)
+        corrected = lax.cond(noisy & accepted, correct, lambda: (trial.y, trial.v, there))
         x, (y, v, seen) = select(accepted, (ahead, corrected), (x, (y, v, here)))
         refused = jnp.where(accepted, 0, state.refused + 1)
         metrics = {
@@ -187,9 +184,8 @@ class TuningFree(Solver):
             )
 
         zero = jnp.int32(0)
-        return lax.while_loop(
-            unsettled, settle, Trial(y, v, here, f_here, jnp.array(False), zero, zero, zero)
-        )
+        start = Trial(y, v, here, f_here, jnp.array(False), zero, zero, zero)
+        return lax.while_loop(unsettled, settle, start)
 
     def _correct(self, x, trial: Trial, gain, batch) -> tuple[PyTree, PyTree, Seen]:
         """Take γ of one steepest descent step on y and on v, of the best length: for noisy batches."""
@@ -234,7 +230,7 @@ class TuningFree(Solver):
         return Finding("trials_refused", trials | {"share": 1 - accepted, "norm": norms[-1]})
 
 
-def look(g: Along, f: OuterGradients) -> Seen:
+def look(g: Along, f: Gradients) -> Seen:
     return Seen(g.gradient, tree.sub(g.hessian, f.y), tree.sub(f.x, g.cross))
 
 

@@ -56,9 +56,8 @@ class VRBO(Solver):
                 "batch, and an inner objective with a `state` is another function at each of them: pass inner_steps=1, "
                 "hold the state fixed, or take bl.stocbio"
             )
-        return VRBOState(
-            x, y, self.inner.init(y), self.outer.init(x), tree.zeros_like(Pair(x, y)), jnp.int32(0)
-        )
+        memories = self.inner.init(y), self.outer.init(x)
+        return VRBOState(x, y, *memories, tree.zeros_like(Pair(x, y)), jnp.int32(0))
 
     def step(self, state: VRBOState, batch: Batch | Draws | None = None) -> tuple[VRBOState, Info]:
         problem, drawn, here = self.problem, draws(batch), Pair(state.x, state.y)
