@@ -56,14 +56,20 @@ class Objective:
         out = self.function(*arguments, **self._extras(batch))
         return self._unpacked(out)
 
+    def read_extras(self, batch: Batch | None) -> dict[str, Any]:
+        """Return what the batch has for each of the EXTRAS, or None."""
+        batch = Batch() if batch is None else batch
+        rows = getattr(batch.rows, self.level)
+        return {"key": batch.key, "rows": rows, "state": batch.state, "shared": batch.shared}
+
     def _extras(self, batch: Batch | None) -> dict[str, Any]:
         if not self.extras:
             return {}
-        batch = Batch() if batch is None else batch
-        key = None if batch.key is None else jax.random.fold_in(batch.key, LEVEL[self.level])
+        given = self.read_extras(batch)
+        if given["key"] is not None:
+            given["key"] = jax.random.fold_in(given["key"], LEVEL[self.level])
         # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used once.
-        state = jax.tree.map(lambda leaf: leaf, batch.state)
-        given = {"key": key, "rows": getattr(batch.rows, self.level), "state": state, "shared": batch.shared}
+        given["state"] = jax.tree.map(lambda leaf: leaf, given["state"])
         return {name: given[name] for name in self.extras if name in self.needs or given[name] is not None}
 
     def _unpacked(self, out: Any) -> Evaluated:

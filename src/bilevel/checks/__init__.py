@@ -5,8 +5,11 @@ from bilevel.checks.data import (
     check_array as check_array,
     check_dtype as check_dtype,
     check_generator as check_generator,
+    check_known as check_known,
     check_labels as check_labels,
     check_matrix as check_matrix,
+    signature as signature,
+    variables as variables,
 )
 from bilevel.checks.numbers import (
     MANY as MANY,
@@ -32,9 +35,4 @@ from bilevel.checks.objects import (
     check_path as check_path,
     check_problem as check_problem,
     check_text as check_text,
-)
-from bilevel.checks.points import (
-    check_known as check_known,
-    signature as signature,
-    variables as variables,
 )

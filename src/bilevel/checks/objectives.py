@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.batch import Batch, Draws, Levels, first
+from bilevel.checks.data import check_finite_arrays, floating_arrays, signature, variables
 from bilevel.checks.derivatives import no_first
 from bilevel.checks.objects import check_problem, is_ours
-from bilevel.checks.points import check_finite_arrays, floating_arrays, signature, variables
 from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
@@ -107,9 +107,7 @@ def check_batch(problem: Problem, batch: Any) -> None:
 
 def _check_extras(objective: Objective, batch: Batch | None) -> None:
     """Raise if a keyword without a default has no value."""
-    batch = Batch() if batch is None else batch
-    rows = getattr(batch.rows, objective.level)
-    given = {"key": batch.key, "rows": rows, "state": batch.state, "shared": batch.shared}
+    given = objective.read_extras(batch)
     how = {
         "key": "bl.run and bl.start supply it; by hand, pass bl.Batch(..., key=jax.random.key(0))",
         "rows": "bl.run, bl.epochs and bl.iid supply them for arrays with one row per example; from a loader, or by "

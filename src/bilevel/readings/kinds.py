@@ -85,10 +85,6 @@ def key(value: Any) -> str:
     return repr(value) if type(value) in EXACT else f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def is_of_jax(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
-
-
 def has_listed_attributes(kind: type) -> bool:
     """Return whether Python can list the attributes; few classes of the standard library allow it."""
     if kind in (types.SimpleNamespace, Namespace, threading.local):

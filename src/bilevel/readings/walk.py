@@ -244,7 +244,7 @@ class Walk:
             if not isinstance(value, JITTED):  # a custom derivative has more functions
                 self._attributes_of(value, path)
             self.visit(wrapped, path)
-        elif kinds.is_of_jax(kind):
+        elif kind.__module__.partition(".")[0] in ("jax", "jaxlib"):
             self.add(path, "name", value)
         elif kinds.has_listed_attributes(kind):
             self.visit(kind, path)

@@ -74,20 +74,19 @@ def _stalled(count: int, thinned: bool, share: float = 1.0, norm: float | None =
     )
 
 
-UNSOLVED = (
-    "y could not be found well enough where steps were judged, as where g has hardly any curvature left: bound x with "
-    "project=, add a ridge to g, or start elsewhere."
-)
+def _unsolved(what: str) -> Callable[..., str]:
+    return (
+        f"Do not rely on this x: {what}. y could not be found well enough where steps were judged, as where g has "
+        "hardly any curvature left: bound x with project=, add a ridge to g, or start elsewhere."
+    ).format
+
+
 SENTENCES: dict[str, Callable[..., str]] = {
     "adjoint_indefinite": _indefinite,
     "limit_reached": _limit_reached,
     "not_convex": _not_convex,
-    "outer_value_risen": (
-        f"Do not rely on this x: the outer value has risen from {{start:.3g}} to {{end:.3g}}. {UNSOLVED}"
-    ).format,
-    "inner_unsolved": (
-        f"Do not rely on this x: the inner gradient is {{gradient:.3g}}, as large as at the start. {UNSOLVED}"
-    ).format,
+    "outer_value_risen": _unsolved("the outer value has risen from {start:.3g} to {end:.3g}"),
+    "inner_unsolved": _unsolved("the inner gradient is {gradient:.3g}, as large as at the start"),
     "trials_not_finite": _stalled,
     "trials_refused": _stalled,
 }

@@ -123,10 +123,8 @@ def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
     is_rule = lambda node: isinstance(node, Transformation)
     flat, structures = zip(*(jax.tree.flatten(solver, is_leaf=is_rule) for solver in solvers), strict=True)
     columns = [_fixed(column) if is_rule(column[0]) else column for column in zip(*flat, strict=True)]
-    return [
-        structure.unflatten(row)
-        for structure, row in zip(structures, zip(*columns, strict=True), strict=True)
-    ]
+    rows = zip(structures, zip(*columns, strict=True), strict=True)
+    return [structure.unflatten(row) for structure, row in rows]
 
 
 class Flat(NamedTuple):
@@ -157,10 +155,8 @@ def flattened(tree: Any) -> Flat:
 def _fixed(rules: Sequence[Transformation]) -> list[Transformation]:
     if rules[0].injected:
         return list(rules)
-    columns = {name: [rule.numbers[name] for rule in rules] for name in rules[0].numbers}
-    agreed = [
-        name for name, column in columns.items() if all(_is_constant(number, column[0]) for number in column)
-    ]
+    same = lambda name: all(_is_constant(rule.numbers[name], rules[0].numbers[name]) for rule in rules)
+    agreed = list(filter(same, rules[0].numbers))
     return [rule.fixed(agreed) for rule in rules]
 
 
@@ -190,7 +186,8 @@ def _injected(value: optax.GradientTransformation) -> dict[str, Any]:
 
 def _stages(update: Any) -> Iterator[tuple[str, dict[str, Any]] | None]:
     """Yield for each stage of a chain the name of the function that made it and the values in its closure."""
-    if not _is_of_optax(update):
+    is_function = isinstance(update, types.FunctionType)
+    if not is_function or update.__module__.partition(".")[0] != "optax":
         yield None
         return
     name = update.__qualname__.partition(".")[0]
@@ -203,10 +200,6 @@ def _stages(update: Any) -> Iterator[tuple[str, dict[str, Any]] | None]:
         yield from _stages(held["tx"].update)
     else:
         yield name, held
-
-
-def _is_of_optax(function: Any) -> bool:
-    return isinstance(function, types.FunctionType) and function.__module__.partition(".")[0] == "optax"
 
 
 def _is_known(stage: tuple[str, dict[str, Any]] | None) -> bool:

@@ -28,9 +28,8 @@ class BDA(ExplicitSolver):
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
         field = aggregate(problem, self.mixing, self.outer_share, self.fading.value)
-        y, inner_memory, gradient, pull_back, repeat, last, model = unroll(
-            field, self.inner, self.lengths, x, state.y, state.inner, batch
-        )
+        loop = unroll(field, self.inner, self.lengths, x, state.y, state.inner, batch)
+        y, inner_memory, gradient, pull_back, repeat, last, model = loop
         f = problem.oracles.outer_gradients(x, y, last)
         through_y, _ = pull_back(f.y, state_gradient(problem, x, y, last, model))
         hypergradient = tree.add(f.x, through_y)

@@ -19,7 +19,7 @@ class FOMAML(MetaLearner):
         x, problem, tasks = state.x, self.problem, by_task(batch, self.name)
 
         def one_task(batch):
-            y, inner_gradient, last, model = self.adapt_one(x, batch)
+            y, _, inner_gradient, last, model = self.adapt_one(x, batch)
             f = problem.oracles.outer_gradients(x, y, last)
             return Tasks(y, inner_gradient, f.value, tree.add(f.x, f.y), {}, model), last
 
@@ -62,7 +62,7 @@ class Reptile(MetaLearner):
         x, tasks = state.x, by_task(batch, self.name)
 
         def one_task(batch):
-            y, inner_gradient, last, model = self.adapt_one(x, batch)
+            y, _, inner_gradient, last, model = self.adapt_one(x, batch)
             return Tasks(y, inner_gradient, self.problem.f(x, y, last), tree.sub(x, y), {}, model)
 
         def half_distance(to, y):  # with the gradient x − y

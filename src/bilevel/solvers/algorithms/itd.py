@@ -20,9 +20,9 @@ class ITD(ExplicitSolver):
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
-        y, inner_memory, gradient, pull_back, repeat, last, model = unroll(
-            inner_field(problem), self.inner, self.lengths, x, state.y, state.inner, batch
-        )  # line 4
+        field = inner_field(problem)
+        loop = unroll(field, self.inner, self.lengths, x, state.y, state.inner, batch)  # line 4
+        y, inner_memory, gradient, pull_back, repeat, last, model = loop
         f = problem.oracles.outer_gradients(x, y, last)
         through_y, _ = pull_back(f.y, state_gradient(problem, x, y, last, model))
         hypergradient = tree.add(f.x, through_y)  # line 5

@@ -6,11 +6,12 @@ import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import first, with_state
-from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits, draws
-from bilevel.solvers.options import check_batches, count, factory, field, positive
-from bilevel.solvers.parts.inner import carried, carried_state, next_state, seen_by
+from bilevel.batch import first
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, positive
+from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.trees import scaled
+from bilevel.solvers.rules import ValueFunction
 from bilevel.types import Number, PyTree, Scalar
 
 
@@ -36,14 +37,21 @@ class TFBO(Solver):
 
     def warm_up(self, state: TFBOState, batch: Batch | Draws | None = None) -> TFBOState:
         gradient = self.problem.oracles.inner_gradient(state.x, state.y, first(batch))
-        y, beta_squared = accumulated_step(state.y, gradient, state.beta_squared)
+        y, beta_squared = descend(Accumulation(), gradient, state.beta_squared, state.y)
         return state._replace(y=y, beta_squared=beta_squared)
 
 
-def accumulated_step(point: PyTree, gradient: PyTree, squared: Scalar) -> tuple[PyTree, Scalar]:
-    """Return point − gradient/a with a² = squared + ‖gradient‖², and a²."""
-    squared = squared + tree.norm(gradient, squared=True)
-    return tree.sub(point, scaled(1 / jnp.sqrt(squared), gradient)), squared
+class Accumulation(Rule):
+    """point ← point − gradient/a, with a² ← a² + ‖gradient‖² as memory."""
+
+    def init(self, point: PyTree) -> Scalar:
+        return jnp.zeros((), tree.norm(point).dtype)
+
+    def update(
+        self, gradient: PyTree, memory: Scalar, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, Scalar]:
+        squared = memory + tree.norm(gradient, squared=True)
+        return tree.sub(point, scaled(1 / jnp.sqrt(squared), gradient)), squared
 
 
 class STFBO(TFBO):
@@ -103,30 +111,18 @@ class DTFBO(TFBO):
     traits: ClassVar[Traits] = Traits(outer_last_only=True)
 
     def step(self, state: TFBOState, batch: Batch | Draws | None = None) -> tuple[TFBOState, Info]:
-        x, problem, oracles = state.x, self.problem, self.problem.oracles
-        drawn, N = draws(batch), self.inner_steps
-
-        def inner(y, squared, s, t):
-            S = with_state(drawn[t], s)
-            gradient = oracles.inner_gradient(x, y, S)
-            return (*accumulated_step(y, gradient, squared), s, next_state(problem, x, y, S, s)), gradient
-
-        s = carried_state(problem, batch) if N > 1 else None
-        carry, inner_gradient = inner(state.y, state.beta_squared, s, 0)
-        times = jnp.arange(1, N, dtype=jnp.int32)
-        carry, _ = lax.scan(lambda at, t: (inner(at[0], at[1], at[3], t)[0], None), carry, times)
-        y, beta_squared, *states = carry
-        model = carried(*states)
-        batch = seen_by(model, drawn[N - 1])
+        x, oracles, rule = state.x, self.problem.oracles, Accumulation()
+        loop = inner_loop(self.problem, rule, self.inner_steps, x, state.y, state.beta_squared, batch)
+        y, beta_squared, inner_gradient, batch, model = loop
         g, f = oracles.curvature(x, y, batch).shared(), oracles.outer_gradients(x, y, batch)
 
         def adjoint(carry, _):
             v, squared = carry
-            return accumulated_step(v, tree.sub(g.hessian(v), f.y), squared), None
+            return descend(rule, tree.sub(g.hessian(v), f.y), squared, v), None
 
         (v, gamma_squared), _ = lax.scan(adjoint, (state.v, state.gamma_squared), length=self.adjoint_steps)
         hypergradient = tree.sub(f.x, g.cross(v))
-        x, alpha_squared = accumulated_step(x, hypergradient, state.alpha_squared)
+        x, alpha_squared = descend(rule, hypergradient, state.alpha_squared, x)
 
         state = TFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
         alpha, beta = jnp.sqrt(alpha_squared), jnp.sqrt(beta_squared)

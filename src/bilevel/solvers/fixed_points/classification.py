@@ -28,8 +28,7 @@ from jax.core import Tracer
 from bilevel.problem import Problem
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, how_held
 from bilevel.solvers.fixed_points.schedules import NO_COMMON_TIME, candidates
-from bilevel.solvers.fixed_points.smaller_shapes import smaller_shapes
-from bilevel.solvers.fixed_points.trial import SIZE, Case, Outcome, Shapes, Trial
+from bilevel.solvers.fixed_points.trial import SIZE, Case, Outcome, Shapes, Trial, smaller_shapes
 from bilevel.solvers.optax_rules import Transformation, fix_numbers
 from bilevel.solvers.rules import FixedPoint, Rule
 from bilevel.types import PyTree

@@ -134,9 +134,8 @@ def minimize(
         return y, target, jnp.where(slope <= rounding, size, jnp.inf), taken + products, done
 
     zero = jnp.zeros((), tree.norm(y).dtype)
-    y, _, _, taken, done = lax.while_loop(
-        unfinished, advance, (y, zero, zero + jnp.inf, jnp.int32(0), jnp.array(False))
-    )
+    start = y, zero, zero + jnp.inf, jnp.int32(0), jnp.array(False)
+    y, _, _, taken, done = lax.while_loop(unfinished, advance, start)
     return Solved(y, taken, done, zero, jnp.array(False))
 
 

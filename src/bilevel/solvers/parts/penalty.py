@@ -62,9 +62,8 @@ def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
     if callable(penalty):
         positive = lambda value: check_positive(value, "penalty at step 0")
         return Scheduled(Static(check_schedule(penalty, jnp.int32(0), positive, "penalty")))
-    check_positive(
-        penalty, "penalty", "or a function of the step such as optax.linear_schedule(1.0, 100.0, 1000)"
-    )
+    function = "or a function of the step such as optax.linear_schedule(1.0, 100.0, 1000)"
+    check_positive(penalty, "penalty", function)
     return Constant(penalty)
 
 

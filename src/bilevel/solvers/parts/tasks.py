@@ -11,14 +11,13 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from bilevel.batch import Levels, each_own, with_state
+from bilevel.batch import Levels, each_own
 from bilevel.checks import check_count, prepare, prepare_inner, signature, variables
 from bilevel.problem import Evaluated
 from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Traits, descend, draws
 from bilevel.solvers.options import count, field
-from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
+from bilevel.solvers.parts.inner import Carried, InnerLoop, carried_state, seen_by, take_steps
 from bilevel.solvers.rules import ValueFunction
 from bilevel.types import Metrics, PyTree
 
@@ -40,15 +39,6 @@ class Tasks(NamedTuple):
     hypergradient: PyTree
     metrics: Metrics
     model: Carried | None = None  # of each task
-
-
-class Adapted(NamedTuple):
-    """One task after adaptation."""
-
-    y: PyTree
-    gradient: PyTree  # of the descended function, at x
-    last: Batch  # the task in the last step: with that step's key, and the model's state
-    model: Carried | None
 
 
 class MetaLearner(ExplicitSolver):
@@ -81,25 +71,13 @@ class MetaLearner(ExplicitSolver):
         problem = self.problem
         return lambda y: problem.oracles.inner_gradient(x, y, batch), lambda y: problem.g(x, y, batch)
 
-    def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> Adapted:
+    def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> InnerLoop:
         """Take N steps of the inner rule from x, on one task."""
         steps, rule, trains = self.inner_steps if steps is None else steps, self.inner, not self.solves
         drawn = draws(each_own(batch, steps) if trains else batch)
-
-        def step(y: PyTree, memory: PyTree, state: PyTree, t: Any) -> tuple[Any, ...]:
-            seen = cast(Batch, with_state(drawn[t], state))
-            gradient, value = self.task_problem(x, seen)
-            direction = gradient(y)
-            after = descend(rule, direction, memory, y, value)
-            return (*after, state, next_state(self.problem, x, y, seen, state)), direction
-
         state = carried_state(self.problem, batch) if trains and steps > 1 else None
-        point, gradient = step(x, rule.init(x), state, 0)
-        if steps > 1:
-            times = jnp.arange(1, steps, dtype=jnp.int32)
-            point, _ = lax.scan(lambda at, t: (step(at[0], at[1], at[3], t)[0], None), point, times)
-        y, _, *states = point
-        return Adapted(y, gradient, cast(Batch, with_state(drawn[steps - 1], states[0])), carried(*states))
+        descended = lambda seen: self.task_problem(x, seen)
+        return take_steps(self.problem, rule, steps, x, x, rule.init(x), drawn, state, descended)
 
     def adapt(self, x: PyTree, data: Batch, *, steps: int | None = None) -> PyTree:
         """Return the parameters adapted to new tasks from x, one row per task:
