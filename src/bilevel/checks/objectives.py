@@ -140,10 +140,11 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             f"{_seeing(objective, batch)}."
         )
         raise
-    if not isinstance(value, jax.ShapeDtypeStruct) or value.shape != ():
-        returned = jax.tree.map(lambda leaf: leaf.shape, value)
+    is_scalar = lambda value: isinstance(value, jax.ShapeDtypeStruct) and value.shape == ()
+    shape = lambda value: jax.tree.map(lambda leaf: leaf.shape, value)
+    if not is_scalar(value):
         raise ValueError(
-            f"the {objective.level} objective must return a scalar, but returns {returned}: "
+            f"the {objective.level} objective must return a scalar, but returns {shape(value)}: "
             "reduce it, e.g. with jnp.mean(...)"
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -151,10 +152,9 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             f"the {objective.level} objective must return a floating scalar, but returns {value.dtype}"
         )
     for name, metric in metrics.items():
-        if not isinstance(metric, jax.ShapeDtypeStruct) or metric.shape != ():
-            returned = jax.tree.map(lambda leaf: leaf.shape, metric)
+        if not is_scalar(metric):
             raise ValueError(
-                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {returned}: "
+                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {shape(metric)}: "
                 "reduce it, e.g. with jnp.mean(...)"
             )
     if state is not None:

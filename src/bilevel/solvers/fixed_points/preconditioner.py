@@ -1,9 +1,7 @@
 """Rules that decay y after rescaling the gradient (AdamW), with the scale held fixed in the adjoint system.
 
 Such a rule moves y by −s(P m + c y). m averages the gradients, P is a positive diagonal made of their
-squares, and s is the rate. Its fixed point is P∇_y g + cy = 0. With P held at its current value, that is
-∇_y g + (c/P)y = 0. The adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f, with ∇Φ = ∇_x f − ∇²_xy g·v. The
-change of P with x and y is left out.
+squares, and s is the rate. `fixed_preconditioner` states its fixed point and the adjoint system.
 
 The update of the rule gives P. Averages of gradients change sign with the gradients. They are set to their
 limit under a constant gradient. Other memory (squares, counters) does not change sign and keeps its value.

@@ -16,7 +16,7 @@ from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits, des
 from bilevel.solvers.options import Rule, check_batches, check_weight, count, field, positive, rule_of
 from bilevel.solvers.parts.estimates import at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import lagrangian
-from bilevel.solvers.parts.penalty import Constant, Penalty, Scheduled
+from bilevel.solvers.parts.penalty import Penalty
 from bilevel.solvers.parts.trees import scaled
 from bilevel.types import Metrics, Number, PyTree, Scalar, Schedule
 
@@ -64,8 +64,8 @@ def as_momentum(momentum: Number | Schedule | Penalty) -> Penalty:
         return momentum
     if callable(momentum):
         weight = lambda value: check_weight(value, "momentum at step 0", "the new gradient")
-        return Scheduled(Static(check_schedule(momentum, jnp.int32(0), weight, "momentum")))
-    return Constant(check_weight(momentum, "momentum", "the new gradient"))
+        return Penalty(schedule=Static(check_schedule(momentum, jnp.int32(0), weight, "momentum")))
+    return Penalty(check_weight(momentum, "momentum", "the new gradient"))
 
 
 class DoubleMomentum(Solver):

@@ -13,7 +13,6 @@ start.
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,24 +34,13 @@ from bilevel.types import Number, PyTree, Scalar, Schedule
 
 
 class Penalty(eqx.Module):
-    """λ as a function of the step number."""
+    """λ as a function of the step number: constant, or a schedule."""
 
-    @abstractmethod
-    def __call__(self, k: Int[Array, ""]) -> jax.Array: ...
-
-
-class Constant(Penalty):
-    value: Number
+    value: Number | None = None
+    schedule: Static | None = eqx.field(static=True, default=None)
 
     def __call__(self, k: Int[Array, ""]) -> jax.Array:
-        return jnp.asarray(self.value)
-
-
-class Scheduled(Penalty):
-    schedule: Static = eqx.field(static=True)
-
-    def __call__(self, k: Int[Array, ""]) -> jax.Array:
-        return jnp.asarray(self.schedule.value(k))
+        return jnp.asarray(self.value if self.schedule is None else self.schedule.value(k))
 
 
 def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
@@ -61,10 +49,10 @@ def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
         return penalty
     if callable(penalty):
         positive = lambda value: check_positive(value, "penalty at step 0")
-        return Scheduled(Static(check_schedule(penalty, jnp.int32(0), positive, "penalty")))
+        return Penalty(schedule=Static(check_schedule(penalty, jnp.int32(0), positive, "penalty")))
     function = "or a function of the step such as optax.linear_schedule(1.0, 100.0, 1000)"
     check_positive(penalty, "penalty", function)
-    return Constant(penalty)
+    return Penalty(penalty)
 
 
 class PenaltyState(NamedTuple):

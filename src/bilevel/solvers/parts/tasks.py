@@ -1,8 +1,6 @@
 """Many tasks that share a starting point: the base of all meta-learners.
 
-The problem describes *one* task: g is its loss on the support examples, f its loss on the query examples.
-Both are functions of (x, y, examples), and most ignore x. The data hold many tasks, `bl.Batch(inner=supports,
-outer=queries)`, every array with one row per task. y starts from x in every task, so both have the same tree.
+`bl.maml` describes the problem and the data. y starts from x in every task, so both have the same tree.
 """
 
 from collections.abc import Callable
