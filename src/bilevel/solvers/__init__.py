@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from bilevel.solvers.algorithms.aid import aid as aid
     from bilevel.solvers.algorithms.bda import bda as bda
     from bilevel.solvers.algorithms.bome import bome as bome
-    from bilevel.solvers.algorithms.darts import darts as darts, darts_first_order as darts_first_order
+    from bilevel.solvers.algorithms.darts import (
+        darts as darts,
+        darts_first_order as darts_first_order,
+        sama as sama,
+    )
     from bilevel.solvers.algorithms.double_momentum import mrbo as mrbo, sustain as sustain
     from bilevel.solvers.algorithms.f2ba import acc_f2ba as acc_f2ba, f2ba as f2ba
     from bilevel.solvers.algorithms.f2sa import f2sa as f2sa
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
     from bilevel.solvers.algorithms.pzobo import pzobo as pzobo
     from bilevel.solvers.algorithms.qnbo import qnbo as qnbo
     from bilevel.solvers.algorithms.saba import saba as saba
-    from bilevel.solvers.algorithms.sama import sama as sama
     from bilevel.solvers.algorithms.soba import soba as soba
     from bilevel.solvers.algorithms.srba import srba as srba
     from bilevel.solvers.algorithms.stocbio import stocbio as stocbio
@@ -42,7 +45,7 @@ else:
     _FILES = {
         "acc_f2ba": "f2ba", "d_tfbo": "tfbo", "darts_first_order": "darts", "fomaml": "first_order_maml",
         "forward_itd": "forward_mode", "g_pbgd": "pbgd", "mrbo": "double_momentum", "reptile": "first_order_maml",
-        "rtho": "forward_mode", "s_tfbo": "tfbo", "sustain": "double_momentum", "v_pbgd": "pbgd",
+        "rtho": "forward_mode", "s_tfbo": "tfbo", "sama": "darts", "sustain": "double_momentum", "v_pbgd": "pbgd",
     }  # fmt: skip  # others have their own name
     _NAMES = (
         "acc_f2ba", "aid", "bda", "bome", "d_tfbo", "darts", "darts_first_order", "f2ba", "f2sa", "f2sa_p",

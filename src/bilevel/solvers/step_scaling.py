@@ -5,7 +5,7 @@ from typing import Any
 
 from optax import tree
 
-from bilevel.solvers.adjoints.neumann_series import NeumannSeries
+from bilevel.solvers.adjoints.base import NeumannSeries
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner
 from bilevel.solvers.optax_rules import Transformation

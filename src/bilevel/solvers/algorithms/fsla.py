@@ -7,11 +7,11 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.oracles import Oracles
+from bilevel.solvers.algorithms.double_momentum import as_momentum
 from bilevel.solvers.kit import Batch, Draws, ImplicitSolver, Info, Problem, Traits, descend, draws
 from bilevel.solvers.options import Rule, check_batches, factory, field, rule_of
 from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import lagrangian
-from bilevel.solvers.parts.momentum import as_momentum
 from bilevel.solvers.parts.penalty import Penalty
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 

@@ -8,11 +8,11 @@ from jaxtyping import Array, Int
 from optax import tree
 
 from bilevel.batch import first
+from bilevel.solvers.algorithms.double_momentum import Drawn, Pair, estimate, series
 from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits, descend, draws
 from bilevel.solvers.options import Rule, check_batches, count, factory, field, positive, rule_of
 from bilevel.solvers.parts.estimates import at_both, leaning, recursive
 from bilevel.solvers.parts.inner import carried_state
-from bilevel.solvers.parts.momentum import Drawn, Pair, estimate, series
 from bilevel.solvers.parts.trees import select
 from bilevel.solvers.parts.whole import whole
 from bilevel.types import Number, PyTree, StepSize
