@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from bilevel.arrays import as_array, at_hand, check_no_torch_module, is_fit, leaves_of
-from bilevel.checks.numbers import check_count
+from bilevel.checks.values import check_count
 from bilevel.types import PyTree
 from bilevel.words import described, shown
 

@@ -9,7 +9,7 @@ import numpy as np
 from bilevel.batch import Batch, Draws, Levels, first
 from bilevel.checks.data import check_finite_arrays, floating_arrays, signature, variables
 from bilevel.checks.derivatives import no_first
-from bilevel.checks.objects import check_problem, is_ours
+from bilevel.checks.values import check_problem, is_ours
 from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree

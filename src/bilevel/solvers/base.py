@@ -240,9 +240,8 @@ def without_numbers(structure: Any) -> Any:
 
 def check_solver(solver: Any) -> Any:
     """Return the solver; raise for anything else."""
-    return check_kind(
-        solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)"
-    )
+    fix = "pass e.g. bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)"
+    return check_kind(solver, Solver, "solver", "a solver", fix)
 
 
 def check_state(solver: Solver, state: Any) -> Any:
