@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from bilevel.solvers.algorithms.f2sa import f2sa as f2sa
     from bilevel.solvers.algorithms.f2sa_p import f2sa_p as f2sa_p
     from bilevel.solvers.algorithms.f3sa import f3sa as f3sa
-    from bilevel.solvers.algorithms.first_order_maml import fomaml as fomaml, reptile as reptile
     from bilevel.solvers.algorithms.forward_mode import forward_itd as forward_itd, rtho as rtho
     from bilevel.solvers.algorithms.fsla import fsla as fsla
     from bilevel.solvers.algorithms.hoag import hoag as hoag
     from bilevel.solvers.algorithms.iaptt import iaptt as iaptt
     from bilevel.solvers.algorithms.imaml import imaml as imaml
     from bilevel.solvers.algorithms.itd import itd as itd
-    from bilevel.solvers.algorithms.maml import maml as maml
+    from bilevel.solvers.algorithms.maml import fomaml as fomaml, maml as maml, reptile as reptile
     from bilevel.solvers.algorithms.meha import meha as meha
     from bilevel.solvers.algorithms.pbgd import g_pbgd as g_pbgd, v_pbgd as v_pbgd
     from bilevel.solvers.algorithms.pzobo import pzobo as pzobo
@@ -42,16 +41,15 @@ if TYPE_CHECKING:
     from bilevel.solvers.algorithms.tuning_free import tuning_free as tuning_free
     from bilevel.solvers.algorithms.vrbo import vrbo as vrbo
 else:
-    _FILES = {
-        "acc_f2ba": "f2ba", "d_tfbo": "tfbo", "darts_first_order": "darts", "fomaml": "first_order_maml",
-        "forward_itd": "forward_mode", "g_pbgd": "pbgd", "mrbo": "double_momentum", "reptile": "first_order_maml",
-        "rtho": "forward_mode", "s_tfbo": "tfbo", "sama": "darts", "sustain": "double_momentum", "v_pbgd": "pbgd",
-    }  # fmt: skip  # others have their own name
-    _NAMES = (
-        "acc_f2ba", "aid", "bda", "bome", "d_tfbo", "darts", "darts_first_order", "f2ba", "f2sa", "f2sa_p",
-        "f3sa", "fomaml", "forward_itd", "fsla", "g_pbgd", "hoag", "iaptt", "imaml", "itd", "maml", "meha",
-        "mrbo", "pzobo", "qnbo", "reptile", "rtho", "s_tfbo", "saba", "sama", "soba", "srba", "stocbio",
-        "sustain", "tuning_free", "v_pbgd", "vrbo",
+    _SHARED = {
+        "darts": ("darts", "darts_first_order", "sama"), "double_momentum": ("mrbo", "sustain"),
+        "f2ba": ("acc_f2ba", "f2ba"), "forward_mode": ("forward_itd", "rtho"), "maml": ("fomaml", "maml", "reptile"),
+        "pbgd": ("g_pbgd", "v_pbgd"), "tfbo": ("d_tfbo", "s_tfbo"),
+    }  # fmt: skip
+    _SINGLE = (
+        "aid", "bda", "bome", "f2sa", "f2sa_p", "f3sa", "fsla", "hoag", "iaptt", "imaml", "itd", "meha", "pzobo",
+        "qnbo", "saba", "soba", "srba", "stocbio", "tuning_free", "vrbo",
     )  # fmt: skip
-    _HOMES = {name: f"bilevel.solvers.algorithms.{_FILES.get(name, name)}" for name in _NAMES}
+    _FILES = _SHARED | {name: (name,) for name in _SINGLE}
+    _HOMES = {name: f"bilevel.solvers.algorithms.{file}" for file, names in _FILES.items() for name in names}
     __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES, ["kit"])
