@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     )
     from bilevel.solvers.algorithms.double_momentum import mrbo as mrbo, sustain as sustain
     from bilevel.solvers.algorithms.f2ba import acc_f2ba as acc_f2ba, f2ba as f2ba
-    from bilevel.solvers.algorithms.f2sa import f2sa as f2sa
+    from bilevel.solvers.algorithms.f2sa import f2sa as f2sa, f3sa as f3sa
     from bilevel.solvers.algorithms.f2sa_p import f2sa_p as f2sa_p
-    from bilevel.solvers.algorithms.f3sa import f3sa as f3sa
     from bilevel.solvers.algorithms.forward_mode import forward_itd as forward_itd, rtho as rtho
     from bilevel.solvers.algorithms.fsla import fsla as fsla
     from bilevel.solvers.algorithms.hoag import hoag as hoag
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from bilevel.solvers.algorithms.pbgd import g_pbgd as g_pbgd, v_pbgd as v_pbgd
     from bilevel.solvers.algorithms.pzobo import pzobo as pzobo
     from bilevel.solvers.algorithms.qnbo import qnbo as qnbo
-    from bilevel.solvers.algorithms.saba import saba as saba
-    from bilevel.solvers.algorithms.soba import soba as soba
+    from bilevel.solvers.algorithms.soba import saba as saba, soba as soba
     from bilevel.solvers.algorithms.srba import srba as srba
     from bilevel.solvers.algorithms.stocbio import stocbio as stocbio
     from bilevel.solvers.algorithms.tfbo import d_tfbo as d_tfbo, s_tfbo as s_tfbo
@@ -43,12 +41,13 @@ if TYPE_CHECKING:
 else:
     _SHARED = {
         "darts": ("darts", "darts_first_order", "sama"), "double_momentum": ("mrbo", "sustain"),
-        "f2ba": ("acc_f2ba", "f2ba"), "forward_mode": ("forward_itd", "rtho"), "maml": ("fomaml", "maml", "reptile"),
-        "pbgd": ("g_pbgd", "v_pbgd"), "tfbo": ("d_tfbo", "s_tfbo"),
+        "f2ba": ("acc_f2ba", "f2ba"), "f2sa": ("f2sa", "f3sa"), "forward_mode": ("forward_itd", "rtho"),
+        "maml": ("fomaml", "maml", "reptile"), "pbgd": ("g_pbgd", "v_pbgd"), "soba": ("saba", "soba"),
+        "tfbo": ("d_tfbo", "s_tfbo"),
     }  # fmt: skip
     _SINGLE = (
-        "aid", "bda", "bome", "f2sa", "f2sa_p", "f3sa", "fsla", "hoag", "iaptt", "imaml", "itd", "meha", "pzobo",
-        "qnbo", "saba", "soba", "srba", "stocbio", "tuning_free", "vrbo",
+        "aid", "bda", "bome", "f2sa_p", "fsla", "hoag", "iaptt", "imaml", "itd", "meha", "pzobo", "qnbo", "srba",
+        "stocbio", "tuning_free", "vrbo",
     )  # fmt: skip
     _FILES = _SHARED | {name: (name,) for name in _SINGLE}
     _HOMES = {name: f"bilevel.solvers.algorithms.{file}" for file, names in _FILES.items() for name in names}
