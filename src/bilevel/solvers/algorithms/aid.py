@@ -2,18 +2,9 @@
 
 from typing import ClassVar
 
+from bilevel.batch import draws
 from bilevel.solvers.adjoints.base import Adjoint, as_adjoint
-from bilevel.solvers.kit import (
-    Batch,
-    Draws,
-    ImplicitSolver,
-    ImplicitState,
-    Info,
-    Problem,
-    Traits,
-    descend,
-    draws,
-)
+from bilevel.solvers.kit import Batch, Draws, ImplicitSolver, ImplicitState, Info, Problem, Traits, descend
 from bilevel.solvers.options import Rule, check_batches, count, factory, field
 from bilevel.solvers.parts.inner import Carried, inner_loop, seen_by
 from bilevel.types import StepSize
