@@ -78,6 +78,9 @@ class Gradients(NamedTuple):
     y: PyTree  # ∇_y f or ∇_y g
 
 
+OuterGradients = InnerGradients = Gradients  # the names in earlier versions, for custom oracles
+
+
 @dataclass(frozen=True, eq=False)
 class Oracles:
     """First- and second-order derivatives of f and g, both called as `(x, y, batch)`."""
