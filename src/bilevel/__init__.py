@@ -90,9 +90,8 @@ else:
     )  # fmt: skip
     _HOMES = {name: f"bilevel.{home}" for home, names in _NAMES.items() for name in names}
     _HOMES |= dict.fromkeys(_SOLVERS, "bilevel.solvers")
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__, _HOMES, _MODULES, dict.fromkeys(_MOVED, "bilevel.solvers")
-    )
+    _NOW_IN = dict.fromkeys(_MOVED, "bilevel.solvers")
+    __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES, _MODULES, _NOW_IN)
 
 
 __version__ = "0.2.0"

@@ -17,15 +17,12 @@ WIDE = {np.dtype(name) for name in ("float64", "int64", "uint64", "complex128")}
 
 
 def as_arrays(tree: PyTree, name: str) -> PyTree:
-    """Return the tree with JAX arrays as leaves; raise an error with the path of a leaf that cannot be
-    converted.
-    """
+    """Return the tree with JAX arrays as leaves; raise, with its path, for a leaf that cannot be converted."""
     leaves = leaves_of(tree, name)
     if all(isinstance(leaf, jax.Array) and is_fit(leaf) for leaf in leaves):
         return tree
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: as_array(leaf, name + jax.tree_util.keystr(path)), tree
-    )
+    convert = lambda path, leaf: as_array(leaf, name + jax.tree_util.keystr(path))
+    return jax.tree_util.tree_map_with_path(convert, tree)
 
 
 def as_array(leaf: Any, name: str) -> jax.Array:
@@ -74,9 +71,10 @@ def _plain(leaf: Any, name: str) -> Any:
         return jnp.asarray(leaf, dtype=leaf.dtype) if _weak(leaf) else leaf
     check_no_torch_module(leaf, name)
     if callable(getattr(leaf, "detach", None)):  # a torch tensor, without importing torch
-        leaf = _from_torch(leaf.detach())
-        if isinstance(leaf, jax.Array):
-            return leaf
+        try:
+            leaf = leaf.detach().cpu().numpy()
+        except TypeError:  # bfloat16, which NumPy lacks
+            return jnp.from_dlpack(leaf.detach().cpu())
     if np.ma.isMaskedArray(leaf):
         raise TypeError(f"{name} is a masked array: fill what is masked, e.g. {name}.filled(0.0)")
     try:
@@ -162,12 +160,11 @@ def is_fit(leaf: jax.Array) -> bool:
 
 
 def _usable(leaf: jax.Array) -> bool:
-    return isinstance(leaf, Tracer) or not (leaf.is_deleted() or _too_wide(leaf))
-
-
-def _too_wide(leaf: jax.Array) -> bool:
-    """Return whether the array has 64 bits while x64 is off."""
-    return leaf.dtype in WIDE and not jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    """Return whether the array has values, and not 64 bits while x64 is off."""
+    if isinstance(leaf, Tracer):
+        return True
+    x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    return not leaf.is_deleted() and (x64 or leaf.dtype not in WIDE)
 
 
 def _unusable(leaf: jax.Array) -> str:
@@ -182,13 +179,6 @@ def _unusable(leaf: jax.Array) -> str:
 def _weak(leaf: jax.Array) -> bool:
     """Return whether its dtype came from a Python number and would change in a sum with an array."""
     return getattr(leaf, "weak_type", False)  # arrays of keys have no weak type
-
-
-def _from_torch(tensor: Any) -> Any:
-    try:
-        return tensor.cpu().numpy()
-    except TypeError:  # bfloat16, which NumPy lacks
-        return jnp.from_dlpack(tensor.cpu())
 
 
 def _what(leaf: Any, array: np.ndarray) -> str:

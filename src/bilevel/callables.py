@@ -36,9 +36,7 @@ def asks_for(function: Callable[..., Any], name: str) -> bool:
 
 
 def takes(function: Callable[..., Any], arguments: int, *keywords: str) -> bool:
-    """Return whether the function takes so many positional arguments and those keywords; True if it has no
-    signature.
-    """
+    """Return whether it takes so many positional arguments and those keywords; True if it has no signature."""
     if inspect.iscoroutinefunction(function):
         return False  # it returns no array
     try:

@@ -1,7 +1,7 @@
 """Objective made of a model and a loss, with its Gauss–Newton curvature."""
 
-import inspect
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import Any
 
 import jax
@@ -21,9 +21,8 @@ class Composed:
     ):
         self.model: Objective = Objective(model, "model of the composed")
         self.loss: Objective = Objective(loss, "loss of the composed")
-        self.penalty: Objective | None = (
-            None if penalty is None else Objective(penalty, "penalty of the composed")
-        )
+        of_penalty = None if penalty is None else Objective(penalty, "penalty of the composed")
+        self.penalty: Objective | None = of_penalty
         parts = [part for part in (self.model, self.loss, self.penalty) if part is not None]
         for part in parts[1:]:
             if "state" in part.extras:
@@ -31,7 +30,7 @@ class Composed:
                     f"the {part.level} objective asks for `state`, which belongs to the model: let the model "
                     "return what the loss needs of it among its predictions"
                 )
-        self.__signature__: inspect.Signature = _signature(parts)  # `Problem` reads it
+        self.__signature__: Signature = _signature(parts)  # `Problem` reads it
         self.__qualname__ = f"composed({', '.join(described(part.function) for part in parts)})"
 
     def __call__(self, x: PyTree, y: PyTree, *data: Any, **extras: Any) -> Any:
@@ -129,17 +128,15 @@ def _ask(part: Objective, x: PyTree, at: PyTree, data: tuple[Any, ...], extras: 
     return part.function(x, at, *(() if part.batch == "never" else data), **given)
 
 
-def _signature(parts: list[Objective]) -> inspect.Signature:
+def _signature(parts: list[Objective]) -> Signature:
     """Return (x, y) with a batch and the keywords that any part asks for."""
-    empty, taken = inspect.Parameter.empty, {part.batch for part in parts}
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "y")]
+    empty, taken = Parameter.empty, {part.batch for part in parts}
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "y")]
     if taken != {"never"}:
         default = empty if "required" in taken else None
-        parameters.append(
-            inspect.Parameter("batch", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
-        )
+        parameters.append(Parameter("batch", Parameter.POSITIONAL_OR_KEYWORD, default=default))
     for name in EXTRAS:
         if any(name in part.extras for part in parts):
             default = empty if any(name in part.needs for part in parts) else None
-            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
-    return inspect.Signature(parameters)
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default))
+    return Signature(parameters)

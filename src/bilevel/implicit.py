@@ -8,8 +8,7 @@ from bilevel.batch import Batch
 from bilevel.checks import prepare
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints import cg
-from bilevel.solvers.adjoints.base import Adjoint
-from bilevel.solvers.adjoints.gradient_steps import as_adjoint
+from bilevel.solvers.adjoints.base import Adjoint, as_adjoint
 from bilevel.solvers.base import compiled
 from bilevel.solvers.rules import Rule
 from bilevel.types import PyTree, StepSize

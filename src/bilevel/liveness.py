@@ -7,15 +7,8 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 Flags = tuple[bool, ...]
 CALLS = (
-    "jit",
-    "closed_call",
-    "core_call",
-    "call",
-    "checkpoint",
-    "remat2",
-    "custom_jvp_call",
-    "custom_vjp_call",
-)
+    "jit", "closed_call", "core_call", "call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call",
+)  # fmt: skip
 
 
 class Liveness:
@@ -25,17 +18,14 @@ class Liveness:
         self._answers: dict[Any, tuple[list[Flags | None], Flags]] = {}
 
     def of(self, program: Any, wanted: Flags) -> tuple[list[Flags | None], Flags]:
-        """Return for every equation which outputs are alive (`None` for a dead one), and which inputs are
-        needed.
-        """
+        """Return which outputs of every equation are alive (`None` for a dead one), and which inputs are needed."""
         if (program, wanted) not in self._answers:
             self._answers[program, wanted] = self._of(opened(program)[0], wanted)
         return self._answers[program, wanted]
 
     def _of(self, jaxpr: Jaxpr, wanted: Flags) -> tuple[list[Flags | None], Flags]:
-        living = {
-            v for v, wants in zip(jaxpr.outvars, wanted, strict=True) if wants and not isinstance(v, Literal)
-        }
+        outputs = zip(jaxpr.outvars, wanted, strict=True)
+        living = {v for v, wants in outputs if wants and not isinstance(v, Literal)}
         alive: list[Flags | None] = []
         for eqn in reversed(jaxpr.eqns):
             outs = tuple(v in living for v in eqn.outvars)
@@ -96,9 +86,8 @@ def split(eqn: JaxprEqn, inputs: Any) -> tuple[Any, Any, Any]:
         second = first + len(opened(eqn.params["body_jaxpr"])[0].invars) - carries
         return inputs[:first], inputs[first:second], inputs[second:]
     body = opened(callee(eqn))[0]
-    stacked = lambda outside, inside: sum(
-        o.aval.ndim > i.aval.ndim for o, i in zip(outside, inside, strict=True)
-    )
+    longer = lambda outside, inside: outside.aval.ndim > inside.aval.ndim
+    stacked = lambda *variables: sum(map(longer, *variables))
     xs = len(eqn.invars) - stacked(eqn.invars, body.invars)
     carries = len(eqn.outvars) - stacked(eqn.outvars, body.outvars)
     return inputs[: xs - carries], inputs[xs - carries : xs], inputs[xs:]

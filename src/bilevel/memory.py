@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from bilevel.readings import Reading, nodes, reading
+from bilevel.readings import Reading, nodes
 
 MOST_PLAIN = 16
 _numbers = itertools.count(1)
@@ -21,19 +21,10 @@ class Memory:
     compiled programs refer to the functions of their problem.
     """
 
-    MOST: ClassVar = {
-        "programs": 16,
-        "sweeps": 16,
-        "compiled": 64,
-        "rules": 64,
-        "checked": 1024,
-        "returned": 1024,
-    }
+    MOST: ClassVar = dict(programs=16, sweeps=16, compiled=64, rules=64, checked=1024, returned=1024)
 
     def __init__(self) -> None:
-        self._kept: dict[str, OrderedDict[Hashable, tuple[Reading, Any]]] = {
-            kind: OrderedDict() for kind in self.MOST
-        }
+        self._kept = {kind: OrderedDict[Hashable, tuple[Reading, Any]]() for kind in self.MOST}
 
     def get(self, kind: str, key: Hashable, reads: Any, make: Callable[[], Any]) -> Any:
         """Return the value under `key`; make it if it is missing, or if `reads` now reads other things.
@@ -43,7 +34,7 @@ class Memory:
         kept = self._kept[kind]
         now, value = kept.pop(key, (None, None))
         if now is None or not now.is_current(reads):
-            then, now = now, reading(reads)
+            then, now = now, Reading(reads)
             if now != then:
                 value = make()  # other threads may do the same at this time
         kept[key] = now, value
@@ -79,7 +70,7 @@ class Tracing:
         before = self._read.get(structure)
         if before is not None and before.is_current(classes):
             return False
-        self._read[structure] = now = reading(classes)
+        self._read[structure] = now = Reading(classes)
         if before is None or before == now:
             return False
         self._read, self._number = {structure: now}, next(_numbers)

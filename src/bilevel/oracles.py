@@ -70,20 +70,15 @@ class Joint(NamedTuple):
     push: Callable[[PyTree, PyTree], PyTree]  # (ẋ, ẏ) ↦ ∇²_yx g · ẋ + ∇²_yy g · ẏ, shaped like y
 
 
-class OuterGradients(NamedTuple):
-    """Outer objective at one point (x, y)."""
+class Gradients(NamedTuple):
+    """Objective at one point (x, y), with its partial gradients."""
 
     value: Scalar
-    x: PyTree  # ∇_x f
-    y: PyTree  # ∇_y f
+    x: PyTree  # ∇_x f or ∇_x g
+    y: PyTree  # ∇_y f or ∇_y g
 
 
-class InnerGradients(NamedTuple):
-    """Inner objective at one point (x, y)."""
-
-    value: Scalar
-    x: PyTree  # ∇_x g
-    y: PyTree  # ∇_y g
+OuterGradients = InnerGradients = Gradients  # the names in earlier versions, for custom oracles
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,15 +92,15 @@ class Oracles:
         """Return ∇_y g(x, y)."""
         return jax.grad(self.g, argnums=1)(x, y, batch)
 
-    def outer_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> OuterGradients:
+    def outer_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> Gradients:
         """Return f(x, y), ∇_x f(x, y) and ∇_y f(x, y)."""
-        value, (f_x, f_y) = jax.value_and_grad(self.f, argnums=(0, 1))(x, y, batch)
-        return OuterGradients(value, f_x, f_y)
+        value, both = jax.value_and_grad(self.f, argnums=(0, 1))(x, y, batch)
+        return Gradients(value, *both)
 
-    def inner_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> InnerGradients:
+    def inner_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> Gradients:
         """Return g(x, y), ∇_x g(x, y) and ∇_y g(x, y), for methods without second derivatives."""
-        value, (g_x, g_y) = jax.value_and_grad(self.g, argnums=(0, 1))(x, y, batch)
-        return InnerGradients(value, g_x, g_y)
+        value, both = jax.value_and_grad(self.g, argnums=(0, 1))(x, y, batch)
+        return Gradients(value, *both)
 
     def curvature(self, x: PyTree, y: PyTree, batch: Any = None) -> Curvature:
         """Return the products with second derivatives of g at (x, y), each in a separate pass."""
@@ -167,9 +162,7 @@ def _linearize(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: An
 
 
 def _has_own_backward(objective: Callable[..., Scalar], x: PyTree, y: PyTree, batch: Any) -> bool:
-    """Return whether the objective calls, at any depth, a function with a custom backward pass
-    (`jax.custom_vjp`).
-    """
+    """Return whether the objective calls, at any depth, a function with its own backward pass (`jax.custom_vjp`)."""
     try:
         used = operations(jax.make_jaxpr(lambda x, y: objective(x, y, batch))(x, y))
         return any(name.startswith("custom_vjp") for name in used)
@@ -186,9 +179,7 @@ def operations(program: Any) -> set[str]:
     return names
 
 
-def _gauss_newton(
-    objective: Any, x: PyTree, y: PyTree, batch: Any
-) -> Callable[[], Callable[..., Any]] | None:
+def _gauss_newton(objective: Any, x: PyTree, y: PyTree, batch: Any) -> Callable[[], Product] | None:
     """Return the `gauss_newton` of the user's function, for the arguments of the function; None without one."""
     offered = getattr(getattr(objective, "function", None), "gauss_newton", None)
     if offered is None:

@@ -56,20 +56,24 @@ class Objective:
         out = self.function(*arguments, **self._extras(batch))
         return self._unpacked(out)
 
+    def read_extras(self, batch: Batch | None) -> dict[str, Any]:
+        """Return what the batch has for each of the EXTRAS, or None."""
+        batch = Batch() if batch is None else batch
+        rows = getattr(batch.rows, self.level)
+        return {"key": batch.key, "rows": rows, "state": batch.state, "shared": batch.shared}
+
     def _extras(self, batch: Batch | None) -> dict[str, Any]:
         if not self.extras:
             return {}
-        batch = Batch() if batch is None else batch
-        key = None if batch.key is None else jax.random.fold_in(batch.key, LEVEL[self.level])
-        # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used only
-        # once.
-        state = jax.tree.map(lambda leaf: leaf, batch.state)
-        given = {"key": key, "rows": getattr(batch.rows, self.level), "state": state, "shared": batch.shared}
+        given = self.read_extras(batch)
+        if given["key"] is not None:
+            given["key"] = jax.random.fold_in(given["key"], LEVEL[self.level])
+        # A new tree for each evaluation: functions may write into it, and equinox.nn.State can be used once.
+        given["state"] = jax.tree.map(lambda leaf: leaf, given["state"])
         return {name: given[name] for name in self.extras if name in self.needs or given[name] is not None}
 
     def _unpacked(self, out: Any) -> Evaluated:
-        keeps_state = self.level == "inner" and "state" in self.extras
-        if keeps_state:
+        if self.level == "inner" and "state" in self.extras:
             if not (isinstance(out, tuple) and len(out) == 3 and isinstance(out[1], dict)):
                 raise TypeError(
                     "an inner objective that takes `state` must return (loss, metrics, state), with {} for no "
@@ -79,14 +83,10 @@ class Objective:
         if not isinstance(out, tuple):
             return Evaluated(out, {}, None)
         if len(out) != 2 or not isinstance(out[1], dict):
+            why = ": only an inner objective that takes `state` returns a third part" if len(out) == 3 else ""
             raise TypeError(
                 f"the {self.level} objective must return a loss, or (loss, metrics) with a dict of scalars by name, "
-                f"but returned {_kind(out)}"
-                + (
-                    ": only an inner objective that takes `state` returns a third part"
-                    if len(out) == 3
-                    else ""
-                )
+                f"but returned {_kind(out)}{why}"
             )
         return Evaluated(*out, None)
 
@@ -127,11 +127,7 @@ class Problem:
         return Objective(self.inner, "inner")
 
     def __post_init__(self) -> None:
-        _ = (
-            self.f,
-            self.g,
-            self.memory,
-        )  # created now, so that a function with wrong arguments is an error here
+        _ = self.f, self.g, self.memory  # created now: a function with wrong arguments is an error here
         if self.prox is not None and not callable(self.prox):
             raise TypeError(
                 f"prox must be a function (x, z, step) that returns a y, not {shown(self.prox)}: pass e.g. "

@@ -114,7 +114,7 @@ def _function(value: Strength, name: str) -> Callable[[PyTree], Any]:
     if callable(value):
         return check_callable(value, name, 1, "a function of x, or a number or array", "lambda x: jnp.exp(x)")
     bound = name in ("low", "high")
-    if not _numeric(value) or not (isinstance(value, Tracer) or _allowed(_floats(value), bound)):
+    if not _numeric(value) or not (isinstance(value, Tracer) or _allowed(value, bound)):
         kind = "" if bound else " that is finite and not negative"
         raise ValueError(
             f"{name} must be a function of x, or a number or array{kind}, not {shown(value)}: pass e.g. 0.1"
@@ -137,12 +137,9 @@ def _numeric(value: Any) -> bool:
     return jnp.issubdtype(value.dtype, np.floating) or jnp.issubdtype(value.dtype, np.integer)
 
 
-def _floats(value: Any) -> np.ndarray:
-    return np.asarray(as_number(value) if isinstance(value, int) else value, float)
-
-
-def _allowed(value: np.ndarray, bound: bool) -> bool:
-    return not np.isnan(value).any() if bound else bool((np.isfinite(value) & (value >= 0)).all())
+def _allowed(value: Any, bound: bool) -> bool:
+    numbers = np.asarray(_float(value), float)
+    return not np.isnan(numbers).any() if bound else bool((np.isfinite(numbers) & (numbers >= 0)).all())
 
 
 def _at(x: PyTree, strength: Callable[[PyTree], Any], name: str) -> Any:

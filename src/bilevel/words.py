@@ -9,18 +9,9 @@ import jax.numpy as jnp
 
 LONGEST = 80
 PLAIN = {
-    "→": "->",
-    "…": "...",
-    "–": "-",
-    "‖": "|",
-    "≈": "~",
-    "∇": "grad ",
-    "Φ": "Phi",
-    "κ": "kappa",
-    "μ": "mu",
-    "α": "alpha",
-    "β": "beta",
-}
+    "→": "->", "…": "...", "–": "-", "‖": "|", "≈": "~", "∇": "grad ",
+    "Φ": "Phi", "κ": "kappa", "μ": "mu", "α": "alpha", "β": "beta",
+}  # fmt: skip
 MOST = 8  # arrays that are listed
 
 
@@ -61,10 +52,9 @@ def described(tree: Any) -> Any:
 
 def shapes(tree: Any) -> str:
     """Return the dtypes and shapes of the arrays of a tree, by their paths."""
-    leaves = [(path, described(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-    each = [
-        f"{jax.tree_util.keystr(path, simple=True, separator='.')} {leaf}".strip() for path, leaf in leaves
-    ]
+    name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    each = [f"{name(path)} {described(leaf)}".strip() for path, leaf in leaves]
     total = sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
     more = f", … {len(each) - MOST:,} more arrays" if len(each) > MOST else ""
     return (f"{total:,} numbers: " if len(each) > 1 else "") + ", ".join(each[:MOST]) + more

@@ -19,7 +19,7 @@ from bilevel.loop.scan import warm_up
 from bilevel.loop.state import start
 from bilevel.oracles import Oracles
 from bilevel.problem import Problem
-from bilevel.solvers.adjoints.gradient_steps import steps as gradient_steps
+from bilevel.solvers.adjoints.base import steps as gradient_steps
 from bilevel.solvers.algorithms.aid import aid
 from bilevel.solvers.algorithms.itd import itd
 from bilevel.solvers.algorithms.soba import soba

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import bilevel as bl
-from bilevel.readings import parts, reading
+from bilevel.readings import Reading, parts
 from loop import worlds
 
 X = jnp.ones(2)
@@ -72,16 +72,16 @@ def test_a_second_run_equals_that_of_a_fresh_process(made):
 def test_what_is_read_is_seen(way):
     read, change = worlds.WAYS[way]
     change(1.0)
-    before = reading(read)
-    assert reading(read) == before
+    before = Reading(read)
+    assert Reading(read) == before
     assert before.is_current(read)
     change(2.0)
     assert read() == 2.0
     assert not before.is_current(read)
-    after = reading(read)
+    after = Reading(read)
     change(1.0)
     assert after != before
-    assert reading(read) == before
+    assert Reading(read) == before
 
 
 # A number within objects within objects: how to hold it, and how to get it out again.
@@ -142,12 +142,12 @@ def test_a_number_is_seen_however_deep_it_is(chain, kind):
     for name in reversed(chain):
         get = HOLDERS[name][1](get)
     read = lambda: value(get())
-    before, first = reading(read), read()
-    assert reading(read) == before
+    before, first = Reading(read), read()
+    assert Reading(read) == before
     assert before.is_current(read)
     change(leaf)
     assert (first, read()) == (1.0, 2.0)
-    assert reading(read) != before
+    assert Reading(read) != before
     assert not before.is_current(read)
 
 
@@ -277,29 +277,29 @@ DICT = {"b": 1.0}
 def test_a_change_of_anything_mutable_is_seen(kind):
     make, change = MUTABLE[kind]
     value = make()
-    before = reading(value)
-    assert reading(value) == before
+    before = Reading(value)
+    assert Reading(value) == before
     change(value)
     assert not before.is_current(value)
-    assert reading(value) != before
+    assert Reading(value) != before
 
 
 def test_numbers_that_cannot_be_read_are_equal_to_no_others():
     value = _Unreadable()
-    before = reading(value)
+    before = Reading(value)
     assert not before.is_current(value)
-    assert reading(value) != before
+    assert Reading(value) != before
 
 
 def test_a_counter_that_becomes_a_setting_is_seen():
     space = {"count": 1}
     exec("def read():\n    global count\n    count += 1\n    return count", space)
-    before = reading(space["read"])
+    before = Reading(space["read"])
     space["read"]()
     assert before.is_current(space["read"])
     space["count"] = 2.5
     assert not before.is_current(space["read"])
-    assert reading(space["read"]) != before
+    assert Reading(space["read"]) != before
 
 
 def test_what_a_function_only_collects_in_or_counts_is_not_read():

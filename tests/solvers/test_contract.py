@@ -19,7 +19,7 @@ import bilevel as bl
 from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of
 from bilevel.problems import Instance
-from bilevel.solvers.rules import fix_numbers
+from bilevel.solvers.optax_rules import fix_numbers
 from marks import slow
 from zoo import PROBLEMS, ROWS, SOME_SLOW, Row
 

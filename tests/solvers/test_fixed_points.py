@@ -15,8 +15,7 @@ from bilevel import adjoints
 from bilevel.solvers.fixed_points import adjoint_system, fixed_point
 from bilevel.solvers.fixed_points.classification import classify
 from bilevel.solvers.parts.inner import inner_rule
-from bilevel.solvers.rule_base import FixedPoint
-from bilevel.solvers.rules import as_rule
+from bilevel.solvers.rules import FixedPoint, as_rule
 
 N, STEP, STILL = 6, 0.15, 1e-300  # 1/L is 0.18; a step on x that changes nothing
 

@@ -5,20 +5,11 @@ from bilevel.checks.data import (
     check_array as check_array,
     check_dtype as check_dtype,
     check_generator as check_generator,
+    check_known as check_known,
     check_labels as check_labels,
     check_matrix as check_matrix,
-)
-from bilevel.checks.numbers import (
-    MANY as MANY,
-    as_number as as_number,
-    check_choice as check_choice,
-    check_count as check_count,
-    check_finite as check_finite,
-    check_not_negative as check_not_negative,
-    check_positive as check_positive,
-    check_schedule as check_schedule,
-    check_seed as check_seed,
-    check_traced_seed as check_traced_seed,
+    signature as signature,
+    variables as variables,
 )
 from bilevel.checks.objectives import (
     check_batch as check_batch,
@@ -26,15 +17,20 @@ from bilevel.checks.objectives import (
     prepare_inner as prepare_inner,
     returns_more as returns_more,
 )
-from bilevel.checks.objects import (
+from bilevel.checks.values import (
+    MANY as MANY,
+    as_number as as_number,
+    check_choice as check_choice,
+    check_count as check_count,
+    check_finite as check_finite,
     check_flag as check_flag,
     check_kind as check_kind,
+    check_not_negative as check_not_negative,
     check_path as check_path,
+    check_positive as check_positive,
     check_problem as check_problem,
+    check_schedule as check_schedule,
+    check_seed as check_seed,
     check_text as check_text,
-)
-from bilevel.checks.points import (
-    check_known as check_known,
-    signature as signature,
-    variables as variables,
+    check_traced_seed as check_traced_seed,
 )

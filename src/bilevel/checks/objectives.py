@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bilevel.batch import Batch, Draws, Levels, first
+from bilevel.checks.data import check_finite_arrays, floating_arrays, signature, variables
 from bilevel.checks.derivatives import no_first
-from bilevel.checks.objects import check_problem, is_ours
-from bilevel.checks.points import check_finite_arrays, floating_arrays, signature, variables
+from bilevel.checks.values import check_problem, is_ours
 from bilevel.forks import check_fork
 from bilevel.problem import Evaluated, Objective, Problem
 from bilevel.types import PyTree
@@ -107,9 +107,7 @@ def check_batch(problem: Problem, batch: Any) -> None:
 
 def _check_extras(objective: Objective, batch: Batch | None) -> None:
     """Raise if a keyword without a default has no value."""
-    batch = Batch() if batch is None else batch
-    rows = getattr(batch.rows, objective.level)
-    given = {"key": batch.key, "rows": rows, "state": batch.state, "shared": batch.shared}
+    given = objective.read_extras(batch)
     how = {
         "key": "bl.run and bl.start supply it; by hand, pass bl.Batch(..., key=jax.random.key(0))",
         "rows": "bl.run, bl.epochs and bl.iid supply them for arrays with one row per example; from a loader, or by "
@@ -142,10 +140,11 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             f"{_seeing(objective, batch)}."
         )
         raise
-    if not isinstance(value, jax.ShapeDtypeStruct) or value.shape != ():
-        returned = jax.tree.map(lambda leaf: leaf.shape, value)
+    is_scalar = lambda value: isinstance(value, jax.ShapeDtypeStruct) and value.shape == ()
+    shape = lambda value: jax.tree.map(lambda leaf: leaf.shape, value)
+    if not is_scalar(value):
         raise ValueError(
-            f"the {objective.level} objective must return a scalar, but returns {returned}: "
+            f"the {objective.level} objective must return a scalar, but returns {shape(value)}: "
             "reduce it, e.g. with jnp.mean(...)"
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -153,10 +152,9 @@ def _check_value(objective: Objective, x: PyTree, y: PyTree, batch: Batch | None
             f"the {objective.level} objective must return a floating scalar, but returns {value.dtype}"
         )
     for name, metric in metrics.items():
-        if not isinstance(metric, jax.ShapeDtypeStruct) or metric.shape != ():
-            returned = jax.tree.map(lambda leaf: leaf.shape, metric)
+        if not is_scalar(metric):
             raise ValueError(
-                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {returned}: "
+                f"the {objective.level} objective's metrics must be scalars by name, but {name!r} is {shape(metric)}: "
                 "reduce it, e.g. with jnp.mean(...)"
             )
     if state is not None:

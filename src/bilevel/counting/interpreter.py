@@ -137,9 +137,7 @@ def _where(going_on: Any, moved: Any, before: Any) -> Any:
 
 
 def _hides_functions(eqn: JaxprEqn) -> bool:
-    """Return whether this is a primitive of equinox whose functions appear only when it runs, such as a linear
-    solve.
-    """
+    """Return whether this is a primitive of equinox, such as a linear solve, whose functions appear when it runs."""
     return getattr(eqn.primitive.impl, "__module__", "").startswith("equinox")
 
 

@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 
-from bilevel.oracles import (
-    Along,
-    Curvature,
-    InnerGradients,
-    Joint,
-    Linearized,
-    Oracles,
-    OuterGradients,
-    Product,
-)
+from bilevel.oracles import Along, Curvature, Gradients, Joint, Linearized, Oracles, Product
 from bilevel.problem import Problem
 from bilevel.types import PyTree
 
@@ -86,13 +77,11 @@ class CountedOracles(Oracles):
     def inner_gradient(self, x: PyTree, y: PyTree, batch: Any = None) -> PyTree:
         return mark("gradients_g", self.plain.inner_gradient(*_at(x, y), batch))
 
-    def outer_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> OuterGradients:
-        value, f_x, f_y = self.plain.outer_gradients(*_at(x, y), batch)
-        return OuterGradients(value, mark("gradients_f", f_x), mark("gradients_f", f_y))
+    def outer_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> Gradients:
+        return _gradients("gradients_f", self.plain.outer_gradients(*_at(x, y), batch))
 
-    def inner_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> InnerGradients:
-        value, g_x, g_y = self.plain.inner_gradients(*_at(x, y), batch)
-        return InnerGradients(value, mark("gradients_g", g_x), mark("gradients_g", g_y))
+    def inner_gradients(self, x: PyTree, y: PyTree, batch: Any = None) -> Gradients:
+        return _gradients("gradients_g", self.plain.inner_gradients(*_at(x, y), batch))
 
     def curvature(self, x: PyTree, y: PyTree, batch: Any = None) -> Curvature:
         return _curvature(self.plain.curvature(*_at(x, y), batch))
@@ -112,15 +101,18 @@ class CountedOracles(Oracles):
 
     def linearize_jointly(self, x: PyTree, y: PyTree, batch: Any = None) -> Joint:
         gradient, plain_push = self.plain.linearize_jointly(*_at(x, y), batch)
-        both = lambda product: mark(
-            "cross_products", mark("hessian_products", product)
-        )  # a push is one of each
+        # A push is one product of each kind.
+        both = lambda product: mark("cross_products", mark("hessian_products", product))
         return Joint(mark("gradients_g", gradient), lambda dx, dy: both(plain_push(*_at(dx, dy))))
 
 
 def _at(x: PyTree, y: PyTree) -> tuple[PyTree, PyTree]:
     """Return a point for ∇_y g, so that differentiation of ∇_y g counts as products."""
     return differentiated("cross_products", x), differentiated("hessian_products", y)
+
+
+def _gradients(kind: str, plain: Gradients) -> Gradients:
+    return Gradients(plain.value, mark(kind, plain.x), mark(kind, plain.y))
 
 
 def _curvature(plain: Curvature) -> Curvature:
@@ -154,9 +146,7 @@ class _CountedProblem(Problem):
 
 
 def counted(problem: Problem) -> Problem:
-    """Return the problem with marks on all derivatives, also on the derivatives of its objectives in a line
-    search.
-    """
+    """Return the problem with marks on all derivatives, also on derivatives of its objectives in a line search."""
     inner, outer = _marked("gradients_g", problem.inner), _marked("gradients_f", problem.outer)
     return _CountedProblem(inner=inner, outer=outer, prox=problem.prox, plain=problem)
 

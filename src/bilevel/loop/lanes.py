@@ -13,7 +13,7 @@ from bilevel.arrays import as_arrays
 from bilevel.checks import check_batch, check_callable, check_choice, check_seed, variables
 from bilevel.loop.data.streams import FullBatch, Minibatches, as_stream
 from bilevel.solvers.base import Solver
-from bilevel.solvers.rules import fix_numbers
+from bilevel.solvers.optax_rules import fix_numbers
 from bilevel.types import PyTree
 from bilevel.words import shown
 

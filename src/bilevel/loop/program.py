@@ -19,7 +19,7 @@ from bilevel.loop.scan import Record, advance_into, put_row, recorded, scalars, 
 from bilevel.loop.state import RunState, start
 from bilevel.memory import Tracing
 from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.rules import flattened
+from bilevel.solvers.optax_rules import flattened
 from bilevel.types import PyTree
 
 MOST_SHAPES = 16  # compiled shapes per program

@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 from bilevel.arrays import as_arrays, is_explicit
 from bilevel.batch import Batch, Draws, Levels, dressed
 from bilevel.checks import check_traced_seed
-from bilevel.checks.objects import is_ours
+from bilevel.checks.values import is_ours
 from bilevel.identity import Static, described, skeleton
 from bilevel.loop.data.streams import Given, as_stream, draw
 from bilevel.solvers.base import Solver, check_solver

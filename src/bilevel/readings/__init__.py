@@ -2,7 +2,7 @@
 
 A compiled program keeps the values that its functions read while they were traced: closures, defaults,
 globals, attributes of objects, classes and modules. `parts` lists them, each with the path by which the
-function reaches it. `reading` turns the list into a value. If two readings are equal, tracing again gives the
+function reaches it. `Reading` turns the list into a value. If two readings are equal, tracing again gives the
 same program. Checkpoints compare the list between processes (`loop/checkpoints/origin.py`).
 
 The walk reads everything mutable through `Walk.look`, which records how to read it again. A reading is
@@ -29,7 +29,10 @@ KNOWN_NODES = {"builtins", "collections", "jax", "optax", "bilevel"}
 
 
 class Reading:
-    """Record of everything that a value reads at one time. Readings are equal if all that was read is equal."""
+    """Record of everything that a function, or an object that holds functions, reads at one time.
+
+    Readings are equal if all that was read is equal.
+    """
 
     def __init__(self, value: Any):
         walk = Walk.of(value, "")
@@ -46,20 +49,16 @@ class Reading:
 
     def is_current(self, value: Any) -> bool:
         """Return whether `value` certainly reads the same now; if False, compare with a new reading."""
+        identical = lambda now, then: len(now) == len(then) and all(map(operator.is_, now, then))
         try:
             return (
                 self._complete
                 and _has_same_parts(value, self._value)
-                and all(_are_identical(look(*arguments), seen) for look, arguments, seen in self._looks)
+                and all(identical(look(*arguments), seen) for look, arguments, seen in self._looks)
                 and all(array_token(array) == token for array, token in self._arrays)
             )
         except Exception:  # an object that raises when its attributes are read
             return False
-
-
-def reading(value: Any) -> Reading:
-    """Return the reading of this function, or of this object that holds functions."""
-    return Reading(value)
 
 
 def nodes(structure: Any) -> tuple[Any, ...]:
@@ -80,10 +79,6 @@ def nodes(structure: Any) -> tuple[Any, ...]:
 def parts(value: Any, name: str = "") -> list[Part]:
     """Return all parts that a function, or an object with functions, reads, in the same order in every process."""
     return Walk.of(value, name).found
-
-
-def _are_identical(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
-    return len(now) == len(then) and all(map(operator.is_, now, then))
 
 
 def _has_same_parts(a: Any, b: Any) -> bool:
@@ -112,8 +107,7 @@ def _token(part: Part) -> tuple[Any, ...]:
         return (value,)
     if part.kind == "array" and not isinstance(value, jax.Array):
         return value.dtype.str, value.shape, digest(value)
-    if isinstance(
-        value, types.FunctionType
-    ):  # of installed ones the code: optax makes new ones for every rule
+    if isinstance(value, types.FunctionType):
+        # Of installed ones the code only: optax makes new functions for every rule.
         return (id(value.__code__),) if part.kind == "name" else (id(value), id(value.__code__))
     return (id(value),)

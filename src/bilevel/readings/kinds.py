@@ -85,14 +85,8 @@ def key(value: Any) -> str:
     return repr(value) if type(value) in EXACT else f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def is_of_jax(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in ("jax", "jaxlib")
-
-
 def has_listed_attributes(kind: type) -> bool:
-    """Return whether Python can list the attributes of such objects; few classes of the standard library allow
-    it.
-    """
+    """Return whether Python can list the attributes; few classes of the standard library allow it."""
     if kind in (types.SimpleNamespace, Namespace, threading.local):
         return True
     root = kind.__module__.partition(".")[0] if isinstance(kind.__module__, str) else ""
@@ -113,9 +107,7 @@ def slots_of(kind: type) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def is_frozen(kind: type) -> bool:
-    """Return whether the attributes of such objects never change: Equinox modules and dataclasses of this
-    package.
-    """
+    """Return whether the attributes never change: of Equinox modules and of frozen dataclasses of this package."""
     frozen = getattr(kind, "__dataclass_params__", None)
     ours = str(kind.__module__).startswith("bilevel.") and frozen is not None and frozen.frozen
     return ours or issubclass(kind, equinox.Module)

@@ -9,19 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bilevel.readings import kinds
-from bilevel.readings.functions import (
-    HOLDERS,
-    MISSING,
-    WRITTEN,
-    cells_of,
-    function_state,
-    globals_of,
-    held_by,
-    imports_of,
-    names_in,
-    settings_of,
-)
+from bilevel.readings import functions, kinds
+from bilevel.readings.functions import MISSING, WRITTEN
 from bilevel.readings.kinds import EXACT, is_library
 
 MOST_PARTS = 20_000  # a function that reads more counts as changed
@@ -200,21 +189,22 @@ class Walk:
 
     def _function(self, function: types.FunctionType, path: str) -> None:
         code, installed = function.__code__, kinds.is_installed(function.__code__.co_filename)
-        names = names_in(code)
+        names = functions.names_in(code)
         self.add(path, "name" if installed else "code", function)
-        self.look(function_state, function, None if installed else names)
-        self.visit_each(zip(code.co_freevars, cells_of(function, None if installed else names), strict=True))
+        known = None if installed else names
+        self.look(functions.function_state, function, known)
+        self.visit_each(zip(code.co_freevars, functions.cells_of(function, known), strict=True))
         if installed:
             self.visit_each([(path, function.__dict__.get("__wrapped__", MISSING))])
             return
         self.names |= names.attributes
-        self.visit_each(("os.environ", setting) for setting in settings_of(names))
+        self.visit_each(("os.environ", setting) for setting in functions.settings_of(names))
         self.visit_each((f"{path}.{name}", held) for name, held in list(function.__dict__.items()))
         defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
         self.visit_each((f"{path} default".strip(), default) for default in defaults)
-        self.visit_each(zip(names.globals, globals_of(function, names), strict=True))
+        self.visit_each(zip(names.globals, functions.globals_of(function, names), strict=True))
         by_both_names = [name for name in names.modules for _ in "12"]
-        self.visit_each(zip(by_both_names, imports_of(function, names), strict=True))
+        self.visit_each(zip(by_both_names, functions.imports_of(function, names), strict=True))
 
     def _class(self, kind: type, path: str) -> None:
         self.add(path, "name", kind)
@@ -244,13 +234,13 @@ class Walk:
             if not isinstance(value, JITTED):  # a custom derivative has more functions
                 self._attributes_of(value, path)
             self.visit(wrapped, path)
-        elif kinds.is_of_jax(kind):
+        elif kind.__module__.partition(".")[0] in ("jax", "jaxlib"):
             self.add(path, "name", value)
         elif kinds.has_listed_attributes(kind):
             self.visit(kind, path)
             self._attributes_of(value, path)
-        elif issubclass(kind, HOLDERS):
-            self.visit_each([(path, *self.look(held_by, value))])
+        elif issubclass(kind, functions.HOLDERS):
+            self.visit_each([(path, *self.look(functions.held_by, value))])
         elif isinstance(value, Collection):
             self.visit(dict(value) if isinstance(value, Mapping) else tuple(value), path)
             self.complete = False

@@ -23,7 +23,7 @@ import bilevel as bl
 from bilevel.batch import first
 from bilevel.checks import prepare
 from bilevel.identity import Static
-from bilevel.solvers.adjoints.conjugate_gradients import conjugate_gradients
+from bilevel.solvers.adjoints.krylov import conjugate_gradients
 from bilevel.solvers.fixed_points import adjoint_system, residual
 from bilevel.solvers.parts.trees import divide, dot, scaled, select
 from bilevel.solvers.rules import Descent

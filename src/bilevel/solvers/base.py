@@ -18,9 +18,10 @@ from bilevel.problem import Evaluated, Problem
 from bilevel.solvers.adjoints.base import INDEFINITE
 from bilevel.solvers.fixed_points import check_plain, check_rests, check_rests_at_minima
 from bilevel.solvers.messages import Finding, sentence, solvers_with
+from bilevel.solvers.optax_rules import flattened
 from bilevel.solvers.options import rule_of
 from bilevel.solvers.parts.inner import Carried, inner_rule, seen_by
-from bilevel.solvers.rules import Descent, Rule, descend, flattened
+from bilevel.solvers.rules import Descent, Rule, descend
 from bilevel.solvers.traits import Traits
 from bilevel.types import Metrics, PyTree, Scalar
 
@@ -241,9 +242,8 @@ def without_numbers(structure: Any) -> Any:
 
 def check_solver(solver: Any) -> Any:
     """Return the solver; raise for anything else."""
-    return check_kind(
-        solver, Solver, "solver", "a solver", "pass e.g. bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)"
-    )
+    fix = "pass e.g. bl.aid(problem, inner=0.1, adjoint=0.1, outer=0.1)"
+    return check_kind(solver, Solver, "solver", "a solver", fix)
 
 
 def check_state(solver: Solver, state: Any) -> Any:

@@ -1,6 +1,4 @@
-"""Implicit differentiation: the adjoint system of a step, and the base class of methods with rules for y, v and
-x.
-"""
+"""Implicit differentiation: the adjoint system of a step, and base classes of methods with rules for y, v and x."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -9,10 +7,10 @@ import equinox as eqx
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.oracles import Curvature, OuterGradients
-from bilevel.solvers.adjoints.gradient_steps import as_adjoint
+from bilevel.oracles import Curvature, Gradients
+from bilevel.solvers.adjoints.base import as_adjoint
 from bilevel.solvers.base import Solver
-from bilevel.solvers.fixed_points import adjoint_system, residual
+from bilevel.solvers.fixed_points import System as FixedPointSystem, adjoint_system, residual
 from bilevel.solvers.options import rule_of
 from bilevel.solvers.rules import Rule
 from bilevel.solvers.traits import Traits
@@ -32,16 +30,6 @@ class ImplicitState(NamedTuple):
     outer: PyTree  # memory of the outer rule
 
 
-class Draw(NamedTuple):
-    """Adjoint system at one point on one batch."""
-
-    f: OuterGradients
-    curvature: Curvature  # K, in place of ∇²_yy g, with its cross product
-    b: PyTree  # in place of ∇_y f
-    lagrangian: Callable[[PyTree], Function]
-    gradient: PyTree | None  # ∇_y g, if it was needed
-
-
 class System(NamedTuple):
     """Adjoint system K v = b at one point (x, y), and the results of its solution.
 
@@ -51,40 +39,22 @@ class System(NamedTuple):
     """
 
     adjoint: Any  # the method for the system
-    draws: list[Draw]
-
-    @property
-    def f(self) -> OuterGradients:
-        """Return f and its gradients on the draw for x."""
-        return self.draws[-1].f
-
-    @property
-    def curvature(self) -> Curvature:
-        """Return K on the draw for x."""
-        return self.draws[-1].curvature
-
-    @property
-    def b(self) -> PyTree:
-        """Return the right-hand side on the draw for x."""
-        return self.draws[-1].b
-
-    @property
-    def gradient(self) -> PyTree:
-        """Return ∇_y g on the draw for y."""
-        return self.draws[0].gradient
+    gradient: PyTree | None  # ∇_y g on the draw for y, if it was needed
+    for_v: tuple[Curvature, PyTree]  # K and b on the draw for v
+    f: Gradients  # f and its gradients on the draw for x
+    curvature: Curvature  # K on the draw for x, with its cross product
+    b: PyTree  # the right-hand side on the draw for x
+    lagrangian: Callable[
+        [PyTree], Function
+    ]  # v ↦ the function of x with this hypergradient, for line searches
 
     def solve(self, v: PyTree, memory: PyTree = ()) -> tuple[PyTree, PyTree, Metrics]:
         """Return the next v, the memory of the adjoint method and its metrics."""
-        draw = self.draws[-2:][0]
-        return as_adjoint(self.adjoint).solve(draw.curvature, draw.b, v, memory)
+        return as_adjoint(self.adjoint).solve(*self.for_v, v, memory)
 
     def hypergradient(self, v: PyTree) -> PyTree:
         """Return ∇_x f − ∇²_xy g·v."""
         return tree.sub(self.f.x, self.curvature.cross(v))
-
-    def lagrangian(self, v: PyTree) -> Function:
-        """Return the function of x with this hypergradient, for rules that search along a line."""
-        return self.draws[-1].lagrangian(v)
 
 
 class SystemSolver(Solver):
@@ -97,7 +67,7 @@ class SystemSolver(Solver):
         memory: PyTree,
         batches: Sequence[Batch | None],
         v: PyTree = None,
-        f: OuterGradients | None = None,
+        f: Gradients | None = None,
     ) -> System:
         """Return the adjoint system at (x, y).
 
@@ -111,15 +81,16 @@ class SystemSolver(Solver):
         """
         problem, rule, oracles = self.problem, self.inner_at(x), self.problem.oracles
 
-        def on(batch: Batch | None) -> Draw:
+        def on(batch: Batch | None) -> tuple[PyTree | None, Gradients, FixedPointSystem]:
             along = None if v is None else oracles.along(x, y, v, batch)
             of_f = oracles.outer_gradients(x, y, batch) if f is None else f
             g = oracles.curvature(x, y, batch)
             g, gradient = (g, None) if along is None else (g.knowing(v, along), along.gradient)
-            K, b, lagrangian = adjoint_system(problem, rule, memory, x, y, g, of_f.y, batch, gradient)
-            return Draw(of_f, K, b, lagrangian, gradient)
+            return gradient, of_f, adjoint_system(problem, rule, memory, x, y, g, of_f.y, batch, gradient)
 
-        return System(self.part("adjoint"), [on(batch) for batch in batches])
+        drawn = [on(batch) for batch in batches]
+        (gradient, _, _), (_, _, for_v), (_, of_f, for_x) = drawn[0], drawn[-2:][0], drawn[-1]
+        return System(self.part("adjoint"), gradient, (for_v.inner, for_v.b), of_f, *for_x)
 
     def residual(self, state: Any, gradient: PyTree) -> PyTree:
         """Return ∇_y g at the state; if the inner rule converges elsewhere, the residual of its fixed point."""

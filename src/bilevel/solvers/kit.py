@@ -1,9 +1,9 @@
 """Tools for authors of solvers: the page "Write a solver" uses these names and no private ones."""
 
-from bilevel.batch import Draws as Draws, draws as draws
+from bilevel.batch import Batch as Batch, Draws as Draws, draws as draws
 from bilevel.checks import check_problem as check_problem, prepare as prepare
-from bilevel.solvers.adjoints.base import Adjoint as Adjoint
-from bilevel.solvers.adjoints.gradient_steps import as_adjoint as as_adjoint
+from bilevel.problem import Problem as Problem
+from bilevel.solvers.adjoints.base import Adjoint as Adjoint, as_adjoint as as_adjoint
 from bilevel.solvers.base import (
     ExplicitSolver as ExplicitSolver,
     ExplicitState as ExplicitState,

@@ -63,46 +63,30 @@ def _not_convex(share: int, penalty: float, of_f: float, of_g: float) -> str:
     )
 
 
-def _unsolved(what: str) -> str:
+def _stalled(count: int, thinned: bool, share: float = 1.0, norm: float | None = None) -> str:
+    trials = f"the last {count} trials{' in the trace' if thinned else ''}"
+    if norm is None:
+        return f"It has stalled: {trials} were all NaN or infinite. Is project, or y or v at other x, not finite?"
+    return (
+        f"It has stalled: {share:.0%} of {trials} were refused, with an estimated hypergradient of {norm:.3g}. Either "
+        "Φ is not smooth here (does y jump elsewhere?), or y or v cannot be found well enough (is g's Hessian "
+        "singular, or the inner model a network?): take bl.aid with step sizes from bl.advise or bl.sweep."
+    )
+
+
+def _unsolved(what: str) -> Callable[..., str]:
     return (
         f"Do not rely on this x: {what}. y could not be found well enough where steps were judged, as where g has "
         "hardly any curvature left: bound x with project=, add a ridge to g, or start elsewhere."
-    )
-
-
-def _risen(start: float, end: float) -> str:
-    return _unsolved(f"the outer value has risen from {start:.3g} to {end:.3g}")
-
-
-def _inner_unsolved(gradient: float) -> str:
-    return _unsolved(f"the inner gradient is {gradient:.3g}, as large as at the start")
-
-
-def _trials(count: int, thinned: bool) -> str:
-    return f"the last {count} trials in the trace" if thinned else f"the last {count} trials"
-
-
-def _not_finite(count: int, thinned: bool) -> str:
-    return (
-        f"It has stalled: {_trials(count, thinned)} were all NaN or infinite. Is project, or y or v at other x, not "
-        "finite?"
-    )
-
-
-def _refused(share: float, count: int, thinned: bool, norm: float) -> str:
-    return (
-        f"It has stalled: {share:.0%} of {_trials(count, thinned)} were refused, with an estimated hypergradient of "
-        f"{norm:.3g}. Either Φ is not smooth here (does y jump elsewhere?), or y or v cannot be found well enough (is "
-        "g's Hessian singular, or the inner model a network?): take bl.aid with step sizes from bl.advise or bl.sweep."
-    )
+    ).format
 
 
 SENTENCES: dict[str, Callable[..., str]] = {
     "adjoint_indefinite": _indefinite,
     "limit_reached": _limit_reached,
     "not_convex": _not_convex,
-    "outer_value_risen": _risen,
-    "inner_unsolved": _inner_unsolved,
-    "trials_not_finite": _not_finite,
-    "trials_refused": _refused,
+    "outer_value_risen": _unsolved("the outer value has risen from {start:.3g} to {end:.3g}"),
+    "inner_unsolved": _unsolved("the inner gradient is {gradient:.3g}, as large as at the start"),
+    "trials_not_finite": _stalled,
+    "trials_refused": _stalled,
 }

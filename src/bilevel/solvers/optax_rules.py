@@ -13,8 +13,8 @@ import optax
 from jax.core import Tracer
 
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rule_base import FixedPoint, Rule, ValueFunction
 from bilevel.solvers.rule_closures import Closures
+from bilevel.solvers.rules import FixedPoint, Rule, ValueFunction
 from bilevel.types import PyTree
 
 # Stages of a chain, by the functions of optax that make them, with the ranges of their numbers. A chain of
@@ -46,9 +46,8 @@ class Transformation(Rule):
     def on(self, point: PyTree) -> optax.GradientTransformation:
         """Return the transformation with numbers that keep the types of a tree like `point`."""
         leaves = jax.tree.leaves(point)
-        strong = lambda number: (
-            isinstance(number, jax.Array) and number.ndim == 0 and not number.aval.weak_type
-        )
+        is_array = lambda number: isinstance(number, jax.Array) and number.ndim == 0
+        strong = lambda number: is_array(number) and not number.aval.weak_type
         cast = lambda number: number.astype(leaves[0].dtype) if leaves and strong(number) else number
         return self.closures.holding(jax.tree.map(cast, self.closures.fixed | self.numbers))
 
@@ -73,21 +72,15 @@ class Transformation(Rule):
 
     def decays_after_rescaling(self) -> bool:
         """Return whether its chain shows weight decay after the memory of Adam or RMSProp, as in `optax.adamw`."""
-        stages = list(_stages(self.as_made().transformation.update))
-        names = [stage[0] if stage is not None else "" for stage in stages]
-        known = [
-            _is_known(stage) or name in ("add_decayed_weights", "scale_by_schedule")
-            for stage, name in zip(stages, names, strict=True)
-        ]
-        first = next(
-            (i for i, name in enumerate(names) if name in ("scale_by_adam", "scale_by_rms")), len(names)
-        )
-        decays = [
-            stage[1].get("weight_decay")
-            for stage in stages[first:]
-            if stage and stage[0] == "add_decayed_weights"
-        ]
-        return all(known) and any(isinstance(decay, float | int) and decay > 0 for decay in decays)
+        rescaled = decays = False
+        for stage in _stages(self.as_made().transformation.update):
+            name, held = stage or ("", {})
+            if not _is_known(stage) and name not in ("add_decayed_weights", "scale_by_schedule"):
+                return False
+            rescaled |= name in ("scale_by_adam", "scale_by_rms")
+            decay = held.get("weight_decay") if name == "add_decayed_weights" else None
+            decays |= rescaled and isinstance(decay, float | int) and decay > 0
+        return decays
 
     def as_made(self) -> "Transformation":
         """Return the rule with its original numbers as constants: its leaves may be traced."""
@@ -97,9 +90,8 @@ class Transformation(Rule):
         """Return the same rule with the numbers of these names as constants."""
         if not names:
             return self
-        copied = lambda number: (
-            number.copy() if isinstance(number, np.ndarray) else number
-        )  # it may change in place
+        # An array of NumPy may change in place.
+        copied = lambda number: number.copy() if isinstance(number, np.ndarray) else number
         constants = {name: copied(number) for name, number in self.numbers.items() if name in names}
         closures = Closures(self.closures.value, self.closures.fixed | constants)
         left = {name: number for name, number in self.numbers.items() if name not in names}
@@ -131,10 +123,8 @@ def fix_numbers(solvers: Sequence[Any]) -> list[Any]:
     is_rule = lambda node: isinstance(node, Transformation)
     flat, structures = zip(*(jax.tree.flatten(solver, is_leaf=is_rule) for solver in solvers), strict=True)
     columns = [_fixed(column) if is_rule(column[0]) else column for column in zip(*flat, strict=True)]
-    return [
-        structure.unflatten(row)
-        for structure, row in zip(structures, zip(*columns, strict=True), strict=True)
-    ]
+    rows = zip(structures, zip(*columns, strict=True), strict=True)
+    return [structure.unflatten(row) for structure, row in rows]
 
 
 class Flat(NamedTuple):
@@ -165,19 +155,16 @@ def flattened(tree: Any) -> Flat:
 def _fixed(rules: Sequence[Transformation]) -> list[Transformation]:
     if rules[0].injected:
         return list(rules)
-    columns = {name: [rule.numbers[name] for rule in rules] for name in rules[0].numbers}
-    agreed = [
-        name for name, column in columns.items() if all(_is_constant(number, column[0]) for number in column)
-    ]
+    same = lambda name: all(_is_constant(rule.numbers[name], rules[0].numbers[name]) for rule in rules)
+    agreed = list(filter(same, rules[0].numbers))
     return [rule.fixed(agreed) for rule in rules]
 
 
 def _is_constant(number: Any, first: Any) -> bool:
     """Return whether this is a concrete number, not an array, and equal to the first one."""
-    known = isinstance(number, float | np.floating | np.ndarray | jax.Array) and not isinstance(
-        number, Tracer
-    )
-    return known and np.ndim(number) == 0 and type(number) is type(first) and repr(number) == repr(first)
+    kinds = float | np.floating | np.ndarray | jax.Array
+    known = isinstance(number, kinds) and not isinstance(number, Tracer) and np.ndim(number) == 0
+    return known and type(number) is type(first) and repr(number) == repr(first)
 
 
 def as_transformation(value: optax.GradientTransformation) -> Transformation:
@@ -199,7 +186,8 @@ def _injected(value: optax.GradientTransformation) -> dict[str, Any]:
 
 def _stages(update: Any) -> Iterator[tuple[str, dict[str, Any]] | None]:
     """Yield for each stage of a chain the name of the function that made it and the values in its closure."""
-    if not _is_of_optax(update):
+    is_function = isinstance(update, types.FunctionType)
+    if not is_function or update.__module__.partition(".")[0] != "optax":
         yield None
         return
     name = update.__qualname__.partition(".")[0]
@@ -212,10 +200,6 @@ def _stages(update: Any) -> Iterator[tuple[str, dict[str, Any]] | None]:
         yield from _stages(held["tx"].update)
     else:
         yield name, held
-
-
-def _is_of_optax(function: Any) -> bool:
-    return isinstance(function, types.FunctionType) and function.__module__.partition(".")[0] == "optax"
 
 
 def _is_known(stage: tuple[str, dict[str, Any]] | None) -> bool:

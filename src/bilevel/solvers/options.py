@@ -7,8 +7,11 @@ from functools import partial, wraps
 from inspect import signature
 from typing import Any, TypeVar
 
-from bilevel.checks import check_choice, check_count, check_positive, check_problem
-from bilevel.solvers.rules import Rule, as_rule
+from equinox import field as field
+from jax.core import Tracer
+
+from bilevel.checks import as_number, check_choice, check_count, check_positive, check_problem
+from bilevel.solvers.rules import Rule as Rule, as_rule
 from bilevel.words import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +30,7 @@ def factory(**renamed: str) -> Callable[[F], F]:
         name = f"bl.solvers.{make.__name__}"  # pyright: ignore[reportFunctionMemberAccess]
         levels = [level for level in signature(make).parameters if level in STEP_SIZES]
         made = fields(make.__annotations__["return"])
-        checks = {field.name: field.metadata["converter"] for field in made if "converter" in field.metadata}
+        checks = {each.name: each.metadata["converter"] for each in made if "converter" in each.metadata}
 
         @wraps(make)
         def call(*given: Any, **options: Any) -> Any:
@@ -71,3 +74,11 @@ def count(name: str) -> Callable[[Any], int]:
 def check_batches(batches: str) -> str:
     """Raise unless the terms of a step share one draw of the data or have one each."""
     return check_choice(batches, "batches", ("shared", "independent"))
+
+
+def check_weight(value: Any, name: str, of: str) -> Any:
+    """Return a positive number of at most 1, or a traced value, which has no value yet; raise for others."""
+    check_positive(value, name)
+    if not isinstance(value, Tracer) and as_number(value) > 1:  # pyright: ignore[reportOptionalOperand]
+        raise ValueError(f"{name} is the weight of {of} and at most 1, not {shown(value)}: pass e.g. 0.1")
+    return value

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,25 +12,91 @@ from optax import tree
 
 from bilevel.checks import as_number, check_map, check_positive, signature
 from bilevel.identity import Static
-from bilevel.solvers.optax_rules import (
-    Transformation as Transformation,
-    as_transformation,
-    fix_numbers as fix_numbers,
-    flattened as flattened,
-    optax_update as optax_update,
-)
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rule_base import Descent as Descent, Rule as Rule, ValueFunction as ValueFunction
-from bilevel.types import PyTree, StepSize
+from bilevel.types import PyTree, Scalar, StepSize
 from bilevel.words import described
 
 RESOLVED = 64  # times the precision of x: rounding does not lose such a step
+ValueFunction = Callable[[PyTree], Scalar]
 
 
-class Settled(Rule):
-    """Rule that ends every step with a map onto the set of allowed values."""
+class FixedPoint(NamedTuple):
+    """Fixed point of an inner rule: ∇_y g + decay · y = 0 on the active entries; the others never move."""
+
+    active: PyTree  # where the gradient has any influence; one bool may cover a leaf or all of y
+    decay: PyTree | None  # None if the rule has to be differentiated at the current point
+    plain: bool  # ∇_y g = 0, and all entries are active
+    held: Any = None  # how to hold the preconditioner fixed (`fixed_points.preconditioner.Held`)
+
+
+GRADIENT_ZERO = FixedPoint(active=True, decay=0.0, plain=True)
+
+
+class Rule(eqx.Module):
+    """`init(point) -> memory` and `update(gradient, memory, point, value) -> (point, memory)`.
+
+    `gradient` is the gradient of the function `value` at `point`. Only rules that ask for `value` evaluate
+    it.
+    """
+
+    constrained: ClassVar[bool] = False
+    __getattribute__ = object.__getattribute__  # as in `Solver`
+
+    @abstractmethod
+    def init(self, point: PyTree) -> PyTree: ...
+
+    @abstractmethod
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]: ...
+
+    def fixed_point(self, point: PyTree) -> FixedPoint | None:
+        """Return the fixed point of the rule on a tree like `point`; None if it has to be tried."""
+        return None
+
+    def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
+        """Return a tree that is zero exactly at fixed points: the gradient, unless the rule is constrained."""
+        return gradient
+
+    def stationarity(self, point: PyTree, gradient: PyTree) -> Scalar:
+        """Return the norm of the gradient mapping."""
+        return tree.norm(self.gradient_mapping(point, gradient))
+
+
+class Around(Rule):
+    """Rule that takes the steps of another rule; subclasses change them."""
 
     rule: Rule
+
+    def init(self, point: PyTree) -> PyTree:
+        return self.rule.init(point)
+
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
+        return self.rule.update(gradient, memory, point, value)
+
+
+class Descent(Rule):
+    """point ← point − step_size · gradient."""
+
+    step_size: Any
+
+    def init(self, point: PyTree) -> tuple[Any, ...]:
+        return ()
+
+    def update(
+        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
+    ) -> tuple[PyTree, PyTree]:
+        return tree.sub(point, scaled(self.step_size, gradient)), memory
+
+    def fixed_point(self, point: PyTree) -> FixedPoint | None:
+        return GRADIENT_ZERO
+
+
+class Settled(Around):
+    """Rule that ends every step with a map onto the set of allowed values."""
+
     constrained: ClassVar[bool] = True
 
     @abstractmethod
@@ -41,13 +107,10 @@ class Settled(Rule):
         """Return the step size of plain descent; 1 for another rule."""
         return self.rule.step_size if isinstance(self.rule, Descent) else 1.0
 
-    def init(self, point: PyTree) -> PyTree:
-        return self.rule.init(point)
-
     def update(
         self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
     ) -> tuple[PyTree, PyTree]:
-        point, memory = self.rule.update(gradient, memory, point, value)
+        point, memory = super().update(gradient, memory, point, value)
         return self.settle(point), memory
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
@@ -104,10 +167,9 @@ def _not_lost(s: Any, point: PyTree, gradient: PyTree) -> Any:
     """Return the step size; if s·gradient changes no entry of the point, one that changes the largest entry."""
     pairs = list(zip(jax.tree.leaves(point), jax.tree.leaves(scaled(s, gradient)), strict=True))
     lost = jnp.all(jnp.stack([jnp.all(a - b == a) for a, b in pairs]))
-    largest = lambda leaves: jnp.max(
-        jnp.stack([jnp.max(jnp.abs(a), initial=0).astype(float) for a in leaves])
-    )
-    size, slope = largest(jax.tree.leaves(point)), largest(jax.tree.leaves(gradient))
+    of_leaf = lambda a: jnp.max(jnp.abs(a), initial=0).astype(float)
+    largest = lambda tree: jnp.max(jnp.stack([of_leaf(a) for a in jax.tree.leaves(tree)]))
+    size, slope = largest(point), largest(gradient)
     fine = max(float(jnp.finfo(a.dtype).eps) for a, _ in pairs)
     visible = RESOLVED * fine * jnp.where(size > 0, size, 1) / jnp.where(slope > 0, slope, 1)
     return jnp.where(lost, jnp.where(slope > 0, visible, 1), jnp.asarray(s, float))
@@ -137,6 +199,8 @@ def as_rule(value: Any, level: str) -> Rule:
     if isinstance(value, Rule):
         return value
     if isinstance(value, optax.GradientTransformation):
+        from bilevel.solvers.optax_rules import as_transformation  # it imports this module
+
         return as_transformation(value)
     if isinstance(value, optax.MultiSteps):
         raise TypeError(

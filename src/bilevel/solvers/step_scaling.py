@@ -5,27 +5,24 @@ from typing import Any
 
 from optax import tree
 
-from bilevel.solvers.adjoints.neumann_series import NeumannSeries
+from bilevel.solvers.adjoints.base import NeumannSeries
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner
+from bilevel.solvers.optax_rules import Transformation
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Descent, Rule, Settled, Transformation, ValueFunction
+from bilevel.solvers.rules import Around, Descent, Rule, Settled, ValueFunction
 from bilevel.types import PyTree
 
 
-class Shortened(Rule):
+class Shortened(Around):
     """User's rule with shorter steps in the same direction."""
 
-    rule: Rule
     factor: Any
-
-    def init(self, point: PyTree) -> PyTree:
-        return self.rule.init(point)
 
     def update(
         self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
     ) -> tuple[PyTree, PyTree]:
-        after, memory = self.rule.update(gradient, memory, point, value)
+        after, memory = super().update(gradient, memory, point, value)
         return tree.add(point, scaled(self.factor, tree.sub(after, point))), memory
 
     def gradient_mapping(self, point: PyTree, gradient: PyTree) -> PyTree:
@@ -68,10 +65,8 @@ def has_steps(part: Any) -> bool:
 
 def _parts(part: Any) -> list[tuple[str, Any]]:
     """Return the rules and adjoints of the solver, by field name."""
-    values = [
-        (field.name, getattr(part, field.name)) for field in fields(part) if not field.metadata.get("static")
-    ]
-    return [(name, value) for name, value in values if is_dataclass(value)]
+    names = [field.name for field in fields(part) if not field.metadata.get("static")]
+    return [(name, getattr(part, name)) for name in names if is_dataclass(getattr(part, name))]
 
 
 def _has_series(part: Any) -> bool:

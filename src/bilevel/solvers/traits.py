@@ -19,9 +19,7 @@ class Traits:
     outer_at: Literal["start", "end"] = "end"  # where on the inner path f is evaluated
     outer_draw: int = -1  # the draw on which f is evaluated
     outer_last_only: bool = False  # only the last draw needs its outer part
-    extra_draws: int = (
-        0  # with `batches="independent"`: draws per step in addition to inner steps and products
-    )
+    extra_draws: int = 0  # with `batches="independent"`: draws in addition to inner steps and products
     # The fixed points of the inner rule that the method can use: any; a differentiable one; ∇_y g = 0 where y may move;
     # ∇_y g = 0.
     inner_rule: Literal["any", "differentiable", "minimum", "plain"] = "any"

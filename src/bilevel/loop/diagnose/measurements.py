@@ -27,9 +27,9 @@ from bilevel.loop.diagnose.steps import attempt, inner_rule, moves, present_step
 from bilevel.oracles import Product
 from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import System, adjoint_system, fixed_point
+from bilevel.solvers.parts.newton import truncated_cg
 from bilevel.solvers.parts.ritz import tridiagonal
-from bilevel.solvers.parts.truncated_cg import truncated_cg
-from bilevel.solvers.rule_base import GRADIENT_ZERO
+from bilevel.solvers.rules import GRADIENT_ZERO
 from bilevel.types import PyTree, Scalar
 
 LANCZOS = 24  # products

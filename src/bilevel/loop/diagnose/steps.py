@@ -12,8 +12,9 @@ from bilevel.batch import draws, first
 from bilevel.loop.diagnose.messages import MOVES
 from bilevel.solvers.adjoints.base import Adjoint
 from bilevel.solvers.base import Solver
+from bilevel.solvers.optax_rules import Transformation
 from bilevel.solvers.parts.trees import all_finite, dot, scaled
-from bilevel.solvers.rules import Descent, Rule, Settled, Transformation
+from bilevel.solvers.rules import Descent, Rule, Settled
 from bilevel.types import PyTree, Scalar
 
 AHEAD = 32  # inner steps on which the map of the inner rule is tried

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from bilevel.checks import check_positive
 from bilevel.oracles import Curvature
-from bilevel.solvers.adjoints.base import Adjoint, with_damping
-from bilevel.solvers.adjoints.gradient_steps import as_adjoint
+from bilevel.solvers.adjoints.base import Adjoint, as_adjoint, with_damping
 from bilevel.solvers.rules import Rule
 from bilevel.types import Metrics, Number, PyTree, StepSize
 

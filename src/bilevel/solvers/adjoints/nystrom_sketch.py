@@ -15,7 +15,6 @@ from bilevel.checks import check_choice, check_count, check_positive, check_seed
 from bilevel.oracles import Curvature
 from bilevel.solvers.adjoints.base import Adjoint, residual
 from bilevel.types import Metrics, Number, PyTree
-from bilevel.words import shown
 
 
 class Nystrom(Adjoint):
@@ -129,10 +128,3 @@ def nystrom(rank: int, damping: Number, *, sketch: str = "dense", seed: int = 0)
     check_positive(damping, "damping")
     check_choice(sketch, "sketch", ("dense", "columns"))
     return Nystrom(damping, check_count(rank, "rank"), sketch, int(check_seed(seed)))
-
-
-def check_preconditioner(value: Nystrom | None) -> Nystrom | None:
-    """Return the preconditioner; raise if `cg` and `minres` cannot use it."""
-    if value is not None and not isinstance(value, Nystrom):
-        raise TypeError(f"preconditioner must be adjoints.nystrom(rank, damping) or None, not {shown(value)}")
-    return value

@@ -2,33 +2,24 @@
 
 from typing import ClassVar
 
-import equinox as eqx
-
-from bilevel.batch import Batch, Draws, draws
-from bilevel.problem import Problem
-from bilevel.solvers.adjoints.base import Adjoint
-from bilevel.solvers.adjoints.gradient_steps import as_adjoint
-from bilevel.solvers.base import Info
-from bilevel.solvers.implicit_solver import ImplicitSolver, ImplicitState
-from bilevel.solvers.options import check_batches, count, factory
+from bilevel.batch import draws
+from bilevel.solvers.adjoints.base import Adjoint, as_adjoint
+from bilevel.solvers.kit import Batch, Draws, ImplicitSolver, ImplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, count, factory, field
 from bilevel.solvers.parts.inner import Carried, inner_loop, seen_by
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import StepSize
 
 
 class AID(ImplicitSolver):
-    adjoint: Adjoint = eqx.field(converter=as_adjoint)
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    adjoint: Adjoint = field(converter=as_adjoint)
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "AID"
     traits: ClassVar[Traits] = Traits(supports_prox=True, inner_rule="differentiable", extra_draws=2)
 
     def step(self, state: ImplicitState, batch: Batch | Draws | None = None) -> tuple[ImplicitState, Info]:
-        x, y, inner = state.x, state.y, state.inner
-        y, inner, gradient, last, model = inner_loop(
-            self.problem, self.inner, self.inner_steps, x, y, inner, batch
-        )  # line 4
+        x, loop = state.x, (self.problem, self.inner, self.inner_steps)
+        y, inner, gradient, last, model = inner_loop(*loop, x, state.y, state.inner, batch)  # line 4
         system = self.system(x, y, inner, self.draws_after(batch, last, model))
         v, adjoint, metrics = system.solve(state.v, state.adjoint)  # line 6
         hypergradient = system.hypergradient(v)  # line 7

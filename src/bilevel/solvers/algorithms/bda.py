@@ -3,40 +3,33 @@
 from functools import partial
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch, Draws
 from bilevel.checks import check_not_negative, check_schedule
 from bilevel.identity import Static
 from bilevel.oracles import Curvature, Linearized
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
-from bilevel.solvers.options import check_batches, factory, positive
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, check_weight, factory, field, positive
 from bilevel.solvers.parts.trees import scaled
 from bilevel.solvers.parts.unroll import Field, Lengths, lengths, state_gradient, unroll
-from bilevel.solvers.parts.weights import check_weight
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
 class BDA(ExplicitSolver):
-    mixing: Number = eqx.field(converter=partial(check_weight, name="mixing", of="the outer gradient"))
-    outer_share: Number = eqx.field(converter=positive("outer_share"))
-    fading: Static = eqx.field(static=True)
-    lengths: Lengths = eqx.field(static=True)
-    batches: str = eqx.field(static=True, converter=check_batches)
+    mixing: Number = field(converter=partial(check_weight, name="mixing", of="the outer gradient"))
+    outer_share: Number = field(converter=positive("outer_share"))
+    fading: Static = field(static=True)
+    lengths: Lengths = field(static=True)
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "BDA"
     traits: ClassVar[Traits] = Traits(differentiates_rule=True, uses_hessian=True)
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
         field = aggregate(problem, self.mixing, self.outer_share, self.fading.value)
-        y, inner_memory, gradient, pull_back, repeat, last, model = unroll(
-            field, self.inner, self.lengths, x, state.y, state.inner, batch
-        )
+        loop = unroll(field, self.inner, self.lengths, x, state.y, state.inner, batch)
+        y, inner_memory, gradient, pull_back, repeat, last, model = loop
         f = problem.oracles.outer_gradients(x, y, last)
         through_y, _ = pull_back(f.y, state_gradient(problem, x, y, last, model))
         hypergradient = tree.add(f.x, through_y)
@@ -93,9 +86,8 @@ def bda(
         checkpoint_every: the distance between stored inner iterates, as in `bl.itd`.
         batches: "independent", a draw of both levels for every inner step; or "shared", one for all. As in `bl.itd`.
     """
-    check_schedule(
-        fading, jnp.zeros(()), lambda value: check_not_negative(value, "fading of inner step 0"), "fading"
-    )
+    allowed = lambda value: check_not_negative(value, "fading of inner step 0")
+    check_schedule(fading, jnp.zeros(()), allowed, "fading")
     loop = lengths(inner_steps, truncate, checkpoint_every)
     return BDA(problem, inner, outer, mixing, outer_share, Static(fading), loop, batches)
 
@@ -119,10 +111,8 @@ def aggregate(problem: Problem, mixing: Number, outer_share: Number, fading: Sch
 
     def curvature(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Curvature:
         g, f = oracles.curvature(x, y, batch), oracles.outer_curvature(x, y, batch)
-        return Curvature(
-            hessian=lambda v: mix(t, g.hessian(v), f.hessian(v)),
-            cross=lambda v: mix(t, g.cross(v), f.cross(v)),
-        )
+        hessian = lambda v: mix(t, g.hessian(v), f.hessian(v))
+        return Curvature(hessian, cross=lambda v: mix(t, g.cross(v), f.cross(v)))
 
     def value(x: PyTree, y: PyTree, t: Any, batch: Batch | None) -> Scalar:
         return mix(t, problem.g(x, y, batch), problem.f(x, y, batch))

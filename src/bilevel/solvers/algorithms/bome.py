@@ -2,29 +2,24 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch, Draws
 from bilevel.checks import check_choice
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
-from bilevel.solvers.options import check_batches, count, factory, positive, rule_of
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, positive, rule_of
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.penalty import penalized
 from bilevel.solvers.parts.trees import divide, scaled
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, StepSize
 
 
 class BOME(ExplicitSolver):
-    rate: Number = eqx.field(converter=positive("rate"))
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    barrier: str = eqx.field(static=True)
-    auxiliary: Rule = eqx.field(converter=rule_of("auxiliary"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    rate: Number = field(converter=positive("rate"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    barrier: str = field(static=True)
+    auxiliary: Rule = field(converter=rule_of("auxiliary"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "BOME"
     traits: ClassVar[Traits] = Traits(
         first_order=True, inner_rule="minimum", outer_at="start", outer_last_only=True
@@ -40,9 +35,8 @@ class BOME(ExplicitSolver):
         below = problem.oracles.inner_gradients(x, z, batch)
         q_x, q_y = tree.sub(g.x, below.x), g.y
         square = tree.norm((q_x, q_y), squared=True)
-        phi = jnp.asarray(self.rate, square.dtype) * (
-            square if self.barrier == "gradient" else g.value - below.value
-        )
+        distance = square if self.barrier == "gradient" else g.value - below.value
+        phi = jnp.asarray(self.rate, square.dtype) * distance
         penalty = divide(jnp.maximum(phi - tree.vdot((f.x, f.y), (q_x, q_y)), 0), square)
 
         hypergradient = tree.add(f.x, scaled(penalty, q_x))

@@ -1,43 +1,52 @@
-"""DARTS' two updates (Liu, Simonyan & Yang 2019), which avoid second derivatives of g."""
+"""DARTS' two updates (Liu, Simonyan & Yang 2019) and SAMA (Choe et al. 2023), which avoid second derivatives of g."""
 
 from typing import ClassVar
 
-import equinox as eqx
+import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
-from bilevel.solvers.options import factory, positive
-from bilevel.solvers.parts.difference import cross_difference
+from bilevel.oracles import Oracles
+from bilevel.solvers.kit import Batch, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, factory, field, positive
 from bilevel.solvers.parts.inner import inner_loop
+from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
-from bilevel.types import Number, StepSize
+from bilevel.solvers.parts.unroll import update
+from bilevel.types import Number, PyTree, StepSize
+
+
+def cross_difference(
+    oracles: Oracles, x: PyTree, y: PyTree, v: PyTree, epsilon: Number, batch: Batch | None
+) -> PyTree:
+    """Return (∇_x g(x, y + hv) − ∇_x g(x, y − hv)) / 2h ≈ ∇²_xy g(x, y)·v, with h = epsilon / ‖v‖.
+
+    The displacement hv always has length `epsilon`. The error is (‖v‖·epsilon²/6) times a third
+    derivative of ∇_x g in y, plus rounding of order ‖v‖·eps/epsilon.
+    """
+    norm = tree.norm(v)
+    h = jnp.asarray(epsilon, norm.dtype) / (norm + jnp.finfo(norm.dtype).tiny)  # v = 0 gives 0, not 0/0
+    ahead = oracles.inner_gradients(x, tree.add_scale(y, h, v), batch).x
+    behind = oracles.inner_gradients(x, tree.add_scale(y, -h, v), batch).x
+    return tree.scale(1 / (2 * h), tree.sub(ahead, behind))
 
 
 class DARTS(ExplicitSolver):
-    virtual_step: Number = eqx.field(converter=positive("virtual step size"))
-    displacement: Number = eqx.field(converter=positive("displacement"))
+    virtual_step: Number = field(converter=positive("virtual step size"))
+    displacement: Number = field(converter=positive("displacement"))
     name: ClassVar[str] = "DARTS"
     traits: ClassVar[Traits] = Traits(first_order=True)
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem, oracles = state.x, self.problem, self.problem.oracles
-        y, inner_memory, inner_gradient, *_ = inner_loop(
-            problem, self.inner, 1, x, state.y, state.inner, batch
-        )
+        y, inner, gradient, *_ = inner_loop(problem, self.inner, 1, x, state.y, state.inner, batch)
 
         ahead = lambda x: tree.sub(y, scaled(self.virtual_step, oracles.inner_gradient(x, y, batch)))
         f = oracles.outer_gradients(x, ahead(x), batch)
         cross = cross_difference(oracles, x, y, f.y, self.displacement, batch)
         hypergradient = tree.sub(f.x, scaled(self.virtual_step, cross))
         value = lambda x: problem.f(x, ahead(x), batch)
-        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, value)
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(
-            f.value, hypergradient, inner_gradient, {}
-        )
+        x, outer = descend(self.outer, hypergradient, state.outer, x, value)
+        return ExplicitState(x, y, inner, outer), Info(f.value, hypergradient, gradient, {})
 
 
 class FirstOrderDARTS(ExplicitSolver):
@@ -46,12 +55,10 @@ class FirstOrderDARTS(ExplicitSolver):
 
     def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
-        y, inner_memory, inner_gradient, *_ = inner_loop(
-            problem, self.inner, 1, x, state.y, state.inner, batch
-        )
+        y, inner, gradient, *_ = inner_loop(problem, self.inner, 1, x, state.y, state.inner, batch)
         f = problem.oracles.outer_gradients(x, y, batch)
-        x, outer_memory = descend(self.outer, f.x, state.outer, x, lambda x: problem.f(x, y, batch))
-        return ExplicitState(x, y, inner_memory, outer_memory), Info(f.value, f.x, inner_gradient, {})
+        x, outer = descend(self.outer, f.x, state.outer, x, lambda x: problem.f(x, y, batch))
+        return ExplicitState(x, y, inner, outer), Info(f.value, f.x, gradient, {})
 
 
 @factory(xi="virtual_step", epsilon="displacement")
@@ -102,3 +109,53 @@ def darts_first_order(problem: Problem, *, inner: StepSize | Rule, outer: StepSi
         outer: β as a float, or any optax transformation.
     """
     return FirstOrderDARTS(problem, inner, outer)
+
+
+class SAMA(ExplicitSolver):
+    displacement: Number = field(converter=positive("displacement"))
+    name: ClassVar[str] = "SAMA"
+    traits: ClassVar[Traits] = Traits(differentiates_rule=True, first_order=True)
+
+    def step(self, state: ExplicitState, batch: Batch | None = None) -> tuple[ExplicitState, Info]:
+        x, problem, oracles = state.x, self.problem, self.problem.oracles
+        gradient, value = oracles.inner_gradient(x, state.y, batch), lambda y: problem.g(state.x, y, batch)
+        (y, moving), pull_rule, inner = update(self.inner, gradient, state.inner, state.y, value)
+
+        f = oracles.outer_gradients(x, y, batch)
+        minus_v, _, _ = pull_rule((f.y, tree.zeros_like(moving)))
+        hypergradient = tree.add(f.x, cross_difference(oracles, x, y, minus_v, self.displacement, batch))
+        value = lagrangian(problem, y, tree.scale(-1, minus_v), batch)
+        x, outer = descend(self.outer, hypergradient, state.outer, x, value)
+        return ExplicitState(x, y, inner, outer), Info(f.value, hypergradient, gradient, {})
+
+
+@factory(epsilon="displacement")
+def sama(
+    problem: Problem, *, inner: StepSize | Rule, outer: StepSize | Rule, displacement: Number = 0.01
+) -> SAMA:
+    """Take one step of the inner rule u, then a finite difference along ∇_y f adapted to that rule:
+
+        ŷ_k     = y_k⁰ − u(∇_y g(x_k, y_k⁰))                               y_k⁰ = ŷ_{k−1}
+        v       = (∂u/∂∇_y g)ᵀ ∇_y f(x_k, ŷ_k),   h = ε / ‖v‖
+        x_{k+1} = x_k − β (∇_x f(x_k, ŷ_k) − (∇_x g(x_k, ŷ_k + hv) − ∇_x g(x_k, ŷ_k − hv)) / 2h)
+
+    It differentiates the fixed point u(∇_y g) = 0 and replaces the Jacobian ∂u/∂y by the identity. With gradient
+    descent u = α∇_y g that is (∇²_yy g)⁻¹ ≈ αI, so its limit is single-loop ITD's, bias included. With an adaptive rule
+    the guess is a diagonal that fits better. A step takes three gradients of g and no second derivative. The difference
+    adds an error of order ε².
+
+    Differences from the publication: here ∂u/∂∇_y g is the derivative of the optax rule, exact for every rule. The
+    authors' code has a formula for Adam and the identity for SGD (v = ∇_y f without the step size α). As in their code
+    (since July 2023; before, it left y at ŷ_k − hv), y is back at ŷ_k after the difference. Their ε is 1.0. Ours is
+    smaller because the difference's error is: measured against the exact product, on reweighting with a small network,
+    log-ridges, learned features and a Poisson regression, it is at most 1e-4 of the product with 0.01, in single
+    precision too, and up to 0.33 with 1.0. Rounding adds about the precision divided by ε, so in half precision theirs
+    is the better one.
+
+    Args:
+        problem: the two objectives.
+        inner: α as a float, or any optax transformation.
+        outer: β as a float, or any optax transformation.
+        displacement: ε, the displacement of y in the difference, in units of y; the authors' is 1.0.
+    """
+    return SAMA(problem, inner, outer, displacement)

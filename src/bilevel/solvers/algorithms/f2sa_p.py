@@ -5,7 +5,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,16 +12,13 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, first, with_state
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, Info
+from bilevel.batch import first, with_state
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Problem, Traits, descend, draws
 from bilevel.solvers.messages import Finding
-from bilevel.solvers.options import check_batches, count, factory
+from bilevel.solvers.options import Rule, check_batches, count, factory, field
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
 from bilevel.solvers.parts.penalty import Penalty, as_penalty, curvatures, not_convex
 from bilevel.solvers.parts.trees import scaled, select
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
@@ -36,10 +32,10 @@ class F2SApState(NamedTuple):
 
 
 class F2SAp(ExplicitSolver):
-    penalty: Penalty = eqx.field(converter=as_penalty)
-    order: int = eqx.field(static=True, converter=count("order"))
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    penalty: Penalty = field(converter=as_penalty)
+    order: int = field(static=True, converter=count("order"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "F2SA-p"
     traits: ClassVar[Traits] = Traits(first_order=True, penalized=True, inner_rule="minimum")
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
@@ -110,9 +106,8 @@ class F2SAp(ExplicitSolver):
         """Report that jf + λg is not convex in y for the lowest or highest j, if it curves downwards there."""
         shares, penalty = difference(self.order)[0], float(self.penalty(state.k))
         copies = together(state.y, state.z)
-        low, high = (
-            jax.tree.map(lambda a, at=at: a[at], copies) for at in (np.argmin(shares), np.argmax(shares))
-        )
+        ends = np.argmin(shares), np.argmax(shares)
+        low, high = (jax.tree.map(lambda a, at=at: a[at], copies) for at in ends)
         of_f, of_g = (float(c) for c in self.problem.compiled(curvatures)(state.x, low, high, first(batch)))
         found = (not_convex(of_f, of_g, penalty, int(share)) for share in (shares.min(), shares.max()))
         return next(filter(None, found), None)

@@ -2,23 +2,17 @@
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws
 from bilevel.oracles import Oracles
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.implicit_solver import ImplicitSolver
-from bilevel.solvers.options import check_batches, factory, rule_of
+from bilevel.solvers.algorithms.double_momentum import as_momentum
+from bilevel.solvers.kit import Batch, Draws, ImplicitSolver, Info, Problem, Traits, descend, draws
+from bilevel.solvers.options import Rule, check_batches, factory, field, rule_of
 from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import lagrangian
-from bilevel.solvers.parts.momentum import as_momentum
 from bilevel.solvers.parts.penalty import Penalty
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 
@@ -35,9 +29,9 @@ class FSLAState(NamedTuple):
 
 
 class FSLA(ImplicitSolver):
-    adjoint: Rule = eqx.field(converter=rule_of("adjoint"))
-    momentum: Penalty = eqx.field(converter=as_momentum)
-    batches: str = eqx.field(static=True, converter=check_batches)
+    adjoint: Rule = field(converter=rule_of("adjoint"))
+    momentum: Penalty = field(converter=as_momentum)
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "FSLA"
     traits: ClassVar[Traits] = Traits(inner_rule="plain", extra_draws=2)
 

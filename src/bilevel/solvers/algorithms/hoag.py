@@ -2,27 +2,22 @@
 
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch
 from bilevel.checks import check_not_negative, check_positive, check_schedule
 from bilevel.identity import Static
-from bilevel.problem import Problem
-from bilevel.solvers.adjoints.conjugate_gradients import ConjugateGradients
 from bilevel.solvers.adjoints.curvatures import Damped
-from bilevel.solvers.base import Info
+from bilevel.solvers.adjoints.krylov import ConjugateGradients
 from bilevel.solvers.fixed_points import residual
 from bilevel.solvers.implicit_solver import SystemSolver
+from bilevel.solvers.kit import Batch, Info, Problem, Traits, descend
 from bilevel.solvers.messages import Finding
-from bilevel.solvers.options import count, factory, rule_of
+from bilevel.solvers.options import Rule, count, factory, field, rule_of
 from bilevel.solvers.parts.trees import nan_unless
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule, StepSize
 
 SMALLEST = 16  # the smallest tolerance in roundings
@@ -39,11 +34,11 @@ class HOAGState(NamedTuple):
 
 
 class HOAG(SystemSolver):
-    inner: Rule = eqx.field(converter=rule_of("inner"))
-    outer: Rule = eqx.field(converter=rule_of("outer"))
-    tol: Static = eqx.field(static=True)
-    max_inner_steps: int = eqx.field(static=True, converter=count("max_inner_steps"))
-    max_adjoint_steps: int = eqx.field(static=True, converter=count("max_adjoint_steps"))
+    inner: Rule = field(converter=rule_of("inner"))
+    outer: Rule = field(converter=rule_of("outer"))
+    tol: Static = field(static=True)
+    max_inner_steps: int = field(static=True, converter=count("max_inner_steps"))
+    max_adjoint_steps: int = field(static=True, converter=count("max_adjoint_steps"))
     damping: Number
     name: ClassVar[str] = "HOAG"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")

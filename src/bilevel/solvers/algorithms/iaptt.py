@@ -3,29 +3,20 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, first, with_state
+from bilevel.batch import first, with_state
 from bilevel.checks import check_map
 from bilevel.identity import Static
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, Info
-from bilevel.solvers.options import check_batches, count, factory, rule_of
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Problem, Traits, descend, draws
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, rule_of
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state
 from bilevel.solvers.parts.trees import scaled, select, split
-from bilevel.solvers.parts.unroll import (
-    held_fixed,
-    inner_field,
-    linearized,
-    state_gradient,
-    update,
-)
-from bilevel.solvers.rules import Rule, check_projection, descend
-from bilevel.solvers.traits import Traits
+from bilevel.solvers.parts.unroll import held_fixed, inner_field, linearized, state_gradient, update
+from bilevel.solvers.rules import check_projection
 from bilevel.types import PyTree, StepSize
 
 
@@ -49,10 +40,10 @@ class Trajectory(NamedTuple):
 
 
 class IAPTT(ExplicitSolver):
-    start: Rule = eqx.field(converter=rule_of("start"))
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    project: Static | None = eqx.field(static=True)
-    batches: str = eqx.field(static=True, converter=check_batches)
+    start: Rule = field(converter=rule_of("start"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    project: Static | None = field(static=True)
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "IAPTT-GM"
     traits: ClassVar[Traits] = Traits(differentiates_rule=True, uses_hessian=True, outer_last_only=True)
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
@@ -93,9 +84,8 @@ class IAPTT(ExplicitSolver):
 
         worst_value = lambda x, z: jnp.max(self.inner_loop(x, z, batch).values)
         z_after, start_memory = descend(self.start, for_z, state.start, z, lambda z: worst_value(state.x, z))
-        x, outer_memory = descend(
-            self.outer, hypergradient, state.outer, x, lambda x: worst_value(x, state.z)
-        )
+        for_x = lambda x: worst_value(x, state.z)
+        x, outer_memory = descend(self.outer, hypergradient, state.outer, x, for_x)
         z = z_after if self.project is None else self.project.value(z_after)
         state = IAPTTState(x, y, z, outer_memory, start_memory)
         return state, Info(f.value, hypergradient, gradient, {"truncated_at": worst + 1}, model)
@@ -122,9 +112,8 @@ class IAPTT(ExplicitSolver):
 
         s = carried_state(problem, batch) if N > 1 else None
         begin = (z, self.inner.init(z), s), tree.zeros_like(z)
-        ((y, _, s), gradient), (before, after, values) = lax.scan(
-            forward, begin, jnp.arange(N, dtype=jnp.int32)
-        )
+        end, (before, after, values) = lax.scan(forward, begin, jnp.arange(N, dtype=jnp.int32))
+        (y, _, s), gradient = end
         model = carried(_at(before[2], N - 1), s)
         return Trajectory(y, gradient, model, before, after, values)
 

@@ -3,28 +3,25 @@
 from collections.abc import Callable
 from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from optax import tree
 
-from bilevel.batch import Batch
-from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import Adjoint, with_damping
-from bilevel.solvers.adjoints.conjugate_gradients import cg
-from bilevel.solvers.base import Info
+from bilevel.solvers.adjoints.krylov import cg
 from bilevel.solvers.fixed_points import check_plain
-from bilevel.solvers.options import factory, positive
+from bilevel.solvers.kit import Batch, Info, Problem
+from bilevel.solvers.options import Rule, factory, field, positive
 from bilevel.solvers.parts.tasks import MetaLearner, MetaState, Tasks, by_task
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, ValueFunction
+from bilevel.solvers.rules import ValueFunction
 from bilevel.types import Number, PyTree, StepSize
 from bilevel.words import shown
 
 
 class IMAML(MetaLearner):
     adjoint: Adjoint
-    proximal_weight: Number = eqx.field(converter=positive("proximal weight"))
+    proximal_weight: Number = field(converter=positive("proximal weight"))
     name: ClassVar[str] = "iMAML"
     solves: ClassVar[bool] = True
 
@@ -44,7 +41,7 @@ class IMAML(MetaLearner):
         x, problem, oracles, tasks = state.x, self.problem, self.problem.oracles, by_task(batch, self.name)
 
         def one_task(batch):
-            y, inner_gradient, *_ = self.adapt_one(x, batch)
+            y, _, inner_gradient, *_ = self.adapt_one(x, batch)
             g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
             cross = lambda v: tree.sub(g.cross(v), scaled(self.proximal_weight, v))
             g_hat = with_damping(g, self.proximal_weight)._replace(cross=cross)

@@ -2,22 +2,17 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 from optax import tree
 
-from bilevel.batch import Batch, Draws
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, ExplicitState, Info
-from bilevel.solvers.options import check_batches, factory
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, ExplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, factory, field
 from bilevel.solvers.parts.unroll import Lengths, inner_field, lengths, state_gradient, unroll
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import StepSize
 
 
 class ITD(ExplicitSolver):
-    lengths: Lengths = eqx.field(static=True)
-    batches: str = eqx.field(static=True, converter=check_batches)
+    lengths: Lengths = field(static=True)
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "ITD"
     traits: ClassVar[Traits] = Traits(
         supports_prox=True, differentiates_rule=True, uses_hessian=True, unrolled=True, outer_last_only=True
@@ -25,9 +20,9 @@ class ITD(ExplicitSolver):
 
     def step(self, state: ExplicitState, batch: Batch | Draws | None = None) -> tuple[ExplicitState, Info]:
         x, problem = state.x, self.problem
-        y, inner_memory, gradient, pull_back, repeat, last, model = unroll(
-            inner_field(problem), self.inner, self.lengths, x, state.y, state.inner, batch
-        )  # line 4
+        field = inner_field(problem)
+        loop = unroll(field, self.inner, self.lengths, x, state.y, state.inner, batch)  # line 4
+        y, inner_memory, gradient, pull_back, repeat, last, model = loop
         f = problem.oracles.outer_gradients(x, y, last)
         through_y, _ = pull_back(f.y, state_gradient(problem, x, y, last, model))
         hypergradient = tree.add(f.x, through_y)  # line 5

@@ -2,19 +2,14 @@
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, Info
-from bilevel.solvers.options import factory, positive, rule_of
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, factory, field, positive, rule_of
 from bilevel.solvers.parts.penalty import Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Schedule, StepSize
 
 
@@ -29,9 +24,9 @@ class MEHAState(NamedTuple):
 
 
 class MEHA(ExplicitSolver):
-    penalty: Penalty = eqx.field(converter=as_penalty)
-    proximal_step: Number = eqx.field(converter=positive("proximal step"))
-    auxiliary: Rule = eqx.field(converter=rule_of("auxiliary"))
+    penalty: Penalty = field(converter=as_penalty)
+    proximal_step: Number = field(converter=positive("proximal step"))
+    auxiliary: Rule = field(converter=rule_of("auxiliary"))
     name: ClassVar[str] = "MEHA"
     traits: ClassVar[Traits] = Traits(
         first_order=True, penalized=True, inner_rule="minimum", outer_at="start"

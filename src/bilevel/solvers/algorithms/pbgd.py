@@ -5,20 +5,16 @@ V-PBGD charges for the value g(x, y) − min_z g(x, z), G-PBGD for the squared g
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, Info
-from bilevel.solvers.options import check_batches, count, factory, rule_of
+from bilevel.batch import first
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, rule_of
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.penalty import Penalized, Penalty, as_penalty, mixture, penalized
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Schedule, StepSize
 
 
@@ -41,9 +37,9 @@ class GPBGDState(NamedTuple):
 
 
 class VPBGD(Penalized):
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    auxiliary: Rule = eqx.field(converter=rule_of("auxiliary"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    auxiliary: Rule = field(converter=rule_of("auxiliary"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "V-PBGD"
     traits: ClassVar[Traits] = Traits(
         first_order=True, penalized=True, inner_rule="minimum", outer_at="start", outer_last_only=True
@@ -78,7 +74,7 @@ class VPBGD(Penalized):
 
 
 class GPBGD(ExplicitSolver):
-    penalty: Penalty = eqx.field(converter=as_penalty)
+    penalty: Penalty = field(converter=as_penalty)
     name: ClassVar[str] = "G-PBGD"
     traits: ClassVar[Traits] = Traits(penalized=True, inner_rule="minimum", outer_at="start")
 
@@ -88,14 +84,12 @@ class GPBGD(ExplicitSolver):
 
     def step(self, state: GPBGDState, batch: Batch | None = None) -> tuple[GPBGDState, Info]:
         x, y, problem, penalty = state.x, state.y, self.problem, self.penalty(state.k)
-        f, gradient = (
-            problem.oracles.outer_gradients(x, y, batch),
-            problem.oracles.inner_gradient(x, y, batch),
-        )
-        g = problem.oracles.along(x, y, gradient, batch)
+        oracles = problem.oracles
+        f, gradient = oracles.outer_gradients(x, y, batch), oracles.inner_gradient(x, y, batch)
+        g = oracles.along(x, y, gradient, batch)
 
         def price(x: PyTree, y: PyTree):
-            gradient = problem.oracles.inner_gradient(x, y, batch)
+            gradient = oracles.inner_gradient(x, y, batch)
             return scaled(1 / penalty, problem.f(x, y, batch)) + tree.norm(gradient, squared=True) / 2
 
         hypergradient = tree.add(f.x, scaled(penalty, g.cross))
@@ -141,9 +135,8 @@ def v_pbgd(
         auxiliary: η as a float, or any optax transformation, for z; the default is `inner`.
         batches: "independent", a draw for every step on z, the last of which moves x and y; or "shared", one for all.
     """
-    return VPBGD(
-        problem, inner, outer, penalty, inner_steps, inner if auxiliary is None else auxiliary, batches
-    )
+    auxiliary = inner if auxiliary is None else auxiliary
+    return VPBGD(problem, inner, outer, penalty, inner_steps, auxiliary, batches)
 
 
 @factory()

@@ -2,21 +2,17 @@
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver, Info
-from bilevel.solvers.options import check_batches, count, factory, positive
+from bilevel.batch import first
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, positive
 from bilevel.solvers.parts.inner import inner_loop
 from bilevel.solvers.parts.lagrangian import tilted
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 DIRECTIONS = 2  # folded into the step's key; 0 and 1 belong to the objectives
@@ -31,10 +27,10 @@ class PZOBOState(NamedTuple):
 
 
 class PZOBO(ExplicitSolver):
-    displacement: Number = eqx.field(converter=positive("displacement"))
-    directions: int = eqx.field(static=True, converter=count("directions"))
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    displacement: Number = field(converter=positive("displacement"))
+    directions: int = field(static=True, converter=count("directions"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "PZOBO"
     traits: ClassVar[Traits] = Traits(first_order=True, outer_last_only=True)
 

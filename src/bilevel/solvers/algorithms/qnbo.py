@@ -2,29 +2,22 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import Batch
 from bilevel.checks import check_count
-from bilevel.problem import Problem
-from bilevel.solvers.adjoints.quasi_newton_steps import QuasiNewton, quasi_newton
-from bilevel.solvers.base import Info
-from bilevel.solvers.implicit_solver import ImplicitSolver, ImplicitState
-from bilevel.solvers.options import count, factory
-from bilevel.solvers.parts.curvature_pairs import inverse_times, remember
+from bilevel.solvers.adjoints.quasi_newton_steps import QuasiNewton, inverse_times, quasi_newton, remember
+from bilevel.solvers.kit import Batch, ImplicitSolver, ImplicitState, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, count, factory, field
 from bilevel.solvers.parts.trees import select
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, StepSize
 
 
 class QNBO(ImplicitSolver):
     adjoint: QuasiNewton
-    gradient_steps: int = eqx.field(static=True, converter=count("gradient_steps"))
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    gradient_steps: int = field(static=True, converter=count("gradient_steps"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
     name: ClassVar[str] = "qNBO"
     traits: ClassVar[Traits] = Traits(inner_rule="plain")
 

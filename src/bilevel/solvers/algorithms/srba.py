@@ -3,23 +3,17 @@
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch
-from bilevel.oracles import Along, Oracles, OuterGradients
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info
-from bilevel.solvers.implicit_solver import ImplicitSolver
-from bilevel.solvers.options import count, factory, rule_of
+from bilevel.oracles import Along, Gradients, Oracles
+from bilevel.solvers.kit import Batch, ImplicitSolver, Info, Problem, Traits, descend
+from bilevel.solvers.options import Rule, count, factory, field, rule_of
 from bilevel.solvers.parts.estimates import Point, at_both, leaning, recursive
 from bilevel.solvers.parts.lagrangian import energy, lagrangian
 from bilevel.solvers.parts.whole import mean
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import PyTree, Scalar, StepSize
 
 
@@ -36,8 +30,8 @@ class SRBAState(NamedTuple):
 
 
 class SRBA(ImplicitSolver):
-    adjoint: Rule = eqx.field(converter=rule_of("adjoint"))
-    period: int = eqx.field(static=True, converter=count("period"))
+    adjoint: Rule = field(converter=rule_of("adjoint"))
+    period: int = field(static=True, converter=count("period"))
     name: ClassVar[str] = "SRBA"
     traits: ClassVar[Traits] = Traits(inner_rule="plain", outer_at="start")
 
@@ -48,17 +42,16 @@ class SRBA(ImplicitSolver):
 
     def step(self, state: SRBAState, batch: Batch | None = None) -> tuple[SRBAState, Info]:
         problem, here = self.problem, Point(state.x, state.y, state.v)
+        oracles = problem.oracles
 
         def restart():
-            g = mean(lambda part: _of_g(problem.oracles, here, part), batch, "inner", self.name)
-            f = mean(lambda part: _of_f(problem.oracles, here, part), batch, "outer", self.name)
+            g = mean(lambda part: _of_g(oracles, here, part), batch, "inner", self.name)
+            f = mean(lambda part: _of_f(oracles, here, part), batch, "outer", self.name)
             value, now = _directions(g, f)
             return value, now, now.y
 
         def continued():
-            on_batch = lambda at: _directions(
-                _of_g(problem.oracles, at, batch), _of_f(problem.oracles, at, batch)
-            )
+            on_batch = lambda at: _directions(_of_g(oracles, at, batch), _of_f(oracles, at, batch))
             (value, now), (_, then) = at_both(on_batch, here, state.before)
             return value, recursive(state.directions, now, then), now.y
 
@@ -113,11 +106,11 @@ def _of_g(oracles: Oracles, at: Point, batch: Batch | None) -> Along:
     return oracles.along(*at, batch)
 
 
-def _of_f(oracles: Oracles, at: Point, batch: Batch | None) -> OuterGradients:
+def _of_f(oracles: Oracles, at: Point, batch: Batch | None) -> Gradients:
     return oracles.outer_gradients(at.x, at.y, batch)
 
 
-def _directions(g: Along, f: OuterGradients) -> tuple[Scalar, Point]:
+def _directions(g: Along, f: Gradients) -> tuple[Scalar, Point]:
     """Return f and SOBA's three directions."""
     return f.value, Point(tree.sub(f.x, g.cross), g.gradient, tree.sub(g.hessian, f.y))
 

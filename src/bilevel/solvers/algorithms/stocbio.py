@@ -2,34 +2,30 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, with_state
+from bilevel.batch import with_state
 from bilevel.checks import check_not_negative
-from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_damping
-from bilevel.solvers.base import ExplicitState, Info
 from bilevel.solvers.fixed_points import residual
 from bilevel.solvers.implicit_solver import SystemSolver
-from bilevel.solvers.options import check_batches, count, factory, positive, rule_of
+from bilevel.solvers.kit import Batch, Draws, ExplicitState, Info, Problem, Traits, descend, draws
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, positive, rule_of
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
 from bilevel.solvers.parts.trees import scaled, select
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 
 class StocBiO(SystemSolver):
-    inner: Rule = eqx.field(converter=rule_of("inner"))
-    adjoint: Number = eqx.field(converter=positive("adjoint step size"))
-    outer: Rule = eqx.field(converter=rule_of("outer"))
+    inner: Rule = field(converter=rule_of("inner"))
+    adjoint: Number = field(converter=positive("adjoint step size"))
+    outer: Rule = field(converter=rule_of("outer"))
     damping: Number
-    products: int = eqx.field(static=True, converter=count("products"))
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    products: int = field(static=True, converter=count("products"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "stocBiO"
     traits: ClassVar[Traits] = Traits(
         supports_prox=True,
@@ -64,13 +60,8 @@ class StocBiO(SystemSolver):
         self, state: ExplicitState, batch: Batch | Draws | None
     ) -> tuple[PyTree, PyTree, PyTree, Carried | None]:
         """Return y and the memory after the inner steps, the first residual, and the model's state."""
-        x, problem, drawn, rule, N = (
-            state.x,
-            self.problem,
-            draws(batch),
-            self.inner_at(state.x),
-            self.inner_steps,
-        )
+        x, problem, drawn, N = state.x, self.problem, draws(batch), self.inner_steps
+        rule = self.inner_at(x)
 
         def inner_step(carry, t):
             y, memory, first, (_, s) = carry

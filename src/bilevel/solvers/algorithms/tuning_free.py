@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,32 +12,26 @@ from jax.core import Tracer
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, first
+from bilevel.batch import first
 from bilevel.checks import check_map
 from bilevel.identity import Static
-from bilevel.oracles import Along, OuterGradients
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
+from bilevel.oracles import Along, Gradients
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits
 from bilevel.solvers.messages import Finding
-from bilevel.solvers.options import count, factory
+from bilevel.solvers.options import check_weight, count, factory, field
 from bilevel.solvers.parts.estimates import noise_share
 from bilevel.solvers.parts.line_search import Change, line_search
-from bilevel.solvers.parts.newton import minimize, resolution
+from bilevel.solvers.parts.newton import Product, curvature_along, minimize, resolution, truncated_cg
 from bilevel.solvers.parts.trees import divide, dot, scaled, select
-from bilevel.solvers.parts.truncated_cg import Product, curvature_along, truncated_cg
-from bilevel.solvers.parts.weights import check_weight
 from bilevel.solvers.rules import check_projection
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar
 
 AGREEMENT = 0.5  # the share of h that another pass may change, and of Φ's slope that y's error may hide
 MOST_PASSES = 10
 NOISE = 1e-6  # the share of a changed batch above which a step counts as noisy
 FADING = 2 / 3
-RISEN, UNSOLVED = (
-    1e-3,
-    0.1,
-)  # shares of the start: a larger rise of f, or a larger remainder of ∇_y g, is reported
+# Shares of the start: a larger rise of f, or a larger remainder of ∇_y g, is reported.
+RISEN, UNSOLVED = 1e-3, 0.1
 MANY, SMALL = 5, 1e-3  # a stall: steps to judge by, and the share of the largest ‖h‖ that is no stall
 
 
@@ -76,9 +69,9 @@ class Trial(NamedTuple):
 
 
 class TuningFree(Solver):
-    tol: Number = eqx.field(converter=partial(check_weight, name="tol", of="the error that a pass may leave"))
-    project: Static = eqx.field(static=True)
-    max_inner_steps: int = eqx.field(static=True, converter=count("max_inner_steps"))
+    tol: Number = field(converter=partial(check_weight, name="tol", of="the error that a pass may leave"))
+    project: Static = field(static=True)
+    max_inner_steps: int = field(static=True, converter=count("max_inner_steps"))
     name: ClassVar[str] = "tuning-free"
     traits: ClassVar[Traits] = Traits(outer_at="start")
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "v")
@@ -119,11 +112,8 @@ class TuningFree(Solver):
         step = Change(move, h, there.hypergradient, rise, trial.value, trial.agreed, noisy)
         accepted, finite, after, slack, local = line_search(state, step, gain, rounding, blur)
 
-        corrected = lax.cond(
-            noisy & accepted,
-            lambda: self._correct(ahead, trial, gain, batch),
-            lambda: (trial.y, trial.v, there),
-        )
+        correct = lambda: self._correct(ahead, trial, gain, batch)
+        corrected = lax.cond(noisy & accepted, correct, lambda: (trial.y, trial.v, there))
         x, (y, v, seen) = select(accepted, (ahead, corrected), (x, (y, v, here)))
         refused = jnp.where(accepted, 0, state.refused + 1)
         metrics = {
@@ -194,9 +184,8 @@ class TuningFree(Solver):
             )
 
         zero = jnp.int32(0)
-        return lax.while_loop(
-            unsettled, settle, Trial(y, v, here, f_here, jnp.array(False), zero, zero, zero)
-        )
+        start = Trial(y, v, here, f_here, jnp.array(False), zero, zero, zero)
+        return lax.while_loop(unsettled, settle, start)
 
     def _correct(self, x, trial: Trial, gain, batch) -> tuple[PyTree, PyTree, Seen]:
         """Take γ of one steepest descent step on y and on v, of the best length: for noisy batches."""
@@ -241,7 +230,7 @@ class TuningFree(Solver):
         return Finding("trials_refused", trials | {"share": 1 - accepted, "norm": norms[-1]})
 
 
-def look(g: Along, f: OuterGradients) -> Seen:
+def look(g: Along, f: Gradients) -> Seen:
     return Seen(g.gradient, tree.sub(g.hessian, f.y), tree.sub(f.x, g.cross))
 
 

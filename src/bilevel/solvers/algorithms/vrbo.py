@@ -2,23 +2,19 @@
 
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, first
-from bilevel.problem import Problem
-from bilevel.solvers.base import Info, Solver
-from bilevel.solvers.options import check_batches, count, factory, positive, rule_of
+from bilevel.batch import first
+from bilevel.solvers.algorithms.double_momentum import Drawn, Pair, estimate, series
+from bilevel.solvers.kit import Batch, Draws, Info, Problem, Solver, Traits, descend, draws
+from bilevel.solvers.options import Rule, check_batches, count, factory, field, positive, rule_of
 from bilevel.solvers.parts.estimates import at_both, leaning, recursive
 from bilevel.solvers.parts.inner import carried_state
-from bilevel.solvers.parts.momentum import Drawn, Pair, estimate, series
 from bilevel.solvers.parts.trees import select
 from bilevel.solvers.parts.whole import whole
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, StepSize
 
 
@@ -32,13 +28,13 @@ class VRBOState(NamedTuple):
 
 
 class VRBO(Solver):
-    inner: Rule = eqx.field(converter=rule_of("inner"))
-    adjoint: Number = eqx.field(converter=positive("adjoint step size"))
-    outer: Rule = eqx.field(converter=rule_of("outer"))
-    period: int = eqx.field(static=True, converter=count("period"))
-    products: int = eqx.field(static=True, converter=count("products"))
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
-    batches: str = eqx.field(static=True, converter=check_batches)
+    inner: Rule = field(converter=rule_of("inner"))
+    adjoint: Number = field(converter=positive("adjoint step size"))
+    outer: Rule = field(converter=rule_of("outer"))
+    period: int = field(static=True, converter=count("period"))
+    products: int = field(static=True, converter=count("products"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
+    batches: str = field(static=True, converter=check_batches)
     name: ClassVar[str] = "VRBO"
     traits: ClassVar[Traits] = Traits(
         truncated_series=True, inner_rule="plain", outer_at="start", outer_draw=0
@@ -60,9 +56,8 @@ class VRBO(Solver):
                 "batch, and an inner objective with a `state` is another function at each of them: pass inner_steps=1, "
                 "hold the state fixed, or take bl.stocbio"
             )
-        return VRBOState(
-            x, y, self.inner.init(y), self.outer.init(x), tree.zeros_like(Pair(x, y)), jnp.int32(0)
-        )
+        memories = self.inner.init(y), self.outer.init(x)
+        return VRBOState(x, y, *memories, tree.zeros_like(Pair(x, y)), jnp.int32(0))
 
     def step(self, state: VRBOState, batch: Batch | Draws | None = None) -> tuple[VRBOState, Info]:
         problem, drawn, here = self.problem, draws(batch), Pair(state.x, state.y)

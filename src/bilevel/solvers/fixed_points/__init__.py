@@ -1,8 +1,7 @@
 """Fixed points y = U(x, y) of inner rules, and their adjoint systems.
 
 A step size and the common optax rules state their fixed point. `classification` tries other rules with the
-help of `trial`, `schedules`, `decay` and `smaller_shapes`. `system` has the linear system and the checks of
-solvers.
+help of `trial` and `schedules`. `system` has the linear system and the checks of solvers.
 """
 
 from bilevel.solvers.fixed_points.system import (

@@ -26,20 +26,21 @@ import numpy as np
 from jax.core import Tracer
 
 from bilevel.problem import Problem
-from bilevel.solvers.fixed_points.decay import SCALES, decay_by_bisection, decay_by_ratio
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, how_held
 from bilevel.solvers.fixed_points.schedules import NO_COMMON_TIME, candidates
-from bilevel.solvers.fixed_points.smaller_shapes import smaller_shapes
-from bilevel.solvers.fixed_points.trial import SIZE, Case, Outcome, Shapes, Trial
-from bilevel.solvers.rule_base import FixedPoint
-from bilevel.solvers.rules import Rule, Transformation, fix_numbers
+from bilevel.solvers.fixed_points.trial import SIZE, Case, Outcome, Shapes, Trial, smaller_shapes
+from bilevel.solvers.optax_rules import Transformation, fix_numbers
+from bilevel.solvers.rules import FixedPoint, Rule
 from bilevel.types import PyTree
+
+SCALES = (1.0, -30.0, 1e4)  # of y
+LARGEST = 2.0**10  # decay
+DIGITS = 80  # bits of a decay that bisection finds
 
 
 def classify(problem: Problem, rule: Rule, y: PyTree) -> FixedPoint:
     """Return the fixed point of a rule on trees like `y`, kept with the problem; raise if it is unknown."""
-    holds = isinstance(rule, FixedPreconditioner)
-    if isinstance(rule, FixedPreconditioner):
+    if holds := isinstance(rule, FixedPreconditioner):
         rule = rule.rule
     if isinstance(rule, Transformation) and rule.scale is not None:
         rule = replace(rule, scale=None)  # the fixed point does not depend on it
@@ -86,16 +87,16 @@ def _judge(trial: Trial, settled: bool, holds: bool) -> FixedPoint:
     tree = lambda vector: trial.structure.unflatten(map(_one_if_equal, trial.leaves(vector)))
     active = tree(look.active)
     if not look.decays:
-        _refuse_blind(look)
+        _check_not_blind(look)
         free = all(np.all(leaf) for leaf in jax.tree.leaves(active))
         return FixedPoint(active, jax.tree.map(lambda _: 0.0, active), free)
-    decay, held = decay_by_ratio(trial, look.time) if settled else None, None
+    decay, held = _decay_by_ratio(trial, look.time) if settled else None, None
     if decay is None:
         held = how_held(trial, look.time, look.active)
     if decay is None and held is None and settled:
-        decay = decay_by_bisection(trial, look.time)
+        decay = _decay_by_bisection(trial, look.time)
     if decay is not None:
-        _refuse_blind(look)
+        _check_not_blind(look)
         return FixedPoint(active, tree(decay), False)
     if _is_a_map(trial, look):
         return FixedPoint(active, None, False)
@@ -178,13 +179,66 @@ def _where_all_move(trial: Trial, looks: list[_Look], moves: np.ndarray) -> _Loo
     raise ValueError(NO_COMMON_TIME)
 
 
-def _refuse_blind(look: _Look) -> None:
+def _check_not_blind(look: _Look) -> None:
     if look.blind:
         raise ValueError(
             "the inner rule follows a part of the gradient only, such as its deviation from the mean "
             "(optax.centralize), and so rests where that part is zero, which implicit methods do not follow: leave "
             "that out, or differentiate the steps themselves with bl.itd or bl.solvers.rtho"
         )
+
+
+def _decay_by_ratio(trial: Trial, time: int) -> np.ndarray | None:
+    """Return the decay Δ(0, y)/Δ(y, 0), or None if the rule is not coupled with this value."""
+    y, start = trial.draw(1), trial.start_at(time)
+    cases = [Case(y, trial.repeat(0 * y), start), Case(0 * y, trial.repeat(y), start)]
+    pull, plain = (outcome.updates[0] for outcome in trial.run(cases))
+    c = np.where(plain == 0, 0, pull / np.where(plain == 0, 1, plain))
+    return c if _is_coupled(trial, c, time) else None
+
+
+def _decay_by_bisection(trial: Trial, time: int) -> np.ndarray | None:
+    """Return the decay by bisection, for rules that see only the signs of gradients."""
+    short, y = trial.of_one_step(), trial.draw(1)
+    low, high = np.zeros(trial.size), np.full(trial.size, LARGEST)
+    between = np.arange(1, short.together + 1) / (short.together + 1)
+    start = short.start_at(time)
+    pull = short.run([Case(y, short.repeat(0 * y), start)])[0].updates[0]
+    for _ in range(int(DIGITS / np.log2(short.together + 1))):
+        tried = [(1 - w) * low + w * high for w in between]
+        outcomes = short.run([Case(y, short.repeat(-c * y), start) for c in tried])
+        # At γ = −cy a decay that is too large still pulls y toward zero: the update is opposite to y.
+        below = np.sum([outcome.updates[0] * y < 0 for outcome in outcomes], axis=0)
+        ends = np.stack([low, *tried, high])
+        low, high = (np.take_along_axis(ends, below[None] + k, 0)[0] for k in (0, 1))
+    c = np.where(pull != 0, (low + high) / 2, 0)
+    return c if _is_coupled(trial, c, time) else None
+
+
+def _is_coupled(trial: Trial, c: np.ndarray, time: int) -> bool:
+    """Return whether c is the decay, for gradients as large as y and as small as cy, and for several y."""
+    if not np.isfinite(largest := np.max(np.abs(c), initial=0)):
+        return False
+    drawn, few, start = trial.draw(2), min(trial.steps, 6), trial.start_at(time)
+    turning = np.cos(1.0 + 2.0 * np.arange(trial.steps))
+    roots = trial.spread([np.sqrt(np.prod(shape)) for shape, _ in trial.shapes])
+    cases = []
+    for scale in SCALES:
+        # Gradients of the same size, but with cy below the limit of clipping by norm.
+        by = np.sign(scale) * min(abs(scale), 10 / max(largest, 1e-3))
+        for y in (by * trial.draw(1), by * trial.draw(3)):
+            decay = trial.rounded(c * y)
+            for gradient in (drawn, 20 * roots * drawn * decay):
+                at = trial.repeat(gradient, turning)
+                triple = (0 * at, y), (at, y), (at + decay, 0 * y)
+                cases += [Case(point, gradients, start) for gradients, point in triple]
+    found = [outcome.updates[:few] for outcome in trial.run(cases)]
+
+    def is_same(pull: np.ndarray, left: np.ndarray, right: np.ndarray) -> bool:
+        slack = 1e-3 * np.abs(pull) + 32 * trial.eps * np.maximum(np.abs(left), np.abs(right))
+        return bool(np.all(np.abs(left - right) <= slack))
+
+    return all(map(is_same, found[::3], found[1::3], found[2::3]))
 
 
 def _is_a_map(trial: Trial, look: _Look) -> bool:

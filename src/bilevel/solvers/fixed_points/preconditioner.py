@@ -1,9 +1,7 @@
 """Rules that decay y after rescaling the gradient (AdamW), with the scale held fixed in the adjoint system.
 
 Such a rule moves y by −s(P m + c y). m averages the gradients, P is a positive diagonal made of their
-squares, and s is the rate. Its fixed point is P∇_y g + cy = 0. With P held at its current value, that is
-∇_y g + (c/P)y = 0. The adjoint system is (∇²_yy g + diag(c/P))v = ∇_y f, with ∇Φ = ∇_x f − ∇²_xy g·v. The
-change of P with x and y is left out.
+squares, and s is the rate. `fixed_preconditioner` states its fixed point and the adjoint system.
 
 The update of the rule gives P. Averages of gradients change sign with the gradients. They are set to their
 limit under a constant gradient. Other memory (squares, counters) does not change sign and keeps its value.
@@ -19,8 +17,8 @@ from optax import tree
 
 from bilevel.solvers.fixed_points.schedules import FAR
 from bilevel.solvers.fixed_points.trial import Case, Trial
-from bilevel.solvers.rule_base import FixedPoint
-from bilevel.solvers.rules import Rule, Settled, Transformation, ValueFunction, as_rule
+from bilevel.solvers.optax_rules import Transformation
+from bilevel.solvers.rules import Around, FixedPoint, Settled, as_rule
 from bilevel.types import PyTree
 
 HUGE = 2.0**40  # scale of the updates, so that they are not lost in the digits of y
@@ -33,21 +31,11 @@ class Held(NamedTuple):
     moving: tuple[int | None, ...]  # for a counter that stops y: a step at which the rule moves it
 
 
-class FixedPreconditioner(Rule):
+class FixedPreconditioner(Around):
     """Rule whose preconditioner implicit methods hold fixed."""
-
-    rule: Rule
-
-    def init(self, point: PyTree) -> PyTree:
-        return self.rule.init(point)
 
     def fixed_point(self, point: PyTree) -> FixedPoint | None:
         return self.rule.fixed_point(point)
-
-    def update(
-        self, gradient: PyTree, memory: PyTree, point: PyTree, value: ValueFunction | None = None
-    ) -> tuple[PyTree, PyTree]:
-        return self.rule.update(gradient, memory, point, value)
 
 
 def fixed_preconditioner(rule: Any) -> FixedPreconditioner:

@@ -26,13 +26,12 @@ from bilevel.batch import Batch
 from bilevel.oracles import Curvature
 from bilevel.problem import Problem
 from bilevel.solvers.adjoints.base import with_curvature
-from bilevel.solvers.fixed_points.boxes import check_box
 from bilevel.solvers.fixed_points.classification import classify
 from bilevel.solvers.fixed_points.preconditioner import FixedPreconditioner, shift as held_shift
+from bilevel.solvers.fixed_points.trial import Trial
 from bilevel.solvers.parts.lagrangian import lagrangian
 from bilevel.solvers.parts.trees import scaled
-from bilevel.solvers.rule_base import FixedPoint
-from bilevel.solvers.rules import Descent, Projected, Proximal, Rule, Settled
+from bilevel.solvers.rules import Descent, FixedPoint, Projected, Proximal, Rule, Settled
 from bilevel.types import PyTree, Scalar
 
 
@@ -41,9 +40,8 @@ class System(NamedTuple):
 
     inner: Curvature  # K in the place of ∇²_yy g, and the cross product for its solution
     b: PyTree
-    lagrangian: Callable[
-        [PyTree], Callable[[PyTree], Scalar]
-    ]  # v ↦ a function of x with the gradient ∇_x f − cross(v)
+    # v ↦ a function of x with the gradient ∇_x f − cross(v)
+    lagrangian: Callable[[PyTree], Callable[[PyTree], Scalar]]
 
 
 def fixed_point(problem: Problem, rule: Rule, y: PyTree) -> FixedPoint:
@@ -85,6 +83,33 @@ def _unprojected(solver: Any, y: PyTree) -> FixedPoint:
     return fixed_point(solver.problem, rule.rule if isinstance(rule, Projected) else rule, y)
 
 
+def check_box(rule: Projected, y: PyTree) -> None:
+    """Raise if an optax rule, which scales every entry of y differently, is projected onto a set that is not a box.
+
+    The projection onto a box acts entry by entry.
+    """
+    like, structure = jax.tree.flatten(jax.eval_shape(lambda: y))
+    trial = Trial(rule, structure, tuple((leaf.shape, leaf.dtype) for leaf in like))
+    settle = jax.jit(lambda leaves: jax.tree.leaves(rule.settle(structure.unflatten(leaves))))
+
+    def onto(vector: np.ndarray) -> np.ndarray:
+        leaves = jax.device_get(settle(trial.arrays(vector)))
+        return np.concatenate([np.asarray(leaf, float).ravel() for leaf in leaves])
+
+    drawn = np.random.default_rng(0).normal(size=(2, trial.size))
+    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
+        for by in (0.03, 3.0, 300.0, 3e4):
+            one, two = trial.rounded(by * drawn)
+            halves = [onto(trial.mixed(parity, one, two)) for parity in (0, 1)]
+            if not all(
+                trial.is_close(trial.mixed(k, *halves), onto(whole)) for k, whole in enumerate((one, two))
+            ):
+                raise ValueError(
+                    "the inner rule is an optax transformation projected onto a set that is not a box; where it rests "
+                    "depends on how it scales the entries of y: pass a step size, as bl.projected(0.1, project)"
+                )
+
+
 def adjoint_system(
     problem: Problem,
     rule: Rule,
@@ -106,9 +131,8 @@ def adjoint_system(
     active, shift = entrywise(problem, rule, memory, y, here)
     if active is None:
         return System(g, b, lambda v: lagrangian(problem, y, v, batch))
-    keep = lambda v: jax.tree.map(
-        lambda m, a: a if isinstance(m, bool | np.bool_) and m else jnp.where(m, a, 0), active, v
-    )
+    kept = lambda m, a: a if isinstance(m, bool | np.bool_) and m else jnp.where(m, a, 0)
+    keep = lambda v: jax.tree.map(kept, active, v)
     shifted = lambda v: jax.tree.map(lambda c, a: jnp.asarray(c, a.dtype) * a, shift, v)
     around = lambda product: lambda v: keep(tree.add(product(keep(v)), shifted(v)))
     inner = with_curvature(g, around, lambda v: g.cross(keep(v)))
@@ -120,18 +144,15 @@ def entrywise(
 ) -> tuple[PyTree | None, PyTree]:
     """Return which entries move, and d/a there; `None` if all entries converge to ∇_y g = 0."""
     within = None
-    if isinstance(rule, Projected):  # after a rule that is not plain descent
+    if isinstance(rule, Projected):  # onto a box, after a rule that is not plain descent
         ahead, _ = rule.rule.update(gradient(), memory, y)
-        within = _inside(rule, ahead)
+        within = jax.tree.map(lambda a, b: a == b, rule.settle(ahead), ahead)
         rule = rule.rule
     found = fixed_point(problem, rule, y)
     if found.plain:
         return within, jax.tree.map(lambda a: 0.0, y)
-    if found.decay is not None:
-        active, shift = found.active, found.decay
-    elif isinstance(rule, FixedPreconditioner) and found.held is not None:
-        active, shift = found.active, held_shift(rule, found.held, memory, y)
-    else:
+    active, shift = found.active, _stated_shift(rule, found, memory, y)
+    if shift is None:
         active, shift = _linearized_map(rule, memory, y, gradient())
     if within is not None:
         active = jax.tree.map(jnp.logical_and, active, within)
@@ -145,20 +166,19 @@ def residual(problem: Problem, rule: Rule, memory: PyTree, y: PyTree, gradient: 
     found = fixed_point(problem, rule, y)
     if found.plain:
         return gradient
-    decay = found.decay
-    if isinstance(rule, FixedPreconditioner) and found.held is not None:
-        decay = held_shift(rule, found.held, memory, y)
-    if decay is not None:
-        return jax.tree.map(
-            lambda m, c, a, d: jnp.where(m, d + jnp.asarray(c, a.dtype) * a, 0),
-            found.active,
-            decay,
-            y,
-            gradient,
-        )
+    if (shift := _stated_shift(rule, found, memory, y)) is not None:
+        shifted = lambda m, c, a, d: jnp.where(m, d + jnp.asarray(c, a.dtype) * a, 0)
+        return jax.tree.map(shifted, found.active, shift, y, gradient)
     step = lambda gradient: _step(rule, memory, y, gradient)
     taken, per_gradient = jax.jvp(step, (gradient,), (tree.ones_like(y),))
     return jax.tree.map(lambda s, a: s / jnp.where(a != 0, a, 1), taken, per_gradient)
+
+
+def _stated_shift(rule: Rule, found: FixedPoint, memory: PyTree, y: PyTree) -> PyTree | None:
+    """Return d/a if it is the decay or follows from a memory held fixed; None if the rule has to be linearized."""
+    if isinstance(rule, FixedPreconditioner) and found.held is not None:
+        return held_shift(rule, found.held, memory, y)
+    return found.decay
 
 
 def _linearized_map(rule: Rule, memory: PyTree, y: PyTree, gradient: PyTree) -> tuple[PyTree, PyTree]:
@@ -208,8 +228,3 @@ def _thresholded(
         return lambda x: smooth(x) + tree.vdot(fixed, settle_at(x))
 
     return System(with_curvature(g, around, cross), D(b), value)
-
-
-def _inside(rule: Projected, ahead: PyTree) -> PyTree:
-    """Return where the projection onto a box does not change its argument."""
-    return jax.tree.map(lambda a, b: a == b, rule.settle(ahead), ahead)

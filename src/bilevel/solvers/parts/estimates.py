@@ -74,10 +74,9 @@ def noise_share(before: Any, now: Any, v: PyTree, floors: list[Scalar]) -> Scala
     square = lambda t: tree.norm(t, squared=True)
     apart = [tree.sub(a, b) for a, b in zip(now, before, strict=True)]
     sizes = jnp.abs(dot(v, apart[0])), tree.norm(apart[1]), tree.norm(apart[2])
-    shares = [
-        jnp.where(
-            size.astype(floor.dtype) > floor, divide(square(d), 2 * square(part)).astype(floor.dtype), 0
-        )
-        for size, floor, d, part in zip(sizes, floors, apart, now, strict=True)
-    ]
-    return jnp.minimum(1, jnp.max(jnp.stack(shares)))
+
+    def share(size: Scalar, floor: Scalar, d: PyTree, part: PyTree) -> Scalar:
+        noise = divide(square(d), 2 * square(part)).astype(floor.dtype)
+        return jnp.where(size.astype(floor.dtype) > floor, noise, 0)
+
+    return jnp.minimum(1, jnp.max(jnp.stack(list(map(share, sizes, floors, apart, now)))))

@@ -1,15 +1,16 @@
 """Steps on the inner variable at one x, each on its draw; the model's state is carried from step to step."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.batch import Batch, Draws, draws, first, with_state
+from bilevel.batch import Batch, Draws, Same, draws, first, with_state
 from bilevel.identity import Static
 from bilevel.problem import Problem
-from bilevel.solvers.rules import Proximal, Rule, descend
+from bilevel.solvers.rules import Proximal, Rule, ValueFunction, descend
 from bilevel.types import PyTree
 
 
@@ -23,7 +24,7 @@ class Carried(NamedTuple):
 class InnerLoop(NamedTuple):
     y: PyTree
     memory: PyTree
-    gradient: PyTree  # ∇_y g where the loop began
+    gradient: PyTree  # ∇_y g, or the gradient of what is descended, where the loop began
     last: Batch | None  # the batch of the last step, with the state that this step saw
     model: Carried | None  # None for a step that updates the state as `Solver.observe` does
 
@@ -43,15 +44,32 @@ def inner_loop(
     batch: Batch | Draws | None,
 ) -> InnerLoop:
     """Take `steps` steps y ← rule(y, ∇_y g(x, y)), the t-th one on the t-th draw."""
-    oracles, rule, drawn = problem.oracles, inner_rule(problem, rule, x), draws(batch)
+    gradient = problem.oracles.inner_gradient
+    of_g = lambda seen: (lambda y: gradient(x, y, seen), lambda y: problem.g(x, y, seen))
+    state = carried_state(problem, batch) if steps > 1 else None
+    return take_steps(problem, inner_rule(problem, rule, x), steps, x, y, memory, draws(batch), state, of_g)
+
+
+def take_steps(
+    problem: Problem,
+    rule: Rule,
+    steps: int,
+    x: PyTree,
+    y: PyTree,
+    memory: PyTree,
+    drawn: Draws | Same,
+    state: PyTree,
+    descended: Callable[[Any], tuple[Callable[[PyTree], PyTree], ValueFunction]],
+) -> InnerLoop:
+    """Take `steps` steps of `rule` from y; `descended` returns the gradient and the value on a draw, of y."""
 
     def step(y: PyTree, memory: PyTree, model: PyTree, t: Any) -> tuple[Any, ...]:
         seen = with_state(drawn[t], model)
-        gradient = oracles.inner_gradient(x, y, seen)
-        after, memory = descend(rule, gradient, memory, y, lambda y: problem.g(x, y, seen))
+        gradient_at, value = descended(seen)
+        gradient = gradient_at(y)
+        after, memory = descend(rule, gradient, memory, y, value)
         return (after, memory, model, next_state(problem, x, y, seen, model)), gradient
 
-    state = carried_state(problem, batch) if steps > 1 else None
     point, gradient = step(y, memory, state, 0)
     if steps > 1:  # the single-loop case needs no scan
         times = jnp.arange(1, steps, dtype=jnp.int32)

@@ -13,7 +13,6 @@ start.
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,38 +23,24 @@ from jax import lax
 from jaxtyping import Array, Int
 from optax import tree
 
-from bilevel.batch import Batch, Draws, draws, first, with_state
+from bilevel.batch import first, with_state
 from bilevel.checks import check_positive, check_schedule
 from bilevel.identity import Static
-from bilevel.problem import Problem
-from bilevel.solvers.base import ExplicitSolver
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Problem, Traits, descend, draws
 from bilevel.solvers.messages import Finding
 from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state
 from bilevel.solvers.parts.trees import scaled, select
-from bilevel.solvers.rules import Rule, descend
-from bilevel.solvers.traits import Traits
 from bilevel.types import Number, PyTree, Scalar, Schedule
 
 
 class Penalty(eqx.Module):
-    """λ as a function of the step number."""
+    """λ as a function of the step number: constant, or a schedule."""
 
-    @abstractmethod
-    def __call__(self, k: Int[Array, ""]) -> jax.Array: ...
-
-
-class Constant(Penalty):
-    value: Number
+    value: Number | None = None
+    schedule: Static | None = eqx.field(static=True, default=None)
 
     def __call__(self, k: Int[Array, ""]) -> jax.Array:
-        return jnp.asarray(self.value)
-
-
-class Scheduled(Penalty):
-    schedule: Static = eqx.field(static=True)
-
-    def __call__(self, k: Int[Array, ""]) -> jax.Array:
-        return jnp.asarray(self.schedule.value(k))
+        return jnp.asarray(self.value if self.schedule is None else self.schedule.value(k))
 
 
 def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
@@ -64,11 +49,10 @@ def as_penalty(penalty: Number | Schedule | Penalty) -> Penalty:
         return penalty
     if callable(penalty):
         positive = lambda value: check_positive(value, "penalty at step 0")
-        return Scheduled(Static(check_schedule(penalty, jnp.int32(0), positive, "penalty")))
-    check_positive(
-        penalty, "penalty", "or a function of the step such as optax.linear_schedule(1.0, 100.0, 1000)"
-    )
-    return Constant(penalty)
+        return Penalty(schedule=Static(check_schedule(penalty, jnp.int32(0), positive, "penalty")))
+    function = "or a function of the step such as optax.linear_schedule(1.0, 100.0, 1000)"
+    check_positive(penalty, "penalty", function)
+    return Penalty(penalty)
 
 
 class PenaltyState(NamedTuple):
@@ -78,6 +62,21 @@ class PenaltyState(NamedTuple):
     inner: tuple[PyTree, PyTree]  # memories of the inner rule, of y and of z
     outer: PyTree  # memory of the outer rule
     k: Int[Array, ""]
+
+
+class Copies(NamedTuple):
+    """Two inner variables, each with a separate memory of the inner rule."""
+
+    y: PyTree  # tracks y_λ(x)
+    z: PyTree  # tracks y*(x)
+    y_memory: PyTree
+    z_memory: PyTree
+
+
+class Tracked(NamedTuple):
+    copies: Copies
+    gradient: PyTree  # ∇_y g at the initial z
+    model: Carried | None  # the model's state, carried along with z
 
 
 class Penalized(ExplicitSolver):
@@ -96,68 +95,44 @@ class Penalized(ExplicitSolver):
         return PenaltyState(x, y, y, memories, self.outer.init(x), jnp.int32(0))
 
     def warm_up(self, state: Any, batch: Any = None) -> Any:
-        copies, penalty = Copies(state.y, state.z, *state.inner), self.penalty(state.k)
-        y, z, *memories = track(self.problem, self.inner, 1, state.x, copies, penalty, first(batch)).copies
+        y, z, *memories = self.track(state, self.penalty(state.k), 1, first(batch)).copies
         return state._replace(y=y, z=z, inner=tuple(memories))
+
+    def track(
+        self, state: Any, penalty: jax.Array, steps: int, batch: Batch | Draws | None, apart: bool = False
+    ) -> Tracked:
+        """Take `steps` steps on both copies at x:
+
+            z ← rule(z, ∇_y g(x, z))        y ← rule(y, ∇_y g(x, y) + ∇_y f(x, y)/λ)
+
+        The second is a step on f + λg with 1/λ of the step size, the largest that its smoothness allows for
+        large λ. With several draws, step t takes number t for both. With `apart` it takes number 2t for z and
+        2t + 1 for y.
+        """
+        x, problem, oracles, drawn = state.x, self.problem, self.problem.oracles, draws(batch)
+        model = carried_state(problem, batch) if steps > 1 else None
+
+        def step(carry, t):
+            (y, z, y_memory, z_memory), first, (_, model) = carry
+            pair = (2 * t, 2 * t + 1) if apart else (t, t)
+            for_z, for_y = (with_state(drawn[i], model) for i in pair)
+            models = model, next_state(problem, x, z, for_z, model)
+            at_z = oracles.inner_gradient(x, z, for_z)
+            at_y = oracles.inner_gradient(x, y, for_y)
+            at_y = tree.add(at_y, scaled(1 / penalty, oracles.outer_gradients(x, y, for_y).y))
+            z, z_memory = descend(self.inner, at_z, z_memory, z, lambda z: problem.g(x, z, for_z))
+            y, y_memory = descend(self.inner, at_y, y_memory, y, mixture(problem, x, penalty, for_y))
+            return (Copies(y, z, y_memory, z_memory), select(t == 0, at_z, first), models), None
+
+        carry = Copies(state.y, state.z, *state.inner), tree.zeros_like(state.z), (model, model)
+        (copies, gradient, models), _ = lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
+        return Tracked(copies, gradient, carried(*models))
 
     def suspicion(self, state: Any, batch: Any = None) -> Finding | None:
         """Report that f + λg is not convex in y, if it curves downwards between z and y."""
         call = self.problem.compiled(curvatures)
         of_f, of_g = (float(c) for c in call(state.x, state.y, state.z, first(batch)))
         return not_convex(of_f, of_g, float(self.penalty(state.k)))
-
-
-class Copies(NamedTuple):
-    """Two inner variables, each with a separate memory of the inner rule."""
-
-    y: PyTree  # tracks y_λ(x)
-    z: PyTree  # tracks y*(x)
-    y_memory: PyTree
-    z_memory: PyTree
-
-
-class Tracked(NamedTuple):
-    copies: Copies
-    gradient: PyTree  # ∇_y g at the initial z
-    model: Carried | None  # the model's state, carried along with z
-
-
-def track(
-    problem: Problem,
-    rule: Rule,
-    steps: int,
-    x: PyTree,
-    copies: Copies,
-    penalty: jax.Array,
-    batch: Batch | Draws | None,
-    apart: bool = False,
-) -> Tracked:
-    """Take `steps` steps on both copies at x:
-
-        z ← rule(z, ∇_y g(x, z))        y ← rule(y, ∇_y g(x, y) + ∇_y f(x, y)/λ)
-
-    The second is a step on f + λg with 1/λ of the step size, the largest that its smoothness allows for large
-    λ. With several draws, step t takes number t for both. With `apart` it takes number 2t for z and 2t + 1
-    for y.
-    """
-    oracles, drawn = problem.oracles, draws(batch)
-    state = carried_state(problem, batch) if steps > 1 else None
-
-    def step(carry, t):
-        (y, z, y_memory, z_memory), first, (_, state) = carry
-        pair = (2 * t, 2 * t + 1) if apart else (t, t)
-        for_z, for_y = (with_state(drawn[i], state) for i in pair)
-        states = state, next_state(problem, x, z, for_z, state)
-        at_z = oracles.inner_gradient(x, z, for_z)
-        at_y = oracles.inner_gradient(x, y, for_y)
-        at_y = tree.add(at_y, scaled(1 / penalty, oracles.outer_gradients(x, y, for_y).y))
-        z, z_memory = descend(rule, at_z, z_memory, z, lambda z: problem.g(x, z, for_z))
-        y, y_memory = descend(rule, at_y, y_memory, y, mixture(problem, x, penalty, for_y))
-        return (Copies(y, z, y_memory, z_memory), select(t == 0, at_z, first), states), None
-
-    carry = copies, tree.zeros_like(copies.z), (state, state)
-    (copies, gradient, states), _ = lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
-    return Tracked(copies, gradient, carried(*states))
 
 
 def estimate(

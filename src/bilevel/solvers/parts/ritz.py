@@ -26,9 +26,8 @@ def tridiagonal(product: Callable[[PyTree], PyTree], like: PyTree, steps: int) -
         size = jnp.maximum(size, tree.norm(image))
         left = tree.sub(tree.sub(image, scaled(alpha, q)), scaled(beta, before))
         beta = tree.norm(left)
-        beta = jnp.where(
-            beta <= 16 * float(jnp.finfo(beta.dtype).eps) * size, 0, beta
-        )  # no further direction
+        rounding = 16 * float(jnp.finfo(beta.dtype).eps) * size
+        beta = jnp.where(beta <= rounding, 0, beta)  # no further direction
         return (scaled(divide(jnp.ones_like(beta), beta), left), q, beta, size), (alpha, beta)
 
     start = tree.random_like(jax.random.key(0), like)

@@ -1,27 +1,22 @@
 """Many tasks that share a starting point: the base of all meta-learners.
 
-The problem describes *one* task: g is its loss on the support examples, f its loss on the query examples.
-Both are functions of (x, y, examples), and most ignore x. The data hold many tasks, `bl.Batch(inner=supports,
-outer=queries)`, every array with one row per task. y starts from x in every task, so both have the same tree.
+`bl.maml` describes the problem and the data. y starts from x in every task, so both have the same tree.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from bilevel.batch import Batch, Draws, Levels, draws, each_own, with_state
+from bilevel.batch import Levels, each_own
 from bilevel.checks import check_count, prepare, prepare_inner, signature, variables
 from bilevel.problem import Evaluated
-from bilevel.solvers.base import ExplicitSolver, Info
-from bilevel.solvers.options import count
-from bilevel.solvers.parts.inner import Carried, carried, carried_state, next_state, seen_by
-from bilevel.solvers.rules import ValueFunction, descend
-from bilevel.solvers.traits import Traits
+from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Traits, descend, draws
+from bilevel.solvers.options import count, field
+from bilevel.solvers.parts.inner import Carried, InnerLoop, carried_state, seen_by, take_steps
+from bilevel.solvers.rules import ValueFunction
 from bilevel.types import Metrics, PyTree
 
 
@@ -44,15 +39,6 @@ class Tasks(NamedTuple):
     model: Carried | None = None  # of each task
 
 
-class Adapted(NamedTuple):
-    """One task after adaptation."""
-
-    y: PyTree
-    gradient: PyTree  # of the descended function, at x
-    last: Batch  # the task in the last step: with that step's key, and the model's state
-    model: Carried | None
-
-
 class MetaLearner(ExplicitSolver):
     """Solver that learns a start for the adaptation to a task, and can adapt to new tasks.
 
@@ -60,7 +46,7 @@ class MetaLearner(ExplicitSolver):
     problem.
     """
 
-    inner_steps: int = eqx.field(static=True, converter=count("inner_steps"))
+    inner_steps: int = field(static=True, converter=count("inner_steps"))
     traits: ClassVar[Traits] = Traits(same_rows=True)
     solves: ClassVar[bool] = False  # whether adaptation solves a problem, with one key and one state
 
@@ -83,25 +69,13 @@ class MetaLearner(ExplicitSolver):
         problem = self.problem
         return lambda y: problem.oracles.inner_gradient(x, y, batch), lambda y: problem.g(x, y, batch)
 
-    def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> Adapted:
+    def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> InnerLoop:
         """Take N steps of the inner rule from x, on one task."""
         steps, rule, trains = self.inner_steps if steps is None else steps, self.inner, not self.solves
         drawn = draws(each_own(batch, steps) if trains else batch)
-
-        def step(y: PyTree, memory: PyTree, state: PyTree, t: Any) -> tuple[Any, ...]:
-            seen = cast(Batch, with_state(drawn[t], state))
-            gradient, value = self.task_problem(x, seen)
-            direction = gradient(y)
-            after = descend(rule, direction, memory, y, value)
-            return (*after, state, next_state(self.problem, x, y, seen, state)), direction
-
         state = carried_state(self.problem, batch) if trains and steps > 1 else None
-        point, gradient = step(x, rule.init(x), state, 0)
-        if steps > 1:
-            times = jnp.arange(1, steps, dtype=jnp.int32)
-            point, _ = lax.scan(lambda at, t: (step(at[0], at[1], at[3], t)[0], None), point, times)
-        y, _, *states = point
-        return Adapted(y, gradient, cast(Batch, with_state(drawn[steps - 1], states[0])), carried(*states))
+        descended = lambda seen: self.task_problem(x, seen)
+        return take_steps(self.problem, rule, steps, x, x, rule.init(x), drawn, state, descended)
 
     def adapt(self, x: PyTree, data: Batch, *, steps: int | None = None) -> PyTree:
         """Return the parameters adapted to new tasks from x, one row per task:

@@ -48,9 +48,7 @@ def split(tree: PyTree) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
     floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
 
     def rebuild(moving: list[Any]) -> PyTree:
-        source = iter(moving)
-        return structure.unflatten(
-            [next(source) if f else leaf for f, leaf in zip(floating, leaves, strict=True)]
-        )
+        source, pairs = iter(moving), zip(floating, leaves, strict=True)
+        return structure.unflatten([next(source) if f else leaf for f, leaf in pairs])
 
     return [leaf for f, leaf in zip(floating, leaves, strict=True) if f], rebuild

@@ -43,9 +43,8 @@ class Field(NamedTuple):
     linearize: Callable[..., Linearized]  # G_t with its products
     curvature: Callable[..., Curvature]  # its products, each in its own pass
     value: Callable[..., Scalar]  # the function with the gradient G_t
-    rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: (
-        rule
-    )  # the rule at x, for a proximal map that depends on x
+    # the rule at x, for a proximal map that depends on x
+    rule_at: Callable[[Rule, PyTree], Rule] = lambda rule, x: rule
 
 
 def inner_field(problem: Problem) -> Field:
@@ -73,7 +72,13 @@ class Lengths(NamedTuple):
 def lengths(inner_steps: int, truncate: int | None = None, checkpoint_every: int = 1) -> Lengths:
     """Return the lengths; raise if they do not fit together."""
     steps = check_count(inner_steps, "inner_steps")
-    return Lengths(steps, _differentiated(truncate, steps), check_count(checkpoint_every, "checkpoint_every"))
+    differentiated = steps if truncate is None else check_count(truncate, "truncate")
+    if differentiated > steps:
+        raise ValueError(
+            f"truncate={truncate} asks to differentiate more steps than inner_steps={steps} takes: "
+            f"pass truncate={steps} or less, or leave it out to differentiate them all"
+        )
+    return Lengths(steps, differentiated, check_count(checkpoint_every, "checkpoint_every"))
 
 
 class Unrolled(NamedTuple):
@@ -101,9 +106,8 @@ def unroll(
     steps, tracked, every = lengths.steps, lengths.differentiated - 1, lengths.every
     segments, tail = divmod(tracked, every) if every > 1 else (0, tracked)
     times = np.arange(steps - 1, dtype=np.int32)
-    discarded_times, tail_times, segment_times = np.split(
-        times, [steps - 1 - tracked, steps - 1 - segments * every]
-    )
+    ends = [steps - 1 - tracked, steps - 1 - segments * every]
+    discarded_times, tail_times, segment_times = np.split(times, ends)
     segment_times = segment_times.reshape(segments, every)
     plain, rule, drawn = rule, field.rule_at(rule, x), draws(batch)
 
@@ -189,7 +193,6 @@ def follow(
     batch: Batch | Draws | None,
 ) -> tuple[PyTree, Batch | None]:
     """Return (y, last) after the steps at those times, as a function of x for rules that need f(x, y_N(x))."""
-
     rule, drawn = field.rule_at(rule, x), draws(batch)
 
     def step(point, t):
@@ -239,7 +242,13 @@ def update(
     `pull_back((p, q))` maps the cotangents of (y, moving) to the cotangents of (gradient, moving, y) before
     the step. Counters and keys have no derivative. The value that some rules ask for is a constant.
     """
-    moving, function = differentiable(rule, memory, value)
+    moving, rebuild = split(memory)
+    value = None if value is None else held_fixed(value)
+
+    def function(gradient: PyTree, moving: list[Any], y: PyTree) -> tuple[tuple[Any, ...], PyTree]:
+        y, memory = descend(rule, gradient, rebuild(moving), y, value)
+        return (y, split(memory)[0]), memory
+
     out, pull_back, memory = jax.vjp(function, gradient, moving, y, has_aux=True)
 
     def pull(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -267,32 +276,6 @@ def through_map(
     return tree.add(x_bar, jax.vjp(settle, rule.x)[1](y_bar)[0])
 
 
-def differentiable(
-    rule: Rule, memory: PyTree, value: ValueFunction | None
-) -> tuple[list[Any], Callable[..., Any]]:
-    """Return the memory's floating leaves, and a step as (gradient, moving, y) ↦ ((y, moving), memory)."""
-    moving, rebuild = split(memory)
-    value = None if value is None else held_fixed(value)
-
-    def function(gradient: PyTree, moving: list[Any], y: PyTree) -> tuple[tuple[Any, ...], PyTree]:
-        y, memory = descend(rule, gradient, rebuild(moving), y, value)
-        return (y, split(memory)[0]), memory
-
-    return moving, function
-
-
 def held_fixed(value: ValueFunction) -> ValueFunction:
     """Return the same function without a derivative."""
     return lambda y: lax.stop_gradient(value(y))
-
-
-def _differentiated(truncate: int | None, steps: int) -> int:
-    if truncate is None:
-        return steps
-    truncate = check_count(truncate, "truncate")
-    if truncate > steps:
-        raise ValueError(
-            f"truncate={truncate} asks to differentiate more steps than inner_steps={steps} takes: "
-            f"pass truncate={steps} or less, or leave it out to differentiate them all"
-        )
-    return truncate

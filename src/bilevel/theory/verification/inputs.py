@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from bilevel.checks import check_callable, signature
-from bilevel.solvers.adjoints.gradient_steps import OneStep, Steps
+from bilevel.solvers.adjoints.base import OneStep, Steps
 from bilevel.solvers.algorithms.aid import AID
 from bilevel.solvers.algorithms.itd import ITD
 from bilevel.solvers.algorithms.soba import SOBA

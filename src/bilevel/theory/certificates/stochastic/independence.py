@@ -8,11 +8,12 @@ import numpy as np
 
 from bilevel.loop.data.samplers import Blocks, Independent, Shuffled
 from bilevel.loop.data.streams import FullBatch, Minibatches, as_stream
-from bilevel.solvers.adjoints.gradient_steps import OneStep
+from bilevel.solvers.adjoints.base import OneStep
 from bilevel.solvers.algorithms.aid import AID
 from bilevel.solvers.algorithms.soba import SOBA
 from bilevel.solvers.base import Solver
-from bilevel.solvers.rules import Descent, Rule, Settled, Transformation
+from bilevel.solvers.optax_rules import Transformation
+from bilevel.solvers.rules import Descent, Rule, Settled
 
 TRIED = 8  # steps for testing an optax rule
 

@@ -1,4 +1,7 @@
-"""MINRES (Paige & Saunders 1975), which lineax does not have."""
+"""Krylov methods with a warm start and their true residual: conjugate gradients, and MINRES (Paige & Saunders 1975).
+
+lineax has no MINRES. Why its conjugate gradients are not used: see `parts.newton`.
+"""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -11,10 +14,88 @@ from optax import tree
 
 from bilevel.checks import check_count, check_positive
 from bilevel.oracles import Curvature
-from bilevel.solvers.adjoints.base import Adjoint, residual
-from bilevel.solvers.adjoints.nystrom_sketch import Nystrom, check_preconditioner
+from bilevel.solvers.adjoints.base import INDEFINITE, Adjoint, residual
+from bilevel.solvers.adjoints.nystrom_sketch import Nystrom
+from bilevel.solvers.parts.newton import truncated_cg
 from bilevel.solvers.parts.trees import all_finite, divide, dot, nan_unless, scaled, select
 from bilevel.types import Metrics, Number, PyTree, Scalar
+from bilevel.words import shown
+
+
+class KrylovMethod(Adjoint):
+    tol: Number
+    max_steps: int | None = eqx.field(static=True)
+    preconditioner: Nystrom | None = None
+
+    def inverse(self, inner: Curvature, b: PyTree) -> Callable[[PyTree], PyTree]:
+        """Return the preconditioner r ↦ P r; the identity without one."""
+        return (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
+
+
+def _checked(tol: Number, max_steps: int | None, preconditioner: Nystrom | None) -> tuple[Any, ...]:
+    check_positive(tol, "tolerance tol")
+    steps = None if max_steps is None else check_count(max_steps, "max_steps")
+    if preconditioner is not None and not isinstance(preconditioner, Nystrom):
+        raise TypeError(
+            f"preconditioner must be adjoints.nystrom(rank, damping) or None, not {shown(preconditioner)}"
+        )
+    return tol, steps, preconditioner
+
+
+def _size(b: PyTree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(b))
+
+
+class ConjugateGradients(KrylovMethod):
+    name: ClassVar[str] = "CG"
+
+    def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
+        inner = inner.shared()
+        P = self.inverse(inner, b)
+        v, taken, flat = conjugate_gradients(inner, b, v, scaled(self.tol, tree.norm(b)), self.max_steps, P)
+        left = tree.norm(residual(inner, b, v))
+        return v, memory, {"adjoint_residual": left, "adjoint_steps": taken, INDEFINITE: flat}
+
+
+def cg(
+    tol: Number = 1e-6, max_steps: int | None = None, *, preconditioner: Nystrom | None = None
+) -> ConjugateGradients:
+    """Run conjugate gradients from the last v̂ until ‖∇²_yy g·v − b‖ ≤ tol·‖b‖.
+
+    Grazzi et al. 2020, Ji et al. 2021. The method takes at least one step, so that with warm starts even a
+    loose tolerance leaves no bias in the limit. ∇²_yy g must be positive definite. The method stops at the
+    first direction without positive curvature and returns the current v. For an indefinite ∇²_yy g use
+    `bl.adjoints.minres`, or make it definite with `bl.adjoints.damped` or `bl.adjoints.gauss_newton`. The
+    trace's "adjoint_indefinite" shows these steps. The run's status reports them if they are most of the last
+    steps. Hessian products: 1 for the warm start, 1 per step, 1 to measure "adjoint_residual", and the
+    preconditioner's.
+
+    Args:
+        tol: the tolerance, relative to ‖b‖.
+        max_steps: the maximal number of steps; the default is ten times the size of y.
+        preconditioner: `bl.adjoints.nystrom(rank, damping)`, computed again at every solve.
+    """
+    return ConjugateGradients(*_checked(tol, max_steps, preconditioner))
+
+
+def conjugate_gradients(
+    inner: Curvature,
+    b: PyTree,
+    v: PyTree,
+    atol: Any,
+    max_steps: int | None,
+    preconditioner: Callable[[PyTree], PyTree] = lambda r: r,
+) -> tuple[PyTree, jax.Array, jax.Array]:
+    """Return (v, the number of steps taken, whether a direction without positive curvature ended them).
+
+    ‖∇²_yy g·v − b‖ ≤ atol, unless `max_steps` or such a direction came first. If b or the curvature is not
+    finite, v is not finite either.
+    """
+    most = 10 * _size(b) if max_steps is None else max_steps
+    left = tree.scale(-1, residual(inner, b, v))
+    found = truncated_cg(inner.hessian, left, atol, most, at_least=1, preconditioner=preconditioner)
+    fine = all_finite(left) & ~jnp.isnan(found.curvature)
+    return nan_unless(fine, tree.add(v, found.solution)), found.products, found.flat & fine
 
 
 class Lanczos(NamedTuple):
@@ -33,20 +114,17 @@ class Lanczos(NamedTuple):
     step: jax.Array
 
 
-class MinimalResiduals(Adjoint):
-    tol: Number
-    max_steps: int | None = eqx.field(static=True)
-    preconditioner: Nystrom | None = None
+class MinimalResiduals(KrylovMethod):
     name: ClassVar[str] = "MINRES"
 
     def allows(self, curvature: float) -> bool:
         return True
 
     def solve(self, inner: Curvature, b: PyTree, v: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Metrics]:
-        inner, size = inner.shared(), sum(leaf.size for leaf in jax.tree.leaves(b))
-        P = (lambda r: r) if self.preconditioner is None else self.preconditioner.inverse(inner, b)
+        inner = inner.shared()
+        P = self.inverse(inner, b)
         start = residual(inner, b, v)
-        end = _iterate(inner, start, v, scaled(self.tol, tree.norm(b)), self.max_steps or 10 * size, P)
+        end = _iterate(inner, start, v, scaled(self.tol, tree.norm(b)), self.max_steps or 10 * _size(b), P)
         left = residual(inner, b, end.v)
         grown = dot(left, P(left)) > dot(start, P(start))  # possible only by rounding
         v, left = select(grown, (v, start), (end.v, left))
@@ -73,9 +151,7 @@ def minres(
         max_steps: the maximal number of steps; the default is ten times the size of y.
         preconditioner: `bl.adjoints.nystrom(rank, damping)`, computed again at every solve.
     """
-    check_positive(tol, "tolerance tol")
-    steps = None if max_steps is None else check_count(max_steps, "max_steps")
-    return MinimalResiduals(tol, steps, check_preconditioner(preconditioner))
+    return MinimalResiduals(*_checked(tol, max_steps, preconditioner))
 
 
 def _iterate(
