@@ -15,9 +15,8 @@ from bilevel.theory.constants import Constants
 from bilevel.theory.verification.inequalities import claims_about
 from bilevel.theory.verification.inequalities.claim import Claim, Setting
 from bilevel.theory.verification.inputs import check_constants, check_solution, names_of, recognize
-from bilevel.theory.verification.measurement import Run, measure
+from bilevel.theory.verification.measurement import Piece, Run, measure
 from bilevel.theory.verification.report import Report, Row, Verdict
-from bilevel.theory.verification.segments import Piece
 from bilevel.types import PyTree
 
 TOLERANCE = 1e-9  # share of the right side, for rounding in the inequality itself
@@ -61,14 +60,7 @@ def verify(
     return judge(run, solver, constants, _provenance(constants, run.at_x.cross is not None))
 
 
-def _measured(
-    solver: Solver,
-    steps: int,
-    solution: Callable[[PyTree], PyTree] | None,
-    x: PyTree,
-    y: PyTree,
-    data: Batch | None,
-) -> Run:
+def _measured(solver: Solver, steps: int, solution: Any, x: PyTree, y: PyTree, data: Batch | None) -> Run:
     return measure(solver, x, y, steps, data, solution)
 
 
@@ -97,12 +89,9 @@ def _provenance(constants: Constants | Blocks, dense: bool) -> dict[str, str]:
     texts = {}
     for name in names_of(constants):
         source = "estimated, assumed to hold" if name in estimated else "declared"
-        unseen = not dense and name.startswith(("mu", "L_", "rho"))
-        checked = (
-            "unchecked"
-            if unseen
-            else "checked along the run" + (" for f only" if name == "L" and not dense else "")
-        )
+        checked = "checked along the run" + (" for f only" if name == "L" and not dense else "")
+        if not dense and name.startswith(("mu", "L_", "rho")):
+            checked = "unchecked"
         texts[SYMBOLS.get(name, name)] = f"{getattr(constants, name):.4g} {source}; {checked}"
     return texts
 
@@ -201,7 +190,7 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
     for needed in claim.needs:
         if (reason := needed(run, setting)) is not None:
             return Row(claim.name, claim.statement, Verdict.NOT_APPLICABLE, reason)
-    lhs, rhs = claim.sides(low, setting)[0], claim.sides(high, setting)[1]
+    lhs, rhs = np.broadcast_arrays(claim.sides(low, setting)[0], claim.sides(high, setting)[1])
     if len(lhs) == 0:
         return Row(claim.name, claim.statement, Verdict.NOT_APPLICABLE, "needs at least two iterations")
     # Written so that a NaN on either side counts as a violation.

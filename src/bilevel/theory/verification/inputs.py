@@ -31,7 +31,14 @@ class Algorithm(NamedTuple):
 
 def recognize(solver: Solver) -> Algorithm:
     """Return the algorithm of `solver`, or raise if no lemma or certificate covers it."""
-    method, rules, *counts = _parts(solver)
+    method, rules, counts = "", {}, ()
+    if isinstance(solver, AID) and isinstance(solver.adjoint, OneStep | Steps):
+        method, rules = "AID", {"alpha": solver.inner, "eta": solver.adjoint.rule, "beta": solver.outer}
+        counts = solver.inner_steps, solver.adjoint.count if isinstance(solver.adjoint, Steps) else 1
+    elif isinstance(solver, SOBA) and isinstance(solver.adjoint, OneStep):
+        method, rules = "SOBA", {"alpha": solver.inner, "eta": solver.adjoint.rule, "beta": solver.outer}
+    elif isinstance(solver, ITD) and solver.lengths.steps == 1:
+        method, rules = "ITD", {"alpha": solver.inner, "beta": solver.outer}
     sizes = {name: rule.step_size for name, rule in rules.items() if isinstance(rule, Descent)}
     if not rules or len(sizes) < len(rules) or solver.problem.prox is not None:
         raise ValueError(
@@ -41,19 +48,6 @@ def recognize(solver: Solver) -> Algorithm:
             "and the problem without prox; AID may take several steps (inner_steps=N, adjoint=bl.adjoints.steps(η, Q))"
         )
     return Algorithm(method, sizes, *counts)
-
-
-def _parts(solver: Solver) -> tuple[Any, ...]:
-    """Return the method, the rule of each level, and the numbers of inner and adjoint steps."""
-    if isinstance(solver, AID) and isinstance(solver.adjoint, OneStep | Steps):
-        count = solver.adjoint.count if isinstance(solver.adjoint, Steps) else 1
-        rules = {"alpha": solver.inner, "eta": solver.adjoint.rule, "beta": solver.outer}
-        return "AID", rules, solver.inner_steps, count
-    if isinstance(solver, SOBA) and isinstance(solver.adjoint, OneStep):
-        return "SOBA", {"alpha": solver.inner, "eta": solver.adjoint.rule, "beta": solver.outer}
-    if isinstance(solver, ITD) and solver.lengths.steps == 1:
-        return "ITD", {"alpha": solver.inner, "beta": solver.outer}
-    return "", {}
 
 
 def check_constants(constants: Any) -> None:

@@ -1,11 +1,20 @@
-"""Run of a solver with the norms of all lemmas. It is pure, so it works inside jit and vmap."""
+"""Run of a solver with the norms of all lemmas. It is pure, so it works inside jit and vmap.
+
+The proofs use the assumptions along segments and curves between the points of a run. Contraction integrates
+∇²_yy g over [y_k⁰, y*_k], and the errors at ŷ_k compare it with y*_k. The drift of y* and v* and the descent
+of Φ follow (x, y*(x)) from x_k to x_{k+1}. Each piece is evaluated at its ends and at `NODES` in between. A
+violation proves a constant wrong. A violation only elsewhere is not detected.
+"""
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 from optax import tree
 
 from bilevel.batch import Batch
@@ -13,25 +22,32 @@ from bilevel.loop.scan import scan
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.verification.inputs import Algorithm, check_solution, recognize
-from bilevel.theory.verification.reference import (
-    cross_matrix,
-    exact,
-    hessian_matrix,
-    inner_solution,
-    solve_hessian,
-)
-from bilevel.theory.verification.segments import (
-    Norms,
-    Piece,
-    between,
-    is_small,
-    joined,
-    measure_pieces,
-    stacked,
-)
+from bilevel.theory.verification.reference import DENSE, exact, inner_solution, matrix, solve_hessian
 from bilevel.types import PyTree
 
 Solution = Callable[[PyTree], PyTree]
+# With the ends, the Gauss–Lobatto points of order five.
+NODES = (0.5 - (3 / 28) ** 0.5, 0.5, 0.5 + (3 / 28) ** 0.5)
+Norms = Any  # numbers per iteration: a JAX array here, a NumPy array in judgments
+
+
+class Piece(NamedTuple):
+    """Piece of a run: steps and changes between neighboring points, curvatures at every point (last axis).
+
+    Fields that need matrices are None where these are too large.
+    """
+
+    x_step: Norms
+    y_step: Norms
+    outer_x_change: Norms  # of ∇_x f
+    outer_y_change: Norms  # of ∇_y f
+    hessian_change: Norms  # of ∇²_yy g
+    cross_change: Norms  # of ∇²_xy g
+    outer_x: Norms  # ‖∇_x f‖
+    outer_y: Norms  # ‖∇_y f‖
+    curvature_low: Norms  # smallest eigenvalue of ∇²_yy g
+    curvature_high: Norms  # and its largest
+    cross: Norms  # ‖∇²_xy g‖
 
 
 class Run(NamedTuple):
@@ -136,12 +152,14 @@ def _measure(
     here = jax.tree.map(lambda a: jnp.broadcast_to(a, (9, *a.shape)), x)
     both = stacked(before.x, x), stacked(before.y, y)
     at_x, since_last_star, since_last = measure_pieces(problem, data, (here, path), (xs, ys), both)
-    nothing = jnp.zeros_like(star.value)
+    nothing, oracles = jnp.zeros_like(star.value), problem.oracles
+    # ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)
+    tilted = lambda: solve_hessian(oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data).y)
     norms = {
         "y_error": distance(y, star.y),
         "warm_error": distance(warm, star.y),
         "y_step": distance(y, warm),
-        "v_error": distance(v, _adjoint(problem, data, x, y)) if algorithm.method == "AID" else nothing,
+        "v_error": distance(v, tilted()) if algorithm.method == "AID" else nothing,
         "v_star_error": nothing if v is None else distance(v, star.v),
         "x_step": distance(x, before.x),
         "estimate_error": distance(estimate, star.hypergradient),
@@ -164,18 +182,68 @@ def _measure(
     return _Previous(x, y, star.y, star.hypergradient), norms
 
 
-def _adjoint(problem: Problem, data: Batch | None, x: PyTree, y: PyTree) -> PyTree:
-    """Return ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)."""
-    return solve_hessian(problem.oracles.linearize(x, y, data), problem.oracles.outer_gradients(x, y, data).y)
-
-
 def _jacobians(
     problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree
 ) -> dict[str, Any]:
     """Return the norms of both m × n Jacobians: −∇²_xy g (∇²_yy g)⁻¹ at y*, −α∇²_xy g at the warm start."""
     at_star, at_warm = problem.oracles.linearize(x, y, data), problem.oracles.linearize(x, warm, data)
-    C_star, C_warm = cross_matrix(at_star, warm), cross_matrix(at_warm, warm)
-    jacobian = -jnp.linalg.solve(hessian_matrix(at_star, warm), C_star.T).T
+    C_star, C_warm = matrix(at_star.cross, warm), matrix(at_warm.cross, warm)
+    jacobian = -jnp.linalg.solve(matrix(at_star.hessian, warm), C_star.T).T
     spectral = lambda A: jnp.linalg.norm(A, ord=2)
     missed = -jnp.asarray(alpha, C_warm.dtype) * C_warm - jacobian
     return {"jacobian": spectral(jacobian), "jacobian_error": spectral(missed)}
+
+
+def between(start: PyTree, end: PyTree) -> PyTree:
+    """Return the points at `NODES` of the segment, stacked."""
+    points = lambda a, b: jnp.stack([a + jnp.asarray(t, a.dtype) * (b - a) for t in NODES])
+    return jax.tree.map(points, start, end)
+
+
+def stacked(*points: PyTree) -> PyTree:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *points)
+
+
+def joined(*stacks: PyTree) -> PyTree:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *stacks)
+
+
+def is_small(x: PyTree, y: PyTree) -> bool:
+    return ravel_pytree(x)[0].size <= DENSE and ravel_pytree(y)[0].size <= DENSE
+
+
+def measure_pieces(problem: Problem, data: Batch | None, *pieces: tuple[PyTree, PyTree]) -> list[Piece]:
+    """Return the quantities at the points (x, y) of each piece, and between neighbors in it."""
+    lengths = [len(jax.tree.leaves(x)[0]) for x, _ in pieces]
+    small = is_small(*jax.tree.map(lambda a: a[0], pieces[0]))
+
+    def at(x, y):
+        f, flat = problem.oracles.outer_gradients(x, y, data), lambda tree: ravel_pytree(tree)[0]
+        vectors = flat(x), flat(y), flat(f.x), flat(f.y)
+        if not small:
+            return vectors
+        inner = problem.oracles.linearize(x, y, data)
+        return *vectors, matrix(inner.hessian, y), matrix(inner.cross, y)
+
+    x, y, f_x, f_y, *matrices = jax.vmap(at)(*joined(*pieces))
+    size, change = lambda a: jnp.linalg.norm(a, axis=-1), lambda a: a[1:] - a[:-1]
+    steps = [size(change(a)) for a in (x, y, f_x, f_y)]
+    slopes = [size(f_x), size(f_y)]
+    turns, spectra = _spectra(*matrices) if small else ([None] * 2, [None] * 3)
+    # Leave out the changes from the end of one piece to the start of the next.
+    ends = list(accumulate(lengths))
+    cut = lambda values, start, end: [None if a is None else a[start:end] for a in values]
+    return [
+        Piece(*cut(steps + turns, end - length, end - 1), *cut(slopes + spectra, end - length, end))
+        for length, end in zip(lengths, ends, strict=True)
+    ]
+
+
+def _spectra(H: Array, C: Array) -> tuple[list[Array], list[Array]]:
+    """Return norms of the changes of H and C, the ends of H's spectrum, and ‖C‖, by one decomposition."""
+    change, gram = lambda A: A[1:] - A[:-1], lambda A: jnp.swapaxes(A, -1, -2) @ A
+    spectra = jnp.linalg.eigvalsh(jnp.concatenate([H, change(H), gram(C), gram(change(C))]))
+    n = len(H)
+    at, turn, cross, cross_turn = jnp.split(spectra, [n, 2 * n - 1, 3 * n - 1])
+    root = lambda squares: jnp.sqrt(jnp.maximum(squares[:, -1], 0))
+    return [jnp.abs(turn).max(axis=1), root(cross_turn)], [at[:, 0], at[:, -1], root(cross)]

@@ -109,10 +109,7 @@ def inner_solution(problem: Problem, x: PyTree, guess: PyTree, data: Batch | Non
 
 
 def rounding_of(inner: Linearized, y: PyTree) -> Scalar:
-    """Return the size below which ‖∇_y g‖ is rounding.
-
-    It is a few ulps of the two parts of the gradient, ∇²_yy g·y and the remainder.
-    """
+    """Return a few ulps of the two parts of ∇_y g, ∇²_yy g·y and the remainder: ‖∇_y g‖ below it is rounding."""
     curved = inner.hessian(y)
     size = tree.norm(curved) + tree.norm(tree.sub(inner.gradient, curved))
     return 8 * jnp.finfo(size.dtype).eps * size
@@ -123,23 +120,14 @@ def solve_hessian(inner: Linearized, b: PyTree) -> PyTree:
     flat, unravel = ravel_pytree(b)
     if flat.size > DENSE:
         return cg(inner.hessian, b, tol=1e-14, maxiter=4 * flat.size)[0]
-    H = hessian_matrix(inner, b)
+    H = matrix(inner.hessian, b)
     factors = lu_factor(H)
     v = lu_solve(factors, flat)
     return unravel(v + lu_solve(factors, flat - H @ v))  # one refinement, down to rounding
 
 
-def hessian_matrix(inner: Linearized, y: PyTree) -> Float[Array, "n n"]:
-    """Return ∇²_yy g as a matrix; `y` gives the shape."""
-    return _columns(inner.hessian, y)
-
-
-def cross_matrix(inner: Linearized, y: PyTree) -> Float[Array, "m n"]:
-    """Return ∇²_xy g as a matrix; `y` gives the shape."""
-    return _columns(inner.cross, y)
-
-
-def _columns(linear: Callable[[PyTree], PyTree], y: PyTree) -> Float[Array, "m n"]:
+def matrix(linear: Callable[[PyTree], PyTree], y: PyTree) -> Float[Array, "m n"]:
+    """Return the matrix of a linear function of trees like y."""
     flat, unravel = ravel_pytree(y)
     column = lambda unit: ravel_pytree(linear(unravel(unit)))[0]
     return jax.vmap(column, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))

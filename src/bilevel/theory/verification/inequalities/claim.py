@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates import paper
 from bilevel.theory.verification.measurement import Run
 
 ROUNDING = 1e-12  # by which a step size may exceed its limit, because α = 1/L is computed
-Sides = tuple[Any, Any]  # arrays with one entry or one row per iteration
+Sides = tuple[Any, Any]  # arrays with one entry or one row per iteration, or a number for all of them
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,11 @@ class Claim:
 
 
 class Claims(list[Claim]):
-    """Claims in order; `@claims.add(...)` appends the decorated function, which returns both sides."""
+    """Claims in order; `@claims.add(...)` appends a function of both sides. Its docstring is the statement."""
 
-    def add(self, name: str, statement: str, *needs: Hypothesis, first: int = 0) -> Callable[[Any], Any]:
+    def add(self, name: str, *needs: Hypothesis, first: int = 0) -> Callable[[Any], Any]:
         def append(sides: Callable[[Run, Setting], Sides]) -> Any:
-            self.append(Claim(name, statement, sides, needs, first))
+            self.append(Claim(name, sides.__doc__ or "", sides, needs, first))
             return sides
 
         return append
@@ -92,28 +90,5 @@ def equal(symbol: str, value: float | None, target: Any, meaning: str) -> str | 
     return f"{symbol} = {value:.3g} is not {meaning} = {target:.3g}"
 
 
-short_alpha: Hypothesis = lambda r, s: at_most("α", s.alpha, 1 / s.constants.L, "1/L")
-short_eta: Hypothesis = lambda r, s: at_most("η", s.eta, 1 / s.constants.L, "1/L")
-alpha_is_inverse_L: Hypothesis = lambda r, s: equal("α", s.alpha, 1 / s.constants.L, "1/L")
-eta_is_inverse_L: Hypothesis = lambda r, s: equal("η", s.eta, 1 / s.constants.L, "1/L")
-
-
 def dense(r: Run, s: Setting) -> str | None:
     return None if r.at_x.cross is not None else "not measured: x or y is too large for dense Jacobians"
-
-
-def horizons(r: Run) -> np.ndarray:
-    """Return K = 1, 2, …, because every prefix of a run is a run."""
-    return np.arange(1, len(r.gradient) + 1)
-
-
-def running_mean(squares: Any) -> np.ndarray:
-    return np.cumsum(squares) / np.arange(1, len(squares) + 1)
-
-
-def discounted(rate: float, terms: Any) -> np.ndarray:
-    """Return Σ_{j<k} rate^{k−1−j}·terms_j for k = 0..K−1."""
-    sums = np.zeros(len(terms))
-    for k in range(1, len(terms)):
-        sums[k] = rate * sums[k - 1] + terms[k - 1]
-    return sums
