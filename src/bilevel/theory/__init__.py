@@ -40,9 +40,9 @@ from bilevel.theory.estimation.estimates import (
     Assumed as Assumed,
     AssumedBlocks as AssumedBlocks,
     Estimated as Estimated,
+    Sampled as Sampled,
 )
 from bilevel.theory.estimation.observations import estimate as estimate
-from bilevel.theory.estimation.sampled import Sampled as Sampled
 from bilevel.theory.verification._verify import judge as judge, verify as verify
 from bilevel.theory.verification.measurement import Run as Run, measure as measure
 from bilevel.theory.verification.reference import Exact as Exact, exact as exact

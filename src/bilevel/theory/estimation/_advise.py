@@ -16,14 +16,19 @@ from bilevel.solvers.algorithms.itd import itd
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import projected
 from bilevel.theory.certificates.certificate import StepSizes
-from bilevel.theory.estimation.advice import Advice
-from bilevel.theory.estimation.explanation import explain, recommend, recommend_nonconvex
-from bilevel.theory.estimation.inner_solution import host_distance
-from bilevel.theory.estimation.observations import Observations
-from bilevel.theory.estimation.sampled import StartErrors, largest_beta, sampled_certificates
-from bilevel.theory.estimation.start_point import StartPoint, examine_start, is_convex
-from bilevel.theory.estimation.stationarity import Stationarity, measure_stationarity
-from bilevel.theory.estimation.trial_runs import BetaTrial, follow, halve_beta, largest_slope
+from bilevel.theory.estimation.advice import Advice, explain, recommend, recommend_nonconvex
+from bilevel.theory.estimation.estimates import StartErrors, largest_beta, sampled_certificates
+from bilevel.theory.estimation.observations import Observations, host_distance
+from bilevel.theory.estimation.stationarity import measure_stationarity
+from bilevel.theory.estimation.trial_runs import (
+    BetaTrial,
+    StartPoint,
+    examine_start,
+    follow,
+    halve_beta,
+    is_convex,
+    largest_slope,
+)
 from bilevel.types import PyTree
 
 FOLLOWED = {"AID": ("AID", "SOBA"), "ITD": ("ITD",)}  # the runs, and the certificates whose β they use
@@ -119,8 +124,8 @@ def advise(
     if start.star.done and tried.passed and project is None and runs and is_convex(estimated):
         known = [method for followed in runs for method in FOLLOWED[followed]]
         final = sampled_certificates(estimated, _describe(start, y, infimum), steps, known)
-    measured = problem.compiled(_stationarity, project)
-    measure = lambda x, _, star: jax.device_get(measured(x, star.y, data, alpha, at.smoothness))
+    measured = problem.compiled(measure_stationarity, 0, project)
+    measure = lambda x, _, star: jax.device_get(measured(x, star.y, data, alpha, 0.0, None, at.smoothness))
     along = [measure(*moment) for moment in runs["AID"].seen] if "AID" in runs else []
     ends = {method: measure(*run.seen[-1]) for method, run in runs.items()}
     if start.convex:
@@ -153,7 +158,3 @@ def _describe(start: StartPoint, y: PyTree, infimum: float) -> StartErrors:
     return StartErrors(
         value - infimum, y_error, float(start.at.adjoint) if start.at.residual < 1e-8 else None
     )
-
-
-def _stationarity(problem: Problem, project, x, y, data, alpha, smoothness) -> Stationarity:
-    return measure_stationarity(problem, x, y, data, alpha, 0.0, None, 0, project, smoothness)
