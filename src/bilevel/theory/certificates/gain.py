@@ -1,4 +1,4 @@
-"""Positive linear error systems, and their closed loop, which `sharp` and `tight` sum.
+"""Positive linear error systems, their certificates, and the closed loop, which `sharp` and `tight` sum.
 
 All norm recursions here have the form of a *positive* linear system,
 
@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.theory.reals import Floats
+from bilevel.theory.certificates.certificate import Certificate, Errors
+from bilevel.theory.reals import Floats, Real, inverse
 
 EVERY_STEP = (
     "every outer step is certified, and the bound falls with it: L_Phi is zero, so Φ is linear and no error feeds "
@@ -78,8 +79,7 @@ class ClosedLoop(ErrorSystem):
     @property
     def beta_max(self) -> Floats:
         """Return min(beta_cap, 1/(2·unit_gain)), beyond which G ≥ 1."""
-        with np.errstate(divide="ignore", over="ignore"):
-            return np.minimum(self.beta_cap, 0.5 / np.asarray(self.unit_gain))[()]
+        return np.minimum(self.beta_cap, 0.5 * inverse(self.unit_gain))
 
     def gain(self, beta: Floats) -> Floats:
         """Return the closed-loop ℓ₂ gain G = T/(1 − T) from g to the error; infinite for T ≥ 1."""
@@ -88,10 +88,7 @@ class ClosedLoop(ErrorSystem):
             return np.where(T < 1, T / np.maximum(1 - T, 0), np.inf)[()]
 
     def transient(self, beta: Floats, w0: Floats, w1: Floats) -> Floats:
-        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ.
-
-        I₀ is the contribution of the initial errors to all steps.
-        """
+        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: what the initial errors add to all steps."""
         q0, q1 = beta * self.q0, beta * self.q1
         F = (self.r0 + q0, q0), (self.p + q1, self.r1 + q1)
         stable = np.asarray(beta * self.unit_gain) < 1
@@ -110,6 +107,55 @@ class ClosedLoop(ErrorSystem):
         # In units of √K, so that s² is the mean itself and nothing overflows for long horizons.
         s = (G * J + np.sqrt((G * J) ** 2 + (1 - G**2) * (energy + J**2))) / (1 - G**2)
         return np.where(admissible & ~np.isnan(s), s**2, np.inf)[()]
+
+
+# From ‖y₀ − y*(x₀)‖ and ‖v₀ − v*(x₀)‖ to the system's errors.
+InitialErrors = Callable[[Floats, Floats | None], Errors]
+
+
+@dataclass(frozen=True)
+class SystemCertificate(Certificate):
+    """Bounds for any admissible β. `weights` scale the two errors to the states; ITD has only one."""
+
+    system: ErrorSystem
+    weights: tuple[Floats, Floats]
+    start: InitialErrors
+    inner_steps: int = 1
+    adjoint_steps: int = 1
+
+    @property
+    def beta_max(self) -> Floats:
+        return self.system.beta_max
+
+    @property
+    def C5(self) -> Floats:
+        """Return the part of the hypergradient error that does not vanish with the errors."""
+        return self.system.C5
+
+    @property
+    def inherent_error(self) -> Floats:
+        """Return C₅²: the limit of the bound as K → ∞ and β → 0 with βK → ∞."""
+        return self.C5**2
+
+    def limit(self, beta: Real) -> Floats:
+        """Return the limit of the bound as K → ∞ with β fixed; infinite where β is not certified."""
+        return self.bound_from(2.0**60, 0.0, (0.0, 0.0), beta)
+
+    def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        return self.start(y_error, v_error)
+
+    def _bound(self, steps: Floats, gap: Floats, errors: Errors, beta: Floats) -> Floats:
+        bound = self.system.bound(beta, steps, gap, *self._states(errors))
+        return np.where(np.isinf(errors[0]) | np.isinf(errors[1]), np.inf, bound)[()]
+
+    def _best_beta(self, steps: Floats, gap: Floats, errors: Errors, slack: Floats) -> Floats:
+        return self.system.best_beta(steps, gap, *self._states(errors), slack=slack)
+
+    def _states(self, errors: Errors) -> Errors:
+        # An infinite error marks a start that the analysis does not cover.
+        y, v = (np.where(np.isinf(error), 0.0, error)[()] for error in errors)
+        with np.errstate(over="ignore"):
+            return self.weights[0] * y, np.asarray(self.weights[1] * v)[()]
 
 
 def free_response(P: Any, row: Any, a: Floats, b: Floats, stable: Any) -> Floats:

@@ -22,7 +22,17 @@ from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.certificates.star import contraction
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, check_shapes, nonnegative, number, positive, scalar, step_count
+from bilevel.theory.reals import (
+    Floats,
+    Real,
+    check_shapes,
+    nonnegative,
+    number,
+    positive,
+    quotient,
+    scalar,
+    step_count,
+)
 from bilevel.words import shown
 
 CURVED = "it is the curvature of g in y, and g is strongly convex"
@@ -235,9 +245,9 @@ def _first_unstable(
     Q0 = (1 - r) * (1 - t) * (1 - r * t)
     Q1 = 2 * r * t * C - B - r * t * A - (1 + r + t) * C
     Q2 = C * (A - C)
-    flip = _quotient(2 * (1 + r) * (1 + t), A - B + C)
+    flip = quotient(2 * (1 + r) * (1 + t), A - B + C, np.inf)
     real = Q1**2 - 4 * Q0 * Q2
-    pair = _quotient(2 * Q0, np.where(real >= 0, np.sqrt(np.maximum(real, 0)) - Q1, 0.0))
+    pair = quotient(2 * Q0, np.where(real >= 0, np.sqrt(np.maximum(real, 0)) - Q1, 0.0), np.inf)
     bowl = p + 2 * q * ell / H + s * (ell / H) ** 2
     sizes = abs(p) + 2 * abs(q) * ell / H + abs(s) * (ell / H) ** 2
     return np.where(bowl > 1e-9 * sizes, np.minimum(flip, pair), np.inf)[()]
@@ -275,9 +285,3 @@ def _extremes(k: Blocks, H: Floats) -> list[Hessian]:
 def _mean_slope(f_xx: Floats, steps: Floats, gap: Floats, beta: Floats) -> Floats:
     with np.errstate(divide="ignore", over="ignore"):
         return (gap / (beta * (steps - 1) + 0.5 / np.asarray(f_xx)))[()]
-
-
-def _quotient(a: Floats, b: Floats) -> np.ndarray:
-    """Return a/b where b is positive, and infinity elsewhere."""
-    a, b = np.broadcast_arrays(a, b)
-    return np.divide(a, b, out=np.full(b.shape, np.inf), where=b > 0)

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from bilevel.theory.certificates import paper
-from bilevel.theory.certificates.gain import ClosedLoop
-from bilevel.theory.certificates.system_certificate import SystemCertificate
+from bilevel.theory.certificates.gain import ClosedLoop, SystemCertificate
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real
+from bilevel.theory.reals import Floats, Real, inverse
 
 
 def aid(constants: Constants) -> SystemCertificate:
@@ -77,6 +76,5 @@ def with_gain(
     limits: dict[str, Any],
 ) -> SystemCertificate:
     """Return the certificate of a system; the feedback of its errors is one more limit on β."""
-    with np.errstate(divide="ignore", over="ignore"):
-        limits = limits | {"error feedback": (0.5 / np.asarray(system.unit_gain))[()]}
+    limits = limits | {"error feedback": 0.5 * inverse(system.unit_gain)}
     return SystemCertificate(analysis, method, constants, alpha, eta, limits, system, weights, start)

@@ -11,9 +11,8 @@ AID still loses a factor κ, by the choice of the errors and in the descent lemm
 """
 
 from bilevel.theory.certificates import paper
-from bilevel.theory.certificates.gain import ClosedLoop
+from bilevel.theory.certificates.gain import ClosedLoop, SystemCertificate
 from bilevel.theory.certificates.sharp import of_aid, with_gain
-from bilevel.theory.certificates.system_certificate import SystemCertificate
 from bilevel.theory.constants import Constants
 
 
