@@ -1,6 +1,5 @@
 """Convergence theory as numbers: from a problem's constants to step sizes, bounds and verdicts."""
 
-from bilevel.theory.blocks import Blocks as Blocks
 from bilevel.theory.certificates import (
     limit as limit,
     momentum as momentum,
@@ -33,7 +32,7 @@ from bilevel.theory.certificates.paper import (
     radius_beta as radius_beta,
 )
 from bilevel.theory.certificates.stochastic import Noise as Noise
-from bilevel.theory.constants import Constants as Constants
+from bilevel.theory.constants import Blocks as Blocks, Constants as Constants
 from bilevel.theory.estimation._advise import advise as advise
 from bilevel.theory.estimation.advice import Advice as Advice
 from bilevel.theory.estimation.estimates import (

@@ -24,6 +24,9 @@ MEANINGS = {
     "beta": "it is the outer step size",
     "R_y": "it is a radius around y*(x)",
     "eps": "it is the target for the mean of ‖∇Φ‖²",
+    "theta": "it is the parameter of Young's inequality",
+    "c_y": "the warm-up brings ‖y₀ − y*₀‖ down to c_y·mu",
+    "slack": "it is what a larger step may cost, as a share of the lowest bound",
 }
 
 
@@ -46,7 +49,8 @@ def number(value: Real, name: str) -> Floats:
         raise TypeError(
             f"{name} must be a real number or an array of them, got {shown(value)}: pass e.g. {name}=1.0"
         ) from None
-    return _check(result, ~np.isfinite(result), f"{name} must be finite")[()]
+    _check(result, ~np.isfinite(result), f"{name} must be finite")
+    return result[()]
 
 
 def nonnegative(value: Real, name: str, meaning: str | None = None) -> Floats:
@@ -118,18 +122,6 @@ def check_shapes(**values: Any) -> None:
         raise ValueError(
             f"numbers must broadcast against each other, got shapes {named}; add axes of length one, as in a[:, None]"
         ) from None
-
-
-@np.errstate(divide="ignore", over="ignore")
-def inverse(value: Floats) -> Floats:
-    """Return 1/value, infinite for zero."""
-    return (1 / np.asarray(value))[()]
-
-
-def quotient(a: Floats, b: Floats, otherwise: float = 0.0) -> Floats:
-    """Return a/b where b is positive, and `otherwise` elsewhere."""
-    a, b = np.broadcast_arrays(a, b)
-    return np.divide(a, b, out=np.full(b.shape, otherwise), where=b > 0)[()]
 
 
 def _check(values: Floats, bad: Any, rule: str, reason: str = "") -> Floats:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bilevel.theory.certificates.certificate import smallest
+from bilevel.theory.certificates.certificate import inverse, smallest
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, inverse, listed_steps, nonnegative, scalar, short_step
+from bilevel.theory.reals import Floats, Real, listed_steps, nonnegative, scalar, short_step
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,7 @@ class TwoSequenceContraction:
     binding: str | np.ndarray
 
     def worst_case(self, beta: float, a0: float, b0: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return both recursions with equality, (a_0..a_K, b_0..b_K), for scalar constants.
-
-        Outside the radii the quadratic term may dominate; the sequences then end in infinity.
-        """
+        """Return both recursions with equality, (a_0..a_K, b_0..b_K); outside the radii they may reach infinity."""
         k = self.constants
         step = scalar(nonnegative(beta, "beta"), "beta")
         a, b = (np.empty(listed_steps(steps) + 1) for _ in range(2))

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.theory.certificates.certificate import Certificate, Errors
-from bilevel.theory.reals import Floats, Real, inverse
+from bilevel.theory.certificates.certificate import Certificate, Errors, inverse
+from bilevel.theory.reals import Floats, Real
 
 EVERY_STEP = (
     "every outer step is certified, and the bound falls with it: L_Phi is zero, so Φ is linear and no error feeds "
@@ -31,19 +31,19 @@ EVERY_STEP = (
 
 @dataclass(frozen=True)
 class ErrorSystem(ABC):
-    """w_k ≤ P w_{k−1} + βq‖h_{k−1}‖ and e_k ≤ c0·w_k[0] + w_k[1] + C5.
+    """w_k ≤ P w_{k−1} + βq‖h_{k−1}‖ and e_k ≤ c0·w_k[0] + w_k[1] + C5 with P = [[r0, 0], [p, r1]].
 
-    P = [[r0, 0], [p, r1]]; q = (q0, q1). States are scaled so that they add to e_k with the weights c = (c0,
-    1). `beta_cap` collects the bounds on β that the lemmas themselves need.
+    States are scaled so that they add to e_k with the weights c = (c0, 1). `beta_cap` collects the bounds on β
+    that the lemmas themselves need.
     """
 
     r0: Floats
-    r1: Floats
-    p: Floats
     q0: Floats
-    q1: Floats
-    C5: Floats
     beta_cap: Floats
+    r1: Floats = 0.0
+    p: Floats = 0.0
+    q1: Floats = 0.0
+    C5: Floats = 0.0
     c0: Floats = 1.0
 
     @property
@@ -159,10 +159,9 @@ class SystemCertificate(Certificate):
 
 
 def free_response(P: Any, row: Any, a: Floats, b: Floats, stable: Any) -> Floats:
-    """Return (Σ_k (row·P^k z)²)^½ for z = (a, b).
+    """Return (Σ_k (row·P^k z)²)^½ for z = (a, b), which has no meaning where P is not `stable`.
 
-    The square is zᵀXz with X = PᵀXP + rowᵀrow, three linear equations. Where P is not `stable` the sum
-    diverges, and the returned number has no meaning.
+    The square is zᵀXz with X = PᵀXP + rowᵀrow, three linear equations.
     """
     (p, q), (r, s) = P
     p, q, r, s, u, w, a, b, stable = np.broadcast_arrays(p, q, r, s, *row, a, b, stable)
@@ -196,8 +195,7 @@ def minimize_on_log_scale(
 ) -> Floats:
     """Return the minimizer of `objective` on [10^−decades·largest, largest], elementwise over arrays.
 
-    A grid search zooms in on the best point. It assumes one basin at the grid's resolution. The result is
-    never worse than any grid point.
+    A zooming grid search assumes one basin at the grid's resolution. It is never worse than any grid point.
     """
     shape = np.shape(objective(largest))
     low, best, high = np.full(shape, -decades), np.zeros(shape), np.zeros(shape)

@@ -15,10 +15,7 @@ from bilevel.theory.reals import Floats, Real, positive
 
 @dataclass(frozen=True)
 class QuadraticInstance:
-    """f(x, y) = ½xᵀZx + pᵀy and g(x, y) = ½yᵀZy − ℓxᵀy with Z = diag(L, μ).
-
-    `f` and `g` use only `@` and arithmetic, so they accept NumPy and JAX arrays.
-    """
+    """f(x, y) = ½xᵀZx + pᵀy and g(x, y) = ½yᵀZy − ℓxᵀy with Z = diag(L, μ), for NumPy and JAX arrays."""
 
     Z: np.ndarray
     coupling: float

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import optax
 
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.certificate import Certificate, Errors, StepSizes
+from bilevel.theory.certificates.certificate import Certificate, Errors, StepSizes, inverse
 from bilevel.theory.certificates.gain import EVERY_STEP, largest_good_step
 from bilevel.theory.certificates.momentum_gains import MomentumLoop
 from bilevel.theory.certificates.storage import largest_step, lowest_mean
-from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, check_kappa, check_shapes, inverse, number, positive
+from bilevel.theory.constants import Blocks, Constants
+from bilevel.theory.reals import Floats, Real, check_kappa, check_shapes, number, positive
 
 DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL_yy/(1 + m), which must be below 2
 

@@ -1,8 +1,7 @@
 """Lemmas of the paper, summed exactly: certificates for AID and ITD by ℓ₂ gain.
 
-Theorems 5.9 and 5.17 bound the two-dimensional (AID) and one-dimensional (ITD) error recursion by a scalar
-potential with round constants. Here the same recursions enter `certificates.gain` unchanged. So the
-difference between these bounds and the bounds of the paper is only the price of that potential.
+Theorems 5.9 and 5.17 bound the error recursion of AID (two states) and ITD (one) by a scalar potential. Here the
+same recursions enter `certificates.gain` unchanged, so the difference is only the price of that potential.
 """
 
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from bilevel.theory.certificates import paper
+from bilevel.theory.certificates.certificate import inverse
 from bilevel.theory.certificates.gain import ClosedLoop, SystemCertificate
 from bilevel.theory.constants import Constants
-from bilevel.theory.reals import Floats, Real, inverse
+from bilevel.theory.reals import Floats, Real
 
 
 def aid(constants: Constants) -> SystemCertificate:
@@ -29,7 +29,6 @@ def aid(constants: Constants) -> SystemCertificate:
         p=L * p.C0 * p.alpha * L / p.C3,
         q0=p.C3 * constants.kappa,
         q1=L * p.C0 * (p.alpha * L + 1),
-        C5=0.0,
         beta_cap=1 / constants.L_Phi_blockwise,
     )
     return of_aid("sharp", constants, system)
@@ -44,15 +43,8 @@ def itd(constants: Constants, R_y: Real | None = None) -> SystemCertificate:
     """
     p = paper.itd(constants, R_y)
     limits = {"smoothness": 1 / constants.L_Phi_blockwise, "radius": paper.radius_beta(constants, p.R_y)}
-    system = ClosedLoop(
-        r0=1 - p.alpha * constants.mu,
-        r1=0.0,
-        p=0.0,
-        q0=p.C4 * constants.kappa,
-        q1=0.0,
-        C5=p.C5,
-        beta_cap=np.minimum(*limits.values()),
-    )
+    inner, cap = 1 - p.alpha * constants.mu, np.minimum(*limits.values())
+    system = ClosedLoop(r0=inner, q0=p.C4 * constants.kappa, C5=p.C5, beta_cap=cap)
     return with_gain("sharp", "ITD", constants, p.alpha, None, system, (p.C4, 0.0), p.errors, limits)
 
 

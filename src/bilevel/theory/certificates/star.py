@@ -13,21 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bilevel.checks import check_count
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.certificate import GAP, Errors
+from bilevel.theory.certificates.certificate import GAP, Errors, inverse, quotient
 from bilevel.theory.certificates.gain import InitialErrors, SystemCertificate
 from bilevel.theory.certificates.storage import Driven
-from bilevel.theory.constants import Constants
-from bilevel.theory.reals import (
-    Floats,
-    Real,
-    check_kappa,
-    check_shapes,
-    inverse,
-    positive,
-    quotient,
-    step_count,
-)
+from bilevel.theory.constants import Blocks, Constants
+from bilevel.theory.reals import Floats, Real, check_kappa, check_shapes, positive, step_count
 
 MOST_STEPS = 10**15
 
@@ -53,8 +43,7 @@ class StarCertificate(SystemCertificate):
     ) -> Floats:
         """Return a bound on Φ(x_K) − inf Φ, for Φ with the Polyak–Łojasiewicz modulus m.
 
-        β is `linear_beta` by default. The bound is (1 − βm)ᴷ·gap from an exact start; an inexact one adds to
-        the gap.
+        β is `linear_beta` by default. The bound is (1 − βm)ᴷ·gap; an inexact start adds to the gap.
         """
         modulus, steps, gap = self._modulus(modulus), step_count(steps), positive(gap, "gap", GAP)
         beta = None if beta is None else positive(beta, "beta")
@@ -124,7 +113,6 @@ def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Er
         p=quotient(k.L_xy * force * r, weight),
         q0=weight * r * k.y_slope,
         q1=k.L_xy * (t * k.v_slope + force * r * k.y_slope),
-        C5=0.0,
         beta_cap=inverse(k.L_Phi),
         c0=c0,
     )
@@ -150,7 +138,6 @@ def soba(
         p=quotient(k.L_xy * eta * k.Lambda_yy, weight),
         q0=weight * k.y_slope,
         q1=k.L_xy * k.v_slope,
-        C5=0.0,
         beta_cap=inverse(k.L_Phi),
         c0=c0,
     )
@@ -171,15 +158,8 @@ def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertifi
     alpha, r = contraction(k, alpha, "alpha")
     weight = r * (k.f_xy + alpha * k.L_xy * k.f_yy) + alpha * k.rho_xyy * k.M_y
     miss = np.maximum(1 / k.mu - alpha, alpha - 1 / k.L_yy)  # ‖αI − (∇²_yy g)⁻¹‖
-    system = Driven(
-        r0=r,
-        r1=0.0,
-        p=0.0,
-        q0=weight * k.y_slope,
-        q1=0.0,
-        C5=k.L_xy * k.M_y * miss,
-        beta_cap=inverse(k.L_Phi),
-    )
+    C5 = k.L_xy * k.M_y * miss
+    system = Driven(r0=r, q0=weight * k.y_slope, C5=C5, beta_cap=inverse(k.L_Phi))
     return _certificate("ITD", constants, alpha, None, system, (weight, 0.0), lambda y, v: (y, 0.0))
 
 

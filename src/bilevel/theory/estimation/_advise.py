@@ -18,7 +18,7 @@ from bilevel.solvers.rules import projected
 from bilevel.theory.certificates.certificate import StepSizes
 from bilevel.theory.estimation.advice import Advice, explain, recommend, recommend_nonconvex
 from bilevel.theory.estimation.estimates import StartErrors, largest_beta, sampled_certificates
-from bilevel.theory.estimation.observations import Observations, host_distance
+from bilevel.theory.estimation.observations import Observations, host_distance, places
 from bilevel.theory.estimation.stationarity import measure_stationarity
 from bilevel.theory.estimation.trial_runs import (
     BetaTrial,
@@ -55,14 +55,13 @@ def advise(
     Evaluate the hypergradient and ITD's bias at the end. The practical step sizes are α = η = 1/L_y and β =
     αμ/L̂_Φ. L_y is the largest curvature of g in y, and L̂_Φ is the curvature of Φ at the start. y and v lag
     behind x at the rate αμ per step, and a loop of gain βL̂_Φ through two such lags is stable up to 2αμ.
-    Curvature at one point may be misleading, so β is tested. It is halved until in `trial` steps of the
-    method itself, from y*(x0), the estimate never changes by more than 2αμ/β times the step of x.
+    Curvature at one point may be misleading, so β is halved until in `trial` steps of the method itself, from
+    y*(x0), the estimate never changes by more than 2αμ/β times the step of x.
 
-    AID and ITD then run from (x0, y0), with the practical β. They run with the largest β that a certificate
-    allows for the constants observed so far, if that is larger. They run as far as the latter would get in
-    `steps` steps (β times the number of steps counts), and at least `trial` steps. The constants are
-    estimated again along both runs. The sampled step sizes and bounds belong to certificates for the worst
-    observed constants.
+    AID and ITD then run from (x0, y0), with the practical β, or with the largest certified β for the constants
+    observed so far, if that is larger. They run as far as the latter would get in `steps` steps (β times the
+    number of steps counts), and at least `trial` steps. The constants are estimated again along both runs. The
+    sampled step sizes and bounds belong to certificates for the worst observed constants.
 
     Args:
         problem: the two objectives.
@@ -107,9 +106,8 @@ def advise(
 
     main = "AID" if start.convex else "ITD"
     gain = lambda beta: beta * float(largest_slope(make(main, beta), trial, x, start.star.y, data))
-    tried = BetaTrial(start.proposal, 0, False)
-    if trial:
-        tried = halve_beta(start.proposal, gain, 2 * alpha * start.mu)
+    untried = BetaTrial(start.proposal, 0, False)
+    tried = halve_beta(start.proposal, gain, 2 * alpha * start.mu) if trial else untried
 
     runs = {}
     for method, certified in FOLLOWED.items() if start.convex and tried.passed else ():
@@ -117,7 +115,7 @@ def advise(
         length = lambda beta, largest=largest: max(trial, math.ceil(min(largest / beta, 1.0) * steps))
         run = follow(partial(make, method), max(tried.beta, largest), length, x, y, data, 1 / alpha)
         runs |= {method: run} if run.seen else {}
-    observations.add([place for run in runs.values() for place in run.places])
+    observations.add([place for run in runs.values() for moment in run.seen for place in places(*moment)])
 
     estimated = observations.estimated
     final = {}
@@ -155,6 +153,5 @@ def _describe(start: StartPoint, y: PyTree, infimum: float) -> StartErrors:
             f"Φ(x0) = {value:g} is not above infimum = {infimum:g}: pass infimum=, a number that f is never below"
         )
     y_error = host_distance(y, start.star.y) + float(start.star.gradient) / start.mu
-    return StartErrors(
-        value - infimum, y_error, float(start.at.adjoint) if start.at.residual < 1e-8 else None
-    )
+    v_error = float(start.at.adjoint) if start.at.residual < 1e-8 else None
+    return StartErrors(value - infimum, y_error, v_error)

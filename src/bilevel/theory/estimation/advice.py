@@ -127,12 +127,21 @@ def explain(
             f"From (x0, y0), where y and v have not converged, AID was finite for {runs['AID'].steps} steps "
             f"with β = {runs['AID'].beta:.3g} and not with twice that: this is the practical β."
         )
+    curvature = f"along the practical runs g has curvature {estimated.mu_at_most:.3g} in y"
+    none_finite = f"no run from (x0, y0) is finite, even with a thousandth of β = {start.proposal:.3g}"
+    missing = {
+        "its constants need a run along which they are observed": not trial,
+        "none covers a projected x": projected,
+        "its start needs y*(x0)": not start.star.done,
+        "∇Φ changes faster along the trial than its curvature at the start explains": not tried.passed,
+        none_finite: not runs,
+        f"{curvature}, so it is not strongly convex": not is_convex(estimated),
+    }
     if sampled:
         notes.append(_scope(runs, estimated, sampled, infimum))
-    elif start.convex and (reason := _missing(start, tried, trial, runs, estimated, projected)):
-        notes.append(
-            f"No certificate is offered: {reason}."
-        )  # without convexity the recommendation has the reason
+    elif start.convex and any(missing.values()):  # without convexity the recommendation has the reason
+        reason = next(reason for reason, holds in missing.items() if holds)
+        notes.append(f"No certificate is offered: {reason}.")
     return tuple(notes)
 
 
@@ -151,26 +160,3 @@ def _scope(
         "between y and y*(x) included. No sample proves a constant: for a certificate declare constants that are "
         "known to hold, as in theory.star.aid(theory.Blocks(...))."
     )
-
-
-def _missing(
-    start: StartPoint,
-    tried: BetaTrial,
-    trial: int,
-    runs: dict[str, TrialRun],
-    estimated: Estimated,
-    projected: bool,
-) -> str:
-    if not trial:
-        return "its constants need a run along which they are observed"
-    if projected:
-        return "none covers a projected x"
-    if not start.star.done:
-        return "its start needs y*(x0)"
-    if not tried.passed:
-        return "∇Φ changes faster along the trial than its curvature at the start explains"
-    if not runs:
-        return f"no run from (x0, y0) is finite, even with a thousandth of β = {start.proposal:.3g}"
-    if not is_convex(estimated):
-        return f"along the practical runs g has curvature {estimated.mu_at_most:.3g} in y, so it is not strongly convex"
-    return ""

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.analyses import METHODS
 from bilevel.theory.certificates.certificate import Certificate, StepSizes
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
 
 SINGLE = ("mu", "L", "M", "rho")
 OFFERED = ("paper", "star")  # the analyses in advice: the paper's and the sharpest
@@ -44,8 +43,7 @@ class AssumedBlocks(Blocks):
 class Estimated:
     """One-sided estimates of the constants from the observed points: a new point can only worsen them.
 
-    No certificate accepts them directly. `assume()` and `assume_blocks()` convert them into constants that
-    you assume to hold.
+    No certificate accepts them: `assume()` and `assume_blocks()` return constants that you assume to hold.
     """
 
     mu_at_most: float  # smallest curvature of g in y found; negative if g is not convex in y

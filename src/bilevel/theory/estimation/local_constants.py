@@ -74,7 +74,8 @@ def local_constants(
     rho = _third_derivatives(problem, x, y, data, direction, keys[3], -(-steps // 3))
     spectrum_ends = ends.values[0], ends.residuals[0], ends.values[-1]
     gradients = tree.norm((f.x, f.y)), tree.norm(f.y)
-    return LocalConstants(*spectrum_ends, *inner, *outer, *gradients, jnp.maximum(rho[3], rho[4]), *rho[:3])
+    rest = [*inner, *outer, *gradients, jnp.maximum(rho[3], rho[4]), *rho[:3]]
+    return LocalConstants._make([*spectrum_ends, *rest])
 
 
 def inner_spectrum(

@@ -38,13 +38,13 @@ def estimate(
 ) -> Estimated:
     """Estimate the constants, the paper's four and block by block, at (x, y) and at further `points`.
 
-    μ and the curvatures come from Lanczos on Hessian-vector products, and M comes from gradient norms. ρ
-    comes from third derivatives by a power method, which starts in the direction to the next point (a random
-    one at the last). Every estimate is attained at some point in some direction: M, L and ρ are lower bounds
-    of the true constants, and the estimate of μ is an upper bound. At a point where x and y together have at
-    most `iterations` entries, all estimates are exact to rounding except ρ, which may be a local maximum. μ
-    and L_yy are exact at a point with up to 256 inner variables. With more, the iterations for μ are doubled,
-    at most three times, until its residual is a tenth of it. The residual is reported.
+    μ and the curvatures come from Lanczos on Hessian-vector products, M comes from gradient norms, and ρ from
+    third derivatives by a power method, which starts in the direction to the next point (a random one at the
+    last). Every estimate is attained at some point in some direction: M, L and ρ are lower bounds of the true
+    constants, and the estimate of μ is an upper bound. At a point where x and y together have at most
+    `iterations` entries, all are exact to rounding except ρ, which may be a local maximum. μ and L_yy are exact
+    with up to 256 inner variables. With more, the iterations for μ are doubled, at most three times, until its
+    residual, which is reported, is a tenth of it.
 
     An estimate covers only the given points. With one point, the very next step may violate the constants:
     `assume()` them only for a problem with constant curvature. To certify a run, pass its `points`, or use
@@ -101,7 +101,8 @@ def places(x: PyTree, y: PyTree, star: InnerSolution) -> list[Place]:
     """Return y*(x). If y is apart from it, also return y and the middle of the segment between them."""
     found = [Place(x, star.y, solved=bool(star.done))]
     if host_distance(y, star.y) > APART * host_norm(star.y):
-        found += [Place(x, y), Place(x, host_middle(y, star.y))]
+        half = lambda a, b: (np.asarray(a) + np.asarray(b)) / np.asarray(2, a.dtype)
+        found += [Place(x, y), Place(x, jax.tree.map(half, y, star.y))]
     return found
 
 
@@ -153,7 +154,7 @@ class Observations:
     def _smallest(self) -> tuple[float, float]:
         """Return the smallest eigenvalue and its residual; a large residual takes more Lanczos steps."""
         at, place = min(zip(self.found, self.places, strict=True), key=lambda pair: pair[0].mu)
-        mu, residual = at.mu, at.mu_residual
+        mu, residual = float(at.mu), float(at.mu_residual)
         for doubling in range(1, MOST_DOUBLINGS + 1):
             if residual <= RESOLVED * abs(mu):
                 break
@@ -174,16 +175,10 @@ def _pairs(points: Iterable[Any]) -> list[tuple[Any, ...]]:
     return [tuple(pair) for pair in pairs]
 
 
-# In NumPy, so that JAX compiles nothing for them.
-
-
 def host_norm(a: PyTree) -> float:
+    """Return ‖a‖ by NumPy, so that JAX compiles nothing for it."""
     return float(np.sqrt(sum(np.sum(np.square(np.asarray(leaf, float))) for leaf in jax.tree.leaves(a))))
 
 
 def host_distance(a: PyTree, b: PyTree) -> float:
     return host_norm(jax.tree.map(lambda a, b: np.asarray(a, float) - np.asarray(b, float), a, b))
-
-
-def host_middle(a: PyTree, b: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: (np.asarray(a) + np.asarray(b)) / np.asarray(2, a.dtype), a, b)

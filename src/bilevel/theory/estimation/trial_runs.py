@@ -81,9 +81,7 @@ def is_convex(estimated: Estimated) -> bool:
     return estimated.mu_at_most > FLAT * estimated.L_yy_at_least
 
 
-def _descend(
-    problem: Problem, warmup: int, iterations: int, x: PyTree, y: PyTree, data: Batch | None, key: Array
-):
+def _descend(problem: Problem, warmup: int, iterations: int, x: PyTree, y: PyTree, data: Any, key: Array):
     """Take `warmup` gradient steps on y with step size 1/L, L the largest curvature at the start."""
     L = inner_spectrum(problem, iterations, x, y, data, key).values[-1]
     solver = itd(problem, inner=1 / L, outer=1.0)
@@ -139,17 +137,14 @@ class SlopeReporting(Solver):
     def point(self, state: SlopeState, batch: Any) -> tuple[PyTree, PyTree, Batch | None]:
         return self.solver.point(state.state, batch)
 
-    def observe(
-        self, before: SlopeState, after: SlopeState, batch: Batch | Draws | None, model: Carried | None = None
-    ):
+    def observe(self, before: SlopeState, after: SlopeState, batch: Any, model: Carried | None = None):
         return self.solver.observe(before.state, after.state, batch, model)
 
 
 def largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
     """Return the largest ‖∇̂Φ(x_{k+1}) − ∇̂Φ(x_k)‖/‖x_{k+1} − x_k‖ over `steps` steps; infinite on divergence.
 
-    AID starts from a solved adjoint system, and y should be y*(x). Then the estimate changes only because x
-    moves. The convergence of y and v, which is independent of β, does not change it.
+    AID starts from a solved adjoint system, and y should be y*(x). Then the estimate changes only as x moves.
     """
     return solver.compiled(_largest_slope, steps)(x, y, data)
 
@@ -169,10 +164,6 @@ class TrialRun(NamedTuple):
     # x, ŷ and y*(x) at POINTS moments; empty if all β diverged
     seen: list[tuple[PyTree, PyTree, InnerSolution]]
 
-    @property
-    def places(self) -> list[Place]:
-        return [place for moment in self.seen for place in places(*moment)]
-
 
 def follow(
     make: Callable[[float], Solver],
@@ -185,22 +176,18 @@ def follow(
 ) -> TrialRun:
     """Take `length(β)` steps of `make(β)` from (x, y). Halve β until they are finite."""
     for _ in range(MOST_RUN_HALVINGS + 1):
-        seen = _follow(make(beta), length(beta), x, y, data, L)
-        if seen:
-            return TrialRun(beta, length(beta), seen)
+        solver, steps, seen = make(beta), length(beta), []
+        state, done = solver.compiled(_initialize)(x, y, data), 0
+        for moment in sorted({math.ceil(steps / 2**j) for j in range(POINTS)}):
+            state, done = solver.compiled(_advance)(state, data, moment - done), moment
+            at_x, at_y = jax.device_get((state.x, state.y))
+            if not math.isfinite(host_norm((at_x, at_y))):
+                break
+            seen.append((at_x, at_y, solve_inner(solver.problem, at_x, at_y, data, L)))
+        else:
+            return TrialRun(beta, steps, seen)
         beta = beta / 2
     return TrialRun(beta, 0, [])
-
-
-def _follow(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None, L: float) -> list[Any]:
-    state, done, seen = solver.compiled(_initialize)(x, y, data), 0, []
-    for moment in sorted({math.ceil(steps / 2**j) for j in range(POINTS)}):
-        state, done = solver.compiled(_advance)(state, data, moment - done), moment
-        x, y = jax.device_get((state.x, state.y))
-        if not math.isfinite(host_norm((x, y))):
-            return []
-        seen.append((x, y, solve_inner(solver.problem, x, y, data, L)))
-    return seen
 
 
 _initialize = lambda solver, x, y, data: solver.init(x, y, data)

@@ -13,8 +13,7 @@ from bilevel.solvers.algorithms.itd import ITD
 from bilevel.solvers.algorithms.soba import SOBA
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import Descent
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
 from bilevel.theory.estimation.estimates import Estimated
 from bilevel.types import Number, PyTree
 from bilevel.words import described

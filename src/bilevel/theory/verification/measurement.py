@@ -21,7 +21,7 @@ from bilevel.batch import Batch
 from bilevel.loop.scan import scan
 from bilevel.problem import Problem
 from bilevel.solvers.base import Solver, check_solver
-from bilevel.theory.verification.inputs import Algorithm, check_solution, recognize
+from bilevel.theory.verification.inputs import check_solution, recognize
 from bilevel.theory.verification.reference import DENSE, exact, inner_solution, matrix, solve_hessian
 from bilevel.types import PyTree
 
@@ -32,16 +32,13 @@ Norms = Any  # numbers per iteration: a JAX array here, a NumPy array in judgmen
 
 
 class Piece(NamedTuple):
-    """Piece of a run: steps and changes between neighboring points, curvatures at every point (last axis).
-
-    Fields that need matrices are None where these are too large.
-    """
+    """Piece of a run: steps and changes between neighboring points, curvatures at every point (last axis)."""
 
     x_step: Norms
     y_step: Norms
     outer_x_change: Norms  # of ∇_x f
     outer_y_change: Norms  # of ∇_y f
-    hessian_change: Norms  # of ∇²_yy g
+    hessian_change: Norms  # of ∇²_yy g; None, like all that need matrices, where these are too large
     cross_change: Norms  # of ∇²_xy g
     outer_x: Norms  # ‖∇_x f‖
     outer_y: Norms  # ‖∇_y f‖
@@ -53,8 +50,7 @@ class Piece(NamedTuple):
 class Run(NamedTuple):
     """Norms at iterations k = 0..K−1; a change from k − 1 to k is zero at k = 0.
 
-    ŷ_k and v̂_k are the points at which iteration k estimates ∇Φ(x_k): AID and ITD have just computed them,
-    SOBA starts from them.
+    Iteration k estimates ∇Φ(x_k) at ŷ_k and v̂_k: AID and ITD have just computed them, SOBA starts from them.
     """
 
     y_error: Norms  # ‖ŷ_k − y*_k‖
@@ -109,6 +105,59 @@ def measure(
         solution: x ↦ y*(x) in closed form; without it, Newton's method computes y*.
     """
     problem, algorithm = check_solver(solver).problem, recognize(solver)
+    oracles, distance = problem.oracles, lambda a, b: tree.norm(tree.sub(a, b))
+
+    def jacobians(x: PyTree, warm: PyTree, y: PyTree) -> dict[str, Any]:
+        """Return the norms of both m × n Jacobians: −∇²_xy g (∇²_yy g)⁻¹ at y*, −α∇²_xy g at the warm start."""
+        at_star, at_warm = oracles.linearize(x, y, data), oracles.linearize(x, warm, data)
+        C_star, C_warm = matrix(at_star.cross, warm), matrix(at_warm.cross, warm)
+        jacobian = -jnp.linalg.solve(matrix(at_star.hessian, warm), C_star.T).T
+        spectral = lambda A: jnp.linalg.norm(A, ord=2)
+        missed = -jnp.asarray(algorithm.sizes["alpha"], C_warm.dtype) * C_warm - jacobian
+        return {"jacobian": spectral(jacobian), "jacobian_error": spectral(missed)}
+
+    def body(before: _Previous, row: tuple[Any, ...]) -> tuple[_Previous, dict[str, Any]]:
+        """Return the record of iteration k that the next one needs, and the norms of iteration k by name."""
+        x, warm, y, v, estimate = row
+        solve = solution or (lambda x: inner_solution(problem, x, before.y_star, data))
+        xs = joined(stacked(before.x), between(before.x, x), stacked(x))
+        solved = jax.vmap(solve)(jax.tree.map(lambda a: a[1:], xs))
+        y_star, ys = jax.tree.map(lambda a: a[-1], solved), joined(stacked(before.y_star), solved)
+
+        star = exact(problem, x, y_star, data, lambda _: y_star)
+        path = joined(stacked(y), between(y, star.y), stacked(star.y), between(star.y, warm), stacked(warm))
+        here = jax.tree.map(lambda a: jnp.broadcast_to(a, (9, *a.shape)), x)
+        both = stacked(before.x, x), stacked(before.y, y)
+        at_x, since_last_star, since_last = measure_pieces(problem, data, (here, path), (xs, ys), both)
+        nothing = jnp.zeros_like(star.value)
+        # ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)
+        tilted = lambda: solve_hessian(oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data).y)
+        norms = {
+            "y_error": distance(y, star.y),
+            "warm_error": distance(warm, star.y),
+            "y_step": distance(y, warm),
+            "v_error": distance(v, tilted()) if algorithm.method == "AID" else nothing,
+            "v_star_error": nothing if v is None else distance(v, star.v),
+            "x_step": distance(x, before.x),
+            "estimate_error": distance(estimate, star.hypergradient),
+            "gradient": tree.norm(star.hypergradient),
+            "gradient_change": distance(star.hypergradient, before.hypergradient),
+            "value": star.value,
+            "outer_x": at_x.outer_x[0:5:4].max(),
+            "outer_y": at_x.outer_y[0:5:4].max(),
+            "at_x": at_x,
+            "since_last_star": since_last_star,
+            "since_last": since_last,
+            "inner_residual": star.inner_residual,
+            "adjoint_residual": star.adjoint_residual,
+            "sizes": {"x": tree.norm(x), "y": tree.norm(star.y), "v": tree.norm(star.v)},
+            "jacobian": None,
+            "jacobian_error": None,
+        }
+        if is_small(x, y) and algorithm.method == "ITD":
+            norms |= jacobians(x, warm, star.y)
+        return _Previous(x, y, star.y, star.hypergradient), norms
+
     start = solver.init(x0, y0, data)
     check_solution(solution, start.x, start.y)
     record = lambda state, info: (state.x, state.y, getattr(state, "v", None), info.hypergradient)
@@ -121,7 +170,6 @@ def measure(
     rows = (x, warm, *used, padded(estimate))
 
     first = _Previous(start.x, jax.tree.map(lambda a: a[0], used[0]), start.y, tree.zeros_like(start.x))
-    body = lambda before, row: _measure(problem, algorithm, data, solution, before, row)
     _, norms = lax.scan(body, first, rows)
     values, to_next = norms["value"], jax.tree.map(lambda a: a[1:], norms.pop("since_last_star"))
     norms = jax.tree.map(lambda a: a[:-1], norms)
@@ -129,69 +177,6 @@ def measure(
     norms["gradient_change"] = norms["gradient_change"].at[0].set(0)
     descent = values[0] - jnp.minimum(values[0], lax.cummin(values[1:]))
     return Run(**norms, to_next=to_next, next_value=values[1:], descent=descent)
-
-
-def _measure(
-    problem: Problem,
-    algorithm: Algorithm,
-    data: Batch | None,
-    solution: Solution | None,
-    before: _Previous,
-    iterate: tuple[Any, ...],
-) -> tuple[_Previous, dict[str, Any]]:
-    """Return the record of iteration k that the next one needs, and the norms of iteration k by name."""
-    x, warm, y, v, estimate = iterate
-    distance = lambda a, b: tree.norm(tree.sub(a, b))
-    solve = solution or (lambda x: inner_solution(problem, x, before.y_star, data))
-    xs = joined(stacked(before.x), between(before.x, x), stacked(x))
-    solved = jax.vmap(solve)(jax.tree.map(lambda a: a[1:], xs))
-    y_star, ys = jax.tree.map(lambda a: a[-1], solved), joined(stacked(before.y_star), solved)
-
-    star = exact(problem, x, y_star, data, lambda _: y_star)
-    path = joined(stacked(y), between(y, star.y), stacked(star.y), between(star.y, warm), stacked(warm))
-    here = jax.tree.map(lambda a: jnp.broadcast_to(a, (9, *a.shape)), x)
-    both = stacked(before.x, x), stacked(before.y, y)
-    at_x, since_last_star, since_last = measure_pieces(problem, data, (here, path), (xs, ys), both)
-    nothing, oracles = jnp.zeros_like(star.value), problem.oracles
-    # ṽ* = (∇²_yy g)⁻¹∇_y f at (x, y)
-    tilted = lambda: solve_hessian(oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data).y)
-    norms = {
-        "y_error": distance(y, star.y),
-        "warm_error": distance(warm, star.y),
-        "y_step": distance(y, warm),
-        "v_error": distance(v, tilted()) if algorithm.method == "AID" else nothing,
-        "v_star_error": nothing if v is None else distance(v, star.v),
-        "x_step": distance(x, before.x),
-        "estimate_error": distance(estimate, star.hypergradient),
-        "gradient": tree.norm(star.hypergradient),
-        "gradient_change": distance(star.hypergradient, before.hypergradient),
-        "value": star.value,
-        "outer_x": at_x.outer_x[0:5:4].max(),
-        "outer_y": at_x.outer_y[0:5:4].max(),
-        "at_x": at_x,
-        "since_last_star": since_last_star,
-        "since_last": since_last,
-        "inner_residual": star.inner_residual,
-        "adjoint_residual": star.adjoint_residual,
-        "sizes": {"x": tree.norm(x), "y": tree.norm(star.y), "v": tree.norm(star.v)},
-        "jacobian": None,
-        "jacobian_error": None,
-    }
-    if is_small(x, y) and algorithm.method == "ITD":
-        norms |= _jacobians(problem, algorithm.sizes["alpha"], data, x, warm, star.y)
-    return _Previous(x, y, star.y, star.hypergradient), norms
-
-
-def _jacobians(
-    problem: Problem, alpha: Any, data: Batch | None, x: PyTree, warm: PyTree, y: PyTree
-) -> dict[str, Any]:
-    """Return the norms of both m × n Jacobians: −∇²_xy g (∇²_yy g)⁻¹ at y*, −α∇²_xy g at the warm start."""
-    at_star, at_warm = problem.oracles.linearize(x, y, data), problem.oracles.linearize(x, warm, data)
-    C_star, C_warm = matrix(at_star.cross, warm), matrix(at_warm.cross, warm)
-    jacobian = -jnp.linalg.solve(matrix(at_star.hessian, warm), C_star.T).T
-    spectral = lambda A: jnp.linalg.norm(A, ord=2)
-    missed = -jnp.asarray(alpha, C_warm.dtype) * C_warm - jacobian
-    return {"jacobian": spectral(jacobian), "jacobian_error": spectral(missed)}
 
 
 def between(start: PyTree, end: PyTree) -> PyTree:

@@ -24,9 +24,7 @@ class NotCovered(ValueError):
 def check(solver: Solver, data: Any = None) -> None:
     """Raise `bl.theory.stochastic.NotCovered` unless the theorem covers this solver on these draws.
 
-    The theorem needs
-
-    * AID with separate draws for y, v and x, or SOBA with either kind of draws;
+    * AID needs separate draws for y, v and x; SOBA has either kind of draws;
     * plain steps, one each for y and v, with a size that depends only on the step's number;
     * draws that are independent from step to step.
 

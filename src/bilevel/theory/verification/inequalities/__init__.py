@@ -1,9 +1,8 @@
 """Inequalities of a run: the paper's lemmas and theorems, the assumptions, and the certificates."""
 
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.verification.inequalities.assumptions import ASSUMPTIONS, BLOCKWISE, SLOPE_IN_X
+from bilevel.theory.constants import Blocks
 from bilevel.theory.verification.inequalities.certified import certificate_claims
-from bilevel.theory.verification.inequalities.claim import Claim, Setting
+from bilevel.theory.verification.inequalities.claims import ASSUMPTIONS, BLOCKWISE, SLOPE_IN_X, Claim, Setting
 from bilevel.theory.verification.inequalities.lemmas import AID_LEMMAS, ITD_LEMMAS, PHI, PHI_BLOCKWISE
 
 LEMMAS = {"AID": AID_LEMMAS, "ITD": (SLOPE_IN_X, *ITD_LEMMAS)}

@@ -7,7 +7,7 @@ import numpy as np
 
 from bilevel.theory.certificates.analyses import METHODS
 from bilevel.theory.certificates.certificate import Certificate
-from bilevel.theory.verification.inequalities.claim import ROUNDING, Claim, Setting, Sides, at_most, equal
+from bilevel.theory.verification.inequalities.claims import ROUNDING, Claim, Setting, Sides, at_most, equal
 from bilevel.theory.verification.measurement import Run
 
 NAMES = {

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from bilevel.theory.certificates.contraction import two_sequence_contraction
-from bilevel.theory.verification.inequalities.claim import Claims, Hypothesis, at_most, dense, equal
+from bilevel.theory.certificates.paper import estimator_constants
+from bilevel.theory.verification.inequalities.claims import Claims, Hypothesis, at_most, dense, equal
 
 AID_LEMMAS, ITD_LEMMAS, PHI, PHI_BLOCKWISE = Claims(), Claims(), Claims(), Claims()
 
@@ -14,7 +15,10 @@ short_eta: Hypothesis = lambda r, s: at_most("η", s.eta, 1 / s.constants.L, "1/
 alpha_is_inverse_L: Hypothesis = lambda r, s: equal("α", s.alpha, 1 / s.constants.L, "1/L")
 eta_is_inverse_L: Hypothesis = lambda r, s: equal("η", s.eta, 1 / s.constants.L, "1/L")
 half_over_smoothness: Hypothesis = lambda r, s: at_most("β", s.beta, 1 / (2 * s.constants.L_Phi), "1/(2L_Φ)")
-one_over_smoothness: Hypothesis = lambda r, s: at_most("βL_Φ", s.beta * s.blocks.L_Phi, 1.0, "its largest")
+
+
+def one_over_smoothness(r, s):
+    return at_most("βL_Φ", s.beta * s.blocks.L_Phi, 1.0, "its largest")
 
 
 def contracting_aid(r, s):
@@ -140,7 +144,7 @@ def radius(r, s):
 @ITD_LEMMAS.add("Lemma 5.13: hypergradient error", short_alpha)
 def error_of_itd(r, s):
     """‖∇̂Φ − ∇Φ‖ ≤ C₄‖ŷ_k − y*_k‖ + C₅"""
-    C4, C5 = s.C4_C5
+    C4, C5 = map(float, estimator_constants(s.constants, s.R_y, s.alpha))  # α need not be 1/L
     return r.estimate_error, C4 * r.y_error + C5
 
 
